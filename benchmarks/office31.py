@@ -25,7 +25,7 @@ from ducats.domain import AdaptationData
 from ducats.factory import build_run, load_data, make_performance_options
 from ducats.run import run
 from ducats.run_folder import RunFolder
-from ducats.sweep import Cell, Wanted, cells_of, read_sweep
+from ducats.sweep import SweepFilter, SweepRun, expand_sweep, read_sweep
 from ducats.training.distributed import make_fabric
 
 # Sweep, task, seeds.
@@ -40,7 +40,7 @@ TABLES = (
 _data: dict[str, AdaptationData] = {}
 
 
-def wanted(options: argparse.Namespace) -> list[tuple[str, Cell]]:
+def wanted(options: argparse.Namespace) -> list[tuple[str, SweepRun]]:
     """Return all runs by name, without duplicates."""
     settings = (
         *(f"model.params.weights={options.weights}", "model.params.strides=first"),
@@ -48,12 +48,12 @@ def wanted(options: argparse.Namespace) -> list[tuple[str, Cell]]:
         *(f"train.epochs={options.epochs}", f"train.steps_per_epoch={options.steps}"),
         *options.set,
     )
-    found: dict[str, Cell] = {}
+    found: dict[str, SweepRun] = {}
     for sweep, task, seeds in TABLES:
         if options.tables and sweep not in options.tables:
             continue
-        said = Wanted(root=options.root, settings=settings, seeds=seeds, tasks=[task])
-        for cell in cells_of(read_sweep(sweep), said, options.device):
+        said = SweepFilter(root=options.root, settings=settings, seeds=seeds, tasks=[task])
+        for cell in expand_sweep(read_sweep(sweep), said, options.device):
             found.setdefault(f"{task} {cell.method} {cell.config.seed}", cell)
     named = options.only or list(found)
     return [(name, cell) for name, cell in found.items() if name in named and cell.method not in options.skip]

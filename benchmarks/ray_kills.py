@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ducats.inference import Trained, load_trained
+from ducats.deploy import TrainedModel, load_trained_model
 from ducats.scoring import score_pool
 from scoring import draw, make_run
 
@@ -60,7 +60,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             home = Path(folder)
             pool = draw(home, options.images, shards=False)
-            trained = load_trained(make_run(home / "run", "resnet18", batch=8))
+            trained = load_trained_model(make_run(home / "run", "resnet18", batch=8))
             score_pool(trained, str(pool), out=home / "one", budget=20, device="cpu")
             for number, kind in enumerate(["nothing"] + ["worker", "node"] * options.times):
                 trials.append(trial(trained, pool, home, f"{number}", kind, cluster))
@@ -80,7 +80,7 @@ def main() -> None:
         options.json.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
-def trial(trained: Trained, pool: Path, home: Path, name: str, kind: str, cluster: Any) -> Trial:
+def trial(trained: TrainedModel, pool: Path, home: Path, name: str, kind: str, cluster: Any) -> Trial:
     """Score once and kill a worker, a node or nothing."""
     out, error = home / name, list[str]()
 

@@ -23,7 +23,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from ducats.inference import load_trained, usable_precision
+from ducats.deploy import load_trained_model, supported_precision
 from ducats.scoring import chunk, score_chunk
 from ducats.scoring.reader import DecodedBlock, decode_sample
 from ducats.scoring.streaming_query import make_streaming_query
@@ -93,7 +93,7 @@ def decoding(samples: list[PoolSample]) -> dict[str, float]:
 
 def modelling(run: Path, samples: list[PoolSample], options: argparse.Namespace) -> dict[str, Any]:
     """Measure the rate of one process with decoded images."""
-    trained = load_trained(run)
+    trained = load_trained_model(run)
     pictures = [decode_sample(sample, SIZE, 3) for sample in samples]
     number = [n % len(pictures) for n in range(options.batch)]
     pixels = torch.from_numpy(np.stack([pictures[n][0] for n in number]))
@@ -104,7 +104,7 @@ def modelling(run: Path, samples: list[PoolSample], options: argparse.Namespace)
             numbers = list(range(block * options.batch, (block + 1) * options.batch))
             yield DecodedBlock([f"{n:012d}.jpg" for n in numbers], numbers, pixels, aspect, [])
 
-    precision = usable_precision(trained, options.device)
+    precision = supported_precision(trained, options.device)
     fabric = make_fabric(options.device, precision=precision)
     pool, plan = open_pool(str(Path(run).parent / "pool")), make_streaming_query(trained.config, "duc", 1000)
     best = math.inf

@@ -8,7 +8,7 @@ error rate of all images below a threshold is therefore known: slope / 2 * thres
 
 import numpy as np
 
-from ducats.inference import rule
+from ducats.deploy import triage_rule
 
 TIMES, CONFIDENCE = 400, 0.9
 CASES = (
@@ -26,24 +26,26 @@ def simulate(images: int, risk: float, slope: float) -> tuple[float, float, floa
     random, found, accepted, broken = np.random.default_rng(0), 0, 0.0, 0
     for _ in range(TIMES):
         uncertainty = random.random(images)
-        one = rule.find(uncertainty, random.random(images) < slope * uncertainty, risk, CONFIDENCE)
+        one = triage_rule.find_acceptance_threshold(
+            uncertainty, random.random(images) < slope * uncertainty, risk, CONFIDENCE
+        )
         if one is not None:
-            found, accepted = found + 1, accepted + one.last
-            broken += slope / 2 * one.last > risk
+            found, accepted = found + 1, accepted + one.max_uncertainty
+            broken += slope / 2 * one.max_uncertainty > risk
     return found / TIMES, accepted / TIMES, broken / TIMES
 
 
 def main() -> None:
     """Print a line for each case and each number of errors allowed in the first step."""
-    shipped = rule.SPARE
+    shipped = triage_rule._FIRST_STEP_ERRORS
     print(f"{TIMES} trials each, confidence {CONFIDENCE}; default: {shipped} errors allowed at first")
     for images, risk, slope in CASES:
         print(f"{images} images, risk {risk}; at best {min(1, 2 * risk / slope):.2f} of them can be accepted")
         for spare in (0, 1, 2, 4, 6, 8):
-            rule.SPARE = spare
+            triage_rule._FIRST_STEP_ERRORS = spare
             found, accepted, broken = simulate(images, risk, slope)
             print(f"  {spare} at first: found {found:.3f}, accepted {accepted:.3f}, exceeded {broken:.3f}")
-    rule.SPARE = shipped
+    triage_rule._FIRST_STEP_ERRORS = shipped
 
 
 if __name__ == "__main__":

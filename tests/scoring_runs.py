@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from conftest import quick
+from ducats.deploy import TrainedModel, load_trained_model
 from ducats.factory import build_run
-from ducats.inference import Trained, load_trained
 from ducats.run import run
 from ducats.run_folder import RunFolder
 from ducats.streaming_top_k import ScoredSamples
@@ -16,7 +16,7 @@ from synthetic_pools import image_bytes, write_file, write_tar
 SIZES = ((10, 8), (8, 8), (17, 9), (8, 20))
 
 
-def train_run(folder: Path, *settings: str, method: str = "duc") -> Trained:
+def train_run(folder: Path, *settings: str, method: str = "duc") -> TrainedModel:
     """Train for about a second and return the model; its scoring batch size is 8."""
     config = quick("engine.scoring_batch_size=8", *settings, method=method)
     run_folder = RunFolder(folder)
@@ -24,7 +24,7 @@ def train_run(folder: Path, *settings: str, method: str = "duc") -> Trained:
     fabric = make_fabric("cpu")
     fabric.launch()
     run(components, plan, folder, fabric=fabric, identity=config.identity())
-    return load_trained(folder)
+    return load_trained_model(folder)
 
 
 def write_image_folder(folder: Path, count: int = 37) -> Path:

@@ -178,11 +178,11 @@ def test_pixels_must_be_uint8() -> None:
 
 
 def test_an_api_run_cannot_be_evaluated_from_the_command_line(tmp_path: Path) -> None:
-    from ducats.inference import load_trained
+    from ducats.deploy import load_trained_model
 
     ducats.adapt(make_components(), PLAN, tmp_path / "r")
     with pytest.raises(UserError, match="does not say how to build the model"):
-        load_trained(tmp_path / "r")
+        load_trained_model(tmp_path / "r")
 
 
 def test_paths_may_be_strings_and_ground_truth_a_list(tmp_path: Path) -> None:

@@ -10,28 +10,28 @@ import pytest
 from ducats.errors import UserError
 from ducats.run_options import default_run_folder
 from ducats.sweep import (
-    Wanted,
-    cells_of,
-    check,
+    SweepFilter,
+    check_sweep_runs,
+    expand_sweep,
     make_slots,
+    packaged_sweeps,
     read_sweep,
-    ready,
     usable_cores,
 )
-from sweeps import QUICK_ONES, ducats, plan, write
+from sweep_helpers import QUICK_SWEEP_SETTINGS, ducats, make_runs, write_sweep
 
 # ---- sweep files
 
 
 def test_every_method_on_every_task_with_every_seed(tmp_path: Path) -> None:
     tasks = [{"name": "easy"}, {"name": "hard", "settings": "data={name: digits, params: {size: 8}}"}]
-    cells = plan(tmp_path, methods=["random", "duc"], tasks=tasks, seeds=[3, 4])
-    assert [(cell.method, cell.task, cell.config.seed) for cell in cells] == [
+    runs = make_runs(tmp_path, methods=["random", "duc"], tasks=tasks, seeds=[3, 4])
+    assert [(run.method, run.task, run.config.seed) for run in runs] == [
         (method, task, seed) for seed in (3, 4) for task in ("easy", "hard") for method in ("random", "duc")
     ]
-    assert [cell.config.data.params for cell in cells[:4]] == [{}, {}, {"size": 8}, {"size": 8}]
-    assert len({cell.name for cell in cells}) == 8
-    for cell in cells:
+    assert [cell.config.data.params for cell in runs[:4]] == [{}, {}, {"size": 8}, {"size": 8}]
+    assert len({cell.name for cell in runs}) == 8
+    for cell in runs:
         data = {"easy": "toy", "hard": "digits"}[cell.task]
         assert (
             cell.name
@@ -43,12 +43,12 @@ def test_every_method_on_every_task_with_every_seed(tmp_path: Path) -> None:
 
 def test_grid_expands_to_one_method_per_combination(tmp_path: Path) -> None:
     grid = {"objective.params.beta": [0.1, 1.0], "objective.params.lambda_": [0.05]}
-    cells = plan(tmp_path, methods=[{"config": "methods/duc", "grid": grid}])
-    assert [(cell.method, cell.config.method) for cell in cells] == [
+    runs = make_runs(tmp_path, methods=[{"config": "methods/duc", "grid": grid}])
+    assert [(run.method, run.config.method) for run in runs] == [
         ("duc-beta-0.1-lambda-0.05",) * 2,
         ("duc-beta-1.0-lambda-0.05",) * 2,
     ]
-    assert [cell.config.objective.params for cell in cells] == [
+    assert [cell.config.objective.params for cell in runs] == [
         {"beta": 0.1, "lambda_": 0.05},
         {"beta": 1.0, "lambda_": 0.05},
     ]
@@ -56,26 +56,26 @@ def test_grid_expands_to_one_method_per_combination(tmp_path: Path) -> None:
 
 def test_command_line_overrides_settings_and_names_stay(tmp_path: Path) -> None:
     method = {"name": "mine", "config": "duc", "settings": ["train.lr=0.2", "query.name=random"]}
-    wanted = Wanted(settings=["train.lr=0.3"], seeds=[7])
-    (cell,) = plan(tmp_path, wanted, methods=[method])
-    assert (cell.config.train.lr, cell.config.seed) == (0.3, 7)
-    assert (cell.config.method, cell.config.query.name) == ("mine", "random")  # not renamed to duc+random
+    sweep_filter = SweepFilter(settings=["train.lr=0.3"], seeds=[7])
+    (run,) = make_runs(tmp_path, sweep_filter, methods=[method])
+    assert (run.config.train.lr, run.config.seed) == (0.3, 7)
+    assert (run.config.method, run.config.query.name) == ("mine", "random")  # not renamed to duc+random
 
 
 def test_budget_in_the_folder_name(tmp_path: Path) -> None:
-    (cell,) = plan(tmp_path, methods=[{"config": "duc", "grid": {"acquisition.budget": ["5%"]}}])
-    assert cell.name.startswith("toy-duc-budget-5%-")
-    assert cell.config.acquisition.budget == "5%"
+    (run,) = make_runs(tmp_path, methods=[{"config": "duc", "grid": {"acquisition.budget": ["5%"]}}])
+    assert run.name.startswith("toy-duc-budget-5%-")
+    assert run.config.acquisition.budget == "5%"
 
 
 def test_sweep_extends_another(tmp_path: Path) -> None:
-    write(tmp_path / "a.yaml", methods=["random"], seeds=[5])
+    write_sweep(tmp_path / "a.yaml", methods=["random"], seeds=[5])
     (tmp_path / "b.yaml").write_text(f"like: {tmp_path / 'a.yaml'}\nmethods: [duc]\n")
     sweep = read_sweep(tmp_path / "b.yaml")
     assert (sweep.methods[0].config, sweep.seeds, len(sweep.settings)) == (
         ("methods/duc",),
         (5,),
-        len(QUICK_ONES),
+        len(QUICK_SWEEP_SETTINGS),
     )
 
 
@@ -84,7 +84,7 @@ def test_files_next_to_the_sweep_are_found_from_any_directory(
 ) -> None:
     home = tmp_path / "mine"
     home.mkdir()
-    write(home / "a.yaml", base=["base.yaml"], methods=["random"], seeds=[5])
+    write_sweep(home / "a.yaml", base=["base.yaml"], methods=["random"], seeds=[5])
     (home / "base.yaml").write_text("train: {momentum: 0.5}\n")
     (home / "task.yaml").write_text("train: {weight_decay: 0.25}\n")
     (home / "slow.yaml").write_text("like: duc\nmethod: slow\ntrain: {nesterov: false}\n")
@@ -92,24 +92,24 @@ def test_files_next_to_the_sweep_are_found_from_any_directory(
     (home / "b.yaml").write_text(f"like: a.yaml\nmethods: {methods}\ntasks: [{{config: task.yaml}}]\n")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "slow.yaml").write_text("no: config\n")  # the file next to the sweep takes precedence
-    cells = cells_of(read_sweep("mine/b.yaml"), Wanted(), "cpu")
-    assert [(cell.method, cell.config.train.nesterov, cell.config.seed) for cell in cells] == [
+    runs = expand_sweep(read_sweep("mine/b.yaml"), SweepFilter(), "cpu")
+    assert [(run.method, run.config.train.nesterov, run.config.seed) for run in runs] == [
         ("slow", False, 5),
         ("too", True, 5),
         ("duc", True, 5),
     ]
-    assert {(cell.config.train.momentum, cell.config.train.weight_decay) for cell in cells} == {(0.5, 0.25)}
+    assert {(cell.config.train.momentum, cell.config.train.weight_decay) for cell in runs} == {(0.5, 0.25)}
 
 
 def test_select_methods_and_tasks(tmp_path: Path) -> None:
     grid = {"query.params.kappa": [1, 5, 10]}
     methods = ["random", {"config": "duc", "grid": grid}]
-    cells = plan(tmp_path, Wanted(methods=["duc-kappa-1*"]), methods=methods)
-    assert [cell.method for cell in cells] == ["duc-kappa-1", "duc-kappa-10"]
+    runs = make_runs(tmp_path, SweepFilter(methods=["duc-kappa-1*"]), methods=methods)
+    assert [run.method for run in runs] == ["duc-kappa-1", "duc-kappa-10"]
     with pytest.raises(UserError, match="no method 'entropy'; available: random, duc-kappa-1"):
-        plan(tmp_path, Wanted(methods=["entropy"]), methods=methods)
+        make_runs(tmp_path, SweepFilter(methods=["entropy"]), methods=methods)
     with pytest.raises(UserError, match="no task 'A-W'"):
-        plan(tmp_path, Wanted(tasks=["A-W"]), methods=methods)
+        make_runs(tmp_path, SweepFilter(tasks=["A-W"]), methods=methods)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_select_methods_and_tasks(tmp_path: Path) -> None:
 def test_errors_in_a_sweep_file_are_one_line(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "s.yaml").write_text(text)
     with pytest.raises(UserError) as caught:
-        cells_of(read_sweep(tmp_path / "s.yaml"), Wanted(), "cpu")
+        expand_sweep(read_sweep(tmp_path / "s.yaml"), SweepFilter(), "cpu")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -159,14 +159,14 @@ def test_errors_in_a_sweep_file_are_one_line(tmp_path: Path, text: str, words: s
 )
 def test_settings_that_define_a_method_are_rejected(tmp_path: Path, setting: str) -> None:
     with pytest.raises(UserError, match="select methods with --methods"):
-        plan(tmp_path, Wanted(settings=[setting]), methods=["duc", "random"])
-    (cell,) = plan(tmp_path, Wanted(settings=["query.params.kappa=3"]), methods=["duc"])
-    assert cell.config.query.params["kappa"] == 3
+        make_runs(tmp_path, SweepFilter(settings=[setting]), methods=["duc", "random"])
+    (run,) = make_runs(tmp_path, SweepFilter(settings=["query.params.kappa=3"]), methods=["duc"])
+    assert run.config.query.params["kappa"] == 3
 
 
 def test_negative_seed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--seeds must be 0 or more, not -1"):
-        plan(tmp_path, Wanted(seeds=[0, -1]), methods=["duc"])
+        make_runs(tmp_path, SweepFilter(seeds=[0, -1]), methods=["duc"])
 
 
 def test_sweep_that_extends_itself(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_unknown_sweep_suggests_the_nearest() -> None:
 def test_runs_are_checked_before_the_first_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], method: dict[str, str], words: str
 ) -> None:
-    file = write(tmp_path / "s.yaml", methods=["random", method])
+    file = write_sweep(tmp_path / "s.yaml", methods=["random", method])
     assert ducats("sweep", file, "--devices", "cpu", "--out", tmp_path / "out") == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -216,22 +216,24 @@ def test_docs_list_every_packaged_sweep_with_its_number_of_runs() -> None:
         name: int(count.replace(" ", ""))
         for name, count in re.findall(r"^\| `([\w-]+)` .*\| ([\d ]+) \|$", page, re.M)
     }
-    assert set(told) == set(ready())
-    for name in ready():
+    assert set(told) == set(packaged_sweeps())
+    for name in packaged_sweeps():
         sweep = read_sweep(name)
         methods = sum(math.prod(map(len, entry.grid.values())) for entry in sweep.methods)
         assert told[name] == methods * len(sweep.tasks) * len(sweep.seeds), name
 
 
-@pytest.mark.parametrize("name", ready())
+@pytest.mark.parametrize("name", packaged_sweeps())
 def test_packaged_sweeps_pass_the_checks(name: str, tmp_path: Path) -> None:
     sweep = read_sweep(name)
     folder = tmp_path if "cityscapes" in name else None
     root = None if folder or name.startswith("digits") else tmp_path
-    wanted = Wanted(root=root, source=folder, target=folder, seeds=[0], tasks=[sweep.tasks[0].called])
-    cells = cells_of(sweep, wanted, "cpu")
-    check(cells)
-    assert len({cell.name for cell in cells}) == len(cells)
+    sweep_filter = SweepFilter(
+        root=root, source=folder, target=folder, seeds=[0], tasks=[sweep.tasks[0].display_name]
+    )
+    runs = expand_sweep(sweep, sweep_filter, "cpu")
+    check_sweep_runs(runs)
+    assert len({run.name for run in runs}) == len(runs)
 
 
 @pytest.mark.parametrize(
@@ -252,10 +254,10 @@ def test_published_settings_per_data_set(
     name: str, own: dict[str, tuple[str, str, float]], tmp_path: Path
 ) -> None:
     sweep, common = read_sweep(name), read_sweep("office-home")
-    wanted = Wanted(root=tmp_path, seeds=[0], tasks=[sweep.tasks[0].called])
-    cells = {cell.method: cell.config for cell in cells_of(sweep, wanted, "cpu")}
+    sweep_filter = SweepFilter(root=tmp_path, seeds=[0], tasks=[sweep.tasks[0].display_name])
+    runs = {run.method: run.config for run in expand_sweep(sweep, sweep_filter, "cpu")}
     for method, (part, knob, value) in own.items():
-        assert getattr(cells[method], part).params[knob] == value
+        assert getattr(runs[method], part).params[knob] == value
     assert [entry.config for entry in sweep.methods] == [entry.config for entry in common.methods]
     others = [entry for entry in sweep.methods if entry.config[0].removeprefix("methods/") not in own]
     assert not any(entry.settings for entry in others)
@@ -267,7 +269,7 @@ def test_published_settings_per_data_set(
 def test_cpu_workers_share_the_cores() -> None:
     slots = make_slots("cpu", 3, 8, {})
     threads = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
-    assert [(slot.kind, slot.environment) for slot in slots] == [("cpu", threads)] * 3
+    assert [(slot.device_type, slot.environment) for slot in slots] == [("cpu", threads)] * 3
     assert len(make_slots("cpu", None, 8, {})) == 8
     assert make_slots("cpu", 9, 4, {})[0].environment == {"OMP_NUM_THREADS": "1"}
     told = {"OMP_NUM_THREADS": "2"}
@@ -279,7 +281,7 @@ def test_cpu_workers_share_the_cores() -> None:
 def test_gpus_are_assigned_round_robin() -> None:
     slots = make_slots("cuda:0,cuda:1", 3, 8, {})
     assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots] == ["0", "1", "0"]
-    assert {slot.kind for slot in slots} == {"cuda"}
+    assert {slot.device_type for slot in slots} == {"cuda"}
     assert len(make_slots("cuda:0,cuda:1", None, 8, {})) == 2
     assert {slot.environment["OMP_NUM_THREADS"] for slot in slots} == {"2"}  # 8 cores for 3 runs
     hidden = make_slots("cuda:1", None, 8, {"CUDA_VISIBLE_DEVICES": "4,6"})

@@ -17,10 +17,10 @@ from ducats.cli import main
 from ducats.config import Config
 from ducats.data import toy
 from ducats.data.evaluation_split import hold_out_source
+from ducats.deploy import load_trained_model
 from ducats.domain import UNLABELLED, Images
 from ducats.errors import AwaitingLabels, UserError
 from ducats.factory import build_run
-from ducats.inference import load_trained
 from ducats.run import run
 from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
@@ -124,7 +124,7 @@ def test_dev_parts_match_the_trained_model(tmp_path: Path) -> None:
     one = found.results[0]
     _, held = hold_out_source(toy(), 0.2)
     assert held is not None
-    model = load_trained(tmp_path / "with" / one.name).model.eval()
+    model = load_trained_model(tmp_path / "with" / one.name).model.eval()
     with torch.inference_mode():
         wrong = model(held.images.pixels[:].float() / 255).z.argmax(1) != held.labels[:]
     assert one.details["source"] == pytest.approx(float(wrong.double().mean()))
@@ -160,8 +160,8 @@ def test_validation_labels_are_random_counted_and_acquired_once(tmp_path: Path) 
     assert torch.equal(known[known >= 0], truth[:][known >= 0])
     asked = torch.zeros(80, dtype=torch.bool)
     for one in found.results:
-        trained = load_trained(tmp_path / one.name)
-        bought = trained.home.load_ledger().targets() != UNLABELLED
+        trained = load_trained_model(tmp_path / one.name)
+        bought = trained.run_folder.load_ledger().targets() != UNLABELLED
         assert (one.n_labels, int(bought.sum())) == (20, 20)
         asked |= bought
         left = (known >= 0) & ~bought

@@ -53,7 +53,7 @@ def probability_margin(z: Tensor) -> Tensor:
     """Return the gap between the two highest class probabilities.
 
     >>> import torch
-    >>> probability_margin(torch.tensor([[0.6, 0.3, 0.1]]).log())
+    >>> probability_margin(torch.tensor([[0.6, 0.3, 0.1]]).log_path())
     tensor([0.3000])
     """
     probability = dirichlet.expected_probability(z)

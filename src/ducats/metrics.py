@@ -39,7 +39,7 @@ class Tally:
     ``Tally(**{name: all_reduce(t) for name, t in tally.tensors().items()})``.
 
     >>> tally = Tally.empty(classes=2)
-    >>> tally.update(torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5]]).log(), torch.tensor([0, 0, -1]))
+    >>> tally.update(torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5]]).log_path(), torch.tensor([0, 0, -1]))
     >>> tally.total, tally.confusion.tolist()
     (2, [[1, 1], [0, 0]])
     >>> round(compute_metrics(tally + tally)["ece"], 4)
@@ -393,7 +393,7 @@ def compute_metrics(tally: Tally) -> dict[str, float]:
 
     ``nll`` is infinite if a label has probability zero. ``brier`` is a sum over classes, in [0, 2].
 
-    >>> tally = tally_batch(torch.tensor([[0.8, 0.2], [0.7, 0.3]]).log(), torch.tensor([0, 1]))
+    >>> tally = tally_batch(torch.tensor([[0.8, 0.2], [0.7, 0.3]]).log_path(), torch.tensor([0, 1]))
     >>> for name, value in compute_metrics(tally).items():
     ...     print(f"{name} {value:.3f}")
     accuracy 0.500

@@ -9,7 +9,7 @@ import pytest
 
 from ducats.figures import NAMES
 from runs_on_paper import write_run
-from sweeps import ducats
+from sweep_helpers import ducats
 
 
 def test_lists_all_figures_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from ducats.data.folders import read_image_folder as read_folder
+from ducats.deploy import TrainedModel
+from ducats.deploy.classification import PREDICTION_COLUMNS, predict_images
 from ducats.factory import make_views, with_aspect_ratio
-from ducats.inference import Trained
-from ducats.inference.images import COLUMNS, say
 from ducats.queries import QUERIES as OF_TABLES
 from ducats.randomness import make_generator
 from ducats.scoring import (
@@ -41,7 +41,7 @@ VIEWS = {
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
     return train_run(tmp_path_factory.mktemp("score") / "run")
 
 
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def score_in_chunk(
-    trained: Trained,
+    trained: TrainedModel,
     pool: Pool,
     streaming_query: StreamingQuery,
     chunk: int = 0,
@@ -62,7 +62,7 @@ def score_in_chunk(
     return score_chunk(trained, pool, chunk, n_chunks, streaming_query=streaming_query, fabric=fabric, **more)  # type: ignore[arg-type]
 
 
-def with_view(trained: Trained, view: str) -> Trained:
+def with_view(trained: TrainedModel, view: str) -> TrainedModel:
     """Return the same model with another test view."""
     from conftest import quick
 
@@ -71,18 +71,20 @@ def with_view(trained: Trained, view: str) -> Trained:
 
 
 @pytest.mark.parametrize("view", ["none", "center", "short_side"])
-def test_scores_equal_predict_bitwise(trained: Trained, folder: Path, view: str) -> None:
+def test_scores_equal_predict_bitwise(trained: TrainedModel, folder: Path, view: str) -> None:
     trained = with_view(trained, view)
     images = read_folder(folder, size=trained.size, channels=trained.channels)
-    said = say(trained, make_fabric("cpu"), with_aspect_ratio(images, make_views(trained.config).test))
+    said = predict_images(
+        trained, make_fabric("cpu"), with_aspect_ratio(images, make_views(trained.config).test)
+    )
     kept = score_in_chunk(
         trained, open_pool(str(folder)), make_streaming_query(trained.config, "entropy", 100)
     ).candidates
     assert len(kept) == len(images) == 37
     order = np.argsort(kept.pool_index)
     assert kept.key[order].tolist() == list(images.keys)
-    for name in COLUMNS:
-        np.testing.assert_array_equal(kept.columns[name][order], said.numbers[name].numpy(), err_msg=name)
+    for name in PREDICTION_COLUMNS:
+        np.testing.assert_array_equal(kept.columns[name][order], said.columns[name].numpy(), err_msg=name)
     np.testing.assert_array_equal(kept.columns["guess"][order], said.label.numpy())
     np.testing.assert_array_equal(kept.columns["first"], kept.columns["entropy"])
 
@@ -91,7 +93,7 @@ def test_scores_equal_predict_bitwise(trained: Trained, folder: Path, view: str)
 @pytest.mark.parametrize("kind", ["folder", "shards"])
 @pytest.mark.parametrize("query", STREAMING_QUERIES)
 def test_candidates_do_not_depend_on_number_of_chunks(
-    trained: Trained, folder: Path, tmp_path: Path, query: str, kind: str, view: str
+    trained: TrainedModel, folder: Path, tmp_path: Path, query: str, kind: str, view: str
 ) -> None:
     trained = with_view(trained, view)
     where = folder if kind == "folder" else write_shard_folder(tmp_path, 2)
@@ -112,7 +114,7 @@ def test_candidates_do_not_depend_on_number_of_chunks(
 
 
 @pytest.mark.parametrize("query", [name for name in STREAMING_QUERIES if name != "random"])
-def test_picks_equal_the_query_over_the_full_table(trained: Trained, folder: Path, query: str) -> None:
+def test_picks_equal_the_query_over_the_full_table(trained: TrainedModel, folder: Path, query: str) -> None:
     """DUC, `spread` and ranking queries are exact; the others if every image is a candidate."""
     kappa = {"duc": 3.0, "spread": 3.0}.get(query, 20.0 if query not in planning.RANKING_COLUMNS else None)
     plan = make_streaming_query(trained.config, query, 4, kappa=kappa)
@@ -135,7 +137,7 @@ def test_picks_equal_the_query_over_the_full_table(trained: Trained, folder: Pat
     assert picks.pool_index.tolist() == request.image.tolist()
 
 
-def test_candidates_for_clustering_are_the_most_uncertain(trained: Trained, folder: Path) -> None:
+def test_candidates_for_clustering_are_the_most_uncertain(trained: TrainedModel, folder: Path) -> None:
     plan = make_streaming_query(trained.config, "coreset", 3, kappa=2)
     kept = score_in_chunk(trained, open_pool(str(folder)), plan).candidates
     everyone = score_in_chunk(
@@ -145,7 +147,7 @@ def test_candidates_for_clustering_are_the_most_uncertain(trained: Trained, fold
     assert set(select_picks(plan, kept, kept[np.arange(0)], 0).key) < set(kept.key)
 
 
-def test_random_scores_depend_only_on_pool_index(trained: Trained, folder: Path) -> None:
+def test_random_scores_depend_only_on_pool_index(trained: TrainedModel, folder: Path) -> None:
     plan, chosen = make_streaming_query(trained.config, "random", 5), np.zeros(37)
     for seed in range(60):
         number = torch.arange(37)
@@ -159,7 +161,7 @@ def test_random_scores_depend_only_on_pool_index(trained: Trained, folder: Path)
     assert chosen.max() <= 20
 
 
-def test_unreadable_samples_are_skipped_and_reported_once(trained: Trained, tmp_path: Path) -> None:
+def test_unreadable_samples_are_skipped_and_reported_once(trained: TrainedModel, tmp_path: Path) -> None:
     where = write_image_folder(tmp_path / "pool", 12)
     bad = {"0/empty.png": b"", "1/text.jpg": b"no image", "2/cut.png": image_bytes(1)[:60]}
     for key, data in bad.items():
@@ -205,7 +207,7 @@ class ListPool(Pool):
         return len(self.listed)
 
 
-def test_batch_without_readable_samples(trained: Trained) -> None:
+def test_batch_without_readable_samples(trained: TrainedModel) -> None:
     def broken() -> bytes:
         raise OSError("the store is unavailable")
 
@@ -219,7 +221,7 @@ def test_batch_without_readable_samples(trained: Trained) -> None:
 
 
 def test_labelled_samples_are_excluded_but_available_to_clustering_queries(
-    trained: Trained, folder: Path
+    trained: TrainedModel, folder: Path
 ) -> None:
     everyone = score_in_chunk(
         trained, open_pool(str(folder)), make_streaming_query(trained.config, "entropy", 99)
@@ -239,7 +241,7 @@ def test_labelled_samples_are_excluded_but_available_to_clustering_queries(
     assert picks.key[0] == looked.candidates.key[distance.argmax()]
 
 
-def test_progress_is_reported(trained: Trained, folder: Path) -> None:
+def test_progress_is_reported(trained: TrainedModel, folder: Path) -> None:
     told = list[int]()
     score_in_chunk(
         trained, open_pool(str(folder)), make_streaming_query(trained.config, "duc", 1), tell=told.append
@@ -247,14 +249,14 @@ def test_progress_is_reported(trained: Trained, folder: Path) -> None:
     assert told == [8, 16, 24, 32, 37]
 
 
-def test_batch_size(trained: Trained, folder: Path) -> None:
+def test_batch_size(trained: TrainedModel, folder: Path) -> None:
     told = list[int]()
     plan = make_streaming_query(trained.config, "duc", 1)
     score_in_chunk(trained, open_pool(str(folder)), plan, batch=20, tell=told.append)
     assert told == [20, 37]
 
 
-def test_kappa_times_budget_candidates_are_kept(trained: Trained, folder: Path) -> None:
+def test_kappa_times_budget_candidates_are_kept(trained: TrainedModel, folder: Path) -> None:
     plan = make_streaming_query(trained.config, "duc", 2)
     assert plan.n_candidates == 20
     assert len(score_in_chunk(trained, open_pool(str(folder)), plan).candidates) == math.ceil(10 * 2)

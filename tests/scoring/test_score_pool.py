@@ -10,8 +10,8 @@ import pytest
 
 from conftest import Runner
 from ducats.cli import main
+from ducats.deploy import TrainedModel, load_trained_model, predict
 from ducats.errors import UserError
-from ducats.inference import Trained, load_trained, predict
 from ducats.scoring import SCORING_BACKENDS, ScoringInterrupted, ScoringResult, score_chunk, score_pool
 from ducats.scoring.files import chunk_file, load_chunk
 from ducats.training.distributed import make_fabric
@@ -20,7 +20,7 @@ from synthetic_pools import image_bytes, write_file
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
     return train_run(tmp_path_factory.mktemp("score") / "run")
 
 
@@ -34,11 +34,11 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def run_score(trained: Trained, pool: Path | str, out: Path, **kwargs: object) -> ScoringResult:
+def run_score(trained: TrainedModel, pool: Path | str, out: Path, **kwargs: object) -> ScoringResult:
     return score_pool(trained, str(pool), out=out, device="cpu", **{"budget": 5, **kwargs})  # type: ignore[arg-type]
 
 
-def test_picks_csv_agrees_with_predict(trained: Trained, folder: Path, tmp_path: Path) -> None:
+def test_picks_csv_agrees_with_predict(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
     write_file(folder / "0" / "broken.png", b"")
     try:
         found = run_score(trained, folder, tmp_path / "out")
@@ -63,7 +63,7 @@ def test_picks_csv_agrees_with_predict(trained: Trained, folder: Path, tmp_path:
     assert (found.n_samples, found.n_unreadable, found.picks_file) == (38, 1, tmp_path / "out" / "picks.csv")
 
 
-def test_picks_do_not_depend_on_number_of_chunks(trained: Trained, folder: Path, tmp_path: Path) -> None:
+def test_picks_do_not_depend_on_number_of_chunks(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
     files = []
     for parts in (1, 2, 5):
         run_score(trained, folder, tmp_path / str(parts), parts=parts)
@@ -74,7 +74,9 @@ def test_picks_do_not_depend_on_number_of_chunks(trained: Trained, folder: Path,
 
 
 @pytest.mark.parametrize("shards", range(1, 6))
-def test_every_image_of_every_shard_is_scored_once(trained: Trained, tmp_path: Path, shards: int) -> None:
+def test_every_image_of_every_shard_is_scored_once(
+    trained: TrainedModel, tmp_path: Path, shards: int
+) -> None:
     pool = write_shard_folder(tmp_path / "pool", shards, each=5)
     found = run_score(trained, pool, tmp_path / "out", parts=2, budget=99, query="entropy")
     expected = [f"{shard}.tar/{number:03d}.png" for shard in range(shards) for number in range(5)]
@@ -83,11 +85,13 @@ def test_every_image_of_every_shard_is_scored_once(trained: Trained, tmp_path: P
 
 
 @pytest.mark.parametrize("how", [{"budget": "20%"}, {"budget": "20%", "parts": 3}])
-def test_budget_as_percentage(trained: Trained, folder: Path, tmp_path: Path, how: dict[str, object]) -> None:
+def test_budget_as_percentage(
+    trained: TrainedModel, folder: Path, tmp_path: Path, how: dict[str, object]
+) -> None:
     assert len(run_score(trained, folder, tmp_path, **how).picks) == 7  # of 37
 
 
-def test_table_of_paths_as_pool(trained: Trained, folder: Path, tmp_path: Path) -> None:
+def test_table_of_paths_as_pool(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     lines = ["path,key", *(f"{path},{path.relative_to(folder)}" for path in paths)]
     (tmp_path / "pool.csv").write_text("\n".join(lines), encoding="utf-8")
@@ -97,7 +101,7 @@ def test_table_of_paths_as_pool(trained: Trained, folder: Path, tmp_path: Path) 
     assert files[0] == files[1]
 
 
-def test_remote_pool(trained: Trained, folder: Path, tmp_path: Path) -> None:
+def test_remote_pool(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     store = fsspec.filesystem("memory")
     store.put(str(folder), "/score-pool", recursive=True)
@@ -117,7 +121,7 @@ def test_labelled_samples_are_excluded(tmp_path: Path) -> None:
 
     trained = train_run(tmp_path / "run", "data.params={n_source_per_class: 8, n_pool: 30}")
     pool = toy(n_source_per_class=8, n_pool=30).pool
-    bought = {entry.key for entry in trained.home.load_ledger().entries()}
+    bought = {entry.key for entry in trained.run_folder.load_ledger().entries()}
     assert len(bought) == 20
     for key, pixels in zip(pool.keys, pool.pixels, strict=True):  # type: ignore[call-overload]
         path = tmp_path / "pool" / f"{key}.png"
@@ -138,13 +142,13 @@ def test_labelled_samples_are_excluded(tmp_path: Path) -> None:
 
 
 def test_finished_chunks_are_not_scored_again(
-    trained: Trained, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: TrainedModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_score(trained, folder, tmp_path, parts=3)
     before = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     ranks, genuine = [], score_chunk
 
-    def watched(trained: Trained, pool: object, rank: int, *rest: object, **more: object) -> object:
+    def watched(trained: TrainedModel, pool: object, rank: int, *rest: object, **more: object) -> object:
         ranks.append(rank)
         return genuine(trained, pool, rank, *rest, **more)  # type: ignore[arg-type]
 
@@ -163,7 +167,7 @@ def test_finished_chunks_are_not_scored_again(
 
 
 def test_changed_settings_are_refused(
-    trained: Trained, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: TrainedModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_score(trained, folder, tmp_path)
     with pytest.raises(UserError, match=r"other settings .*query: 'duc' -> 'entropy'.*--out"):
@@ -187,7 +191,7 @@ def test_changed_settings_are_refused(
         run_score(trained, folder, tmp_path)
 
 
-def test_grown_pool_is_refused(trained: Trained, tmp_path: Path) -> None:
+def test_grown_pool_is_refused(trained: TrainedModel, tmp_path: Path) -> None:
     pool = write_image_folder(tmp_path / "pool", 20)
     run_score(trained, pool, tmp_path / "out", budget="10%")
     for number in range(20):
@@ -196,7 +200,7 @@ def test_grown_pool_is_refused(trained: Trained, tmp_path: Path) -> None:
         run_score(trained, pool, tmp_path / "out", budget="10%")
 
 
-def test_output_folder_is_locked(trained: Trained, folder: Path, tmp_path: Path) -> None:
+def test_output_folder_is_locked(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
     with (tmp_path / ".lock").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -204,7 +208,7 @@ def test_output_folder_is_locked(trained: Trained, folder: Path, tmp_path: Path)
             run_score(trained, folder, tmp_path)
 
 
-def test_duplicate_keys_are_refused(trained: Trained, folder: Path, tmp_path: Path) -> None:
+def test_duplicate_keys_are_refused(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     (tmp_path / "pool.csv").write_text(
         "\n".join(["path,key", *(f"{path},{place % 30}" for place, path in enumerate(paths))]), "utf-8"
@@ -229,14 +233,14 @@ def test_duplicate_keys_are_refused(trained: Trained, folder: Path, tmp_path: Pa
     ],
 )
 def test_invalid_arguments_are_user_errors(
-    trained: Trained, folder: Path, tmp_path: Path, how: dict[str, object], sentence: str
+    trained: TrainedModel, folder: Path, tmp_path: Path, how: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(UserError, match=sentence):
         run_score(trained, folder, tmp_path / "out", **how)
     assert not (tmp_path / "out").exists()
 
 
-def test_pool_without_readable_images(trained: Trained, tmp_path: Path) -> None:
+def test_pool_without_readable_images(trained: TrainedModel, tmp_path: Path) -> None:
     (tmp_path / "pool").mkdir()
     for budget in (5, "5%"):
         with pytest.raises(UserError, match="contains no images"):
@@ -249,14 +253,14 @@ def test_pool_without_readable_images(trained: Trained, tmp_path: Path) -> None:
         run_score(trained, tmp_path / "pool", tmp_path / "file")
 
 
-def test_run_folder_is_refused_as_output_folder(trained: Trained, folder: Path) -> None:
+def test_run_folder_is_refused_as_output_folder(trained: TrainedModel, folder: Path) -> None:
     with pytest.raises(UserError, match="is the run folder; choose another"):
-        run_score(trained, folder, trained.home.path)
-    assert not (trained.home.path / "settings.json").exists()
+        run_score(trained, folder, trained.run_folder.path)
+    assert not (trained.run_folder.path / "settings.json").exists()
 
 
 def test_command_prints_summary(
-    trained: Trained,
+    trained: TrainedModel,
     folder: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -265,7 +269,7 @@ def test_command_prints_summary(
     pool = tmp_path / "pool"
     shutil.copytree(folder, pool)
     write_file(pool / "bad.png", b"")
-    command = ["score", str(trained.home.path), str(pool), "--budget", "3", "--device", "cpu"]
+    command = ["score", str(trained.run_folder.path), str(pool), "--budget", "3", "--device", "cpu"]
     command += ["--exclude-labelled", "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as left:
         main(command)
@@ -289,4 +293,4 @@ def test_command_prints_summary(
 def test_segmentation_is_refused(run_pixels: Runner, tmp_path: Path) -> None:
     home = run_pixels()
     with pytest.raises(UserError, match="does not support segmentation"):
-        run_score(load_trained(home.path), tmp_path, tmp_path / "out")
+        run_score(load_trained_model(home.path), tmp_path, tmp_path / "out")

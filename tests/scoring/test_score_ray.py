@@ -20,8 +20,8 @@ import pytest
 from ducats.cli import main
 from ducats.cluster import TaskLost, TaskPool, TaskResult, ray_connection, ray_session, versions
 from ducats.cluster import ray_pool as crews
+from ducats.deploy import TrainedModel, load_trained_model
 from ducats.errors import UserError
-from ducats.inference import Trained, load_trained
 from ducats.scoring import ScoringInterrupted, ray_backend, score_pool
 from ray_clusters import two_nodes
 from scoring_runs import train_run, write_image_folder
@@ -82,7 +82,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         pytest.importorskip("ray", reason="needs ducats[ray]")
         train_run(workspace / "run", "model.name=held_net:Net", "model.params={}")
         score_pool(
-            load_trained(workspace / "run"),
+            load_trained_model(workspace / "run"),
             str(workspace / "pool"),
             out=workspace / "local",
             budget=4,
@@ -101,8 +101,8 @@ def cluster(workspace: Path) -> Iterator[Any]:
         yield cluster
 
 
-def score_picks(workspace: Path, out: str, trained: Trained | None = None, **params: object) -> bytes:
-    trained = trained or load_trained(workspace / "run")
+def score_picks(workspace: Path, out: str, trained: TrainedModel | None = None, **params: object) -> bytes:
+    trained = trained or load_trained_model(workspace / "run")
     kwargs: Any = {"budget": 4, "device": "cpu", "engine": "ray", "parts": 4, "params": params}
     score_pool(trained, str(workspace / "pool"), out=workspace / out, **kwargs)
     return (workspace / out / "picks.csv").read_bytes()
@@ -237,7 +237,7 @@ def test_node_must_have_the_same_packages(
 
 def test_user_errors_on_a_node_are_raised_here(workspace: Path, cluster: Any, tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("path\nnowhere.png\n")
-    trained = load_trained(workspace / "run")
+    trained = load_trained_model(workspace / "run")
     with pytest.raises(UserError, match="none of the 1 images"):
         score_pool(trained, str(tmp_path / "one.csv"), out=tmp_path / "o", budget=1, backend="ray", chunks=1)
     with pytest.raises(UserError, match="--device cuda: no node"):

@@ -17,8 +17,8 @@ import pytest
 from child_process import run_in_child
 from ducats import files
 from ducats.cli import main
+from ducats.deploy import TrainedModel, load_trained_model
 from ducats.errors import UserError
-from ducats.inference import Trained, load_trained
 from ducats.scoring import Job, ScoringInterrupted, local_backend, make_streaming_query, score_pool, worker
 from scoring_runs import train_run, write_image_folder, write_shard_folder
 from synthetic_pools import write_file
@@ -57,7 +57,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def score_picks(trained: Trained, workspace: Path, out: str, **kwargs: object) -> bytes:
+def score_picks(trained: TrainedModel, workspace: Path, out: str, **kwargs: object) -> bytes:
     score_pool(trained, str(workspace / "pool"), out=workspace / out, budget=4, device="cpu", **kwargs)  # type: ignore[arg-type]
     return (workspace / out / "picks.csv").read_bytes()
 
@@ -77,7 +77,7 @@ def child_pids() -> set[int]:
 
 
 def test_scoring_resumes_after_a_worker_is_killed(workspace: Path) -> None:
-    trained = load_trained(workspace / "run")
+    trained = load_trained_model(workspace / "run")
     undisturbed = score_picks(trained, workspace, "undisturbed")
     (workspace / "hold").touch()
     failure, before = list[Exception](), child_pids()
@@ -127,7 +127,7 @@ def test_picks_do_not_depend_on_number_of_processes(
 
 
 def make_job(workspace: Path) -> Job:
-    plan = make_streaming_query(load_trained(workspace / "run").config, "duc", 1)
+    plan = make_streaming_query(load_trained_model(workspace / "run").config, "duc", 1)
     return Job(
         str(workspace / "run"),
         str(workspace / "pool"),
@@ -188,7 +188,7 @@ def test_failure_of_one_worker_stops_the_others(
     monkeypatch.setattr(local_backend, "WORKER_COMMAND", [sys.executable, "-c", script])
     before = child_pids()
     with pytest.raises(error, match=sentence):
-        score_picks(load_trained(workspace / "run"), workspace, "out", processes=2)
+        score_picks(load_trained_model(workspace / "run"), workspace, "out", processes=2)
     assert child_pids() == before
     assert ("ZeroDivisionError" in (workspace / "out" / "process-1.log").read_text()) == (code == "1 / 0")
 
@@ -222,7 +222,7 @@ def kill_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[byte
 
 def test_resume_after_kill_at_any_write(workspace: Path) -> None:
     """Seven writes: settings, three chunks, unreadable.csv, score.json, picks.csv."""
-    trained = load_trained(workspace / "run")
+    trained = load_trained_model(workspace / "run")
     undisturbed = score_picks(trained, workspace, "undisturbed", parts=3)
     names = {path.name for path in (workspace / "undisturbed").rglob("*")}
     for number in range(1, 8):

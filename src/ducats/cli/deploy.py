@@ -27,12 +27,14 @@ def export(
         opset: ONNX opset version, at least 18.
         batch_size: Fixed batch size of the ONNX graph; default: dynamic.
     """
-    from ducats.inference import export as export_model
-    from ducats.inference import load_trained
+    from ducats.deploy import export as export_model
+    from ducats.deploy import load_trained_model
 
-    done = export_model(load_trained(run), out or run / "export", onnx=onnx, opset=opset, batch=batch_size)
+    done = export_model(
+        load_trained_model(run), out or run / "export", onnx=onnx, opset=opset, batch_size=batch_size
+    )
     if done.difference is not None:
-        _print(f"{done.difference.in_words()}, on {done.checked_on}")
+        _print(f"{done.difference.describe()}, on {done.checked_on}")
     _print(f"model in {done.folder}; usage in MODEL_CARD.md")
     return 0
 
@@ -62,22 +64,28 @@ def triage(
         acquired_labels: Use the labels acquired by the run, with the predictions made before training on them.
         device: auto, cpu, cuda or mps.
     """
-    from ducats.inference import load_trained, usable_precision
-    from ducats.inference import triage as find_rule
+    from ducats.deploy import load_trained_model, supported_precision
+    from ducats.deploy import triage as find_rule
     from ducats.training.distributed import make_fabric
 
-    trained = load_trained(run)
-    fabric = make_fabric(device, precision=usable_precision(trained, device))
+    trained = load_trained_model(run)
+    fabric = make_fabric(device, precision=supported_precision(trained, device))
     rule = find_rule(
-        trained, fabric, risk=risk, by=criterion, confidence=confidence, folder=data, bought=acquired_labels
+        trained,
+        fabric,
+        risk=risk,
+        criterion=criterion,
+        confidence=confidence,
+        folder=data,
+        acquired_labels=acquired_labels,
     )
     path = rule.save(run)
-    _print(rule.in_words())
+    _print(rule.describe())
     _print(
-        f"computed on {rule.on}: {rule.accepted} of {rule.images} accepted, {rule.wrong} of them wrong; "
+        f"computed on {rule.calibrated_on}: {rule.accepted} of {rule.images} accepted, {rule.wrong} of them wrong; "
         f"rule in {path}"
     )
-    for caution in rule.cautions:
+    for caution in rule.warnings:
         _print(f"warning: {caution}", "yellow")
     return 0
 

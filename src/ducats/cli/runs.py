@@ -23,12 +23,12 @@ def evaluate(run: Path, *, data: Path | None = None, device: str = "auto") -> in
             the run's class list. Default: the evaluation images of the run.
         device: auto, cpu, cuda or mps.
     """
-    from ducats.inference import load_trained, measure, usable_precision
+    from ducats.deploy import evaluate_run, load_trained_model, supported_precision
     from ducats.training.distributed import make_fabric
 
-    trained = load_trained(run)
-    result = measure(trained, make_fabric(device, precision=usable_precision(trained, device)), data)
-    print_json(result.numbers(trained.classes, trained.config.evaluation.miou_star_exclude))
+    trained = load_trained_model(run)
+    result = evaluate_run(trained, make_fabric(device, precision=supported_precision(trained, device)), data)
+    print_json(result.metrics(trained.classes, trained.config.evaluation.miou_star_exclude))
     return 0
 
 
@@ -58,26 +58,26 @@ def predict(
             and u_dis of each pixel.
         device: auto, cpu, cuda or mps.
     """
-    from ducats.inference import load_trained, predict_maps, usable_precision
-    from ducats.inference import predict as predict_folder
+    from ducats.deploy import load_trained_model, predict_label_maps, supported_precision
+    from ducats.deploy import predict as predict_folder
     from ducats.training.distributed import make_fabric
 
-    trained = load_trained(run)
-    if class_probabilities and trained.of_pixels:
+    trained = load_trained_model(run)
+    if class_probabilities and trained.per_pixel:
         raise UserError(
             "--class-probabilities is for classification; for segmentation use --uncertainty-maps"
         )
-    if uncertainty_maps and not trained.of_pixels:
+    if uncertainty_maps and not trained.per_pixel:
         raise UserError(
             "--uncertainty-maps is for segmentation; for classification the CSV contains the uncertainties"
         )
-    fabric = make_fabric(device, precision=usable_precision(trained, device))
-    if trained.of_pixels:
+    fabric = make_fabric(device, precision=supported_precision(trained, device))
+    if trained.per_pixel:
         out = out or Path("predictions")
-        count = predict_maps(trained, fabric, images, out, uncertainty=uncertainty_maps)
+        count = predict_label_maps(trained, fabric, images, out, uncertainty_maps=uncertainty_maps)
     else:
         out = out or Path("predictions.csv")
-        count = predict_folder(trained, fabric, images, out, every_class=class_probabilities)
+        count = predict_folder(trained, fabric, images, out, class_probabilities=class_probabilities)
     console.print(f"{count} image{'' if count == 1 else 's'}, predictions in {out}", soft_wrap=True)
     return 0
 
@@ -152,13 +152,13 @@ def picks(
         images: Keys of the images to show; default: evenly spaced ones.
         count: Number of images if no keys are given.
     """
-    from ducats.inference import config_of
+    from ducats.deploy import load_run_config
     from ducats.picks import choose, images_of, picks_figure
     from ducats.run_folder import RunFolder
 
     run_folder = RunFolder(run)
     config, classes, ledger = (
-        config_of(run_folder),
+        load_run_config(run_folder),
         run_folder.data_summary["classes"],
         run_folder.load_ledger(),
     )

@@ -59,7 +59,7 @@ def score(
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
-    from ducats.inference import load_trained
+    from ducats.deploy import load_trained_model
     from ducats.scoring import ScoringInterrupted
     from ducats.scoring import score_pool as score_pool
 
@@ -73,7 +73,7 @@ def score(
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("scoring", total=None)
             result = score_pool(
-                load_trained(run),
+                load_trained_model(run),
                 pool,
                 out=out,
                 budget=budget,

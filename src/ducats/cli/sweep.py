@@ -58,10 +58,19 @@ def sweep(
         out: Output folder for the runs; default: runs/NAME.
         dry_run: List the runs and their status without starting any.
     """
-    from ducats.sweep import Wanted, Where, cells_of, check, listing, opened, read_sweep, run_all
+    from ducats.sweep import (
+        BackendOptions,
+        SweepFilter,
+        check_sweep_runs,
+        expand_sweep,
+        format_run_list,
+        open_backend,
+        read_sweep,
+        run_sweep,
+    )
 
     plan = read_sweep(name)
-    sweep_filter = Wanted(
+    sweep_filter = SweepFilter(
         root=root,
         source=source,
         target=target,
@@ -70,15 +79,19 @@ def sweep(
         methods=methods,
         tasks=tasks,
     )
-    resources = Where(backend, devices, workers, cpus_per_run, ray_address, timeout, tuple(slurm or ()))
+    resources = BackendOptions(
+        backend, devices, workers, cpus_per_run, ray_address, timeout, tuple(slurm or ())
+    )
     folder = out or Path("runs") / Path(name).stem
-    with opened(resources, folder, Path(name).stem) as opened_backend:
-        runs = cells_of(plan, sweep_filter, device=opened_backend.kind)
-        check([cell for cell in runs if cell.state(folder) != "done"])
+    with open_backend(resources, folder, Path(name).stem) as opened_backend:
+        runs = expand_sweep(plan, sweep_filter, device=opened_backend.device_type)
+        check_sweep_runs([cell for cell in runs if cell.state(folder) != "done"])
         if dry_run:
-            sys.stdout.write(listing(runs, folder) + "\n")
+            sys.stdout.write(format_run_list(runs, folder) + "\n")
             return 0
-        return run_all(runs, folder, opened_backend.engine, console, seconds=opened_backend.seconds).code
+        return run_sweep(
+            runs, folder, opened_backend.backend, console, time_limit=opened_backend.time_limit
+        ).exit_code
 
 
 @app.command

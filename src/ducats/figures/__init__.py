@@ -31,7 +31,7 @@ def prepare(
     """Compute a figure without rendering it.
 
     Args:
-        name: one of ``NAMES``.
+        name: one of ``CLASS_NAMES``.
         runs: as returned by ``ducats.report.read_run``.
         round: show this round only, counted from 1, if the figure supports it.
         images: keys of pool images, if the figure supports them.

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ducats.budget import parse_budget
+from ducats.deploy import TrainedModel
+from ducats.deploy.classification import PREDICTION_COLUMNS
+from ducats.deploy.triage_rule import hash_weights
 from ducats.errors import UserError
 from ducats.files import write_text_atomically
-from ducats.inference import Trained
-from ducats.inference.images import COLUMNS
-from ducats.inference.rule import fingerprint
 from ducats.registry import bind_params, resolve
 from ducats.scoring.backends import DEFAULT_CHUNKS, SCORING_BACKENDS
 from ducats.scoring.chunk import ProgressCallback
@@ -47,7 +47,7 @@ class ScoringResult(NamedTuple):
 
 
 def score_pool(
-    trained: Trained,
+    trained: TrainedModel,
     pool_uri: str,
     *,
     out: Path,
@@ -75,7 +75,7 @@ def score_pool(
         query: one of ``STREAMING_QUERIES``; None: the run's query if it is one of them, else `duc`.
         kappa: see ``make_plan``.
         pool_format: pool format.
-        backend: one of ``SCORING_BACKENDS``.
+        backend: one of ``ENGINES``.
         backend_params: parameters of the backend; `ray` has ``address`` and ``timeout``.
         processes: number of parallel processes; None: 1 locally, as many as fit on a cluster.
         chunks: number of chunks, each saved when it is done; None: one per process, 64 on a cluster.
@@ -88,7 +88,7 @@ def score_pool(
         UserError: An argument is invalid, or the pool or the run cannot be used.
         Unfinished: A process ended before its chunks were done.
     """
-    if trained.of_pixels:
+    if trained.per_pixel:
         raise UserError(
             "`ducats score` does not support segmentation; use `ducats predict --uncertainty-maps`"
         )
@@ -101,17 +101,17 @@ def score_pool(
     run_backend: ScoringBackend = bind_params(
         "engine", backend, resolve("engine", SCORING_BACKENDS, backend), 2, backend_params or {}
     )
-    if out.absolute() == trained.home.path.absolute():
+    if out.absolute() == trained.run_folder.path.absolute():
         raise UserError(f"--out {out} is the run folder; choose another folder")
     if exclude_labelled:
-        labelled_keys(trained.home)  # raise now if there is no ledger
+        labelled_keys(trained.run_folder)  # raise now if there is no ledger
     if "://" not in pool_uri:  # other processes and later commands may have another working directory
         pool_uri = str(Path(pool_uri).expanduser().absolute())
     pool = open_pool(pool_uri, pool_format=pool_format)
     query = default_query(trained.config) if query is None else query
     streaming_query = _make_query(trained, pool, budget, query, kappa)
     settings = {
-        "model": fingerprint(trained.home.path),
+        "model": hash_weights(trained.run_folder.path),
         "pool": pool_uri,
         "kind": pool_format,
         "samples": pool.n_samples,
@@ -125,7 +125,7 @@ def score_pool(
         "batch": batch_size,
     }
     threads = max(1, available_cores() // (processes or 1))
-    run_folder = str(trained.home.path.absolute())
+    run_folder = str(trained.run_folder.path.absolute())
     job = Job(
         run_folder,
         pool_uri,
@@ -158,7 +158,7 @@ def score_pool(
 
 
 def _make_query(
-    trained: Trained, pool: Pool, budget: int | str, query: str, kappa: float | None
+    trained: TrainedModel, pool: Pool, budget: int | str, query: str, kappa: float | None
 ) -> StreamingQuery:
     try:
         amount, is_percentage = parse_budget(budget)
@@ -177,7 +177,7 @@ def _make_query(
 
 
 def _write_results(
-    trained: Trained,
+    trained: TrainedModel,
     streaming_query: StreamingQuery,
     merged: MergedChunks,
     out: Path,
@@ -224,7 +224,7 @@ def _write_results(
     path = out / SUMMARY_FILE
     if missing or not path.exists():  # keep the timings if nothing was scored this time
         write_text_atomically(path, json.dumps(summary | counts, indent=1, ensure_ascii=False) + "\n")
-    header = ("rank", "key", "guess", *COLUMNS)
+    header = ("rank", "key", "guess", *PREDICTION_COLUMNS)
     _write_csv(out / PICKS_FILE, header, _pick_rows(picks, trained.classes))
     return ScoringResult(
         picks,
@@ -246,7 +246,7 @@ def _check_keys(picks: ScoredSamples) -> None:
 
 
 def _pick_rows(picks: ScoredSamples, classes: Sequence[str]) -> Iterable[list[str]]:
-    numbers = zip(*(picks.columns[name].tolist() for name in COLUMNS), strict=True)
+    numbers = zip(*(picks.columns[name].tolist() for name in PREDICTION_COLUMNS), strict=True)
     guesses = picks.columns["guess"].tolist()
     for rank, (key, guess, values) in enumerate(zip(picks.key, guesses, numbers, strict=True), start=1):
         yield [str(rank), key, classes[guess], *(f"{value:.6g}" for value in values)]

@@ -14,9 +14,9 @@ from torch import Tensor
 from ducats import resources
 from ducats.criteria import require_features
 from ducats.data.views import apply_view, sample_view_params
+from ducats.deploy import TrainedModel
+from ducats.deploy.classification import PREDICTION_COLUMNS, from_log_alpha
 from ducats.factory import make_views
-from ducats.inference import Trained
-from ducats.inference.images import COLUMNS, said_of
 from ducats.randomness import make_generator
 from ducats.scoring.reader import decode_blocks, decode_sample
 from ducats.scoring.streaming_query import StreamingQuery, compute_scores
@@ -44,7 +44,7 @@ class ChunkResult(NamedTuple):
 
 
 def score_chunk(
-    trained: Trained,
+    trained: TrainedModel,
     pool: Pool,
     chunk: int,
     n_chunks: int,
@@ -120,7 +120,7 @@ class _BlockOutput(NamedTuple):
 
 
 def _score_blocks(
-    trained: Trained,
+    trained: TrainedModel,
     blocks: Iterator[list[PoolSample]],
     streaming_query: StreamingQuery,
     fabric: Fabric,
@@ -168,8 +168,8 @@ def _to_samples(
     z = block_output.z.float().cpu()
     check_finite(z)
     key, pool_index = np.array(block_output.key, object), np.array(block_output.pool_index, np.int64)
-    predictions = said_of(z)
-    columns = {name: predictions.numbers[name] for name in COLUMNS}
+    predictions = from_log_alpha(z)
+    columns = {name: predictions.columns[name] for name in PREDICTION_COLUMNS}
     columns |= {
         "guess": predictions.label.to(torch.int16),
         **compute_scores(streaming_query, z, torch.from_numpy(pool_index), seed),

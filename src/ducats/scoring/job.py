@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ducats.deploy import TrainedModel, load_trained_model, supported_precision
 from ducats.domain import UNLABELLED
-from ducats.inference import Trained, load_trained, usable_precision
 from ducats.run_folder import RunFolder
 from ducats.scoring.chunk import ChunkResult, ProgressCallback, score_chunk
 from ducats.scoring.files import chunk_file, save_chunk
@@ -57,12 +57,12 @@ class ChunkScorer:
         trained: the model; None: load it from the run folder.
     """
 
-    def __init__(self, job: Job, trained: Trained | None = None) -> None:
+    def __init__(self, job: Job, trained: TrainedModel | None = None) -> None:
         self._job = job
-        self._trained = load_trained(Path(job.run_folder)) if trained is None else trained
-        self._fabric = make_fabric(job.device, precision=usable_precision(self._trained, job.device))
+        self._trained = load_trained_model(Path(job.run_folder)) if trained is None else trained
+        self._fabric = make_fabric(job.device, precision=supported_precision(self._trained, job.device))
         self._pool = open_pool(job.pool_uri, pool_format=job.pool_format)
-        self._labelled_keys = labelled_keys(self._trained.home) if job.exclude_labelled else frozenset()
+        self._labelled_keys = labelled_keys(self._trained.run_folder) if job.exclude_labelled else frozenset()
 
     def score(self, chunk: int, on_progress: ProgressCallback | None = None) -> ChunkResult:
         """Score one chunk."""
@@ -110,7 +110,7 @@ class ScoringBackend(Protocol):
         chunks: Sequence[int],
         *,
         processes: int | None,
-        trained: Trained,
+        trained: TrainedModel,
         on_progress: ProgressCallback | None,
     ) -> None:
         """Score chunks.

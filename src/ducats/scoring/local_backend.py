@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
+from ducats.deploy import TrainedModel
 from ducats.errors import UserError
-from ducats.inference import Trained
 from ducats.scoring.chunk import ProgressCallback
 from ducats.scoring.job import ChunkScorer, Job, ScoringInterrupted
 
@@ -28,7 +28,7 @@ def score_locally(
     chunks: Sequence[int],
     *,
     processes: int | None,
-    trained: Trained,
+    trained: TrainedModel,
     on_progress: ProgressCallback | None,
 ) -> None:
     """Score chunks in this process, or in several that share the chunks, cores and GPUs."""

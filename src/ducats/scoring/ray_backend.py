@@ -13,8 +13,8 @@ from typing import Any
 
 from ducats.cluster import TaskLost, TaskPool, parse_duration, ray_session
 from ducats.cluster.ray_connection import import_ray
+from ducats.deploy import TrainedModel
 from ducats.errors import UserError
-from ducats.inference import Trained
 from ducats.scoring.chunk import ChunkResult, ProgressCallback
 from ducats.scoring.files import save_chunk
 from ducats.scoring.job import ChunkScorer, Job, ScoringInterrupted
@@ -29,7 +29,7 @@ def score_on_ray(
     chunks: Sequence[int],
     *,
     processes: int | None,
-    trained: Trained,
+    trained: TrainedModel,
     on_progress: ProgressCallback | None,
     ray_address: str = "auto",
     timeout: str = DEFAULT_TIMEOUT,
@@ -58,7 +58,7 @@ def score_on_ray(
         if not task_pool.free_slots():
             raise UserError(f"no node of the Ray cluster at --ray-address {ray_address} has CPUs; start one")
         job_json = replace(job, device="cuda" if use_gpu else "cpu").to_json()
-        files = [ray.put(pack_run_files(trained.home.path, job.exclude_labelled))]
+        files = [ray.put(pack_run_files(trained.run_folder.path, job.exclude_labelled))]
         remaining, n_done, n_samples = list(chunks), 0, 0
         try:
             while n_done < len(chunks):

@@ -1,28 +1,28 @@
 """Sweeps over methods, tasks and seeds: one folder and one process per run. Resumable."""
 
-from ducats.sweep.cells import Cell, Wanted, cells_of, check
-from ducats.sweep.opening import Where, opened
-from ducats.sweep.plan import Method, Sweep, Task, read_sweep, ready
-from ducats.sweep.show import listing
+from ducats.sweep.backends import BackendOptions, open_backend
+from ducats.sweep.progress import format_run_list
+from ducats.sweep.runner import SweepOutcome, run_sweep
+from ducats.sweep.runs import SweepFilter, SweepRun, check_sweep_runs, expand_sweep
+from ducats.sweep.schema import Sweep, SweepMethod, SweepTask, packaged_sweeps, read_sweep
 from ducats.sweep.slots import Slot, make_slots, usable_cores
-from ducats.sweep.workers import Outcome, run_all
 
 __all__ = [
-    "Cell",
-    "Method",
-    "Outcome",
+    "SweepRun",
+    "SweepMethod",
+    "SweepOutcome",
     "Slot",
     "Sweep",
-    "Task",
-    "Wanted",
-    "Where",
-    "cells_of",
-    "check",
-    "listing",
+    "SweepTask",
+    "SweepFilter",
+    "BackendOptions",
+    "expand_sweep",
+    "check_sweep_runs",
+    "format_run_list",
     "make_slots",
-    "opened",
+    "open_backend",
     "read_sweep",
-    "ready",
-    "run_all",
+    "packaged_sweeps",
+    "run_sweep",
     "usable_cores",
 ]

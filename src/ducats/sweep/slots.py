@@ -12,13 +12,13 @@ class Slot:
     """A device for one run at a time.
 
     Args:
-        kind: cpu, cuda or mps; ``engine.device`` of the run.
-        title: display name, e.g. cuda:1.
+        device_type: cpu, cuda or mps; ``engine.device`` of the run.
+        device_name: display name, e.g. cuda:1.
         environment: additional environment variables of the run.
     """
 
-    kind: str
-    title: str
+    device_type: str
+    device_name: str
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -34,31 +34,33 @@ def make_slots(devices: str, workers: int | None, cores: int, environment: Mappi
     """
     if workers is not None and workers < 1:
         raise UserError(f"--workers must be at least 1, not {workers}")
-    names = _named(devices)
-    kinds = {name.partition(":")[0] for name in names}
-    if len(kinds) > 1 or not kinds <= {"cpu", "cuda", "mps"}:
+    names = _device_names(devices)
+    device_types = {name.partition(":")[0] for name in names}
+    if len(device_types) > 1 or not device_types <= {"cpu", "cuda", "mps"}:
         raise UserError(
             f"--devices must be cpu, mps, or GPUs as cuda:0,cuda:1, not {devices}; a sweep uses one type of "
             "device, as types may differ in precision"
         )
-    (kind,) = kinds
-    count = workers or (cores if kind == "cpu" else len(names))
+    (device_type,) = device_types
+    count = workers or (cores if device_type == "cpu" else len(names))
     # Without a limit, each run would use all cores, and the runs would slow each other down.
-    shared = kind == "cpu" or count > 1
-    threads = _threads(max(1, cores // count), environment) if shared else {}
-    taken = [names[place % len(names)] for place in range(count)]
-    return [Slot(kind, name, {**_device(name, environment), **threads}) for name in taken]
+    limit_threads = device_type == "cpu" or count > 1
+    threads = _thread_environment(max(1, cores // count), environment) if limit_threads else {}
+    assigned = [names[i % len(names)] for i in range(count)]
+    return [
+        Slot(device_type, name, {**_device_environment(name, environment), **threads}) for name in assigned
+    ]
 
 
-def _threads(count: int, ours: Mapping[str, str]) -> dict[str, str]:
+def _thread_environment(count: int, environment: Mapping[str, str]) -> dict[str, str]:
     """Set the number of threads of a run, unless the environment sets it."""
-    if ours.get("OMP_NUM_THREADS"):
+    if environment.get("OMP_NUM_THREADS"):
         return {}
-    several = {"OMP_NUM_THREADS": str(count)}
-    if count > 1 and "OMP_WAIT_POLICY" not in ours:
+    variables = {"OMP_NUM_THREADS": str(count)}
+    if count > 1 and "OMP_WAIT_POLICY" not in environment:
         # Waiting threads spin by default. If another process shares the core, this takes five times as long.
-        several["OMP_WAIT_POLICY"] = "PASSIVE"
-    return several
+        variables["OMP_WAIT_POLICY"] = "PASSIVE"
+    return variables
 
 
 def usable_cores() -> int:
@@ -68,22 +70,22 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _named(devices: str) -> list[str]:
+def _device_names(devices: str) -> list[str]:
     if devices in ("auto", "cuda"):
         import torch
 
-        gpus = [f"cuda:{place}" for place in range(torch.cuda.device_count())]
+        gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
         if devices == "cuda" and not gpus:
             raise UserError("--devices cuda: torch does not see a GPU; use --devices cpu")
         return gpus or ["cpu"]
     return [name.strip() for name in devices.split(",") if name.strip()] or [devices]
 
 
-def _device(name: str, ours: Mapping[str, str]) -> dict[str, str]:
-    kind, _, number = name.partition(":")
-    if kind != "cuda":
+def _device_environment(name: str, environment: Mapping[str, str]) -> dict[str, str]:
+    device_type, _, number = name.partition(":")
+    if device_type != "cuda":
         return {}
-    visible = [gpu for gpu in ours.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+    visible = [gpu for gpu in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     if not number.isdecimal() or (visible and int(number) >= len(visible)):
         raise UserError(f"--devices {name}: no such GPU; numbering starts at cuda:0")
     return {"CUDA_VISIBLE_DEVICES": visible[int(number)] if visible else number}

@@ -22,7 +22,7 @@ def optimal_temperature(z: Tensor, labels: Tensor) -> float | None:
         labels: ``(N,)`` classes; negative labels are ignored.
 
     >>> import torch
-    >>> z = torch.tensor([[math.log(9.0), 0.0]]).repeat(8, 1)  # 90 % for class 0, but 6 of 8 labels are 0
+    >>> z = torch.tensor([[math.log_path(9.0), 0.0]]).repeat(8, 1)  # 90 % for class 0, but 6 of 8 labels are 0
     >>> t = optimal_temperature(z, torch.tensor([0, 0, 1, 0, 0, 0, 1, 0]))
     >>> (z[0] / t).softmax(0)
     tensor([0.7500, 0.2500])

@@ -14,10 +14,10 @@ from ducats import dirichlet
 from ducats.components import data_digest
 from ducats.config import Config
 from ducats.data.evaluation_split import attach_test_set, hold_out_source
+from ducats.deploy import TrainedModel, load_trained_model, supported_precision
 from ducats.domain import UNLABELLED, AdaptationData, Domain, Images
 from ducats.errors import UserError
 from ducats.factory import load_data, make_oracle, make_views, with_aspect_ratio
-from ducats.inference import Trained, load_trained, usable_precision
 from ducats.ledger import Request
 from ducats.model_selection import WeightNormalisation, dev_risk
 from ducats.randomness import derive_seed, make_generator
@@ -113,7 +113,7 @@ class TargetLabelScorer:
         images that the trial left unlabelled.
         """
         trained, fabric = _load_trial(trial, self.tuning_data)
-        is_unlabelled = trained.home.load_ledger().targets() == UNLABELLED
+        is_unlabelled = trained.run_folder.load_ledger().targets() == UNLABELLED
         labelled = ((self.labels >= 0) & is_unlabelled).nonzero().squeeze(1)
         if len(labelled) < 2:
             raise UserError(
@@ -164,22 +164,22 @@ def acquire_validation_labels(config: Config, tuning_data: TuningData, count: in
     return ledger.targets()
 
 
-def _load_trial(trial: Trial, tuning_data: TuningData) -> tuple[Trained, Fabric]:
+def _load_trial(trial: Trial, tuning_data: TuningData) -> tuple[TrainedModel, Fabric]:
     """Load a trial's model; raise if the trial was run on other data."""
-    trained = load_trained(trial.run_folder.path)
+    trained = load_trained_model(trial.run_folder.path)
     source, pool = tuning_data.data.source, tuning_data.data.pool
     current_digests = {
         "source": data_digest(source.images.keys, source.labels),
         "pool": data_digest(pool.keys),
     }
     for name, current_digest in current_digests.items():
-        if trained.home.data_summary[name]["keys"] != current_digest:
+        if trained.run_folder.data_summary[name]["keys"] != current_digest:
             raise UserError(f"the {name} images have changed since this trial was run; use another --out")
     device = trial.config.engine.device
-    return trained, make_fabric(device, precision=usable_precision(trained, device))
+    return trained, make_fabric(device, precision=supported_precision(trained, device))
 
 
-def _predict(trained: Trained, fabric: Fabric, images: Images, columns: tuple[str, ...]) -> SampleTable:
+def _predict(trained: TrainedModel, fabric: Fabric, images: Images, columns: tuple[str, ...]) -> SampleTable:
     """Compute the model's outputs for images in the test view."""
     view = make_views(trained.config).test
     return score_images(

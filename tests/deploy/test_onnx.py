@@ -11,10 +11,10 @@ import torch
 from mpmath import mp
 from torch import Tensor, nn
 
+from ducats.deploy import onnx
+from ducats.deploy.inference_graph import ONNX_OUTPUTS, InferenceGraph
+from ducats.deploy.onnx import check_onnx, compare_outputs, export_onnx, is_rounding
 from ducats.errors import UserError
-from ducats.inference import onnx
-from ducats.inference.onnx import acceptable, check_onnx, compare, export_onnx
-from ducats.inference.plain import OUTPUTS, Graph
 from ducats.models import MODELS_WITHOUT_WEIGHTS, EvidentialModel
 from ducats.models.small_cnn import small_cnn
 from ducats.models.small_fcn import small_fcn
@@ -22,24 +22,24 @@ from ducats.models.small_fcn import small_fcn
 mp.dps = 40
 
 
-def outputs(path: Path, images: Tensor) -> dict[str, Any]:
+def run_onnx(path: Path, images: Tensor) -> dict[str, Any]:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return dict(zip(OUTPUTS, session.run(list(OUTPUTS), {"images": images.numpy()}), strict=True))
+    return dict(zip(ONNX_OUTPUTS, session.run(list(ONNX_OUTPUTS), {"images": images.numpy()}), strict=True))
 
 
-def seeded(*shape: int) -> Tensor:
+def random_images(*shape: int) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(0))
 
 
 def test_uncertainties_in_the_graph_match_exact_arithmetic(tmp_path: Path) -> None:
     """Alpha ranges from exp(-10) to 1e8, with one, some or all classes large."""
     path, rows = tmp_path / "z.onnx", []
-    export_onnx(Graph(EvidentialModel(nn.Flatten()), (1, 1), 4), seeded(2, 4, 1, 1), path)
+    export_onnx(InferenceGraph(EvidentialModel(nn.Flatten()), (1, 1), 4), random_images(2, 4, 1, 1), path)
     for top in np.linspace(-10, np.log(1e8), 12):
         for gap in (0, 0.5, 3, 8):
             rows.append([top, top - gap, top - gap / 2, top - 2 * gap])
     z = torch.tensor(rows, dtype=torch.float32)
-    found = outputs(path, z[:, :, None, None])
+    found = run_onnx(path, z[:, :, None, None])
     for place, row in enumerate(z.tolist()):
         alpha = [mp.exp(value) for value in row]
         whole = mp.fsum(alpha)
@@ -59,10 +59,14 @@ def networks() -> dict[str, tuple[nn.Module, str, Tensor]]:
         "small_cnn": (
             small_cnn(classes=5, channels=1, width=4, features=16),
             "exp_clamped",
-            seeded(3, 1, 9, 9),
+            random_images(3, 1, 9, 9),
         ),
-        "timm": (tiny, "exp_plus_one", seeded(3, 3, 32, 32)),
-        "small_fcn": (small_fcn(classes=4, channels=3, width=8), "exp_at_most_10", seeded(3, 3, 12, 15)),
+        "timm": (tiny, "exp_plus_one", random_images(3, 3, 32, 32)),
+        "small_fcn": (
+            small_fcn(classes=4, channels=3, width=8),
+            "exp_at_most_10",
+            random_images(3, 3, 12, 15),
+        ),
     }
 
 
@@ -71,13 +75,13 @@ def test_onnx_runtime_agrees_with_pytorch_for_any_batch_size(name: str, tmp_path
     network, evidence, images = networks()[name]
     model = EvidentialModel(network, evidence).eval()
     flip = name == "small_fcn"
-    graph = Graph(model, (images.shape[-2], images.shape[-1]), images.shape[1], flip=flip)
+    graph = InferenceGraph(model, (images.shape[-2], images.shape[-1]), images.shape[1], flip=flip)
     export_onnx(graph, images, tmp_path / "m.onnx")
     difference = check_onnx(model, images, tmp_path / "m.onnx", flip=flip)
-    assert difference.compared == (images[:, 0].numel() if flip else 3)
-    assert difference.labels == 0
+    assert difference.n_compared == (images[:, 0].numel() if flip else 3)
+    assert difference.n_label_differences == 0
     assert max(difference[:3]) < 1e-4
-    one, all_ = outputs(tmp_path / "m.onnx", images[1:2]), outputs(tmp_path / "m.onnx", images)
+    one, all_ = run_onnx(tmp_path / "m.onnx", images[1:2]), run_onnx(tmp_path / "m.onnx", images)
     shape = (12, 15) if name == "small_fcn" else ()
     assert one["u_dis"].shape == (1, *shape)
     assert one["probability"].shape == (1, len(all_["probability"][0]), *shape)
@@ -88,15 +92,15 @@ def test_onnx_runtime_agrees_with_pytorch_for_any_batch_size(name: str, tmp_path
 def test_fixed_batch_size_and_a_model_that_disagrees(tmp_path: Path) -> None:
     network, evidence, images = networks()["small_cnn"]
     model, path = EvidentialModel(network, evidence), tmp_path / "m.onnx"
-    export_onnx(Graph(model, (9, 9), 1), images, path, opset=20, batch=2)
+    export_onnx(InferenceGraph(model, (9, 9), 1), images, path, opset=20, batch_size=2)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     assert session.get_inputs()[0].shape == [2, 1, 9, 9]
-    assert check_onnx(model, images, path, batch=2).compared == 4  # the third image and padding
+    assert check_onnx(model, images, path, batch_size=2).n_compared == 4  # the third image and padding
     with torch.no_grad():
         for weight in network.parameters():
             weight.mul_(1.05)
     with pytest.raises(UserError, match="disagrees with the model"):
-        check_onnx(model, images, path, batch=2)
+        check_onnx(model, images, path, batch_size=2)
 
 
 def test_rounding_is_acceptable_and_larger_differences_are_not() -> None:
@@ -107,15 +111,15 @@ def test_rounding_is_acceptable_and_larger_differences_are_not() -> None:
         "label": np.array([0, 0]),
     }
     tie = {**ours, "label": np.array([1, 0])}
-    assert compare(ours, tie)[3:] == (1, 2)
-    assert acceptable(compare(ours, tie), ours, tie)
+    assert compare_outputs(ours, tie)[3:] == (1, 2)
+    assert is_rounding(compare_outputs(ours, tie), ours, tie)
     other = {**ours, "label": np.array([0, 1])}
-    assert not acceptable(compare(ours, other), ours, other)
+    assert not is_rounding(compare_outputs(ours, other), ours, other)
     tiny = {**ours, "u_dis": np.array([0.1, 2e-9])}  # below TINY
-    assert acceptable(compare(ours, tiny), ours, tiny)
+    assert is_rounding(compare_outputs(ours, tiny), ours, tiny)
     for name, value in (("probability", 1e-3), ("u_dis", 1e-3), ("u_data", np.nan)):
         wrong = {**ours, name: ours[name] + value}
-        assert not acceptable(compare(ours, wrong), ours, wrong)
+        assert not is_rounding(compare_outputs(ours, wrong), ours, wrong)
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,9 +129,9 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_opset_is_too_old(tmp_path: Path) -> None:
-    graph = Graph(EvidentialModel(nn.Flatten()), (1, 1), 4)
+    graph = InferenceGraph(EvidentialModel(nn.Flatten()), (1, 1), 4)
     with pytest.raises(UserError, match="--opset must be at least 18"):
-        export_onnx(graph, seeded(1, 4, 1, 1), tmp_path / "m.onnx", opset=17)
+        export_onnx(graph, random_images(1, 4, 1, 1), tmp_path / "m.onnx", opset=17)
 
 
 def test_model_that_cannot_be_exported(tmp_path: Path) -> None:
@@ -136,5 +140,7 @@ def test_model_that_cannot_be_exported(tmp_path: Path) -> None:
             return images.flatten(1) * (2.0 if float(images.sum()) > 1 else 1.0)
 
     with pytest.raises(UserError, match="cannot be exported to ONNX"):
-        export_onnx(Graph(EvidentialModel(Odd()), (1, 1), 4), seeded(1, 4, 1, 1), tmp_path / "m.onnx")
+        export_onnx(
+            InferenceGraph(EvidentialModel(Odd()), (1, 1), 4), random_images(1, 4, 1, 1), tmp_path / "m.onnx"
+        )
     assert not (tmp_path / "m.onnx").exists()

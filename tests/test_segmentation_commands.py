@@ -17,15 +17,15 @@ from PIL import Image
 
 import tiny_segmentation_data
 from ducats.cli import main
+from ducats.deploy import EvaluationResult, load_trained_model, segmentation
 from ducats.domain import VOID
-from ducats.inference import Measured, load_trained, maps
 from ducats.ledger import Request
 from ducats.metrics import Tally
 from ducats.palette import class_colours
 from ducats.run_folder import RunFolder
 
-Array = NDArray[Any]
-NAMES = ("road", "car", "sky")
+_Array = NDArray[Any]
+CLASS_NAMES = ("road", "car", "sky")
 
 
 def ducats(*arguments: str | Path) -> int:
@@ -56,12 +56,12 @@ def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def numbers(path: Path) -> Array:
+def read_png(path: Path) -> _Array:
     with Image.open(path) as opened:
         return np.array(opened)
 
 
-def rows(path: Path) -> list[dict[str, str]]:
+def read_csv(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
@@ -83,9 +83,9 @@ def test_run_without_ground_truth_waits_for_annotators(
         assert ducats(*command) == 3
         assert f"round {number} waits for 40 of 40 pixels in 4 of 4 images" in capsys.readouterr().err
         folder = out / "questions" / f"round-0{number}"
-        ids = {line.split(" ", 1)[1]: int(line.split()[0]) for line in lines(folder / "classes.txt")}
-        for place, row in enumerate(rows(folder / "questions.csv")):
-            asked = numbers(folder / row["mask"]) > 0
+        ids = {line.split(" ", 1)[1]: int(line.split()[0]) for line in read_lines(folder / "classes.txt")}
+        for place, row in enumerate(read_csv(folder / "questions.csv")):
+            asked = read_png(folder / row["mask"]) > 0
             assert asked.shape == (12, 16)
             assert asked.sum() == int(row["pixels"]) == 10
             found = np.full(asked.shape, ids["not answered yet"], np.uint8)
@@ -122,7 +122,7 @@ def test_answer_that_is_not_a_class(tmp_path: Path, capsys: pytest.CaptureFixtur
     ]
     assert ducats(*command) == 3
     folder = tmp_path / "r/questions/round-01"
-    for row in rows(folder / "questions.csv"):
+    for row in read_csv(folder / "questions.csv"):
         (folder / row["answer"]).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((12, 16), 9, np.uint8)).save(folder / row["answer"])
     capsys.readouterr()
@@ -134,7 +134,7 @@ def test_answer_that_is_not_a_class(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "no labels yet" in capsys.readouterr().err
 
 
-def lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
@@ -177,9 +177,9 @@ def test_labels_into_a_closed_pipe(tmp_path: Path) -> None:
 def test_picks_are_drawn(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ducats("picks", run, "--count", "2") == 0
     assert str(run / "picks.png") in "".join(capsys.readouterr().out.split("\n"))
-    one = numbers(run / "picks.png").shape
+    one = read_png(run / "picks.png").shape
     assert ducats("picks", run, "--images", "101.png", "--out", tmp_path / "one.png") == 0
-    assert numbers(tmp_path / "one.png").shape[0] < one[0]
+    assert read_png(tmp_path / "one.png").shape[0] < one[0]
 
 
 def test_picks_rejects_an_unknown_image_before_reading_data(
@@ -193,9 +193,9 @@ def test_picks_rejects_an_unknown_image_before_reading_data(
 # ---- label maps
 
 
-def said_by_hand(run: Path, path: Path) -> tuple[Array, dict[str, Array]]:
+def predict_by_hand(run: Path, path: Path) -> tuple[_Array, dict[str, _Array]]:
     """Compute labels and values of each pixel in float64, averaged with the mirror image."""
-    trained = load_trained(run)
+    trained = load_trained_model(run)
     network = trained.model.network.eval()
     shown = Image.open(path).convert("RGB")
     pixels = np.asarray(shown.resize((16, 12), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
@@ -231,33 +231,33 @@ def test_label_maps_and_uncertainties_match_the_formulas(root: Path, run: Path, 
         "cpu",
     )
     assert ducats(*given) == 0
-    found = {row["key"]: row for row in rows(tmp_path / "out/predictions.csv")}
+    found = {row["key"]: row for row in read_csv(tmp_path / "out/predictions.csv")}
     assert set(found) == {"day/a.png", "b.png"}
     for key, row in found.items():
-        label, values = said_by_hand(run, images / "images" / key)
+        label, values = predict_by_hand(run, images / "images" / key)
         written = tmp_path / "out" / row["file"]
         assert row["file"] == f"labels/{key}"
-        assert (numbers(written) == label).mean() > 0.999  # a tie may fall the other way
+        assert (read_png(written) == label).mean() > 0.999  # a tie may fall the other way
         with Image.open(written) as opened:
             assert opened.mode == "P"
             colours = np.array(opened.getpalette()).reshape(-1, 3)
-            assert [tuple(colour) for colour in colours[:3].tolist()] == class_colours(NAMES)
+            assert [tuple(colour) for colour in colours[:3].tolist()] == class_colours(CLASS_NAMES)
         with np.load(tmp_path / "out/uncertainty" / f"{key.removesuffix('.png')}.npz") as kept:
             for name, wanted in values.items():
                 assert kept[name].dtype == np.float16
                 np.testing.assert_allclose(kept[name], wanted, rtol=2e-3, atol=1e-4)
                 assert float(row[name]) == pytest.approx(wanted.mean(), rel=1e-3)
         shares = [(label == place).mean() for place in range(3)]
-        assert [float(row[f"share({name})"]) for name in NAMES] == pytest.approx(shares, abs=2e-3)
-    assert lines(tmp_path / "out/classes.txt") == ["0 road", "1 car", "2 sky"]
+        assert [float(row[f"share({name})"]) for name in CLASS_NAMES] == pytest.approx(shares, abs=2e-3)
+    assert read_lines(tmp_path / "out/classes.txt") == ["0 road", "1 car", "2 sky"]
 
 
 def iou_by_hand(root: Path, out: Path, images: Path) -> list[float]:
     """Compute the IoU of the PNGs of `ducats predict` and the label files at their own size."""
     met, either = np.zeros(3), np.zeros(3)
-    for row in rows(out / "predictions.csv"):
-        said, ids = numbers(out / row["file"]), numbers(images / "labels" / row["key"])
-        for place, name in enumerate(NAMES):
+    for row in read_csv(out / "predictions.csv"):
+        said, ids = read_png(out / row["file"]), read_png(images / "labels" / row["key"])
+        for place, name in enumerate(CLASS_NAMES):
             true, claimed = ids == tiny_segmentation_data.IDS[name], (said == place) & (ids != 255)
             met[place] += (true & claimed).sum()
             either[place] += (true | claimed).sum()
@@ -273,11 +273,11 @@ def test_evaluate_matches_the_predicted_maps(
     assert own["pixels"] == 4 * 18 * 30  # two rows of twenty are void
     assert ducats("predict", run, root / "test/images", "--out", tmp_path / "p", "--device", "cpu") == 0
     by_hand = iou_by_hand(root, tmp_path / "p", root / "test")
-    assert list(own["class_iou"]) == list(NAMES)
+    assert list(own["class_iou"]) == list(CLASS_NAMES)
     assert list(own["class_iou"].values()) == pytest.approx(by_hand)
     assert own["mean_iou"] == pytest.approx(np.mean(by_hand))
     assert own["mean_iou_star"] == pytest.approx((by_hand[0] + by_hand[2]) / 2)
-    last = json.loads(lines(run / "metrics.jsonl")[-1])
+    last = json.loads(read_lines(run / "metrics.jsonl")[-1])
     for name in ("mean_iou", "mean_iou_star", "accuracy", "ece", "nll"):
         assert own[name] == last[name]
     # The same images from a folder, read with the class list of the run.
@@ -311,7 +311,7 @@ def test_labelled_pixels_are_excluded_from_the_evaluation_on_the_target(
         for path in (root / "target/labels").iterdir()
     )
     assert own["pixels"] == 4 * 12 * 16 - void - 120
-    assert own["mean_iou"] == json.loads(lines(out / "metrics.jsonl")[-1])["mean_iou"]
+    assert own["mean_iou"] == json.loads(read_lines(out / "metrics.jsonl")[-1])["mean_iou"]
 
 
 def test_names_that_differ_in_their_suffix_get_separate_maps(run: Path, tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_names_that_differ_in_their_suffix_get_separate_maps(run: Path, tmp_path
     for name in ("a.png", "a.jpg", "A.bmp", "b.png"):
         Image.fromarray(pixels).save(images / name)
     assert ducats("predict", run, images, "--out", tmp_path / "out", "--device", "cpu") == 0
-    files = [row["file"] for row in rows(tmp_path / "out/predictions.csv")]
+    files = [row["file"] for row in read_csv(tmp_path / "out/predictions.csv")]
     assert len({file.lower() for file in files}) == 4
     assert all((tmp_path / "out" / file).is_file() for file in files)
     assert "labels/b.png" in files
@@ -331,7 +331,7 @@ def test_names_that_differ_in_their_suffix_get_separate_maps(run: Path, tmp_path
 @pytest.mark.parametrize(("count", "mode"), [(256, "P"), (257, "I;16"), (400, "I;16")])
 def test_class_indices_fit_the_png(tmp_path: Path, count: int, mode: str) -> None:
     label = torch.arange(count)[None].expand(2, count)
-    maps._write_labels(tmp_path / "x.png", label, tuple(f"class {number}" for number in range(count)))
+    segmentation._write_labels(tmp_path / "x.png", label, tuple(f"class {number}" for number in range(count)))
     with Image.open(tmp_path / "x.png") as opened:
         assert opened.mode == mode
         assert np.array_equal(np.array(opened), label.numpy())
@@ -407,5 +407,5 @@ def test_run_on_synthetic_streets_has_no_class_list_for_folders(
 
 
 def test_evaluation_without_pixels_has_no_metrics() -> None:
-    empty = Measured(Tally.empty(3), "unlabelled", 4, "original").numbers(NAMES)
+    empty = EvaluationResult(Tally.empty(3), "unlabelled", 4, "original").metrics(CLASS_NAMES)
     assert empty == {"evaluated_on": "unlabelled", "images": 4, "pixels": 0, "resolution": "original"}

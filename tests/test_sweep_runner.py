@@ -18,31 +18,33 @@ from rich.console import Console
 from ducats.cli import main
 from ducats.cli.child import watched_parent_pid
 from ducats.errors import UserError
-from ducats.sweep import Cell, Slot, listing, make_slots, run_all, workers
-from sweeps import ducats, plan, write
+from ducats.sweep import Slot, SweepRun, format_run_list, make_slots, run_sweep, runner
+from sweep_helpers import ducats, make_runs, write_sweep
 
-HERE = [Slot("cpu", "cpu"), Slot("cpu", "cpu")]
-DO = "import os, pathlib, sys, time\nout = pathlib.Path(sys.argv[2])\nout.mkdir(exist_ok=True)\n"
-DONE = "(out / 'model.safetensors').touch()\n"
+CPU_SLOTS = [Slot("cpu", "cpu"), Slot("cpu", "cpu")]
+SCRIPT_HEADER = "import os, pathlib, sys, time\nout = pathlib.Path(sys.argv[2])\nout.mkdir(exist_ok=True)\n"
+FINISH = "(out / 'model.safetensors').touch()\n"
 
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def replace_runs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Replace runs by scripts, chosen by a word in the name of the run; `others` is the default."""
 
-    def use(others: str = DONE, **scripts: str) -> None:
+    def use(others: str = FINISH, **scripts: str) -> None:
         def command(config: Path, folder: Path) -> list[str]:
             script = next((code for word, code in scripts.items() if word in folder.name), others)
-            return [sys.executable, "-c", DO + script, str(config), str(folder), str(os.getpid())]
+            return [sys.executable, "-c", SCRIPT_HEADER + script, str(config), str(folder), str(os.getpid())]
 
-        monkeypatch.setattr(workers, "_command", command)
+        monkeypatch.setattr(runner, "_run_command", command)
 
     return use
 
 
-def go(cells: list[Cell], out: Path, slots: list[Slot] | None = None) -> tuple[workers.Outcome, str]:
+def run_sweep_quietly(
+    runs: list[SweepRun], out: Path, slots: list[Slot] | None = None
+) -> tuple[runner.SweepOutcome, str]:
     text = io.StringIO()
-    return run_all(cells, out, slots or HERE, Console(file=text, width=200)), text.getvalue()
+    return run_sweep(runs, out, slots or CPU_SLOTS, Console(file=text, width=200)), text.getvalue()
 
 
 def test_failed_or_waiting_runs_do_not_stop_the_others(tmp_path: Path, play: Callable[..., None]) -> None:
@@ -51,43 +53,45 @@ def test_failed_or_waiting_runs_do_not_stop_the_others(tmp_path: Path, play: Cal
         entropy="sys.exit(3)",
         margin="os.kill(os.getpid(), 9)",
     )
-    cells = plan(tmp_path, methods=["random", "entropy", "margin", "duc", "spread"])
-    outcome, said = go(cells, tmp_path / "out")
-    names = {cell.method: cell.name for cell in cells}
+    runs = make_runs(tmp_path, methods=["random", "entropy", "margin", "duc", "spread"])
+    outcome, output = run_sweep_quietly(runs, tmp_path / "out")
+    names = {cell.method: cell.name for cell in runs}
     assert sorted(outcome.done) == sorted([names["duc"], names["spread"]])
     assert outcome.waiting == [names["entropy"]]
     assert outcome.failed == {
         names["random"]: "ducats: it broke",
         names["margin"]: "killed by SIGKILL (out of memory?)",
     }
-    assert outcome.code == 1
+    assert outcome.exit_code == 1
     assert (
         f"failed: {names['random']}: ducats: it broke (log: {tmp_path}/out/logs/{names['random']}.txt)"
-        in said
+        in output
     )
-    assert "5 runs: 2 done, 1 waiting for labels, 2 failed; run the same command again to retry" in said
-    assert sum(f"/5 {name}, " in said for name in names.values()) == 5
+    assert "5 runs: 2 done, 1 waiting for labels, 2 failed; run the same command again to retry" in output
+    assert sum(f"/5 {name}, " in output for name in names.values()) == 5
 
 
 def test_finished_runs_are_skipped_and_failed_ones_retried(tmp_path: Path, play: Callable[..., None]) -> None:
-    cells = plan(tmp_path, methods=["random", "duc"])
+    runs = make_runs(tmp_path, methods=["random", "duc"])
     play(random="sys.exit('it broke')")
-    assert list(go(cells, tmp_path / "out")[0].failed.values()) == ["it broke"]
+    assert list(run_sweep_quietly(runs, tmp_path / "out")[0].failed.values()) == ["it broke"]
     play(random="sys.exit(1)", duc="sys.exit('it is done already')")
-    assert list(go(cells, tmp_path / "out")[0].failed.values()) == ["exit code 1"]  # not the old log
-    play(random=DONE, duc="sys.exit('it is done already')")
-    outcome, said = go(cells, tmp_path / "out")
-    assert ([len(outcome.skipped), len(outcome.done)], outcome.code) == ([1, 1], 0)
-    assert "2 runs, 1 already done" in said
-    assert go(cells, tmp_path / "out")[0].skipped == [cell.name for cell in cells]
-    assert listing(cells, tmp_path / "out").splitlines()[-1] == "2 runs: 2 done, 0 begun, 0 new"
+    assert list(run_sweep_quietly(runs, tmp_path / "out")[0].failed.values()) == [
+        "exit code 1"
+    ]  # not the old log
+    play(random=FINISH, duc="sys.exit('it is done already')")
+    outcome, output = run_sweep_quietly(runs, tmp_path / "out")
+    assert ([len(outcome.skipped), len(outcome.done)], outcome.exit_code) == ([1, 1], 0)
+    assert "2 runs, 1 already done" in output
+    assert run_sweep_quietly(runs, tmp_path / "out")[0].skipped == [cell.name for cell in runs]
+    assert format_run_list(runs, tmp_path / "out").splitlines()[-1] == "2 runs: 2 done, 0 begun, 0 new"
 
 
 def test_exit_code_3_if_runs_only_wait(tmp_path: Path, play: Callable[..., None]) -> None:
     play("sys.exit(3)")
-    outcome, said = go(plan(tmp_path, methods=["duc"]), tmp_path / "out")
-    assert outcome.code == 3
-    assert "/questions" in said
+    outcome, output = run_sweep_quietly(make_runs(tmp_path, methods=["duc"]), tmp_path / "out")
+    assert outcome.exit_code == 3
+    assert "/questions" in output
 
 
 def test_two_runs_in_parallel(tmp_path: Path, play: Callable[..., None]) -> None:
@@ -98,28 +102,30 @@ def test_two_runs_in_parallel(tmp_path: Path, play: Callable[..., None]) -> None
         "sys.exit(time.monotonic() >= until)"
     )
     play(meet)
-    assert go(plan(tmp_path, methods=["random", "duc"]), tmp_path / "out")[0].code == 0
+    assert (
+        run_sweep_quietly(make_runs(tmp_path, methods=["random", "duc"]), tmp_path / "out")[0].exit_code == 0
+    )
 
 
 def test_runs_get_their_device_and_config(tmp_path: Path, play: Callable[..., None]) -> None:
-    play("print(os.environ['CUDA_VISIBLE_DEVICES'], end='', file=open(out / 'gpu', 'w'))\n" + DONE)
-    cells = plan(tmp_path, methods=["random", "duc", "entropy"])
-    assert go(cells, tmp_path / "out", make_slots("cuda:0,cuda:1", 2, 2, {}))[0].code == 0
-    assert {(cell.folder(tmp_path / "out") / "gpu").read_text() for cell in cells} == {"0", "1"}
-    for cell in cells:
+    play("print(os.environ['CUDA_VISIBLE_DEVICES'], end='', file=open(out / 'gpu', 'w'))\n" + FINISH)
+    runs = make_runs(tmp_path, methods=["random", "duc", "entropy"])
+    assert run_sweep_quietly(runs, tmp_path / "out", make_slots("cuda:0,cuda:1", 2, 2, {}))[0].exit_code == 0
+    assert {(cell.folder(tmp_path / "out") / "gpu").read_text() for cell in runs} == {"0", "1"}
+    for cell in runs:
         config = yaml.safe_load((tmp_path / "out" / "configs" / f"{cell.name}.yaml").read_text())
         assert config == cell.config.model_dump(mode="json")
 
 
 def test_folder_is_locked_against_other_sweeps(tmp_path: Path, play: Callable[..., None]) -> None:
     play()
-    cells = plan(tmp_path, methods=["duc"])
-    with workers._hold(tmp_path / "out"), pytest.raises(UserError, match="another sweep is running"):
-        go(cells, tmp_path / "out")
-    assert go(cells, tmp_path / "out")[0].code == 0
+    runs = make_runs(tmp_path, methods=["duc"])
+    with runner._folder_locked(tmp_path / "out"), pytest.raises(UserError, match="another sweep is running"):
+        run_sweep_quietly(runs, tmp_path / "out")
+    assert run_sweep_quietly(runs, tmp_path / "out")[0].exit_code == 0
 
 
-STAY = (  # runs until it is killed, and holds a lock meanwhile
+STAY_ALIVE = (  # runs until it is killed, and holds a lock meanwhile
     "import fcntl, threading\nfrom ducats.cli.child import end_with\n"
     "threading.Thread(target=end_with, args=(int(sys.argv[3]),), daemon=True).start()\n"
     "held = open(out / 'alive', 'w')\nfcntl.flock(held, fcntl.LOCK_EX)\n(out / 'begun').touch()\n"
@@ -131,13 +137,13 @@ STAY = (  # runs until it is killed, and holds a lock meanwhile
 def test_killed_sweep_ends_its_runs_and_resumes(
     tmp_path: Path, play: Callable[..., None], how: signal.Signals
 ) -> None:
-    play(STAY)
-    cells, out = plan(tmp_path, methods=["random", "duc"]), tmp_path / "out"
+    play(STAY_ALIVE)
+    runs, out = make_runs(tmp_path, methods=["random", "duc"]), tmp_path / "out"
     parent = os.fork()
     if parent == 0:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            go(cells, out)
+            run_sweep_quietly(runs, out)
         finally:
             os._exit(5)
     try:
@@ -145,20 +151,20 @@ def test_killed_sweep_ends_its_runs_and_resumes(
     finally:
         os.kill(parent, how)
         os.waitpid(parent, 0)
-    for cell in cells:
+    for cell in runs:
         wait_for(lambda cell=cell: is_free(cell.folder(out) / "alive"))  # type: ignore[misc]
     play()
-    outcome, _ = go(cells, out)
-    assert (len(outcome.done), outcome.code) == (2, 0)
+    outcome, _ = run_sweep_quietly(runs, out)
+    assert (len(outcome.done), outcome.exit_code) == (2, 0)
 
 
 def test_sweep_under_nohup_outlives_its_terminal() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with workers._stoppable():
+        with runner._signals_as_interrupt():
             signal.raise_signal(signal.SIGHUP)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        with pytest.raises(KeyboardInterrupt), workers._stoppable():
+        with pytest.raises(KeyboardInterrupt), runner._signals_as_interrupt():
             signal.raise_signal(signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     finally:
@@ -195,7 +201,7 @@ def test_real_sweep_is_killed_resumed_and_tabulated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = {"name": "broken", "config": "random", "settings": "data.params.n_pool=2"}
-    file, out = write(tmp_path / "s.yaml", methods=["random", broken]), tmp_path / "out"
+    file, out = write_sweep(tmp_path / "s.yaml", methods=["random", broken]), tmp_path / "out"
     command = ("sweep", file, "--devices", "cpu", "--workers", "1", "--out", out)
     assert ducats(*command, "--dry-run") == 0
     assert capsys.readouterr().out.endswith("2 runs: 0 done, 0 begun, 2 new\n")
@@ -213,9 +219,9 @@ def test_real_sweep_is_killed_resumed_and_tabulated(
     (run,) = out.glob("toy-random-*")
     wait_for(lambda: is_free(run / ".lock"))
     assert ducats(*command) == 1
-    said = capsys.readouterr().out
-    assert re.search(r"2 runs: 1 done, (1 of them earlier, )?1 failed", said)
-    assert "the pool has 2 images: lower acquisition.budget (log: " in said
+    output = capsys.readouterr().out
+    assert re.search(r"2 runs: 1 done, (1 of them earlier, )?1 failed", output)
+    assert "the pool has 2 images: lower acquisition.budget (log: " in output
     assert ducats(*command, "--methods", "random") == 0
     assert "1 run: 1 done, 1 of them earlier" in capsys.readouterr().out
     assert ducats("table", out) == 0

@@ -24,16 +24,25 @@ from rich.console import Console
 import fake_slurm
 from ducats.cluster import TaskLost, TaskResult, slurm
 from ducats.errors import UserError
-from ducats.sweep import Wanted, Where, cells_of, on_ray, on_slurm, opened, read_sweep, run_all
-from ducats.sweep.engines import End, Running, lay_out
-from ducats.sweep.on_slurm import OnSlurm
+from ducats.sweep import (
+    BackendOptions,
+    SweepFilter,
+    expand_sweep,
+    open_backend,
+    ray_backend,
+    read_sweep,
+    run_sweep,
+    slurm_backend,
+)
+from ducats.sweep.jobs import JobEnd, SweepJob, write_job
+from ducats.sweep.slurm_backend import SlurmSweepBackend
 from ray_clusters import two_nodes
-from sweeps import ducats, plan, write
+from sweep_helpers import ducats, make_runs, write_sweep
 from synthetic_pools import write_file as put
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 # A network that records its process and parent process, and waits as long as the file `hold` exists.
-WAITING = """
+WAITING_NETWORK = """
 import os, time
 from pathlib import Path
 from torch import nn
@@ -55,14 +64,14 @@ class Net(nn.Module):
             time.sleep(0.01)
         return self.head(images.flatten(1))
 """
-BROKEN = {"name": "broken", "config": "random", "settings": "data.params.n_pool=2"}
+BROKEN_METHOD = {"name": "broken", "config": "random", "settings": "data.params.n_pool=2"}
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a custom network that all new processes can import."""
     home = tmp_path_factory.mktemp("engines")
-    put(home / "modules" / "waiting_net.py", WAITING.format(home=str(home)).encode())
+    put(home / "modules" / "waiting_net.py", WAITING_NETWORK.format(home=str(home)).encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(home / "modules")
         patch.setenv("PYTHONPATH", str(home / "modules"), prepend=os.pathsep)
@@ -78,7 +87,7 @@ def cluster(home: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def held(home: Path) -> Iterator[Path]:
+def hold_file(home: Path) -> Iterator[Path]:
     """A file; while it exists, runs wait before their first step."""
     (home / "at").mkdir(exist_ok=True)
     for mark in (home / "at").iterdir():
@@ -94,17 +103,17 @@ def sweep_file(path: Path, *methods: object) -> Path:
         for name in methods
         if isinstance(name, str)
     ]
-    return write(path, methods=[*(each for each in methods if not isinstance(each, str)), *held])
+    return write_sweep(path, methods=[*(each for each in methods if not isinstance(each, str)), *held])
 
 
-def waiting(home: Path) -> dict[int, int]:
+def waiting_processes(home: Path) -> dict[int, int]:
     """Return the processes of the runs that waited, with their parents."""
     marks = [mark for mark in (home / "at").iterdir() if not mark.suffix]
     return {int(mark.name): int(mark.read_text()) for mark in marks}
 
 
 @contextmanager
-def meanwhile(held: Path, act: Callable[[], None]) -> Iterator[None]:
+def held_until_done(held: Path, act: Callable[[], None]) -> Iterator[None]:
     """Call `act` in a thread and let the runs wait until it returns."""
     failure = list[BaseException]()
 
@@ -142,7 +151,7 @@ def is_free(path: Path) -> bool:
     return True
 
 
-def gone(process: int) -> bool:
+def has_ended(process: int) -> bool:
     """Whether a process has ended or is a zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -168,28 +177,28 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 def test_ray_runs_end_with_the_command_and_survive_a_lost_node(
     home: Path, cluster: Any, held: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, out = sweep_file(tmp_path / "s.yaml", BROKEN, "random", "entropy"), tmp_path / "out"
+    file, out = sweep_file(tmp_path / "s.yaml", BROKEN_METHOD, "random", "entropy"), tmp_path / "out"
     command = ("sweep", file, "--backend", "ray", "--ray-address", cluster.address, "--out", out)
     first = start(tmp_path / "first", *command, "--methods", "random")
     try:
-        wait_for(lambda: len(waiting(home)) == 1)
+        wait_for(lambda: len(waiting_processes(home)) == 1)
     finally:
         kill(first)
     (run,) = out.glob("toy-random-*")
     wait_for(lambda: is_free(run / ".lock"))
 
     def lose_a_node() -> None:
-        wait_for(lambda: len(waiting(home)) == 3)  # broken has failed, and each node has a run
+        wait_for(lambda: len(waiting_processes(home)) == 3)  # broken has failed, and each node has a run
         (node,) = cluster.worker_nodes
         cluster.remove_node(node, allow_graceful=False)
-        wait_for(lambda: sum(map(gone, waiting(home))) == 2)
+        wait_for(lambda: sum(map(has_ended, waiting_processes(home))) == 2)
 
-    with meanwhile(held, lose_a_node):
+    with held_until_done(held, lose_a_node):
         assert ducats(*map(str, command)) == 1
-    said = capsys.readouterr().out
-    assert "3 runs: 2 done, 1 failed; run the same command again to retry" in said
-    assert "the pool has 2 images: lower acquisition.budget (log: " in said
-    assert len(waiting(home)) == 4  # one more process for each lost run
+    output = capsys.readouterr().out
+    assert "3 runs: 2 done, 1 failed; run the same command again to retry" in output
+    assert "the pool has 2 images: lower acquisition.budget (log: " in output
+    assert len(waiting_processes(home)) == 4  # one more process for each lost run
     assert {path.parent.name.split("-")[1] for path in out.glob("*/model.safetensors")} == {
         "random",
         "entropy",
@@ -203,29 +212,29 @@ def test_reasons_of_lost_ray_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         TaskResult("c", None, OSError("no disk\nat all")),
         TaskResult("d", 1, None),
     ]
-    monkeypatch.setattr(on_ray, "Crew", lambda *_, **__: SimpleNamespace(wait=lambda _: ends))
-    engine = on_ray.OnRay(cpus=1, gpus=False, most=None)
+    monkeypatch.setattr(ray_backend, "Crew", lambda *_, **__: SimpleNamespace(wait=lambda _: ends))
+    engine = ray_backend.RaySweepBackend(cpus_per_run=1, use_gpu=False, max_runs=None)
     silent: Any = SimpleNamespace(last_line=lambda: "", folder=tmp_path / "out" / "run")
     engine._running = {name: SimpleNamespace(name=name, **vars(silent)) for name in "abcd"}  # type: ignore[misc]
-    assert engine.ended() == [
-        End("a", 1, "its worker was killed, 3 times in a row"),
-        End("b", 1, "the node x has torch 1.0"),
-        End("c", 1, "OSError: no disk"),
-        End("d", 1, f"exit code 1 with an empty log; check that all nodes share {tmp_path / 'out'}"),
+    assert engine.pop_finished() == [
+        JobEnd("a", 1, "its worker was killed, 3 times in a row"),
+        JobEnd("b", 1, "the node x has torch 1.0"),
+        JobEnd("c", 1, "OSError: no disk"),
+        JobEnd("d", 1, f"exit code 1 with an empty log; check that all nodes share {tmp_path / 'out'}"),
     ]
 
 
 def test_time_limit_of_a_sweep(tmp_path: Path) -> None:
     class Never:
-        pace, stopped = 0.01, False
+        poll_seconds, stopped = 0.01, False
 
-        def room(self) -> int:
+        def free_slots(self) -> int:
             return 1
 
-        def begin(self, runs: Sequence[Running]) -> list[str]:
+        def submit(self, runs: Sequence[SweepJob]) -> list[str]:
             return ["nowhere" for _ in runs]
 
-        def ended(self) -> list[End]:
+        def pop_finished(self) -> list[JobEnd]:
             return []
 
         def stop(self) -> str:
@@ -233,9 +242,9 @@ def test_time_limit_of_a_sweep(tmp_path: Path) -> None:
             return "they continue"
 
     engine, text = Never(), io.StringIO()
-    cells = plan(tmp_path, methods=["random", "duc"])
-    outcome = run_all(cells, tmp_path / "out", engine, Console(file=text, width=200), seconds=0.05)
-    assert (sorted(outcome.left), outcome.code) == (sorted(cell.name for cell in cells), 1)
+    sweep_runs = make_runs(tmp_path, methods=["random", "duc"])
+    outcome = run_sweep(sweep_runs, tmp_path / "out", engine, Console(file=text, width=200), time_limit=0.05)
+    assert (sorted(outcome.unfinished), outcome.exit_code) == (sorted(cell.name for cell in sweep_runs), 1)
     assert engine.stopped
     assert (
         "they continue\n2 runs: 0 done, 2 unfinished at the time limit; run the same command again to resume"
@@ -256,25 +265,25 @@ def test_jobs_continue_without_the_command_and_are_requeued_after_a_signal(
 ) -> None:
     pytest.importorskip("submitit", reason="needs ducats[slurm]")
     book = fake_slurm.install_commands(home / "slurm")
-    file, out = sweep_file(tmp_path / "s.yaml", BROKEN, "random"), tmp_path / "out"
+    file, out = sweep_file(tmp_path / "s.yaml", BROKEN_METHOD, "random"), tmp_path / "out"
     settings = ("time=0:10:00", "partition=toy", "reservation=ours")
-    cells = cells_of(read_sweep(file), Wanted(), "cpu")
-    with opened(Where("slurm", workers=2, slurm=settings), out, "s") as found:
-        found.engine.begin([lay_out(cell, out) for cell in cells])
+    sweep_runs = expand_sweep(read_sweep(file), SweepFilter(), "cpu")
+    with open_backend(BackendOptions("slurm", workers=2, slurm=settings), out, "s") as found:
+        found.backend.submit([write_job(cell, out) for cell in sweep_runs])
     # From here on the jobs are not tracked, as after a kill.
-    wait_for(lambda: len(waiting(home)) == 1 and (book / "100_0.code").exists())
-    ((run, parent),) = waiting(home).items()
+    wait_for(lambda: len(waiting_processes(home)) == 1 and (book / "100_0.code").exists())
+    ((run, parent),) = waiting_processes(home).items()
     os.kill(parent, signal.SIGUSR2)  # as SLURM does before a time limit or preemption
-    wait_for(lambda: len(waiting(home)) == 2)
-    assert gone(run)
+    wait_for(lambda: len(waiting_processes(home)) == 2)
+    assert has_ended(run)
 
-    monkeypatch.setattr(OnSlurm, "pace", 0.2)
-    with meanwhile(held, lambda: wait_for((book / "101.sbatch").exists)):
+    monkeypatch.setattr(SlurmSweepBackend, "poll_seconds", 0.2)
+    with held_until_done(held, lambda: wait_for((book / "101.sbatch").exists)):
         command = ("sweep", file, "--backend", "slurm", "--workers", "2", "--out", out, "--slurm", *settings)
         assert ducats(*map(str, command)) == 1
-    said = capsys.readouterr().out
-    assert "2 runs: 1 done, 1 failed; run the same command again to retry" in said
-    assert "the pool has 2 images: lower acquisition.budget (log: " in said
+    output = capsys.readouterr().out
+    assert "2 runs: 1 done, 1 failed; run the same command again to retry" in output
+    assert "the pool has 2 images: lower acquisition.budget (log: " in output
     asked = [path.read_text() for path in sorted(book.glob("*.sbatch"))]
     assert len(asked) == 2  # the active run was not submitted again
     for option in ("--array=0-1%2", "--partition=toy", "--time=10", "--reservation=ours"):
@@ -284,56 +293,58 @@ def test_jobs_continue_without_the_command_and_are_requeued_after_a_signal(
         name.split("-")[1]: job for name, job in json.loads((out / "slurm" / "jobs.json").read_text()).items()
     }
     assert numbers == {"broken": "101", "random": "100_1"}
-    assert len(waiting(home)) == 2
+    assert len(waiting_processes(home)) == 2
 
 
 def test_local_executor_limits_the_parallel_jobs(tmp_path: Path) -> None:
     submitit = pytest.importorskip("submitit", reason="needs ducats[slurm]")
     executor = submitit.AutoExecutor(tmp_path / "slurm", cluster="local")
     executor.update_parameters(timeout_min=5)
-    engine = OnSlurm(executor, tmp_path, most=2)
+    engine = SlurmSweepBackend(executor, tmp_path, max_jobs=2)
     commands = {"good": ["--version"], "bad": ["run", "--nonsense"], "late": ["--version"]}
     runs: list[Any] = [
         SimpleNamespace(name=name, command=command, log=tmp_path / f"{name}.txt", lock=tmp_path / name)
         for name, command in commands.items()
     ]
-    assert engine.room() == 2
-    assert [place.split()[0] for place in engine.begin(runs[:2])] == ["job", "job"]
-    assert engine.room() == 0
-    ended = list[End]()
+    assert engine.free_slots() == 2
+    assert [place.split()[0] for place in engine.submit(runs[:2])] == ["job", "job"]
+    assert engine.free_slots() == 0
+    ended = list[JobEnd]()
 
     def all_ended() -> bool:
-        ended.extend(engine.ended())
+        ended.extend(engine.pop_finished())
         return len(ended) == 2
 
     wait_for(all_ended)
-    assert sorted(ended) == [End("bad", 2), End("good", 0)]
+    assert sorted(ended) == [JobEnd("bad", 2), JobEnd("good", 0)]
     assert (tmp_path / "good.txt").read_text().strip() == metadata.version("ducats")
-    assert engine.room() == 2
-    engine.begin(runs[2:])
+    assert engine.free_slots() == 2
+    engine.submit(runs[2:])
     assert engine.stop() == ""
     assert all(job.done() for job in engine._jobs.values())
 
 
 def test_stop_leaves_queued_jobs_and_says_how_to_cancel_them(tmp_path: Path) -> None:
-    engine = OnSlurm(None, tmp_path)
+    engine = SlurmSweepBackend(None, tmp_path)
     assert engine.stop() == ""
     engine._jobs = {"a": SimpleNamespace(job_id="7_0"), "b": SimpleNamespace(job_id="7_1")}
     assert "`scancel 7` to cancel" in engine.stop()
-    assert (engine.room(), OnSlurm(None, tmp_path).room()) == (0, 1000)
+    assert (engine.free_slots(), SlurmSweepBackend(None, tmp_path).free_slots()) == (0, 1000)
 
 
 def test_job_without_a_result_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, paths = (
-        OnSlurm(None, tmp_path),
+        SlurmSweepBackend(None, tmp_path),
         SimpleNamespace(result_pickle=tmp_path / "r", stderr=tmp_path / "e"),
     )
     engine._jobs = {
         "a": SimpleNamespace(job_id="7", done=lambda **_: True, state="OUT_OF_MEMORY", paths=paths)
     }
-    assert engine.ended() == []  # the result may arrive late
-    monkeypatch.setattr(on_slurm, "SLOW", -1.0)
-    assert engine.ended() == [End("a", 1, f"job 7 ended with state OUT_OF_MEMORY; see {tmp_path / 'e'}")]
+    assert engine.pop_finished() == []  # the result may arrive late
+    monkeypatch.setattr(slurm_backend, "_RESULT_TIMEOUT_SECONDS", -1.0)
+    assert engine.pop_finished() == [
+        JobEnd("a", 1, f"job 7 ended with state OUT_OF_MEMORY; see {tmp_path / 'e'}")
+    ]
 
 
 # ---- invalid options
@@ -342,17 +353,17 @@ def test_job_without_a_result_has_failed(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("where", "sentence"),
     [
-        (Where("rya"), "--backend must be one of local, ray, slurm, not rya"),
-        (Where(address="auto"), "--ray-address needs --backend ray"),
-        (Where("slurm", timeout="1h"), "--timeout needs --backend ray"),
-        (Where("ray", slurm=("time=1",)), "--slurm needs --backend slurm"),
-        (Where("ray", devices="cuda:1"), "--devices must be cpu, cuda or auto with --backend ray"),
-        (Where("ray", cpus=0), "--cpus-per-run must be at least 1"),
-        (Where("ray", timeout="soon"), "--timeout soon is not a duration"),
+        (BackendOptions("rya"), "--backend must be one of local, ray, slurm, not rya"),
+        (BackendOptions(ray_address="auto"), "--ray-address needs --backend ray"),
+        (BackendOptions("slurm", timeout="1h"), "--timeout needs --backend ray"),
+        (BackendOptions("ray", slurm=("time=1",)), "--slurm needs --backend slurm"),
+        (BackendOptions("ray", devices="cuda:1"), "--devices must be cpu, cuda or auto with --backend ray"),
+        (BackendOptions("ray", cpus_per_run=0), "--cpus-per-run must be at least 1"),
+        (BackendOptions("ray", timeout="soon"), "--timeout soon is not a duration"),
     ],
 )
-def test_conflicting_options(where: Where, sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=sentence), opened(where, tmp_path, "s"):
+def test_conflicting_options(where: BackendOptions, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=sentence), open_backend(where, tmp_path, "s"):
         raise AssertionError
 
 

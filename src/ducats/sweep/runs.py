@@ -13,13 +13,19 @@ from ducats.errors import UserError
 from ducats.factory import check_components, with_resolved_precision
 from ducats.report.across import column_of
 from ducats.run_options import RunOptions, default_run_folder
-from ducats.sweep.plan import Method, Sweep, Task, variants
+from ducats.sweep.schema import Sweep, SweepMethod, SweepTask, expand_grid
 
-METHOD = ("method", "query", "query.name", "objective", "objective.name")  # settings that define a method
+_METHOD_SETTINGS = (
+    "method",
+    "query",
+    "query.name",
+    "objective",
+    "objective.name",
+)  # settings that define a method
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SweepFilter:
     """Command-line options that select the runs of a sweep and override their settings.
 
     Args:
@@ -42,7 +48,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepRun:
     """One run of a sweep.
 
     Args:
@@ -68,69 +74,72 @@ class Cell:
         return "begun" if (folder / "config.yaml").exists() else "new"
 
 
-def cells_of(sweep: Sweep, wanted: Wanted, device: str) -> list[Cell]:
+def expand_sweep(sweep: Sweep, sweep_filter: SweepFilter, device: str) -> list[SweepRun]:
     """Return the runs of a sweep, ordered by seed to complete a first comparison early.
 
     Args:
         device: cpu, cuda or mps; the precision and therefore the name of a run depend on it.
     """
-    _refuse_methods("--set", wanted.settings)
-    _refuse_methods("the sweep's settings:", sweep.settings)
-    for each in sweep.tasks:
-        _refuse_methods(f"the settings of task {each.called!r}:", each.settings)
-    seeds = sweep.seeds if wanted.seeds is None else wanted.seeds
+    _check_common_settings("--set", sweep_filter.settings)
+    _check_common_settings("the sweep's settings:", sweep.settings)
+    for task_entry in sweep.tasks:
+        _check_common_settings(f"the settings of task {task_entry.display_name!r}:", task_entry.settings)
+    seeds = sweep.seeds if sweep_filter.seeds is None else sweep_filter.seeds
     for seed in seeds:
         if seed < 0:
             raise UserError(f"--seeds must be 0 or more, not {seed}")
-    methods = {str(each.name): each for entry in sweep.methods for each in variants(entry)}
-    if len(methods) < sum(1 for entry in sweep.methods for _ in variants(entry)):
+    methods = {str(each.name): each for entry in sweep.methods for each in expand_grid(entry)}
+    if len(methods) < sum(1 for entry in sweep.methods for _ in expand_grid(entry)):
         raise UserError("two methods of the sweep have the same name; give each a unique `name`")
-    tasks = {task.called: task for task in sweep.tasks}
+    tasks = {task.display_name: task for task in sweep.tasks}
     if len(tasks) < len(sweep.tasks):
         raise UserError("two tasks of the sweep have the same name; give each a unique `name`")
-    chosen = _chosen("method", list(methods), wanted.methods)
-    for method in chosen[:1]:  # the data of a task is the same for every method
-        _refuse_one_column(
-            {t.called: _config(sweep, methods[method], t, wanted, device) for t in sweep.tasks}
+    method_names = _select_names("method", list(methods), sweep_filter.methods)
+    for method in method_names[:1]:  # the data of a task is the same for every method
+        _check_distinct_columns(
+            {
+                t.display_name: _build_config(sweep, methods[method], t, sweep_filter, device)
+                for t in sweep.tasks
+            }
         )
-    pairs = [
-        (method, task, _config(sweep, methods[method], tasks[task], wanted, device))
-        for task in _chosen("task", list(tasks), wanted.tasks)
-        for method in chosen
+    configs = [
+        (method, task, _build_config(sweep, methods[method], tasks[task], sweep_filter, device))
+        for task in _select_names("task", list(tasks), sweep_filter.tasks)
+        for method in method_names
     ]
-    cells = []
+    runs = []
     for seed in dict.fromkeys(seeds):
-        for method, task, config in pairs:
+        for method, task, config in configs:
             seeded = config.model_copy(update={"seed": seed})
-            cells.append(Cell(method, task, seeded, default_run_folder(seeded).name))
-    return cells
+            runs.append(SweepRun(method, task, seeded, default_run_folder(seeded).name))
+    return runs
 
 
-def _refuse_methods(origin: str, settings: Sequence[str]) -> None:
+def _check_common_settings(origin: str, settings: Sequence[str]) -> None:
     """Raise if a common setting defines a method: all rows of the table would then be the same method."""
     for setting in settings:
         key = setting.partition("=")[0].strip()
-        if key in METHOD:
+        if key in _METHOD_SETTINGS:
             raise UserError(
                 f"{origin} {setting} would make all methods of the sweep the same; select methods with "
                 f"--methods, or set {key} in a method of the sweep file"
             )
 
 
-def _refuse_one_column(tasks: Mapping[str, Config]) -> None:
+def _check_distinct_columns(tasks: Mapping[str, Config]) -> None:
     """Raise if two tasks share a column of the table, which would average them."""
-    known: dict[tuple[str, str], str] = {}
+    tasks_by_column: dict[tuple[str, str], str] = {}
     for task, config in tasks.items():
         column = column_of(config.model_dump(mode="json"))
-        if column in known:
+        if column in tasks_by_column:
             raise UserError(
-                f"the tasks {known[column]!r} and {task!r} would share one column of the table "
+                f"the tasks {tasks_by_column[column]!r} and {task!r} would share one column of the table "
                 f"({' '.join(filter(None, column))}); put them in two sweeps"
             )
-        known[column] = task
+        tasks_by_column[column] = task
 
 
-def _chosen(kind: str, names: Sequence[str], patterns: Sequence[str] | None) -> list[str]:
+def _select_names(kind: str, names: Sequence[str], patterns: Sequence[str] | None) -> list[str]:
     if patterns is None:
         return list(names)
     for pattern in patterns:
@@ -139,50 +148,54 @@ def _chosen(kind: str, names: Sequence[str], patterns: Sequence[str] | None) -> 
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
-def _config(sweep: Sweep, method: Method, task: Task, wanted: Wanted, device: str) -> Config:
-    given = RunOptions(
+def _build_config(
+    sweep: Sweep, method: SweepMethod, task: SweepTask, sweep_filter: SweepFilter, device: str
+) -> Config:
+    options = RunOptions(
         config=[*sweep.base, *task.config, *method.config],
         set=[
             *sweep.settings,
             *task.settings,
             *method.settings,
-            *wanted.settings,
+            *sweep_filter.settings,
             f"method={json.dumps(method.name)}",
         ],
-        root=wanted.root,
-        source=wanted.source,
-        target=wanted.target,
+        root=sweep_filter.root,
+        source=sweep_filter.source,
+        target=sweep_filter.target,
         task=task.task,
         device=device,
     )
     try:
-        return with_resolved_precision(given.load())
+        return with_resolved_precision(options.load())
     except UserError as error:
-        raise UserError(f"{method.name}{f' on {task.called}' if task.called else ''}: {error}") from None
+        raise UserError(
+            f"{method.name}{f' on {task.display_name}' if task.display_name else ''}: {error}"
+        ) from None
 
 
-def check(cells: Sequence[Cell]) -> None:
+def check_sweep_runs(runs: Sequence[SweepRun]) -> None:
     """Raise if a run cannot start: unknown components or parameters, or missing folders."""
-    seen: set[tuple[str, str]] = set()
-    for cell in cells:
+    checked: set[tuple[str, str]] = set()
+    for run in runs:
         # A method has the same components on every task, and a task the same data for every method.
-        if {("method", cell.method), ("task", cell.task)} <= seen:
+        if {("method", run.method), ("task", run.task)} <= checked:
             continue
-        seen |= {("method", cell.method), ("task", cell.task)}
+        checked |= {("method", run.method), ("task", run.task)}
         try:
-            _check(cell.config)
+            _check_config(run.config)
         except UserError as error:
-            raise UserError(f"{cell.method}{f' on {cell.task}' if cell.task else ''}: {error}") from error
+            raise UserError(f"{run.method}{f' on {run.task}' if run.task else ''}: {error}") from error
 
 
-def _check(config: Config) -> None:
-    for misfit in task_mismatches(config):
-        raise UserError(misfit)
+def _check_config(config: Config) -> None:
+    for message in task_mismatches(config):
+        raise UserError(message)
     check_components(config)
     if config.data.name in DATASETS:
         require_params(config.data.name, DATASETS[config.data.name], config.data.params)
-    for knob in ("root", "source", "target"):
-        path = config.data.params.get(knob)
-        relative_to_root = knob != "root" and "root" in config.data.params
+    for param in ("root", "source", "target"):
+        path = config.data.params.get(param)
+        relative_to_root = param != "root" and "root" in config.data.params
         if isinstance(path, str) and not relative_to_root and not Path(path).exists():
-            raise UserError(f"{path} does not exist: check --{knob}")
+            raise UserError(f"{path} does not exist: check --{param}")

@@ -8,26 +8,26 @@ import pytest
 import torch
 from scipy.stats import binom
 
+from ducats.deploy import triage_calibration
+from ducats.deploy.triage_rule import (
+    TriageRule,
+    candidate_sizes,
+    clopper_pearson_upper,
+    find_acceptance_threshold,
+    hash_weights,
+    load_triage_rule,
+    lowest_reachable_risk,
+    min_images,
+)
 from ducats.domain import VOID
 from ducats.errors import UserError
-from ducats.inference import calibrating
-from ducats.inference.rule import (
-    Rule,
-    fewest,
-    find,
-    fingerprint,
-    load_rule,
-    lowest_risk,
-    sizes_tried,
-    upper_bound,
-)
 from ducats.ledger import AnnotatorHints, Request
 from ducats.run_folder import RunFolder
 
 
 @pytest.mark.parametrize(("count", "errors"), [(45, 0), (44, 0), (105, 2), (300, 9), (7, 7)])
 def test_upper_bound_matches_the_binomial_distribution(count: int, errors: int) -> None:
-    bound = upper_bound(count, errors, 0.9)
+    bound = clopper_pearson_upper(count, errors, 0.9)
     if errors == count:
         assert bound == 1
     else:
@@ -37,15 +37,15 @@ def test_upper_bound_matches_the_binomial_distribution(count: int, errors: int) 
 @pytest.mark.parametrize("spare", [0, 1, 2])
 @pytest.mark.parametrize("risk", [0.01, 0.05, 0.3])
 def test_fewest_is_the_smallest_number_that_passes(risk: float, spare: int) -> None:
-    count = fewest(risk, 0.9, spare)
-    assert upper_bound(count, spare, 0.9) <= risk < upper_bound(count - 1, spare, 0.9)
+    count = min_images(risk, 0.9, spare)
+    assert clopper_pearson_upper(count, spare, 0.9) <= risk < clopper_pearson_upper(count - 1, spare, 0.9)
 
 
 def test_find_by_hand() -> None:
     # 200 images; from the 121st on, every fourth is wrong.
     uncertainty = np.arange(200.0)
     wrong = (uncertainty >= 120) & (uncertainty % 4 == 1)
-    tried = sizes_tried(200, 0.05, 0.9)
+    tried = candidate_sizes(200, 0.05, 0.9)
     assert (tried[0], tried[-1], len(tried)) == (77, 200, 21)
     passing = []
     for size in tried:
@@ -53,24 +53,24 @@ def test_find_by_hand() -> None:
             break
         passing.append(size)
     assert passing == [77, 83, 89, 95, 102, 108, 114, 120, 126, 132]
-    found = find(uncertainty[::-1], wrong[::-1], 0.05, 0.9)  # in any order
+    found = find_acceptance_threshold(uncertainty[::-1], wrong[::-1], 0.05, 0.9)  # in any order
     assert found is not None
-    assert (found.images, found.wrong, found.last) == (132, 3, 131.0)
+    assert (found.images, found.wrong, found.max_uncertainty) == (132, 3, 131.0)
 
 
 def test_ties_are_accepted_together() -> None:
     uncertainty = np.repeat([0.0, 1.0], (70, 80))
     wrong = uncertainty > 0
-    found = find(uncertainty, wrong, 0.05, 0.9)
+    found = find_acceptance_threshold(uncertainty, wrong, 0.05, 0.9)
     assert found is None  # the first threshold tested is among the wrong ones
-    assert find(np.zeros(50), np.zeros(50, bool), 0.05, 0.9) == (50, 0, 0.0)
+    assert find_acceptance_threshold(np.zeros(50), np.zeros(50, bool), 0.05, 0.9) == (50, 0, 0.0)
 
 
 def test_too_few_images() -> None:
     right = np.zeros(44, bool)
-    assert find(np.arange(44.0), right, 0.05, 0.9) is None
-    assert lowest_risk(np.arange(44.0), right, 0.9) == 0.051
-    assert lowest_risk(np.arange(44.0), ~right, 0.9) is None
+    assert find_acceptance_threshold(np.arange(44.0), right, 0.05, 0.9) is None
+    assert lowest_reachable_risk(np.arange(44.0), right, 0.9) == 0.051
+    assert lowest_reachable_risk(np.arange(44.0), ~right, 0.9) is None
 
 
 @pytest.mark.parametrize("rising", [False, True])
@@ -85,10 +85,10 @@ def test_guarantee_holds_with_the_stated_confidence(rising: bool) -> None:
     for _ in range(times):
         uncertainty = random.random(300)
         chance = 0.4 * uncertainty if rising else np.full(300, risk + 1e-9)
-        found = find(uncertainty, random.random(300) < chance, risk, confidence)
+        found = find_acceptance_threshold(uncertainty, random.random(300) < chance, risk, confidence)
         if found is not None:
             rules += 1
-            error = 0.2 * found.last if rising else risk + 1e-9
+            error = 0.2 * found.max_uncertainty if rising else risk + 1e-9
             broken += error > risk
     assert broken <= (1 - confidence) * times + 3 * np.sqrt(0.09 * times)
     assert rules > (0.6 if rising else 0.03) * times  # rules are found often enough
@@ -97,7 +97,7 @@ def test_guarantee_holds_with_the_stated_confidence(rising: bool) -> None:
 # ---- the rule
 
 
-def rule(folder: Path, **more: object) -> Rule:
+def make_rule(folder: Path, **more: object) -> TriageRule:
     known = {
         "by": "u_dis",
         "threshold": 0.25,
@@ -111,9 +111,9 @@ def rule(folder: Path, **more: object) -> Rule:
         "bound": 0.042,
         "on": "a folder",
         "cautions": ("a warning",),
-        "model": fingerprint(folder),
+        "model": hash_weights(folder),
     }
-    return Rule(**{**known, **more})  # type: ignore[arg-type]
+    return TriageRule(**{**known, **more})  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -123,10 +123,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_rule_round_trip(folder: Path) -> None:
-    assert load_rule(folder) is None
-    made = rule(folder, threshold=float(np.float32(0.1)))
+    assert load_triage_rule(folder) is None
+    made = make_rule(folder, threshold=float(np.float32(0.1)))
     path = made.save(folder)
-    assert load_rule(folder) == made
+    assert load_triage_rule(folder) == made
     said = json.loads(path.read_text())
     assert said["coverage"] == 0.78
     assert said["in_words"] == (
@@ -135,59 +135,63 @@ def test_rule_round_trip(folder: Path) -> None:
     )
     assert made.accepts(made.threshold)
     assert not made.accepts(made.threshold + 1e-9)
-    other = rule(folder, by="probability")
-    assert "(probability at least 0.25)" in other.in_words()
+    other = make_rule(folder, by="probability")
+    assert "(probability at least 0.25)" in other.describe()
     assert other.accepts(0.3)
     assert not other.accepts(0.2)
 
 
 def test_corrupt_rule_or_rule_for_other_weights(folder: Path) -> None:
-    path = rule(folder).save(folder)
+    path = make_rule(folder).save(folder)
     (folder / "model.safetensors").write_bytes(b"other weights")
     with pytest.raises(UserError, match="computed for other weights"):
-        load_rule(folder)
+        load_triage_rule(folder)
     for text in ("{", "[]", "{}", path.read_text().replace('"u_dis"', '"mood"')):
         path.write_text(text)
         with pytest.raises(UserError, match="is corrupt"):
-            load_rule(folder)
+            load_triage_rule(folder)
 
 
 # ---- acquired labels
 
 
 def test_acquired_labels_use_the_predictions_before_labelling(folder: Path) -> None:
-    home = RunFolder(folder)
-    ledger = home.open_ledger([f"{number}.png" for number in range(6)])
+    run_folder = RunFolder(folder)
+    ledger = run_folder.open_ledger([f"{number}.png" for number in range(6)])
     for number, (image, label, guess) in enumerate(
         [([4, 1], [0, VOID], [0, 1]), ([2, 0], [1, 1], [0, 1])], 1
     ):
         request = Request(number, torch.tensor(image), torch.zeros(2, dtype=torch.long))
-        home.save_request(request)
+        run_folder.save_request(request)
         u_dis = np.array([0.1, 0.2], np.float32) + number
         same = dict.fromkeys(
             ("probability", "u_dis_quantile", "u_data_quantile"), np.full(2, 0.5, np.float32)
         )
         guessed = np.array(guess, np.int16)
         segment = np.full(2, -1, np.int32)
-        home.save_hints(
+        run_folder.save_hints(
             number, AnnotatorHints(guess=guessed, u_dis=u_dis, u_data=u_dis + 1, segment=segment, **same)
         )
         ledger.append(request, torch.tensor(label))
-    seen = calibrating._bought(home, "u_dis")
-    np.testing.assert_allclose(seen.value, [1.1, 1.2, 2.1, 2.2], rtol=1e-6)
-    assert seen.wrong.tolist() == [
+    seen = triage_calibration._from_acquired_labels(run_folder, "u_dis")
+    np.testing.assert_allclose(seen.criterion_values, [1.1, 1.2, 2.1, 2.2], rtol=1e-6)
+    assert seen.is_wrong.tolist() == [
         False,
         True,
         True,
         False,
     ]  # void is not a class, so any prediction is wrong
-    np.testing.assert_allclose(calibrating._bought(home, "entropy").value, [3.2, 3.4, 5.2, 5.4], rtol=1e-6)
-    assert len(seen.cautions) == 2
+    np.testing.assert_allclose(
+        triage_calibration._from_acquired_labels(run_folder, "entropy").criterion_values,
+        [3.2, 3.4, 5.2, 5.4],
+        rtol=1e-6,
+    )
+    assert len(seen.warnings) == 2
 
 
 def test_acquired_labels_without_saved_predictions(folder: Path) -> None:
-    home = RunFolder(folder)
+    run_folder = RunFolder(folder)
     request = Request(1, torch.tensor([0]), torch.zeros(1, dtype=torch.long))
-    home.open_ledger(["0.png"]).append(request, torch.tensor([0]))
+    run_folder.open_ledger(["0.png"]).append(request, torch.tensor([0]))
     with pytest.raises(UserError, match=r"no saved predictions.*--data"):
-        calibrating._bought(home, "u_dis")
+        triage_calibration._from_acquired_labels(run_folder, "u_dis")

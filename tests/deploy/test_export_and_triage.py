@@ -18,18 +18,18 @@ from ducats.cli import main
 from ducats.data import toy
 from ducats.data.decoding import decode_images
 from ducats.data.views import apply_view
+from ducats.deploy import exporter, load_trained_model
+from ducats.deploy.preprocessing import make_preprocessing
+from ducats.deploy.trained_model import TrainedModel
+from ducats.deploy.triage_rule import load_triage_rule
 from ducats.errors import UserError
 from ducats.factory import make_views
-from ducats.inference import exporting, load_trained
-from ducats.inference.preprocess import preprocess_of
-from ducats.inference.rule import load_rule
-from ducats.inference.trained import Trained
 from ducats.models import EvidentialModel
 from ducats.randomness import make_generator
 from ducats.run_folder import RunFolder
 from ducats.training.forward import sample_aug_params
 
-SMALL = (
+SMALL_RUN_OPTIONS = (
     *("--set", "model.name=small_cnn", "--set", "model.params={width: 4, features: 16}"),
     *("--set", "data.params.size=10", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=8"),
     *(
@@ -50,17 +50,17 @@ def ducats(*arguments: str | Path) -> int:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Source, target and test folders with class subfolders."""
-    root, shift = tmp_path_factory.mktemp("own"), toy(n_source_per_class=6, n_pool=60, n_test=60)
-    assert shift.ground_truth is not None
-    assert shift.test is not None
+    root, data = tmp_path_factory.mktemp("own"), toy(n_source_per_class=6, n_pool=60, n_test=60)
+    assert data.ground_truth is not None
+    assert data.test is not None
     parts = {
-        "source": (shift.source.images.pixels, shift.source.labels),
-        "target": (shift.pool.pixels, shift.ground_truth),
-        "test": (shift.test.images.pixels, shift.test.labels),
+        "source": (data.source.images.pixels, data.source.labels),
+        "target": (data.pool.pixels, data.ground_truth),
+        "test": (data.test.images.pixels, data.test.labels),
     }
     for name, (pixels, labels) in parts.items():
         for number, label in enumerate(labels[:].tolist()):
-            path = root / name / shift.classes[label] / f"{number:03d}.png"
+            path = root / name / data.classes[label] / f"{number:03d}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels[number].permute(1, 2, 0).numpy()).resize((13, 11)).save(path)
     return root
@@ -78,22 +78,22 @@ def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--test",
         root / "test",
     )
-    assert ducats("run", *given, *SMALL, "--out", out) == 0
+    assert ducats("run", *given, *SMALL_RUN_OPTIONS, "--out", out) == 0
     return out
 
 
-def rows(path: Path) -> list[dict[str, str]]:
+def read_csv(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
-def ran(code: str) -> dict[str, Any]:
+def run_code(code: str) -> dict[str, Any]:
     names: dict[str, Any] = {}
     exec(code, names)
     return names
 
 
-def code_of(card: Path) -> list[str]:
+def code_blocks(card: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", card.read_text(), re.DOTALL)
 
 
@@ -102,9 +102,9 @@ def test_export_and_run_the_code_of_the_card(
 ) -> None:
     out = tmp_path / "export"
     assert ducats("export", run, "--onnx", "--out", out) == 0
-    said = capsys.readouterr().out
-    assert "largest differences from PyTorch: probability" in said
-    assert "0 of 8 labels, on 8 target images of the run" in said
+    output = capsys.readouterr().out
+    assert "largest differences from PyTorch: probability" in output
+    assert "0 of 8 labels, on 8 target images of the run" in output
     names = {"MODEL_CARD.md", "classes.txt", "model.onnx", "model.safetensors", "preprocess.json"}
     assert {path.name for path in out.iterdir()} == names
     assert (out / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
@@ -125,19 +125,19 @@ def test_export_and_run_the_code_of_the_card(
 
     picture = root / "test" / "blob-1"
     assert ducats("predict", run, picture, "--out", tmp_path / "p.csv", "--device", "cpu") == 0
-    expected = rows(tmp_path / "p.csv")[0]
+    expected = read_csv(tmp_path / "p.csv")[0]
     assert "triage" not in expected
     (out / "image.png").write_bytes((picture / expected["key"]).read_bytes())
     monkeypatch.chdir(out)
     capsys.readouterr()
-    calling, loading = code_of(out / "MODEL_CARD.md")
+    calling, loading = code_blocks(out / "MODEL_CARD.md")
     assert len(calling.splitlines()) <= 12
-    found = ran(calling)
+    found = run_code(calling)
     label, *numbers = capsys.readouterr().out.split()
     assert label == expected["label"]
     for value, name in zip(numbers, ("probability", "u_dis", "u_data"), strict=True):
         assert float(value) == pytest.approx(float(expected[name]), rel=1e-4)
-    loaded = ran(loading)
+    loaded = run_code(loading)
     with torch.inference_mode():
         z = loaded["model"](torch.from_numpy(np.ascontiguousarray(found["images"]))).z
     np.testing.assert_allclose(z.softmax(1).numpy(), found["probability"], rtol=1e-4, atol=1e-6)
@@ -146,15 +146,15 @@ def test_export_and_run_the_code_of_the_card(
 def test_export_without_onnx(run: Path, tmp_path: Path) -> None:
     assert ducats("export", run, "--out", tmp_path / "e") == 0
     assert not (tmp_path / "e/model.onnx").exists()
-    assert len(code_of(tmp_path / "e/MODEL_CARD.md")) == 1
+    assert len(code_blocks(tmp_path / "e/MODEL_CARD.md")) == 1
 
 
 def test_export_is_checked_on_noise_without_data(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(config: object, keys: object) -> None:
         raise UserError("the target folder does not exist")
 
-    monkeypatch.setattr(exporting, "images_of", gone)
-    images, where = exporting._images(load_trained(run))
+    monkeypatch.setattr(exporter, "images_of", gone)
+    images, where = exporter._check_images(load_trained_model(run))
     assert images.shape == (8, 3, 8, 8)
     assert "noise" in where
 
@@ -163,30 +163,30 @@ def test_triage_then_predict_then_export(
     run: Path, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ducats("predict", run, root / "test", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
-    before = rows(tmp_path / "p.csv")
+    before = read_csv(tmp_path / "p.csv")
     wrong = [row["label"] != row["key"].split("/")[0] for row in before]
     capsys.readouterr()
     try:
         assert ducats("triage", run, "--risk", "0.6", "--criterion", "probability", "--device", "cpu") == 0
-        said = capsys.readouterr().out
+        output = capsys.readouterr().out
         rule = json.loads((run / "triage.json").read_text())
-        assert "computed on the run's held-out images" in said
+        assert "computed on the run's held-out images" in output
         assert rule["images"] == 60
         accepted = [float(row["probability"]) >= rule["threshold"] - 1e-6 for row in before]
         assert rule["accepted"] == sum(accepted)
         assert rule["wrong"] == sum(w for w, a in zip(wrong, accepted, strict=True) if a)
-        assert f"accept {100 * sum(accepted) / 60:.3g} % of images" in said
+        assert f"accept {100 * sum(accepted) / 60:.3g} % of images" in output
         assert ducats("predict", run, root / "test", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
-        decided = [row["triage"] for row in rows(tmp_path / "p.csv")]
+        decided = [row["triage"] for row in read_csv(tmp_path / "p.csv")]
         assert decided == ["accept" if a else "review" for a in accepted]
         assert ducats("export", run, "--out", tmp_path / "e") == 0
         assert "are wrong with 90 % confidence" in (tmp_path / "e/MODEL_CARD.md").read_text()
         # A threshold with images on both sides.
-        found, middle = load_rule(run), float(np.median([float(row["probability"]) for row in before]))
+        found, middle = load_triage_rule(run), float(np.median([float(row["probability"]) for row in before]))
         assert found is not None
         replace(found, threshold=middle).save(run)
         assert ducats("predict", run, root / "test", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
-        for row in rows(tmp_path / "p.csv"):
+        for row in read_csv(tmp_path / "p.csv"):
             assert row["triage"] == ("accept" if float(row["probability"]) >= middle else "review")
         # The same labels from a folder give the same rule.
         data = ("--data", root / "test", "--risk", "0.6", "--criterion", "probability", "--device", "cpu")
@@ -200,13 +200,13 @@ def test_triage_then_predict_then_export(
 def test_triage_excludes_labelled_images_of_the_target(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("--source", root / "source", "--target", root / "target", "--ground-truth", *SMALL)
+    given = ("--source", root / "source", "--target", root / "target", "--ground-truth", *SMALL_RUN_OPTIONS)
     assert ducats("run", *given, "--out", tmp_path / "run") == 0
     capsys.readouterr()
     assert ducats("triage", tmp_path / "run", "--risk", "0.9", "--device", "cpu") == 0
-    said = capsys.readouterr().out
-    assert "computed on the run's target images that it did not label: " in said
-    assert "warning: the images that the run selected for labelling are excluded" in said
+    output = capsys.readouterr().out
+    assert "computed on the run's target images that it did not label: " in output
+    assert "warning: the images that the run selected for labelling are excluded" in output
     assert json.loads((tmp_path / "run/triage.json").read_text())["images"] == 60 - 6
 
 
@@ -229,10 +229,10 @@ def test_triage_errors_are_one_line(
 ) -> None:
     capsys.readouterr()
     assert ducats("triage", run, *arguments, "--device", "cpu") == 2
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     for word in words:
-        assert word in said
-    assert said.count("\n") == 1
+        assert word in output
+    assert output.count("\n") == 1
     assert not (run / "triage.json").exists()
 
 
@@ -267,10 +267,10 @@ def test_segmentation_runs_are_exported_but_not_triaged(
     assert "on 4 target images of the run" in capsys.readouterr().out
     (out / "image.png").write_bytes((data / "test/images/200.png").read_bytes())
     monkeypatch.chdir(out)
-    found = ran(code_of(out / "MODEL_CARD.md")[0])
+    found = run_code(code_blocks(out / "MODEL_CARD.md")[0])
     assert found["label"].shape == (2, 12, 16)
     assert found["probability"].shape == (2, 3, 12, 16)
-    trained = load_trained(run)
+    trained = load_trained_model(run)
     images = decode_images([("a", data / "test/images/200.png")], (12, 16)).pixels[:].float() / 255
     np.testing.assert_allclose(found["images"][:1], images.numpy(), atol=1e-7)
     with torch.inference_mode():
@@ -283,9 +283,9 @@ def test_segmentation_runs_are_exported_but_not_triaged(
     assert "triage needs per-image labels" in capsys.readouterr().err
 
 
-def shown_by(setting: str, channels: int = 3) -> Trained:
+def trained_with_view(setting: str, channels: int = 3) -> TrainedModel:
     model = EvidentialModel(torch.nn.Flatten())
-    return Trained(
+    return TrainedModel(
         model, quick(f"views.test={setting}"), ("a", "b"), (10, 12), channels, RunFolder(Path("run"))
     )
 
@@ -299,13 +299,13 @@ def test_generated_code_preprocesses_like_predict(
 ) -> None:
     random = np.random.default_rng(0)
     Image.fromarray(random.integers(0, 256, (17, 23, 3), np.uint8)).save(tmp_path / "image.png")
-    trained = shown_by(view, channels)
+    trained = trained_with_view(view, channels)
     images = decode_images([("a", tmp_path / "image.png")], trained.size, channels=channels)
     test = make_views(trained.config).test
     expected = apply_view(images.pixels[:], test, sample_aug_params(images, test, make_generator(0, "test")))
     monkeypatch.chdir(tmp_path)
-    code = ["import numpy as np", "from PIL import Image, ImageOps", *preprocess_of(trained).as_code()]
-    found = ran("\n".join(code))
+    code = ["import numpy as np", "from PIL import Image, ImageOps", *make_preprocessing(trained).to_code()]
+    found = run_code("\n".join(code))
     assert found["images"].dtype == np.float32
     np.testing.assert_allclose(found["images"], expected.numpy(), atol=1e-6)
 
@@ -315,4 +315,4 @@ def test_generated_code_preprocesses_like_predict(
 )
 def test_random_and_aspect_views_cannot_be_exported(view: str) -> None:
     with pytest.raises(UserError, match=r"views\.test of this run is random"):
-        preprocess_of(shown_by(view))
+        make_preprocessing(trained_with_view(view))

@@ -14,7 +14,7 @@ from ducats.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """The model of a finished run, with its config and data format."""
 
     model: EvidentialModel
@@ -22,36 +22,36 @@ class Trained:
     classes: tuple[str, ...]
     size: tuple[int, int]  # height and width of the stored images
     channels: int
-    home: RunFolder
+    run_folder: RunFolder
 
     @property
-    def of_pixels(self) -> bool:
+    def per_pixel(self) -> bool:
         """Whether the model predicts a class for each pixel."""
         return self.config.task.name == "segmentation"
 
 
-def load_trained(folder: Path) -> Trained:
+def load_trained_model(folder: Path) -> TrainedModel:
     """Load the model of a finished run; the weight file cannot execute code."""
-    home = RunFolder(folder)
-    config, data = config_of(home), home.data_summary
+    run_folder = RunFolder(folder)
+    config, data = load_run_config(run_folder), run_folder.data_summary
     model = make_model(config, len(data["classes"]), data["channels"], is_resumable=True)
-    model.network.load_state_dict(home.load_model())
+    model.network.load_state_dict(run_folder.load_model())
     height, width = data["size"] if isinstance(data["size"], list) else (data["size"], data["size"])
-    return Trained(model, config, tuple(data["classes"]), (height, width), data["channels"], home)
+    return TrainedModel(model, config, tuple(data["classes"]), (height, width), data["channels"], run_folder)
 
 
-def config_of(home: RunFolder) -> Config:
+def load_run_config(run_folder: RunFolder) -> Config:
     """Return the config of a run, finished or not."""
     try:
-        return Config.model_validate(home.identity)
+        return Config.model_validate(run_folder.identity)
     except ValidationError:
         raise UserError(
-            f"{home.path} was not made by `ducats run` of this version, so its model cannot be built from "
+            f"{run_folder.path} was not made by `ducats run` of this version, so its model cannot be built from "
             "config.yaml; build it in Python and load the state dict RunDir(folder).model() into it"
         ) from None
 
 
-def usable_precision(trained: Trained, device: str) -> str:
+def supported_precision(trained: TrainedModel, device: str) -> str:
     """Return the precision of the run, or float32 if a CPU does not support it."""
     precision = trained.config.engine.precision
     gpu = device != "cpu" and torch.cuda.is_available()

@@ -16,10 +16,10 @@ from torch import Tensor
 from ducats import dirichlet
 from ducats.data.decoding import read_image_sizes
 from ducats.data.folders import read_image_folder
+from ducats.deploy.trained_model import TrainedModel
 from ducats.errors import UserError
 from ducats.factory import make_task, make_views
 from ducats.files import write_atomically, write_text_atomically
-from ducats.inference.trained import Trained
 from ducats.oracles.mask_files import png_names
 from ducats.palette import class_colours
 from ducats.randomness import make_generator
@@ -28,12 +28,12 @@ from ducats.training.evaluation import log_probabilities
 from ducats.training.forward import check_finite, forward_batches, sample_aug_params
 from ducats.upsampling import upsample
 
-COLUMNS = ("probability", "entropy", "u_data", "u_dis")
-IN_A_PALETTE = 256  # classes; more need 16-bit PNGs, which have no palette
+_PIXEL_COLUMNS = ("probability", "entropy", "u_data", "u_dis")
+_MAX_PALETTE_CLASSES = 256  # classes; more need 16-bit PNGs, which have no palette
 
 
-def predict_maps(
-    trained: Trained, fabric: Fabric, folder: Path, out: Path, *, uncertainty: bool = False
+def predict_label_maps(
+    trained: TrainedModel, fabric: Fabric, folder: Path, out: Path, *, uncertainty_maps: bool = False
 ) -> int:
     """Write a label map for each image of a folder, at the size of the image; return the number of images.
 
@@ -45,82 +45,84 @@ def predict_maps(
     Args:
         folder: images, with or without subfolders.
         out: output folder.
-        uncertainty: also write ``out/uncertainty/``, one NPZ per image with probability, entropy, u_data and
+        uncertainty_maps: also write ``out/uncertainty/``, one NPZ per image with probability, entropy, u_data and
             u_dis of each pixel as float16.
     """
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file, not a folder; give another --out")
     images = read_image_folder(folder, size=trained.size, channels=trained.channels)
     assert images.files is not None
-    own, view, flip = (
+    original_sizes, view, flip = (
         read_image_sizes(images.files),
         make_views(trained.config).test,
         make_task(trained.config).average_flipped,
     )
-    luck = sample_aug_params(images, view, make_generator(0, "test"))
+    aug_params = sample_aug_params(images, view, make_generator(0, "test"))
     batches = torch.arange(len(images)).split(trained.config.engine.scoring_batch_size)
     model, names = fabric.setup(trained.model), png_names(images.keys)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["key", "file", *COLUMNS, *(f"share({name})" for name in trained.classes)])
+    writer.writerow(["key", "file", *_PIXEL_COLUMNS, *(f"share({name})" for name in trained.classes)])
     # Not around `fabric.setup`: the moved parameters must not become inference tensors.
     with torch.inference_mode():
         for index, output in forward_batches(
-            model, images, batches, view=view, aug_params=luck, fabric=fabric, append_flipped=flip
+            model, images, batches, view=view, aug_params=aug_params, fabric=fabric, append_flipped=flip
         ):
             check_finite(output.z)
-            for place, image in enumerate(index.tolist()):
-                height, width = own[image].tolist()
-                mirror = len(index) + place if flip else None
-                label, values = _numbers(output, place, mirror, (height, width))
+            for i, image in enumerate(index.tolist()):
+                height, width = original_sizes[image].tolist()
+                mirror_index = len(index) + i if flip else None
+                label, values = _predict_pixels(output, i, mirror_index, (height, width))
                 _write_labels(out / "labels" / names[image], label, trained.classes)
-                if uncertainty:
+                if uncertainty_maps:
                     path = out / "uncertainty" / f"{names[image].removesuffix('.png')}.npz"
-                    _write_values(path, values)
-                numbers = _line(label, values, len(trained.classes))
-                writer.writerow([images.keys[image], f"labels/{names[image]}", *numbers])
-    listed = "".join(f"{number} {name}\n" for number, name in enumerate(trained.classes))
-    write_text_atomically(out / "classes.txt", listed)
+                    _write_uncertainties(path, values)
+                row_values = _csv_values(label, values, len(trained.classes))
+                writer.writerow([images.keys[image], f"labels/{names[image]}", *row_values])
+    class_list = "".join(f"{number} {name}\n" for number, name in enumerate(trained.classes))
+    write_text_atomically(out / "classes.txt", class_list)
     write_text_atomically(out / "predictions.csv", text.getvalue())
     return len(images)
 
 
-def _numbers(
-    output: Output, place: int, mirror: int | None, size: tuple[int, int]
+def _predict_pixels(
+    output: Output, index: int, mirror_index: int | None, size: tuple[int, int]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the label map and the per-pixel values of one image, averaged with its mirror image if given."""
-    log_p = log_probabilities(output, [place], size, None if mirror is None else mirror - place)
-    values = _of_one(output, place, size)
-    if mirror is not None:
-        others = _of_one(output, mirror, size)
-        values = [(value + other.flip(-1)) / 2 for value, other in zip(values, others, strict=True)]
+    log_p = log_probabilities(output, [index], size, None if mirror_index is None else mirror_index - index)
+    values = _pixel_uncertainties(output, index, size)
+    if mirror_index is not None:
+        mirror_values = _pixel_uncertainties(output, mirror_index, size)
+        values = [(value + other.flip(-1)) / 2 for value, other in zip(values, mirror_values, strict=True)]
     confidence, label = log_p.max(dim=1)
-    return label[0], dict(zip(COLUMNS, (confidence[0].exp(), *(value[0] for value in values)), strict=True))
+    return label[0], dict(
+        zip(_PIXEL_COLUMNS, (confidence[0].exp(), *(value[0] for value in values)), strict=True)
+    )
 
 
-def _of_one(output: Output, place: int, size: tuple[int, int]) -> list[Tensor]:
+def _pixel_uncertainties(output: Output, index: int, size: tuple[int, int]) -> list[Tensor]:
     """Return entropy, U_data and U_dis, ``(1, H, W)`` each."""
-    z = upsample(output._replace(z=output.z[place : place + 1]), size)
-    both = dirichlet.uncertainties(z)
-    return [dirichlet.entropy(z), both.data, both.distribution]
+    z = upsample(output._replace(z=output.z[index : index + 1]), size)
+    uncertainties = dirichlet.uncertainties(z)
+    return [dirichlet.entropy(z), uncertainties.data, uncertainties.distribution]
 
 
-def _line(label: Tensor, values: dict[str, Tensor], classes: int) -> Iterator[str]:
-    shares = torch.bincount(label.flatten().cpu(), minlength=classes).double() / label.numel()
-    for value in (*(float(v.cpu().double().mean()) for v in values.values()), *shares.tolist()):
+def _csv_values(label: Tensor, values: dict[str, Tensor], n_classes: int) -> Iterator[str]:
+    fractions = torch.bincount(label.flatten().cpu(), minlength=n_classes).double() / label.numel()
+    for value in (*(float(v.cpu().double().mean()) for v in values.values()), *fractions.tolist()):
         yield f"{value:.6g}"
 
 
-def _write_values(path: Path, values: dict[str, Tensor]) -> None:
+def _write_uncertainties(path: Path, values: dict[str, Tensor]) -> None:
     arrays: dict[str, Any] = {name: value.half().cpu().numpy() for name, value in values.items()}
     write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
 
 
 def _write_labels(path: Path, label: Tensor, classes: tuple[str, ...]) -> None:
-    numbers = label.cpu().numpy()
-    if len(classes) > IN_A_PALETTE:
-        picture = Image.fromarray(numbers.astype(np.uint16))
+    indices = label.cpu().numpy()
+    if len(classes) > _MAX_PALETTE_CLASSES:
+        png = Image.fromarray(indices.astype(np.uint16))
     else:
-        picture = Image.fromarray(numbers.astype(np.uint8))
-        picture.putpalette([channel for colour in class_colours(classes) for channel in colour])
-    write_atomically(path, partial(picture.save, format="PNG"))
+        png = Image.fromarray(indices.astype(np.uint8))
+        png.putpalette([channel for colour in class_colours(classes) for channel in colour])
+    write_atomically(path, partial(png.save, format="PNG"))

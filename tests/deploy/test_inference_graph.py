@@ -7,7 +7,7 @@ from mpmath import mp
 from torch import Tensor, nn
 
 from ducats import dirichlet, dirichlet_kernels
-from ducats.inference.plain import Graph, log1p
+from ducats.deploy.inference_graph import InferenceGraph, log1p_series
 from ducats.models import EvidentialModel
 from ducats.models.frozen_norm import FrozenNorm, freeze_norms
 from ducats.models.small_cnn import small_cnn
@@ -19,10 +19,10 @@ mp.dps = 40
 
 def test_log1p_is_exact_to_rounding() -> None:
     x = torch.cat([torch.logspace(-30, 30, 400), torch.linspace(0.4, 0.6, 200), torch.tensor([0.5])])
-    for value, found in zip(x.tolist(), log1p(x).tolist(), strict=True):
+    for value, found in zip(x.tolist(), log1p_series(x).tolist(), strict=True):
         exact = mp.log1p(mp.mpf(value))
         assert abs(found - exact) <= 2e-7 * exact
-    assert log1p(torch.tensor([0.0])).item() == 0
+    assert log1p_series(torch.tensor([0.0])).item() == 0
 
 
 def test_digamma_by_recurrence_and_series() -> None:
@@ -37,15 +37,15 @@ def test_digamma_by_recurrence_and_series() -> None:
     assert max(errors) < 2e-6
 
 
-def pixels() -> EvidentialModel:
+def segmentation_model() -> EvidentialModel:
     torch.manual_seed(0)
     return EvidentialModel(small_fcn(classes=3, channels=3, width=8), "exp_at_most_10").eval()
 
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_graph_matches_the_library_for_segmentation(flip: bool) -> None:
-    model, images = pixels(), torch.rand(2, 3, 11, 14, generator=torch.Generator().manual_seed(1))
-    graph = Graph(model, (11, 14), 3, flip=flip)
+    model, images = segmentation_model(), torch.rand(2, 3, 11, 14, generator=torch.Generator().manual_seed(1))
+    graph = InferenceGraph(model, (11, 14), 3, flip=flip)
 
     def says(images: Tensor) -> list[Tensor]:
         z = upsample(model(images))
@@ -73,7 +73,7 @@ def test_frozen_norms_are_folded_in_a_copy() -> None:
     before = EvidentialModel(network).eval()(images).z
     assert freeze_norms(network) == 1
     model = EvidentialModel(network)
-    graph = Graph(model, (8, 8), 3)
+    graph = InferenceGraph(model, (8, 8), 3)
     assert not [module for module in graph.modules() if isinstance(module, FrozenNorm)]
     assert [module for module in model.modules() if isinstance(module, FrozenNorm)]
     torch.testing.assert_close(graph.model(images).z, before)
@@ -82,7 +82,7 @@ def test_frozen_norms_are_folded_in_a_copy() -> None:
 def test_running_statistics_are_unchanged() -> None:
     model = EvidentialModel(small_cnn(classes=3, channels=1, width=4, features=8))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    graph = Graph(model, (9, 9), 1)
+    graph = InferenceGraph(model, (9, 9), 1)
     for state in (model.state_dict(), graph.model.state_dict()):
         assert all(torch.equal(tensor, before[name]) for name, tensor in state.items())
 
@@ -90,7 +90,7 @@ def test_running_statistics_are_unchanged() -> None:
 def test_graph_matches_the_library_for_images() -> None:
     model = EvidentialModel(nn.Flatten(), "softplus_plus_one")
     images = torch.rand(4, 5, 1, 1, generator=torch.Generator().manual_seed(1))
-    probability, u_dis, u_data, label = Graph(model, (1, 1), 5)(images)
+    probability, u_dis, u_data, label = InferenceGraph(model, (1, 1), 5)(images)
     z = model(images).z
     torch.testing.assert_close(probability, z.softmax(1))
     torch.testing.assert_close(u_dis, dirichlet.distribution_uncertainty(z))

@@ -14,13 +14,13 @@ from ducats import config
 from ducats.errors import UserError
 
 
-class Strict(BaseModel):
+class _SweepModel(BaseModel):
     """Frozen model that rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Layers(Strict):
+class ConfigLayers(_SweepModel):
     """Config files and settings that override them."""
 
     config: tuple[str, ...] = Field((), description="one or more configs, by name or path")
@@ -28,11 +28,11 @@ class Layers(Strict):
 
     @field_validator("config", "settings", mode="before")
     @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
+    def _wrap_single(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
 
-class Method(Layers):
+class SweepMethod(ConfigLayers):
     """A row of the table, or with ``grid`` one row per combination."""
 
     name: str | None = Field(None, description="name in tables; default: the name in the config")
@@ -41,25 +41,25 @@ class Method(Layers):
     )
 
 
-class Task(Layers):
+class SweepTask(ConfigLayers):
     """A column of the table."""
 
     name: str = Field("", description="name for --tasks; default: the task of the benchmark")
     task: str | None = Field(None, description="source and target of a benchmark, e.g. A-W")
 
     @property
-    def called(self) -> str:
+    def display_name(self) -> str:
         """Name on the command line and in messages."""
         return self.name or self.task or ""
 
 
-class Sweep(Strict):
+class Sweep(_SweepModel):
     """Every method on every task with every seed."""
 
     base: tuple[str, ...] = Field((), description="base configs of all runs")
     settings: tuple[str, ...] = Field((), description="settings of all runs")
-    methods: tuple[Method, ...] = Field(min_length=1)
-    tasks: tuple[Task, ...] = Field((Task(),), min_length=1)
+    methods: tuple[SweepMethod, ...] = Field(min_length=1)
+    tasks: tuple[SweepTask, ...] = Field((SweepTask(),), min_length=1)
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (0, 1, 2), min_length=1, description="seeds; the paper uses three"
     )
@@ -69,7 +69,7 @@ class Sweep(Strict):
     def _methods_by_name(cls, value: Any) -> Any:
         if not isinstance(value, list):
             return value
-        return [{"config": _of_methods(each)} if isinstance(each, str) else each for each in value]
+        return [{"config": _method_config(each)} if isinstance(each, str) else each for each in value]
 
     @field_validator("tasks", mode="before")
     @classmethod
@@ -79,52 +79,54 @@ class Sweep(Strict):
         return [{"task": each} if isinstance(each, str) else each for each in value]
 
 
-def _of_methods(name: str) -> str:
+def _method_config(name: str) -> str:
     """Return the config of a method given by name; paths are returned unchanged."""
     return name if "/" in name or name.endswith(".yaml") else f"methods/{name}"
 
 
-def variants(method: Method) -> Iterator[Method]:
+def expand_grid(method: SweepMethod) -> Iterator[SweepMethod]:
     """Expand an entry into named methods, one per combination of its grid."""
     name = method.name or config.load_config(method.config).method
     for values in itertools.product(*method.grid.values()):
-        chosen = dict(zip(method.grid, values, strict=True))
-        said = "".join(f"-{key.split('.')[-1].strip('_')}-{value}" for key, value in chosen.items())
-        settings = [f"{key}={json.dumps(value)}" for key, value in chosen.items()]
-        yield Method(name=name + said, config=method.config, settings=(*method.settings, *settings))
+        values_by_setting = dict(zip(method.grid, values, strict=True))
+        suffix = "".join(
+            f"-{key.split('.')[-1].strip('_')}-{value}" for key, value in values_by_setting.items()
+        )
+        settings = [f"{key}={json.dumps(value)}" for key, value in values_by_setting.items()]
+        yield SweepMethod(name=name + suffix, config=method.config, settings=(*method.settings, *settings))
 
 
-def ready() -> list[str]:
+def packaged_sweeps() -> list[str]:
     """Return the names of the sweeps in the package."""
     return sorted(path.stem for path in (config.configs_folder() / "sweeps").glob("*.yaml"))
 
 
 def read_sweep(name: str | Path) -> Sweep:
     """Read a sweep from a file, or from the package by name."""
-    path = _find(str(name))
+    path = _find_sweep(str(name))
     try:
-        return Sweep.model_validate(_layer(path))
+        return Sweep.model_validate(_read_layer(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        known = ", ".join(Sweep.model_fields) if first["type"] == "extra_forbidden" else ""
-        hint = f"; known fields: {known}" if known and len(first["loc"]) == 1 else ""
-        raise UserError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}{hint}") from None
+        details = error.errors()[0]
+        location = ".".join(map(str, details["loc"]))
+        fields = ", ".join(Sweep.model_fields) if details["type"] == "extra_forbidden" else ""
+        hint = f"; known fields: {fields}" if fields and len(details["loc"]) == 1 else ""
+        raise UserError(f"{path}: {location}: {details['msg'].removeprefix('Value error, ')}{hint}") from None
 
 
-def _find(name: str) -> Path:
+def _find_sweep(name: str) -> Path:
     if Path(name).is_file():
         return Path(name)
     stem = name.removeprefix("configs/").removeprefix("sweeps/").removesuffix(".yaml")
     path = config.configs_folder() / "sweeps" / f"{stem}.yaml"
     if path.is_file():
         return path
-    near = difflib.get_close_matches(stem, ready(), n=1)
+    near = difflib.get_close_matches(stem, packaged_sweeps(), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise UserError(f"no sweep {name!r}; {hint}give a file or one of: {', '.join(ready())}")
+    raise UserError(f"no sweep {name!r}; {hint}give a file or one of: {', '.join(packaged_sweeps())}")
 
 
-def _layer(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+def _read_layer(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a file and merge it over the sweep that it names in ``like``."""
     try:
         layer = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -132,32 +134,32 @@ def _layer(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(layer, Mapping):
         raise UserError(f"{path} must be a mapping with methods, tasks and seeds, not {type(layer).__name__}")
-    layer = _located(layer, path.parent)
+    layer = _resolve_paths(layer, path.parent)
     base = layer.pop("extends", None)
     if base is None:
         return layer
     if not isinstance(base, str) or path.resolve() in seen:
         raise UserError(f"{path}: `like` must name another sweep, e.g. digits, not {base!r}")
-    return _layer(_find(base), (*seen, path.resolve())) | layer
+    return _read_layer(_find_sweep(base), (*seen, path.resolve())) | layer
 
 
-def _located(layer: Mapping[str, Any], home: Path) -> dict[str, Any]:
+def _resolve_paths(layer: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Resolve the names of files next to the sweep file to paths, independent of the working directory.
 
     Args:
-        home: folder of the sweep file.
+        folder: folder of the sweep file.
     """
 
-    def place(value: Any) -> Any:
+    def resolve(value: Any) -> Any:
         if isinstance(value, str):
-            return str(home / value) if (home / value).is_file() else value
+            return str(folder / value) if (folder / value).is_file() else value
         if isinstance(value, Mapping):
-            return {**value, "config": place(value["config"])} if "config" in value else value
-        return [place(each) for each in value] if isinstance(value, list) else value
+            return {**value, "config": resolve(value["config"])} if "config" in value else value
+        return [resolve(each) for each in value] if isinstance(value, list) else value
 
-    found = dict(layer)
-    for name in {"extends", "base", "methods"} & found.keys():
-        found[name] = place(found[name])
-    if isinstance(found.get("tasks"), list):  # a string is a task of the benchmark, never a file
-        found["tasks"] = [task if isinstance(task, str) else place(task) for task in found["tasks"]]
-    return found
+    resolved = dict(layer)
+    for name in {"extends", "base", "methods"} & resolved.keys():
+        resolved[name] = resolve(resolved[name])
+    if isinstance(resolved.get("tasks"), list):  # a string is a task of the benchmark, never a file
+        resolved["tasks"] = [task if isinstance(task, str) else resolve(task) for task in resolved["tasks"]]
+    return resolved

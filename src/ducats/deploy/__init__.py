@@ -1,0 +1,24 @@
+"""Use the model of a finished run: evaluate, predict, triage and export."""
+
+from ducats.deploy.classification import predict
+from ducats.deploy.evaluation import EvaluationResult, evaluate_run
+from ducats.deploy.exporter import ExportResult, export
+from ducats.deploy.segmentation import predict_label_maps
+from ducats.deploy.trained_model import TrainedModel, load_run_config, load_trained_model, supported_precision
+from ducats.deploy.triage_calibration import triage
+from ducats.deploy.triage_rule import TriageRule
+
+__all__ = [
+    "ExportResult",
+    "EvaluationResult",
+    "TriageRule",
+    "TrainedModel",
+    "load_run_config",
+    "export",
+    "load_trained_model",
+    "evaluate_run",
+    "predict",
+    "predict_label_maps",
+    "triage",
+    "supported_precision",
+]

@@ -1,0 +1,105 @@
+"""Predict the classes and uncertainties of images."""
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from ducats import dirichlet
+from ducats.data.folders import read_image_folder
+from ducats.deploy.trained_model import TrainedModel
+from ducats.deploy.triage_rule import TriageRule, load_triage_rule
+from ducats.domain import Images
+from ducats.factory import make_views, with_aspect_ratio
+from ducats.files import write_text_atomically
+from ducats.training.image_selection import score_images
+
+PREDICTION_COLUMNS = ("probability", "entropy", "u_data", "u_dis")
+
+
+class Predictions(NamedTuple):
+    """Predictions for N images."""
+
+    label: Tensor  # (N,)
+    columns: dict[str, Tensor]  # (N,) for each name in COLUMNS
+    probabilities: Tensor  # (N, C) probabilities
+
+
+def predict(
+    trained: TrainedModel, fabric: Fabric, folder: Path, out: Path, *, class_probabilities: bool = False
+) -> int:
+    """Write the predictions for the images of a folder to a CSV file; return the number of images.
+
+    Args:
+        folder: images, with or without subfolders.
+        out: CSV file with the columns key, label, probability, entropy, u_data and u_dis, and also triage
+            (accept or review) if the run has a triage rule.
+        class_probabilities: add a column with the probability of each class.
+    """
+    rule = load_triage_rule(trained.run_folder.path)
+    images = read_image_folder(folder, size=trained.size, channels=trained.channels)
+    images = with_aspect_ratio(images, make_views(trained.config).test)
+    predictions = predict_images(trained, fabric, images)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        ["key", "label", *PREDICTION_COLUMNS]
+        + (["triage"] if rule is not None else [])
+        + [f"p({name})" for name in (trained.classes if class_probabilities else ())]
+    )
+    writer.writerows(_csv_rows(predictions, images.keys, trained.classes, rule, class_probabilities))
+    write_text_atomically(out, text.getvalue())
+    return len(images)
+
+
+def predict_images(trained: TrainedModel, fabric: Fabric, images: Images) -> Predictions:
+    """Predict images; return tensors on the CPU."""
+    z = score_images(
+        fabric.setup(trained.model),
+        images,
+        ("z",),
+        view=make_views(trained.config).test,
+        batch_size=trained.config.engine.scoring_batch_size,
+        seed=trained.config.seed,
+        fabric=fabric,
+    ).z
+    # Same batches as in streaming scoring: rounding may depend on the shape.
+    batches = [from_log_alpha(batch_z) for batch_z in z.split(trained.config.engine.scoring_batch_size)]
+    columns = {name: torch.cat([batch.columns[name] for batch in batches]) for name in PREDICTION_COLUMNS}
+    probabilities = torch.cat([part.probabilities for part in batches])
+    return Predictions(torch.cat([part.label for part in batches]), columns, probabilities)
+
+
+def from_log_alpha(z: Tensor) -> Predictions:
+    """Compute predictions from log alpha ``(N, C)``."""
+    probability = dirichlet.expected_probability(z)
+    confidence, label = probability.max(dim=1)
+    uncertainties = dirichlet.uncertainties(z)
+    values = (confidence, dirichlet.entropy(z), uncertainties.data, uncertainties.distribution)
+    return Predictions(label, dict(zip(PREDICTION_COLUMNS, values, strict=True)), probability)
+
+
+def _csv_rows(
+    predictions: Predictions,
+    keys: tuple[str, ...],
+    classes: tuple[str, ...],
+    rule: TriageRule | None,
+    class_probabilities: bool,
+) -> Iterator[list[str]]:
+    column_values = zip(*(predictions.columns[name].tolist() for name in PREDICTION_COLUMNS), strict=True)
+    for i, (key, class_index, values) in enumerate(
+        zip(keys, predictions.label.tolist(), column_values, strict=True)
+    ):
+        row = [key, classes[class_index], *(f"{value:.6g}" for value in values)]
+        if rule is not None:
+            row.append(
+                "accept" if rule.accepts(values[PREDICTION_COLUMNS.index(rule.criterion)]) else "review"
+            )
+        if class_probabilities:
+            row += [f"{value:.6g}" for value in predictions.probabilities[i].tolist()]
+        yield row

@@ -1,0 +1,157 @@
+"""Evaluate the model of a finished run on its own test images or on a folder of labelled images."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric import Fabric
+
+from ducats.components import data_digest
+from ducats.data.evaluation_split import EvaluatedOn, attach_test_set
+from ducats.data.folders import read_labelled_folder
+from ducats.data.segmentation import load_segmentation_folder
+from ducats.deploy.trained_model import TrainedModel
+from ducats.domain import UNLABELLED, Domain
+from ducats.errors import UserError
+from ducats.factory import load_data, make_task, make_views, with_aspect_ratio, with_aspect_ratios
+from ducats.ledger import TargetMaps
+from ducats.metrics import Tally, compute_metrics
+from ducats.training.evaluation import (
+    describe_resolution,
+    evaluate,
+    evaluate_segmentation,
+    segmentation_metrics,
+)
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Result of an evaluation."""
+
+    tally: Tally
+    evaluated_on: str  # held_out, unlabelled, target, or the folder
+    images: int
+    resolution: str | None = None  # of the compared label maps; None for per-image labels
+
+    def metrics(self, classes: tuple[str, ...], miou_star_exclude: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Return all metrics by name.
+
+        In segmentation they include the IoU of each class, None for classes that do not occur.
+
+        Args:
+            miou_star_exclude: classes excluded from ``mean_iou_star``; if empty, this metric is omitted.
+        """
+        result: dict[str, Any] = {"evaluated_on": self.evaluated_on, "images": self.images}
+        if self.resolution is not None:
+            result |= {"pixels": self.tally.total, "resolution": self.resolution}
+        if not self.tally.total:
+            return result
+        values: dict[str, Any] = compute_metrics(self.tally)
+        if self.resolution is not None:
+            pixel_metrics = segmentation_metrics(self.tally.confusion, classes, miou_star_exclude)
+            by_class = dict(zip(classes, pixel_metrics.pop("class_iou"), strict=True))
+            values = {"mean_iou": values["mean_iou"], **pixel_metrics, **values, "class_iou": by_class}
+        return result | values
+
+
+def evaluate_run(trained: TrainedModel, fabric: Fabric, folder: Path | None = None) -> EvaluationResult:
+    """Evaluate on the run's own test images or on a folder of labelled images.
+
+    Args:
+        folder: ``class/...``, or ``images/`` and ``labels/`` in segmentation; None means the images that the
+            run was evaluated on.
+    """
+    if trained.per_pixel:
+        return _evaluate_segmentation(trained, fabric, folder)
+    view, unlabelled_indices, evaluated_on = make_views(trained.config).test, None, f"the folder {folder}"
+    if folder is None:
+        test, evaluated_on = load_test_set(trained)
+        if evaluated_on == "unlabelled":
+            unlabelled_indices = (
+                (trained.run_folder.load_ledger().targets() == UNLABELLED).nonzero().squeeze(1)
+            )
+    else:
+        test = read_labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
+        test = replace(test, images=with_aspect_ratio(test.images, view))
+    batch_size = trained.config.engine.scoring_batch_size
+    tally = evaluate(
+        fabric.setup(trained.model),
+        test,
+        view=view,
+        batch_size=batch_size,
+        fabric=fabric,
+        indices=unlabelled_indices,
+    )
+    return EvaluationResult(tally, evaluated_on, tally.total)
+
+
+def _evaluate_segmentation(trained: TrainedModel, fabric: Fabric, folder: Path | None) -> EvaluationResult:
+    task, known_labels_of, evaluated_on = make_task(trained.config), None, f"the folder {folder}"
+    if folder is None:
+        test, evaluated_on = load_test_set(trained)
+        if evaluated_on == "unlabelled":
+            known_labels_of = TargetMaps(
+                trained.run_folder.load_ledger(), None, void=test.images.void_masks
+            ).at_label_resolution
+    else:
+        test = _load_labelled_maps(trained, folder)
+    tally = evaluate_segmentation(
+        fabric.setup(trained.model),
+        test,
+        view=make_views(trained.config).test,
+        batch_size=trained.config.engine.scoring_batch_size,
+        fabric=fabric,
+        resolution=task.evaluated_at,
+        flip=task.average_flipped,
+        known_labels_of=known_labels_of,
+    )
+    return EvaluationResult(tally, evaluated_on, len(test), describe_resolution(test, task.evaluated_at))
+
+
+def _load_labelled_maps(trained: TrainedModel, folder: Path) -> Domain:
+    """Load a folder of images and label maps with the run's own class list."""
+    data = trained.config.data
+    if data.name != "segmentation_folders":
+        raise UserError(
+            "--data needs the class list of a run with data.name=segmentation_folders, but this run has data.name="
+            f"{data.name}; omit --data to evaluate on the run's own test images"
+        )
+    class_list_params = {name: data.params[name] for name in _CLASS_LIST_PARAMS if name in data.params}
+    test = load_segmentation_folder(folder, size=trained.size, **class_list_params)
+    if test.classes != trained.classes:
+        raise UserError(
+            f"the class list of {trained.run_folder.path} has changed since training (now "
+            f"{', '.join(test.classes)}; then {', '.join(trained.classes)}); restore it"
+        )
+    return test
+
+
+_CLASS_LIST_PARAMS = (
+    "classes",
+    "root",
+    "merge",
+    "keep",
+    "coded",
+)  # parameters that define the label encoding
+
+
+def load_test_set(trained: TrainedModel) -> tuple[Domain, EvaluatedOn]:
+    """Return the images that the run was evaluated on, and their kind."""
+    config = trained.config
+    data, evaluated_on = attach_test_set(
+        load_data(config), config.evaluation.split, config.evaluation.test_fraction
+    )
+    test = with_aspect_ratios(data, make_views(config)).test
+    if test is None:
+        raise UserError("this run has no test set; give a folder of labelled images with --data")
+    saved_summary = trained.run_folder.data_summary
+    for name, current_digest in (
+        ("pool", data_digest(data.pool.keys)),
+        ("test", data_digest(test.images.keys, test.labels)),
+    ):
+        if saved_summary[name]["keys"] != current_digest:
+            raise UserError(
+                f"the images or labels of the {name} have changed since the run {trained.run_folder.path}; "
+                "restore them, or give a folder of labelled images with --data"
+            )
+    return test, evaluated_on

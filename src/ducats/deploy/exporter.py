@@ -1,0 +1,97 @@
+"""Export a finished model for use without this library."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ducats.data.views import apply_view
+from ducats.deploy.inference_graph import InferenceGraph
+from ducats.deploy.model_card import render_model_card
+from ducats.deploy.onnx import DEFAULT_OPSET, OnnxDifference, check_onnx, export_onnx, require_onnx
+from ducats.deploy.preprocessing import make_preprocessing
+from ducats.deploy.trained_model import TrainedModel
+from ducats.deploy.triage_rule import load_triage_rule
+from ducats.errors import UserError
+from ducats.factory import make_task, make_views
+from ducats.files import write_atomically, write_text_atomically
+from ducats.picks import images_of
+from ducats.randomness import make_generator
+from ducats.training.forward import sample_aug_params
+
+_CHECK_IMAGES = 8  # images that the graph is checked on
+
+
+class ExportResult(NamedTuple):
+    """Output folder of an export, and the result of the check of the ONNX graph."""
+
+    folder: Path
+    difference: OnnxDifference | None  # None if no graph was exported
+    checked_on: str
+
+
+def export(
+    trained: TrainedModel,
+    out: Path,
+    *,
+    onnx: bool = False,
+    opset: int = DEFAULT_OPSET,
+    batch_size: int | None = None,
+) -> ExportResult:
+    """Write weights, class names, preprocessing and a model card to a folder.
+
+    Args:
+        onnx: also write ``model.onnx``, checked against PyTorch.
+        opset: ONNX opset version.
+        batch_size: fixed batch size of the graph; None means any.
+    """
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file, not a folder; give another --out")
+    if batch_size is not None and batch_size < 1:
+        raise UserError(f"--batch-size must be at least 1, not {batch_size}")
+    preprocess, rule = make_preprocessing(trained), load_triage_rule(trained.run_folder.path)
+    difference, check_text, checked_on = None, None, ""
+    if onnx:
+        require_onnx()
+        images, checked_on = _check_images(trained)
+        flip = trained.per_pixel and make_task(trained.config).average_flipped
+        graph = InferenceGraph(trained.model.cpu(), preprocess.size, trained.channels, flip=flip)
+        draft = out / ".model.onnx.draft"
+        try:
+            export_onnx(graph, images, draft, opset=opset, batch_size=batch_size)
+            difference = check_onnx(trained.model, images, draft, batch_size=batch_size, flip=flip)
+            draft.replace(out / "model.onnx")
+        finally:
+            draft.unlink(missing_ok=True)
+        check_text = f"{difference.describe()}, on {checked_on}"
+    weights = trained.run_folder.path / "model.safetensors"
+    with weights.open("rb") as source:
+        write_atomically(out / weights.name, lambda file: shutil.copyfileobj(source, file))
+    write_text_atomically(out / "preprocess.json", json.dumps(preprocess.to_dict(), indent=1) + "\n")
+    write_text_atomically(out / "classes.txt", "".join(f"{name}\n" for name in trained.classes))
+    text = render_model_card(trained, preprocess, onnx_check=check_text, batch_size=batch_size, rule=rule)
+    write_text_atomically(out / "MODEL_CARD.md", text)
+    return ExportResult(out, difference, checked_on)
+
+
+def _check_images(trained: TrainedModel) -> tuple[Tensor, str]:
+    """Return some preprocessed pool images, or noise if the pool cannot be read."""
+    view, keys = make_views(trained.config).test, list(trained.run_folder.load_ledger().keys[:_CHECK_IMAGES])
+    try:
+        images = images_of(trained.config, keys)
+        indices = [i for i, key in enumerate(images.keys) if key in set(keys)]
+    except (UserError, OSError):
+        indices = []
+    if not indices:
+        size = view.output_size(*trained.size)
+        generator = make_generator(0, "export")
+        noise = torch.rand(_CHECK_IMAGES, trained.channels, *size, generator=generator)
+        return noise, f"{_CHECK_IMAGES} images of noise (the images of the run cannot be read)"
+    index = torch.tensor(indices)
+    augmented = apply_view(
+        images.pixels[index], view, sample_aug_params(images, view, make_generator(0, "test"))[index]
+    )
+    return augmented, f"{len(indices)} target images of the run"

@@ -1,0 +1,194 @@
+"""Model card of an exported model: training data, metrics and usage."""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ducats.deploy.preprocessing import Preprocessing
+from ducats.deploy.trained_model import TrainedModel
+from ducats.deploy.triage_rule import TriageRule
+from ducats.models import MODELS_WITHOUT_WEIGHTS
+from ducats.records import EVALUATED_ON_DESCRIPTIONS
+
+_CARD_METRICS = {
+    "accuracy": "accuracy (fraction of correct labels)",
+    "mean_iou": "mean IoU over classes",
+    "mean_class_accuracy": "mean accuracy over classes",
+    "nll": "negative log-likelihood (nats)",
+    "ece": "expected calibration error (0 is perfect)",
+    "brier": "Brier score",
+    "aurc": "area under the risk-coverage curve",
+}
+_MAX_LISTED_CLASSES = 50
+
+
+def render_model_card(
+    trained: TrainedModel,
+    preprocess: Preprocessing,
+    *,
+    onnx_check: str | None,
+    batch_size: int | None,
+    rule: TriageRule | None,
+) -> str:
+    """Return the text of MODEL_CARD.md.
+
+    Args:
+        onnx_check: result of the check of the ONNX graph; None if there is no graph.
+        batch_size: fixed batch size of the graph; None means any.
+        rule: triage rule; None if `ducats triage` was not run.
+    """
+    return "\n".join(
+        [
+            f"# {trained.run_folder.path.resolve().name}",
+            "",
+            *_summary_lines(trained),
+            "",
+            "## Training",
+            "",
+            *_training_lines(trained),
+            "",
+            "## Evaluation",
+            "",
+            *_evaluation_lines(trained),
+            "",
+            "## Triage",
+            "",
+            *_triage_lines(rule),
+            "",
+            *(
+                [
+                    "## Use with ONNX Runtime",
+                    "",
+                    *_onnx_lines(trained, preprocess, onnx_check, batch_size),
+                    "",
+                ]
+                if onnx_check
+                else []
+            ),
+            "## Load in PyTorch",
+            "",
+            *_loading_lines(trained),
+            "",
+        ]
+    )
+
+
+def _summary_lines(trained: TrainedModel) -> Iterator[str]:
+    names = trained.classes[:_MAX_LISTED_CLASSES]
+    omitted_text = (
+        f" and {len(trained.classes) - len(names)} more" if len(trained.classes) > len(names) else ""
+    )
+    output_text = "a class for each pixel" if trained.per_pixel else "a class for each image"
+    yield f"{len(trained.classes)} classes, {output_text}: {', '.join(names)}{omitted_text}. See `classes.txt`."
+    yield ""
+    yield "The model also outputs two uncertainties in nats. `u_dis` is due to a lack of evidence: it is high"
+    yield "for images unlike the training images. `u_data` is due to class overlap: it is high for images"
+    yield "between classes. Their sum is the entropy of `probability`."
+
+
+def _training_lines(trained: TrainedModel) -> Iterator[str]:
+    config, data, ledger = trained.config, trained.run_folder.data_summary, trained.run_folder.load_ledger()
+    params = config.data.params
+    names = {
+        role: f" ({Path(str(params[role])).name})" if params.get(role) else ""
+        for role in ("source", "target")
+    }
+    task = f", task {params['task']}" if params.get("task") else ""
+    yield f"- data: `{config.data.name}`{task}"
+    yield f"- source{names['source']}: {data['source']['images']} labelled images"
+    yield f"- target{names['target']}: {data['pool']['images']} images"
+    unit = "pixels" if trained.per_pixel else "images"
+    yield f"- acquired labels: {ledger.spent()} target {unit} in {ledger.n_rounds} rounds"
+    yield f"- method: query `{config.query.name}`, objective `{config.objective.name}`, seed {config.seed}"
+    model_config = config.model
+    yield f"- model: `{model_config.name}` {json.dumps(dict(model_config.params))}, evidence `{model_config.evidence}`"
+    weights = trained.run_folder.path / "model.safetensors"
+    modified = datetime.fromtimestamp(weights.stat().st_mtime, UTC)
+    yield f"- date: {modified:%Y-%m-%d}, {config.train.epochs} epochs in `{config.engine.precision}`"
+    versions = _environment(trained.run_folder.path).get("versions", {})
+    if versions:
+        yield f"- versions: {', '.join(f'{name} {version}' for name, version in versions.items())}"
+
+
+def _environment(folder: Path) -> Mapping[str, Any]:
+    path = folder / "environment.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
+def _evaluation_lines(trained: TrainedModel) -> Iterator[str]:
+    stages = trained.run_folder.stages()
+    last = stages[-1] if stages else {}
+    names = [name for name in _CARD_METRICS if trained.per_pixel or name != "mean_iou"]
+    metrics = {_CARD_METRICS[name]: last[name] for name in names if isinstance(last.get(name), float)}
+    if not metrics:
+        yield "Not evaluated: the run had no labelled images outside its training set."
+        return
+    pixels_text = f", {last['pixels']} pixels" if "pixels" in last else ""
+    yield f"On {EVALUATED_ON_DESCRIPTIONS[last['evaluated_on']]}: {last['images']} images{pixels_text}."
+    yield ""
+    yield "| metric | value |"
+    yield "|---|---|"
+    for description, value in metrics.items():
+        yield f"| {description} | {value:.4f} |"
+
+
+def _triage_lines(rule: TriageRule | None) -> Iterator[str]:
+    if rule is None:
+        yield "No threshold is set; run `ducats triage` to find one for a given risk."
+        return
+    yield f"{rule.describe()[0].upper()}{rule.describe()[1:]}."
+    yield f"Calibrated on {rule.calibrated_on}: {rule.accepted} of {rule.images} accepted, {rule.wrong} of them wrong."
+    for warning in rule.warnings:
+        yield f"Warning: {warning}."
+
+
+def _onnx_lines(
+    trained: TrainedModel, preprocess: Preprocessing, onnx_check: str | None, batch_size: int | None
+) -> Iterator[str]:
+    height, width = preprocess.size
+    count_text = "any number of" if batch_size is None else str(batch_size)
+    shape = f"{batch_size or 'N'}, {preprocess.channels}, {height}, {width}"
+    yield f"`model.onnx` takes {count_text} images as float32 ({shape}) in [0, 1] and normalises them itself."
+    yield "`preprocess.json` lists the preprocessing steps, including transparency and 16-bit images."
+    yield f"Checked at export: {onnx_check}."
+    if trained.per_pixel:
+        yield "Output maps have the size of the input."
+    yield ""
+    yield "```python"
+    yield "from pathlib import Path"
+    yield "import numpy as np"
+    yield "import onnxruntime"
+    yield "from PIL import Image, ImageOps"
+    yield 'session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])'
+    yield 'classes = Path("classes.txt").read_text(encoding="utf-8").splitlines()'
+    yield from preprocess.to_code()
+    if batch_size is not None and batch_size > 1:
+        yield f"images = np.repeat(images, {batch_size}, axis=0)"
+    yield 'probability, u_dis, u_data, label = session.run(None, {"images": images})'
+    if trained.per_pixel:
+        yield "print([classes[number] for number in np.unique(label[0])], u_dis[0].mean(), u_data[0].mean())"
+    else:
+        yield "print(classes[label[0]], probability[0].max(), u_dis[0], u_data[0])"
+    yield "```"
+
+
+def _loading_lines(trained: TrainedModel) -> Iterator[str]:
+    model_config = trained.config.model
+    if ":" in model_config.name:
+        yield f"`model.safetensors` holds the weights of the network built by `{model_config.name}`."
+        return
+    params = {"classes": len(trained.classes), "channels": trained.channels, **model_config.params}
+    arguments = ", ".join(f"{name}={value!r}" for name, value in params.items())
+    registry_name = "BLANK" if model_config.name in MODELS_WITHOUT_WEIGHTS else "MODELS"
+    yield "The network takes images in [0, 1], normalises them itself and outputs logits. The evidence"
+    yield f"function `{model_config.evidence}` maps them to log alpha."
+    yield ""
+    yield "```python"
+    yield "from safetensors.torch import load_file"
+    yield f"from ducats.models import {registry_name}, Evidential"
+    yield f'network = {registry_name}["{model_config.name}"]({arguments})'
+    yield 'network.load_state_dict(load_file("model.safetensors"))'
+    yield f'model = Evidential(network, "{model_config.evidence}").eval()'
+    yield "```"

@@ -1,0 +1,225 @@
+"""Execute the runs of a sweep, one process per run: a failed run does not affect the others."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from ducats.errors import UserError
+from ducats.files import folder_lock
+from ducats.sweep.jobs import JobEnd, SweepBackend, SweepJob, run_arguments, write_job
+from ducats.sweep.progress import SweepProgress, print_line
+from ducats.sweep.runs import SweepRun
+from ducats.sweep.slots import Slot
+
+EXIT_WAITING_FOR_LABELS = 3  # exit code of a run that waits for labels
+_SIGTERM_GRACE_SECONDS = 5.0  # seconds between SIGTERM and SIGKILL
+
+
+@dataclass
+class SweepOutcome:
+    """Names of the runs of a sweep, by result.
+
+    Args:
+        skipped: finished earlier.
+        done: finished now.
+        waiting: waiting for labels from annotators.
+        failed: failed, with the error of each.
+        unfinished: unfinished when the time limit was reached.
+    """
+
+    skipped: list[str] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    unfinished: list[str] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code: 1 if a run failed or is unfinished, otherwise 3 if one waits for labels, otherwise 0."""
+        return 1 if self.failed or self.unfinished else EXIT_WAITING_FOR_LABELS if self.waiting else 0
+
+
+def run_sweep(
+    runs: Sequence[SweepRun],
+    out: Path,
+    slots_or_backend: Sequence[Slot] | SweepBackend,
+    console: Console,
+    *,
+    time_limit: float | None = None,
+) -> SweepOutcome:
+    """Execute all runs that are not done yet, as many in parallel as the backend allows.
+
+    Args:
+        out: output folder, with a folder per run, configs/ and logs/.
+        slots_or_backend: slots of this machine, or a backend.
+        time_limit: time limit; unfinished runs are stopped, and the next sweep resumes them.
+    """
+    backend: SweepBackend = (
+        LocalSweepBackend(slots_or_backend) if isinstance(slots_or_backend, Sequence) else slots_or_backend
+    )
+    outcome = SweepOutcome(skipped=[sweep_run.name for sweep_run in runs if sweep_run.state(out) == "done"])
+    done_names = set(outcome.skipped)
+    pending = deque(cell for cell in runs if cell.name not in done_names)
+    active = dict[str, SweepJob]()
+    deadline = time.monotonic() + time_limit if time_limit is not None else float("inf")
+    with (
+        _folder_locked(out),
+        _signals_as_interrupt(),
+        SweepProgress(len(runs), len(done_names), console) as board,
+    ):
+        try:
+            while (pending or active) and time.monotonic() < deadline:
+                n_free = min(len(pending), backend.free_slots()) if pending else 0
+                new_jobs = [write_job(pending.popleft(), out) for _ in range(n_free)]
+                for job, location in zip(new_jobs, backend.submit(new_jobs), strict=True):
+                    active[job.name] = job
+                    board.add_run(job.name, location)
+                for job_end in backend.pop_finished():
+                    job = active.pop(job_end.name)
+                    board.finish_run(
+                        job.name, _record_result(outcome, job, job_end), time.monotonic() - job.started
+                    )
+                board.update({name: run.last_line() for name, run in active.items()})
+                time.sleep(backend.poll_seconds if active or pending else 0)
+            outcome.unfinished = [*active, *(cell.name for cell in pending)]
+            if outcome.unfinished:
+                _print_if_any(console, backend.stop())
+        except BaseException:
+            _print_if_any(console, backend.stop())
+            raise
+    _print_summary(outcome, len(runs), out, console)
+    return outcome
+
+
+class LocalSweepBackend:
+    """Execute runs on this machine, one process per slot."""
+
+    poll_seconds = 0.1
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._free = list(slots)
+        self._running: dict[str, tuple[Slot, subprocess.Popen[bytes]]] = {}
+
+    def free_slots(self) -> int:
+        """Return the number of free slots."""
+        return len(self._free)
+
+    def submit(self, jobs: Sequence[SweepJob]) -> list[str]:
+        """Start one process per run."""
+        for job in jobs:
+            slot = self._free.pop(0)
+            with job.log_path.open("ab") as file:
+                process = subprocess.Popen(
+                    _run_command(job.config_path, job.folder),
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **slot.environment},
+                    start_new_session=True,  # Ctrl-C reaches only the sweep, which stops the runs
+                )
+            self._running[job.name] = slot, process
+        return [self._running[run.name][0].device_name for run in jobs]
+
+    def pop_finished(self) -> list[JobEnd]:
+        """Return the runs whose process has ended."""
+        ends = [
+            JobEnd(name, process.returncode)
+            for name, (_, process) in self._running.items()
+            if process.poll() is not None
+        ]
+        self._free += [self._running.pop(end.name)[0] for end in ends]
+        return ends
+
+    def stop(self) -> str:
+        """Stop all active runs and their child processes; the next sweep resumes them."""
+        processes = [process for _, process in self._running.values()]
+        for signal_number in (signal.SIGTERM, signal.SIGKILL):
+            for process in processes:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal_number)
+            deadline = time.monotonic() + _SIGTERM_GRACE_SECONDS
+            while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+                time.sleep(0.05)
+        return ""
+
+
+def _run_command(config_path: Path, folder: Path) -> list[str]:
+    """Return the command of a run that ends when this process ends."""
+    return [sys.executable, "-m", "ducats.cli.child", str(os.getpid()), *run_arguments(config_path, folder)]
+
+
+def _record_result(outcome: SweepOutcome, job: SweepJob, job_end: JobEnd) -> str:
+    """Record the result of a run; return a short description."""
+    if job_end.exit_code == 0:
+        outcome.done.append(job.name)
+        return "done"
+    if job_end.exit_code == EXIT_WAITING_FOR_LABELS:
+        outcome.waiting.append(job.name)
+        return "waiting for labels"
+    error = job_end.reason or job.last_line()
+    if job_end.exit_code < 0 and not job_end.reason:
+        error = f"killed by {signal.Signals(-job_end.exit_code).name} (out of memory?)"
+    outcome.failed[job.name] = error or f"exit code {job_end.exit_code}"
+    return f"failed: {outcome.failed[job.name]}"
+
+
+@contextmanager
+def _folder_locked(out: Path) -> Iterator[None]:
+    """Lock the folder against other sweeps."""
+    out.mkdir(parents=True, exist_ok=True)
+    with folder_lock(out) as acquired:
+        if not acquired:
+            raise UserError(f"another sweep is running in {out}; wait for it, stop it, or give another --out")
+        yield
+
+
+@contextmanager
+def _signals_as_interrupt() -> Iterator[None]:
+    """Handle SIGTERM and SIGHUP like Ctrl-C."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signals = [
+        getattr(signal, signal_number)
+        for signal_number in ("SIGTERM", "SIGHUP")
+        if hasattr(signal, signal_number)
+    ]
+    # Ignored signals stay ignored: under nohup, a sweep outlives its terminal.
+    handled = [name for name in signals if signal.getsignal(name) is not signal.SIG_IGN]
+    previous_handlers = {name: signal.signal(name, stop) for name in handled}
+    try:
+        yield
+    finally:
+        for name, handler in previous_handlers.items():
+            signal.signal(name, handler)
+
+
+def _print_summary(outcome: SweepOutcome, count: int, out: Path, console: Console) -> None:
+    counts = [f"{len(outcome.done) + len(outcome.skipped)} done"]
+    counts += [f"{len(outcome.skipped)} of them earlier"] if outcome.skipped else []
+    counts += [f"{len(outcome.waiting)} waiting for labels"] if outcome.waiting else []
+    counts += [f"{len(outcome.failed)} failed"] if outcome.failed else []
+    counts += [f"{len(outcome.unfinished)} unfinished at the time limit"] if outcome.unfinished else []
+    for name in outcome.waiting:
+        print_line(console, f"waiting: {out / name / 'questions'}", "yellow")
+    for name, error in outcome.failed.items():
+        print_line(console, f"failed: {name}: {error} (log: {out / 'logs' / name}.txt)", "red")
+    hint = "; run the same command again to retry" if outcome.failed else ""
+    hint = "; run the same command again to resume" if outcome.unfinished else hint
+    runs_text = "1 run" if count == 1 else f"{count} runs"
+    print_line(console, f"{runs_text}: {', '.join(counts)}{hint}; for the table: ducats table {out}")
+
+
+def _print_if_any(console: Console, message: str) -> None:
+    if message:
+        print_line(console, message, "yellow")
