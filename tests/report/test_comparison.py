@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from comparisons import LAST, Tables, write_all, write_bare, write_one
-from read_pages import blank as blank
+from page_parser import no_rendering as no_rendering
 
 from ducats.cli import main
 from ducats.report import report

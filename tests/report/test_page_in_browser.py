@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_parser import EMPTY_SVG, write_confusion
 from PIL import Image
-from read_pages import EMPTY, confusion
 from selenium import webdriver
 
 from ducats.report import report_page
@@ -29,42 +29,42 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     pixels = write_pixel_run(root / "pixels", rounds=1, pool=3)
     names = [f"a_rather_long_name_{letter}" for letter in "abcdefg"]
     other = write_run(root / "other", "random", rounds=2, classes=names, snapshots=False)
-    confusion(other, 20, len(names))
+    write_confusion(other, 20, len(names))
     pages = {
         name: report_page([run], root / f"{name}.html").page
         for name, run in {"images": images, "pixels": pixels}.items()
     }
     with pytest.MonkeyPatch.context() as patch:  # the figures are the same as on the first page
-        patch.setattr("ducats.figures.paper._painted", lambda *_: EMPTY)
+        patch.setattr("ducats.figures.paper._painted", lambda *_: EMPTY_SVG)
         return pages | {"several": report_page([images, other], root / "several.html").page}
 
 
 @pytest.fixture
 def browser(chromium: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
-    complaints(chromium)
+    console_messages(chromium)
     yield chromium
-    command(chromium, "Emulation.setEmulatedMedia", media="", features=[])
-    command(chromium, "Emulation.clearDeviceMetricsOverride")
+    cdp_command(chromium, "Emulation.setEmulatedMedia", media="", features=[])
+    cdp_command(chromium, "Emulation.clearDeviceMetricsOverride")
 
 
-def command(browser: webdriver.Chrome, name: str, **options: Any) -> Any:
+def cdp_command(browser: webdriver.Chrome, name: str, **options: Any) -> Any:
     return browser.execute_cdp_cmd(name, options)
 
 
 def show(browser: webdriver.Chrome, page: Path, width: int, scheme: str = "light", media: str = "") -> None:
     """Open a page with this window width, colour scheme and media type."""
     features = [{"name": "prefers-color-scheme", "value": scheme}]
-    command(browser, "Emulation.setEmulatedMedia", media=media, features=features)
+    cdp_command(browser, "Emulation.setEmulatedMedia", media=media, features=features)
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == NARROW}
-    command(browser, "Emulation.setDeviceMetricsOverride", **size)
+    cdp_command(browser, "Emulation.setDeviceMetricsOverride", **size)
     browser.get(page.as_uri())
 
 
-def complaints(browser: webdriver.Chrome) -> list[str]:
+def console_messages(browser: webdriver.Chrome) -> list[str]:
     return [entry["message"] for entry in browser.get_log("browser")]  # type: ignore[no-untyped-call]
 
 
-def asked(browser: webdriver.Chrome, script: str) -> Any:
+def evaluate_script(browser: webdriver.Chrome, script: str) -> Any:
     return browser.execute_script(f"return {script}")
 
 
@@ -78,11 +78,14 @@ def test_nothing_is_wider_than_the_window(
 ) -> None:
     show(browser, pages[name], width)
     browser.execute_script(OPEN_ALL)
-    assert asked(browser, "document.documentElement.scrollWidth") <= width
-    assert asked(browser, "[...document.images].filter(i => !i.complete || !i.naturalWidth).length") == 0
+    assert evaluate_script(browser, "document.documentElement.scrollWidth") <= width
+    assert (
+        evaluate_script(browser, "[...document.images].filter(i => !i.complete || !i.naturalWidth).length")
+        == 0
+    )
     figures = "[...document.querySelectorAll('figure svg[role=img]')]"
-    assert asked(browser, f"{figures}.every(s => s.clientWidth > 100)")
-    assert complaints(browser) == []
+    assert evaluate_script(browser, f"{figures}.every(s => s.clientWidth > 100)")
+    assert console_messages(browser) == []
 
 
 @pytest.mark.parametrize("name", ["images", "pixels", "several"])
@@ -92,29 +95,29 @@ def test_no_column_is_hidden_on_a_desktop(
     show(browser, pages[name], WIDE)
     browser.execute_script(OPEN_ALL)
     boxes = "[...document.querySelectorAll('.scroll')]"
-    assert asked(browser, f"{boxes}.length") > 4
-    assert asked(browser, f"{boxes}.filter(b => b.scrollWidth > b.clientWidth + 1).length") == 0
+    assert evaluate_script(browser, f"{boxes}.length") > 4
+    assert evaluate_script(browser, f"{boxes}.filter(b => b.scrollWidth > b.clientWidth + 1).length") == 0
 
 
 def test_a_single_run_is_expanded_and_several_are_collapsed(
     browser: webdriver.Chrome, pages: dict[str, Path]
 ) -> None:
     show(browser, pages["images"], WIDE)
-    assert asked(browser, "document.querySelector('details.chapter').open")
+    assert evaluate_script(browser, "document.querySelector('details.chapter').open")
     show(browser, pages["several"], WIDE)
     first = "document.querySelector('details.chapter')"
-    assert not asked(browser, f"{first}.open")
-    asked(browser, f"{first}.querySelector('summary').click()")
-    assert asked(browser, f"{first}.open")
-    assert asked(browser, f"{first}.querySelector('section').offsetHeight") > 0
+    assert not evaluate_script(browser, f"{first}.open")
+    evaluate_script(browser, f"{first}.querySelector('summary').click()")
+    assert evaluate_script(browser, f"{first}.open")
+    assert evaluate_script(browser, f"{first}.querySelector('section').offsetHeight") > 0
 
 
 def test_a_link_of_the_contents_opens_a_collapsed_section(
     browser: webdriver.Chrome, pages: dict[str, Path]
 ) -> None:
     show(browser, pages["several"], WIDE)
-    asked(browser, "document.querySelector('nav a[href$=costs]').click()")
-    assert asked(browser, "document.querySelector('details.chapter').open")
+    evaluate_script(browser, "document.querySelector('nav a[href$=costs]').click()")
+    assert evaluate_script(browser, "document.querySelector('details.chapter').open")
 
 
 def test_dark_mode_has_dark_background_and_light_text(
@@ -126,7 +129,8 @@ def test_dark_mode_has_dark_background_and_light_text(
         style = "getComputedStyle(document.body)"
         figure = "getComputedStyle(document.querySelector('figure svg'))"
         ground, ink, lines = (
-            asked(browser, what) for what in (f"{style}.backgroundColor", f"{style}.color", f"{figure}.color")
+            evaluate_script(browser, what)
+            for what in (f"{style}.backgroundColor", f"{style}.color", f"{figure}.color")
         )
         assert lines == ink  # figures draw in `currentColor`
         found[scheme] = (brightness(ground), brightness(ink))
@@ -143,11 +147,11 @@ def brightness(colour: str) -> float:
 def test_collapsed_content_is_printed(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
     height = "document.querySelector('details:has(> pre)').offsetHeight"
     show(browser, pages["images"], WIDE)
-    assert asked(browser, height) < 60  # a line
+    assert evaluate_script(browser, height) < 60  # a line
     show(browser, pages["images"], PAPER, media="print")
-    assert asked(browser, height) > 500
-    assert asked(browser, "document.documentElement.scrollWidth") <= PAPER
-    printed = base64.b64decode(command(browser, "Page.printToPDF")["data"])
+    assert evaluate_script(browser, height) > 500
+    assert evaluate_script(browser, "document.documentElement.scrollWidth") <= PAPER
+    printed = base64.b64decode(cdp_command(browser, "Page.printToPDF")["data"])
     assert printed.startswith(b"%PDF")
 
 

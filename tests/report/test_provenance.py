@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from read_pages import blank as blank
-from small_runs import runs_of, write_run
+from minimal_runs import write_run, write_runs
+from page_parser import no_rendering as no_rendering
 
 from ducats.report import find_runs, report
 from ducats.report import write_page as page_of
@@ -88,7 +88,7 @@ def test_warnings_about_mixed_settings_repeated_seeds_and_other_data(tmp_path: P
 
 
 def test_consistent_runs_give_no_warning(tmp_path: Path) -> None:
-    assert cautions(runs_of(tmp_path, {"duc": [0.7, 0.8], "random": [0.6, 0.7]})) == []
+    assert cautions(write_runs(tmp_path, {"duc": [0.7, 0.8], "random": [0.6, 0.7]})) == []
 
 
 def test_environments_are_grouped(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from read_pages import blank as blank
-from small_runs import runs_of, stage, write_run
+from minimal_runs import stage_record, write_run, write_runs
+from page_parser import no_rendering as no_rendering
 
 from ducats.errors import UserError
 from ducats.figures import draw
@@ -72,8 +72,12 @@ def test_a_path_without_a_run_is_an_error_that_names_it(tmp_path: Path) -> None:
         ("metrics.jsonl", "[1, 2]", "line 1 is not a JSON record"),
         ("metrics.jsonl", '{"kind": "stage", "stage": 0, "epoch": 1, "seconds": 1}', "'labels'"),
         ("metrics.jsonl", '{"kind": "epoch", "epoch": 1, "losses": 3}', "losses"),
-        ("metrics.jsonl", json.dumps(stage(0, 0, 0.5) | {"accuracy": "0.5"}), "'accuracy'"),
-        ("metrics.jsonl", json.dumps(stage(0, 0, 0.5) | {"reliability": {"upper": [1]}}), "reliability"),
+        ("metrics.jsonl", json.dumps(stage_record(0, 0, 0.5) | {"accuracy": "0.5"}), "'accuracy'"),
+        (
+            "metrics.jsonl",
+            json.dumps(stage_record(0, 0, 0.5) | {"reliability": {"upper": [1]}}),
+            "reliability",
+        ),
         ("config.yaml", "method: [", "is corrupt"),
         ("config.yaml", "- 3", "must contain a mapping"),
         ("config.yaml", "method: duc", "has no method or seed"),
@@ -142,7 +146,7 @@ def test_summary_has_one_row_per_run_with_exactly_these_keys(tmp_path: Path) -> 
 
 
 def test_several_seeds_give_mean_and_sample_deviation(tmp_path: Path) -> None:
-    row = by_method(runs_of(tmp_path, {"duc": [0.7, 0.8, 0.9]}))[0]
+    row = by_method(write_runs(tmp_path, {"duc": [0.7, 0.8, 0.9]}))[0]
     assert row.seeds == (0, 1, 2)
     assert row.accuracy.mean == pytest.approx(0.8)
     assert row.accuracy.deviation == pytest.approx(0.1)  # sqrt((0.01 + 0 + 0.01) / 2)
@@ -158,7 +162,7 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_run_does_not_count_in_the_mean_of_finished_ones(tmp_path: Path) -> None:
-    runs = runs_of(tmp_path, {"duc": [0.7, 0.9]})
+    runs = write_runs(tmp_path, {"duc": [0.7, 0.9]})
     half = read_run(write_run(tmp_path / "half", "duc", 2, [0.1], finished=False))
     row = by_method([*runs, half])[0]
     assert row.accuracy.mean == pytest.approx(0.8)
@@ -199,13 +203,13 @@ def test_a_measure_that_diverged_is_missing_and_not_nan(tmp_path: Path) -> None:
 # -- sentences -------------------------------------------------------------------------------------------
 
 
-def said(root: Path, accuracies: Mapping[str, Sequence[float]]) -> tuple[str, str]:
-    found = headline(by_method(runs_of(root, accuracies)))
+def headline_text(root: Path, accuracies: Mapping[str, Sequence[float]]) -> tuple[str, str]:
+    found = headline(by_method(write_runs(root, accuracies)))
     return found.sentence, " ".join(found.remarks)
 
 
 def test_a_clear_winner_is_compared_with_the_baselines(tmp_path: Path) -> None:
-    sentence, remarks = said(
+    sentence, remarks = headline_text(
         tmp_path, {"duc": [0.9, 0.91], "random": [0.7, 0.71], "source-only": [0.5, 0.51]}
     )
     assert sentence == (
@@ -216,26 +220,26 @@ def test_a_clear_winner_is_compared_with_the_baselines(tmp_path: Path) -> None:
 
 
 def test_a_lead_within_the_deviation_is_not_called_clear(tmp_path: Path) -> None:
-    sentence, _ = said(tmp_path, {"duc": [0.8, 0.9], "random": [0.82, 0.86]})
+    sentence, _ = headline_text(tmp_path, {"duc": [0.8, 0.9], "random": [0.82, 0.86]})
     assert "but not clearly: random is within the deviation over seeds" in sentence
     assert "above random" not in sentence
 
 
 def test_duc_is_named_when_it_is_not_first(tmp_path: Path) -> None:
-    sentence, remarks = said(tmp_path, {"duc": [0.7], "random": [0.9], "spread": [0.8]})
+    sentence, remarks = headline_text(tmp_path, {"duc": [0.7], "random": [0.9], "spread": [0.8]})
     assert sentence.startswith("random has the highest accuracy, 90.0%")
     assert "duc ranks 3 of 3, 20.0 points behind random" in remarks
     assert "Every method has only one seed" in remarks
 
 
 def test_equals_are_level(tmp_path: Path) -> None:
-    sentence, remarks = said(tmp_path, {"spread": [0.8], "duc": [0.8], "clue": [0.8]})
+    sentence, remarks = headline_text(tmp_path, {"spread": [0.8], "duc": [0.8], "clue": [0.8]})
     assert "duc and clue are level with it" in sentence
     assert "duc has the same mean accuracy as spread" in remarks
 
 
 def test_one_method_is_not_compared(tmp_path: Path) -> None:
-    sentence, remarks = said(tmp_path, {"duc": [0.8]})
+    sentence, remarks = headline_text(tmp_path, {"duc": [0.8]})
     assert sentence == "duc has an accuracy of 80.0% with 10 labels."
     assert "duc has only one seed" in remarks
 
@@ -272,8 +276,8 @@ class Tags(HTMLParser):
                 self.links.append(value or "")
 
 
-def written(root: Path, accuracies: Mapping[str, Sequence[float]]) -> tuple[Report, str]:
-    runs_of(root / "runs", accuracies)
+def write_report(root: Path, accuracies: Mapping[str, Sequence[float]]) -> tuple[Report, str]:
+    write_runs(root / "runs", accuracies)
     result = report([root / "runs"], root / "out")
     return result, result.page.read_text(encoding="utf-8")
 
@@ -281,7 +285,7 @@ def written(root: Path, accuracies: Mapping[str, Sequence[float]]) -> tuple[Repo
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, str]:
     """Write the report of three runs; return it with its page."""
-    return written(tmp_path_factory.mktemp("three"), {"duc": [0.7, 0.8], "random": [0.6]})
+    return write_report(tmp_path_factory.mktemp("three"), {"duc": [0.7, 0.8], "random": [0.6]})
 
 
 def test_report_writes_its_four_files(three: tuple[Report, str]) -> None:
@@ -341,7 +345,7 @@ def test_a_hostile_name_stays_text_in_a_figure(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("blank")
 def test_a_hostile_name_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ducats.report.chapter.MOST", len(HOSTILE))  # one section each
+    monkeypatch.setattr("ducats.report.run_section.MAX_RUN_SECTIONS", len(HOSTILE))  # one section each
     for place, name in enumerate(HOSTILE):
         for method, root in ((name, "runs"), (f"plain-{place}", "others")):
             write_run(tmp_path / root / str(place), method)
@@ -390,7 +394,7 @@ def test_a_report_does_not_change_matplotlib_settings(tmp_path: Path) -> None:
     import matplotlib
 
     with matplotlib.rc_context({"font.size": 17.0}):
-        result, _ = written(tmp_path, {"duc": [0.7]})
+        result, _ = write_report(tmp_path, {"duc": [0.7]})
         assert matplotlib.rcParams["font.size"] == 17.0
     again = report([tmp_path / "runs"], tmp_path / "again")
     assert result.page.read_bytes() == again.page.read_bytes()

@@ -93,12 +93,12 @@ def report(*runs: Path, out: Path = Path("report.html")) -> int:
         out: Output page; or a folder for report.html, table.md, table.csv, summary.json and, for
             segmentation, classes.csv.
     """
-    from ducats.report import SUFFIXES, report_page
+    from ducats.report import PAGE_SUFFIXES, report_page
     from ducats.report import report as write_report
 
     if not runs:
         raise UserError("give at least one run folder, e.g. `ducats report runs`")
-    one_page = out.suffix.lower() in SUFFIXES and not out.is_dir()
+    one_page = out.suffix.lower() in PAGE_SUFFIXES and not out.is_dir()
     result = report_page(list(runs), out) if one_page else write_report(list(runs), out)
     unreadable = [f"{one.folder} cannot be read: {one.reason}" for one in result.broken]
     for caution in (*unreadable, *result.cautions):

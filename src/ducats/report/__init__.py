@@ -10,19 +10,19 @@ from ducats.files import write_text_atomically
 from ducats.report import across, classes
 from ducats.report.across import cautions_by_task
 from ducats.report.comparison import OTHERS, of_several_tasks, outcome
-from ducats.report.page import TITLE, write_page
+from ducats.report.page import DEFAULT_TITLE, write_page
 from ducats.report.provenance import measured_on
 from ducats.report.read import Broken, Run, find_runs, look, read_run
 from ducats.report.tables import MethodRow, Spread, by_kind, by_method, csv, markdown, summary
 from ducats.report.words import Headline, headline
 
 __all__ = [
-    "PAGE",
-    "SUFFIXES",
+    "PAGE_FILE_NAME",
+    "PAGE_SUFFIXES",
     "Broken",
     "Headline",
     "MethodRow",
-    "Page",
+    "PageResult",
     "Report",
     "Run",
     "Spread",
@@ -39,12 +39,12 @@ __all__ = [
 ]
 
 
-PAGE = "report.html"  # file name of the page in a report folder
-SUFFIXES = (".html", ".htm")  # an output path with one of these is a single page
+PAGE_FILE_NAME = "report.html"  # file name of the page in a report folder
+PAGE_SUFFIXES = (".html", ".htm")  # an output path with one of these is a single page
 
 
 @dataclass(frozen=True)
-class Page:
+class PageResult:
     """A report page and its contents.
 
     Args:
@@ -91,7 +91,7 @@ class Report:
     classes_csv: Path | None = None
 
 
-def report_page(paths: Sequence[Path], out: Path, title: str = TITLE) -> Page:
+def report_page(paths: Sequence[Path], out: Path, title: str = DEFAULT_TITLE) -> PageResult:
     """Write one HTML page about all runs at or below the paths. The output is deterministic.
 
     Runs that cannot be read are listed on the page and in the result; the others are reported as usual.
@@ -102,17 +102,19 @@ def report_page(paths: Sequence[Path], out: Path, title: str = TITLE) -> Page:
         title: heading of the page and title of the document.
     """
     found = look(paths)
-    said = [outcome(group) for group in by_kind(found.runs)]
-    return Page(
+    headlines = [outcome(group) for group in by_kind(found.runs)]
+    return PageResult(
         page=write_page(found.runs, out, title=title, broken=found.broken),
         runs=found.runs,
         broken=found.broken,
-        headline=Headline(" ".join(h.sentence for h in said), tuple(r for h in said for r in h.remarks)),
+        headline=Headline(
+            " ".join(h.sentence for h in headlines), tuple(r for h in headlines for r in h.remarks)
+        ),
         cautions=tuple(cautions_by_task(found.runs)),
     )
 
 
-def report(paths: Sequence[Path], out: Path, title: str = TITLE) -> Report:
+def report(paths: Sequence[Path], out: Path, title: str = DEFAULT_TITLE) -> Report:
     """Write page, tables and summary of all runs at or below the paths. The output is deterministic.
 
     Args:
@@ -120,41 +122,43 @@ def report(paths: Sequence[Path], out: Path, title: str = TITLE) -> Report:
         out: the folder to write to. It is created if needed; files of an older report in it are replaced.
         title: heading of the page and title of the document.
     """
-    told = report_page(paths, out / PAGE, title)
-    groups = by_kind(told.runs)
-    tables = [table for group in groups if (table := classes.class_table(group))]
+    page_result = report_page(paths, out / PAGE_FILE_NAME, title)
+    groups = by_kind(page_result.runs)
+    class_tables = [table for group in groups if (table := classes.class_table(group))]
     result = Report(
         folder=out,
         table_markdown=out / "table.md",
         table_csv=out / "table.csv",
         summary_json=out / "summary.json",
-        summary=tuple(summary(told.runs)),
-        classes_csv=out / "classes.csv" if tables else None,
-        **vars(told),
+        summary=tuple(summary(page_result.runs)),
+        classes_csv=out / "classes.csv" if class_tables else None,
+        **vars(page_result),
     )
     if any(map(of_several_tasks, groups)):
-        by_task = across.tables_of(result.runs, OTHERS)
-        write_text_atomically(result.table_markdown, across.markdown(by_task))
-        write_text_atomically(result.table_csv, across.csv(by_task))
+        tables_by_task = across.tables_of(result.runs, OTHERS)
+        write_text_atomically(result.table_markdown, across.markdown(tables_by_task))
+        write_text_atomically(result.table_csv, across.csv(tables_by_task))
     else:
-        below = [f"{caution}\n" for caution in result.cautions]
-        write_text_atomically(result.table_markdown, "\n".join([*map(_markdown, groups), *below]))
+        caution_lines = [f"{caution}\n" for caution in result.cautions]
+        write_text_atomically(
+            result.table_markdown, "\n".join([*map(_kind_markdown, groups), *caution_lines])
+        )
         write_text_atomically(result.table_csv, csv(by_method(result.runs)))
     write_text_atomically(
         result.summary_json, json.dumps(result.summary, indent=1, ensure_ascii=False) + "\n"
     )
     if result.classes_csv is not None:
-        write_text_atomically(result.classes_csv, "".join(map(classes.csv, tables)))
+        write_text_atomically(result.classes_csv, "".join(map(classes.csv, class_tables)))
     return result
 
 
-def _markdown(runs: Sequence[Run]) -> str:
+def _kind_markdown(runs: Sequence[Run]) -> str:
     """Return the Markdown tables of runs of one kind, and the data they were evaluated on."""
-    of_classes = classes.class_table(runs)
-    on = measured_on(runs)
-    parts = [
+    class_table = classes.class_table(runs)
+    evaluation_note = measured_on(runs)
+    blocks = [
         markdown(by_method(runs)),
-        classes.markdown(of_classes) if of_classes else "",
-        f"{on}\n" if on else "",
+        classes.markdown(class_table) if class_table else "",
+        f"{evaluation_note}\n" if evaluation_note else "",
     ]
-    return "\n".join(part for part in parts if part)
+    return "\n".join(part for part in blocks if part)

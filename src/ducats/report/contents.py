@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ducats.report.chapter import Chapter
+from ducats.report.run_section import RunSection
 
 Entry = tuple[str, str, list[tuple[str, str]]]  # anchor, name, sub-entries (anchor, name)
 
@@ -48,6 +48,10 @@ def contents(part: Mapping[str, Any]) -> list[Entry]:
     return [*found, (f"{key}words", "Glossary", [])]
 
 
-def _has(one: Chapter, section: str) -> bool:
-    there = {"classes": one.by_class, "calibration": one.calibration.rows, "paper": one.paper}
+def _has(one: RunSection, section: str) -> bool:
+    there = {
+        "classes": one.class_results,
+        "calibration": one.calibration_table.rows,
+        "paper": one.paper_panels,
+    }
     return bool(there.get(section, True))

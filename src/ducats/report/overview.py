@@ -8,11 +8,11 @@ from markupsafe import Markup
 
 from ducats.errors import UserError
 from ducats.report import curves, provenance
-from ducats.report.chapter.pictured import of_all
 from ducats.report.classes import class_table
 from ducats.report.kinds import IMAGES, Measure
 from ducats.report.people import People, people
 from ducats.report.read import Run, number
+from ducats.report.run_section.figure_panels import draw_multi_run_panels
 from ducats.report.tables import MethodRow, Spread, by_method, counted, methods, paper, shown
 from ducats.report.tasks import columns_of, place_of
 from ducats.report.words import headline
@@ -96,7 +96,7 @@ def _figures(runs: Sequence[Run], rows: Sequence[MethodRow]) -> dict[str, Any]:
         "reliability": {name: Markup(curves.reliability_diagram(runs, name)) for name in calibrated},
         "losses": {name: Markup(curves.loss_curves(runs, name)) for name in trained},
         "terms": curves.term_looks(runs),
-        "across": of_all(runs, kind.prefix),
+        "across": draw_multi_run_panels(runs, kind.prefix),
     }
 
 

@@ -107,7 +107,7 @@ def _list_remote(store: Any, folder: str) -> list[FolderEntry]:
 def _sort_entries(entries: Sequence[FolderEntry]) -> list[FolderEntry]:
     """Sort by name, with ``/`` appended to folder names, so a walk yields keys in sorted order.
 
-    >>> [entry.run_id for entry in _sort_entries([FolderEntry("a", True), FolderEntry("a.png", False), FolderEntry("a0.png", False)])]
+    >>> [entry.name for entry in _sort_entries([FolderEntry("a", True), FolderEntry("a.png", False), FolderEntry("a0.png", False)])]
     ['a.png', 'a', 'a0.png']
     """
     return sorted(entries, key=lambda entry: f"{entry.name}/" if entry.is_folder else entry.name)

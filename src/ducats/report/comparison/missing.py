@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from ducats.report.across import Table
-from ducats.report.chapter.state import state
 from ducats.report.read import Broken, Run
+from ducats.report.run_section.status import progress_message
 from ducats.report.tasks import arrow, column_of
 
 LONGEST = 240  # maximum characters of a log line
@@ -83,7 +83,7 @@ def holes(table: Table) -> str:
 def _lacks(run: Run) -> str:
     if run.finished:
         return "" if run.result is not None else "Finished, but without a result on a test set."
-    return state(run)
+    return progress_message(run)
 
 
 def _missing(name: str, config: Mapping[str, Any], lacks: str, said: str) -> Missing:

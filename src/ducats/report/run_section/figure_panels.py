@@ -9,128 +9,140 @@ from ducats.errors import UserError
 from ducats.report.kinds import IMAGES
 from ducats.report.read import Run
 
-POINTS = 600  # t-SNE points, few enough to write a page in seconds
+TSNE_POINTS = 600  # t-SNE points, few enough to write a page in seconds
 
 
 @dataclass(frozen=True)
-class Drawn:
+class FigurePanel:
     """A figure on the page.
 
     Args:
         name: its name in `ducats figure`.
-        about: caption.
+        caption: caption.
         svg: SVG text; empty if it cannot be drawn.
-        missing: the reason why it cannot be drawn, as a sentence.
+        reason_missing: the reason why it cannot be drawn, as a sentence.
     """
 
     name: str
     title: str
-    about: str
+    caption: str
     svg: str = ""
-    missing: str = ""
+    reason_missing: str = ""
 
 
-def width(svg: str) -> float:
+def svg_width(svg: str) -> float:
     """Return the width of a figure in points, at which its text has the intended size."""
     found = re.search(r'viewBox="0 0 ([0-9.]+) ', svg)
     return float(found.group(1)) if found else 0.0
 
 
-UNCERTAINTIES = Drawn(
+UNCERTAINTIES_PANEL = FigurePanel(
     "uncertainties",
     "Two uncertainties",
     "Each point is a sample without a label. U_dis is high for samples unlike the training images, U_data "
     "for samples between classes.",
 )
-TWO_ROUNDS = (
+DUC_CAPTION = (
     " DUC keeps the samples with the highest U_dis (beyond the dashed line), then selects those with the "
     "highest U_data."
 )
-HISTOGRAM = Drawn(
+HISTOGRAM_PANEL = FigurePanel(
     "histogram",
     "Selected classes",
     "Labels of each class, round by round, next to the model's predictions for the pool. They show whether "
     "rare classes are selected.",
 )
-FEATURES = Drawn(
+FEATURES_PANEL = FigurePanel(
     "features",
     "Selected samples in feature space",
     "Features of each sample, projected to two dimensions. Selected samples in one cluster are redundant.",
 )
-PIXELS = Drawn(
+PIXELS_PANEL = FigurePanel(
     "pixels",
     "Selected pixels",
     "Selected pixels on some images of the pool, round by round.",
 )
-PAPER = (
-    Drawn(
+PAPER_PANELS = (
+    FigurePanel(
         "entropies",
         "Entropy and expected entropy",
         "Entropy of the prediction against expected entropy of each sample. Off the diagonal, the model is "
         "uncertain because the sample is unlike the training images, not because it is between classes.",
     ),
-    Drawn(
+    FigurePanel(
         "simplex",
         "Predicted Dirichlet distributions of three samples",
         "Each corner is a class. Bright regions are the class probabilities that the model considers likely. "
         "A small spot means low uncertainty about them, a wide region high uncertainty.",
     ),
-    Drawn(
+    FigurePanel(
         "u_dis",
         "U_dis of source and target",
         "Distribution of U_dis over source and target, before the first labels and at the end. The closer "
         "the two are, the better the model has adapted to the target.",
     ),
-    Drawn(
+    FigurePanel(
         "tsne",
         "t-SNE of source and target",
         "t-SNE places samples with similar features close to each other. Distances between clusters mean "
         "little.",
     ),
 )
-ACROSS = (
-    Drawn("budget", "Score and budget", "Score over the number of labels, from runs with different budgets."),
-    Drawn("kappa", "Score and kappa", "Score over kappa: the query keeps kappa times the budget first."),
-    Drawn("beta_lambda", "Score and loss weights", "Score over beta and lambda, the weights of the losses."),
+MULTI_RUN_PANELS = (
+    FigurePanel(
+        "budget", "Score and budget", "Score over the number of labels, from runs with different budgets."
+    ),
+    FigurePanel(
+        "kappa", "Score and kappa", "Score over kappa: the query keeps kappa times the budget first."
+    ),
+    FigurePanel(
+        "beta_lambda", "Score and loss weights", "Score over beta and lambda, the weights of the losses."
+    ),
 )
 
 
-def of_rounds(run: Run, key: str) -> tuple[Drawn, ...]:
+def draw_round_panels(run: Run, id_prefix: str) -> tuple[FigurePanel, ...]:
     """Return the figures about the samples that a run selected."""
     query = run.config.get("query")
     name = query.get("name") if isinstance(query, Mapping) else run.method
-    more = TWO_ROUNDS if name == "duc" and run.kind == IMAGES else ""
-    doubts = replace(UNCERTAINTIES, about=UNCERTAINTIES.about + more)
-    wanted = (doubts, HISTOGRAM, FEATURES) if run.kind == IMAGES else (PIXELS, doubts, HISTOGRAM)
-    return _drawn(wanted, [run], key)
+    duc_caption = DUC_CAPTION if name == "duc" and run.kind == IMAGES else ""
+    uncertainties_panel = replace(UNCERTAINTIES_PANEL, caption=UNCERTAINTIES_PANEL.caption + duc_caption)
+    panels = (
+        (uncertainties_panel, HISTOGRAM_PANEL, FEATURES_PANEL)
+        if run.kind == IMAGES
+        else (PIXELS_PANEL, uncertainties_panel, HISTOGRAM_PANEL)
+    )
+    return _draw_panels(panels, [run], id_prefix)
 
 
-def of_the_paper(run: Run, key: str) -> tuple[Drawn, ...]:
+def draw_paper_panels(run: Run, id_prefix: str) -> tuple[FigurePanel, ...]:
     """Return the paper's figures about one run."""
-    return _drawn(PAPER, [run], key)
+    return _draw_panels(PAPER_PANELS, [run], id_prefix)
 
 
-def of_all(runs: Sequence[Run], key: str) -> tuple[Drawn, ...]:
+def draw_multi_run_panels(runs: Sequence[Run], id_prefix: str) -> tuple[FigurePanel, ...]:
     """Return the paper's figures about several runs, without those that cannot be drawn."""
-    return tuple(one for one in _drawn(ACROSS, runs, key) if one.svg)
+    return tuple(one for one in _draw_panels(MULTI_RUN_PANELS, runs, id_prefix) if one.svg)
 
 
-def _drawn(wanted: Sequence[Drawn], runs: Sequence[Run], key: str) -> tuple[Drawn, ...]:
-    found: list[Drawn] = []
-    for one in wanted:
+def _draw_panels(
+    panels: Sequence[FigurePanel], runs: Sequence[Run], id_prefix: str
+) -> tuple[FigurePanel, ...]:
+    found: list[FigurePanel] = []
+    for one in panels:
         try:
-            svg = figures.draw(one.name, runs, prefix=key, points=POINTS)
+            svg = figures.draw(one.name, runs, prefix=id_prefix, points=TSNE_POINTS)
         except UserError as error:
-            missing = _plain(error, runs)
+            reason = _reason_without_paths(error, runs)
             # The same reason, e.g. missing snapshots, is shown once for all figures.
-            if missing not in [other.missing for other in found]:
-                found.append(replace(one, missing=missing))
+            if reason not in [other.reason_missing for other in found]:
+                found.append(replace(one, reason_missing=reason))
         else:
             found.append(replace(one, svg=svg))
     return tuple(found)
 
 
-def _plain(error: UserError, runs: Sequence[Run]) -> str:
+def _reason_without_paths(error: UserError, runs: Sequence[Run]) -> str:
     text = str(error)
     for run in runs:
         text = text.replace(str(run.folder), run.name)

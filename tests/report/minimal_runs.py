@@ -10,7 +10,7 @@ import yaml
 from ducats.report import Run, find_runs
 
 
-def stage(number: int, labels: int, accuracy: float | None, ece: float = 0.1) -> dict[str, Any]:
+def stage_record(number: int, labels: int, accuracy: float | None, ece: float = 0.1) -> dict[str, Any]:
     record: dict[str, Any] = {"kind": "stage", "stage": number, "epoch": 2 * (number + 1), "labels": labels}
     if accuracy is not None:
         record |= {"accuracy": accuracy, "mean_class_accuracy": accuracy - 0.01, "ece": ece}
@@ -37,7 +37,7 @@ def write_run(
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump({"method": method, "seed": seed, **(config or {})}))
     losses = [{"kind": "epoch", "epoch": e, "losses": {"source/nll": 1 / e}} for e in range(1, 5)]
-    stages = [stage(place, 10 * place, accuracy, ece) for place, accuracy in enumerate(accuracies)]
+    stages = [stage_record(place, 10 * place, accuracy, ece) for place, accuracy in enumerate(accuracies)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*losses, *stages]))
     (folder / "environment.json").write_text(json.dumps({"python": "3.11.7", "versions": {"torch": "2.6.0"}}))
     if finished:
@@ -45,7 +45,7 @@ def write_run(
     return folder
 
 
-def runs_of(root: Path, accuracies: Mapping[str, Sequence[float]]) -> list[Run]:
+def write_runs(root: Path, accuracies: Mapping[str, Sequence[float]]) -> list[Run]:
     """Write one run per accuracy of the last stage; the index of the accuracy is the seed."""
     for method, values in accuracies.items():
         for seed, accuracy in enumerate(values):

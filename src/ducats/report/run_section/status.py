@@ -14,7 +14,7 @@ from ducats.report.read import Run
 
 
 @dataclass(frozen=True)
-class Made:
+class RunProvenance:
     """Provenance of a run: settings as YAML, other facts and versions as (name, value) pairs."""
 
     settings: str
@@ -22,24 +22,26 @@ class Made:
     versions: tuple[tuple[str, str], ...]
 
 
-def state(run: Run) -> str:
+def progress_message(run: Run) -> str:
     """Return the progress of an unfinished run and how to resume it; empty if it is finished."""
     if run.finished:
         return ""
-    waiting = _unanswered(run)
-    if waiting:
+    unanswered_round = _first_unanswered_round(run)
+    if unanswered_round:
         return (
-            f"This run is waiting for labels: round {waiting} is not answered yet. Answer it with "
+            f"This run is waiting for labels: round {unanswered_round} is not answered yet. Answer it with "
             "`ducats label`, then run the same `ducats run` command again."
         )
     done = max((int(record["epoch"]) for record in run.epochs), default=0)
     train = run.config.get("train")
     epochs = train.get("epochs") if isinstance(train, Mapping) else None
-    far = f"{done} of {epochs} epochs" if epochs else f"{done} epochs"
-    return f"This run is not finished: {far} are done. Run the same `ducats run` command again to resume."
+    progress = f"{done} of {epochs} epochs" if epochs else f"{done} epochs"
+    return (
+        f"This run is not finished: {progress} are done. Run the same `ducats run` command again to resume."
+    )
 
 
-def _unanswered(run: Run) -> int:
+def _first_unanswered_round(run: Run) -> int:
     """Return the first round that annotators have not answered; 0 if there is none."""
     if not (run.folder / "questions").is_dir():
         return 0
@@ -50,7 +52,7 @@ def _unanswered(run: Run) -> int:
     return int(min(asked - answered)[6:]) if asked - answered else 0
 
 
-def made(run: Run) -> Made:
+def read_provenance(run: Run) -> RunProvenance:
     """Return settings, seed, digests of settings and data, versions and machine."""
     plain = json.loads(json.dumps(run.config, default=str))
     text = json.dumps(plain, sort_keys=True)
@@ -60,17 +62,17 @@ def made(run: Run) -> Made:
         ("settings digest", hashlib.blake2b(text.encode(), digest_size=4).hexdigest()),
     ]
     facts += [
-        (f"{part}", _data(run.data[part]))
+        (f"{part}", _describe_data(run.data[part]))
         for part in ("source", "pool", "test")
         if isinstance(run.data.get(part), Mapping)
     ]
     if run.classes:
         facts.append(("classes", str(len(run.classes))))
     settings = yaml.safe_dump(without_folders(plain), sort_keys=False, allow_unicode=True, width=100)
-    return Made(settings, tuple(facts), environments([run])[0].facts)
+    return RunProvenance(settings, tuple(facts), environments([run])[0].facts)
 
 
-def _data(about: Mapping[str, Any]) -> str:
-    images = about.get("images")
-    many = f"{images:,} images" if isinstance(images, int) else "images"
-    return f"{many}, digest {about.get('keys', 'not recorded')}"
+def _describe_data(data_record: Mapping[str, Any]) -> str:
+    images = data_record.get("images")
+    count_text = f"{images:,} images" if isinstance(images, int) else "images"
+    return f"{count_text}, digest {data_record.get('keys', 'not recorded')}"

@@ -9,28 +9,28 @@ from ducats.records import Record
 from ducats.report.kinds import IMAGES
 from ducats.report.read import Run, number
 
-MOST = 15  # classes with the largest and with the smallest gain that are always shown
-FEW = 3  # the rest is collapsed only if it has more classes than this
+MAX_SHOWN_PER_END = 15  # classes with the largest and with the smallest gain that are always shown
+MAX_REST_NOT_COLLAPSED = 3  # the rest is collapsed only if it has more classes than this
 
 
 @dataclass(frozen=True)
-class ClassRow:
+class ClassResult:
     """Results of one class.
 
     Args:
         before: accuracy or IoU at the first stage; None if it was not evaluated or there is only one stage.
         after: accuracy or IoU at the last stage; None if it was not evaluated.
         count: evaluated images or pixels of the class at the last stage; None if not recorded.
-        taken_for: the most frequent wrong prediction; empty if there is none.
-        times: how often ``taken_for`` was predicted.
+        confused_with: the most frequent wrong prediction; empty if there is none.
+        confusion_count: how often ``confused_with`` was predicted.
     """
 
     name: str
     before: float | None
     after: float | None
     count: int | None = None
-    taken_for: str = ""
-    times: int = 0
+    confused_with: str = ""
+    confusion_count: int = 0
 
     @property
     def change(self) -> float | None:
@@ -39,50 +39,55 @@ class ClassRow:
 
 
 @dataclass(frozen=True)
-class ByClass:
+class ClassResults:
     """Results of all classes, sorted by gain, the largest first.
 
     Args:
-        measure: name of the metric.
-        several: whether there are results both before and after.
+        metric_name: name of the metric.
+        has_before: whether there are results both before and after.
         shown: the classes shown first.
-        rest: the other classes, with smaller changes.
-        missing: a sentence about data missing from the run folder; empty if there is none.
+        collapsed: the other classes, with smaller changes.
+        missing_note: a sentence about data missing from the run folder; empty if there is none.
     """
 
-    measure: str
-    several: bool
-    shown: tuple[ClassRow, ...]
-    rest: tuple[ClassRow, ...]
-    missing: str = ""
+    metric_name: str
+    has_before: bool
+    shown: tuple[ClassResult, ...]
+    collapsed: tuple[ClassResult, ...]
+    missing_note: str = ""
 
 
-def by_class(run: Run) -> ByClass | None:
+def read_class_results(run: Run) -> ClassResults | None:
     """Read the results of each class; None if the records have no results by class."""
-    key, measure = ("class_accuracy", "Accuracy") if run.kind == IMAGES else ("class_iou", "IoU")
+    key, metric_name = ("class_accuracy", "Accuracy") if run.kind == IMAGES else ("class_iou", "IoU")
     stages = [stage for stage in run.stages if isinstance(stage.get(key), list)]
     if not stages:
         return None
     first, last = stages[0], stages[-1]
     size = len(last[key])
-    names = run.classes if len(run.classes) == size else tuple(f"class {place}" for place in range(size))
-    earlier = _values(first, key) if len(first[key]) == size and first is not last else (None,) * size
-    counts, missing = _confusion(run.folder, last, size)
+    names = run.classes if len(run.classes) == size else tuple(f"class {index}" for index in range(size))
+    before_values = _values(first, key) if len(first[key]) == size and first is not last else (None,) * size
+    counts, missing_note = _confusion(run.folder, last, size)
     rows = []
-    for place, (name, before, after) in enumerate(zip(names, earlier, _values(last, key), strict=True)):
+    for place, (name, before, after) in enumerate(zip(names, before_values, _values(last, key), strict=True)):
         if counts is None:
-            rows.append(ClassRow(name, before, after))
+            rows.append(ClassResult(name, before, after))
             continue
-        wrong = [0 if other == place else count for other, count in enumerate(counts[place])]
-        times = max(wrong)
-        other = names[wrong.index(times)] if times else ""
-        rows.append(ClassRow(name, before, after, sum(counts[place]), other, times))
+        confusions = [
+            0 if confused_with == place else count for confused_with, count in enumerate(counts[place])
+        ]
+        confusion_count = max(confusions)
+        other = names[confusions.index(confusion_count)] if confusion_count else ""
+        rows.append(ClassResult(name, before, after, sum(counts[place]), other, confusion_count))
     if first is not last:
         rows.sort(key=lambda row: (row.change is None, -(row.change or 0.0)))
-    shown, rest = rows, list[ClassRow]()
-    if len(rows) > 2 * MOST + FEW:
-        shown, rest = [*rows[:MOST], *rows[-MOST:]], rows[MOST:-MOST]
-    return ByClass(measure, first is not last, tuple(shown), tuple(rest), missing)
+    shown, collapsed = rows, list[ClassResult]()
+    if len(rows) > 2 * MAX_SHOWN_PER_END + MAX_REST_NOT_COLLAPSED:
+        shown, collapsed = (
+            [*rows[:MAX_SHOWN_PER_END], *rows[-MAX_SHOWN_PER_END:]],
+            rows[MAX_SHOWN_PER_END:-MAX_SHOWN_PER_END],
+        )
+    return ClassResults(metric_name, first is not last, tuple(shown), tuple(collapsed), missing_note)
 
 
 def _values(record: Record, key: str) -> tuple[float | None, ...]:

@@ -9,7 +9,7 @@ import pytest
 from ducats.report import report_page
 
 
-class Page(HTMLParser):
+class ParsedPage(HTMLParser):
     """Tables by their ``data-table``, ids, links, images and visible text of a page."""
 
     def __init__(self, text: str) -> None:
@@ -68,11 +68,11 @@ class Page(HTMLParser):
             self._words.append(data)
 
 
-def page_of(*folders: Path, out: Path) -> Page:
-    return Page(report_page(list(folders), out).page.read_text(encoding="utf-8"))
+def parse_report_page(*folders: Path, out: Path) -> ParsedPage:
+    return ParsedPage(report_page(list(folders), out).page.read_text(encoding="utf-8"))
 
 
-def confusion(folder: Path, epoch: int, classes: int) -> list[list[int]]:
+def write_confusion(folder: Path, epoch: int, classes: int) -> list[list[int]]:
     """Write a confusion matrix with ten samples per class; three of class 2 are predicted as class 0."""
     counts = [[10 if row == column else 0 for column in range(classes)] for row in range(classes)]
     counts[2][2], counts[2][0] = 7, 3
@@ -84,11 +84,11 @@ def confusion(folder: Path, epoch: int, classes: int) -> list[list[int]]:
     return counts
 
 
-EMPTY = b'<svg viewBox="0 0 360 180"></svg>'
+EMPTY_SVG = b'<svg viewBox="0 0 360 180"></svg>'
 
 
 @pytest.fixture
-def blank(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip rendering of figures, which takes most of the time of a page."""
-    monkeypatch.setattr("ducats.figures.paper._painted", lambda *_: EMPTY)
+    monkeypatch.setattr("ducats.figures.paper._painted", lambda *_: EMPTY_SVG)
     monkeypatch.setattr("ducats.figures.tsne._embedded", lambda features: features[:, :2])

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from read_pages import Page, confusion, page_of
-from read_pages import blank as blank
+from page_parser import ParsedPage, parse_report_page, write_confusion
+from page_parser import no_rendering as no_rendering
 
 from ducats.cli import main
 from runs_on_paper import write_run
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("blank")
 
 
 def test_a_run_of_an_older_version_states_its_missing_data(tmp_path: Path) -> None:
-    found = page_of(write_run(tmp_path / "old", before=True), out=tmp_path / "report.html")
+    found = parse_report_page(write_run(tmp_path / "old", before=True), out=tmp_path / "report.html")
     assert "this run has no snapshots" in found.words
     assert "Temperature scaling is not shown" in found.words
     assert "did not record: seconds of each epoch and memory." in found.words
@@ -24,7 +24,7 @@ def test_a_run_of_an_older_version_states_its_missing_data(tmp_path: Path) -> No
 
 def test_an_unfinished_run_states_how_to_resume(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "half", finished=False, rounds=2)
-    found = page_of(folder, out=tmp_path / "report.html")
+    found = parse_report_page(folder, out=tmp_path / "report.html")
     assert "This run is not finished" in found.words
     assert "Run the same `ducats run` command again to resume." in found.words
     assert "Warnings" not in found.words  # they would repeat this
@@ -33,7 +33,7 @@ def test_an_unfinished_run_states_how_to_resume(tmp_path: Path) -> None:
 def test_a_run_that_has_just_started_is_not_treated_as_an_old_one(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "begun", finished=False, rounds=1, snapshots=False)
     (folder / "metrics.jsonl").write_text("")
-    found = page_of(folder, out=tmp_path / "report.html")
+    found = parse_report_page(folder, out=tmp_path / "report.html")
     for sentence in (
         "duc has not been evaluated yet.",
         "0 of 20 epochs are done. Run the same `ducats run` command again to resume.",
@@ -50,7 +50,7 @@ def test_a_run_waiting_for_labels_states_it(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "waiting", finished=False, rounds=2)
     (folder / "labels" / "round-02.npz").unlink()
     (folder / "questions").mkdir()
-    found = page_of(folder, out=tmp_path / "report.html")
+    found = parse_report_page(folder, out=tmp_path / "report.html")
     assert "round 2 is not answered yet" in found.words
     row = found.table("run-1-rounds")[1]
     assert (row["Labels"], row["Predicted correctly"], row["Correct %"]) == ("pending", "0", "–")
@@ -60,7 +60,7 @@ def test_a_run_waiting_for_labels_states_it(tmp_path: Path) -> None:
 def test_a_corrupt_snapshot_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", rounds=2, pool=60, source=30)
     (folder / "snapshots" / "round-01.npz").write_bytes(b"nothing")
-    found = page_of(folder, out=tmp_path / "report.html")
+    found = parse_report_page(folder, out=tmp_path / "report.html")
     assert "Not shown: snapshots/round-01.npz" in found.words
     assert "remove it" in found.words
     assert "Not drawn" not in found.words  # figures use the readable snapshots
@@ -74,7 +74,7 @@ def test_a_run_without_a_test_set_still_shows_selected_images(tmp_path: Path) ->
     kept_keys = ("kind", "stage", "epoch", "labels", "seconds", "losses")
     bare = [{key: line[key] for key in kept_keys if key in line} for line in lines]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in bare))
-    found = page_of(folder, out=tmp_path / "report.html")
+    found = parse_report_page(folder, out=tmp_path / "report.html")
     assert "No stage was evaluated on a test set" in found.words
     assert "not evaluated on a test set, so the gain from its labels is unknown" in found.words
     assert len(found.pictures) >= 20
@@ -83,15 +83,15 @@ def test_a_run_without_a_test_set_still_shows_selected_images(tmp_path: Path) ->
 def test_a_run_without_records_gives_a_page(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", snapshots=False, finished=False)
     (folder / "metrics.jsonl").unlink()
-    found = page_of(folder, out=tmp_path / "report.html")
+    found = parse_report_page(folder, out=tmp_path / "report.html")
     assert "No stage was evaluated yet" in found.words
     assert "0 of 20 epochs are done" in found.words
 
 
 def test_a_corrupt_confusion_matrix_hides_only_the_counts(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", rounds=1, snapshots=False)
-    confusion(folder, 20, 3)
-    found = page_of(folder, out=tmp_path / "report.html")
+    write_confusion(folder, 20, 3)
+    found = parse_report_page(folder, out=tmp_path / "report.html")
     assert "confusion/epoch-020.csv cannot be read (its classes do not match" in found.words
     assert "Evaluated" not in found.table("run-1-classes")[0]
     assert len(found.table("run-1-classes")) == 10
@@ -129,4 +129,4 @@ def test_a_run_that_cannot_be_read_is_warned_about_and_alone_it_fails(
     assert ducats("report", good.parent, "--out", tmp_path / "both.html") == 0
     assert "bad cannot be read: metrics.jsonl line 1" in " ".join(capsys.readouterr().out.split())
     assert ducats("report", bad, "--out", tmp_path / "bad.html") == 1
-    assert "No run could be read." in Page((tmp_path / "bad.html").read_text(encoding="utf-8")).words
+    assert "No run could be read." in ParsedPage((tmp_path / "bad.html").read_text(encoding="utf-8")).words

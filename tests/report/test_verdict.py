@@ -8,11 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ducats.report.chapter.gain import Against, Band, against_random, gain
-from ducats.report.chapter.outlook import Outlook, extrapolate, outlook
-from ducats.report.chapter.worth import amount, compared, next_batch, points, worth
 from ducats.report.kinds import IMAGES, PIXELS
 from ducats.report.read import Run
+from ducats.report.run_section.extrapolation import GainForecast, extrapolate_gain, forecast_gain
+from ducats.report.run_section.gain import (
+    ConfidenceInterval,
+    RandomComparison,
+    compare_with_random,
+    compute_gain,
+)
+from ducats.report.run_section.verdict import (
+    comparison_sentence,
+    forecast_sentence,
+    format_label_count,
+    format_points,
+    make_verdict,
+)
 
 DATA = {"test": {"images": 200, "keys": "a"}}
 
@@ -47,49 +58,49 @@ def run(
 
 
 def test_gain_is_last_minus_first_with_agresti_caffo_interval() -> None:
-    found = gain(run([0.8, 0.7, 0.9]))
+    found = compute_gain(run([0.8, 0.7, 0.9]))
     assert found is not None
     assert (found.before, found.after, found.labels) == (0.8, 0.9, 20)
     # (160 + 1) / 202 and (180 + 1) / 202 correct: one correct and one wrong prediction are added to each.
     p, q = 161 / 202, 181 / 202
     reach = 1.959964 * math.sqrt(p * (1 - p) / 202 + q * (1 - q) / 202)
-    assert found.band is not None
-    assert found.band.low == pytest.approx(q - p - reach)
-    assert found.band.high == pytest.approx(q - p + reach)
-    assert found.band.by == "from 200 evaluated images"
+    assert found.interval is not None
+    assert found.interval.low == pytest.approx(q - p - reach)
+    assert found.interval.high == pytest.approx(q - p + reach)
+    assert found.interval.basis == "from 200 evaluated images"
 
 
 def test_one_stage_has_no_gain_and_segmentation_has_no_interval() -> None:
-    assert gain(run([0.8])) is None
-    assert gain(run([])) is None
-    found = gain(run([0.4, 0.5], pixels=True))
+    assert compute_gain(run([0.8])) is None
+    assert compute_gain(run([])) is None
+    found = compute_gain(run([0.4, 0.5], pixels=True))
     assert found is not None
-    assert found.band is None
+    assert found.interval is None
 
 
 def test_two_shared_seeds_give_a_paired_interval() -> None:
     ours = [run([0.5, score], seed=seed) for seed, score in enumerate((0.80, 0.84, 0.70))]
     theirs = [run([0.5, score], "random", seed) for seed, score in ((0, 0.76), (1, 0.78), (7, 0.10))]
-    (found,) = against_random(ours[0], [*ours, *theirs])
+    (found,) = compare_with_random(ours[0], [*ours, *theirs])
     # Differences 0.04 and 0.06: mean 0.05, deviation 0.01414, t of one degree of freedom 12.706.
-    assert (found.method, found.pairs, found.alike) == ("random", 2, True)
+    assert (found.method, found.n_pairs, found.same_training) == ("random", 2, True)
     assert found.difference == pytest.approx(0.05)
-    assert found.band is not None
-    assert found.band.low == pytest.approx(0.05 - 12.7062 * 0.0141421 / math.sqrt(2), abs=1e-5)
-    assert found.band.high == pytest.approx(0.05 + 12.7062 * 0.0141421 / math.sqrt(2), abs=1e-5)
-    assert found.band.by == "over 2 shared seeds"
+    assert found.interval is not None
+    assert found.interval.low == pytest.approx(0.05 - 12.7062 * 0.0141421 / math.sqrt(2), abs=1e-5)
+    assert found.interval.high == pytest.approx(0.05 + 12.7062 * 0.0141421 / math.sqrt(2), abs=1e-5)
+    assert found.interval.basis == "over 2 shared seeds"
 
 
 def test_one_seed_is_compared_with_the_same_seed_if_there_is_one() -> None:
     theirs = [run([0.5, 0.6], "random", 0), run([0.5, 0.7], "random", 3)]
-    (same,) = against_random(run([0.5, 0.8], seed=3), theirs)
+    (same,) = compare_with_random(run([0.5, 0.8], seed=3), theirs)
     assert same.difference == pytest.approx(0.1)
-    assert same.pairs == 1
-    (other,) = against_random(run([0.5, 0.8], seed=9), theirs)
+    assert same.n_pairs == 1
+    (other,) = compare_with_random(run([0.5, 0.8], seed=9), theirs)
     assert other.difference == pytest.approx(0.2)
-    assert other.pairs == 0
-    assert other.band is not None
-    assert "200 evaluated images" in other.band.by
+    assert other.n_pairs == 0
+    assert other.interval is not None
+    assert "200 evaluated images" in other.interval.basis
 
 
 def test_only_random_runs_on_the_same_data_with_as_many_labels_count() -> None:
@@ -97,21 +108,21 @@ def test_only_random_runs_on_the_same_data_with_as_many_labels_count() -> None:
     elsewhere = run([0.5, 0.6], "random", data={"test": {"images": 9, "keys": "b"}})
     fewer = run([0.5, 0.6], "random", per_round=9)
     unlike = run([0.5, 0.6], "entropy")
-    assert against_random(ours, [ours, elsewhere, fewer, unlike]) == []
-    assert against_random(run([0.5, 0.6], "random"), [ours]) == []
+    assert compare_with_random(ours, [ours, elsewhere, fewer, unlike]) == []
+    assert compare_with_random(run([0.5, 0.6], "random"), [ours]) == []
 
 
 def test_an_unfinished_run_is_compared_at_its_latest_stage() -> None:
     half = run([0.5, 0.7], finished=False)
-    (found,) = against_random(half, [run([0.5, 0.65, 0.9], "random")])
+    (found,) = compare_with_random(half, [run([0.5, 0.65, 0.9], "random")])
     assert found.difference == pytest.approx(0.05)
 
 
 def test_a_method_with_the_same_training_is_marked_and_comes_last() -> None:
     alike = run([0.5, 0.7], "duc-random", query="random")
     plain = run([0.5, 0.6], "random", objective="softmax")
-    found = against_random(run([0.5, 0.8]), [alike, plain])
-    assert [(one.method, one.alike) for one in found] == [("random", False), ("duc-random", True)]
+    found = compare_with_random(run([0.5, 0.8]), [alike, plain])
+    assert [(one.method, one.same_training) for one in found] == [("random", False), ("duc-random", True)]
 
 
 # -- the next batch --------------------------------------------------------------------------------------
@@ -121,7 +132,7 @@ def test_points_on_a_saturating_curve_are_extrapolated_exactly() -> None:
     labels = np.array([0.0, 10, 20, 30, 40])
     half = 40 * 10 ** (-1 + 2 * 20 / 60)  # one of the curves that are tried
     scores = 0.9 - 0.4 * 2 ** (-labels / half)
-    guess, low, high = extrapolate(labels, scores, 40, 10, 0.0)
+    guess, low, high = extrapolate_gain(labels, scores, 40, 10, 0.0)
     exact = 0.4 * (2 ** (-40 / half) - 2 ** (-50 / half))
     assert guess == pytest.approx(exact, rel=1e-6)
     assert low == pytest.approx(exact, abs=1e-4)
@@ -130,29 +141,29 @@ def test_points_on_a_saturating_curve_are_extrapolated_exactly() -> None:
 
 def test_sampling_error_of_the_test_set_widens_the_range() -> None:
     labels, scores = np.array([0.0, 10, 20, 30]), np.array([0.5, 0.6, 0.66, 0.7])
-    _, low, high = extrapolate(labels, scores, 30, 10, 0.0)
-    _, lower, higher = extrapolate(labels, scores, 30, 10, 0.02)
+    _, low, high = extrapolate_gain(labels, scores, 30, 10, 0.0)
+    _, lower, higher = extrapolate_gain(labels, scores, 30, 10, 0.02)
     assert lower < low
     assert high < higher
 
 
 def test_a_long_last_step_is_left_out() -> None:
     scores = [0.5, 0.6, 0.66, 0.7, 0.9]
-    found = outlook(run(scores, epochs=[10, 12, 14, 16, 50], images=100_000))
-    assert (found.batch, found.stages, found.tail, found.why_not) == (10, 4, 34, "")
-    assert 0 < found.guess < 0.03  # not the 20 points of the last step
-    assert outlook(run(scores, epochs=[10, 12, 14, 16, 18], images=100_000)).tail == 0
+    found = forecast_gain(run(scores, epochs=[10, 12, 14, 16, 50], images=100_000))
+    assert (found.n_labels, found.n_stages, found.excluded_epochs, found.reason_missing) == (10, 4, 34, "")
+    assert 0 < found.estimate < 0.03  # not the 20 points of the last step
+    assert forecast_gain(run(scores, epochs=[10, 12, 14, 16, 18], images=100_000)).excluded_epochs == 0
 
 
 def test_a_missing_estimate_has_a_reason() -> None:
-    assert outlook(run([0.5])).why_not == "no labels were acquired"
-    assert outlook(run([0.5, 0.6])).why_not == "at least 3 stages are needed, but there are 2"
+    assert forecast_gain(run([0.5])).reason_missing == "no labels were acquired"
+    assert forecast_gain(run([0.5, 0.6])).reason_missing == "at least 3 stages are needed, but there are 2"
     wild = run([0.1, 0.9, 0.2, 0.8, 0.3])
-    assert outlook(wild).why_not == "the gains of the batches so far vary too much"
+    assert forecast_gain(wild).reason_missing == "the gains of the batches so far vary too much"
 
 
 def test_the_estimated_score_does_not_exceed_one() -> None:
-    found = outlook(run([0.90, 0.94, 0.98], images=10_000))
+    found = forecast_gain(run([0.90, 0.94, 0.98], images=10_000))
     assert found.high <= 1 - 0.98 + 1e-12
 
 
@@ -160,7 +171,9 @@ def test_the_estimated_score_does_not_exceed_one() -> None:
 
 
 def test_a_significant_gain_beats_random_selection() -> None:
-    said = compared(Against("random", 0.041, 5, Band(0.012, 0.070, "over 5 shared seeds"), True))
+    said = comparison_sentence(
+        RandomComparison("random", 0.041, 5, ConfidenceInterval(0.012, 0.070, "over 5 shared seeds"), True)
+    )
     assert said == (
         "The score is 4.1 points above random, which trains the same way but selects at random (95% CI 1.2 "
         "to 7.0, over 5 shared seeds): the query beats random selection."
@@ -168,7 +181,11 @@ def test_a_significant_gain_beats_random_selection() -> None:
 
 
 def test_a_difference_whose_interval_includes_zero_is_not_significant() -> None:
-    said = compared(Against("random", 0.004, 1, Band(-0.010, 0.018, "from 500 evaluated images"), False))
+    said = comparison_sentence(
+        RandomComparison(
+            "random", 0.004, 1, ConfidenceInterval(-0.010, 0.018, "from 500 evaluated images"), False
+        )
+    )
     assert said == (
         "The score is 0.4 points above random (95% CI −1.0 to 1.8, from 500 evaluated images). This "
         "difference is not significant."
@@ -176,39 +193,47 @@ def test_a_difference_whose_interval_includes_zero_is_not_significant() -> None:
 
 
 def test_worse_than_random_is_stated() -> None:
-    said = compared(Against("random", -0.02, 3, Band(-0.03, -0.01, "over 3 shared seeds"), False))
+    said = comparison_sentence(
+        RandomComparison("random", -0.02, 3, ConfidenceInterval(-0.03, -0.01, "over 3 shared seeds"), False)
+    )
     assert said.startswith("The score is 2.0 points below random (95% CI −3.0 to −1.0, over 3 shared seeds)")
     assert "the method is worse as a whole" in said
     assert "also differ in training" in said
 
 
 def test_one_segmentation_seed_asks_for_more_seeds() -> None:
-    said = compared(Against("random", 0.012, 1, None, True))
+    said = comparison_sentence(RandomComparison("random", 0.012, 1, None, True))
     assert said.startswith("The score is 1.2 points above random")
     assert said.endswith("run more seeds of both methods.")
 
 
 def test_sentences_about_the_next_batch() -> None:
-    said = next_batch(Outlook(13, 0.01, 0.004, 0.019, 5, 12), IMAGES)
+    said = forecast_sentence(GainForecast(13, 0.01, 0.004, 0.019, 5, 12), IMAGES)
     assert said == (
         "The next 13 labels would likely add 0.4 to 1.9 points (best estimate 1.0, extrapolated with a "
         "saturating curve fitted to 5 stages). The last 12 epochs are left out: they reflect training more "
         "than labels."
     )
-    assert "−0.3 to 1.9 points, possibly nothing" in next_batch(Outlook(13, 0.01, -0.003, 0.019, 5), IMAGES)
-    assert next_batch(Outlook(why_not="no labels were acquired"), IMAGES) == (
+    assert "−0.3 to 1.9 points, possibly nothing" in forecast_sentence(
+        GainForecast(13, 0.01, -0.003, 0.019, 5), IMAGES
+    )
+    assert forecast_sentence(GainForecast(reason_missing="no labels were acquired"), IMAGES) == (
         "The gain from the next labels cannot be estimated: no labels were acquired."
     )
 
 
 def test_format_of_label_counts_and_points() -> None:
-    assert (points(0.0104), points(0.0), points(0.123)) == ("1.0 point", "0.0 points", "12.3 points")
-    assert (amount(1, IMAGES), amount(0, IMAGES)) == ("1 label", "no labels")
-    assert amount(2000, PIXELS) == "2,000 labelled pixels"
+    assert (format_points(0.0104), format_points(0.0), format_points(0.123)) == (
+        "1.0 point",
+        "0.0 points",
+        "12.3 points",
+    )
+    assert (format_label_count(1, IMAGES), format_label_count(0, IMAGES)) == ("1 label", "no labels")
+    assert format_label_count(2000, PIXELS) == "2,000 labelled pixels"
 
 
 def test_a_single_run_asks_for_runs_to_compare_with() -> None:
-    found = worth(run([0.5, 0.56, 0.6, 0.623]), [])
+    found = make_verdict(run([0.5, 0.56, 0.6, 0.623]), [])
     assert found.sentence.startswith("Accuracy rose by 12.3 points, from 50.0% to 62.3%, with 30 labels (")
     said = " ".join(found.remarks)
     assert "--method random" in said
@@ -218,7 +243,7 @@ def test_a_single_run_asks_for_runs_to_compare_with() -> None:
 
 def test_a_run_without_labels_shows_the_effect_of_training() -> None:
     free = run([0.58], "source-only", query="none")
-    said = " ".join(worth(run([0.5, 0.6]), [free]).remarks)
+    said = " ".join(make_verdict(run([0.5, 0.6]), [free]).remarks)
     assert "source-only reached 58.0% with no labels." in said
 
 
@@ -242,26 +267,26 @@ def test_a_run_without_labels_shows_the_effect_of_training() -> None:
     ],
 )
 def test_main_sentence(scores: list[float], more: dict[str, Any], sentence: str) -> None:
-    assert worth(run(scores, **more), []).sentence.startswith(sentence)
+    assert make_verdict(run(scores, **more), []).sentence.startswith(sentence)
 
 
 def test_facts_have_gain_per_label_and_annotation_minutes() -> None:
     ours = run([0.5, 0.7], people_seconds=90.0)
-    facts = {fact.name: fact for fact in worth(ours, [run([0.5, 0.6], "random")]).facts}
+    facts = {fact.name: fact for fact in make_verdict(ours, [run([0.5, 0.6], "random")]).key_figures}
     assert facts["Accuracy before"].value == "50.00%"
     assert facts["Accuracy after"].value == "70.00%"
     assert facts["Labels"].value == "10"
     assert facts["Annotation minutes"].value == "1.5"
     assert facts["Gain per label, points"].value == "+2.0"
     assert facts["Gain over random per label, points"].value == "+1.0"
-    assert facts["Gain over random per label, points"].about.startswith("95% CI +")
-    streets = worth(run([0.4, 0.5], pixels=True, per_round=2000), []).facts
+    assert facts["Gain over random per label, points"].note.startswith("95% CI +")
+    streets = make_verdict(run([0.4, 0.5], pixels=True, per_round=2000), []).key_figures
     assert [fact.value for fact in streets if fact.name == "Gain per 1,000 labelled pixels, points"] == [
         "+5.0"
     ]
 
 
 def test_evaluation_on_labelled_images_is_stated() -> None:
-    said = " ".join(worth(run([0.5, 0.7], measured_on="target"), []).remarks)
+    said = " ".join(make_verdict(run([0.5, 0.7], measured_on="target"), []).remarks)
     assert "including those that it was trained on" in said
-    assert "not labelled yet" in " ".join(worth(run([0.5, 0.7], measured_on="unlabelled"), []).remarks)
+    assert "not labelled yet" in " ".join(make_verdict(run([0.5, 0.7], measured_on="unlabelled"), []).remarks)

@@ -7,26 +7,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+from page_parser import ParsedPage, parse_report_page, write_confusion
+from page_parser import no_rendering as no_rendering
 from PIL import Image
-from read_pages import Page, confusion, page_of
-from read_pages import blank as blank
 
 from ducats import snapshot_files
 from ducats.report import report_page
 from ducats.report.allowance import GALLERY, inlined, shown_of_each, weight
-from ducats.report.chapter import chosen
-from ducats.report.chapter.alike import Pair, kept, neighbours, repeats
-from ducats.report.chapter.by_class import by_class
-from ducats.report.chapter.pictured import Drawn
-from ducats.report.page import tiny
+from ducats.report.page import format_uncertainty
 from ducats.report.read import Run, find_runs, read_run
+from ducats.report.run_section import select_section_runs
+from ducats.report.run_section.class_results import read_class_results
+from ducats.report.run_section.figure_panels import FigurePanel
+from ducats.report.run_section.near_duplicates import (
+    NearDuplicatePair,
+    distinct_pairs,
+    find_near_duplicates,
+    neighbour_share,
+)
 from ducats.snapshot_files import RoundLabels
 from runs_on_paper import write_pixel_run, write_run
 
 MEGABYTE = 1_000_000
 
 
-def stages_of(folder: Path) -> list[dict[str, Any]]:
+def stage_records(folder: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["kind"] == "stage"]
 
@@ -34,7 +39,7 @@ def stages_of(folder: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_run(tmp_path_factory.mktemp("runs") / "duc-0", people=3.0, rounds=3, pool=80, source=30)
-    confusion(folder, 20, 10)
+    write_confusion(folder, 20, 10)
     return folder
 
 
@@ -45,15 +50,15 @@ def text(run: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def page(text: str) -> Page:
-    return Page(text)
+def page(text: str) -> ParsedPage:
+    return ParsedPage(text)
 
 
 # -- numbers ---------------------------------------------------------------------------------------------
 
 
-def test_numbers_of_each_stage_equal_the_records(run: Path, page: Page) -> None:
-    stages = stages_of(run)
+def test_numbers_of_each_stage_equal_the_records(run: Path, page: ParsedPage) -> None:
+    stages = stage_records(run)
     rows = page.table("run-1-measured")
     assert len(rows) == len(stages) == 4
     for row, record in zip(rows, stages, strict=True):
@@ -70,10 +75,10 @@ def test_numbers_of_each_stage_equal_the_records(run: Path, page: Page) -> None:
         }
 
 
-def test_calibration_and_temperature_scaling_equal_the_records(run: Path, page: Page) -> None:
+def test_calibration_and_temperature_scaling_equal_the_records(run: Path, page: ParsedPage) -> None:
     rows = page.table("run-1-calibration")
     assert rows[0]["Temperature"] == rows[0]["Tempered: NLL"] == "–"
-    for row, record in zip(rows[1:], stages_of(run)[1:], strict=True):
+    for row, record in zip(rows[1:], stage_records(run)[1:], strict=True):
         tempered = record["temperature_scaled"]
         assert row["Calibration error %"] == f"{100 * record['ece']:.2f}"
         assert row["Temperature"] == f"{tempered['temperature']:.3f}"
@@ -84,9 +89,9 @@ def test_calibration_and_temperature_scaling_equal_the_records(run: Path, page: 
     assert "not a random sample of the target" in page.words
 
 
-def test_costs_equal_the_records(run: Path, page: Page) -> None:
+def test_costs_equal_the_records(run: Path, page: ParsedPage) -> None:
     spent = 0.0
-    for row, record in zip(page.table("run-1-costs"), stages_of(run), strict=True):
+    for row, record in zip(page.table("run-1-costs"), stage_records(run), strict=True):
         assert row["Seconds so far"] == f"{record['seconds']:.1f}"
         assert row["Seconds in this stage"] == f"{record['seconds'] - spent:.1f}"
         assert row["Peak memory MB"] == f"{record['memory'] / MEGABYTE:,.0f}"
@@ -96,8 +101,8 @@ def test_costs_equal_the_records(run: Path, page: Page) -> None:
         spent = record["seconds"]
 
 
-def test_classes_have_counts_and_confusions(run: Path, page: Page) -> None:
-    first, *_, last = stages_of(run)
+def test_classes_have_counts_and_confusions(run: Path, page: ParsedPage) -> None:
+    first, *_, last = stage_records(run)
     rows = page.table("run-1-classes")
     changes = [b - a for a, b in zip(first["class_accuracy"], last["class_accuracy"], strict=True)]
     assert [row["Class"] for row in rows] == [str(k) for k in np.argsort(-np.array(changes), kind="stable")]
@@ -114,14 +119,14 @@ def test_classes_have_counts_and_confusions(run: Path, page: Page) -> None:
 def test_many_classes_are_collapsed_and_few_are_not(tmp_path: Path, classes: int, shown: int) -> None:
     rising = [[0.5] * classes, [0.5 + k / 100 for k in range(classes)]]
     stages = tuple({"epoch": n, "class_accuracy": values} for n, values in enumerate(rising))
-    found = by_class(Run(tmp_path, "duc", 0, {}, stages))
+    found = read_class_results(Run(tmp_path, "duc", 0, {}, stages))
     assert found is not None
-    assert (len(found.shown), len(found.rest)) == (shown, classes - shown)
-    names = [row.name for row in (*found.shown[:15], *found.rest, *found.shown[15:])]
+    assert (len(found.shown), len(found.collapsed)) == (shown, classes - shown)
+    names = [row.name for row in (*found.shown[:15], *found.collapsed, *found.shown[15:])]
     assert names == [f"class {k}" for k in reversed(range(classes))]
 
 
-def test_rounds_have_labels_and_correct_predictions(run: Path, page: Page) -> None:
+def test_rounds_have_labels_and_correct_predictions(run: Path, page: ParsedPage) -> None:
     rows = page.table("run-1-rounds")
     assert len(rows) == 3
     for row, found in zip(rows, snapshot_files.load_snapshots(run), strict=False):
@@ -137,8 +142,8 @@ def test_rounds_have_labels_and_correct_predictions(run: Path, page: Page) -> No
         assert row["Correct %"] == f"{10 * right}"
 
 
-def test_main_sentence_uses_the_records(run: Path, page: Page) -> None:
-    first, *_, last = stages_of(run)
+def test_main_sentence_uses_the_records(run: Path, page: ParsedPage) -> None:
+    first, *_, last = stage_records(run)
     gain = 100 * (last["accuracy"] - first["accuracy"])
     assert (
         f"Accuracy rose by {gain:.1f} points, from {100 * first['accuracy']:.1f}% to "
@@ -150,12 +155,12 @@ def test_main_sentence_uses_the_records(run: Path, page: Page) -> None:
 @pytest.mark.usefixtures("blank")
 def test_numbers_of_a_segmentation_run_equal_the_records(tmp_path: Path) -> None:
     folder = write_pixel_run(tmp_path / "streets", rounds=2, pool=4)
-    found = page_of(folder, out=tmp_path / "report.html")
-    for row, record in zip(found.table("pixels-run-1-measured"), stages_of(folder), strict=True):
+    found = parse_report_page(folder, out=tmp_path / "report.html")
+    for row, record in zip(found.table("pixels-run-1-measured"), stage_records(folder), strict=True):
         assert row["mIoU %"] == f"{100 * record['mean_iou']:.2f}"
         assert row["Labelled pixels"] == f"{record['labels']:,}"
         assert row["Pixel accuracy %"] == f"{100 * record['accuracy']:.2f}"
-    last = stages_of(folder)[-1]["class_iou"]
+    last = stage_records(folder)[-1]["class_iou"]
     names = read_run(folder).classes
     for row in found.table("pixels-run-1-classes"):
         assert row["IoU after %"] == f"{100 * last[names.index(row['Class'])]:.1f}"
@@ -165,11 +170,11 @@ def test_numbers_of_a_segmentation_run_equal_the_records(tmp_path: Path) -> None
         picks = snapshot_files.load_round_labels(folder, int(row["Round"]))
         assert picks is not None
         assert row["Labelled pixels"] == str(len(picks.image)) == "32"
-        assert row["Near another %"] == f"{100 * near_by_hand(picks, 40):.0f}"
+        assert row["Near another %"] == f"{100 * neighbour_share_by_hand(picks, 40):.0f}"
     assert "Selected pixels" in found.words
 
 
-def near_by_hand(picks: RoundLabels, width: int) -> float:
+def neighbour_share_by_hand(picks: RoundLabels, width: int) -> float:
     """Compare every pair of pixels."""
     near = 0
     places = [
@@ -184,7 +189,7 @@ def near_by_hand(picks: RoundLabels, width: int) -> float:
 # -- images, size, links ---------------------------------------------------------------------------------
 
 
-def test_selected_images_have_prediction_label_and_both_uncertainties(run: Path, page: Page) -> None:
+def test_selected_images_have_prediction_label_and_both_uncertainties(run: Path, page: ParsedPage) -> None:
     found = snapshot_files.load_snapshots(run)[0]
     picks = snapshot_files.load_round_labels(run, 1)
     assert picks is not None
@@ -194,7 +199,7 @@ def test_selected_images_have_prediction_label_and_both_uncertainties(run: Path,
         mark = "✓ correct" if label == found.predicted[row] else "✗ wrong"
         assert (
             f"{mark} prediction {found.predicted[row]} ({100 * found.probability[row]:.0f}%) label {label} "
-            f"U_dis {tiny(found.u_dis[row])} U_data {tiny(found.u_data[row])} {names[image]}"
+            f"U_dis {format_uncertainty(found.u_dis[row])} U_data {format_uncertainty(found.u_data[row])} {names[image]}"
         ) in page.words
         picture = snapshot_files.find_thumbnail(run, image)
         assert inlined(picture) in page.pictures
@@ -202,7 +207,7 @@ def test_selected_images_have_prediction_label_and_both_uncertainties(run: Path,
 
 
 def test_the_page_is_self_contained_and_has_no_script(run: Path, text: str) -> None:
-    found = Page(text)
+    found = ParsedPage(text)
     assert not {"script", "link", "iframe"} & set(found.tags)
     assert "http" not in text
     assert "@import" not in text
@@ -212,7 +217,7 @@ def test_the_page_is_self_contained_and_has_no_script(run: Path, text: str) -> N
     assert {link[1:] for link in found.links if link.startswith("#")} <= set(found.ids)
 
 
-def test_contents_link_to_every_section(page: Page) -> None:
+def test_contents_link_to_every_section(page: ParsedPage) -> None:
     sections = ("worth", "curve", "classes", "calibration", "why", "paper", "costs", "made")
     assert [link for link in page.links if link in [f"#run-1-{name}" for name in sections]] == [
         f"#run-1-{name}" for name in sections
@@ -226,10 +231,11 @@ def test_five_rounds_of_a_hundred_large_images_stay_below_ten_megabytes(
 ) -> None:
     # Larger than any real figure: those with thousands of points take 0.3 MB at most.
     heavy = [
-        Drawn(name, name, "", f'<svg viewBox="0 0 9 9"><desc>{"x" * 300_000}</desc></svg>') for name in "abc"
+        FigurePanel(name, name, "", f'<svg viewBox="0 0 9 9"><desc>{"x" * 300_000}</desc></svg>')
+        for name in "abc"
     ]
-    monkeypatch.setattr("ducats.report.chapter.of_rounds", lambda *_: tuple(heavy))
-    monkeypatch.setattr("ducats.report.chapter.of_the_paper", lambda *_: tuple(heavy))
+    monkeypatch.setattr("ducats.report.run_section.of_rounds", lambda *_: tuple(heavy))
+    monkeypatch.setattr("ducats.report.run_section.of_the_paper", lambda *_: tuple(heavy))
     folder = write_run(tmp_path / "big", rounds=5, per_round=100, pool=900, source=60, pictures=False)
     draw = np.random.default_rng(0)
     home = folder / "snapshots" / "pictures"
@@ -242,7 +248,7 @@ def test_five_rounds_of_a_hundred_large_images_stay_below_ten_megabytes(
             Image.fromarray(noise).save(home / f"{image:06d}.png")
     path = report_page([folder], tmp_path / "report.html").page
     assert path.stat().st_size < 10 * MEGABYTE
-    found = Page(path.read_text(encoding="utf-8"))
+    found = ParsedPage(path.read_text(encoding="utf-8"))
     shown = max(many for many in GALLERY if 5 * many * 77_000 * 4 / 3 < 8 * MEGABYTE - 6 * 300_000)
     assert f"… and {100 - shown} more; images are left out to keep the page small." in found.words
 
@@ -278,21 +284,26 @@ def test_near_duplicates_are_pairs_with_similar_features(run: Path) -> None:
             a, b = (found.features[rows[row]].astype(float) for row in (first, second))
             if a @ b / np.sqrt((a @ a) * (b @ b)) >= 0.95:
                 expected.add((first, second))
-    answer = repeats(found)
+    answer = find_near_duplicates(found)
     assert answer is not None
     assert {(pair.first, pair.second) for pair in answer.pairs} == expected
-    assert answer.picks == len(picked)
+    assert answer.n_compared == len(picked)
 
 
 def test_a_sample_is_shown_in_one_pair_only() -> None:
-    pairs = [Pair(1, 2, 0.99), Pair(2, 3, 0.98), Pair(4, 5, 0.97), Pair(6, 7, 0.96)]
-    assert kept(pairs, 2) == [pairs[0], pairs[2]]
+    pairs = [
+        NearDuplicatePair(1, 2, 0.99),
+        NearDuplicatePair(2, 3, 0.98),
+        NearDuplicatePair(4, 5, 0.97),
+        NearDuplicatePair(6, 7, 0.96),
+    ]
+    assert distinct_pairs(pairs, 2) == [pairs[0], pairs[2]]
 
 
 def test_neighbouring_pixels_are_counted() -> None:
     picks = RoundLabels(1, np.array([0, 0, 0, 1]), np.array([0, 3, 50, 3]), np.zeros(4))
     assert (
-        neighbours(picks, np.array([[10, 10], [10, 10]])) == 0.5
+        neighbour_share(picks, np.array([[10, 10], [10, 10]])) == 0.5
     )  # positions 0 and 3 of image 0; its position 50 is 5 rows away
 
 
@@ -304,9 +315,9 @@ def test_few_runs_have_a_section_each_and_many_one_per_method(tmp_path: Path) ->
         for seed in (1, 0):
             write_run(tmp_path / f"{method}-{seed}", method, seed, snapshots=False, rounds=1)
     runs = find_runs([tmp_path])
-    assert [run.name for run in chosen(runs[:2])] == ["duc-0", "duc-1"]
-    assert [run.name for run in chosen(runs)] == ["duc-0", "random-0"]
-    assert chosen(runs * 30) == []
+    assert [run.name for run in select_section_runs(runs[:2])] == ["duc-0", "duc-1"]
+    assert [run.name for run in select_section_runs(runs)] == ["duc-0", "random-0"]
+    assert select_section_runs(runs * 30) == []
 
 
 @pytest.mark.usefixtures("blank")
@@ -317,7 +328,7 @@ def test_a_run_is_compared_with_random_runs(tmp_path: Path) -> None:
         write_run(
             tmp_path / f"random-{seed}", "random", seed, snapshots=False, rounds=1, accuracies=[0.5, last]
         )
-    found = page_of(tmp_path, out=tmp_path / "report.html")
+    found = parse_report_page(tmp_path, out=tmp_path / "report.html")
     # Differences 0.10 and 0.08: mean 0.09, interval of 12.706 standard errors of 0.01 on either side.
     assert "(95% CI −3.7 to 21.7, over 2 shared seeds). This difference is not significant." in found.words
     assert "Gain over random per label, points +0.90 95% CI −0.37 to +2.2" in found.words

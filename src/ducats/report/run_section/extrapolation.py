@@ -1,0 +1,163 @@
+"""Extrapolate the gain from the next batch of labels with a saturating curve fitted to the stages so far."""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from scipy.special import stdtrit
+
+from ducats.report.kinds import IMAGES
+from ducats.report.read import Run, number
+from ducats.report.run_section.gain import NORMAL_QUANTILE_975
+
+MIN_STAGES = 3  # stages needed to fit a curve
+MAX_RANGE_WIDTH = 0.2  # a wider range is not reported
+# Half-lives of the curve: labels that halve the remaining gain, as a multiple of the labels so far.
+HALF_LIVES = np.geomspace(0.1, 10, 61)
+MAX_LAST_STEP_RATIO = (
+    2  # a last step with more than this many times the epochs of the others is mostly training
+)
+
+
+@dataclass(frozen=True)
+class GainForecast:
+    """Estimated gain from the next batch, or the reason why there is no estimate.
+
+    Args:
+        n_labels: number of labels in the next batch; 0 if there is no estimate.
+        estimate: estimated gain, in [-1, 1].
+        low: lower end of the 95% range.
+        high: upper end of the 95% range.
+        n_stages: number of stages the curve was fitted to.
+        excluded_epochs: epochs of the last step if it was left out, otherwise 0.
+        reason_missing: the reason why there is no estimate; empty if there is one.
+    """
+
+    n_labels: int = 0
+    estimate: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    n_stages: int = 0
+    excluded_epochs: int = 0
+    reason_missing: str = ""
+
+
+def forecast_gain(run: Run) -> GainForecast:
+    """Estimate the gain from another batch of the size of the last one.
+
+    A curve ``a - b 2^(-labels / h)`` is fitted to the scores of the stages, with the highest weight on the
+    latest. The range covers every ``h`` that is compatible with the scores, so it is wide if there are few
+    stages or the scores scatter.
+    """
+    key = run.kind.headline
+    stages = [stage for stage in run.stages if number(stage, key) is not None]
+    if not stages or stages[-1]["labels"] == stages[0]["labels"]:
+        return GainForecast(reason_missing="no labels were acquired")
+    labels = [float(stage["labels"]) for stage in stages]
+    n_labels, excluded_epochs = (
+        int(labels[-1] - labels[-2]),
+        _long_last_step([int(stage["epoch"]) for stage in stages]),
+    )
+    used = stages[:-1] if excluded_epochs else stages
+    if len(used) < MIN_STAGES:
+        return GainForecast(
+            reason_missing=f"at least {MIN_STAGES} stages are needed{_excluded_epochs_phrase(excluded_epochs)}, but there are {len(used)}"
+        )
+    scores = np.array([float(stage[key]) for stage in used])
+    images = number(stages[-1], "images") or 0.0
+    score_deviation = (
+        math.sqrt(_proportion_variance(scores[-1], images)) if run.kind == IMAGES and images else 0.0
+    )
+    estimate, low, high = extrapolate_gain(
+        np.array(labels[: len(used)]), scores, labels[-1], n_labels, score_deviation
+    )
+    max_gain, min_gain = 1.0 - float(stages[-1][key]), -float(stages[-1][key])
+    estimate, low, high = (min(max(value, min_gain), max_gain) for value in (estimate, low, high))
+    if high - low > MAX_RANGE_WIDTH:
+        return GainForecast(reason_missing="the gains of the batches so far vary too much")
+    return GainForecast(n_labels, estimate, low, high, len(used), excluded_epochs)
+
+
+def extrapolate_gain(
+    labels: "np.ndarray[tuple[int], np.dtype[np.float64]]",
+    scores: "np.ndarray[tuple[int], np.dtype[np.float64]]",
+    labels_so_far: float,
+    n_labels: float,
+    score_deviation: float,
+) -> tuple[float, float, float]:
+    """Fit the curve and return the estimated gain of ``n_labels`` labels after ``labels_so_far``, with its 95% range.
+
+    Args:
+        labels: label count of each stage, increasing.
+        scores: score of each stage.
+        labels_so_far: labels so far.
+        n_labels: labels to add.
+        score_deviation: standard deviation of a score due to the finite test set; 0 if unknown.
+
+    Returns:
+        Best estimate, lower end and upper end of the range.
+    """
+    origin, span = labels[0], labels[-1] - labels[0]
+    weights = 0.5 ** np.arange(len(labels))[::-1]  # the latest stage is closest to the extrapolation
+    fits = []
+    for half_life in HALF_LIVES * span:
+        saturation = 1 - 2 ** (-(labels - origin) / half_life)
+        design = np.stack([np.ones_like(saturation), saturation], axis=1)
+        solve = np.linalg.inv(design.T @ (weights[:, None] * design)) @ (design * weights[:, None]).T
+        a_b = solve @ scores
+        residuals = scores - design @ a_b
+        saturation_step = float(
+            2 ** (-(labels_so_far - origin) / half_life)
+            - 2 ** (-(labels_so_far + n_labels - origin) / half_life)
+        )
+        gain_deviation = saturation_step * float(
+            np.linalg.norm(solve[1])
+        )  # of the gain, per unit deviation of each score
+        fits.append(
+            _Fit(
+                float((weights * residuals**2).sum()),
+                float((residuals**2).sum()),
+                saturation_step * float(a_b[1]),
+                gain_deviation,
+            )
+        )
+    best = min(fits, key=lambda fit: fit.weighted_squares)
+    degrees_of_freedom = len(labels) - 2
+    deviations = max(
+        float(stdtrit(degrees_of_freedom, 0.975)) * math.sqrt(best.squares / degrees_of_freedom),
+        NORMAL_QUANTILE_975 * score_deviation,
+    )
+    compatible_fits = [fit for fit in fits if fit.weighted_squares <= best.weighted_squares + deviations**2]
+    low = min(fit.gain - deviations * fit.gain_deviation for fit in compatible_fits)
+    high = max(fit.gain + deviations * fit.gain_deviation for fit in compatible_fits)
+    return best.gain, low, high
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A fitted curve: weighted and plain sums of squares, predicted gain and its sensitivity to noise."""
+
+    weighted_squares: float
+    squares: float
+    gain: float
+    gain_deviation: float
+
+
+def _long_last_step(epochs: list[int]) -> int:
+    """Return the epochs of the last step if it is much longer than the others, otherwise 0."""
+    steps = [later - earlier for earlier, later in pairwise(epochs)]
+    return steps[-1] if len(steps) > 1 and steps[-1] > MAX_LAST_STEP_RATIO * max(steps[:-1]) else 0
+
+
+def _excluded_epochs_phrase(excluded_epochs: int) -> str:
+    return (
+        f" before the last {excluded_epochs} epochs, which reflect training more than labels"
+        if excluded_epochs
+        else ""
+    )
+
+
+def _proportion_variance(share: float, count: float) -> float:
+    shrunk = (share * count + 1) / (count + 2)
+    return shrunk * (1 - shrunk) / (count + 2)

@@ -1,0 +1,193 @@
+"""Samples selected in each round of a run: prediction, label, uncertainties and redundancy."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ducats import snapshot_files
+from ducats.errors import UserError
+from ducats.report.kinds import IMAGES
+from ducats.report.read import Run
+from ducats.report.run_section.near_duplicates import (
+    NearDuplicates,
+    distinct_pairs,
+    find_near_duplicates,
+    neighbour_share,
+)
+from ducats.snapshot_files import RoundLabels, Snapshot
+
+VOID_LABEL = -2  # label of samples to which no class applies
+MAX_SHOWN_PAIRS = 6  # near-duplicate pairs shown per round
+
+
+@dataclass(frozen=True)
+class SelectedImage:
+    """A selected image in the gallery.
+
+    Args:
+        image_name: name of the image.
+        thumbnail: thumbnail file; None if the run saved none.
+        prediction: predicted class at the time of the query.
+        probability: predicted probability of ``prediction``.
+        label: class name; empty if there is no label yet.
+        is_correct: whether prediction and label agree; None if there is no label or no class applies.
+        u_dis: in nats.
+        u_data: in nats.
+    """
+
+    image_name: str
+    thumbnail: Path | None
+    prediction: str
+    probability: float
+    label: str
+    is_correct: bool | None
+    u_dis: float
+    u_data: float
+
+
+@dataclass(frozen=True)
+class QueryRound:
+    """The samples of one query.
+
+    Args:
+        number: round number, starting at 1.
+        epoch: epoch after which the samples were selected.
+        n_labels: number of labels; 0 if the round is not answered yet.
+        n_labelled_in_snapshot: number of samples in the snapshot that have a class label.
+        n_correct: number of these that were predicted correctly.
+        n_void: number of samples in the snapshot to which no class applies.
+        images: selected images in the order of the ledger; empty in segmentation.
+        near_duplicates: near-duplicates among them; None if unknown and in segmentation.
+        shown_pairs: some of the near-duplicate pairs with their cosine similarity, most similar first.
+        neighbour_share: share of labelled pixels close to another one; None if unknown and in classification.
+    """
+
+    number: int
+    epoch: int
+    n_labels: int
+    n_labelled_in_snapshot: int
+    n_correct: int
+    n_void: int
+    images: tuple[SelectedImage, ...]
+    near_duplicates: NearDuplicates | None
+    shown_pairs: tuple[tuple[SelectedImage, SelectedImage, float], ...]
+    neighbour_share: float | None
+
+
+@dataclass(frozen=True)
+class Selections:
+    """All rounds with a snapshot, and sentences about missing or unreadable data."""
+
+    rounds: tuple[QueryRound, ...]
+    missing_notes: tuple[str, ...]
+
+
+def read_selections(run: Run) -> Selections:
+    """Read the selected samples of a run from its snapshots and ledger."""
+    missing_notes: list[str] = []
+    image_names: list[str] = []
+    try:
+        image_names = snapshot_files.pool_keys(run.folder)
+    except UserError as error:
+        missing_notes.append(_missing_note(error, run))
+    found, errors = snapshot_files.load_readable_snapshots(run.folder)
+    missing_notes += [_missing_note(sentence, run) for sentence in errors]
+    rounds = []
+    for snapshot in found:
+        if not snapshot.round:
+            continue
+        try:
+            round_labels = snapshot_files.load_round_labels(run.folder, snapshot.round)
+        except UserError as error:
+            round_labels = None
+            missing_notes.append(_missing_note(error, run))
+        rounds.append(_round(run, snapshot, round_labels, image_names))
+    if not found and not missing_notes:
+        missing_notes.append(_no_rounds_note(run))
+    return Selections(tuple(rounds), tuple(missing_notes))
+
+
+def _missing_note(error: UserError | str, run: Run) -> str:
+    """Return the error message without the path of the run folder."""
+    return f"Not shown: {str(error).replace(f'{run.folder}{os.sep}', '')}."
+
+
+def _no_rounds_note(run: Run) -> str:
+    if run.finished and (not run.stages or run.stages[-1]["labels"] == 0):
+        return "This run acquired no labels."
+    if not run.finished and not run.stages:
+        return "This run has not selected any samples yet."
+    return (
+        "The predictions for the selected samples are unknown: this run has no snapshots. It was made by an "
+        "older version of ducats or with engine.snapshot_samples=0; new runs save snapshots."
+    )
+
+
+def _round(
+    run: Run, snapshot: Snapshot, round_labels: RoundLabels | None, image_names: Sequence[str]
+) -> QueryRound:
+    labels: dict[tuple[int, int], int] = {}
+    if round_labels is not None:
+        places = zip(round_labels.image.tolist(), round_labels.position.tolist(), strict=True)
+        labels = dict(zip(places, round_labels.label.tolist(), strict=True))
+    order = {place: rank for rank, place in enumerate(labels)}
+    locations = {
+        row: (int(snapshot.image[row]), int(snapshot.position[row]))
+        for row in np.flatnonzero(snapshot.picked).tolist()
+    }
+    ranked = sorted(locations, key=lambda row: order.get(locations[row], len(order)))
+    images = {
+        row: _selected_image(run, snapshot, row, labels.get(locations[row]), image_names) for row in ranked
+    }
+    is_classification = run.kind == IMAGES
+    near_duplicates = find_near_duplicates(snapshot) if is_classification else None
+    pairs = distinct_pairs(near_duplicates.pairs if near_duplicates else (), MAX_SHOWN_PAIRS)
+    return QueryRound(
+        number=snapshot.round,
+        epoch=snapshot.epoch,
+        n_labels=len(labels),
+        n_labelled_in_snapshot=sum(1 for pick in images.values() if pick.is_correct is not None),
+        n_correct=sum(1 for pick in images.values() if pick.is_correct),
+        n_void=sum(1 for pick in images.values() if pick.label and pick.is_correct is None),
+        images=tuple(images.values()) if is_classification else (),
+        near_duplicates=near_duplicates,
+        shown_pairs=tuple((images[pair.first], images[pair.second], pair.cosine) for pair in pairs),
+        neighbour_share=None
+        if is_classification or round_labels is None
+        else _pixel_neighbour_share(run, round_labels),
+    )
+
+
+def _selected_image(
+    run: Run, snapshot: Snapshot, row: int, label: int | None, image_names: Sequence[str]
+) -> SelectedImage:
+    image, prediction = int(snapshot.image[row]), int(snapshot.predicted[row])
+    return SelectedImage(
+        image_name=image_names[image] if image < len(image_names) else f"image {image}",
+        thumbnail=snapshot_files.find_thumbnail(run.folder, image),
+        prediction=_class_name(run, prediction),
+        probability=float(snapshot.probability[row]),
+        label="" if label is None else "no class applies" if label == VOID_LABEL else _class_name(run, label),
+        is_correct=None if label is None or label == VOID_LABEL else label == prediction,
+        u_dis=float(snapshot.u_dis[row]),
+        u_data=float(snapshot.u_data[row]),
+    )
+
+
+def _class_name(run: Run, number: int) -> str:
+    return run.classes[number] if 0 <= number < len(run.classes) else f"class {number}"
+
+
+def _pixel_neighbour_share(run: Run, round_labels: RoundLabels) -> float | None:
+    task = run.config.get("task")
+    unit = task.get("unit") if isinstance(task, Mapping) else None
+    if unit not in (None, "pixel") or not len(round_labels.image):
+        return None  # the pixels of a region or an image are adjacent by definition
+    try:
+        sizes = snapshot_files.pool_grid_sizes(run.folder)
+    except UserError:
+        return None  # reading the keys has already reported the corrupt file
+    return None if sizes is None else neighbour_share(round_labels, sizes)

@@ -1,0 +1,253 @@
+"""The verdict on a run: the gain from its labels in sentences and key figures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ducats.records import Record
+from ducats.report.kinds import Kind
+from ducats.report.read import Run, number
+from ducats.report.run_section.extrapolation import GainForecast, forecast_gain
+from ducats.report.run_section.gain import (
+    ConfidenceInterval,
+    Gain,
+    RandomComparison,
+    compare_with_random,
+    compute_gain,
+    has_same_data,
+    selects_at_random,
+)
+from ducats.report.words import LEVEL
+
+LABELS_PER_GAIN_UNIT = {
+    "label": 1,
+    "labelled pixel": 1000,
+}  # unit of the gain: that of a single pixel would be tiny
+UNFINISHED_REMARK = "The run is not finished; the numbers are from its latest stage."
+
+
+@dataclass(frozen=True)
+class KeyFigure:
+    """A key figure at the top of a run section, with an optional remark."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on a run: main sentence, remarks and key figures."""
+
+    sentence: str
+    remarks: tuple[str, ...]
+    key_figures: tuple[KeyFigure, ...]
+
+
+def make_verdict(run: Run, others: Sequence[Run]) -> Verdict:
+    """Describe the gain from a run's labels, the comparison with random selection, and the likely next gain.
+
+    ``others`` are runs to compare with; those on other data are ignored.
+    """
+    gain, comparisons = compute_gain(run), compare_with_random(run, others)
+    last = run.result
+    remarks = [*_random_remarks(run, gain, comparisons), *_evaluation_remarks(run)]
+    if gain is not None and gain.labels:
+        remarks.append(_training_remark(run, others))
+        remarks.append(forecast_sentence(forecast_gain(run), run.kind))
+    if not run.finished:
+        remarks.append(
+            UNFINISHED_REMARK if run.stages else "The first evaluation comes before the first query."
+        )
+    return Verdict(_sentence(run, gain), tuple(remarks), tuple(_key_figures(run, gain, comparisons, last)))
+
+
+def _sentence(run: Run, gain: Gain | None) -> str:
+    score = _capitalise(run.kind.score)
+    last = run.result
+    if not run.stages and not run.finished:
+        return f"{run.method} has not been evaluated yet."
+    if last is None:
+        return f"{run.method} was not evaluated on a test set, so the gain from its labels is unknown."
+    now = f"{100 * last[run.kind.headline]:.1f}%"
+    if gain is None or gain.labels == 0:
+        if gain is None and not run.finished:
+            return f"{score} is {now} before the first labels."
+        return f"{score} is {now} with {format_label_count(last['labels'], run.kind)}."
+    interval = "" if gain.interval is None else f" ({_format_interval(gain.interval)})"
+    return f"{score} {_change_phrase(gain)} with {format_label_count(gain.labels, run.kind)}{interval}."
+
+
+def _change_phrase(gain: Gain) -> str:
+    ends = f"from {100 * gain.before:.1f}% to {100 * gain.after:.1f}%"
+    if abs(gain.difference) < LEVEL:
+        return f"changed by less than {100 * LEVEL:g} points, {ends},"
+    return f"{'rose' if gain.difference > 0 else 'fell'} by {format_points(abs(gain.difference))}, {ends},"
+
+
+def _random_remarks(run: Run, gain: Gain | None, comparisons: Sequence[RandomComparison]) -> list[str]:
+    if gain is None or not gain.labels:
+        return []
+    if selects_at_random(run):
+        return ["The labels were selected at random, so this run is a baseline for other methods."]
+    if not comparisons:
+        return [
+            "This report has no comparable run with random selection, so it cannot show whether random "
+            "labels would have done as well. Run the same command with --method random and report both runs."
+        ]
+    return [comparison_sentence(one) for one in comparisons]
+
+
+def comparison_sentence(comparison: RandomComparison) -> str:
+    """Compare a run with random selection in one or two sentences."""
+    other_method = (
+        f"{comparison.method}, which trains the same way but selects at random"
+        if comparison.same_training
+        else comparison.method
+    )
+    gap = f"{format_points(abs(comparison.difference))} {'above' if comparison.difference > 0 else 'below'} {other_method}"
+    if comparison.interval is None:
+        return (
+            f"The score is {gap}. One seed cannot show whether this difference is significant; run more "
+            "seeds of both methods."
+        )
+    interval = _format_interval(comparison.interval)
+    if comparison.interval.low <= 0 <= comparison.interval.high:
+        return f"The score is {gap} ({interval}). This difference is not significant."
+    better = comparison.interval.low > 0
+    if comparison.same_training:
+        verb = "beats" if better else "loses to"
+        return f"The score is {gap} ({interval}): the query {verb} random selection."
+    return (
+        f"The score is {gap} ({interval}): the method is {'better' if better else 'worse'} as a whole. The "
+        "two also differ in training, so the query alone does not explain the difference."
+    )
+
+
+def forecast_sentence(forecast: GainForecast, kind: Kind) -> str:
+    """Describe the estimated gain from the next batch and how it was computed."""
+    if forecast.reason_missing:
+        return f"The gain from the next labels cannot be estimated: {forecast.reason_missing}."
+    gain_range = f"{format_signed_points(forecast.low)} to {format_signed_points(forecast.high)} points"
+    what = f"The next {format_label_count(forecast.n_labels, kind)} would likely add {gain_range}"
+    if forecast.low < LEVEL:
+        what += ", possibly nothing"
+    how = f"extrapolated with a saturating curve fitted to {forecast.n_stages} stages"
+    left_out = (
+        f" The last {forecast.excluded_epochs} epochs are left out: they reflect training more than labels."
+        if forecast.excluded_epochs
+        else ""
+    )
+    return f"{what} (best estimate {format_signed_points(forecast.estimate)}, {how}).{left_out}"
+
+
+def _training_remark(run: Run, others: Sequence[Run]) -> str:
+    """Describe how much of the gain training alone may explain."""
+    first, last = run.stages[0]["epoch"], run.stages[-1]["epoch"]
+    remark = (
+        f"Training continued from epoch {first} to {last}, so the labels may not explain the whole change."
+    )
+    unlabelled_runs = [
+        other
+        for other in others
+        if other.finished
+        and other.result is not None
+        and not other.result["labels"]
+        and has_same_data(run, other)
+    ]
+    if not unlabelled_runs:
+        return f"{remark} Add a run with --method source-only to see the effect of training alone."
+    other = min(unlabelled_runs, key=lambda one: (one.seed != run.seed, one.seed))
+    assert other.result is not None
+    return f"{remark} {other.method} reached {100 * other.result[run.kind.headline]:.1f}% with no labels."
+
+
+def _evaluation_remarks(run: Run) -> list[str]:
+    """Describe any overlap between evaluated and labelled images."""
+    evaluated_on = run.result.get("evaluated_on") if run.result is not None else None
+    if evaluated_on == "unlabelled":
+        return [
+            "Each stage was evaluated on the images not labelled yet, so the evaluated images differ between "
+            "stages."
+        ]
+    if evaluated_on == "target":
+        return ["It was evaluated on all target images, including those that it was trained on."]
+    return []
+
+
+def _key_figures(
+    run: Run, gain: Gain | None, comparisons: Sequence[RandomComparison], last: Record | None
+) -> list[KeyFigure]:
+    kind, key_figures = run.kind, []
+    if gain is not None:
+        key_figures += [
+            KeyFigure(f"{_capitalise(kind.score)} before", f"{100 * gain.before:.2f}%"),
+            KeyFigure(f"{_capitalise(kind.score)} after", f"{100 * gain.after:.2f}%"),
+        ]
+    elif last is not None:
+        key_figures.append(KeyFigure(_capitalise(kind.score), f"{100 * last[kind.headline]:.2f}%"))
+    stage = run.stages[-1] if run.stages else {}
+    if (labels := number(stage, "labels")) is not None:
+        key_figures.append(KeyFigure(kind.measure("labels").title, f"{labels:,.0f}"))
+    if (clicks := number(stage, "clicks")) is not None and clicks != labels:
+        key_figures.append(KeyFigure("Clicks", f"{clicks:,.0f}"))
+    if (seconds := number(stage, "annotation_seconds")) is not None:
+        key_figures.append(KeyFigure("Annotation minutes", f"{seconds / 60:.1f}"))
+    if gain is not None and gain.labels:
+        key_figures.append(_gain_per_label("Gain", gain.difference, gain.labels, gain.interval, kind))
+        key_figures += [
+            _gain_per_label(f"Gain over {one.method}", one.difference, gain.labels, one.interval, kind)
+            for one in comparisons
+        ]
+    return key_figures
+
+
+def _gain_per_label(
+    name: str, difference: float, labels: int, interval: ConfidenceInterval | None, kind: Kind
+) -> KeyFigure:
+    n_labels = LABELS_PER_GAIN_UNIT[kind.label]
+    scale = 100 * n_labels / labels
+    interval_note = (
+        ""
+        if interval is None
+        else f"95% CI {_format_signed(interval.low * scale)} to {_format_signed(interval.high * scale)}"
+    )
+    return KeyFigure(
+        f"{name} per {kind.label if n_labels == 1 else f'{n_labels:,} {kind.label}s'}, points",
+        _format_signed(difference * scale),
+        interval_note,
+    )
+
+
+def _format_signed(value: float) -> str:
+    """Format with a sign and two significant digits.
+
+    >>> _format_signed(0.2), _format_signed(-0.0421), _format_signed(12.3)
+    ('+0.20', '−0.042', '+12')
+    """
+    return f"{value:+#.2g}".rstrip(".").replace("-", "−")
+
+
+def format_points(share: float) -> str:
+    """Format a difference of scores in percentage points: ``4.1 format_points``."""
+    return f"{100 * share:.1f} point{'' if f'{100 * share:.1f}' == '1.0' else 's'}"
+
+
+def format_signed_points(share: float) -> str:
+    """Format a difference in percentage points with a typographic minus; zero has no sign."""
+    text = f"{100 * share:.1f}"
+    return "0.0" if text == "-0.0" else text.replace("-", "−")
+
+
+def format_label_count(labels: float, kind: Kind) -> str:
+    """Format a number of labels: ``65 labels``."""
+    if not labels:
+        return "no labels"
+    return f"{labels:,.0f} {kind.label}{'' if labels == 1 else 's'}"
+
+
+def _format_interval(interval: ConfidenceInterval) -> str:
+    return f"95% CI {format_signed_points(interval.low)} to {format_signed_points(interval.high)}, {interval.basis}"
+
+
+def _capitalise(text: str) -> str:
+    return text[:1].upper() + text[1:] if text != "mIoU" else text
