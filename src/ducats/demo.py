@@ -20,7 +20,7 @@ from ducats.errors import UserError
 from ducats.factory import build_run, load_data, with_resolved_precision
 from ducats.progress import Event
 from ducats.progress_display import REFRESH_SECONDS, ProgressDisplay
-from ducats.report import MethodRow, Report, Spread, by_method, report
+from ducats.report import MethodRow, Report, Spread, aggregate_methods, report
 from ducats.run import run
 from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
@@ -100,7 +100,7 @@ def demo(
             raise
     folders = [out / run_folder_name(method, seed) for method, seed in work]
     result = report(folders, out, title=spec.title)
-    console.print(comparison_table(by_method(result.runs), spec.columns))
+    console.print(comparison_table(aggregate_methods(result.runs), spec.columns))
     console.print(
         f"{time.monotonic() - started:.0f} s in total; report in {result.page}, numbers in {result.summary_json}",
         highlight=False,

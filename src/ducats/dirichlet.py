@@ -58,7 +58,7 @@ def uncertainties(z: Tensor) -> Uncertainties:
     """Compute data and distribution uncertainty in one pass.
 
     >>> both = uncertainties(torch.tensor([[2.0, 0.0, -1.0]]))
-    >>> both.data_summary, both.distribution
+    >>> both.data, both.distribution
     (tensor([0.4382]), tensor([0.0861]))
     """
     return Uncertainties(*_per_position(dirichlet_kernels.uncertainties_kernel, z))

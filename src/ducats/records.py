@@ -10,7 +10,7 @@ from ducats.files import write_text_atomically
 
 Record = dict[str, Any]
 
-EVALUATED_ON_DESCRIPTIONS = {  # descriptions of the values of `measured_on` in stage records
+EVALUATED_ON_DESCRIPTIONS = {  # descriptions of the values of `describe_evaluation` in stage records
     "held_out": "held-out target images, never selected for labelling",
     "unlabelled": "target images without the labelled ones",
     "target": "target images, including the labelled ones",

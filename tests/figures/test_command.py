@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ducats.figures import NAMES
-from runs_on_paper import write_run
 from sweep_helpers import ducats
+from synthetic_runs import write_run
 
 
 def test_lists_all_figures_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from ducats.errors import UserError
 from ducats.figures.table import FIGURES
 from ducats.report import Run, find_runs, read_run
 from ducats.run_folder import RunFolder
-from runs_on_paper import write_pixel_run, write_run
+from synthetic_runs import write_pixel_run, write_run
 
 HEAVIEST = 300_000  # bytes
 Folders = Callable[..., list[Run]]
@@ -29,8 +29,10 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     small: Any = {"pool": 60, "source": 30, "rounds": 2, "per_round": 4}
     write_run(root / "duc", **small)
     write_run(root / "random", "random", **small)
-    write_run(root / "old", before=True, **small)
-    write_run(root / "large", pool=5000, source=1500, sample=3000, rounds=2, per_round=400, pictures=False)
+    write_run(root / "old", old_format=True, **small)
+    write_run(
+        root / "large", pool=5000, source=1500, n_snapshot=3000, rounds=2, per_round=400, thumbnails=False
+    )
     write_pixel_run(root / "pixels", rounds=2, pool=4)
     for kappa, accuracy in ((1, 0.7), (10, 0.8)):
         settings = [f"query.params.kappa={kappa}"]

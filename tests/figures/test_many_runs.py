@@ -14,7 +14,7 @@ from ducats.figures.settings import LAMBDA_OF_PIXELS, USUAL, lines, setting
 from ducats.objectives import duc
 from ducats.queries import QUERIES
 from ducats.report import Run, find_runs, read_run
-from runs_on_paper import write_pixel_run, write_run
+from synthetic_runs import write_pixel_run, write_run
 
 
 def test_default_params_match_the_functions() -> None:

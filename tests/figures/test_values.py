@@ -27,7 +27,7 @@ from ducats.figures.style import STYLE
 from ducats.figures.u_dis import domains
 from ducats.figures.uncertainties import cut
 from ducats.report import Run, read_run
-from runs_on_paper import write_pixel_run, write_run
+from synthetic_runs import write_pixel_run, write_run
 from synthetic_snapshots import SnapshotSpec, write_snapshot
 
 Array = np.ndarray[Any, Any]
@@ -255,8 +255,8 @@ def _of_last(run: Run) -> tuple[Array, Array]:
 
 
 def test_samples_of_two_runs_are_matched_by_location(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", rounds=1, pool=60, source=30, sample=40)
-    write_run(tmp_path / "b", "random", 1, rounds=1, pool=60, source=30, sample=20)
+    write_run(tmp_path / "a", rounds=1, pool=60, source=30, n_snapshot=40)
+    write_run(tmp_path / "b", "random", 1, rounds=1, pool=60, source=30, n_snapshot=20)
     first, second = (snapshot_files.load_snapshots(tmp_path / name)[0] for name in "ab")
     found = pairs(first, second)
     both = {

@@ -7,38 +7,48 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from comparisons import LAST, Tables, write_all, write_bare, write_one
 from page_parser import no_rendering as no_rendering
+from synthetic_sweeps import (
+    FINAL_ACCURACIES,
+    TableParser,
+    write_page_without_sections,
+    write_sweep,
+    write_sweep_run,
+)
 
 from ducats.cli import main
 from ducats.report import report
-from ducats.report.across import csv, make_tables, markdown
-from ducats.report.comparison import comparison
-from ducats.report.comparison.words import sentences
+from ducats.report.comparison import build_comparison
+from ducats.report.comparison.sentences import result_sentences
+from ducats.report.method_tables import make_tables, task_tables_csv, task_tables_markdown
 from ducats.report.page import write_page
-from ducats.report.read import find_runs
-from runs_on_paper import write_pixel_run
+from ducats.report.run_reader import find_runs
+from synthetic_runs import write_pixel_run
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_all(tmp_path_factory.mktemp("sweep"))
+    return write_sweep(tmp_path_factory.mktemp("sweep"))
 
 
 @pytest.fixture(scope="module")
 def page(runs: Path) -> Path:
-    return write_bare(find_runs([runs]), runs / "page.html")
+    return write_page_without_sections(find_runs([runs]), runs / "page.html")
 
 
-def printed(row: Mapping[str, str], what: str = "") -> str:
+def formatted(row: Mapping[str, str], column_prefix: str = "") -> str:
     """Format mean and deviation from the CSV as in a table."""
-    mean, deviation = (row[what], row[f"{what}_deviation"]) if what else (row["mean"], row["deviation"])
+    mean, deviation = (
+        (row[column_prefix], row[f"{column_prefix}_deviation"])
+        if column_prefix
+        else (row["mean"], row["deviation"])
+    )
     if not mean:
         return "–"
     return f"{100 * float(mean):.1f}" + (f" ± {100 * float(deviation):.1f}" if deviation else "")
 
 
-def csv_of(runs: Path, out: Path) -> dict[tuple[str, str], dict[str, str]]:
+def csv_rows(runs: Path, out: Path) -> dict[tuple[str, str], dict[str, str]]:
     with pytest.raises(SystemExit):
         main(["table", str(runs), "--out", str(out)])
     rows = comma_separated.DictReader(io.StringIO(out.read_text()))
@@ -46,25 +56,25 @@ def csv_of(runs: Path, out: Path) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def test_results_on_the_page_equal_the_csv_table(page: Path, runs: Path, tmp_path: Path) -> None:
-    known = csv_of(runs, tmp_path / "table.csv")
-    head, *lines = Tables(page.read_text()).found["by-task"]
+    known = csv_rows(runs, tmp_path / "table.csv")
+    head, *lines = TableParser(page.read_text()).tables["by-task"]
     tasks = ["Ar-Cl", "Cl-Ar", "Pr-Rw", "average"]
     assert head == ["Method", "Ar→Cl", "Cl→Ar", "Pr→Rw", "Average", "Seeds", "Labels", "Seconds"]
     ours, theirs = lines[::2], lines[1::2]
-    assert [line[0] for line in ours] == list(LAST)
+    assert [line[0] for line in ours] == list(FINAL_ACCURACIES)
     for line, published in zip(ours, theirs, strict=True):
         rows = [known[line[0], task] for task in tasks]
-        assert [cell.strip("*") for cell in line[1:5]] == [printed(row) for row in rows]
+        assert [cell.strip("*") for cell in line[1:5]] == [formatted(row) for row in rows]
         spent = rows[0]
         assert line[5:] == [spent["seeds"], f"{float(spent['labels']):.0f}", f"{float(spent['seconds']):.0f}"]
-        assert published == ["published†", *(printed(row, "published") for row in rows), "", "", ""]
+        assert published == ["published†", *(formatted(row, "published") for row in rows), "", "", ""]
     assert [cell.startswith("*") for cell in ours[3][1:5]] == [True] * 4
     assert not any("*" in cell for line in ours[:3] for cell in line)
 
 
 def test_differences_on_the_page_equal_the_csv_table(page: Path, runs: Path, tmp_path: Path) -> None:
-    known = csv_of(runs, tmp_path / "table.csv")
-    head, *lines = Tables(page.read_text()).found["paired"]
+    known = csv_rows(runs, tmp_path / "table.csv")
+    head, *lines = TableParser(page.read_text()).tables["paired"]
     assert head == ["Method", "minus random", "p", "pairs", "minus duc", "p", "pairs"]
     for method, *cells in lines:
         row = known[method, "average"]
@@ -94,12 +104,15 @@ def test_the_page_covers_all_tasks_without_mixing_them(page: Path) -> None:
 
 
 def test_the_page_is_deterministic(page: Path, runs: Path, tmp_path: Path) -> None:
-    assert write_bare(find_runs([runs]), tmp_path / "again.html").read_bytes() == page.read_bytes()
+    assert (
+        write_page_without_sections(find_runs([runs]), tmp_path / "again.html").read_bytes()
+        == page.read_bytes()
+    )
 
 
 def test_the_whole_page_has_unique_anchors(tmp_path: Path) -> None:
     for method, task in (("duc", "Ar-Cl"), ("duc", "Cl-Ar"), ("random", "Ar-Cl"), ("random", "Cl-Ar")):
-        write_one(tmp_path, method, task, 0, 0.6)
+        write_sweep_run(tmp_path, method, task, 0, 0.6)
     text = write_page(find_runs([tmp_path]), tmp_path / "page.html").read_text()
     assert "Individual runs" in text
     ids = re.findall(r'\bid="([^"]+)"', text)
@@ -110,27 +123,30 @@ def test_the_whole_page_has_unique_anchors(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("blank")
 def test_one_method_on_one_task_gives_no_comparison(tmp_path: Path) -> None:
     for seed in (0, 1):
-        write_one(tmp_path, "duc", "", seed, 0.8, data="digits")
-    assert comparison(find_runs([tmp_path])) is None
-    assert 'id="comparison"' not in write_bare(find_runs([tmp_path]), tmp_path / "page.html").read_text()
+        write_sweep_run(tmp_path, "duc", "", seed, 0.8, data="digits")
+    assert build_comparison(find_runs([tmp_path])) is None
+    assert (
+        'id="comparison"'
+        not in write_page_without_sections(find_runs([tmp_path]), tmp_path / "page.html").read_text()
+    )
 
 
 @pytest.mark.usefixtures("blank")
 def test_several_methods_on_one_task_need_pairs_or_published_results(tmp_path: Path) -> None:
-    write_one(tmp_path, "duc", "", 0, 0.8, data="digits")
-    write_one(tmp_path, "random", "", 0, 0.7, data="digits")
-    assert comparison(find_runs([tmp_path])) is None
-    write_one(tmp_path, "duc", "", 1, 0.82, data="digits")
-    write_one(tmp_path, "random", "", 1, 0.71, data="digits")
-    found = comparison(find_runs([tmp_path]))
+    write_sweep_run(tmp_path, "duc", "", 0, 0.8, data="digits")
+    write_sweep_run(tmp_path, "random", "", 0, 0.7, data="digits")
+    assert build_comparison(find_runs([tmp_path])) is None
+    write_sweep_run(tmp_path, "duc", "", 1, 0.82, data="digits")
+    write_sweep_run(tmp_path, "random", "", 1, 0.71, data="digits")
+    found = build_comparison(find_runs([tmp_path]))
     assert found is not None
     assert not found["several"]
     (table,) = found["tables"]
     assert [line.cells[:3] for line in table["compared"]] == [("", "", ""), ("+10.5", "0.030", "2")]
     # Tables and curves of the overview are not repeated.
     assert (table["lines"], table["curves"]) == ([], [])
-    text = write_bare(find_runs([tmp_path]), tmp_path / "page.html").read_text()
-    assert "by-task" not in Tables(text).found
+    text = write_page_without_sections(find_runs([tmp_path]), tmp_path / "page.html").read_text()
+    assert "by-task" not in TableParser(text).tables
     assert 'id="results"' in text
     assert "fieldset" not in text
 
@@ -138,8 +154,8 @@ def test_several_methods_on_one_task_need_pairs_or_published_results(tmp_path: P
 @pytest.mark.usefixtures("blank")
 def test_one_task_of_a_benchmark_shows_published_results(tmp_path: Path) -> None:
     for method in ("duc", "random"):
-        write_one(tmp_path, method, "Ar-Cl", 0, 0.6)
-    found = comparison(find_runs([tmp_path]))
+        write_sweep_run(tmp_path, method, "Ar-Cl", 0, 0.6)
+    found = build_comparison(find_runs([tmp_path]))
     assert found is not None
     first, second, *_ = found["tables"][0]["lines"]
     assert (first.method, first.cells[0], first.published) == ("random", "60.0", False)
@@ -148,13 +164,13 @@ def test_one_task_of_a_benchmark_shows_published_results(tmp_path: Path) -> None
 
 def test_each_data_set_and_kind_has_its_own_table(tmp_path: Path) -> None:
     for task in ("Ar-Cl", "Cl-Ar"):
-        write_one(tmp_path, "duc", task, 0, 0.6)
-    write_one(tmp_path, "duc", "", 0, 0.9, data="digits")
+        write_sweep_run(tmp_path, "duc", task, 0, 0.6)
+    write_sweep_run(tmp_path, "duc", "", 0, 0.9, data="digits")
     for task in ("day-night", "day-fog"):
         settings = [f"data.params={{task: {task}}}"]
         write_pixel_run(tmp_path / task, ious=[0.3, 0.4, 0.5, 0.6], settings=settings, snapshots=False)
-    text = write_bare(find_runs([tmp_path]), tmp_path / "page.html").read_text()
-    heads = [line for line in Tables(text).found["by-task"] if line[0] == "Method"]
+    text = write_page_without_sections(find_runs([tmp_path]), tmp_path / "page.html").read_text()
+    heads = [line for line in TableParser(text).tables["by-task"] if line[0] == "Method"]
     assert [line[1:-3] for line in heads] == [  # in the order of the folder names
         ["day→fog", "day→night", "Average"],
         ["Accuracy"],
@@ -171,14 +187,14 @@ def test_each_data_set_and_kind_has_its_own_table(tmp_path: Path) -> None:
 def test_runs_without_memory_have_no_memory_figure(tmp_path: Path, runs: Path) -> None:
     # The synthetic runs use 300, 301 and 302 MB at their three stages.
     assert [row.memory for row in make_tables([runs])[0].rows] == [302e6] * 4
-    found = comparison(find_runs([runs]))
+    found = build_comparison(find_runs([runs]))
     assert found is not None
     costs = found["tables"][0]["costs"]
     assert {what: count for what, (count, _) in costs.items()} == {"seconds": 4, "memory": 4}
     for method in ("duc", "random"):
         for task in ("Ar-Cl", "Cl-Ar"):
-            write_one(tmp_path, method, task, 0, 0.6, before=method == "duc")
-    found = comparison(find_runs([tmp_path]))
+            write_sweep_run(tmp_path, method, task, 0, 0.6, before=method == "duc")
+    found = build_comparison(find_runs([tmp_path]))
     assert found is not None
     assert set(found["tables"][0]["costs"]) == {"seconds"}
 
@@ -189,8 +205,8 @@ def test_only_six_methods_have_distinct_colours(tmp_path: Path) -> None:
     for place, name in enumerate([*names, "duc"]):
         for task in ("Ar-Cl", "Cl-Ar"):
             last = 0.5 + 0.01 * place
-            write_one(tmp_path, "random", task, 0, last, name=name, folder=f"{task}-{name}")
-    found = comparison(find_runs([tmp_path]))
+            write_sweep_run(tmp_path, "random", task, 0, last, name=name, folder=f"{task}-{name}")
+    found = build_comparison(find_runs([tmp_path]))
     assert found is not None
     (table,) = found["tables"]
     assert list(table["told"]) == ["duc", "method-8", "method-7", "method-6", "method-5", "method-4"]
@@ -201,9 +217,9 @@ def test_only_six_methods_have_distinct_colours(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("blank")
 def test_missing_tasks_are_noted(runs: Path, tmp_path: Path) -> None:
     for task, value in (("Ar-Cl", 0.5), ("Cl-Ar", 0.6)):
-        write_one(tmp_path, "duc", task, 0, value)
-    write_one(tmp_path, "random", "Ar-Cl", 0, 0.4)
-    found = comparison(find_runs([tmp_path]))
+        write_sweep_run(tmp_path, "duc", task, 0, value)
+    write_sweep_run(tmp_path, "random", "Ar-Cl", 0, 0.4)
+    found = build_comparison(find_runs([tmp_path]))
     assert found is not None
     assert found["tables"][0]["notes"][0] == (
         "1 of 4 combinations of method and task have no finished run: random on Cl→Ar."
@@ -216,7 +232,7 @@ def test_the_report_folder_has_tables_by_task(
 ) -> None:
     monkeypatch.setattr("ducats.report.page.chosen", lambda runs: [])
     told = report([runs], tmp_path / "out")
-    assert told.headline.sentence == sentences(make_tables([runs])[0])[0]
+    assert told.headline.sentence == result_sentences(make_tables([runs])[0])[0]
     assert not any("different test sets" in caution for caution in told.cautions)
-    assert told.table_csv.read_text() == csv(make_tables([runs]))
-    assert told.table_markdown.read_text() == markdown(make_tables([runs]))
+    assert told.table_csv.read_text() == task_tables_csv(make_tables([runs]))
+    assert told.table_markdown.read_text() == task_tables_markdown(make_tables([runs]))

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from comparisons import write_bare, write_one
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from synthetic_sweeps import write_page_without_sections, write_sweep_run
 
 import headless_browser
-from ducats.report.read import find_runs
+from ducats.report.run_reader import find_runs
 from headless_browser import needs_a_browser
 
 pytestmark = needs_a_browser
@@ -25,9 +25,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for task in ("Ar-Cl", "Cl-Ar", "Pr-Rw"):
             for seed in (0, 1):
                 last = 0.5 + 0.03 * place + 0.01 * seed
-                write_one(root, "duc", task, seed, last, name=method, folder=f"{task}-{method}-{seed}")
-    write_one(root, "duc", "Cl-Ar", 2, 0.6, finished=False)
-    return write_bare(find_runs([root]), root / "page.html")
+                write_sweep_run(root, "duc", task, seed, last, name=method, folder=f"{task}-{method}-{seed}")
+    write_sweep_run(root, "duc", "Cl-Ar", 2, 0.6, finished=False)
+    return write_page_without_sections(find_runs([root]), root / "page.html")
 
 
 @pytest.fixture
@@ -38,48 +38,48 @@ def browser(chromium: webdriver.Chrome, page: Path) -> Iterator[webdriver.Chrome
         chromium.execute_cdp_cmd(command, {})
 
 
-def heads(browser: webdriver.Chrome) -> list[str]:
+def visible_headers(browser: webdriver.Chrome) -> list[str]:
     """Return the visible column headers of the table."""
     found = browser.find_elements(By.CSS_SELECTOR, ".by-task thead th")
     return [head.text for head in found if head.is_displayed()]
 
 
-def captions(browser: webdriver.Chrome) -> list[str]:
+def visible_captions(browser: webdriver.Chrome) -> list[str]:
     """Return the captions of the visible figures."""
     found = browser.find_elements(By.CSS_SELECTOR, ".comparison figcaption")
     return [caption.text for caption in found if caption.is_displayed()]
 
 
-ALL = ["Method", "Ar→Cl", "Cl→Ar", "Pr→Rw", "Average", "Seeds", "Labels", "Seconds"]
+ALL_HEADERS = ["Method", "Ar→Cl", "Cl→Ar", "Pr→Rw", "Average", "Seeds", "Labels", "Seconds"]
 
 
 def test_selecting_a_task_hides_the_others(browser: webdriver.Chrome) -> None:
-    assert heads(browser) == ALL
-    assert len(captions(browser)) == 6  # three tasks, ranks, seconds, memory
+    assert visible_headers(browser) == ALL_HEADERS
+    assert len(visible_captions(browser)) == 6  # three tasks, ranks, seconds, memory
     browser.find_element(By.CSS_SELECTOR, "label:has(#task-1)").click()
-    assert heads(browser) == ["Method", "Cl→Ar"]
-    assert captions(browser) == ["Cl→Ar: 5 methods, 10 runs"]
+    assert visible_headers(browser) == ["Method", "Cl→Ar"]
+    assert visible_captions(browser) == ["Cl→Ar: 5 methods, 10 runs"]
     assert browser.find_element(By.CSS_SELECTOR, ".missing tbody tr").is_displayed()
     browser.find_element(By.CSS_SELECTOR, "label:has(#task-2)").click()
-    assert captions(browser) == ["Pr→Rw: 5 methods, 10 runs"]
+    assert visible_captions(browser) == ["Pr→Rw: 5 methods, 10 runs"]
     assert not browser.find_element(By.CSS_SELECTOR, ".missing tbody tr").is_displayed()
     browser.find_element(By.CSS_SELECTOR, "label:has(#task-all)").click()
-    assert heads(browser) == ALL
+    assert visible_headers(browser) == ALL_HEADERS
 
 
 def test_the_filter_works_with_the_keyboard(browser: webdriver.Chrome) -> None:
     first = browser.find_element(By.ID, "task-all")
     first.send_keys(Keys.ARROW_RIGHT)
-    assert heads(browser) == ["Method", "Ar→Cl"]
+    assert visible_headers(browser) == ["Method", "Ar→Cl"]
     browser.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
-    assert heads(browser) == ALL
+    assert visible_headers(browser) == ALL_HEADERS
 
 
 def test_print_shows_all_tasks(browser: webdriver.Chrome) -> None:
     browser.find_element(By.CSS_SELECTOR, "label:has(#task-1)").click()
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    assert heads(browser) == ALL
-    assert len(captions(browser)) == 6
+    assert visible_headers(browser) == ALL_HEADERS
+    assert len(visible_captions(browser)) == 6
     assert not browser.find_element(By.CSS_SELECTOR, ".filter").is_displayed()
 
 

@@ -5,18 +5,18 @@ import math
 from pathlib import Path
 
 import pytest
-from comparisons import Tables, write_all, write_bare, write_one
+from synthetic_sweeps import TableParser, write_page_without_sections, write_sweep, write_sweep_run
 
-from ducats.report.across import make_tables
-from ducats.report.comparison.missing import missing_runs
-from ducats.report.comparison.ranks import critical_gap, places_of, rank_methods
-from ducats.report.comparison.words import about_ranks, sentences
-from ducats.report.read import find_runs, look
+from ducats.report.comparison.missing import find_missing_runs
+from ducats.report.comparison.ranks import nemenyi_critical_difference, rank_methods, rank_scores
+from ducats.report.comparison.sentences import ranking_note, result_sentences
+from ducats.report.method_tables import make_tables
+from ducats.report.run_reader import find_runs, scan_runs
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_all(tmp_path_factory.mktemp("sweep"))
+    return write_sweep(tmp_path_factory.mktemp("sweep"))
 
 
 def test_ranks_by_hand(runs: Path) -> None:
@@ -30,22 +30,22 @@ def test_ranks_by_hand(runs: Path) -> None:
     assert [rank.method for rank in found.ranks] == list(by_hand)
     for rank in found.ranks:
         assert rank.mean == pytest.approx(sum(by_hand[rank.method]) / 6)
-        assert rank.ends == (min(by_hand[rank.method]), max(by_hand[rank.method]))
-    assert (found.comparisons, found.left_out) == (6, ())
-    assert found.gap is None  # six comparisons are too few for the test
-    assert "needs at least 10 comparisons" in about_ranks(found)
+        assert rank.best_and_worst == (min(by_hand[rank.method]), max(by_hand[rank.method]))
+    assert (found.n_comparisons, found.left_out) == (6, ())
+    assert found.critical_difference is None  # six comparisons are too few for the test
+    assert "needs at least 10 comparisons" in ranking_note(found)
 
 
 def test_ties_share_a_rank() -> None:
-    assert places_of({"a": 0.5, "b": 0.5, "c": 0.5}) == {"a": 2.0, "b": 2.0, "c": 2.0}
-    assert places_of({"a": 0.1, "b": 0.3, "c": 0.2}) == {"a": 3.0, "b": 1.0, "c": 2.0}
+    assert rank_scores({"a": 0.5, "b": 0.5, "c": 0.5}) == {"a": 2.0, "b": 2.0, "c": 2.0}
+    assert rank_scores({"a": 0.1, "b": 0.3, "c": 0.2}) == {"a": 3.0, "b": 1.0, "c": 2.0}
 
 
 @pytest.mark.parametrize(("methods", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
 def test_the_critical_gap_equals_published_tables(methods: int, q: float) -> None:
     """Compare with two-tailed values at 5 % from statistics textbooks."""
     expected = q * math.sqrt(methods * (methods + 1) / (6 * 12))
-    assert critical_gap(methods, 12) == pytest.approx(expected, rel=1e-3)
+    assert nemenyi_critical_difference(methods, 12) == pytest.approx(expected, rel=1e-3)
 
 
 def test_ranks_with_enough_comparisons_state_significance(tmp_path: Path) -> None:
@@ -53,40 +53,40 @@ def test_ranks_with_enough_comparisons_state_significance(tmp_path: Path) -> Non
     for seed in range(12):
         turn = 0.01 if seed % 2 else -0.01
         for method, value in (("duc", 0.8), ("margin", 0.7 + turn), ("entropy", 0.7 - turn)):
-            write_one(tmp_path, method, "", seed, value, data="digits")
-    write_one(tmp_path, "coreset", "", 0, 0.9, data="digits")
+            write_sweep_run(tmp_path, method, "", seed, value, data="digits")
+    write_sweep_run(tmp_path, "coreset", "", 0, 0.9, data="digits")
     (table,) = make_tables([tmp_path])
     found = rank_methods(table)
     assert found is not None
     assert {rank.method: rank.mean for rank in found.ranks} == {"duc": 1, "margin": 2.5, "entropy": 2.5}
     assert found.left_out == ("coreset",)
-    assert found.gap == pytest.approx(2.343 * math.sqrt(3 * 4 / (6 * 12)), rel=1e-3)
-    assert "all other methods differ significantly from duc" in about_ranks(found)
-    assert "Left out because of fewer runs: coreset." in about_ranks(found)
+    assert found.critical_difference == pytest.approx(2.343 * math.sqrt(3 * 4 / (6 * 12)), rel=1e-3)
+    assert "all other methods differ significantly from duc" in ranking_note(found)
+    assert "Left out because of fewer runs: coreset." in ranking_note(found)
 
 
 def test_two_methods_are_not_ranked(tmp_path: Path) -> None:
     for method in ("duc", "random"):
         for seed in (0, 1):
-            write_one(tmp_path, method, "", seed, 0.7, data="digits")
+            write_sweep_run(tmp_path, method, "", seed, 0.7, data="digits")
     (table,) = make_tables([tmp_path])
     assert rank_methods(table) is None
-    assert about_ranks(None).startswith("No ranking: it needs at least three methods")
+    assert ranking_note(None).startswith("No ranking: it needs at least three methods")
 
 
 def test_sentences_name_the_best_method_and_our_rank(runs: Path, tmp_path: Path) -> None:
     (table,) = make_tables([runs])
-    said = sentences(table)
+    said = result_sentences(table)
     assert said[0] == (
         "duc has the highest average accuracy over 3 tasks: 72.3% ± 0.5, 5.7 points above clue (p = 0.002, "
         "6 pairs), 12.3 points above random (p < 0.001, 6 pairs)."
     )
     assert said[1:] == ["duc is first on 3 of 3 tasks."]
     for seed, (ours, other) in enumerate(((0.70, 0.72), (0.71, 0.70), (0.69, 0.70))):
-        write_one(tmp_path, "duc", "", seed, ours, data="digits")
-        write_one(tmp_path, "entropy", "", seed, other, data="digits")
+        write_sweep_run(tmp_path, "duc", "", seed, ours, data="digits")
+        write_sweep_run(tmp_path, "entropy", "", seed, other, data="digits")
     (table,) = make_tables([tmp_path])
-    first, last = sentences(table)
+    first, last = result_sentences(table)
     assert first.startswith(
         "entropy has the highest mean accuracy: 70.7% ± 1.2, 0.7 points above duc (p = 0."
     )
@@ -95,14 +95,14 @@ def test_sentences_name_the_best_method_and_our_rank(runs: Path, tmp_path: Path)
 
 
 @pytest.fixture
-def half_done(tmp_path: Path) -> Path:
+def partial_sweep(tmp_path: Path) -> Path:
     """A sweep with finished runs, an unfinished one, an unreadable one, and one that failed at once."""
     root = tmp_path / "sweep"
     for seed in (0, 1):
-        write_one(root, "duc", "Ar-Cl", seed, 0.6)
-        write_one(root, "duc", "Cl-Ar", seed, 0.7)
-    write_one(root, "random", "Ar-Cl", 0, 0.5, finished=False)
-    broken = write_one(root, "random", "Cl-Ar", 0, 0.5)
+        write_sweep_run(root, "duc", "Ar-Cl", seed, 0.6)
+        write_sweep_run(root, "duc", "Cl-Ar", seed, 0.7)
+    write_sweep_run(root, "random", "Ar-Cl", 0, 0.5, finished=False)
+    broken = write_sweep_run(root, "random", "Cl-Ar", 0, 0.5)
     (broken / "metrics.jsonl").write_text('{"kind": "stage"}\n')
     (root / "configs").mkdir()
     (root / "logs").mkdir()
@@ -116,8 +116,8 @@ def half_done(tmp_path: Path) -> Path:
 
 
 def test_runs_that_are_not_in_the_tables_are_listed(half_done: Path) -> None:
-    found = look([half_done])
-    listed = {one.name: one for one in missing_runs(found.runs, found.broken)}
+    found = scan_runs([half_done])
+    listed = {one.run_name: one for one in find_missing_runs(found.runs, found.broken)}
     assert set(listed) == {
         "office_home-Ar-Cl-random-0",
         "office_home-Cl-Ar-random-0",
@@ -125,21 +125,21 @@ def test_runs_that_are_not_in_the_tables_are_listed(half_done: Path) -> None:
     }
     failed = listed["office_home-clue-1234"]
     assert (failed.method, failed.task, failed.seed) == ("clue", "Ar-Cl", "3")
-    assert failed.lacks == "Started, but wrote nothing."
+    assert failed.reason == "Started, but wrote nothing."
     # A page reveals no local paths and has no external URLs.
-    assert failed.said == "ducats: Art does not exist: see … or --root"
+    assert failed.last_log_line == "ducats: Art does not exist: see … or --root"
     under_way = listed["office_home-Ar-Cl-random-0"]
-    assert "not finished" in under_way.lacks
-    assert under_way.said == "epoch 9 of 20"
+    assert "not finished" in under_way.reason
+    assert under_way.last_log_line == "epoch 9 of 20"
     broken = listed["office_home-Cl-Ar-random-0"]
-    assert "has no number for 'stage'" in broken.lacks
+    assert "has no number for 'stage'" in broken.reason
     assert (broken.method, broken.task, broken.seed) == ("random", "Cl-Ar", "0")
 
 
 def test_the_page_lists_missing_runs(half_done: Path) -> None:
-    found = look([half_done])
-    text = write_bare(found.runs, half_done / "page.html", broken=found.broken).read_text()
-    tables = Tables(text).found
+    found = scan_runs([half_done])
+    text = write_page_without_sections(found.runs, half_done / "page.html", broken=found.broken).read_text()
+    tables = TableParser(text).tables
     assert [line[0] for line in tables["missing"]] == [
         "Run",
         "office_home-Ar-Cl-random-0",
@@ -153,10 +153,10 @@ def test_the_page_lists_missing_runs(half_done: Path) -> None:
 
 
 def test_a_finished_run_without_a_test_set_is_listed(tmp_path: Path) -> None:
-    folder = write_one(tmp_path, "duc", "", 0, 0.8, data="digits")
+    folder = write_sweep_run(tmp_path, "duc", "", 0, 0.8, data="digits")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         line.pop("accuracy", None)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (one,) = missing_runs(find_runs([tmp_path]), [])
-    assert one.lacks == "Finished, but without a result on a test set."
+    (one,) = find_missing_runs(find_runs([tmp_path]), [])
+    assert one.reason == "Finished, but without a result on a test set."

@@ -8,13 +8,13 @@ from page_parser import ParsedPage, parse_report_page, write_confusion
 from page_parser import no_rendering as no_rendering
 
 from ducats.cli import main
-from runs_on_paper import write_run
+from synthetic_runs import write_run
 
 pytestmark = pytest.mark.usefixtures("blank")
 
 
 def test_a_run_of_an_older_version_states_its_missing_data(tmp_path: Path) -> None:
-    found = parse_report_page(write_run(tmp_path / "old", before=True), out=tmp_path / "report.html")
+    found = parse_report_page(write_run(tmp_path / "old", old_format=True), out=tmp_path / "report.html")
     assert "this run has no snapshots" in found.words
     assert "Temperature scaling is not shown" in found.words
     assert "did not record: seconds of each epoch and memory." in found.words

@@ -14,7 +14,7 @@ from selenium import webdriver
 from ducats.report import report_page
 from headless_browser import chromium as chromium
 from headless_browser import needs_a_browser
-from runs_on_paper import write_pixel_run, write_run
+from synthetic_runs import write_pixel_run, write_run
 
 pytestmark = needs_a_browser
 WIDE, NARROW = 1280, 390

@@ -11,7 +11,7 @@ from page_parser import no_rendering as no_rendering
 
 from ducats.report import find_runs, report
 from ducats.report import write_page as page_of
-from ducats.report.provenance import cautions, environments, settings
+from ducats.report.provenance import collect_cautions, differing_settings, group_environments
 
 # -- settings and tasks ----------------------------------------------------------------------------------
 
@@ -20,39 +20,41 @@ def test_settings_show_differences_between_methods(tmp_path: Path) -> None:
     shared = {"train": {"lr": 0.1, "epochs": 3}}
     write_run(tmp_path / "a", "duc", config=shared | {"query": {"name": "duc", "params": {"kappa": 10}}})
     write_run(tmp_path / "b", "random", config=shared | {"query": {"name": "random", "params": {}}})
-    found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
+    found = {setting.key: setting.values for setting in differing_settings(find_runs([tmp_path]))}
     assert found == {"query.name": ("duc", "random"), "query.params.kappa": ("10", "–")}
 
 
-def of_folders(folder: Path, method: str, source: str, target: str, kappa: int = 10) -> Path:
+def write_folder_run(folder: Path, method: str, source: str, target: str, kappa: int = 10) -> Path:
     data = {"name": "folders", "params": {"source": source, "target": target}}
     return write_run(folder, method, config={"data": data, "query": {"params": {"kappa": kappa}}})
 
 
 def test_settings_of_several_tasks_are_compared_on_one_of_them(tmp_path: Path) -> None:
-    of_folders(tmp_path / "a", "duc", "/data/ann/photos", "/data/ann/web")
-    of_folders(tmp_path / "b", "duc", "/data/ann/photos", "/data/ann/sketch")
-    of_folders(tmp_path / "c", "random", "/data/ann/photos", "/data/ann/sketch", kappa=1)
-    found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
+    write_folder_run(tmp_path / "a", "duc", "/data/ann/photos", "/data/ann/web")
+    write_folder_run(tmp_path / "b", "duc", "/data/ann/photos", "/data/ann/sketch")
+    write_folder_run(tmp_path / "c", "random", "/data/ann/photos", "/data/ann/sketch", kappa=1)
+    found = {setting.key: setting.values for setting in differing_settings(find_runs([tmp_path]))}
     assert found == {"query.params.kappa": ("10", "1")}
-    of_folders(tmp_path / "d", "clue", "/data/ann/photos", "/data/ann/film")  # shares no task with the others
-    found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
+    write_folder_run(
+        tmp_path / "d", "clue", "/data/ann/photos", "/data/ann/film"
+    )  # shares no task with the others
+    found = {setting.key: setting.values for setting in differing_settings(find_runs([tmp_path]))}
     assert found == {"query.params.kappa": ("10", "1", "10")}
 
 
 def test_paths_are_cut_to_their_last_part(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "duc", config={"model": {"params": {"weights": "/data/ann/one.npz"}}})
     write_run(tmp_path / "b", "random", config={"model": {"params": {"weights": "/mnt/two.npz"}}})
-    (setting,) = settings(find_runs([tmp_path]))
+    (setting,) = differing_settings(find_runs([tmp_path]))
     assert setting.values == ("one.npz", "two.npz")
     write_run(tmp_path / "c", "clue", config={"model": {"params": {"weights": "/mnt/other/one.npz"}}})
-    assert settings(find_runs([tmp_path]))[0].values == ("one.npz", "two.npz", "one.npz")
+    assert differing_settings(find_runs([tmp_path]))[0].values == ("one.npz", "two.npz", "one.npz")
 
 
 @pytest.mark.usefixtures("blank")
 def test_a_page_contains_no_local_paths(tmp_path: Path) -> None:
-    of_folders(tmp_path / "a", "duc", "/data/ann/photos", "C:\\ann\\web")
-    of_folders(tmp_path / "b", "random", "/data/ann/photos", "~/ann/sketch")
+    write_folder_run(tmp_path / "a", "duc", "/data/ann/photos", "C:\\ann\\web")
+    write_folder_run(tmp_path / "b", "random", "/data/ann/photos", "~/ann/sketch")
     for paths in ([tmp_path], [tmp_path / "a"]):
         text = page_of(find_runs(paths), tmp_path / "page.html").read_text(encoding="utf-8")
         assert "photos" in text
@@ -61,8 +63,8 @@ def test_a_page_contains_no_local_paths(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("blank")
 def test_runs_of_several_tasks_show_their_task(tmp_path: Path) -> None:
-    of_folders(tmp_path / "a", "duc", "/x/photos", "/x/web-shop")
-    of_folders(tmp_path / "b", "random", "/x/photos", "/x/sketch")
+    write_folder_run(tmp_path / "a", "duc", "/x/photos", "/x/web-shop")
+    write_folder_run(tmp_path / "b", "random", "/x/photos", "/x/sketch")
     text = page_of(find_runs([tmp_path]), tmp_path / "page.html").read_text(encoding="utf-8")
     assert "duc on photos-web-shop, seed 0</h2>" in text
     assert ">random on photos→sketch, seed 0</a>" in text  # in the table of contents
@@ -80,7 +82,7 @@ def test_warnings_about_mixed_settings_repeated_seeds_and_other_data(tmp_path: P
     (a / "data.yaml").write_text("test: {images: 5}")
     (b / "data.yaml").write_text("test: {images: 6}")
     (c / "data.yaml").write_text("test: {images: 6}")
-    text = " ".join(cautions(find_runs([tmp_path])))
+    text = " ".join(collect_cautions(find_runs([tmp_path])))
     assert "train.lr" in text
     assert "several runs with the same seed (0)" in text
     assert "2 different test sets" in text
@@ -88,34 +90,36 @@ def test_warnings_about_mixed_settings_repeated_seeds_and_other_data(tmp_path: P
 
 
 def test_consistent_runs_give_no_warning(tmp_path: Path) -> None:
-    assert cautions(write_runs(tmp_path, {"duc": [0.7, 0.8], "random": [0.6, 0.7]})) == []
+    assert collect_cautions(write_runs(tmp_path, {"duc": [0.7, 0.8], "random": [0.6, 0.7]})) == []
 
 
 def test_environments_are_grouped(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     other = write_run(tmp_path / "b", seed=1)
     (other / "environment.json").unlink()
-    first, second = environments(find_runs([tmp_path]))
+    first, second = group_environments(find_runs([tmp_path]))
     assert first.facts == (("python", "3.11.7"), ("torch", "2.6.0"))
-    assert (second.facts, second.runs) == ((), ("b",))
+    assert (second.facts, second.run_names) == ((), ("b",))
 
 
 # -- evaluated images -------------------------------------------------------------------------------------
 
 
-def measured(folder: Path, kind: str, images: int, **more: Any) -> Path:
+def write_evaluated_run(folder: Path, kind: str, images: int, **more: Any) -> Path:
     """Write a run whose stages record the images they were evaluated on."""
     write_run(folder, **more)
     path = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    said = {"evaluated_on": kind, "images": images}
-    path.write_text("".join(json.dumps(r | (said if r["kind"] == "stage" else {})) + "\n" for r in lines))
+    evaluation = {"evaluated_on": kind, "images": images}
+    path.write_text(
+        "".join(json.dumps(r | (evaluation if r["kind"] == "stage" else {})) + "\n" for r in lines)
+    )
     return folder
 
 
 @pytest.mark.usefixtures("blank")
 def test_table_and_page_state_the_evaluated_images(tmp_path: Path) -> None:
-    made = [measured(tmp_path / str(n), "unlabelled", 60 + n, seed=n) for n in (0, 1)]
+    made = [write_evaluated_run(tmp_path / str(n), "unlabelled", 60 + n, seed=n) for n in (0, 1)]
     sentence = "Evaluated on 60 to 61 target images without the labelled ones."
     result = report(made, tmp_path / "out")
     assert sentence in result.table_markdown.read_text()
@@ -125,8 +129,8 @@ def test_table_and_page_state_the_evaluated_images(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("blank")
 def test_evaluation_on_unlabelled_images_gives_a_warning(tmp_path: Path) -> None:
-    one = measured(tmp_path / "a", "unlabelled", 60, method="duc")
-    two = measured(tmp_path / "b", "unlabelled", 60, method="random")
+    one = write_evaluated_run(tmp_path / "a", "unlabelled", 60, method="duc")
+    two = write_evaluated_run(tmp_path / "b", "unlabelled", 60, method="random")
     page = report([one, two], tmp_path / "out").page.read_text()
     assert "is evaluated on easier ones" in page
     assert ",unlabelled," in (tmp_path / "out" / "table.csv").read_text()
@@ -135,8 +139,8 @@ def test_evaluation_on_unlabelled_images_gives_a_warning(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("blank")
 def test_runs_evaluated_on_different_images_give_a_warning(tmp_path: Path) -> None:
-    one = measured(tmp_path / "a", "target", 80, method="duc")
-    two = measured(tmp_path / "b", "held_out", 20, method="random")
+    one = write_evaluated_run(tmp_path / "a", "target", 80, method="duc")
+    two = write_evaluated_run(tmp_path / "b", "held_out", 20, method="random")
     result = report([one, two], tmp_path / "out")
     assert "evaluated on different kinds of images" in result.page.read_text()
     assert (

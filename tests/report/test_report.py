@@ -18,19 +18,19 @@ from ducats.errors import UserError
 from ducats.figures import draw
 from ducats.report import (
     Report,
-    by_method,
-    csv,
+    aggregate_methods,
     find_runs,
-    headline,
-    markdown,
+    make_headline,
+    method_table_csv,
+    method_table_markdown,
     read_run,
     report,
-    summary,
+    summarise_runs,
 )
 from ducats.report import write_page as page_of
 from ducats.report.curves import looks
-from ducats.report.provenance import cautions
-from ducats.report.tables import Spread, curve, reliability
+from ducats.report.provenance import collect_cautions
+from ducats.report.tables import Spread, mean_curve, reliability
 
 FILES = ("report.html", "table.md", "table.csv", "summary.json")
 
@@ -131,7 +131,7 @@ def test_summary_has_one_row_per_run_with_exactly_these_keys(tmp_path: Path) -> 
     write_run(tmp_path / "z", "random", 10, [0.4, 0.1234567891])
     write_run(tmp_path / "y", "random", 2, [0.4, 0.6])
     write_run(tmp_path / "x", "duc", 0, [0.4, 0.8], finished=False)
-    rows = summary(find_runs([tmp_path / "z", tmp_path / "x", tmp_path / "y"]))
+    rows = summarise_runs(find_runs([tmp_path / "z", tmp_path / "x", tmp_path / "y"]))
     expected = {
         "method": "random",
         "seed": 10,
@@ -146,38 +146,38 @@ def test_summary_has_one_row_per_run_with_exactly_these_keys(tmp_path: Path) -> 
 
 
 def test_several_seeds_give_mean_and_sample_deviation(tmp_path: Path) -> None:
-    row = by_method(write_runs(tmp_path, {"duc": [0.7, 0.8, 0.9]}))[0]
+    row = aggregate_methods(write_runs(tmp_path, {"duc": [0.7, 0.8, 0.9]}))[0]
     assert row.seeds == (0, 1, 2)
     assert row.accuracy.mean == pytest.approx(0.8)
     assert row.accuracy.deviation == pytest.approx(0.1)  # sqrt((0.01 + 0 + 0.01) / 2)
     assert row.values["labels"] == Spread(10, 0)
-    assert "| duc | 80.00 ± 10.00 | 10 | 10.00 ± 0.00 | 79.00 ± 10.00 |" in markdown([row])
+    assert "| duc | 80.00 ± 10.00 | 10 | 10.00 ± 0.00 | 79.00 ± 10.00 |" in method_table_markdown([row])
 
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
-    rows = by_method([read_run(write_run(tmp_path / "a"))])
+    rows = aggregate_methods([read_run(write_run(tmp_path / "a"))])
     assert rows[0].accuracy == Spread(0.7, None)
-    assert "±" not in markdown(rows)
-    assert "duc,1,true,,0.7,,10.0,,0.1,," in csv(rows)
+    assert "±" not in method_table_markdown(rows)
+    assert "duc,1,true,,0.7,,10.0,,0.1,," in method_table_csv(rows)
 
 
 def test_an_unfinished_run_does_not_count_in_the_mean_of_finished_ones(tmp_path: Path) -> None:
     runs = write_runs(tmp_path, {"duc": [0.7, 0.9]})
     half = read_run(write_run(tmp_path / "half", "duc", 2, [0.1], finished=False))
-    row = by_method([*runs, half])[0]
+    row = aggregate_methods([*runs, half])[0]
     assert row.accuracy.mean == pytest.approx(0.8)
-    assert (row.seeds, row.left_out) == ((0, 1), 1)
-    alone = by_method([half])[0]
-    assert (alone.accuracy.mean, alone.finished, alone.left_out) == (0.1, False, 0)
-    assert "duc (unfinished)" in markdown([alone])
-    assert any("half" in caution for caution in cautions([*runs, half]))
+    assert (row.seeds, row.n_left_out) == ((0, 1), 1)
+    alone = aggregate_methods([half])[0]
+    assert (alone.accuracy.mean, alone.finished, alone.n_left_out) == (0.1, False, 0)
+    assert "duc (unfinished)" in method_table_markdown([alone])
+    assert any("half" in caution for caution in collect_cautions([*runs, half]))
 
 
 def test_a_curve_has_only_stages_that_all_seeds_reached(tmp_path: Path) -> None:
     runs = [read_run(write_run(tmp_path / "a", "duc", 0, [0.2, 0.4, 0.9], finished=False))]
     runs.append(read_run(write_run(tmp_path / "b", "duc", 1, [0.4, 0.6], finished=False)))
-    points = curve(runs, "duc", "accuracy")
-    assert [point.labels for point in points] == [0, 10]
+    points = mean_curve(runs, "duc", "accuracy")
+    assert [point.n_spent for point in points] == [0, 10]
     assert [point.value.mean for point in points] == [pytest.approx(0.3), pytest.approx(0.5)]
     assert points[0].value.deviation == pytest.approx(math.sqrt(0.02))
 
@@ -204,7 +204,7 @@ def test_a_measure_that_diverged_is_missing_and_not_nan(tmp_path: Path) -> None:
 
 
 def headline_text(root: Path, accuracies: Mapping[str, Sequence[float]]) -> tuple[str, str]:
-    found = headline(by_method(write_runs(root, accuracies)))
+    found = make_headline(aggregate_methods(write_runs(root, accuracies)))
     return found.sentence, " ".join(found.remarks)
 
 
@@ -247,13 +247,13 @@ def test_one_method_is_not_compared(tmp_path: Path) -> None:
 def test_different_budgets_are_stated(tmp_path: Path) -> None:
     runs = [read_run(write_run(tmp_path / "a", "duc", 0, [0.5, 0.8]))]
     runs.append(read_run(write_run(tmp_path / "b", "random", 0, [0.5, 0.6, 0.7])))
-    found = headline(by_method(runs))
+    found = make_headline(aggregate_methods(runs))
     assert "10.0 points above random (20 labels)" in found.sentence
     assert any("duc 10 labels and random 20 labels" in remark for remark in found.remarks)
 
 
 def test_without_any_test_result_nothing_is_claimed() -> None:
-    assert "cannot be compared" in headline([]).sentence
+    assert "cannot be compared" in make_headline([]).sentence
 
 
 # -- the page --------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from PIL import Image
 
 from ducats import snapshot_files
 from ducats.report import report_page
-from ducats.report.allowance import GALLERY, inlined, shown_of_each, weight
 from ducats.report.page import format_uncertainty
-from ducats.report.read import Run, find_runs, read_run
+from ducats.report.page_budget import GALLERY_SIZES, fitting_gallery_size, image_data_url, text_bytes
+from ducats.report.run_reader import Run, find_runs, read_run
 from ducats.report.run_section import select_section_runs
 from ducats.report.run_section.class_results import read_class_results
 from ducats.report.run_section.figure_panels import FigurePanel
@@ -26,7 +26,7 @@ from ducats.report.run_section.near_duplicates import (
     neighbour_share,
 )
 from ducats.snapshot_files import RoundLabels
-from runs_on_paper import write_pixel_run, write_run
+from synthetic_runs import write_pixel_run, write_run
 
 MEGABYTE = 1_000_000
 
@@ -38,7 +38,9 @@ def stage_records(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_run(tmp_path_factory.mktemp("runs") / "duc-0", people=3.0, rounds=3, pool=80, source=30)
+    folder = write_run(
+        tmp_path_factory.mktemp("runs") / "duc-0", seconds_per_label=3.0, rounds=3, pool=80, source=30
+    )
     write_confusion(folder, 20, 10)
     return folder
 
@@ -202,7 +204,7 @@ def test_selected_images_have_prediction_label_and_both_uncertainties(run: Path,
             f"U_dis {format_uncertainty(found.u_dis[row])} U_data {format_uncertainty(found.u_data[row])} {names[image]}"
         ) in page.words
         picture = snapshot_files.find_thumbnail(run, image)
-        assert inlined(picture) in page.pictures
+        assert image_data_url(picture) in page.pictures
     assert all(address.startswith("data:image/png;base64,") for address in page.pictures)
 
 
@@ -236,7 +238,7 @@ def test_five_rounds_of_a_hundred_large_images_stay_below_ten_megabytes(
     ]
     monkeypatch.setattr("ducats.report.run_section.of_rounds", lambda *_: tuple(heavy))
     monkeypatch.setattr("ducats.report.run_section.of_the_paper", lambda *_: tuple(heavy))
-    folder = write_run(tmp_path / "big", rounds=5, per_round=100, pool=900, source=60, pictures=False)
+    folder = write_run(tmp_path / "big", rounds=5, per_round=100, pool=900, source=60, thumbnails=False)
     draw = np.random.default_rng(0)
     home = folder / "snapshots" / "pictures"
     home.mkdir()
@@ -249,7 +251,7 @@ def test_five_rounds_of_a_hundred_large_images_stay_below_ten_megabytes(
     path = report_page([folder], tmp_path / "report.html").page
     assert path.stat().st_size < 10 * MEGABYTE
     found = ParsedPage(path.read_text(encoding="utf-8"))
-    shown = max(many for many in GALLERY if 5 * many * 77_000 * 4 / 3 < 8 * MEGABYTE - 6 * 300_000)
+    shown = max(many for many in GALLERY_SIZES if 5 * many * 77_000 * 4 / 3 < 8 * MEGABYTE - 6 * 300_000)
     assert f"… and {100 - shown} more; images are left out to keep the page small." in found.words
 
 
@@ -257,11 +259,11 @@ def test_fewer_images_of_each_round_are_shown_if_space_is_short(tmp_path: Path) 
     path = tmp_path / "a.png"
     path.write_bytes(bytes(300))  # 400 bytes in base64 and 40 of markup
     galleries: list[list[Path | None]] = [[path] * 30, [path] * 30, [None] * 30]
-    assert shown_of_each(galleries, 24 * 2 * 440) == 24
-    assert shown_of_each(galleries, 24 * 2 * 440 - 1) == 16
-    assert shown_of_each(galleries, 2 * 440 * 2) == 2
-    assert shown_of_each(galleries, 100) == 0
-    assert weight({"a": "xy", "b": [("z", "ä"), 3]}) == 5
+    assert fitting_gallery_size(galleries, 24 * 2 * 440) == 24
+    assert fitting_gallery_size(galleries, 24 * 2 * 440 - 1) == 16
+    assert fitting_gallery_size(galleries, 2 * 440 * 2) == 2
+    assert fitting_gallery_size(galleries, 100) == 0
+    assert text_bytes({"a": "xy", "b": [("z", "ä"), 3]}) == 5
 
 
 @pytest.mark.usefixtures("blank")  # figures have their own test of this

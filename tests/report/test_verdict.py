@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ducats.report.kinds import IMAGES, PIXELS
-from ducats.report.read import Run
+from ducats.report.run_kinds import CLASSIFICATION, SEGMENTATION
+from ducats.report.run_reader import Run
 from ducats.report.run_section.extrapolation import GainForecast, extrapolate_gain, forecast_gain
 from ducats.report.run_section.gain import (
     ConfidenceInterval,
@@ -208,16 +208,16 @@ def test_one_segmentation_seed_asks_for_more_seeds() -> None:
 
 
 def test_sentences_about_the_next_batch() -> None:
-    said = forecast_sentence(GainForecast(13, 0.01, 0.004, 0.019, 5, 12), IMAGES)
+    said = forecast_sentence(GainForecast(13, 0.01, 0.004, 0.019, 5, 12), CLASSIFICATION)
     assert said == (
         "The next 13 labels would likely add 0.4 to 1.9 points (best estimate 1.0, extrapolated with a "
         "saturating curve fitted to 5 stages). The last 12 epochs are left out: they reflect training more "
         "than labels."
     )
     assert "−0.3 to 1.9 points, possibly nothing" in forecast_sentence(
-        GainForecast(13, 0.01, -0.003, 0.019, 5), IMAGES
+        GainForecast(13, 0.01, -0.003, 0.019, 5), CLASSIFICATION
     )
-    assert forecast_sentence(GainForecast(reason_missing="no labels were acquired"), IMAGES) == (
+    assert forecast_sentence(GainForecast(reason_missing="no labels were acquired"), CLASSIFICATION) == (
         "The gain from the next labels cannot be estimated: no labels were acquired."
     )
 
@@ -228,8 +228,11 @@ def test_format_of_label_counts_and_points() -> None:
         "0.0 points",
         "12.3 points",
     )
-    assert (format_label_count(1, IMAGES), format_label_count(0, IMAGES)) == ("1 label", "no labels")
-    assert format_label_count(2000, PIXELS) == "2,000 labelled pixels"
+    assert (format_label_count(1, CLASSIFICATION), format_label_count(0, CLASSIFICATION)) == (
+        "1 label",
+        "no labels",
+    )
+    assert format_label_count(2000, SEGMENTATION) == "2,000 labelled pixels"
 
 
 def test_a_single_run_asks_for_runs_to_compare_with() -> None:

@@ -36,7 +36,7 @@ def figure(
             table.add_row(known, entry.line, entry.wants)
         console.print(table, highlight=False)
         return 0
-    from ducats.report.read import find_runs
+    from ducats.report.run_reader import find_runs
 
     path = out or Path(f"{name}.svg")
     warnings = save(name, find_runs(runs) if runs else [], path, round=round, images=tuple(images or ()))

@@ -113,11 +113,11 @@ def table(
         baselines: Baseline methods for the comparison; default: random and duc.
     """
     from ducats.files import write_text_atomically
-    from ducats.report.across import FORMATS, format_of, make_tables
+    from ducats.report.method_tables import TABLE_WRITERS, format_from_path, make_tables
 
     if not runs:
         raise UserError("give at least one folder of runs, e.g. `ducats table runs/digits`")
-    write = FORMATS[format or format_of(out)]
+    write = TABLE_WRITERS[format or format_from_path(out)]
     text = write(make_tables(list(runs), tuple(baselines or ("random", "duc"))))
     if out is None:
         sys.stdout.write(text)

@@ -27,7 +27,7 @@ def folders(
 
     The source's sub-folders are the classes; the target's sub-folders are ignored, unless ``ground_truth`` is set.
     Hidden files and folders, and files without an image suffix, are skipped. Classes are sorted in ASCII
-    order (``TV`` before ``TextTable``). Keys are POSIX paths relative to the folder.
+    order (``TV`` before ``Table``). Keys are POSIX paths relative to the folder.
 
     Args:
         source: Labelled images, ``class/...``, at any depth below the class.

@@ -7,34 +7,42 @@ from pathlib import Path
 from typing import Any
 
 from ducats.files import write_text_atomically
-from ducats.report import across, classes
-from ducats.report.across import cautions_by_task
-from ducats.report.comparison import OTHERS, of_several_tasks, outcome
+from ducats.report import class_iou, method_tables
+from ducats.report.comparison import DEFAULT_BASELINES, covers_several_tasks, overall_headline
+from ducats.report.headline import Headline, make_headline
+from ducats.report.method_tables import collect_cautions_by_task
 from ducats.report.page import DEFAULT_TITLE, write_page
-from ducats.report.provenance import measured_on
-from ducats.report.read import Broken, Run, find_runs, look, read_run
-from ducats.report.tables import MethodRow, Spread, by_kind, by_method, csv, markdown, summary
-from ducats.report.words import Headline, headline
+from ducats.report.provenance import describe_evaluation
+from ducats.report.run_reader import BrokenRun, Run, find_runs, read_run, scan_runs
+from ducats.report.tables import (
+    MethodRow,
+    Spread,
+    aggregate_methods,
+    group_by_kind,
+    method_table_csv,
+    method_table_markdown,
+    summarise_runs,
+)
 
 __all__ = [
     "PAGE_FILE_NAME",
     "PAGE_SUFFIXES",
-    "Broken",
+    "BrokenRun",
     "Headline",
     "MethodRow",
     "PageResult",
     "Report",
     "Run",
     "Spread",
-    "by_method",
-    "csv",
+    "aggregate_methods",
+    "method_table_csv",
     "find_runs",
-    "headline",
-    "markdown",
+    "make_headline",
+    "method_table_markdown",
     "read_run",
     "report",
     "report_page",
-    "summary",
+    "summarise_runs",
     "write_page",
 ]
 
@@ -56,7 +64,7 @@ class PageResult:
 
     page: Path
     runs: tuple[Run, ...]
-    broken: tuple[Broken, ...]
+    broken: tuple[BrokenRun, ...]
     headline: Headline
     cautions: tuple[str, ...]
 
@@ -84,7 +92,7 @@ class Report:
     table_csv: Path
     summary_json: Path
     runs: tuple[Run, ...]
-    broken: tuple[Broken, ...]
+    broken: tuple[BrokenRun, ...]
     summary: tuple[dict[str, Any], ...]
     headline: Headline
     cautions: tuple[str, ...]
@@ -101,8 +109,8 @@ def report_page(paths: Sequence[Path], out: Path, title: str = DEFAULT_TITLE) ->
         out: the file to write. Its folder is created if needed.
         title: heading of the page and title of the document.
     """
-    found = look(paths)
-    headlines = [outcome(group) for group in by_kind(found.runs)]
+    found = scan_runs(paths)
+    headlines = [overall_headline(group) for group in group_by_kind(found.runs)]
     return PageResult(
         page=write_page(found.runs, out, title=title, broken=found.broken),
         runs=found.runs,
@@ -110,7 +118,7 @@ def report_page(paths: Sequence[Path], out: Path, title: str = DEFAULT_TITLE) ->
         headline=Headline(
             " ".join(h.sentence for h in headlines), tuple(r for h in headlines for r in h.remarks)
         ),
-        cautions=tuple(cautions_by_task(found.runs)),
+        cautions=tuple(collect_cautions_by_task(found.runs)),
     )
 
 
@@ -123,42 +131,42 @@ def report(paths: Sequence[Path], out: Path, title: str = DEFAULT_TITLE) -> Repo
         title: heading of the page and title of the document.
     """
     page_result = report_page(paths, out / PAGE_FILE_NAME, title)
-    groups = by_kind(page_result.runs)
-    class_tables = [table for group in groups if (table := classes.class_table(group))]
+    groups = group_by_kind(page_result.runs)
+    class_tables = [table for group in groups if (table := class_iou.build_class_table(group))]
     result = Report(
         folder=out,
         table_markdown=out / "table.md",
         table_csv=out / "table.csv",
         summary_json=out / "summary.json",
-        summary=tuple(summary(page_result.runs)),
+        summary=tuple(summarise_runs(page_result.runs)),
         classes_csv=out / "classes.csv" if class_tables else None,
         **vars(page_result),
     )
-    if any(map(of_several_tasks, groups)):
-        tables_by_task = across.tables_of(result.runs, OTHERS)
-        write_text_atomically(result.table_markdown, across.markdown(tables_by_task))
-        write_text_atomically(result.table_csv, across.csv(tables_by_task))
+    if any(map(covers_several_tasks, groups)):
+        tables_by_task = method_tables.build_tables(result.runs, DEFAULT_BASELINES)
+        write_text_atomically(result.table_markdown, method_tables.task_tables_markdown(tables_by_task))
+        write_text_atomically(result.table_csv, method_tables.task_tables_csv(tables_by_task))
     else:
         caution_lines = [f"{caution}\n" for caution in result.cautions]
         write_text_atomically(
             result.table_markdown, "\n".join([*map(_kind_markdown, groups), *caution_lines])
         )
-        write_text_atomically(result.table_csv, csv(by_method(result.runs)))
+        write_text_atomically(result.table_csv, method_table_csv(aggregate_methods(result.runs)))
     write_text_atomically(
         result.summary_json, json.dumps(result.summary, indent=1, ensure_ascii=False) + "\n"
     )
     if result.classes_csv is not None:
-        write_text_atomically(result.classes_csv, "".join(map(classes.csv, class_tables)))
+        write_text_atomically(result.classes_csv, "".join(map(class_iou.class_table_csv, class_tables)))
     return result
 
 
 def _kind_markdown(runs: Sequence[Run]) -> str:
     """Return the Markdown tables of runs of one kind, and the data they were evaluated on."""
-    class_table = classes.class_table(runs)
-    evaluation_note = measured_on(runs)
+    class_table = class_iou.build_class_table(runs)
+    evaluation_note = describe_evaluation(runs)
     blocks = [
-        markdown(by_method(runs)),
-        classes.markdown(class_table) if class_table else "",
+        method_table_markdown(aggregate_methods(runs)),
+        class_iou.class_table_markdown(class_table) if class_table else "",
         f"{evaluation_note}\n" if evaluation_note else "",
     ]
     return "\n".join(part for part in blocks if part)

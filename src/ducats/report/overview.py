@@ -8,127 +8,149 @@ from markupsafe import Markup
 
 from ducats.errors import UserError
 from ducats.report import curves, provenance
-from ducats.report.classes import class_table
-from ducats.report.kinds import IMAGES, Measure
-from ducats.report.people import People, people
-from ducats.report.read import Run, number
+from ducats.report.annotators import AnnotationStats, annotation_stats
+from ducats.report.class_iou import build_class_table
+from ducats.report.headline import make_headline
+from ducats.report.run_kinds import CLASSIFICATION, Measure
+from ducats.report.run_reader import Run, number
 from ducats.report.run_section.figure_panels import draw_multi_run_panels
-from ducats.report.tables import MethodRow, Spread, by_method, counted, methods, paper, shown
-from ducats.report.tasks import columns_of, place_of
-from ducats.report.words import headline
+from ducats.report.tables import (
+    MethodRow,
+    Spread,
+    aggregate_methods,
+    counted_runs,
+    format_value,
+    method_names,
+    visible_measures,
+)
+from ducats.report.tasks import collect_data_tasks, task_caption
 
 
-def overview(runs: Sequence[Run], mixed: bool = False) -> dict[str, Any]:
+def build_overview(runs: Sequence[Run], multi_task: bool = False) -> dict[str, Any]:
     """Return the template context about all runs together; for a single run, most of it is in its section.
 
     Args:
         runs: runs of one kind.
-        mixed: whether the runs cover several tasks; averages over all runs are then left out.
+        multi_task: whether the runs cover several tasks; averages over all runs are then left out.
     """
-    rows = by_method(runs)
+    rows = aggregate_methods(runs)
     kind = runs[0].kind
-    names = methods(runs)
-    alone = len(runs) == 1
-    answered, spoilt = _people(runs)
-    about = {
-        "key": kind.prefix,
-        "alone": alone,
+    names = method_names(runs)
+    is_single_run = len(runs) == 1
+    annotation, warnings = _read_annotation(runs)
+    context = {
+        "key": kind.id_prefix,
+        "alone": is_single_run,
         "every": runs,
         "chapters": [],
         "kind": kind,
-        "of_pixels": kind != IMAGES,
-        "headline": headline(rows, kind),
+        "of_pixels": kind != CLASSIFICATION,
+        "headline": make_headline(rows, kind),
         "cautions": [
-            *([] if mixed or alone else provenance.cautions(runs)),
-            *spoilt,
+            *([] if multi_task or is_single_run else provenance.collect_cautions(runs)),
+            *warnings,
         ],  # the section of a single run has its own warnings
         "looks": curves.looks(names),
-        "people": answered,
-        "class_table": None if alone or mixed else class_table(runs),
+        "people": annotation,
+        "class_table": None if is_single_run or multi_task else build_class_table(runs),
     }
-    if mixed:
-        return about | _tables(runs, rows) | {"table": [], "reliability": {}, "losses": {}, "across": ()}
-    return about if alone else about | _tables(runs, rows) | _figures(runs, rows)
+    if multi_task:
+        return (
+            context
+            | _tables_context(runs, rows)
+            | {"table": [], "reliability": {}, "losses": {}, "across": ()}
+        )
+    return context if is_single_run else context | _tables_context(runs, rows) | _figures_context(runs, rows)
 
 
-def _people(runs: Sequence[Run]) -> tuple[list[People], list[str]]:
+def _read_annotation(runs: Sequence[Run]) -> tuple[list[AnnotationStats], list[str]]:
     """Return the annotation statistics of each run, and warnings about runs whose answers are unreadable."""
-    found, spoilt = [], []
+    stats, warnings = [], []
     for run in runs:
         try:
-            found += people([run])
+            stats += annotation_stats([run])
         except UserError as error:
             reason = str(error).replace(f"{run.folder}{os.sep}", "")
-            spoilt.append(f"The answers of annotators in {run.name} are not shown: {reason}.")
-    return found, spoilt
+            warnings.append(f"The answers of annotators in {run.name} are not shown: {reason}.")
+    return stats, warnings
 
 
-def _tables(runs: Sequence[Run], rows: Sequence[MethodRow]) -> dict[str, Any]:
-    measures, kind = shown(rows), runs[0].kind
+def _tables_context(runs: Sequence[Run], rows: Sequence[MethodRow]) -> dict[str, Any]:
+    measures, kind = visible_measures(rows), runs[0].kind
     return {
-        "score": kind.measure(kind.headline),
-        "evaluated_on": provenance.measured_on(runs),
+        "score": kind.measure(kind.headline_metric),
+        "evaluated_on": provenance.describe_evaluation(runs),
         "measures": measures,
-        "table": [(row, _cells(row, rows, measures)) for row in rows],
+        "table": [(row, _row_cells(row, rows, measures)) for row in rows],
         "measured": [row.method for row in rows],
-        "methods": methods(runs),
+        "methods": method_names(runs),
         "runs": _run_rows(runs),
-        "settings": provenance.settings(runs),
-        "environments": provenance.environments(runs),
+        "settings": provenance.differing_settings(runs),
+        "environments": provenance.group_environments(runs),
     }
 
 
-def _figures(runs: Sequence[Run], rows: Sequence[MethodRow]) -> dict[str, Any]:
+def _figures_context(runs: Sequence[Run], rows: Sequence[MethodRow]) -> dict[str, Any]:
     kind = runs[0].kind
-    calibrated = [
-        row.method for row in rows if any("reliability" in r.stages[-1] for r in counted(runs, row.method))
+    methods_with_reliability = [
+        row.method
+        for row in rows
+        if any("reliability" in r.stages[-1] for r in counted_runs(runs, row.method))
     ]
-    trained = [name for name in methods(runs) if any(run.epochs for run in runs if run.method == name)]
-    clicked = any(measure.key == "clicks" for measure in shown(rows))
+    methods_with_losses = [
+        name for name in method_names(runs) if any(run.epochs for run in runs if run.method == name)
+    ]
+    has_clicks = any(measure.key == "clicks" for measure in visible_measures(rows))
 
-    def over(key: str, title: str, spent: str = "labels") -> Markup:
-        return Markup(curves.over_labels(runs, key, title, spent))
+    def learning_curve(key: str, title: str, spent: str = "labels") -> Markup:
+        return Markup(curves.draw_learning_curve(runs, key, title, spent))
 
     return {
-        "scores": over(kind.headline, kind.score),
-        "over_clicks": over(kind.headline, kind.score, "clicks") if clicked else "",
-        "calibration": over("ece", "calibration error"),
-        "reliability": {name: Markup(curves.reliability_diagram(runs, name)) for name in calibrated},
-        "losses": {name: Markup(curves.loss_curves(runs, name)) for name in trained},
-        "terms": curves.term_looks(runs),
-        "across": draw_multi_run_panels(runs, kind.prefix),
+        "scores": learning_curve(kind.headline_metric, kind.score_name),
+        "over_clicks": learning_curve(kind.headline_metric, kind.score_name, "clicks") if has_clicks else "",
+        "calibration": learning_curve("ece", "calibration error"),
+        "reliability": {
+            name: Markup(curves.draw_method_reliability(runs, name)) for name in methods_with_reliability
+        },
+        "losses": {name: Markup(curves.draw_loss_curves(runs, name)) for name in methods_with_losses},
+        "terms": curves.loss_term_styles(runs),
+        "across": draw_multi_run_panels(runs, kind.id_prefix),
     }
 
 
-def _cells(row: MethodRow, rows: Sequence[MethodRow], measures: Sequence[Measure]) -> list[tuple[str, bool]]:
-    return [(paper(row.values[m.key], m), _is_best(row, rows, m)) for m in measures]
+def _row_cells(
+    row: MethodRow, rows: Sequence[MethodRow], measures: Sequence[Measure]
+) -> list[tuple[str, bool]]:
+    return [(format_value(row.values[m.key], m), _is_best(row, rows, m)) for m in measures]
 
 
 def _is_best(row: MethodRow, rows: Sequence[MethodRow], measure: Measure) -> bool:
     values = [value.mean for other in rows if (value := other.values[measure.key]) is not None]
-    mine = row.values[measure.key]
-    if mine is None or len(values) < 2 or not measure.better:
+    own_value = row.values[measure.key]
+    if own_value is None or len(values) < 2 or not measure.direction:
         return False
-    return measure.better * mine.mean == max(measure.better * value for value in values)
+    return measure.direction * own_value.mean == max(measure.direction * value for value in values)
 
 
 def _run_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
-    order = {method: place for place, method in enumerate(methods(runs))}
-    columns = columns_of(runs)
+    order = {method: position for position, method in enumerate(method_names(runs))}
+    data_tasks = collect_data_tasks(runs)
     rows = []
     for run in sorted(runs, key=lambda run: (order[run.method], run.seed)):
         last = run.stages[-1] if run.stages else {}
-        score, ece, seconds = (number(last, key) for key in (run.kind.headline, "ece", "seconds"))
+        score, ece, seconds = (number(last, key) for key in (run.kind.headline_metric, "ece", "seconds"))
         labels = number(last, "labels")
         rows.append(
             {
                 "folder": run.name,
-                "task": place_of(run, columns),
+                "task": task_caption(run, data_tasks),
                 "method": run.method,
                 "seed": str(run.seed),
                 "state": "finished" if run.finished else "unfinished",
                 "stages": str(len(run.stages)),
-                "labels": paper(None if labels is None else Spread(labels, None), run.kind.measure("labels")),
+                "labels": format_value(
+                    None if labels is None else Spread(labels, None), run.kind.measure("labels")
+                ),
                 "score": "–" if score is None else f"{100 * score:.2f}",
                 "ece": "–" if ece is None else f"{100 * ece:.2f}",
                 "seconds": "–" if seconds is None else f"{seconds:.1f}",

@@ -8,24 +8,31 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ducats.files import write_text_atomically
 from ducats.report import provenance
-from ducats.report.allowance import GALLERY, LIMIT, inlined, inlined_size, shown_of_each, weight
-from ducats.report.classes import percent
-from ducats.report.comparison import comparison
-from ducats.report.contents import contents
-from ducats.report.overview import overview
-from ducats.report.read import Broken, Run
+from ducats.report.class_iou import format_percent
+from ducats.report.comparison import build_comparison
+from ducats.report.headline import Headline
+from ducats.report.overview import build_overview
+from ducats.report.page_budget import (
+    GALLERY_SIZES,
+    MAX_PAGE_BYTES,
+    data_url_bytes,
+    fitting_gallery_size,
+    image_data_url,
+    text_bytes,
+)
+from ducats.report.run_reader import BrokenRun, Run
 from ducats.report.run_section import MAX_RUNS_ALL_WITH_PAPER_FIGURES, build_run_section, select_section_runs
 from ducats.report.run_section.figure_panels import svg_width
 from ducats.report.run_section.near_duplicates import NEAR_DUPLICATE_COSINE, NEIGHBOUR_DISTANCE_PIXELS
-from ducats.report.tables import by_kind, methods
-from ducats.report.tasks import arrow, columns_of, place_of
-from ducats.report.words import Headline
+from ducats.report.tables import group_by_kind, method_names
+from ducats.report.tasks import collect_data_tasks, format_task, task_caption
+from ducats.report.toc import build_toc
 
 DEFAULT_TITLE = "ducats report"
 
 
 def write_page(
-    runs: Sequence[Run], out: Path, title: str = DEFAULT_TITLE, broken: Sequence[Broken] = ()
+    runs: Sequence[Run], out: Path, title: str = DEFAULT_TITLE, broken: Sequence[BrokenRun] = ()
 ) -> Path:
     """Write the page about the runs to ``out`` and return its path. The output is deterministic.
 
@@ -38,7 +45,7 @@ def write_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"arrow": arrow, "tiny": format_uncertainty, "width": svg_width}
+    environment.filters |= {"arrow": format_task, "tiny": format_uncertainty, "width": svg_width}
     contexts, figure_bytes = _kind_contexts(runs, broken)
     rounds = [round for part in contexts for one in part["chapters"] for round in one.why.rounds]
     galleries = [[pick.picture for pick in round.picks] for round in rounds]
@@ -47,10 +54,10 @@ def write_page(
         title=title,
         parts=contexts,
         broken=broken,
-        percent=percent,
-        inlined=inlined,
-        shown=shown_of_each(galleries, LIMIT - figure_bytes - inlined_size(pairs)),
-        most=GALLERY[0],
+        percent=format_percent,
+        inlined=image_data_url,
+        shown=fitting_gallery_size(galleries, MAX_PAGE_BYTES - figure_bytes - data_url_bytes(pairs)),
+        most=GALLERY_SIZES[0],
         alike=NEAR_DUPLICATE_COSINE,
         near=NEIGHBOUR_DISTANCE_PIXELS,
     )
@@ -67,49 +74,53 @@ def format_uncertainty(value: float) -> str:
     return f"{value:#.3g}" if value >= 0.001 else f"{value:.1e}"
 
 
-def _kind_contexts(runs: Sequence[Run], broken: Sequence[Broken]) -> tuple[list[dict[str, Any]], int]:
+def _kind_contexts(runs: Sequence[Run], broken: Sequence[BrokenRun]) -> tuple[list[dict[str, Any]], int]:
     """Return the template context of each kind of run, and the bytes that all figures take."""
-    contexts = [_kind_context(group, broken) for group in by_kind(runs)]
+    contexts = [_kind_context(group, broken) for group in group_by_kind(runs)]
     if len(contexts) > 1 and not any(
         context["compared"] and context["compared"]["several"] for context in contexts
     ):
-        contexts[0]["cautions"].insert(0, provenance.cautions(runs)[0])  # the warning about several kinds
-    figure_bytes = sum(map(weight, contexts))
+        contexts[0]["cautions"].insert(
+            0, provenance.collect_cautions(runs)[0]
+        )  # the warning about several kinds
+    figure_bytes = sum(map(text_bytes, contexts))
     for part in contexts:
         figure_bytes = _add_run_sections(part, figure_bytes)
-        part["contents"] = contents(part)
+        part["contents"] = build_toc(part)
     return contexts, figure_bytes
 
 
-def _kind_context(runs: Sequence[Run], broken: Sequence[Broken]) -> dict[str, Any]:
+def _kind_context(runs: Sequence[Run], broken: Sequence[BrokenRun]) -> dict[str, Any]:
     """Return the template context of runs of one kind."""
-    method_comparison = comparison(runs, broken, key=runs[0].kind.prefix) if len(runs) > 1 else None
+    method_comparison = (
+        build_comparison(runs, broken, id_prefix=runs[0].kind.id_prefix) if len(runs) > 1 else None
+    )
     if not method_comparison or not method_comparison["several"]:
-        return overview(runs) | {"compared": method_comparison}
+        return build_overview(runs) | {"compared": method_comparison}
     headline_context = {
         "headline": Headline(method_comparison["headline"]),
         "looks": method_comparison["looks"],
     }
-    return overview(runs, mixed=True) | {"compared": method_comparison} | headline_context
+    return build_overview(runs, multi_task=True) | {"compared": method_comparison} | headline_context
 
 
 def _add_run_sections(context: dict[str, Any], used_bytes: int) -> int:
     """Add run sections while they fit the size limit; the first is always added. Return the bytes used."""
     all_runs: Sequence[Run] = context["every"]
-    section_runs, columns = select_section_runs(all_runs), columns_of(all_runs)
+    section_runs, data_tasks = select_section_runs(all_runs), collect_data_tasks(all_runs)
     for position, run in enumerate(section_runs, start=1):
         without_paper_figures = position > 1 and len(all_runs) > MAX_RUNS_ALL_WITH_PAPER_FIGURES
-        id_prefix, task = f"{context['key']}run-{position}-", place_of(run, columns)
+        id_prefix, task = f"{context['key']}run-{position}-", task_caption(run, data_tasks)
         section = build_run_section(
             run, all_runs, id_prefix, context["looks"], task=task, without_paper_figures=without_paper_figures
         )
-        section_bytes = weight(section.figures)
-        if context["chapters"] and used_bytes + section_bytes > LIMIT:
+        section_bytes = text_bytes(section.figures)
+        if context["chapters"] and used_bytes + section_bytes > MAX_PAGE_BYTES:
             break
         context["chapters"].append(section)
         used_bytes += section_bytes
     context["without_chapter"] = len(all_runs) - len(context["chapters"])
-    context["more_methods"] = len(context["chapters"]) < len(methods(all_runs))
+    context["more_methods"] = len(context["chapters"]) < len(method_names(all_runs))
     if context["alone"]:
         context["headline"] = Headline(
             context["chapters"][0].worth.sentence, context["chapters"][0].worth.remarks

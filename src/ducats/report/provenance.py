@@ -7,13 +7,13 @@ from typing import Any
 
 from ducats.figures.settings import without_folders
 from ducats.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels
-from ducats.report.read import Run
-from ducats.report.tables import by_kind, counted, methods
-from ducats.report.tasks import Column, column_of, columns_of
+from ducats.report.run_reader import Run
+from ducats.report.tables import counted_runs, group_by_kind, method_names
+from ducats.report.tasks import DataTask, collect_data_tasks, data_and_task
 
 
 @dataclass(frozen=True)
-class Setting:
+class SettingDifference:
     """A setting that differs between methods: its dotted key and one value per method."""
 
     key: str
@@ -25,94 +25,104 @@ class Environment:
     """A machine with its package versions, and the names of its runs."""
 
     facts: tuple[tuple[str, str], ...]
-    runs: tuple[str, ...]
+    run_names: tuple[str, ...]
 
 
-def settings(runs: Sequence[Run]) -> list[Setting]:
+def differing_settings(runs: Sequence[Run]) -> list[SettingDifference]:
     """Return the settings that differ between methods, from one run each, with paths cut to the last part."""
-    first = _firsts(runs)
-    flats = [flat(run.config) for run in first]
+    first_runs = _first_run_by_method(runs)
+    flat_configs = [flatten_config(run.config) for run in first_runs]
     # If the runs cover several tasks, data settings belong to the task, not to the method.
-    left_out = ("data.",) if len(columns_of(first)) > 1 else ()
-    shown = [flat(without_folders(run.config)) for run in first]
+    skipped_prefixes = ("data.",) if len(collect_data_tasks(first_runs)) > 1 else ()
+    shown_configs = [flatten_config(without_folders(run.config)) for run in first_runs]
     return [
-        Setting(key, tuple(one.get(key, "–") for one in shown))
-        for key in _differing(flats)
-        if not key.startswith(left_out)
+        SettingDifference(key, tuple(shown_config.get(key, "–") for shown_config in shown_configs))
+        for key in _differing_keys(flat_configs)
+        if not key.startswith(skipped_prefixes)
     ]
 
 
-def _firsts(runs: Sequence[Run]) -> list[Run]:
+def _first_run_by_method(runs: Sequence[Run]) -> list[Run]:
     """Return one run per method, on the task with the most methods if the method has a run of it."""
-    names = methods(runs)
-    tried: dict[Column, dict[str, Run]] = {}
+    names = method_names(runs)
+    runs_by_task: dict[DataTask, dict[str, Run]] = {}
     for run in runs:
-        tried.setdefault(column_of(run.config), {}).setdefault(run.method, run)
-    shared = max(tried.values(), key=len, default={})
-    return [shared.get(name) or next(run for run in runs if run.method == name) for name in names]
+        runs_by_task.setdefault(data_and_task(run.config), {}).setdefault(run.method, run)
+    most_common_task = max(runs_by_task.values(), key=len, default={})
+    return [most_common_task.get(name) or next(run for run in runs if run.method == name) for name in names]
 
 
-def environments(runs: Sequence[Run]) -> list[Environment]:
+def group_environments(runs: Sequence[Run]) -> list[Environment]:
     """Return the different combinations of machine and versions, each with its runs."""
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for run in runs:
         versions = run.environment.get("versions")
-        plain = {key: value for key, value in run.environment.items() if key != "versions"}
-        plain |= versions if isinstance(versions, Mapping) else {}
-        facts = tuple((str(key), str(value)) for key, value in plain.items())
+        environment = {key: value for key, value in run.environment.items() if key != "versions"}
+        environment |= versions if isinstance(versions, Mapping) else {}
+        facts = tuple((str(key), str(value)) for key, value in environment.items())
         groups.setdefault(facts, []).append(run.name)
     return [Environment(facts, tuple(names)) for facts, names in groups.items()]
 
 
-def measured_on(runs: Sequence[Run]) -> str:
+def describe_evaluation(runs: Sequence[Run]) -> str:
     """Describe the images the runs were evaluated on; empty if no run recorded it."""
     kinds: dict[str, set[int]] = {}
     for run in runs:
         if run.result is not None and run.result.get("evaluated_on") in EVALUATED_ON_DESCRIPTIONS:
             kinds.setdefault(run.result["evaluated_on"], set()).add(int(run.result["images"]))
-    said = []
+    phrases = []
     pixels = describe_pixels([run.result for run in runs if run.result is not None])
     for kind, counts in kinds.items():
         count = f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
-        said.append(f"{count} {EVALUATED_ON_DESCRIPTIONS[kind]}")
-    return f"Evaluated on {'; or on '.join(said)}{f': {pixels}' if pixels else ''}." if said else ""
+        phrases.append(f"{count} {EVALUATED_ON_DESCRIPTIONS[kind]}")
+    return f"Evaluated on {'; or on '.join(phrases)}{f': {pixels}' if pixels else ''}." if phrases else ""
 
 
-def cautions(runs: Sequence[Run], several: str = "each run counts as a separate seed") -> list[str]:
+def collect_cautions(
+    runs: Sequence[Run], repeated_seed_note: str = "each run counts as a separate seed"
+) -> list[str]:
     """Return warnings about means that are not comparable or not reliable.
 
     Args:
-        several: how several runs with the same seed are counted; the end of that warning.
+        repeated_seed_note: how several runs with the same seed are counted; the end of that warning.
     """
-    groups = by_kind(runs)
+    groups = group_by_kind(runs)
     if len(groups) > 1:
-        apart = " and ".join(group[0].kind.score for group in groups)
-        mixed = f"These runs are ranked by different metrics ({apart}), so each kind is reported separately."
-        return [mixed, *(caution for group in groups for caution in cautions(group, several))]
-    found = [_other_data(runs), _other_exams(runs), _other_objectives(runs), _without_test(runs)]
-    for method in methods(runs):
+        score_names = " and ".join(group[0].kind.score_name for group in groups)
+        mixed_caution = f"These runs are ranked by different metrics ({score_names}), so each kind is reported separately."
+        return [
+            mixed_caution,
+            *(caution for group in groups for caution in collect_cautions(group, repeated_seed_note)),
+        ]
+    found_cautions = [
+        _test_set_caution(runs),
+        _evaluation_caution(runs),
+        _objective_caution(runs),
+        _no_result_caution(runs),
+    ]
+    for method in method_names(runs):
         group = [run for run in runs if run.method == method]
-        found += [_under_way(group, method), _mixed_settings(group, method)]
-        found.append(_repeated_seeds(group, method, several))
-    return [caution for caution in found if caution]
+        found_cautions += [_unfinished_caution(group, method), _mixed_settings_caution(group, method)]
+        found_cautions.append(_repeated_seeds_caution(group, method, repeated_seed_note))
+    return [caution for caution in found_cautions if caution]
 
 
-def _other_data(runs: Sequence[Run]) -> str:
-    known = [run.data or run.config.get("data") for run in runs]
-    tests = {_text(data.get("test", data)) for data in known if isinstance(data, Mapping)}
-    if len(tests) < 2:
+def _test_set_caution(runs: Sequence[Run]) -> str:
+    data_records = [run.data or run.config.get("data") for run in runs]
+    test_sets = {_to_json(data.get("test", data)) for data in data_records if isinstance(data, Mapping)}
+    if len(test_sets) < 2:
         return ""
-    return f"These runs have {len(tests)} different test sets, so their results cannot be compared."
+    return f"These runs have {len(test_sets)} different test sets, so their results cannot be compared."
 
 
-def _other_exams(runs: Sequence[Run]) -> str:
+def _evaluation_caution(runs: Sequence[Run]) -> str:
     kinds = {run.result.get("evaluated_on") for run in runs if run.result is not None}
     if len(kinds) > 1:
         return "These runs were evaluated on different kinds of images, so their results cannot be compared."
-    sizes = {run.result.get("resolution") for run in runs if run.result is not None}
-    if len(sizes) > 1:
+    resolutions = {run.result.get("resolution") for run in runs if run.result is not None}
+    if len(resolutions) > 1:
         return "These runs were evaluated at different resolutions, so their results cannot be compared."
-    if kinds == {"unlabelled"} and len(methods(runs)) > 1:
+    if kinds == {"unlabelled"} and len(method_names(runs)) > 1:
         return (
             "Each run was evaluated on the target images it had not labelled, so a method that labels hard "
             "images is evaluated on easier ones. To compare methods, set evaluation.split to target or "
@@ -121,74 +131,76 @@ def _other_exams(runs: Sequence[Run]) -> str:
     return ""
 
 
-def _other_objectives(runs: Sequence[Run]) -> str:
-    trained: dict[str, list[str]] = {}
-    for method in methods(runs):
+def _objective_caution(runs: Sequence[Run]) -> str:
+    methods_by_objective: dict[str, list[str]] = {}
+    for method in method_names(runs):
         objective = next(run for run in runs if run.method == method).config.get("objective")
         if isinstance(objective, Mapping):
-            trained.setdefault(str(objective.get("name")), []).append(method)
-    if len(trained) < 2:
+            methods_by_objective.setdefault(str(objective.get("name")), []).append(method)
+    if len(methods_by_objective) < 2:
         return ""
-    who = "; ".join(f"{', '.join(names)} with {objective}" for objective, names in trained.items())
-    return f"The training objectives differ ({who}), so differences are not due to the selected labels alone."
+    groups_text = "; ".join(
+        f"{', '.join(names)} with {objective}" for objective, names in methods_by_objective.items()
+    )
+    return f"The training objectives differ ({groups_text}), so differences are not due to the selected labels alone."
 
 
-def _without_test(runs: Sequence[Run]) -> str:
-    bare = [run for run in runs if run.result is None]
-    if not bare:
+def _no_result_caution(runs: Sequence[Run]) -> str:
+    without_result = [run for run in runs if run.result is None]
+    if not without_result:
         return ""
-    spent = [run.name for run in bare if run.stages and run.stages[-1].get("images") == 0]
-    if len(spent) == len(bare):
-        return f"All target images were labelled, so there is no result in the table: {', '.join(spent)}."
-    names = [run.name for run in bare]
+    fully_labelled = [run.name for run in without_result if run.stages and run.stages[-1].get("images") == 0]
+    if len(fully_labelled) == len(without_result):
+        return f"All target images were labelled, so there is no result in the table: {', '.join(fully_labelled)}."
+    names = [run.name for run in without_result]
     return f"No result on a test set, so not in tables and curves: {', '.join(names)}."
 
 
-def _under_way(group: Sequence[Run], method: str) -> str:
-    waiting = [run.name for run in group if not run.finished and run.result is not None]
-    if not waiting:
+def _unfinished_caution(group: Sequence[Run], method: str) -> str:
+    unfinished = [run.name for run in group if not run.finished and run.result is not None]
+    if not unfinished:
         return ""
-    if counted(group, method)[0].finished:
-        return f"Unfinished, so not in the means of {method}: {', '.join(waiting)}."
+    if counted_runs(group, method)[0].finished:
+        return f"Unfinished, so not in the means of {method}: {', '.join(unfinished)}."
     return f"No run of {method} is finished; its numbers are from the last stage evaluated so far."
 
 
-def _mixed_settings(group: Sequence[Run], method: str) -> str:
-    keys = _differing([flat(run.config) for run in group])
+def _mixed_settings_caution(group: Sequence[Run], method: str) -> str:
+    keys = _differing_keys([flatten_config(run.config) for run in group])
     if not keys:
         return ""
     more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
     return f"The mean of {method} mixes runs with different settings ({', '.join(keys[:4])}{more})."
 
 
-def _repeated_seeds(group: Sequence[Run], method: str, several: str) -> str:
+def _repeated_seeds_caution(group: Sequence[Run], method: str, repeated_seed_note: str) -> str:
     seeds = [run.seed for run in group if run.result is not None]
-    twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
-    if not twice:
+    repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+    if not repeated:
         return ""
-    again = ", ".join(map(str, twice))
-    return f"{method} has several runs with the same seed ({again}): {several}."
+    repeated_text = ", ".join(map(str, repeated))
+    return f"{method} has several runs with the same seed ({repeated_text}): {repeated_seed_note}."
 
 
-def flat(config: Mapping[str, Any]) -> dict[str, str]:
+def flatten_config(config: Mapping[str, Any]) -> dict[str, str]:
     """Return all settings except method and seed by dotted key."""
     return _flatten({key: value for key, value in config.items() if key not in ("method", "seed")})
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
-            flat |= _flatten(value, f"{prefix}{key}.")
+            settings |= _flatten(value, f"{prefix}{key}.")
         elif value != {}:  # skip empty groups
-            flat[f"{prefix}{key}"] = value if isinstance(value, str) else _text(value)
-    return flat
+            settings[f"{prefix}{key}"] = value if isinstance(value, str) else _to_json(value)
+    return settings
 
 
-def _differing(flats: Sequence[Mapping[str, str]]) -> list[str]:
-    keys = dict.fromkeys(key for flat in flats for key in flat)
-    return [key for key in keys if len({flat.get(key) for flat in flats}) > 1]
+def _differing_keys(flat_configs: Sequence[Mapping[str, str]]) -> list[str]:
+    keys = dict.fromkeys(key for flat_config in flat_configs for key in flat_config)
+    return [key for key in keys if len({flat.get(key) for flat in flat_configs}) > 1]
 
 
-def _text(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)

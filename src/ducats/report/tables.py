@@ -12,8 +12,8 @@ from ducats.figures.numbers import Bin as Bin
 from ducats.figures.numbers import Spread as Spread
 from ducats.figures.numbers import number
 from ducats.figures.numbers import reliability as reliability
-from ducats.report.kinds import IMAGES, KINDS, Kind, Measure
-from ducats.report.read import Run
+from ducats.report.run_kinds import CLASSIFICATION, RUN_KINDS, Measure, RunKind
+from ducats.report.run_reader import Run
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class MethodRow:
         seeds: the seeds in the means.
         values: by key of the measure; None if no seed has a value.
         finished: whether the means are over finished runs; else over unfinished ones.
-        left_out: number of unfinished runs that are not in the means.
-        measured_on: the evaluated images, as named in the records; empty if not recorded.
+        n_left_out: number of unfinished runs that are not in the means.
+        evaluated_on: the evaluated images, as named in the records; empty if not recorded.
         kind: classification or segmentation.
     """
 
@@ -33,21 +33,21 @@ class MethodRow:
     seeds: tuple[int, ...]
     values: Mapping[str, Spread | None]
     finished: bool
-    left_out: int
-    measured_on: str = ""
-    kind: Kind = IMAGES
+    n_left_out: int
+    evaluated_on: str = ""
+    kind: RunKind = CLASSIFICATION
 
     @property
     def score(self) -> Spread:
         """Value of the measure that ranks the rows; always present."""
-        return self._known(self.kind.headline)
+        return self._required_value(self.kind.headline_metric)
 
     @property
     def accuracy(self) -> Spread:
         """Accuracy on the test set, per image or per pixel."""
-        return self._known("accuracy")
+        return self._required_value("accuracy")
 
-    def _known(self, key: str) -> Spread:
+    def _required_value(self, key: str) -> Spread:
         value = self.values[key]
         if value is None:
             raise ValueError(f"the runs of {self.method} have no {key}")
@@ -55,30 +55,30 @@ class MethodRow:
 
 
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """One stage of a method's curve: mean number of labels, and the measure over seeds."""
 
-    labels: float
+    n_spent: float
     value: Spread
 
 
-def by_kind(runs: Sequence[Run]) -> list[list[Run]]:
+def group_by_kind(runs: Sequence[Run]) -> list[list[Run]]:
     """Group the runs by kind, in order of first appearance."""
     kinds = dict.fromkeys(run.kind for run in runs)
     return [[run for run in runs if run.kind == kind] for kind in kinds]
 
 
-def methods(runs: Sequence[Run]) -> list[str]:
+def method_names(runs: Sequence[Run]) -> list[str]:
     """Return the names of the methods, in order of first appearance."""
     return list(dict.fromkeys(run.method for run in runs))
 
 
-def summary(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def summarise_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return one row per run with a test result, from its last stage, sorted by method and seed.
 
     Rows of segmentation runs also have the headline metric, all IoUs, and clicks.
     """
-    order = {method: place for place, method in enumerate(methods(runs))}
+    order = {method: position for position, method in enumerate(method_names(runs))}
     rows = []
     for run in sorted(runs, key=lambda run: (order[run.method], run.seed)):
         if run.result is None:
@@ -86,15 +86,15 @@ def summary(runs: Sequence[Run]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"method": run.method, "seed": run.seed}
         row |= {key: _rounded(number(run.result, key)) for key in ("accuracy", "ece")}
         row |= {"labels": run.result["labels"], "seconds": run.result["seconds"]}
-        rows.append(row | (_of_pixels(run) if run.kind != IMAGES else {}))
+        rows.append(row | (_segmentation_columns(run) if run.kind != CLASSIFICATION else {}))
     return rows
 
 
-def _of_pixels(run: Run) -> dict[str, Any]:
+def _segmentation_columns(run: Run) -> dict[str, Any]:
     result = run.stages[-1]
     ious = result.get("class_iou", [])
     return {
-        "headline": run.kind.headline,
+        "headline": run.kind.headline_metric,
         "mean_iou": _rounded(number(result, "mean_iou")),
         "mean_iou_star": _rounded(number(result, "mean_iou_star")),
         "clicks": result.get("clicks", result["labels"]),
@@ -107,111 +107,120 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
-def counted(runs: Sequence[Run], method: str) -> list[Run]:
+def counted_runs(runs: Sequence[Run], method: str) -> list[Run]:
     """Return the runs that count for a method: the finished ones, or all if none is finished.
 
     Unfinished runs have spent fewer labels; a mean that includes them would not belong to any budget.
     """
-    measured = sorted((r for r in runs if r.method == method and r.result), key=lambda run: run.seed)
-    return [run for run in measured if run.finished] or measured
+    evaluated_runs = sorted((r for r in runs if r.method == method and r.result), key=lambda run: run.seed)
+    return [run for run in evaluated_runs if run.finished] or evaluated_runs
 
 
-def by_method(runs: Sequence[Run]) -> list[MethodRow]:
+def aggregate_methods(runs: Sequence[Run]) -> list[MethodRow]:
     """Return mean and sample standard deviation over seeds for each kind and method with a test result."""
-    return [row for alike in by_kind(runs) for method in methods(alike) for row in _row(alike, method)]
+    return [
+        row
+        for kind_runs in group_by_kind(runs)
+        for method in method_names(kind_runs)
+        for row in _method_rows(kind_runs, method)
+    ]
 
 
-def _row(runs: Sequence[Run], method: str) -> list[MethodRow]:
-    group = counted(runs, method)
+def _method_rows(runs: Sequence[Run], method: str) -> list[MethodRow]:
+    group = counted_runs(runs, method)
     if not group:
         return []
     kind = group[0].kind
     values = {m.key: _spread([number(run.stages[-1], m.key) for run in group]) for m in kind.measures}
     total = sum(1 for run in runs if run.method == method and run.result)
     seeds = tuple(run.seed for run in group)
-    on = " or ".join(sorted({str(run.stages[-1].get("evaluated_on", "")) for run in group}))
-    return [MethodRow(method, seeds, values, group[0].finished, total - len(group), on, kind)]
+    evaluated_on = " or ".join(sorted({str(run.stages[-1].get("evaluated_on", "")) for run in group}))
+    return [MethodRow(method, seeds, values, group[0].finished, total - len(group), evaluated_on, kind)]
 
 
-def shown(rows: Sequence[MethodRow], *, spare: bool = False) -> list[Measure]:
+def visible_measures(rows: Sequence[MethodRow], *, include_csv_only: bool = False) -> list[Measure]:
     """Return the columns of a table of these rows, without optional columns that add nothing.
 
     Args:
-        spare: include the spare columns.
+        include_csv_only: include the spare columns.
     """
-    used = [kind for kind in KINDS.values() if any(row.kind == kind for row in rows)]
-    found = dict.fromkeys(measure for kind in used or [IMAGES] for measure in kind.measures)
-    wanted = [measure for measure in found if spare or not measure.spare]
-    return [measure for measure in wanted if not measure.optional or _says_something(measure, rows)]
+    used_kinds = [kind for kind in RUN_KINDS.values() if any(row.kind == kind for row in rows)]
+    all_measures = dict.fromkeys(
+        measure for kind in used_kinds or [CLASSIFICATION] for measure in kind.measures
+    )
+    candidates = [measure for measure in all_measures if include_csv_only or not measure.csv_only]
+    return [measure for measure in candidates if not measure.optional or _adds_information(measure, rows)]
 
 
-def _says_something(measure: Measure, rows: Sequence[MethodRow]) -> bool:
+def _adds_information(measure: Measure, rows: Sequence[MethodRow]) -> bool:
     values = [row.values.get(measure.key) for row in rows]
-    others = [row.values.get(measure.unlike) for row in rows]
+    others = [row.values.get(measure.redundant_with) for row in rows]
     return any(value is not None and value != other for value, other in zip(values, others, strict=True))
 
 
-def curve(runs: Sequence[Run], method: str, key: str, over: str = "labels") -> list[Point]:
+def mean_curve(runs: Sequence[Run], method: str, metric_key: str, x_key: str = "labels") -> list[CurvePoint]:
     """Return a measure over labels (or clicks), averaged over seeds.
 
     Only stages that every counted run reached are included. Otherwise the curve would change where seeds
     drop out.
     """
-    group = counted(runs, method)
+    group = counted_runs(runs, method)
     stages: dict[int, list[tuple[float, float]]] = {}
     for run in group:
         for record in run.stages:
-            value, spent = number(record, key), number(record, over)
-            if value is not None and spent is not None:
-                stages.setdefault(record["stage"], []).append((spent, value))
+            value, x_value = number(record, metric_key), number(record, x_key)
+            if value is not None and x_value is not None:
+                stages.setdefault(record["stage"], []).append((x_value, value))
     points = []
     for _, pairs in sorted(stages.items()):
         if len(pairs) == len(group):
             labels, values = zip(*pairs, strict=True)
-            points.append(Point(statistics.fmean(labels), Spread.of(values)))
+            points.append(CurvePoint(statistics.fmean(labels), Spread.of(values)))
     return points
 
 
-def paper(value: Spread | None, measure: Measure) -> str:
+def format_value(value: Spread | None, measure: Measure) -> str:
     """Format mean and deviation as ``98.02 ± 0.31``, or the mean alone for one seed."""
     if value is None:
         return "–"
-    mean, comma = value.mean * measure.scale, "," if measure.grouped else ""
+    mean, separator = value.mean * measure.scale, "," if measure.thousands_separator else ""
     if value.deviation is None or (value.deviation == 0 and measure.digits == 0):
-        return f"{mean:{comma}.{measure.digits}f}"  # "65" labels, not "65 ± 0"
-    digits = measure.digits if measure.grouped else measure.digits or 1
-    return f"{mean:{comma}.{digits}f} ± {value.deviation * measure.scale:{comma}.{digits}f}"
+        return f"{mean:{separator}.{measure.digits}f}"  # "65" labels, not "65 ± 0"
+    digits = measure.digits if measure.thousands_separator else measure.digits or 1
+    return f"{mean:{separator}.{digits}f} ± {value.deviation * measure.scale:{separator}.{digits}f}"
 
 
-def markdown(rows: Sequence[MethodRow]) -> str:
+def method_table_markdown(rows: Sequence[MethodRow]) -> str:
     """Format the table of methods as Markdown."""
-    measures = shown(rows)
+    measures = visible_measures(rows)
     titles = ["Method", *(measure.title for measure in measures), "Seeds"]
     lines = [titles, ["---", *["---:"] * (len(titles) - 1)]]
     for row in rows:
-        name = in_a_cell(row.method) + ("" if row.finished else " (unfinished)")
-        lines.append([name, *(paper(row.values.get(m.key), m) for m in measures), str(len(row.seeds))])
+        name = escape_markdown_cell(row.method) + ("" if row.finished else " (unfinished)")
+        lines.append([name, *(format_value(row.values.get(m.key), m) for m in measures), str(len(row.seeds))])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def csv(rows: Sequence[MethodRow]) -> str:
+def method_table_csv(rows: Sequence[MethodRow]) -> str:
     """Format the table of methods as CSV with unrounded numbers; a missing deviation is an empty cell."""
     text = io.StringIO()
     writer = comma_separated.writer(text, lineterminator="\n")
-    keys = list(dict.fromkeys(measure.key for measure in shown(rows, spare=True)))
+    keys = list(dict.fromkeys(measure.key for measure in visible_measures(rows, include_csv_only=True)))
     columns = [f"{key}_{part}" for key in keys for part in ("mean", "deviation")]
     # The headline column is needed only if there are segmentation runs.
-    ranked = any(row.kind != IMAGES for row in rows)
+    has_segmentation = any(row.kind != CLASSIFICATION for row in rows)
     writer.writerow(
-        ["method", *(["headline"] if ranked else []), "seeds", "finished", "evaluated_on", *columns]
+        ["method", *(["headline"] if has_segmentation else []), "seeds", "finished", "evaluated_on", *columns]
     )
     for row in rows:
         cells: list[float | None] = []
         for key in keys:
             value = row.values.get(key)
             cells += [None, None] if value is None else [value.mean, value.deviation]
-        who = [row.method, *([row.kind.headline] if ranked else [])]
-        writer.writerow([*who, len(row.seeds), str(row.finished).lower(), row.measured_on, *cells])
+        identity_cells = [row.method, *([row.kind.headline_metric] if has_segmentation else [])]
+        writer.writerow(
+            [*identity_cells, len(row.seeds), str(row.finished).lower(), row.evaluated_on, *cells]
+        )
     return text.getvalue()
 
 
@@ -220,6 +229,6 @@ def _spread(values: Sequence[float | None]) -> Spread | None:
     return Spread.of(known) if known else None
 
 
-def in_a_cell(text: str) -> str:
+def escape_markdown_cell(text: str) -> str:
     """Escape text for a cell of a Markdown table."""
     return html.escape(" ".join(text.split()), quote=False).replace("|", "\\|")

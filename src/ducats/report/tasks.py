@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from ducats.figures.settings import without_folders
-from ducats.report.read import Run
+from ducats.report.run_reader import Run
 
-Column = tuple[str, str]  # a data set and a task
-FOLDERS = {
+DataTask = tuple[str, str]  # a data set and a task
+FOLDER_SETTINGS = {
     "folders": ("source", "target"),
     "segmentation_folders": ("source", "target"),
     "manifest": ("path",),
 }
 
 
-def column_of(config: Mapping[str, Any]) -> Column:
+def data_and_task(config: Mapping[str, Any]) -> DataTask:
     """Return data set and task of a run: the task of the benchmark, or the names of the folders.
 
     Both are empty for a run of the Python API.
@@ -28,37 +28,41 @@ def column_of(config: Mapping[str, Any]) -> Column:
         return name, ""
     if isinstance(params.get("task"), str):
         return name, params["task"]
-    ends = [params.get(end) for end in FOLDERS.get(name, ())]
-    return name, "-".join(Path(without_folders(end)).stem for end in ends if isinstance(end, str))
+    paths = [params.get(key) for key in FOLDER_SETTINGS.get(name, ())]
+    return name, "-".join(Path(without_folders(end)).stem for end in paths if isinstance(end, str))
 
 
-def task_of(run: Run) -> str:
+def task_name(run: Run) -> str:
     """Return the task of a run; empty if its data has no tasks."""
-    return column_of(run.config)[1]
+    return data_and_task(run.config)[1]
 
 
-def arrow(task: str) -> str:
+def format_task(task: str) -> str:
     """Format a task name with an arrow if it has exactly one hyphen; more hyphens are ambiguous.
 
-    >>> arrow("Ar-Cl"), arrow("my-photos-web")
+    >>> format_task("Ar-Cl"), format_task("my-photos-web")
     ('Ar→Cl', 'my-photos-web')
     """
     return task.replace("-", "→") if task.count("-") == 1 else task
 
 
-def columns_of(runs: Sequence[Run]) -> set[Column]:
+def collect_data_tasks(runs: Sequence[Run]) -> set[DataTask]:
     """Return all pairs of data set and task among the runs."""
-    return {column_of(run.config) for run in runs}
+    return {data_and_task(run.config) for run in runs}
 
 
-def place_of(run: Run, columns: Collection[Column]) -> str:
+def task_caption(run: Run, data_tasks: Collection[DataTask]) -> str:
     """Return the shortest name that distinguishes a run's task on a page; empty if there is only one.
 
     Args:
-        columns: pairs of data set and task of all runs on the page.
+        data_tasks: pairs of data set and task of all runs on the page.
     """
-    if len(columns) < 2:
+    if len(data_tasks) < 2:
         return ""
-    data, task = column_of(run.config)
-    several_sets = len({name for name, _ in columns}) > 1
-    return " ".join(filter(None, (data, arrow(task)))) if several_sets or not task else arrow(task)
+    data, task = data_and_task(run.config)
+    has_several_data_sets = len({name for name, _ in data_tasks}) > 1
+    return (
+        " ".join(filter(None, (data, format_task(task))))
+        if has_several_data_sets or not task
+        else format_task(task)
+    )

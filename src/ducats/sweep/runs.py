@@ -11,7 +11,7 @@ from ducats.data import DATASETS, require_params
 from ducats.doctor.task import task_mismatches
 from ducats.errors import UserError
 from ducats.factory import check_components, with_resolved_precision
-from ducats.report.across import column_of
+from ducats.report.method_tables import data_and_task
 from ducats.run_options import RunOptions, default_run_folder
 from ducats.sweep.schema import Sweep, SweepMethod, SweepTask, expand_grid
 
@@ -130,7 +130,7 @@ def _check_distinct_columns(tasks: Mapping[str, Config]) -> None:
     """Raise if two tasks share a column of the table, which would average them."""
     tasks_by_column: dict[tuple[str, str], str] = {}
     for task, config in tasks.items():
-        column = column_of(config.model_dump(mode="json"))
+        column = data_and_task(config.model_dump(mode="json"))
         if column in tasks_by_column:
             raise UserError(
                 f"the tasks {tasks_by_column[column]!r} and {task!r} would share one column of the table "

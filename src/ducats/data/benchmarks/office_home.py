@@ -45,7 +45,7 @@ def office_home(
     """Read a task of Office-Home: 15588 images of 65 classes in four domains; every pair is a task.
 
     The published lists use the same target images for training and testing, so there is no test set. Classes
-    are in ASCII order, as in the published lists (``TV`` before ``TextTable``). Keys are paths relative to the
+    are in ASCII order, as in the published lists (``TV`` before ``Table``). Keys are paths relative to the
     root.
 
     Args:

@@ -1,5 +1,10 @@
 """Comparison of many runs: methods by tasks, ranks, costs and missing runs."""
 
-from ducats.report.comparison.content import OTHERS, comparison, of_several_tasks, outcome
+from ducats.report.comparison.context import (
+    DEFAULT_BASELINES,
+    build_comparison,
+    covers_several_tasks,
+    overall_headline,
+)
 
-__all__ = ["OTHERS", "comparison", "of_several_tasks", "outcome"]
+__all__ = ["DEFAULT_BASELINES", "build_comparison", "covers_several_tasks", "overall_headline"]

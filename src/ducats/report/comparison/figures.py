@@ -9,77 +9,84 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 from ducats.figures.numbers import Spread
 from ducats.figures.paper import svg
 from ducats.figures.style import INK, Look, log_scale, short
-from ducats.report.across import CEILING, Table
-from ducats.report.comparison.ranks import Ranks
-from ducats.report.kinds import IMAGES
-from ducats.report.read import Run
-from ducats.report.tables import Point, curve, methods
+from ducats.report.comparison.ranks import Ranking
+from ducats.report.method_tables import FULLY_SUPERVISED, TaskTable
+from ducats.report.run_kinds import CLASSIFICATION
+from ducats.report.run_reader import Run
+from ducats.report.tables import CurvePoint, mean_curve, method_names
 
-GIGABYTE = 1e9
-FAINT = Look("#8a8a8a")  # for methods without a colour of their own
-DASHED = (0, (4, 3))
-LETTER = 6.5  # estimated width of a character in pixels, in the browser's default font
-Box = tuple[float, float, float, float]  # left, bottom, right, top
+BYTES_PER_GB = 1e9
+GREY_STYLE = Look("#8a8a8a")  # for methods without a colour of their own
+DASH_PATTERN = (0, (4, 3))
+CHARACTER_WIDTH_PIXELS = 6.5  # estimated width of a character in pixels, in the browser's default font
+LabelBox = tuple[float, float, float, float]  # left, bottom, right, top
 
 
-def learning_curves(runs: Sequence[Run], look: Mapping[str, Look], key: str, title: str) -> str:
-    """Draw the ranking measure of one task over labels: a line and a band for each method in ``look``.
+def draw_task_curves(runs: Sequence[Run], line_styles: Mapping[str, Look], id_prefix: str, title: str) -> str:
+    """Draw the ranking measure of one task over labels: a line and a band for each method in ``line_styles``.
 
     Args:
         runs: finished runs of one task and kind.
-        look: line styles of the highlighted methods; the others are faint lines behind them.
-        key: prefix of SVG ids.
+        line_styles: line styles of the highlighted methods; the others are faint lines behind them.
+        id_prefix: prefix of SVG ids.
         title: text alternative of the figure.
     """
     kind = runs[0].kind
-    names = sorted(methods(runs), key=lambda name: name in look)
+    names = sorted(method_names(runs), key=lambda name: name in line_styles)
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        axes.set(xlabel=kind.axis, ylabel=f"{kind.score}, %")
+        axes.set(xlabel=kind.labels_axis, ylabel=f"{kind.score_name}, %")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if kind != IMAGES:
+        if kind != CLASSIFICATION:
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
         for name in names:
-            _curve(axes, curve(runs, name, kind.headline), look.get(name), level=CEILING in name)
+            _draw_curve(
+                axes,
+                mean_curve(runs, name, kind.headline_metric),
+                line_styles.get(name),
+                is_reference=FULLY_SUPERVISED in name,
+            )
 
-    return svg(draw, (4.0, 2.9), key, title)
+    return svg(draw, (4.0, 2.9), id_prefix, title)
 
 
-def rank_dots(ranks: Ranks, look: Mapping[str, Look], key: str) -> str:
+def draw_ranks(ranks: Ranking, line_styles: Mapping[str, Look], id_prefix: str) -> str:
     """Draw the mean rank of each method, its interquartile range, and its best and worst rank."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for place, rank in enumerate(ranks.ranks):
-            shown = look[rank.method]
-            axes.hlines(place, *rank.ends, color=shown.colour, linewidth=1.0, alpha=0.6)
-            axes.hlines(place, *rank.middle, color=shown.colour, linewidth=4.5, alpha=0.45)
+            shown = line_styles[rank.method]
+            axes.hlines(place, *rank.best_and_worst, color=shown.colour, linewidth=1.0, alpha=0.6)
+            axes.hlines(place, *rank.quartiles, color=shown.colour, linewidth=4.5, alpha=0.45)
             axes.plot(rank.mean, place, shown.marker, color=shown.colour, markersize=7)
-        if ranks.gap is not None:
+        if ranks.critical_difference is not None:
             first = ranks.ranks[0].mean
-            axes.axvspan(first, first + ranks.gap, color=INK, alpha=0.08, linewidth=0)
+            axes.axvspan(first, first + ranks.critical_difference, color=INK, alpha=0.08, linewidth=0)
         axes.set_yticks(range(len(ranks.ranks)), [f"{r.method}  {r.mean:.2f}" for r in ranks.ranks])
         axes.set(xlim=(0.5, len(ranks.ranks) + 0.5), ylim=(len(ranks.ranks) - 0.4, -0.6))
-        axes.set_xlabel(f"rank, 1 is the best; n = {ranks.comparisons}")
+        axes.set_xlabel(f"rank, 1 is the best; n = {ranks.n_comparisons}")
         axes.set_xticks(range(1, len(ranks.ranks) + 1, 1 + len(ranks.ranks) // 10))
         axes.grid(visible=False, axis="y")
 
     size = (6.4, 0.9 + 0.24 * len(ranks.ranks))
-    return svg(draw, size, key, "Mean rank and spread of each method")
+    return svg(draw, size, id_prefix, "Mean rank and spread of each method")
 
 
-def score_against(table: Table, what: str, look: Mapping[str, Look], key: str) -> str:
+def draw_score_against_cost(
+    table: TaskTable, cost_key: str, line_styles: Mapping[str, Look], id_prefix: str
+) -> str:
     """Draw the average score against the cost of a run, one point per method.
 
     The result is empty if fewer than two methods have both values.
 
     Args:
-        what: ``seconds`` or ``memory``.
-        key: prefix of SVG ids.
+        cost_key: ``seconds`` or ``memory``.
+        id_prefix: prefix of SVG ids.
     """
-    scale, unit = (GIGABYTE, "peak memory, GB") if what == "memory" else (1.0, "seconds")
-    points = costs(table, what)
+    scale, unit = (BYTES_PER_GB, "peak memory, GB") if cost_key == "memory" else (1.0, "seconds")
+    points = method_costs(table, cost_key)
     if len(points) < 2:
         return ""
 
@@ -87,7 +94,7 @@ def score_against(table: Table, what: str, look: Mapping[str, Look], key: str) -
         axes = figure.subplots()
         spent = {method: cost / scale for method, (cost, _) in points.items()}
         for method, (_, value) in points.items():
-            shown = look[method]
+            shown = line_styles[method]
             mean, deviation = 100 * value.mean, 100 * (value.deviation or 0.0)
             axes.errorbar(
                 spent[method], mean, deviation, fmt=shown.marker, color=shown.colour, elinewidth=1.0
@@ -95,62 +102,73 @@ def score_against(table: Table, what: str, look: Mapping[str, Look], key: str) -
         if max(spent.values()) > 10 * min(spent.values()):
             log_scale(axes, "x")
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.set(xlabel=f"{unit} per run, mean over runs", ylabel=f"{table.kind.score}, %")
+        axes.set(xlabel=f"{unit} per run, mean over runs", ylabel=f"{table.kind.score_name}, %")
         axes.margins(0.1, 0.12)
         _name_points(figure, axes, {m: (spent[m], 100 * v.mean) for m, (_, v) in points.items()})
 
-    return svg(draw, (5.4, 4.0), key, f"{table.kind.score} against {unit} per run, one point per method")
+    return svg(
+        draw, (5.4, 4.0), id_prefix, f"{table.kind.score_name} against {unit} per run, one point per method"
+    )
 
 
-def costs(table: Table, what: str) -> dict[str, tuple[float, Spread]]:
+def method_costs(table: TaskTable, cost_key: str) -> dict[str, tuple[float, Spread]]:
     """Return the cost of a run and the average score by method, for methods with both."""
-    found = {}
+    cost_and_score = {}
     for row in table.rows:
-        cost = row.memory if what == "memory" else row.seconds
-        average = row.average.get(table.measures[0].key) if table.measures else None
+        cost = row.memory if cost_key == "memory" else row.seconds
+        average = row.averages.get(table.measures[0].key) if table.measures else None
         if cost and average is not None:
-            found[row.method] = (cost, average)
-    return found
+            cost_and_score[row.method] = (cost, average)
+    return cost_and_score
 
 
-def _curve(axes: Axes, points: Sequence[Point], look: Look | None, *, level: bool) -> None:
+def _draw_curve(
+    axes: Axes, points: Sequence[CurvePoint], line_style: Look | None, *, is_reference: bool
+) -> None:
     if not points:
         return
-    x, y = [point.labels for point in points], [100 * point.value.mean for point in points]
-    shown, alpha, width = (FAINT, 0.35, 1.0) if look is None else (look, 1.0, 1.8)
-    if level or len(points) == 1:  # no labels or all labels: a horizontal reference line
-        axes.axhline(y[-1], color=shown.colour, linewidth=1.1, linestyle=DASHED, alpha=min(alpha, 0.8))
+    x, y = [point.n_spent for point in points], [100 * point.value.mean for point in points]
+    style, alpha, width = (GREY_STYLE, 0.35, 1.0) if line_style is None else (line_style, 1.0, 1.8)
+    if is_reference or len(points) == 1:  # no labels or all labels: a horizontal reference line
+        axes.axhline(y[-1], color=style.colour, linewidth=1.1, linestyle=DASH_PATTERN, alpha=min(alpha, 0.8))
         return
-    axes.plot(x, y, color=shown.colour, marker=shown.marker, markersize=5, alpha=alpha, linewidth=width)
-    if look is not None and any(point.value.deviation for point in points):
+    axes.plot(x, y, color=style.colour, marker=style.marker, markersize=5, alpha=alpha, linewidth=width)
+    if line_style is not None and any(point.value.deviation for point in points):
         deviations = [100 * (point.value.deviation or 0.0) for point in points]
         low = [mean - deviation for mean, deviation in zip(y, deviations, strict=True)]
         high = [mean + deviation for mean, deviation in zip(y, deviations, strict=True)]
-        axes.fill_between(x, low, high, color=look.colour, alpha=0.16, linewidth=0)
+        axes.fill_between(x, low, high, color=line_style.colour, alpha=0.16, linewidth=0)
 
 
 def _name_points(figure: Figure, axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
     """Place each name next to, above or below its point without overlaps; skip it if there is no room."""
     figure.draw_without_rendering()  # fixes the layout, and with it the positions of the points
-    spots = {name: tuple(axes.transData.transform(point)) for name, point in points.items()}
-    taken: list[Box] = [(x - 4, y - 4, x + 4, y + 4) for x, y in spots.values()]
-    inside = axes.bbox.x0, figure.bbox.x1
-    for name, (x, y) in sorted(spots.items(), key=lambda spot: -spot[1][1]):
-        width, height = LETTER * len(name), 12.0
+    pixel_positions = {name: tuple(axes.transData.transform(point)) for name, point in points.items()}
+    occupied: list[LabelBox] = [(x - 4, y - 4, x + 4, y + 4) for x, y in pixel_positions.values()]
+    x_limits = axes.bbox.x0, figure.bbox.x1
+    for name, (x, y) in sorted(pixel_positions.items(), key=lambda spot: -spot[1][1]):
+        width, height = CHARACTER_WIDTH_PIXELS * len(name), 12.0
         sides = [(left, y + up) for up in (0, 6, -6) for left in (x + 7, x - 7 - width)]
-        tries = [*sides, (x - width / 2, y + 13), (x - width / 2, y - 13)]
-        boxes = [(left, middle - height / 2, left + width, middle + height / 2) for left, middle in tries]
+        candidates = [*sides, (x - width / 2, y + 13), (x - width / 2, y - 13)]
+        boxes = [
+            (left, middle - height / 2, left + width, middle + height / 2) for left, middle in candidates
+        ]
         box = next(
-            (b for b in boxes if inside[0] <= b[0] and b[2] <= inside[1] and not _hits(b, taken)), None
+            (
+                b
+                for b in boxes
+                if x_limits[0] <= b[0] and b[2] <= x_limits[1] and not _overlaps_any(b, occupied)
+            ),
+            None,
         )
         if box is None:
             continue  # further away it could be taken for the name of another point
-        taken.append(box)
+        occupied.append(box)
         left, middle = axes.transData.inverted().transform((box[0], (box[1] + box[3]) / 2))
         axes.text(left, middle, name, fontsize=8, va="center", ha="left")
 
 
-def _hits(box: Box, others: Sequence[Box]) -> bool:
+def _overlaps_any(box: LabelBox, others: Sequence[LabelBox]) -> bool:
     return any(
         box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
         for other in others

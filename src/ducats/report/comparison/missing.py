@@ -8,104 +8,118 @@ from typing import Any
 
 import yaml
 
-from ducats.report.across import Table
-from ducats.report.read import Broken, Run
+from ducats.report.method_tables import TaskTable
+from ducats.report.run_reader import BrokenRun, Run
 from ducats.report.run_section.status import progress_message
-from ducats.report.tasks import arrow, column_of
+from ducats.report.tasks import data_and_task, format_task
 
-LONGEST = 240  # maximum characters of a log line
-TAIL = 4096  # bytes read from the end of a log
-NAMED = 6  # maximum number of missing pairs of method and task that are listed
+MAX_LOG_LINE_LENGTH = 240  # maximum characters of a log line
+LOG_TAIL_BYTES = 4096  # bytes read from the end of a log
+MAX_LISTED_PAIRS = 6  # maximum number of missing pairs of method and task that are listed
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingRun:
     """A run that is not in the tables. Unknown fields are empty.
 
     Args:
-        name: name of the run folder.
-        lacks: the reason, as a sentence.
-        said: last line of the log of a sweep run.
+        run_name: name of the run folder.
+        reason: the reason, as a sentence.
+        last_log_line: last line of the log of a sweep run.
     """
 
-    name: str
+    run_name: str
     method: str
-    data: str
+    data_name: str
     task: str
     seed: str
-    lacks: str
-    said: str = ""
+    reason: str
+    last_log_line: str = ""
 
 
-def missing_runs(runs: Sequence[Run], broken: Sequence[Broken]) -> list[Missing]:
+def find_missing_runs(runs: Sequence[Run], broken: Sequence[BrokenRun]) -> list[MissingRun]:
     """Return all unreadable and unfinished runs, runs without a result and failed sweep runs, by name."""
-    found = [
-        _missing(
-            one.name,
-            _config(one.folder / "config.yaml"),
-            f"Cannot be read: {one.reason}.",
-            _said(one.folder),
+    missing_runs = [
+        _missing_run(
+            item.name,
+            _read_config(item.folder / "config.yaml"),
+            f"Cannot be read: {item.reason}.",
+            _last_log_line(item.folder),
         )
-        for one in broken
+        for item in broken
     ]
     for run in runs:
-        if lacks := _lacks(run):
-            said = "" if run.finished else _said(run.folder)
-            found.append(_missing(run.name, run.config, lacks, said))
-    known = {folder.resolve() for folder in [*(r.folder for r in runs), *(b.folder for b in broken)]}
-    for sweep in dict.fromkeys(folder.parent for folder in known):
+        if reason := _missing_reason(run):
+            last_log_line = "" if run.finished else _last_log_line(run.folder)
+            missing_runs.append(_missing_run(run.name, run.config, reason, last_log_line))
+    known_folders = {folder.resolve() for folder in [*(r.folder for r in runs), *(b.folder for b in broken)]}
+    for sweep in dict.fromkeys(folder.parent for folder in known_folders):
         # A sweep writes the config of every run it starts to `configs/`.
         for path in sorted((sweep / "configs").glob("*.yaml")) if (sweep / "logs").is_dir() else []:
             folder = sweep / path.stem
-            if folder not in known:
-                found.append(_missing(path.stem, _config(path), "Started, but wrote nothing.", _said(folder)))
-    return sorted(found, key=lambda one: one.name)
+            if folder not in known_folders:
+                missing_runs.append(
+                    _missing_run(
+                        path.stem, _read_config(path), "Started, but wrote nothing.", _last_log_line(folder)
+                    )
+                )
+    return sorted(missing_runs, key=lambda one: one.run_name)
 
 
-def holes(table: Table) -> str:
+def describe_missing_pairs(table: TaskTable) -> str:
     """Describe which methods lack which tasks; empty if the table is complete."""
-    first = table.measures[0].key if table.measures else ""
-    lacking = [
-        f"{row.method} on {arrow(task)}"
+    ranking_key = table.measures[0].key if table.measures else ""
+    missing_pairs = [
+        f"{row.method} on {format_task(task)}"
         for row in table.rows
         for task in table.tasks
-        if (task, first) not in row.values
+        if (task, ranking_key) not in row.values
     ]
-    if not lacking:
+    if not missing_pairs:
         return ""
-    more = f" and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
+    more = (
+        f" and {len(missing_pairs) - MAX_LISTED_PAIRS} more" if len(missing_pairs) > MAX_LISTED_PAIRS else ""
+    )
     return (
-        f"{len(lacking)} of {len(table.rows) * len(table.tasks)} combinations of method and task have no "
-        f"finished run: {', '.join(lacking[:NAMED])}{more}."
+        f"{len(missing_pairs)} of {len(table.rows) * len(table.tasks)} combinations of method and task have no "
+        f"finished run: {', '.join(missing_pairs[:MAX_LISTED_PAIRS])}{more}."
     )
 
 
-def _lacks(run: Run) -> str:
+def _missing_reason(run: Run) -> str:
     if run.finished:
         return "" if run.result is not None else "Finished, but without a result on a test set."
     return progress_message(run)
 
 
-def _missing(name: str, config: Mapping[str, Any], lacks: str, said: str) -> Missing:
-    data, task = column_of(config)
-    return Missing(name, str(config.get("method", "")), data, task, str(config.get("seed", "")), lacks, said)
+def _missing_run(run_name: str, config: Mapping[str, Any], reason: str, last_log_line: str) -> MissingRun:
+    data, task = data_and_task(config)
+    return MissingRun(
+        run_name,
+        str(config.get("method", "")),
+        data,
+        task,
+        str(config.get("seed", "")),
+        reason,
+        last_log_line,
+    )
 
 
-def _said(folder: Path) -> str:
+def _last_log_line(folder: Path) -> str:
     """Return the last line of a run's sweep log, with URLs removed and paths cut to their last part."""
     log = folder.resolve().parent / "logs" / f"{folder.resolve().name}.txt"
     if not log.is_file():
         return ""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - TAIL))
+        file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
         lines = file.read().decode(errors="replace").splitlines()
-    last = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
-    plain = re.sub(r"\w+://\S+", "…", last)
-    plain = re.sub(r"(?<![\w.])(?:/[^\s/:,;'\"]+)+/(?=[^\s/])", "", plain)
-    return plain if len(plain) <= LONGEST else f"{plain[:LONGEST]}…"
+    last_line = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
+    text = re.sub(r"\w+://\S+", "…", last_line)
+    text = re.sub(r"(?<![\w.])(?:/[^\s/:,;'\"]+)+/(?=[^\s/])", "", text)
+    return text if len(text) <= MAX_LOG_LINE_LENGTH else f"{text[:MAX_LOG_LINE_LENGTH]}…"
 
 
-def _config(path: Path) -> Mapping[str, Any]:
+def _read_config(path: Path) -> Mapping[str, Any]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):

@@ -5,85 +5,97 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ducats.report.across import CEILING, Table
+from ducats.report.method_tables import FULLY_SUPERVISED, TaskTable
 
-ENOUGH = 10  # minimum number of comparisons for the Nemenyi test
-LEVEL = 0.05  # significance level
+MIN_COMPARISONS = 10  # minimum number of comparisons for the Nemenyi test
+SIGNIFICANCE_LEVEL = 0.05  # significance level
 
 
 @dataclass(frozen=True)
-class Rank:
+class MethodRank:
     """Rank of a method among the others.
 
     Args:
         mean: mean rank over all comparisons; 1 is best.
-        middle: first and third quartile of its ranks.
-        ends: its best and its worst rank.
+        quartiles: first and third quartile of its ranks.
+        best_and_worst: its best and its worst rank.
     """
 
     method: str
     mean: float
-    middle: tuple[float, float]
-    ends: tuple[float, float]
+    quartiles: tuple[float, float]
+    best_and_worst: tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Ranks:
+class Ranking:
     """Methods by mean rank, the best first.
 
     Args:
-        comparisons: number of pairs of task and seed that all ranked methods have.
+        n_comparisons: number of pairs of task and seed that all ranked methods have.
         left_out: methods with too few runs to be ranked.
-        gap: critical difference of mean ranks (Nemenyi); None with too few comparisons.
+        critical_difference: critical difference of mean ranks (Nemenyi); None with too few comparisons.
     """
 
-    ranks: tuple[Rank, ...]
-    comparisons: int
+    ranks: tuple[MethodRank, ...]
+    n_comparisons: int
     left_out: tuple[str, ...]
-    gap: float | None
+    critical_difference: float | None
 
 
-def rank_methods(table: Table) -> Ranks | None:
+def rank_methods(table: TaskTable) -> Ranking | None:
     """Rank the methods on each task and seed; None for fewer than three methods or two comparisons.
 
     Fully supervised methods are not ranked. A comparison needs runs of all ranked methods, so methods with
     less than half of the maximum number of runs are left out.
     """
-    scores = {row.method: row.scores for row in table.rows if CEILING not in row.method and row.scores}
-    most = max((len(found) for found in scores.values()), default=0)
-    ranked = {method: found for method, found in scores.items() if 2 * len(found) >= most}
-    places = [p for p in next(iter(ranked.values()), {}) if all(p in found for found in ranked.values())]
-    if len(ranked) < 3 or len(places) < 2:
+    scores = {
+        row.method: row.scores for row in table.rows if FULLY_SUPERVISED not in row.method and row.scores
+    }
+    max_runs = max((len(method_scores) for method_scores in scores.values()), default=0)
+    ranked = {method: found for method, found in scores.items() if 2 * len(found) >= max_runs}
+    shared_keys = [
+        key for key in next(iter(ranked.values()), {}) if all(key in found for found in ranked.values())
+    ]
+    if len(ranked) < 3 or len(shared_keys) < 2:
         return None
-    each: dict[str, list[float]] = {method: [] for method in ranked}
-    for place in places:
-        for method, rank in places_of({method: found[place] for method, found in ranked.items()}).items():
-            each[method].append(rank)
-    ranks = sorted((_rank(method, found) for method, found in each.items()), key=lambda rank: rank.mean)
+    ranks_by_method: dict[str, list[float]] = {method: [] for method in ranked}
+    for shared_key in shared_keys:
+        for method, rank in rank_scores(
+            {method: found[shared_key] for method, found in ranked.items()}
+        ).items():
+            ranks_by_method[method].append(rank)
+    ranks = sorted(
+        (_rank(method, found) for method, found in ranks_by_method.items()), key=lambda rank: rank.mean
+    )
     left_out = tuple(method for method in scores if method not in ranked)
-    gap = critical_gap(len(ranked), len(places)) if len(places) >= ENOUGH else None
-    return Ranks(tuple(ranks), len(places), left_out, gap)
+    critical_difference = (
+        nemenyi_critical_difference(len(ranked), len(shared_keys))
+        if len(shared_keys) >= MIN_COMPARISONS
+        else None
+    )
+    return Ranking(tuple(ranks), len(shared_keys), left_out, critical_difference)
 
 
-def places_of(scores: Mapping[str, float]) -> dict[str, float]:
+def rank_scores(scores: Mapping[str, float]) -> dict[str, float]:
     """Return the rank of each method, 1 for the highest score; ties get their mean rank.
 
-    >>> places_of({"a": 0.9, "b": 0.8, "c": 0.8})
+    >>> rank_scores({"a": 0.9, "b": 0.8, "c": 0.8})
     {'a': 1.0, 'b': 2.5, 'c': 2.5}
     """
-    above = {name: sum(other > score for other in scores.values()) for name, score in scores.items()}
-    level = {name: sum(other == score for other in scores.values()) for name, score in scores.items()}
-    return {name: above[name] + (level[name] + 1) / 2 for name in scores}
+    n_higher = {name: sum(other > score for other in scores.values()) for name, score in scores.items()}
+    n_equal = {name: sum(other == score for other in scores.values()) for name, score in scores.items()}
+    return {name: n_higher[name] + (n_equal[name] + 1) / 2 for name in scores}
 
 
-def critical_gap(methods: int, comparisons: int) -> float:
+def nemenyi_critical_difference(n_methods: int, n_comparisons: int) -> float:
     """Return Nemenyi's critical difference of mean ranks at the 5 % level."""
     from scipy.stats import studentized_range
 
-    q = float(studentized_range.ppf(1 - LEVEL, methods, math.inf)) / math.sqrt(2)
-    return q * math.sqrt(methods * (methods + 1) / (6 * comparisons))
+    q = float(studentized_range.ppf(1 - SIGNIFICANCE_LEVEL, n_methods, math.inf)) / math.sqrt(2)
+    return q * math.sqrt(n_methods * (n_methods + 1) / (6 * n_comparisons))
 
 
-def _rank(method: str, ranks: Sequence[float]) -> Rank:
+def _rank(method: str, ranks: Sequence[float]) -> MethodRank:
     low, _, high = statistics.quantiles(ranks, n=4, method="inclusive")
-    return Rank(method, statistics.fmean(ranks), (low, high), (min(ranks), max(ranks)))
+    return MethodRank(method, statistics.fmean(ranks), (low, high), (min(ranks), max(ranks)))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from ducats.figures.numbers import number
 from ducats.figures.style import Look
 from ducats.report import curves
-from ducats.report.kinds import Kind
-from ducats.report.read import Run
+from ducats.report.run_kinds import RunKind
+from ducats.report.run_reader import Run
 from ducats.report.run_section import plots, stage_tables
 from ducats.report.run_section.class_results import ClassResults, read_class_results
 from ducats.report.run_section.figure_panels import FigurePanel, draw_paper_panels, draw_round_panels
@@ -68,7 +68,7 @@ class RunSection:
     method: str
     seed: int
     task: str
-    kind: Kind
+    kind: RunKind
     progress: str
     verdict: Verdict
     metrics_table: TextTable
@@ -160,7 +160,7 @@ def build_run_section(
     curve_styles = {run.method: line_style} | {
         other.method: line_styles[other.method] for other in random_runs
     }
-    has_scores = any(number(stage, run.kind.headline) is not None for stage in run.stages)
+    has_scores = any(number(stage, run.kind.headline_metric) is not None for stage in run.stages)
     class_results, selections = read_class_results(run), read_selections(run)
     has_clicks = any(number(s, "clicks") not in (None, number(s, "labels")) for s in run.stages)
     return RunSection(
@@ -202,8 +202,8 @@ def build_run_section(
         epoch_seconds_figure=plots.draw_epoch_seconds(run, line_style, id_prefix)
         if any(number(epoch, "seconds") is not None for epoch in run.epochs)
         else "",
-        loss_figure=curves.loss_curves([run], run.method, prefix=id_prefix) if run.epochs else "",
-        loss_term_styles=curves.term_looks([run]),
+        loss_figure=curves.draw_loss_curves([run], run.method, id_prefix=id_prefix) if run.epochs else "",
+        loss_term_styles=curves.loss_term_styles([run]),
         provenance=read_provenance(run),
     )
 
@@ -212,5 +212,7 @@ def _curve(
     runs: Sequence[Run], line_styles: Mapping[str, Look], id_prefix: str, x_key: str, measure: str = ""
 ) -> str:
     kind = runs[0].kind
-    measure, title = (measure, "calibration error") if measure else (kind.headline, kind.score)
-    return curves.over_labels(runs, measure, title, x_key, look=line_styles, prefix=id_prefix)
+    measure, title = (measure, "calibration error") if measure else (kind.headline_metric, kind.score_name)
+    return curves.draw_learning_curve(
+        runs, measure, title, x_key, line_styles=line_styles, id_prefix=id_prefix
+    )

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ducats.records import Record
-from ducats.report.kinds import IMAGES
-from ducats.report.read import Run, number
+from ducats.report.run_kinds import CLASSIFICATION
+from ducats.report.run_reader import Run, number
 
 MAX_SHOWN_PER_END = 15  # classes with the largest and with the smallest gain that are always shown
 MAX_REST_NOT_COLLAPSED = 3  # the rest is collapsed only if it has more classes than this
@@ -59,7 +59,7 @@ class ClassResults:
 
 def read_class_results(run: Run) -> ClassResults | None:
     """Read the results of each class; None if the records have no results by class."""
-    key, metric_name = ("class_accuracy", "Accuracy") if run.kind == IMAGES else ("class_iou", "IoU")
+    key, metric_name = ("class_accuracy", "Accuracy") if run.kind == CLASSIFICATION else ("class_iou", "IoU")
     stages = [stage for stage in run.stages if isinstance(stage.get(key), list)]
     if not stages:
         return None

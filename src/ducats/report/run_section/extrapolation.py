@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 from scipy.special import stdtrit
 
-from ducats.report.kinds import IMAGES
-from ducats.report.read import Run, number
+from ducats.report.run_kinds import CLASSIFICATION
+from ducats.report.run_reader import Run, number
 from ducats.report.run_section.gain import NORMAL_QUANTILE_975
 
 MIN_STAGES = 3  # stages needed to fit a curve
@@ -50,7 +50,7 @@ def forecast_gain(run: Run) -> GainForecast:
     latest. The range covers every ``h`` that is compatible with the scores, so it is wide if there are few
     stages or the scores scatter.
     """
-    key = run.kind.headline
+    key = run.kind.headline_metric
     stages = [stage for stage in run.stages if number(stage, key) is not None]
     if not stages or stages[-1]["labels"] == stages[0]["labels"]:
         return GainForecast(reason_missing="no labels were acquired")
@@ -67,7 +67,7 @@ def forecast_gain(run: Run) -> GainForecast:
     scores = np.array([float(stage[key]) for stage in used])
     images = number(stages[-1], "images") or 0.0
     score_deviation = (
-        math.sqrt(_proportion_variance(scores[-1], images)) if run.kind == IMAGES and images else 0.0
+        math.sqrt(_proportion_variance(scores[-1], images)) if run.kind == CLASSIFICATION and images else 0.0
     )
     estimate, low, high = extrapolate_gain(
         np.array(labels[: len(used)]), scores, labels[-1], n_labels, score_deviation

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from ducats import figures
 from ducats.errors import UserError
-from ducats.report.kinds import IMAGES
-from ducats.report.read import Run
+from ducats.report.run_kinds import CLASSIFICATION
+from ducats.report.run_reader import Run
 
 TSNE_POINTS = 600  # t-SNE points, few enough to write a page in seconds
 
@@ -105,11 +105,11 @@ def draw_round_panels(run: Run, id_prefix: str) -> tuple[FigurePanel, ...]:
     """Return the figures about the samples that a run selected."""
     query = run.config.get("query")
     name = query.get("name") if isinstance(query, Mapping) else run.method
-    duc_caption = DUC_CAPTION if name == "duc" and run.kind == IMAGES else ""
+    duc_caption = DUC_CAPTION if name == "duc" and run.kind == CLASSIFICATION else ""
     uncertainties_panel = replace(UNCERTAINTIES_PANEL, caption=UNCERTAINTIES_PANEL.caption + duc_caption)
     panels = (
         (uncertainties_panel, HISTOGRAM_PANEL, FEATURES_PANEL)
-        if run.kind == IMAGES
+        if run.kind == CLASSIFICATION
         else (PIXELS_PANEL, uncertainties_panel, HISTOGRAM_PANEL)
     )
     return _draw_panels(panels, [run], id_prefix)

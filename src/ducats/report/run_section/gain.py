@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from scipy.special import stdtrit
 
 from ducats.records import Record
-from ducats.report.kinds import IMAGES
-from ducats.report.provenance import flat
-from ducats.report.read import Run, number
+from ducats.report.provenance import flatten_config
+from ducats.report.run_kinds import CLASSIFICATION
+from ducats.report.run_reader import Run, number
 
 NORMAL_QUANTILE_975 = 1.959964  # 97.5% quantile of the standard normal distribution
 RANDOM_QUERY = "random"  # name of the query and of the method with random selection
@@ -68,7 +68,7 @@ class RandomComparison:
 
 def compute_gain(run: Run) -> Gain | None:
     """Compute the gain of a run; None if fewer than two stages were evaluated."""
-    key = run.kind.headline
+    key = run.kind.headline_metric
     evaluated_stages = [stage for stage in run.stages if number(stage, key) is not None]
     if len(evaluated_stages) < 2:
         return None
@@ -96,7 +96,9 @@ def compare_with_random(run: Run, others: Sequence[Run]) -> list[RandomCompariso
                 first_run_by_method.setdefault(other.method, other)
     own_records = {run.seed: run.result}
     for sibling in others:
-        is_sibling = sibling.method == run.method and flat(sibling.config) == flat(run.config)
+        is_sibling = sibling.method == run.method and flatten_config(sibling.config) == flatten_config(
+            run.config
+        )
         if (
             is_sibling
             and has_same_data(run, sibling)
@@ -140,7 +142,7 @@ def _compare(
     *,
     same_training: bool,
 ) -> RandomComparison:
-    key = run.kind.headline
+    key = run.kind.headline_metric
     shared_seeds = sorted(own_records.keys() & other_records.keys())
     if len(shared_seeds) > 1:
         differences = [own_records[seed][key] - other_records[seed][key] for seed in shared_seeds]
@@ -171,7 +173,7 @@ def _paired_t_interval(differences: Sequence[float]) -> ConfidenceInterval:
 def _agresti_caffo_interval(run: Run, first: Record, last: Record) -> ConfidenceInterval | None:
     """Return the Agresti-Caffo interval; None for segmentation, where pixels are not independent."""
     counts = [number(record, "images") or 0 for record in (first, last)]
-    if run.kind != IMAGES or not all(counts):
+    if run.kind != CLASSIFICATION or not all(counts):
         return None
     pairs = list(zip((first, last), counts, strict=True))
     proportions = [(record["accuracy"] * count + 1) / (count + 2) for record, count in pairs]
@@ -185,7 +187,7 @@ def _agresti_caffo_interval(run: Run, first: Record, last: Record) -> Confidence
 
 def _stage_with_labels(run: Run, labels: int) -> Record | None:
     """Return the latest evaluated stage with ``labels`` labels."""
-    key = run.kind.headline
+    key = run.kind.headline_metric
     evaluated_stages = [
         stage for stage in run.stages if stage["labels"] == labels and number(stage, key) is not None
     ]
@@ -193,4 +195,6 @@ def _stage_with_labels(run: Run, labels: int) -> Record | None:
 
 
 def _settings_without_query(run: Run) -> dict[str, str]:
-    return {key: value for key, value in flat(run.config).items() if key.partition(".")[0] != "query"}
+    return {
+        key: value for key, value in flatten_config(run.config).items() if key.partition(".")[0] != "query"
+    }

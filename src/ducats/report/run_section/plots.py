@@ -12,8 +12,8 @@ from ducats.figures.numbers import number, reliability
 from ducats.figures.paper import svg
 from ducats.figures.style import INK, Look, short
 from ducats.records import Record
-from ducats.report.kinds import IMAGES, Kind
-from ducats.report.read import Run
+from ducats.report.run_kinds import CLASSIFICATION, RunKind
+from ducats.report.run_reader import Run
 from ducats.report.run_section.class_results import ClassResults
 
 MAX_RELIABILITY_PANELS = 6  # reliability diagrams; of more stages, evenly spaced ones are shown
@@ -43,7 +43,9 @@ def draw_class_results(class_results: ClassResults, line_style: Look, id_prefix:
     return svg(draw, size, f"{id_prefix}classes", title)
 
 
-def draw_reliability_diagrams(stages: Sequence[Record], kind: Kind, line_style: Look, id_prefix: str) -> str:
+def draw_reliability_diagrams(
+    stages: Sequence[Record], kind: RunKind, line_style: Look, id_prefix: str
+) -> str:
     """Draw accuracy against confidence at each stage, with temperature scaling where there is one."""
     shown_stages = evenly_spaced_stages(
         [stage for stage in stages if "reliability" in stage], MAX_RELIABILITY_PANELS
@@ -69,7 +71,7 @@ def draw_reliability_diagrams(stages: Sequence[Record], kind: Kind, line_style: 
     return svg(draw, (2.3 * n_columns + 0.4, 2.2 * n_rows + 0.2), f"{id_prefix}reliability", title)
 
 
-def _draw_reliability_panel(axes: Axes, stage: Mapping[str, Any], kind: Kind, line_style: Look) -> None:
+def _draw_reliability_panel(axes: Axes, stage: Mapping[str, Any], kind: RunKind, line_style: Look) -> None:
     axes.plot([0, 100], [0, 100], color=INK, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.7)
     bins = reliability([stage])
     total = sum(b.count for b in bins)
@@ -83,7 +85,7 @@ def _draw_reliability_panel(axes: Axes, stage: Mapping[str, Any], kind: Kind, li
     axes.vlines(x, y, x, color=line_style.colour, alpha=0.6, linewidth=1.2)
     # The size of a point shows how many predictions are in its bin.
     axes.scatter(x, y, [(2.5 + 6 * math.sqrt(share)) ** 2 for share in shares], line_style.colour, zorder=3)
-    labels = f"{stage['labels']:,}" if kind == IMAGES else short(stage["labels"])
+    labels = f"{stage['labels']:,}" if kind == CLASSIFICATION else short(stage["labels"])
     error = number(stage, "ece")
     axes.set(xlim=(0, 102), ylim=(0, 104))
     axes.set_title(f"{labels} labels" + (f": {100 * error:.1f}%" if error is not None else ""), fontsize=9)

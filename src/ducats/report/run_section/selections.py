@@ -9,8 +9,8 @@ import numpy as np
 
 from ducats import snapshot_files
 from ducats.errors import UserError
-from ducats.report.kinds import IMAGES
-from ducats.report.read import Run
+from ducats.report.run_kinds import CLASSIFICATION
+from ducats.report.run_reader import Run
 from ducats.report.run_section.near_duplicates import (
     NearDuplicates,
     distinct_pairs,
@@ -142,7 +142,7 @@ def _round(
     images = {
         row: _selected_image(run, snapshot, row, labels.get(locations[row]), image_names) for row in ranked
     }
-    is_classification = run.kind == IMAGES
+    is_classification = run.kind == CLASSIFICATION
     near_duplicates = find_near_duplicates(snapshot) if is_classification else None
     pairs = distinct_pairs(near_duplicates.pairs if near_duplicates else (), MAX_SHOWN_PAIRS)
     return QueryRound(

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from ducats.figures.numbers import Spread, number
 from ducats.records import Record
-from ducats.report.kinds import AURC, BRIER, CALIBRATION, IMAGES, NLL, SECONDS, Kind, Measure
-from ducats.report.read import Run
+from ducats.report.run_kinds import _AURC, _BRIER, _ECE, _NLL, _SECONDS, CLASSIFICATION, Measure, RunKind
+from ducats.report.run_reader import Run
 from ducats.report.run_section.class_results import ClassResult, ClassResults
 from ducats.report.run_section.selections import QueryRound
-from ducats.report.tables import paper
+from ducats.report.tables import format_value
 
 EMPTY_CELL = "–"
 MEGABYTE = 1_000_000
@@ -29,7 +29,7 @@ _StageColumn = tuple[str, Callable[[Record], str]]
 def metrics_table(run: Run) -> TextTable:
     """Return the metrics of each stage."""
     shown_measures = [
-        m for m in run.kind.measures if m != SECONDS and (not m.optional or _has_values(run.stages, m))
+        m for m in run.kind.measures if m != _SECONDS and (not m.optional or _has_values(run.stages, m))
     ]
     columns: list[_StageColumn] = [("Stage", _raw_cell("stage")), ("Epoch", _raw_cell("epoch"))]
     columns += [(measure.title, _measure_cell(measure)) for measure in shown_measures]
@@ -41,7 +41,7 @@ def calibration_table(run: Run) -> TextTable:
     labels = run.kind.measure("labels")
     stages = [stage for stage in run.stages if number(stage, "ece") is not None]
     columns: list[_StageColumn] = [(labels.title, _measure_cell(labels))]
-    columns += [(measure.title, _measure_cell(measure)) for measure in (CALIBRATION, NLL, BRIER, AURC)]
+    columns += [(measure.title, _measure_cell(measure)) for measure in (_ECE, _NLL, _BRIER, _AURC)]
     if any("temperature_scaled" in stage for stage in stages):
         columns += [
             ("Temperature", _temperature_scaling_cell(lambda one: f"{one['temperature']:.3f}")),
@@ -49,7 +49,7 @@ def calibration_table(run: Run) -> TextTable:
         ]
         columns += [
             (f"Tempered: {measure.title}", _temperature_scaling_cell(_measure_cell(measure)))
-            for measure in (CALIBRATION, NLL, BRIER)
+            for measure in (_ECE, _NLL, _BRIER)
         ]
     return _stage_table(stages, columns)
 
@@ -64,12 +64,15 @@ def cost_table(run: Run) -> TextTable:
     columns: list[_StageColumn] = [
         ("Stage", _raw_cell("stage")),
         (labels.title, _measure_cell(labels)),
-        ("Seconds so far", _measure_cell(SECONDS)),
+        ("Seconds so far", _measure_cell(_SECONDS)),
         ("Seconds in this stage", lambda stage: f"{stage['seconds'] - seconds_before[id(stage)]:.1f}"),
     ]
     if any("memory" in stage for stage in run.stages):
         columns.append(
-            ("Peak memory MB", _measure_cell(Measure("memory", "", 0, 1 / MEGABYTE, 0, grouped=True)))
+            (
+                "Peak memory MB",
+                _measure_cell(Measure("memory", "", 0, 1 / MEGABYTE, 0, thousands_separator=True)),
+            )
         )
     if any("annotation_seconds" in stage for stage in run.stages):
         columns.append(
@@ -118,7 +121,7 @@ def _percent(share: float | None) -> str:
     return EMPTY_CELL if share is None else f"{100 * share:.1f}"
 
 
-def rounds_table(query_rounds: Sequence[QueryRound], kind: Kind) -> TextTable:
+def rounds_table(query_rounds: Sequence[QueryRound], kind: RunKind) -> TextTable:
     """Return the labels, correct predictions and redundancy of each round."""
     has_void = any(one.n_void for one in query_rounds)
     is_partial = any(
@@ -127,7 +130,7 @@ def rounds_table(query_rounds: Sequence[QueryRound], kind: Kind) -> TextTable:
     titles = ["Round", "After epoch", kind.measure("labels").title]
     titles += [*(["In snapshot"] if is_partial else []), "Predicted correctly", "Correct %"]
     titles += ["No class applies"] if has_void else []
-    titles += ["Near-duplicates", "Expected at random"] if kind == IMAGES else ["Near another %"]
+    titles += ["Near-duplicates", "Expected at random"] if kind == CLASSIFICATION else ["Near another %"]
     rows = []
     for one in query_rounds:
         cells = [f"{one.number}", f"{one.epoch}", f"{one.n_labels:,}" if one.n_labels else "pending"]
@@ -139,7 +142,7 @@ def rounds_table(query_rounds: Sequence[QueryRound], kind: Kind) -> TextTable:
             else EMPTY_CELL
         )
         cells += [f"{one.n_void:,}"] if has_void else []
-        if kind != IMAGES:
+        if kind != CLASSIFICATION:
             cells.append(EMPTY_CELL if one.neighbour_share is None else f"{100 * one.neighbour_share:.0f}")
         elif one.near_duplicates is None:
             cells += [EMPTY_CELL, EMPTY_CELL]
@@ -156,7 +159,7 @@ def _stage_table(stages: Sequence[Record], columns: Sequence[_StageColumn]) -> T
 
 def _has_values(stages: Sequence[Record], measure: Measure) -> bool:
     values = [number(stage, measure.key) for stage in stages]
-    others = [number(stage, measure.unlike) for stage in stages]
+    others = [number(stage, measure.redundant_with) for stage in stages]
     return any(value is not None and value != other for value, other in zip(values, others, strict=True))
 
 
@@ -167,7 +170,7 @@ def _raw_cell(key: str) -> Callable[[Record], str]:
 def _measure_cell(measure: Measure) -> Callable[[Record], str]:
     def cell(stage: Record) -> str:
         value = number(stage, measure.key)
-        return paper(None if value is None else Spread(value, None), measure)
+        return format_value(None if value is None else Spread(value, None), measure)
 
     return cell
 

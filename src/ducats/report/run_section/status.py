@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from ducats.figures.settings import without_folders
-from ducats.report.provenance import environments
-from ducats.report.read import Run
+from ducats.report.provenance import group_environments
+from ducats.report.run_reader import Run
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def read_provenance(run: Run) -> RunProvenance:
     if run.classes:
         facts.append(("classes", str(len(run.classes))))
     settings = yaml.safe_dump(without_folders(plain), sort_keys=False, allow_unicode=True, width=100)
-    return RunProvenance(settings, tuple(facts), environments([run])[0].facts)
+    return RunProvenance(settings, tuple(facts), group_environments([run])[0].facts)
 
 
 def _describe_data(data_record: Mapping[str, Any]) -> str:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ducats.records import Record
-from ducats.report.kinds import Kind
-from ducats.report.read import Run, number
+from ducats.report.headline import _TIE_TOLERANCE
+from ducats.report.run_kinds import RunKind
+from ducats.report.run_reader import Run, number
 from ducats.report.run_section.extrapolation import GainForecast, forecast_gain
 from ducats.report.run_section.gain import (
     ConfidenceInterval,
@@ -16,7 +17,6 @@ from ducats.report.run_section.gain import (
     has_same_data,
     selects_at_random,
 )
-from ducats.report.words import LEVEL
 
 LABELS_PER_GAIN_UNIT = {
     "label": 1,
@@ -62,13 +62,13 @@ def make_verdict(run: Run, others: Sequence[Run]) -> Verdict:
 
 
 def _sentence(run: Run, gain: Gain | None) -> str:
-    score = _capitalise(run.kind.score)
+    score = _capitalise(run.kind.score_name)
     last = run.result
     if not run.stages and not run.finished:
         return f"{run.method} has not been evaluated yet."
     if last is None:
         return f"{run.method} was not evaluated on a test set, so the gain from its labels is unknown."
-    now = f"{100 * last[run.kind.headline]:.1f}%"
+    now = f"{100 * last[run.kind.headline_metric]:.1f}%"
     if gain is None or gain.labels == 0:
         if gain is None and not run.finished:
             return f"{score} is {now} before the first labels."
@@ -79,8 +79,8 @@ def _sentence(run: Run, gain: Gain | None) -> str:
 
 def _change_phrase(gain: Gain) -> str:
     ends = f"from {100 * gain.before:.1f}% to {100 * gain.after:.1f}%"
-    if abs(gain.difference) < LEVEL:
-        return f"changed by less than {100 * LEVEL:g} points, {ends},"
+    if abs(gain.difference) < _TIE_TOLERANCE:
+        return f"changed by less than {100 * _TIE_TOLERANCE:g} points, {ends},"
     return f"{'rose' if gain.difference > 0 else 'fell'} by {format_points(abs(gain.difference))}, {ends},"
 
 
@@ -123,13 +123,13 @@ def comparison_sentence(comparison: RandomComparison) -> str:
     )
 
 
-def forecast_sentence(forecast: GainForecast, kind: Kind) -> str:
+def forecast_sentence(forecast: GainForecast, kind: RunKind) -> str:
     """Describe the estimated gain from the next batch and how it was computed."""
     if forecast.reason_missing:
         return f"The gain from the next labels cannot be estimated: {forecast.reason_missing}."
     gain_range = f"{format_signed_points(forecast.low)} to {format_signed_points(forecast.high)} points"
     what = f"The next {format_label_count(forecast.n_labels, kind)} would likely add {gain_range}"
-    if forecast.low < LEVEL:
+    if forecast.low < _TIE_TOLERANCE:
         what += ", possibly nothing"
     how = f"extrapolated with a saturating curve fitted to {forecast.n_stages} stages"
     left_out = (
@@ -158,7 +158,9 @@ def _training_remark(run: Run, others: Sequence[Run]) -> str:
         return f"{remark} Add a run with --method source-only to see the effect of training alone."
     other = min(unlabelled_runs, key=lambda one: (one.seed != run.seed, one.seed))
     assert other.result is not None
-    return f"{remark} {other.method} reached {100 * other.result[run.kind.headline]:.1f}% with no labels."
+    return (
+        f"{remark} {other.method} reached {100 * other.result[run.kind.headline_metric]:.1f}% with no labels."
+    )
 
 
 def _evaluation_remarks(run: Run) -> list[str]:
@@ -180,11 +182,13 @@ def _key_figures(
     kind, key_figures = run.kind, []
     if gain is not None:
         key_figures += [
-            KeyFigure(f"{_capitalise(kind.score)} before", f"{100 * gain.before:.2f}%"),
-            KeyFigure(f"{_capitalise(kind.score)} after", f"{100 * gain.after:.2f}%"),
+            KeyFigure(f"{_capitalise(kind.score_name)} before", f"{100 * gain.before:.2f}%"),
+            KeyFigure(f"{_capitalise(kind.score_name)} after", f"{100 * gain.after:.2f}%"),
         ]
     elif last is not None:
-        key_figures.append(KeyFigure(_capitalise(kind.score), f"{100 * last[kind.headline]:.2f}%"))
+        key_figures.append(
+            KeyFigure(_capitalise(kind.score_name), f"{100 * last[kind.headline_metric]:.2f}%")
+        )
     stage = run.stages[-1] if run.stages else {}
     if (labels := number(stage, "labels")) is not None:
         key_figures.append(KeyFigure(kind.measure("labels").title, f"{labels:,.0f}"))
@@ -202,9 +206,9 @@ def _key_figures(
 
 
 def _gain_per_label(
-    name: str, difference: float, labels: int, interval: ConfidenceInterval | None, kind: Kind
+    name: str, difference: float, labels: int, interval: ConfidenceInterval | None, kind: RunKind
 ) -> KeyFigure:
-    n_labels = LABELS_PER_GAIN_UNIT[kind.label]
+    n_labels = LABELS_PER_GAIN_UNIT[kind.label_name]
     scale = 100 * n_labels / labels
     interval_note = (
         ""
@@ -212,7 +216,7 @@ def _gain_per_label(
         else f"95% CI {_format_signed(interval.low * scale)} to {_format_signed(interval.high * scale)}"
     )
     return KeyFigure(
-        f"{name} per {kind.label if n_labels == 1 else f'{n_labels:,} {kind.label}s'}, points",
+        f"{name} per {kind.label_name if n_labels == 1 else f'{n_labels:,} {kind.label_name}s'}, points",
         _format_signed(difference * scale),
         interval_note,
     )
@@ -238,11 +242,11 @@ def format_signed_points(share: float) -> str:
     return "0.0" if text == "-0.0" else text.replace("-", "−")
 
 
-def format_label_count(labels: float, kind: Kind) -> str:
+def format_label_count(labels: float, kind: RunKind) -> str:
     """Format a number of labels: ``65 labels``."""
     if not labels:
         return "no labels"
-    return f"{labels:,.0f} {kind.label}{'' if labels == 1 else 's'}"
+    return f"{labels:,.0f} {kind.label_name}{'' if labels == 1 else 's'}"
 
 
 def _format_interval(interval: ConfidenceInterval) -> str:

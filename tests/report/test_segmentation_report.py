@@ -12,26 +12,35 @@ import pytest
 import yaml
 
 from ducats.errors import UserError
-from ducats.report import by_method, csv, find_runs, headline, markdown, read_run, report, summary
-from ducats.report.classes import class_table
-from ducats.report.curves import over_labels
-from ducats.report.provenance import cautions
-from ducats.report.tables import Spread, by_kind, curve
+from ducats.report import (
+    aggregate_methods,
+    find_runs,
+    make_headline,
+    method_table_csv,
+    method_table_markdown,
+    read_run,
+    report,
+    summarise_runs,
+)
+from ducats.report.class_iou import build_class_table
+from ducats.report.curves import draw_learning_curve
+from ducats.report.provenance import collect_cautions
+from ducats.report.tables import Spread, group_by_kind, mean_curve
 
 CLASSES = ("road", "car", "<sky>")
 
 
-def stage(
+def stage_record(
     number: int, ious: Sequence[float | None], *, labels: int, clicks: int, star: bool, accuracy: float = 0.9
 ) -> dict[str, Any]:
-    known = [iou for iou in ious if iou is not None]
+    valid_ious = [iou for iou in ious if iou is not None]
     record: dict[str, Any] = {"kind": "stage", "stage": number, "epoch": 2 * number + 2}
     record |= {"labels": labels, "clicks": clicks, "evaluated_on": "held_out", "images": 7, "pixels": 917504}
-    record |= {"headline": "mean_iou", "mean_iou": sum(known) / len(known), "class_iou": list(ious)}
+    record |= {"headline": "mean_iou", "mean_iou": sum(valid_ious) / len(valid_ious), "class_iou": list(ious)}
     record |= {"resolution": "256x512 (network)", "accuracy": accuracy, "mean_class_accuracy": 0.7}
     record |= {"ece": 0.08, "nll": 0.4, "brier": 0.2, "aurc": 0.03}
-    record |= {"mean_iou_star": sum(known[:2]) / len(known[:2])} if star else {}
-    confidence = [(place + 0.5) / 5 for place in range(5)]
+    record |= {"mean_iou_star": sum(valid_ious[:2]) / len(valid_ious[:2])} if star else {}
+    confidence = [(index + 0.5) / 5 for index in range(5)]
     record["reliability"] = {
         "upper": [(place + 1) / 5 for place in range(5)],
         "count": [0, 4000, 20000, 93504, 800000],
@@ -62,16 +71,16 @@ def write_run(
         {"kind": "epoch", "epoch": e, "losses": {"source/nll": 1 / e, "target/u_dis": 0.3 / e}}
         for e in range(1, 2 * len(ious) + 1)
     ]
-    for place, values in enumerate(ious):
-        spent = place * per_round
-        lines.append(stage(place, values, labels=spent, clicks=spent // per_click, star=star))
+    for index, values in enumerate(ious):
+        n_labels = index * per_round
+        lines.append(stage_record(index, values, labels=n_labels, clicks=n_labels // per_click, star=star))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if finished:
         (folder / "model.safetensors").touch()
     return folder
 
 
-def image_run(folder: Path, method: str = "duc", seed: int = 0, accuracy: float = 0.7) -> Path:
+def write_image_run(folder: Path, method: str = "duc", seed: int = 0, accuracy: float = 0.7) -> Path:
     """Write a classification run in an old format without task and headline."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump({"method": method, "seed": seed}))
@@ -97,8 +106,8 @@ def image_run(folder: Path, method: str = "duc", seed: int = 0, accuracy: float 
 
 def test_a_segmentation_run_is_ranked_by_miou(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "a"))
-    assert (run.kind.headline, run.classes) == ("mean_iou", CLASSES)
-    row = by_method([run])[0]
+    assert (run.kind.headline_metric, run.classes) == ("mean_iou", CLASSES)
+    row = aggregate_methods([run])[0]
     assert row.score.mean == pytest.approx(0.4)
     assert row.score.deviation is None
     assert row.accuracy == Spread(0.9, None)
@@ -107,11 +116,11 @@ def test_a_segmentation_run_is_ranked_by_miou(tmp_path: Path) -> None:
 def test_several_seeds_give_mean_and_deviation_of_miou(tmp_path: Path) -> None:
     for seed, iou in enumerate((0.3, 0.4, 0.5)):
         write_run(tmp_path / str(seed), seed=seed, ious=[(0.2,), (iou,)], classes=["road"])
-    rows = by_method(find_runs([tmp_path]))
+    rows = aggregate_methods(find_runs([tmp_path]))
     assert rows[0].score.mean == pytest.approx(0.4)
     assert rows[0].score.deviation == pytest.approx(0.1)
-    assert "| duc | 40.00 ± 10.00 | 262,144 | 90.00 ± 0.00 |" in markdown(rows)
-    table = list(comma_separated.DictReader(csv(rows).splitlines()))
+    assert "| duc | 40.00 ± 10.00 | 262,144 | 90.00 ± 0.00 |" in method_table_markdown(rows)
+    table = list(comma_separated.DictReader(method_table_csv(rows).splitlines()))
     assert table[0]["headline"] == "mean_iou"
     assert float(table[0]["mean_iou_mean"]) == pytest.approx(0.4)
     assert float(table[0]["brier_mean"]) == pytest.approx(0.2)
@@ -123,12 +132,14 @@ def test_several_seeds_give_mean_and_deviation_of_miou(tmp_path: Path) -> None:
 def test_columns_without_information_are_left_out(
     tmp_path: Path, more: Mapping[str, Any], title: str
 ) -> None:
-    head = markdown(by_method([read_run(write_run(tmp_path / "a", **more))])).splitlines()[0]
+    head = method_table_markdown(
+        aggregate_methods([read_run(write_run(tmp_path / "a", **more))])
+    ).splitlines()[0]
     assert [name for name in ("mIoU* %", "Clicks") if name in head] == ([title] if title else [])
 
 
 def test_summary_of_a_segmentation_run(tmp_path: Path) -> None:
-    row = summary([read_run(write_run(tmp_path / "a", per_click=4, star=True))])[0]
+    row = summarise_runs([read_run(write_run(tmp_path / "a", per_click=4, star=True))])[0]
     assert row == {
         "method": "duc",
         "seed": 0,
@@ -147,17 +158,17 @@ def test_summary_of_a_segmentation_run(tmp_path: Path) -> None:
 
 def test_a_curve_over_clicks_uses_clicks(tmp_path: Path) -> None:
     runs = [read_run(write_run(tmp_path / "a", per_round=900, per_click=9))]
-    assert [point.labels for point in curve(runs, "duc", "mean_iou")] == [0, 900]
-    assert [point.labels for point in curve(runs, "duc", "mean_iou", "clicks")] == [0, 100]
+    assert [point.n_spent for point in mean_curve(runs, "duc", "mean_iou")] == [0, 900]
+    assert [point.n_spent for point in mean_curve(runs, "duc", "mean_iou", "clicks")] == [0, 100]
 
 
 def test_class_table_before_and_after(tmp_path: Path) -> None:
     write_run(tmp_path / "a", seed=0, ious=[(0.2, None, None), (0.5, 0.3, None)])
     write_run(tmp_path / "b", seed=1, ious=[(0.4, None, 0.1), (0.7, 0.1, None)])
     write_run(tmp_path / "c", "source-only", ious=[(0.9, 0.1, 0.1)])
-    table = class_table(find_runs([tmp_path]))
+    table = build_class_table(find_runs([tmp_path]))
     assert table is not None
-    assert (table.classes, table.methods) == (CLASSES, ("duc", "source-only"))
+    assert (table.class_names, table.methods) == (CLASSES, ("duc", "source-only"))
     before, after = table.before["duc"], table.after["duc"]
     assert before is not None
     assert before[0] is not None
@@ -166,19 +177,19 @@ def test_class_table_before_and_after(tmp_path: Path) -> None:
     assert before[1:] == (None, Spread(0.1, None))
     assert [value and round(value.mean, 6) for value in after] == [0.6, 0.2, None]
     assert table.before["source-only"] is None
-    assert [table.best(place) for place in range(3)] == [{"source-only"}, {"duc"}, set()]
+    assert [table.best_methods(place) for place in range(3)] == [{"source-only"}, {"duc"}, set()]
 
 
 def test_classes_of_other_data_are_not_compared(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", "random", ious=[(0.2, 0.3)], classes=["x", "y"])
-    assert class_table(find_runs([tmp_path])) is None
+    assert build_class_table(find_runs([tmp_path])) is None
 
 
 def test_classes_without_names_are_numbered(tmp_path: Path) -> None:
-    table = class_table([read_run(write_run(tmp_path / "a", classes=["too", "few"]))])
+    table = build_class_table([read_run(write_run(tmp_path / "a", classes=["too", "few"]))])
     assert table is not None
-    assert table.classes == ("class 0", "class 1", "class 2")
+    assert table.class_names == ("class 0", "class 1", "class 2")
 
 
 # -- words -----------------------------------------------------------------------------------------------
@@ -188,12 +199,14 @@ def test_headline_states_miou_and_labelled_pixels(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_run(tmp_path / f"duc-{seed}", "duc", seed, [(0.2,), (0.6 + seed / 100,)])
         write_run(tmp_path / f"random-{seed}", "random", seed, [(0.2,), (0.5 + seed / 100,)])
-    found = headline(by_method(find_runs([tmp_path])))
+    found = make_headline(aggregate_methods(find_runs([tmp_path])))
     assert found.sentence == (
         "duc has the highest mIoU, 60.5% (± 0.7 over 2 seeds) with 262,144 labelled pixels, "
         "10.0 points above random."
     )
-    alone = headline(by_method([read_run(write_run(tmp_path / "x", "ripu", per_round=900, per_click=9))]))
+    alone = make_headline(
+        aggregate_methods([read_run(write_run(tmp_path / "x", "ripu", per_round=900, per_click=9))])
+    )
     assert alone.sentence == "ripu has an mIoU of 40.0% with 900 labelled pixels in 100 clicks."
 
 
@@ -208,21 +221,21 @@ def test_headline_without_an_evaluation(tmp_path: Path) -> None:
 
 
 def test_kinds_are_never_averaged_together(tmp_path: Path) -> None:
-    image_run(tmp_path / "a", accuracy=0.75)
+    write_image_run(tmp_path / "a", accuracy=0.75)
     write_run(tmp_path / "b")
     runs = find_runs([tmp_path])
-    assert [[run.name for run in group] for group in by_kind(runs)] == [["a"], ["b"]]
-    rows = by_method(runs)
-    assert [(row.method, row.kind.headline, row.score.mean) for row in rows] == [
+    assert [[run.name for run in group] for group in group_by_kind(runs)] == [["a"], ["b"]]
+    rows = aggregate_methods(runs)
+    assert [(row.method, row.kind.headline_metric, row.score.mean) for row in rows] == [
         ("duc", "accuracy", 0.75),
         ("duc", "mean_iou", pytest.approx(0.4)),
     ]
     with pytest.raises(ValueError, match="cannot be ranked"):
-        headline(rows)
-    assert any("different metrics (accuracy and mIoU)" in caution for caution in cautions(runs))
+        make_headline(rows)
+    assert any("different metrics (accuracy and mIoU)" in caution for caution in collect_cautions(runs))
 
 
-class Ids(HTMLParser):
+class IdParser(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.ids: list[str] = []
@@ -234,11 +247,11 @@ class Ids(HTMLParser):
 
 def test_a_page_of_both_kinds_has_a_part_for_each_kind(tmp_path: Path) -> None:
     for seed in (0, 1):
-        image_run(tmp_path / "runs" / f"image-{seed}", seed=seed)
+        write_image_run(tmp_path / "runs" / f"image-{seed}", seed=seed)
         write_run(tmp_path / "runs" / f"pixel-{seed}", seed=seed, per_click=9)
     result = report([tmp_path / "runs"], tmp_path / "out")
     page = result.page.read_text(encoding="utf-8")
-    found = Ids(page).ids
+    found = IdParser(page).ids
     assert len(found) == len(set(found)) > 0
     assert page.count("<h1>") == 2
     assert page.count("each kind is reported separately") == 1
@@ -286,7 +299,7 @@ def test_the_page_of_segmentation_runs(tmp_path: Path) -> None:
 def test_an_axis_of_pixel_counts_is_readable(tmp_path: Path, budgets: tuple[int, int], scale: str) -> None:
     for name, budget in zip("ab", budgets, strict=True):
         write_run(tmp_path / name, name, per_round=budget)
-    figure = over_labels(find_runs([tmp_path]), "mean_iou", "mIoU")
+    figure = draw_learning_curve(find_runs([tmp_path]), "mean_iou", "mIoU")
     ticks = re.findall(r">([0-9.]+[kM]?)</text>", figure)
     assert "labelled pixels" in figure
     assert "mIoU, %" in figure
@@ -297,9 +310,9 @@ def test_an_axis_of_pixel_counts_is_readable(tmp_path: Path, budgets: tuple[int,
 def test_different_resolutions_give_a_warning(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     other = write_run(tmp_path / "b", "random") / "metrics.jsonl"
-    assert not any("resolution" in caution for caution in cautions(find_runs([tmp_path])))
+    assert not any("resolution" in caution for caution in collect_cautions(find_runs([tmp_path])))
     other.write_text(other.read_text().replace("256x512 (network)", "720x960 (original)"))
-    assert any("different resolutions" in caution for caution in cautions(find_runs([tmp_path])))
+    assert any("different resolutions" in caution for caution in collect_cautions(find_runs([tmp_path])))
 
 
 @pytest.mark.parametrize(

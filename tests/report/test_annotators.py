@@ -9,24 +9,24 @@ from PIL import Image
 
 from ducats.annotation import AnnotationStore, Question, QuestionArea, QuestionRound, RoundRules
 from ducats.report import find_runs, report
-from ducats.report.people import people
+from ducats.report.annotators import annotation_stats
 
 CLASSES = ("cat", "dog")
 
 
-def asked(folder: Path, questions: list[Question], **terms: Any) -> AnnotationStore:
+def write_questions(folder: Path, questions: list[Question], **rules: Any) -> AnnotationStore:
     """Write an unfinished run with questions for annotators."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(yaml.safe_dump({"method": "duc", "seed": 0}))
     record = {"kind": "epoch", "epoch": 1, "losses": {"source/nll": 1.0}}
     (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    desk = AnnotationStore(folder / "questions")
+    store = AnnotationStore(folder / "questions")
     for question in questions:
-        path = desk.round_folder(1) / question.image_path
+        path = store.round_folder(1) / question.image_path
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (256, 128), (200, 60 * question.number % 256, 40)).save(path)
-    QuestionRound.write(desk.round_folder(1), RoundRules(1, CLASSES, **terms), questions)
-    return desk
+    QuestionRound.write(store.round_folder(1), RoundRules(1, CLASSES, **rules), questions)
+    return store
 
 
 def images(count: int) -> list[Question]:
@@ -34,30 +34,32 @@ def images(count: int) -> list[Question]:
     return [Question(n, key, key, f"thumbnails/{n:04d}.png") for n, key in enumerate(keys, start=1)]
 
 
-def say(desk: AnnotationStore, image: int, who: str, word: str, seconds: float | None = None) -> str | None:
-    answer = {"question": f"img/{image}.png", "word": word, "who": who, "seconds": seconds}
-    return desk.receive([answer], channel="test")[0].reject_reason
+def submit_answer(
+    store: AnnotationStore, image: int, annotator: str, word: str, seconds: float | None = None
+) -> str | None:
+    answer = {"question": f"img/{image}.png", "word": word, "who": annotator, "seconds": seconds}
+    return store.receive([answer], channel="test")[0].reject_reason
 
 
-def two_people(folder: Path) -> AnnotationStore:
-    desk = asked(folder, images(5), rule="majority", people=2, new_classes=True)
+def annotated_run(folder: Path) -> AnnotationStore:
+    store = write_questions(folder, images(5), rule="majority", people=2, new_classes=True)
     for image in range(5):
-        say(desk, image, "anna", "void" if image == 3 else "cat", 2.0 + image)  # 2, 3, 4, 5, 6
+        submit_answer(store, image, "anna", "void" if image == 3 else "cat", 2.0 + image)  # 2, 3, 4, 5, 6
     for image, word in enumerate(["cat", "dog", "cat", "void"]):
-        say(desk, image, "bob", word, 30.0)
-    say(desk, 1, "eve", "dog")
-    say(desk, 4, "bob", "unsure")
-    say(desk, 4, "eve", "horse")
-    say(desk, 4, "bob", "horse", 30.0)
-    assert desk.close_round(1) is not None
-    say(desk, 0, "eve", "dog")  # late
-    return desk
+        submit_answer(store, image, "bob", word, 30.0)
+    submit_answer(store, 1, "eve", "dog")
+    submit_answer(store, 4, "bob", "unsure")
+    submit_answer(store, 4, "eve", "horse")
+    submit_answer(store, 4, "bob", "horse", 30.0)
+    assert store.close_round(1) is not None
+    submit_answer(store, 0, "eve", "dog")  # late
+    return store
 
 
 def test_statistics_by_hand(tmp_path: Path) -> None:
-    two_people(tmp_path / "run")
-    (found,) = people(find_runs([tmp_path / "run"]))
-    anna, bob, eve = found.persons
+    annotated_run(tmp_path / "run")
+    (found,) = annotation_stats(find_runs([tmp_path / "run"]))
+    anna, bob, eve = found.annotators
     assert (anna.annotator, anna.answers, anna.void, anna.median_seconds, anna.seconds) == (
         "anna",
         5,
@@ -69,20 +71,25 @@ def test_statistics_by_hand(tmp_path: Path) -> None:
     assert (bob.answers, bob.median_seconds, bob.compared, bob.agreed) == (5, 30.0, 5, 5)
     assert (eve.answers, eve.median_seconds, eve.compared, eve.agreed) == (2, None, 2, 2)
     assert found.seconds == 170.0
-    assert (found.several, found.alike, found.share, found.late) == (5, 3, "60%", 1)
-    assert [(row.key, row.said, row.accepted) for row in found.shown] == [
+    assert (found.n_multi_annotated, found.n_unanimous, found.unanimous_share, found.n_late) == (
+        5,
+        3,
+        "60%",
+        1,
+    )
+    assert [(row.question_id, row.answers, row.label) for row in found.shown_disputes] == [
         ("img/1.png", "anna: cat, bob: dog, eve: dog", "dog"),
         ("img/4.png", "anna: cat, bob: horse, eve: horse", "horse (not a class: void)"),
     ]
-    assert [(row.key, row.accepted) for row in found.shown_voids] == [
+    assert [(row.question_id, row.label) for row in found.shown_voids] == [
         ("img/3.png", "void"),
         ("img/4.png", "horse (not a class: void)"),
     ]
-    assert found.voids == 2
+    assert found.n_voids == 2
 
 
 def test_the_page_shows_statistics_and_images(tmp_path: Path) -> None:
-    two_people(tmp_path / "run")
+    annotated_run(tmp_path / "run")
     page = report([tmp_path / "run"], tmp_path / "out").page.read_text(encoding="utf-8")
     text = " ".join(page.split())
     for words in (
@@ -99,17 +106,17 @@ def test_the_page_shows_statistics_and_images(tmp_path: Path) -> None:
 
 
 def test_a_run_without_answers_has_no_annotator_section(tmp_path: Path) -> None:
-    asked(tmp_path / "run", images(2))
-    assert people(find_runs([tmp_path / "run"])) == []
+    write_questions(tmp_path / "run", images(2))
+    assert annotation_stats(find_runs([tmp_path / "run"])) == []
     page = report([tmp_path / "run"], tmp_path / "out").page.read_text(encoding="utf-8")
     assert "<h2>Annotators</h2>" not in page
 
 
 def test_names_are_escaped_and_unreadable_images_left_out(tmp_path: Path) -> None:
-    desk = asked(tmp_path / "run", images(2), rule="unanimous", people=2, new_classes=True)
-    say(desk, 0, "<script>alert(1)</script>", "<img src=x onerror=alert(2)>")
-    say(desk, 0, "bob", "cat")
-    (desk.round_folder(1) / "thumbnails" / "0001.png").write_bytes(b"gone")
+    store = write_questions(tmp_path / "run", images(2), rule="unanimous", people=2, new_classes=True)
+    submit_answer(store, 0, "<script>alert(1)</script>", "<img src=x onerror=alert(2)>")
+    submit_answer(store, 0, "bob", "cat")
+    (store.round_folder(1) / "thumbnails" / "0001.png").write_bytes(b"gone")
     page = report([tmp_path / "run"], tmp_path / "out").page.read_text(encoding="utf-8")
     assert "<script>alert" not in page
     assert "<img" not in page
@@ -119,13 +126,13 @@ def test_names_are_escaped_and_unreadable_images_left_out(tmp_path: Path) -> Non
 
 def test_a_pixel_question_shows_a_crop(tmp_path: Path) -> None:
     place = QuestionArea(0, 255, 128, 256, ((255, 1),))
-    desk = asked(
+    store = write_questions(
         tmp_path / "run",
         [Question(1, "im#0,255", "im", "overlays/im.png", area=place)],
         unit="pixel",
     )
-    desk.receive([{"question": "im#0,255", "word": "void", "who": "anna"}], channel="test")
-    (found,) = people(find_runs([tmp_path / "run"]))
+    store.receive([{"question": "im#0,255", "word": "void", "who": "anna"}], channel="test")
+    (found,) = annotation_stats(find_runs([tmp_path / "run"]))
     (row,) = found.shown_voids
-    assert (row.key, row.said) == ("im#0,255", "anna: void")
-    assert row.picture.startswith("data:image/png;base64,")
+    assert (row.question_id, row.answers) == ("im#0,255", "anna: void")
+    assert row.thumbnail.startswith("data:image/png;base64,")

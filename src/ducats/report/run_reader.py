@@ -13,11 +13,13 @@ from ducats import records
 from ducats.errors import UserError
 from ducats.figures.numbers import number as number
 from ducats.records import HEADLINE_METRICS, Record, headline_metric
-from ducats.report.kinds import KINDS, PIXELS, Kind
+from ducats.report.run_kinds import RUN_KINDS, SEGMENTATION, RunKind
 
-MEASURED = ("accuracy", "mean_class_accuracy", "mean_iou", "mean_iou_star", "ece", "nll", "brier", "aurc")
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader, where available, is ten times as fast
-DEPTH = 3  # levels searched for runs, enough for `runs/office-home/art-clipart/duc-0`
+METRIC_KEYS = ("accuracy", "mean_class_accuracy", "mean_iou", "mean_iou_star", "ece", "nll", "brier", "aurc")
+YAML_LOADER = getattr(
+    yaml, "CSafeLoader", yaml.SafeLoader
+)  # the C loader, where available, is ten times as fast
+MAX_SEARCH_DEPTH = 3  # levels searched for runs, enough for `runs/office-home/art-clipart/duc-0`
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,12 @@ class Run:
         return self.folder.resolve().name
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> RunKind:
         """Classification or segmentation; only runs of one kind are compared."""
         task = self.config.get("task")
         if isinstance(task, Mapping) and task.get("name") == "segmentation":
-            return PIXELS
-        return KINDS[headline_metric(self.stages[-1] if self.stages else {})]
+            return SEGMENTATION
+        return RUN_KINDS[headline_metric(self.stages[-1] if self.stages else {})]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -65,14 +67,14 @@ class Run:
     @property
     def result(self) -> Record | None:
         """The last stage, if it was evaluated on a test set; else None."""
-        if self.stages and number(self.stages[-1], self.kind.headline) is not None:
+        if self.stages and number(self.stages[-1], self.kind.headline_metric) is not None:
             return self.stages[-1]
         return None
 
 
 def read_run(folder: Path) -> Run:
     """Read one run folder. Raise ``UserError`` naming the file if one is corrupt."""
-    config = _mapping(folder / "config.yaml")
+    config = _read_mapping(folder / "config.yaml")
     if not config:
         raise UserError(
             f"{folder} is not a run folder: it has no config.yaml. Give a folder written by `ducats run`"
@@ -84,22 +86,22 @@ def read_run(folder: Path) -> Run:
         raise UserError(
             f"{folder / 'config.yaml'} has no method or seed. Give a folder written by `ducats run`"
         )
-    lines = _records(folder / "metrics.jsonl")
+    all_records = _read_validated_records(folder / "metrics.jsonl")
     return Run(
         folder=folder,
         method=method,
         seed=seed,
         config=config,
-        stages=tuple(sorted((r for r in lines if r["kind"] == "stage"), key=lambda r: int(r["epoch"]))),
-        epochs=tuple(sorted((r for r in lines if r["kind"] == "epoch"), key=lambda r: int(r["epoch"]))),
+        stages=tuple(sorted((r for r in all_records if r["kind"] == "stage"), key=lambda r: int(r["epoch"]))),
+        epochs=tuple(sorted((r for r in all_records if r["kind"] == "epoch"), key=lambda r: int(r["epoch"]))),
         finished=(folder / "model.safetensors").exists(),
-        environment=_mapping(folder / "environment.json"),
-        data=_mapping(folder / "data.yaml"),
+        environment=_read_mapping(folder / "environment.json"),
+        data=_read_mapping(folder / "data.yaml"),
     )
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenRun:
     """A run folder that could not be read, and the reason, without the path of the folder."""
 
     folder: Path
@@ -112,63 +114,63 @@ class Broken:
 
 
 @dataclass(frozen=True)
-class Found:
+class ScannedRuns:
     """The readable and the unreadable runs at or below some paths."""
 
     runs: tuple[Run, ...]
-    broken: tuple[Broken, ...]
+    broken: tuple[BrokenRun, ...]
 
 
 def find_runs(paths: Sequence[Path]) -> list[Run]:
     """Read every run at or below the paths once, ordered by path, then by name."""
-    return [read_run(folder) for folder in run_folders(paths)]
+    return [read_run(folder) for folder in find_run_folders(paths)]
 
 
-def look(paths: Sequence[Path]) -> Found:
+def scan_runs(paths: Sequence[Path]) -> ScannedRuns:
     """Read every run at or below the paths like ``find_runs``, but return unreadable ones separately."""
     runs, broken = [], []
-    for folder in run_folders(paths):
+    for folder in find_run_folders(paths):
         try:
             runs.append(read_run(folder))
         except (UserError, OSError) as error:
-            broken.append(Broken(folder, str(error).replace(f"{folder}{os.sep}", "")))
-    return Found(tuple(runs), tuple(broken))
+            broken.append(BrokenRun(folder, str(error).replace(f"{folder}{os.sep}", "")))
+    return ScannedRuns(tuple(runs), tuple(broken))
 
 
-def run_folders(paths: Sequence[Path]) -> list[Path]:
+def find_run_folders(paths: Sequence[Path]) -> list[Path]:
     """Return every run folder at or below the paths once."""
     folders: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path} is not a folder. Give run folders, or folders that contain them")
-        found = list(_run_folders(path, DEPTH))
-        if not found:
+        found_folders = list(_walk_run_folders(path, MAX_SEARCH_DEPTH))
+        if not found_folders:
             raise UserError(
-                f"{path} contains no run (no config.yaml in it or up to {DEPTH} levels below). Give a folder "
+                f"{path} contains no run (no config.yaml in it or up to {MAX_SEARCH_DEPTH} levels below). Give a folder "
                 "written by `ducats run` or `ducats sweep`"
             )
-        for folder in found:
+        for folder in found_folders:
             folders.setdefault(folder.resolve(), folder)
     if not folders:
         raise UserError("no paths given. Give run folders, or folders that contain them")
     return list(folders.values())
 
 
-def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
+def _walk_run_folders(folder: Path, depth: int) -> Iterator[Path]:
     if (folder / "config.yaml").is_file():
         yield folder
     elif depth:
         for child in sorted(folder.iterdir()):
             if child.is_dir() and not child.name.startswith("."):
-                yield from _run_folders(child, depth - 1)
+                yield from _walk_run_folders(child, depth - 1)
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def _read_mapping(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
         text = path.read_text(encoding="utf-8")
-        value = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=LOADER)
+        value = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=YAML_LOADER)
     except (ValueError, yaml.YAMLError) as error:
         raise UserError(
             f"{path} is corrupt ({' '.join(str(error).split())}); restore it from a backup"
@@ -180,38 +182,40 @@ def _mapping(path: Path) -> dict[str, Any]:
     return value
 
 
-def _records(path: Path) -> list[Record]:
+def _read_validated_records(path: Path) -> list[Record]:
     try:
-        lines = records.read_records(path)
+        all_records = records.read_records(path)
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text ({error.reason}); restore it from a backup") from error
-    for place, line in enumerate(lines, start=1):
-        wrong = _what_is_wrong(line)
-        if wrong:
-            raise UserError(f"{path} line {place} {wrong}; restore the file from a backup")
-    return lines
+    for line_number, line in enumerate(all_records, start=1):
+        error_text = _record_error(line)
+        if error_text:
+            raise UserError(f"{path} line {line_number} {error_text}; restore the file from a backup")
+    return all_records
 
 
-def _what_is_wrong(line: Any) -> str:
-    if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
+def _record_error(record: Any) -> str:
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         return "is not a record with a string for 'kind'"
-    needed = {"stage": ("stage", "epoch", "labels", "seconds"), "epoch": ("epoch",)}.get(line["kind"], ())
-    for key in needed:
-        if number(line, key) is None:
+    required_keys = {"stage": ("stage", "epoch", "labels", "seconds"), "epoch": ("epoch",)}.get(
+        record["kind"], ()
+    )
+    for key in required_keys:
+        if number(record, key) is None:
             return f"has no number for {key!r}"
-    for key in (*MEASURED, "clicks", "images", "pixels", "memory", "annotation_seconds"):
-        if line.get(key) is not None and not _is_number(line[key]):
+    for key in (*METRIC_KEYS, "clicks", "images", "pixels", "memory", "annotation_seconds"):
+        if record.get(key) is not None and not _is_number(record[key]):
             return f"has a value for {key!r} that is not a number"
-    if not isinstance(line.get("losses", {}), dict):
+    if not isinstance(record.get("losses", {}), dict):
         return "has a value for 'losses' that is not a mapping"
-    if headline_metric(line) not in HEADLINE_METRICS:
-        return f"has the unknown headline {line['headline']!r} (known: {', '.join(HEADLINE_METRICS)})"
+    if headline_metric(record) not in HEADLINE_METRICS:
+        return f"has the unknown headline {record['headline']!r} (known: {', '.join(HEADLINE_METRICS)})"
     for key in ("class_iou", "class_accuracy"):
-        if key in line and not _is_per_class(line[key]):
+        if key in record and not _is_per_class(record[key]):
             return f"has a value for {key!r} that is not a list of numbers"
-    if "reliability" in line and not _is_reliability(line["reliability"]):
+    if "reliability" in record and not _is_reliability(record["reliability"]):
         return "has a value for 'reliability' that is not lists of equal length"
-    if "temperature_scaled" in line and not _is_tempered(line["temperature_scaled"]):
+    if "temperature_scaled" in record and not _is_temperature_scaled(record["temperature_scaled"]):
         return "has a value for 'temperature_scaled' without temperature, labels or reliability"
     return ""
 
@@ -224,7 +228,7 @@ def _is_per_class(value: Any) -> bool:
     return isinstance(value, list) and all(v is None or _is_number(v) for v in value)
 
 
-def _is_tempered(value: Any) -> bool:
+def _is_temperature_scaled(value: Any) -> bool:
     if not isinstance(value, dict) or not all(_is_number(value.get(k)) for k in ("temperature", "labels")):
         return False
     return _is_reliability(value.get("reliability"))

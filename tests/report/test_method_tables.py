@@ -15,9 +15,17 @@ from scipy import stats
 
 from ducats.cli import main
 from ducats.errors import UserError
-from ducats.report.across import csv, format_of, latex, make_tables, markdown, paired, published
+from ducats.report.method_tables import (
+    format_from_path,
+    load_published_results,
+    make_tables,
+    paired_t_test,
+    task_tables_csv,
+    task_tables_latex,
+    task_tables_markdown,
+)
 
-OFFICE: Mapping[str, Any] = {
+OFFICE_CONFIG: Mapping[str, Any] = {
     "acquisition": {"budget": "5%"},
     "model": {"params": {"backbone": "resnet50"}},
     "evaluation": {"images": "published"},
@@ -33,19 +41,19 @@ def write_run(
     data: str = "office_home",
     params: Mapping[str, Any] | None = None,
     finished: bool = True,
-    star: float | None = None,
+    mean_iou_star: float | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a run whose first stage is better than its last; only the last may count."""
     params = {"task": "Ar-Cl"} if params is None else params
     folder = root / f"{data}-{'-'.join(map(str, params.values()))}-{method}-{seed}".replace("/", "_")
     folder.mkdir(parents=True)
-    pixels = data.endswith("cityscapes")
+    per_pixel = data.endswith("cityscapes")
     settings: dict[str, Any] = {"method": method, "seed": seed}
     settings["data"] = {"name": data, "params": dict(params)}
-    settings["task"] = {"name": "segmentation" if pixels else "classification"}
-    (folder / "config.yaml").write_text(yaml.safe_dump({**settings, **(config or OFFICE)}))
-    key = "mean_iou" if pixels else "accuracy"
+    settings["task"] = {"name": "segmentation" if per_pixel else "classification"}
+    (folder / "config.yaml").write_text(yaml.safe_dump({**settings, **(config or OFFICE_CONFIG)}))
+    key = "mean_iou" if per_pixel else "accuracy"
     lines = []
     for stage, score in enumerate((value + 0.05, value)):
         line = {
@@ -56,7 +64,7 @@ def write_run(
             "seconds": 30.0 * stage,
         }
         line |= {key: score, "headline": key, "evaluated_on": "target", "images": 10}
-        lines.append(line | ({"mean_iou_star": star} if star is not None else {}))
+        lines.append(line | ({"mean_iou_star": mean_iou_star} if mean_iou_star is not None else {}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if finished:
         (folder / "model.safetensors").touch()
@@ -81,14 +89,14 @@ def runs(tmp_path: Path) -> Path:
 
 def test_means_over_seeds_and_averages_over_tasks(runs: Path) -> None:
     (table,) = make_tables([runs])
-    assert (table.data, table.tasks) == ("office_home", ("Ar-Cl", "Cl-Ar"))
+    assert (table.data_name, table.tasks) == ("office_home", ("Ar-Cl", "Cl-Ar"))
     assert [row.method for row in table.rows] == ["random", "duc", "fully-supervised"]
     duc = table.rows[1]
     assert duc.values["Ar-Cl", "accuracy"].mean == pytest.approx(0.65)
     assert duc.values["Ar-Cl", "accuracy"].deviation == pytest.approx(0.01)
     # Averages of the seeds: 0.68, 0.695, 0.71; their mean and sample deviation.
-    assert duc.average["accuracy"].mean == pytest.approx(0.695)
-    assert duc.average["accuracy"].deviation == pytest.approx(0.015)
+    assert duc.averages["accuracy"].mean == pytest.approx(0.695)
+    assert duc.averages["accuracy"].deviation == pytest.approx(0.015)
     assert (duc.seeds, duc.labels, duc.seconds) == ((0, 1, 2), 100, 30)
 
 
@@ -96,13 +104,13 @@ def test_a_method_without_all_tasks_has_no_average(runs: Path) -> None:
     write_run(runs, "entropy", 0, 0.6)
     (table,) = make_tables([runs])
     entropy = next(row for row in table.rows if row.method == "entropy")
-    assert entropy.average == {}
+    assert entropy.averages == {}
     assert entropy.values["Ar-Cl", "accuracy"].deviation is None
-    assert "| entropy | 60.0 | – | – | 1 |" in markdown([table])
+    assert "| entropy | 60.0 | – | – | 1 |" in task_tables_markdown([table])
 
 
 def test_markdown_marks_the_best_and_shows_published_results(runs: Path) -> None:
-    lines = markdown(make_tables([runs])).splitlines()
+    lines = task_tables_markdown(make_tables([runs])).splitlines()
     assert lines[0] == "## office_home: 3 methods, 2 tasks"
     assert lines[2] == "| Method | Ar→Cl | Cl→Ar | Average | Seeds | Labels | Seconds |"
     assert lines[4:10] == [
@@ -117,52 +125,52 @@ def test_markdown_marks_the_best_and_shows_published_results(runs: Path) -> None
 
 
 def test_published_averages_cover_the_same_tasks_as_ours() -> None:
-    known = published()["office_home", "accuracy", "duc"]
-    assert known.average_over(known.over) == known.average
+    known = load_published_results()["office_home", "accuracy", "duc"]
+    assert known.average_over(known.all_tasks) == known.average
     some = known.average_over(["Ar-Cl", "Cl-Ar"])
     assert some is not None
     assert some.mean == pytest.approx((0.655 + 0.730) / 2)
     assert known.average_over(["Ar-Cl", "nowhere"]) is None
-    alone = published()["office_home", "accuracy", "duc-a"]  # only the average is published
+    alone = load_published_results()["office_home", "accuracy", "duc-a"]  # only the average is published
     assert alone.average_over(["Ar-Cl", "Cl-Ar"]) is None
-    assert alone.average_over(alone.over) == alone.average
+    assert alone.average_over(alone.all_tasks) == alone.average
 
 
 def test_differences_are_paired_by_task_and_seed(runs: Path) -> None:
     (table,) = make_tables([runs])
-    found = table.rows[1].against["random"]
+    found = table.rows[1].paired_tests["random"]
     ours = [value for values in SCORES["duc"].values() for value in values]
     theirs = [value for values in SCORES["random"].values() for value in values]
     assert found is not None
-    assert found.pairs == 6
+    assert found.n_pairs == 6
     assert found.difference == pytest.approx(0.15)
     assert found.p == pytest.approx(stats.ttest_rel(ours, theirs).pvalue)
-    assert "| duc | +15.0 | < 0.001 | 6 |  |  |  |" in markdown([table])
-    assert "| random |  |  |  | -15.0 | < 0.001 | 6 |" in markdown([table])
+    assert "| duc | +15.0 | < 0.001 | 6 |  |  |  |" in task_tables_markdown([table])
+    assert "| random |  |  |  | -15.0 | < 0.001 | 6 |" in task_tables_markdown([table])
 
 
 @pytest.mark.parametrize("n", [2, 3, 7, 36])
 def test_the_t_test_equals_scipy(n: int) -> None:
     a = {seed: 0.7 + 0.01 * ((7 * seed) % 5) for seed in range(n)}
     b = {seed: 0.69 + 0.013 * ((3 * seed) % 4) for seed in range(n)}
-    found = paired(a, b)
+    found = paired_t_test(a, b)
     assert found is not None
     assert found.p == pytest.approx(stats.ttest_rel(list(a.values()), list(b.values())).pvalue)
 
 
 def test_too_few_pairs_or_no_spread_have_no_p() -> None:
-    assert paired({0: 0.5}, {0: 0.4}) is None
-    assert paired({0: 0.5, 1: 0.6}, {2: 0.4, 3: 0.5}) is None
-    alike = paired({0: 0.5, 1: 0.6, 2: 0.7}, {0: 0.4, 1: 0.5, 2: 0.6})
+    assert paired_t_test({0: 0.5}, {0: 0.4}) is None
+    assert paired_t_test({0: 0.5, 1: 0.6}, {2: 0.4, 3: 0.5}) is None
+    alike = paired_t_test({0: 0.5, 1: 0.6, 2: 0.7}, {0: 0.4, 1: 0.5, 2: 0.6})
     assert alike is not None
-    assert (alike.p, alike.pairs) == (None, 3)
+    assert (alike.p, alike.n_pairs) == (None, 3)
     assert alike.difference == pytest.approx(0.1)
 
 
 def test_methods_to_compare_with_can_be_chosen(runs: Path) -> None:
     (table,) = make_tables([runs], ["fully-supervised", "nobody"])
-    assert table.others == ("fully-supervised",)
-    assert set(table.rows[0].against) == {"fully-supervised"}
+    assert table.baselines == ("fully-supervised",)
+    assert set(table.rows[0].paired_tests) == {"fully-supervised"}
 
 
 def test_unfinished_runs_are_left_out_with_a_note(runs: Path) -> None:
@@ -174,11 +182,11 @@ def test_unfinished_runs_are_left_out_with_a_note(runs: Path) -> None:
 
 def test_without_finished_runs_there_is_a_note_and_no_table(tmp_path: Path) -> None:
     write_run(tmp_path, "duc", 0, 0.5, finished=False)
-    text = markdown(make_tables([tmp_path]))
+    text = task_tables_markdown(make_tables([tmp_path]))
     assert "Left out because unfinished: office_home-Ar-Cl-duc-0" in text
     assert "|" not in text
-    assert latex(make_tables([tmp_path])).startswith("% office_home: 0 methods")
-    assert csv(make_tables([tmp_path])).count("\n") == 1
+    assert task_tables_latex(make_tables([tmp_path])).startswith("% office_home: 0 methods")
+    assert task_tables_csv(make_tables([tmp_path])).count("\n") == 1
 
 
 def test_runs_with_the_same_seed_are_averaged_with_a_warning(runs: Path) -> None:
@@ -186,9 +194,9 @@ def test_runs_with_the_same_seed_are_averaged_with_a_warning(runs: Path) -> None
     (table,) = make_tables([runs])
     duc = table.rows[1]
     assert duc.values["Ar-Cl", "accuracy"].mean == pytest.approx((0.65 + 0.66 + 0.65) / 3)
-    assert duc.average["accuracy"].mean == pytest.approx((0.65 + 0.66 + 0.65 + 0.72 + 0.73 + 0.77) / 6)
-    assert duc.against["random"] is not None
-    assert duc.against["random"].pairs == 6
+    assert duc.averages["accuracy"].mean == pytest.approx((0.65 + 0.66 + 0.65 + 0.72 + 0.73 + 0.77) / 6)
+    assert duc.paired_tests["random"] is not None
+    assert duc.paired_tests["random"].n_pairs == 6
     assert "duc has several runs with the same seed (0): their mean counts as one seed." in table.notes
 
 
@@ -219,9 +227,9 @@ def test_tuning_trials_count_only_if_their_folder_is_given(runs: Path) -> None:
 
 
 def test_runs_with_unpublished_settings_are_marked(tmp_path: Path) -> None:
-    other = {**OFFICE, "acquisition": {"budget": "10%"}, "evaluation": {"images": "auto"}}
+    other = {**OFFICE_CONFIG, "acquisition": {"budget": "10%"}, "evaluation": {"images": "auto"}}
     write_run(tmp_path, "duc", 0, 0.7, config=other)
-    text = markdown(make_tables([tmp_path]))
+    text = task_tables_markdown(make_tables([tmp_path]))
     assert "| published† | 65.5 ± 0.3 |" in text
     assert "unlike the published ones (†) in our runs of duc: acquisition.budget, evaluation.split." in text
 
@@ -232,17 +240,17 @@ def test_each_data_set_has_its_own_table(tmp_path: Path) -> None:
     write_run(tmp_path, "duc", 0, 0.9, data="folders", params={"source": "/a/lab", "target": "/a/field"})
     write_run(tmp_path, "duc", 0, 0.8, data="folders", params={"source": "/a/lab", "target": "/a/sea"})
     write_run(tmp_path, "duc", 0, 0.9, data="digits", params={})
-    tables = {table.data: table.tasks for table in make_tables([tmp_path])}
+    tables = {table.data_name: table.tasks for table in make_tables([tmp_path])}
     assert tables == {
         "office_home": ("Ar-Cl",),
         "visda2017": ("S-R",),
         "folders": ("lab-field", "lab-sea"),
         "digits": ("",),
     }
-    assert "| Method | Accuracy | Seeds | Labels | Seconds |" in markdown(make_tables([tmp_path]))
+    assert "| Method | Accuracy | Seeds | Labels | Seconds |" in task_tables_markdown(make_tables([tmp_path]))
 
 
-STREETS: Mapping[str, Any] = {
+STREETS_CONFIG: Mapping[str, Any] = {
     "acquisition": {"budget": "40960/image"},
     "model": {"name": "deeplab_v2", "params": {"backbone": "resnet101.tv_in1k"}},
     "evaluation": {"resolution": "original", "flip": True},
@@ -256,13 +264,13 @@ def test_segmentation_runs_with_unpublished_settings_are_marked(tmp_path: Path, 
         "model": {"name": "deeplab_v2", "params": {"backbone": "resnet50"}},
         "evaluation": {"resolution": "network", "flip": False},
     }
-    for folder, config in (("alike", STREETS), ("unlike", other)):
+    for folder, config in (("alike", STREETS_CONFIG), ("unlike", other)):
         for method in ("duc", "source-only"):
             write_run(tmp_path / folder, method, 0, 0.6, data=data, params={}, config=config)
     alike, unlike = (make_tables([tmp_path / folder])[0].rows for folder in ("alike", "unlike"))
-    assert [row.unlike for row in alike] == [(), ()]
+    assert [row.unpublished_settings for row in alike] == [(), ()]
     measured = ("model.params.backbone", "evaluation.resolution", "evaluation.average_flipped")
-    assert {row.method: set(row.unlike) for row in unlike} == {
+    assert {row.method: set(row.unpublished_settings) for row in unlike} == {
         "source-only": set(measured),  # it has no budget
         "duc": {*measured, "acquisition.budget"},
     }
@@ -270,10 +278,12 @@ def test_segmentation_runs_with_unpublished_settings_are_marked(tmp_path: Path, 
 
 def test_sdm_is_comparable_with_40_epochs(tmp_path: Path) -> None:
     for method, epochs in (("sdm", 20), ("sdm", 40)):
-        config = {**OFFICE, "train": {"epochs": epochs}}
+        config = {**OFFICE_CONFIG, "train": {"epochs": epochs}}
         folder = tmp_path / str(epochs)
         write_run(folder, method, 0, 0.9, data="office31", params={"task": "A-W"}, config=config)
-    found = {epochs: make_tables([tmp_path / str(epochs)])[0].rows[0].unlike for epochs in (20, 40)}
+    found = {
+        epochs: make_tables([tmp_path / str(epochs)])[0].rows[0].unpublished_settings for epochs in (20, 40)
+    }
     assert found == {20: ("train.epochs",), 40: ()}
 
 
@@ -286,11 +296,20 @@ def test_segmentation_is_ranked_by_miou_and_shows_both_means(tmp_path: Path) -> 
             value,
             data="synthia_cityscapes",
             params={},
-            star=value + 0.06,
-            config=STREETS,
+            mean_iou_star=value + 0.06,
+            config=STREETS_CONFIG,
         )
-    write_run(tmp_path, "random", 0, 0.6, data="synthia_cityscapes", params={}, star=0.7, config=STREETS)
-    lines = markdown(make_tables([tmp_path])).splitlines()
+    write_run(
+        tmp_path,
+        "random",
+        0,
+        0.6,
+        data="synthia_cityscapes",
+        params={},
+        mean_iou_star=0.7,
+        config=STREETS_CONFIG,
+    )
+    lines = task_tables_markdown(make_tables([tmp_path])).splitlines()
     assert lines[2] == "| Method | mIoU | mIoU* | Seeds | Labelled pixels | Seconds |"
     assert lines[5] == "| duc | **67.0 ± 1.4** | **73.0 ± 1.4** | 2 | 100 | 30 |"
     assert lines[6] == "| published | 66.9 | 72.8 |  |  |  |"
@@ -304,7 +323,7 @@ def test_names_with_numbers_are_sorted_by_number(tmp_path: Path) -> None:
 
 
 def test_csv_has_unrounded_numbers(runs: Path) -> None:
-    rows = list(comma_separated.DictReader(io.StringIO(csv(make_tables([runs])))))
+    rows = list(comma_separated.DictReader(io.StringIO(task_tables_csv(make_tables([runs])))))
     assert len(rows) == 3 * 3
     duc = {row["task"]: row for row in rows if row["method"] == "duc"}
     assert float(duc["Ar-Cl"]["mean"]) == pytest.approx(0.65)
@@ -319,7 +338,7 @@ def test_csv_has_unrounded_numbers(runs: Path) -> None:
 def test_latex_is_escaped_and_well_formed(tmp_path: Path) -> None:
     for method, value in (("duc-budget-5%", 0.7), ("a_b & \\c{d}", 0.6)):
         write_run(tmp_path, method, 0, value, params={"task": "Ar-Cl"})
-    text = latex(make_tables([tmp_path]))
+    text = task_tables_latex(make_tables([tmp_path]))
     assert r"duc-budget-5\% & \textbf{70.0}" in text
     assert r"a\_b \& \textbackslash{}c\{d\}" in text
     assert r"Ar$\to$Cl" in text
@@ -330,13 +349,13 @@ def test_latex_is_escaped_and_well_formed(tmp_path: Path) -> None:
 
 def test_special_characters_in_names_are_escaped(tmp_path: Path) -> None:
     write_run(tmp_path, "a|b <c>", 0, 0.5)
-    assert r"| a\|b &lt;c&gt; | 50.0 |" in markdown(make_tables([tmp_path]))
+    assert r"| a\|b &lt;c&gt; | 50.0 |" in task_tables_markdown(make_tables([tmp_path]))
 
 
 def test_published_averages_equal_the_mean_of_their_tasks() -> None:
     """Detect typos: each published average must equal the mean of its row up to rounding."""
     checked = 0
-    for (data, _, method), entry in published().items():
+    for (data, _, method), entry in load_published_results().items():
         if entry.average is not None and len(entry.tasks) > 1:
             mean = sum(value.mean for value in entry.tasks.values()) / len(entry.tasks)
             assert mean == pytest.approx(entry.average.mean, abs=0.00051), (data, method)
@@ -345,7 +364,7 @@ def test_published_averages_equal_the_mean_of_their_tasks() -> None:
 
 
 def test_published_results_by_hand() -> None:
-    known = published()
+    known = load_published_results()
     assert known["office_home", "accuracy", "duc"].average is not None
     assert known["visda2017", "accuracy", "duc"].tasks["S-R"].mean == pytest.approx(0.889)
     assert known["visda2017", "accuracy", "duc"].average == known["visda2017", "accuracy", "duc"].tasks["S-R"]
@@ -355,14 +374,14 @@ def test_published_results_by_hand() -> None:
 
 
 def test_the_format_follows_the_file_name() -> None:
-    assert [format_of(path) for path in (None, Path("a.md"), Path("a.csv"), Path("a.tex"))] == [
+    assert [format_from_path(path) for path in (None, Path("a.md"), Path("a.csv"), Path("a.tex"))] == [
         "md",
         "md",
         "csv",
         "latex",
     ]
     with pytest.raises(UserError, match=r"format of a\.html"):
-        format_of(Path("a.html"))
+        format_from_path(Path("a.html"))
 
 
 def test_the_command_prints_or_writes_tables(
@@ -374,11 +393,11 @@ def test_the_command_prints_or_writes_tables(
         return int(caught.value.code or 0)
 
     assert ducats(runs) == 0
-    assert capsys.readouterr().out == markdown(make_tables([runs]))
+    assert capsys.readouterr().out == task_tables_markdown(make_tables([runs]))
     assert ducats(runs, "--out", tmp_path / "t.tex") == 0
-    assert (tmp_path / "t.tex").read_text() == latex(make_tables([runs]))
+    assert (tmp_path / "t.tex").read_text() == task_tables_latex(make_tables([runs]))
     assert ducats(runs, "--format", "csv", "--out", tmp_path / "t.txt", "--baselines", "random") == 0
-    assert (tmp_path / "t.txt").read_text() == csv(make_tables([runs], ["random"]))
+    assert (tmp_path / "t.txt").read_text() == task_tables_csv(make_tables([runs], ["random"]))
     capsys.readouterr()
     assert ducats() == 2
     assert "at least one folder" in capsys.readouterr().err
@@ -386,5 +405,5 @@ def test_the_command_prints_or_writes_tables(
 
 
 def test_tables_do_not_need_torch() -> None:
-    code = "import sys, ducats.report.across\nassert 'torch' not in sys.modules"
+    code = "import sys, ducats.report.method_tables\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

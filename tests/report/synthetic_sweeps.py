@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ducats.report.page import write_page
-from ducats.report.read import Broken, Run
-from runs_on_paper import write_run
+from ducats.report.run_reader import BrokenRun, Run
+from synthetic_runs import write_run
 
-LAST = {  # by method and task, for seeds 0 and 1
+FINAL_ACCURACIES = {  # by method and task, for seeds 0 and 1
     "random": {"Ar-Cl": (0.52, 0.54), "Cl-Ar": (0.56, 0.57), "Pr-Rw": (0.70, 0.71)},
     "entropy": {"Ar-Cl": (0.58, 0.57), "Cl-Ar": (0.60, 0.62), "Pr-Rw": (0.69, 0.74)},
     "clue": {"Ar-Cl": (0.58, 0.60), "Cl-Ar": (0.66, 0.64), "Pr-Rw": (0.75, 0.77)},
@@ -19,12 +19,12 @@ LAST = {  # by method and task, for seeds 0 and 1
 }
 
 
-def write_one(
+def write_sweep_run(
     root: Path,
     method: str,
     task: str,
     seed: int,
-    last: float,
+    final_accuracy: float,
     *,
     data: str = "office_home",
     folder: str = "",
@@ -35,7 +35,7 @@ def write_one(
         root / (folder or f"{data}-{task}-{method}-{seed}"),
         method,
         seed,
-        accuracies=[0.4, 0.45, last],
+        accuracies=[0.4, 0.45, final_accuracy],
         rounds=2,
         settings=[f"data.name={data}", f"data.params={{task: {task}}}" if task else "data.params={}"],
         data=f"{data}-{task}",
@@ -44,35 +44,35 @@ def write_one(
     )
 
 
-def write_all(root: Path) -> Path:
-    """Write a run for every method, task and seed of ``LAST``."""
-    for method, tasks in LAST.items():
+def write_sweep(root: Path) -> Path:
+    """Write a run for every method, task and seed of ``FINAL_ACCURACIES``."""
+    for method, tasks in FINAL_ACCURACIES.items():
         for task, values in tasks.items():
             for seed, value in enumerate(values):
-                write_one(root, method, task, seed, value)
+                write_sweep_run(root, method, task, seed, value)
     return root
 
 
-def write_bare(runs: Sequence[Run], out: Path, broken: Sequence[Broken] = ()) -> Path:
+def write_page_without_sections(runs: Sequence[Run], out: Path, broken: Sequence[BrokenRun] = ()) -> Path:
     """Write a page without run sections, which take a second each and are not tested here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ducats.report.page.chosen", lambda runs: [])
         return write_page(runs, out, broken=broken)
 
 
-class Tables(HTMLParser):
+class TableParser(HTMLParser):
     """Parse the tables of a page by CSS class into lines of cells; bold cells have asterisks."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: dict[str, list[list[str]]] = {}
+        self.tables: dict[str, list[list[str]]] = {}
         self.lines: list[list[str]] | None = None
         self.cell: list[str] | None = None
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "table":
-            self.lines = self.found.setdefault(str(dict(attrs).get("class")), [])
+            self.lines = self.tables.setdefault(str(dict(attrs).get("class")), [])
         elif tag == "tr" and self.lines is not None:
             self.lines.append([])
         elif tag in ("td", "th"):

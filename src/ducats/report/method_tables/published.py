@@ -9,79 +9,85 @@ from typing import Any
 
 import yaml
 
-from ducats.report.read import Run
+from ducats.report.run_reader import Run
 from ducats.report.tables import Spread
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedResult:
     """Published results of one method on one data set.
 
     Args:
         origin: citation of the source.
-        over: names of all tasks.
+        all_tasks: names of all tasks.
         tasks: results by task as fractions; empty if only the average is known.
         average: mean over all tasks.
-        where: settings by dotted name, each with the values that make a run comparable.
+        comparable_settings: settings by dotted name, each with the values that make a run comparable.
     """
 
     origin: str
-    over: tuple[str, ...]
+    all_tasks: tuple[str, ...]
     tasks: Mapping[str, Spread]
     average: Spread | None
-    where: Mapping[str, tuple[Any, ...]]
+    comparable_settings: Mapping[str, tuple[Any, ...]]
 
     def average_over(self, tasks: Sequence[str]) -> Spread | None:
         """Return the published average for all tasks, or the mean of the single results for a subset."""
-        if set(tasks) == set(self.over):
+        if set(tasks) == set(self.all_tasks):
             return self.average
         if tasks and set(tasks) <= set(self.tasks):
             return Spread(fmean(self.tasks[task].mean for task in tasks), None)
         return None
 
-    def says(self, tasks: Sequence[str]) -> bool:
+    def covers(self, tasks: Sequence[str]) -> bool:
         """Whether there is a result for one of these tasks or for their average."""
         return any(task in self.tasks for task in tasks) or self.average_over(tasks) is not None
 
-    def unlike(self, run: Run) -> list[str]:
+    def unpublished_settings(self, run: Run) -> list[str]:
         """Return the settings in which a run differs from the published ones."""
-        return [key for key, values in self.where.items() if _setting(run.config, key) not in values]
+        return [
+            key
+            for key, values in self.comparable_settings.items()
+            if _get_setting(run.config, key) not in values
+        ]
 
 
 @cache
-def published() -> Mapping[tuple[str, str, str], Published]:
+def load_published_results() -> Mapping[tuple[str, str, str], PublishedResult]:
     """Load all published results, by data set, measure and method."""
     blocks = yaml.safe_load(
         (resources.files("ducats.report") / "across" / "published.yaml").read_text("utf-8")
     )
-    found: dict[tuple[str, str, str], Published] = {}
+    results: dict[tuple[str, str, str], PublishedResult] = {}
     for block in blocks:
         for method, text in block["methods"].items():
             key = (block["data"], block.get("measure", "accuracy"), method)
-            if key in found:
+            if key in results:
                 raise ValueError(f"published.yaml has two entries for {key}")
-            tasks, average = _read(str(text), block["tasks"])
-            where = {name: tuple(values) for name, values in block["where"].items()}
-            found[key] = Published(block["from"], tuple(block["tasks"]), tasks, average, where)
-    return found
+            tasks, average = _parse_row(str(text), block["tasks"])
+            comparable_settings = {name: tuple(values) for name, values in block["where"].items()}
+            results[key] = PublishedResult(
+                block["from"], tuple(block["tasks"]), tasks, average, comparable_settings
+            )
+    return results
 
 
-def _read(text: str, names: list[str]) -> tuple[dict[str, Spread], Spread | None]:
+def _parse_row(text: str, task_names: list[str]) -> tuple[dict[str, Spread], Spread | None]:
     """Parse a row: one result per task or none, and an average after the equals sign."""
-    each, _, average = text.partition("=")
-    values = [_number(word) for word in each.split()]
-    tasks = dict(zip(names, values, strict=True)) if values else {}
+    task_text, _, average = text.partition("=")
+    values = [_parse_value(value_text) for value_text in task_text.split()]
+    tasks = dict(zip(task_names, values, strict=True)) if values else {}
     if average.strip():
-        return tasks, _number(average)
+        return tasks, _parse_value(average)
     return tasks, values[0] if len(values) == 1 else None
 
 
-def _number(word: str) -> Spread:
-    mean, _, deviation = word.partition("±")
+def _parse_value(value_text: str) -> Spread:
+    mean, _, deviation = value_text.partition("±")
     return Spread(float(mean) / 100, float(deviation) / 100 if deviation else None)
 
 
-def _setting(config: Mapping[str, Any], key: str) -> Any:
+def _get_setting(config: Mapping[str, Any], key: str) -> Any:
     value: Any = config
     for name in key.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None

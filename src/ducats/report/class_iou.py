@@ -1,0 +1,112 @@
+"""Table of the IoU by class and method, before the first labels and after the last."""
+
+import csv as comma_separated
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ducats.records import Record
+from ducats.report.run_reader import Run, number
+from ducats.report.tables import Spread, counted_runs, escape_markdown_cell, method_names
+
+
+@dataclass(frozen=True)
+class ClassTable:
+    """The IoU of every class by method, over seeds.
+
+    Args:
+        class_names: class names; ``class 0``, ``class 1``, ... if the runs did not record names.
+        methods: the methods whose runs recorded the IoU of each class.
+        before: by method, one value per class at the first stage; None if the first stage is the last.
+        after: by method, one value per class at the last stage; None for a class that never occurs.
+        seeds: by method, the number of seeds.
+    """
+
+    class_names: tuple[str, ...]
+    methods: tuple[str, ...]
+    before: dict[str, tuple[Spread | None, ...] | None]
+    after: dict[str, tuple[Spread | None, ...]]
+    seeds: dict[str, int]
+
+    def best_methods(self, class_index: int) -> set[str]:
+        """Return the methods with the highest final IoU of a class; empty if fewer than two have a value."""
+        values = {m: v.mean for m in self.methods if (v := self.after[m][class_index]) is not None}
+        return {m for m, v in values.items() if v == max(values.values())} if len(values) > 1 else set()
+
+
+def build_class_table(runs: Sequence[Run]) -> ClassTable | None:
+    """Build the table from runs of one kind; None without IoUs by class or if the class counts differ."""
+    groups = {method: _first_and_last_stages(counted_runs(runs, method)) for method in method_names(runs)}
+    groups = {method: group for method, group in groups.items() if group}
+    class_counts = {
+        len(record["class_iou"]) for group in groups.values() for ends in group for record in ends
+    }
+    if len(class_counts) != 1:
+        return None
+    n_classes = class_counts.pop()
+    names = {run.classes for run in runs if len(run.classes) == n_classes}
+    return ClassTable(
+        class_names=names.pop()
+        if len(names) == 1
+        else tuple(f"class {class_index}" for class_index in range(n_classes)),
+        methods=tuple(groups),
+        before={
+            method: _class_means([first for first, _ in group], n_classes)
+            if any(first is not last for first, last in group)
+            else None
+            for method, group in groups.items()
+        },
+        after={
+            method: _class_means([last for _, last in group], n_classes) for method, group in groups.items()
+        },
+        seeds={method: len(group) for method, group in groups.items()},
+    )
+
+
+def class_table_markdown(table: ClassTable) -> str:
+    """Format the table as Markdown, in percent: before → after, means over seeds."""
+    lines = [["IoU %", *(escape_markdown_cell(method) for method in table.methods)]]
+    lines.append(["---", *["---:"] * len(table.methods)])
+    for class_index, name in enumerate(table.class_names):
+        cells = [_change_cell(table, method, class_index) for method in table.methods]
+        lines.append([escape_markdown_cell(name), *cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def class_table_csv(table: ClassTable) -> str:
+    """Format the table as CSV with unrounded numbers, one line per method and class."""
+    text = io.StringIO()
+    writer = comma_separated.writer(text, lineterminator="\n")
+    value_columns = [f"{when}_{part}" for when in ("before", "after") for part in ("mean", "deviation")]
+    writer.writerow(["method", "seeds", "class", *value_columns])
+    for method in table.methods:
+        before = table.before[method] or (None,) * len(table.class_names)
+        for name, *ends in zip(table.class_names, before, table.after[method], strict=True):
+            cells = [part for end in ends for part in ((end.mean, end.deviation) if end else (None, None))]
+            writer.writerow([method, table.seeds[method], name, *cells])
+    return text.getvalue()
+
+
+def format_percent(value: Spread | None) -> str:
+    """Format a fraction as a percentage for a table cell."""
+    return "–" if value is None else f"{100 * value.mean:.1f}"
+
+
+def _change_cell(table: ClassTable, method: str, class_index: int) -> str:
+    before, after = table.before[method], format_percent(table.after[method][class_index])
+    return after if before is None else f"{format_percent(before[class_index])} → {after}"
+
+
+def _first_and_last_stages(group: Sequence[Run]) -> list[tuple[Record, Record]]:
+    """Return first and last stage of each run that recorded ``class_iou`` in both."""
+    ends = [(run.stages[0], run.stages[-1]) for run in group]
+    return [(first, last) for first, last in ends if "class_iou" in first and "class_iou" in last]
+
+
+def _class_means(records: Sequence[Record], n_classes: int) -> tuple[Spread | None, ...]:
+    means: list[Spread | None] = []
+    for class_index in range(n_classes):
+        values = [number({"iou": record["class_iou"][class_index]}, "iou") for record in records]
+        known = [value for value in values if value is not None]
+        means.append(Spread.of(known) if known else None)
+    return tuple(means)

@@ -1,0 +1,248 @@
+"""Tables of methods by tasks, one per data set, built from run folders."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from ducats.report.method_tables.paired_test import PairedTest, paired_t_test
+from ducats.report.method_tables.published import PublishedResult, load_published_results
+from ducats.report.method_tables.run_filter import REPEATED_SEED_NOTE, select_counted_runs
+from ducats.report.provenance import collect_cautions, describe_evaluation
+from ducats.report.run_kinds import Measure, RunKind
+from ducats.report.run_reader import Run, find_runs, number
+from ducats.report.tables import Spread
+from ducats.report.tables import method_names as methods_of
+from ducats.report.tasks import data_and_task, task_name
+
+FULLY_SUPERVISED = "fully-supervised"  # upper bound with all labels; never marked as the best method
+METHOD_ORDER = (  # row order of the paper's tables
+    *("source-only", "edl", "edl-random", "edl-entropy", "mrkld", "seg-uncertainty", "tpld", "proda"),
+    *("random", "margin", "least_confident", "entropy", "coreset", "waal", "badge", "aada", "dbal", "tqs"),
+    *("clue", "eada", "aada-seg", "mada", "eada-seg"),
+)
+TaskMeasure = tuple[str, str]  # task, key of the measure
+TaskSeed = tuple[str, int]  # task, seed
+
+
+@dataclass(frozen=True)
+class TaskTableRow:
+    """Results of one method over tasks and seeds.
+
+    Args:
+        values: by task and measure; tasks without a run of the method are missing.
+        averages: mean over the tasks, by measure; missing if a task is missing.
+        seeds: all seeds of the method's runs.
+        labels: labels spent per run, mean over the runs.
+        seconds: seconds per run, mean over the runs.
+        memory: peak memory per run in bytes, mean over the runs; None if a run did not record it.
+        scores: ranking measure by task and seed; runs with the same task and seed are averaged.
+        published: published results of the method, by measure.
+        unpublished_settings: settings in which our runs differ from the published ones.
+        paired_tests: paired test on the same tasks and seeds, by name of the other method.
+    """
+
+    method: str
+    values: Mapping[TaskMeasure, Spread]
+    averages: Mapping[str, Spread]
+    seeds: tuple[int, ...]
+    labels: float
+    seconds: float
+    memory: float | None
+    scores: Mapping[TaskSeed, float]
+    published: Mapping[str, PublishedResult]
+    unpublished_settings: tuple[str, ...]
+    paired_tests: Mapping[str, PairedTest | None]
+
+
+@dataclass(frozen=True)
+class TaskTable:
+    """Table of methods by tasks of one data set.
+
+    Args:
+        data_name: name of the data set.
+        kind: classification or segmentation.
+        measures: the first one ranks the methods.
+        tasks: one empty name if the data has no tasks.
+        rows: methods in the order of the paper's tables, then others, then the fully supervised ones.
+        runs: the runs in the table.
+        baselines: the methods that all rows are compared with.
+        notes: notes for the reader, printed below the table.
+    """
+
+    data_name: str
+    kind: RunKind
+    measures: tuple[Measure, ...]
+    tasks: tuple[str, ...]
+    rows: tuple[TaskTableRow, ...]
+    runs: tuple[Run, ...]
+    baselines: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def columns(self) -> list[TaskMeasure]:
+        """All pairs of task and measure, in order."""
+        return [(task, measure.key) for task in self.tasks for measure in self.measures]
+
+    def best_methods(self, values: Mapping[str, Spread]) -> set[str]:
+        """Return the methods with the highest rounded mean; fully supervised methods do not count.
+
+        Args:
+            values: results of one column, by method.
+        """
+        means = {
+            name: round(100 * value.mean, 1) for name, value in values.items() if FULLY_SUPERVISED not in name
+        }
+        return {name for name, mean in means.items() if len(means) > 1 and mean == max(means.values())}
+
+
+def make_tables(paths: Sequence[Path], baselines: Sequence[str] = ("random", "duc")) -> list[TaskTable]:
+    """Return a table for each data set among the runs at or below the paths.
+
+    Tuning trials count only if their folder is given.
+
+    Args:
+        paths: run folders, or folders that contain them.
+        baselines: methods to compare all others with; ignored in tables that lack them.
+    """
+    return build_tables(find_runs(paths), baselines, paths)
+
+
+def build_tables(
+    runs: Sequence[Run], baselines: Sequence[str], given_folders: Sequence[Path] = ()
+) -> list[TaskTable]:
+    """Return a table for each data set among the runs.
+
+    Args:
+        baselines: methods to compare all others with; ignored in tables that lack them.
+        given_folders: folders given by the user; tuning trials count only in these.
+    """
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((data_and_task(run.config)[0], run.kind.headline_metric), []).append(run)
+    folders = {path.resolve() for path in given_folders}
+    return [_build_table(data_name, group, baselines, folders) for (data_name, _), group in groups.items()]
+
+
+def _build_table(
+    data_name: str, runs: Sequence[Run], baselines: Sequence[str], given_folders: Collection[Path]
+) -> TaskTable:
+    counted_runs, left_out = select_counted_runs(runs, given_folders)
+    tasks = tuple(dict.fromkeys(task_name(run) for run in counted_runs))
+    kind = runs[0].kind
+    keys = (kind.headline_metric, *(("mean_iou_star",) if kind.headline_metric == "mean_iou" else ()))
+    measures = tuple(
+        kind.measure(key)
+        for key in keys
+        if any(number(run.stages[-1], key) is not None for run in counted_runs)
+    )
+    names = sorted(methods_of(counted_runs), key=_sort_key)
+    scores = {name: _scores_by_seed(counted_runs, name, kind.headline_metric) for name in names}
+    present_baselines = tuple(name for name in baselines if name in names)
+    rows = []
+    for name in names:
+        paired_tests = {
+            other: paired_t_test(scores[name], scores[other]) for other in present_baselines if other != name
+        }
+        method_runs = [run for run in counted_runs if run.method == name]
+        rows.append(_build_row(data_name, name, method_runs, tasks, measures, scores[name], paired_tests))
+    notes = _notes(counted_runs, left_out, rows)
+    return TaskTable(
+        data_name, kind, measures, tasks, tuple(rows), tuple(counted_runs), present_baselines, tuple(notes)
+    )
+
+
+def _sort_key(method: str) -> tuple[bool, int, list[tuple[int, str]]]:
+    """Return the sort key of a method; numbers in names sort as numbers: kappa-5 before kappa-10."""
+    parts = re.split(r"(\d+)", method)
+    position = METHOD_ORDER.index(method) if method in METHOD_ORDER else len(METHOD_ORDER)
+    return (
+        FULLY_SUPERVISED in method,
+        position,
+        [(int(word) if word.isdecimal() else -1, word) for word in parts],
+    )
+
+
+def _build_row(
+    data_name: str,
+    method: str,
+    runs: Sequence[Run],
+    tasks: Sequence[str],
+    measures: Sequence[Measure],
+    scores: Mapping[TaskSeed, float],
+    paired_tests: Mapping[str, PairedTest | None],
+) -> TaskTableRow:
+    values: dict[TaskMeasure, Spread] = {}
+    averages: dict[str, Spread] = {}
+    for measure in measures:
+        scores_by_seed = _scores_by_seed(runs, method, measure.key)
+        for task in tasks:
+            if task_scores := [score for (run_task, _), score in scores_by_seed.items() if run_task == task]:
+                values[task, measure.key] = Spread.of(task_scores)
+        if mean := _task_average(scores_by_seed, tasks):
+            averages[measure.key] = mean
+    entries = {
+        m.key: entry for m in measures if (entry := load_published_results().get((data_name, m.key, method)))
+    }
+    published_results = {key: entry for key, entry in entries.items() if entry.covers(tasks)}
+    peak_memory = [max((number(stage, "memory") or 0.0 for stage in run.stages), default=0.0) for run in runs]
+    return TaskTableRow(
+        method=method,
+        values=values,
+        averages=averages,
+        seeds=tuple(sorted({run.seed for run in runs})),
+        labels=fmean(run.stages[-1]["labels"] for run in runs),
+        seconds=fmean(run.stages[-1]["seconds"] for run in runs),
+        memory=fmean(peak_memory) if all(peak_memory) else None,
+        scores=scores,
+        published=published_results,
+        unpublished_settings=tuple(
+            dict.fromkeys(
+                key for e in published_results.values() for run in runs for key in e.unpublished_settings(run)
+            )
+        ),
+        paired_tests=paired_tests,
+    )
+
+
+def _scores_by_seed(runs: Sequence[Run], method: str, metric_key: str) -> dict[TaskSeed, float]:
+    """Return the final values of a method by task and seed; runs with the same task and seed are averaged."""
+    values_by_seed: dict[TaskSeed, list[float]] = {}
+    for run in runs:
+        value = number(run.stages[-1], metric_key)
+        if run.method == method and value is not None:
+            values_by_seed.setdefault((task_name(run), run.seed), []).append(value)
+    return {task_seed: fmean(values) for task_seed, values in values_by_seed.items()}
+
+
+def _task_average(scores_by_seed: Mapping[TaskSeed, float], tasks: Sequence[str]) -> Spread | None:
+    """Return mean over tasks and deviation over the seeds that ran all tasks; None if a task has no run."""
+    scores_by_task = [
+        [score for (run_task, _), score in scores_by_seed.items() if run_task == task] for task in tasks
+    ]
+    if not all(scores_by_task):
+        return None
+    seeds = {seed for _, seed in scores_by_seed}
+    complete_seeds = [s for s in seeds if all((task, s) in scores_by_seed for task in tasks)]
+    seed_averages = [fmean(scores_by_seed[task, seed] for task in tasks) for seed in sorted(complete_seeds)]
+    deviation = Spread.of(seed_averages).deviation if seed_averages else None
+    return Spread(fmean(fmean(scores) for scores in scores_by_task), deviation)
+
+
+def _notes(counted_runs: Sequence[Run], left_out: Sequence[str], rows: Sequence[TaskTableRow]) -> list[str]:
+    """Return the notes of a table, without duplicates."""
+    notes = [describe_evaluation(counted_runs), *left_out]
+    for task in dict.fromkeys(task_name(run) for run in counted_runs):
+        task_runs = [run for run in counted_runs if task_name(run) == task]
+        notes += collect_cautions(task_runs, repeated_seed_note=REPEATED_SEED_NOTE)
+    notes += dict.fromkeys(f"Published: {e.origin}." for row in rows for e in row.published.values())
+    methods_by_settings: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        if row.unpublished_settings:
+            methods_by_settings.setdefault(row.unpublished_settings, []).append(row.method)
+    notes += [
+        f"Settings unlike the published ones (†) in our runs of {', '.join(names)}: {', '.join(settings)}."
+        for settings, names in methods_by_settings.items()
+    ]
+    return list(dict.fromkeys(note for note in notes if note))

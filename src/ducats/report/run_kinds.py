@@ -1,0 +1,105 @@
+"""Differences between reports on classification and on segmentation, as data."""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A column of the table.
+
+    Args:
+        key: key in a run's records.
+        direction: +1 if higher is better, -1 if lower is better, 0 if neither.
+        scale: factor for display, e.g. 100 for percent.
+        digits: decimals for display.
+        thousands_separator: use a thousands separator, as in 1,310,720.
+        optional: omit the column if no run has a value.
+        redundant_with: omit an optional column also if its values equal those of the measure with this key.
+        csv_only: show the column in the CSV file only.
+    """
+
+    key: str
+    title: str
+    direction: int
+    scale: float = 1.0
+    digits: int = 3
+    thousands_separator: bool = False
+    optional: bool = False
+    redundant_with: str = ""
+    csv_only: bool = False
+
+
+@dataclass(frozen=True)
+class RunKind:
+    """A kind of runs that can be compared because they are ranked by the same measure.
+
+    Args:
+        headline_metric: key of that measure in the records.
+        score_name: name of the measure in sentences and on axes.
+        mean_name: name of its mean over seeds.
+        label_name: name of one label in sentences.
+        labels_axis: title of an axis that counts labels.
+        measures: columns of the table.
+        id_prefix: prefix of SVG ids, so that two kinds can share a page.
+    """
+
+    headline_metric: str
+    score_name: str
+    mean_name: str
+    label_name: str
+    labels_axis: str
+    measures: tuple[Measure, ...]
+    id_prefix: str = ""
+
+    def measure(self, key: str) -> Measure:
+        """Return the measure with that key."""
+        return next(measure for measure in self.measures if measure.key == key)
+
+
+_ECE = Measure("ece", "Calibration error %", -1, 100, 2)
+_CLASS_MEAN_ACCURACY = Measure("mean_class_accuracy", "Class mean %", +1, 100, 2)
+_NLL = Measure("nll", "NLL", -1)
+_BRIER = Measure("brier", "Brier", -1)
+_AURC = Measure("aurc", "AURC", -1, digits=4)
+_SECONDS = Measure("seconds", "Seconds", 0, digits=1)
+CLASSIFICATION = RunKind(
+    headline_metric="accuracy",
+    score_name="accuracy",
+    mean_name="mean accuracy",
+    label_name="label",
+    labels_axis="labels",
+    measures=(
+        Measure("accuracy", "Accuracy %", +1, 100, 2),
+        Measure("labels", "Labels", 0, digits=0),
+        _ECE,
+        _CLASS_MEAN_ACCURACY,
+        _NLL,
+        _BRIER,
+        _AURC,
+        _SECONDS,
+    ),
+)
+SEGMENTATION = RunKind(
+    headline_metric="mean_iou",
+    score_name="mIoU",
+    mean_name="mIoU",
+    label_name="labelled pixel",
+    labels_axis="labelled pixels",
+    measures=(
+        Measure("mean_iou", "mIoU %", +1, 100, 2),
+        Measure("mean_iou_star", "mIoU* %", +1, 100, 2, optional=True),
+        Measure("labels", "Labelled pixels", 0, digits=0, thousands_separator=True),
+        Measure(
+            "clicks", "Clicks", 0, digits=0, thousands_separator=True, optional=True, redundant_with="labels"
+        ),
+        Measure("accuracy", "Pixel accuracy %", +1, 100, 2),
+        _ECE,
+        _CLASS_MEAN_ACCURACY,
+        _NLL,
+        replace(_BRIER, csv_only=True),
+        replace(_AURC, csv_only=True),
+        _SECONDS,
+    ),
+    id_prefix="pixels-",
+)
+RUN_KINDS = {kind.headline_metric: kind for kind in (CLASSIFICATION, SEGMENTATION)}
