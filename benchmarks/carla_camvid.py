@@ -25,7 +25,7 @@ from ducats import config as configs
 from ducats.domain import AdaptationData
 from ducats.factory import build_run, load_data, make_performance_options, with_resolved_precision
 from ducats.ledger import Ledger
-from ducats.picks import picks_figure
+from ducats.picks_figure import write_picks_figure
 from ducats.run import run
 from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
@@ -103,7 +103,9 @@ def one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
     )
     if row in (Row("duc"), Row("duc", light=True)):
         classes = home.data_summary["classes"]
-        picks_figure(home.load_ledger(), shift.pool, Path(folder) / f"picks-{row.name}.png", classes=classes)
+        write_picks_figure(
+            home.load_ledger(), shift.pool, Path(folder) / f"picks-{row.name}.png", classes=classes
+        )
     stages, ledger = home.stages(), home.load_ledger()
     torch.cuda.empty_cache()
     return {

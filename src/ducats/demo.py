@@ -20,7 +20,7 @@ from ducats.errors import UserError
 from ducats.factory import build_run, load_data, with_resolved_precision
 from ducats.progress import Event
 from ducats.progress_display import REFRESH_SECONDS, ProgressDisplay
-from ducats.report import MethodRow, Report, Spread, aggregate_methods, report
+from ducats.report import MeanStd, MethodRow, Report, aggregate_methods, report
 from ducats.run import run
 from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
@@ -194,8 +194,8 @@ def comparison_table(
     return result
 
 
-def _cell(value: Spread | None, scale: float, digits: int) -> str:
+def _cell(value: MeanStd | None, scale: float, digits: int) -> str:
     if value is None:
         return "-"
     mean = f"{scale * value.mean:.{digits}f}"
-    return mean if not value.deviation else f"{mean} ± {scale * value.deviation:.{digits}f}"
+    return mean if not value.std else f"{mean} ± {scale * value.std:.{digits}f}"

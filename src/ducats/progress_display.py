@@ -92,7 +92,7 @@ def progress_title(event: Event, name: str = "") -> str:
 def format_values(values: Mapping[str, float], max_values: int = 6) -> str:
     """Format the first few values.
 
-    >>> format_values({"source/nll": 0.12345, "unlabelled/max_u_dis": 0.5})
+    >>> format_values({"source/nll": 0.12345, "unlabelled/u_dis": 0.5})
     'source/nll 0.123, unlabelled/u_dis 0.500'
     """
     return ", ".join(f"{name} {value:.3f}" for name, value in list(values.items())[:max_values])

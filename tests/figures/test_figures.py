@@ -13,17 +13,17 @@ from matplotlib.figure import Figure
 
 from ducats import figures
 from ducats.errors import UserError
-from ducats.figures.table import FIGURES
+from ducats.figures.registry import FIGURE_FUNCTIONS
 from ducats.report import Run, find_runs, read_run
 from ducats.run_folder import RunFolder
 from synthetic_runs import write_pixel_run, write_run
 
-HEAVIEST = 300_000  # bytes
-Folders = Callable[..., list[Run]]
+MAX_SVG_BYTES = 300_000  # bytes
+ReadRuns = Callable[..., list[Run]]
 
 
 @pytest.fixture(scope="module")
-def paper(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+def read_shared_runs(tmp_path_factory: pytest.TempPathFactory) -> ReadRuns:
     """Return a function that reads runs by folder name; the runs are shared and read-only."""
     root = tmp_path_factory.mktemp("runs")
     small: Any = {"pool": 60, "source": 30, "rounds": 2, "per_round": 4}
@@ -45,7 +45,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     return lambda *names: find_runs([root / name for name in names])
 
 
-WANTED = {
+RUNS_BY_FIGURE = {
     "entropies": ("random", "duc"),
     "simplex": ("duc",),
     "u_dis": ("duc", "random"),
@@ -63,15 +63,15 @@ WANTED = {
 
 
 def test_every_figure_is_registered() -> None:
-    assert list(FIGURES) == list(figures.NAMES) == list(WANTED)
-    assert all({*entry.takes} <= {"round", "images"} for entry in figures.NAMES.values())
+    assert list(FIGURE_FUNCTIONS) == list(figures.FIGURE_INFO) == list(RUNS_BY_FIGURE)
+    assert all({*entry.options} <= {"round", "images"} for entry in figures.FIGURE_INFO.values())
 
 
-@pytest.mark.parametrize("name", WANTED)
-def test_svg_is_valid_and_deterministic(name: str, paper: Folders) -> None:
-    runs = paper(*WANTED[name])
-    text = figures.draw(name, runs, prefix="one-")
-    assert text == figures.draw(name, paper(*WANTED[name]), prefix="one-")
+@pytest.mark.parametrize("name", RUNS_BY_FIGURE)
+def test_svg_is_valid_and_deterministic(name: str, paper: ReadRuns) -> None:
+    runs = paper(*RUNS_BY_FIGURE[name])
+    text = figures.draw_svg(name, runs, id_prefix="one-")
+    assert text == figures.draw_svg(name, paper(*RUNS_BY_FIGURE[name]), id_prefix="one-")
     element = ElementTree.fromstring(text)
     ids = [each.get("id") for each in element.iter() if each.get("id")]
     assert len(ids) == len(set(ids))
@@ -85,29 +85,29 @@ def test_svg_is_valid_and_deterministic(name: str, paper: Folders) -> None:
     assert "#010203" not in text
     assert "http" not in text
     assert str(runs[0].folder.parent) not in text
-    assert len(text) < HEAVIEST
+    assert len(text) < MAX_SVG_BYTES
 
 
 @pytest.mark.parametrize("name", ["entropies", "uncertainties", "features"])
-def test_svg_with_thousands_of_points_is_small(name: str, paper: Folders) -> None:
-    assert len(figures.draw(name, paper("large"))) < HEAVIEST
+def test_svg_with_thousands_of_points_is_small(name: str, paper: ReadRuns) -> None:
+    assert len(figures.draw_svg(name, paper("large"))) < MAX_SVG_BYTES
 
 
 @pytest.mark.parametrize("name", ["entropies", "simplex", "u_dis", "calibration", "histogram"])
-def test_figures_of_a_segmentation_run(name: str, paper: Folders) -> None:
-    ElementTree.fromstring(figures.draw(name, paper("pixels")))
+def test_figures_of_a_segmentation_run(name: str, paper: ReadRuns) -> None:
+    ElementTree.fromstring(figures.draw_svg(name, paper("pixels")))
 
 
-def test_round_option_selects_one_round(paper: Folders) -> None:
-    one = figures.prepare("uncertainties", paper("duc"), round=2).description
+def test_round_option_selects_one_round(paper: ReadRuns) -> None:
+    one = figures.prepare_figure("uncertainties", paper("duc"), round=2).description
     assert "round 2:" in one
     assert "round 1:" not in one
 
 
-def test_saves_all_file_types(tmp_path: Path, paper: Folders) -> None:
+def test_saves_all_file_types(tmp_path: Path, paper: ReadRuns) -> None:
     for kind, start in (("svg", b"<svg xmlns="), ("png", b"\x89PNG"), ("pdf", b"%PDF")):
         for name in ("a", "b"):
-            figures.save("kappa", paper("kappa"), tmp_path / f"{name}.{kind}")
+            figures.save_figure("kappa", paper("kappa"), tmp_path / f"{name}.{kind}")
         first = (tmp_path / f"a.{kind}").read_bytes()
         assert first.startswith(start)
         assert first == (tmp_path / f"b.{kind}").read_bytes()
@@ -116,20 +116,20 @@ def test_saves_all_file_types(tmp_path: Path, paper: Folders) -> None:
     assert "prefers-color-scheme:dark" in alone
 
 
-def test_drawing_does_not_change_rcparams(paper: Folders) -> None:
+def test_drawing_does_not_change_rcparams(paper: ReadRuns) -> None:
     import matplotlib
 
     with matplotlib.rc_context({"font.size": 17.0}):
-        text = figures.draw("kappa", paper("kappa"))
+        text = figures.draw_svg("kappa", paper("kappa"))
         assert matplotlib.rcParams["font.size"] == 17.0
-    assert text == figures.draw("kappa", paper("kappa"))
+    assert text == figures.draw_svg("kappa", paper("kappa"))
 
 
 def test_class_names_are_escaped(tmp_path: Path) -> None:
     names = ("<script>", "$x_1$", "方法", 'a"b')
     run = read_run(write_run(tmp_path / "run", classes=names, rounds=1, per_round=4, pool=60, source=30))
     for name in ("histogram", "gallery", "entropies", "simplex"):
-        element = ElementTree.fromstring(figures.draw(name, [run]))
+        element = ElementTree.fromstring(figures.draw_svg(name, [run]))
         assert not any("script" in str(each.tag) for each in element.iter())
 
 
@@ -137,9 +137,9 @@ def test_run_with_unanswered_round_is_drawn(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", finished=False, rounds=2, per_round=4, pool=60, source=30)
     (folder / "labels" / "round-02.npz").unlink()
     for name in ("histogram", "uncertainties", "features", "u_dis"):
-        figures.prepare(name, [read_run(folder)])
-    assert "→ ?" in figures.draw("gallery", [read_run(folder)])
-    assert "4 labelled" in figures.prepare("gallery", [read_run(folder)]).description
+        figures.prepare_figure(name, [read_run(folder)])
+    assert "→ ?" in figures.draw_svg("gallery", [read_run(folder)])
+    assert "4 labelled" in figures.prepare_figure("gallery", [read_run(folder)]).description
 
 
 # -- missing records ---------------------------------------------------------------------------------------
@@ -168,19 +168,19 @@ def test_run_with_unanswered_round_is_drawn(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_requests_raise(
-    name: str, folders: tuple[str, ...], options: dict[str, object], message: str, paper: Folders
+    name: str, folders: tuple[str, ...], options: dict[str, object], message: str, paper: ReadRuns
 ) -> None:
     runs = paper(*folders) if folders else []
     with pytest.raises(UserError, match=re.escape(message)):
-        figures.prepare(name, runs, **options)  # type: ignore[arg-type]
+        figures.prepare_figure(name, runs, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "name", ["entropies", "simplex", "u_dis", "gallery", "tsne", "uncertainties", "features"]
 )
-def test_run_without_snapshots_raises(name: str, paper: Folders) -> None:
+def test_run_without_snapshots_raises(name: str, paper: ReadRuns) -> None:
     with pytest.raises(UserError, match=r"has no snapshots.*engine.snapshot_samples=0"):
-        figures.draw(name, paper("old"))
+        figures.draw_svg(name, paper("old"))
 
 
 @pytest.mark.parametrize("name", ["tsne", "gallery", "calibration"])
@@ -188,51 +188,51 @@ def test_run_before_its_first_round_raises(name: str, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rounds=1, snapshots=False, finished=False)
     (folder / "metrics.jsonl").write_text("")
     with pytest.raises(UserError, match="run the same command again"):
-        figures.draw(name, [read_run(folder)])
+        figures.draw_svg(name, [read_run(folder)])
 
 
-def test_figures_from_records_need_no_snapshots(paper: Folders) -> None:
-    assert "before any label" in figures.draw("calibration", paper("old"))
-    assert "temperature" not in figures.prepare("calibration", paper("old")).description
-    figures.draw("histogram", paper("old"))
+def test_figures_from_records_need_no_snapshots(paper: ReadRuns) -> None:
+    assert "before any label" in figures.draw_svg("calibration", paper("old"))
+    assert "temperature" not in figures.prepare_figure("calibration", paper("old")).description
+    figures.draw_svg("histogram", paper("old"))
 
 
 def test_corrupt_snapshot_is_reported_and_skipped(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rounds=2, per_round=4, pool=60, source=30)
     (folder / "snapshots" / "round-01.npz").write_bytes(b"nothing")
-    for name, entry in figures.NAMES.items():
-        if entry.wants.startswith("one ") and name not in ("pixels", "tsne"):
-            made = figures.prepare(name, [read_run(folder)])
-            assert ["round-01.npz is corrupt" in sentence for sentence in made.lacks] == (
-                [True] if entry.thoughts else []
+    for name, entry in figures.FIGURE_INFO.items():
+        if entry.needed_runs.startswith("one ") and name not in ("pixels", "tsne"):
+            made = figures.prepare_figure(name, [read_run(folder)])
+            assert ["round-01.npz is corrupt" in sentence for sentence in made.snapshot_warnings] == (
+                [True] if entry.uses_snapshots else []
             )
-    assert "round 1:" not in figures.prepare("uncertainties", [read_run(folder)]).description
+    assert "round 1:" not in figures.prepare_figure("uncertainties", [read_run(folder)]).description
     for path in (folder / "snapshots").glob("*.npz"):
         path.write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"round-01.npz is corrupt .* remove it"):
-        figures.prepare("u_dis", [read_run(folder)])
+        figures.prepare_figure("u_dis", [read_run(folder)])
 
 
 def test_segmentation_run_without_thumbnails_suggests_picks(tmp_path: Path) -> None:
     run = read_run(write_pixel_run(tmp_path / "run", snapshots=False))
     with pytest.raises(UserError, match="ducats picks"):
-        figures.draw("pixels", [run])
+        figures.draw_svg("pixels", [run])
 
 
 def test_simplex_needs_three_classes(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", classes=("a", "b"), pool=60, rounds=1))
     with pytest.raises(UserError, match="needs three classes"):
-        figures.draw("simplex", [run])
+        figures.draw_svg("simplex", [run])
 
 
-def test_tsne_limits_the_number_of_runs(paper: Folders) -> None:
+def test_tsne_limits_the_number_of_runs(paper: ReadRuns) -> None:
     with pytest.raises(UserError, match="at most 9 runs, not 10"):
-        figures.prepare("tsne", paper("duc") * 10)
+        figures.prepare_figure("tsne", paper("duc") * 10)
 
 
-def test_unknown_file_type_raises(tmp_path: Path, paper: Folders) -> None:
+def test_unknown_file_type_raises(tmp_path: Path, paper: ReadRuns) -> None:
     with pytest.raises(UserError, match="must end in"):
-        figures.save("kappa", paper("kappa"), tmp_path / "a.gif")
+        figures.save_figure("kappa", paper("kappa"), tmp_path / "a.gif")
 
 
 def test_drawing_imports_neither_torch_nor_pyplot(tmp_path: Path) -> None:
@@ -249,24 +249,41 @@ def test_drawing_imports_neither_torch_nor_pyplot(tmp_path: Path) -> None:
 # -- real runs ---------------------------------------------------------------------------------------------
 
 
-OF_IMAGES = ("entropies", "u_dis", "calibration", "histogram", "gallery", "tsne", "uncertainties", "features")
-OF_PIXELS = ("entropies", "simplex", "calibration", "histogram", "pixels", "uncertainties", "features")
+CLASSIFICATION_FIGURES = (
+    "entropies",
+    "u_dis",
+    "calibration",
+    "histogram",
+    "gallery",
+    "tsne",
+    "uncertainties",
+    "features",
+)
+SEGMENTATION_FIGURES = (
+    "entropies",
+    "simplex",
+    "calibration",
+    "histogram",
+    "pixels",
+    "uncertainties",
+    "features",
+)
 
 
-def put_down(name: str, run: Run) -> None:
+def draw_without_rendering(name: str, run: Run) -> None:
     """Compute and draw a figure without layout or saving, which are tested above."""
     figure = Figure()
-    figures.prepare(name, [run]).draw(figure)
+    figures.prepare_figure(name, [run]).draw(figure)
     assert figure.axes
 
 
 def test_figures_of_a_real_classification_run(run_quickly: Callable[..., RunFolder]) -> None:
     run = read_run(run_quickly().path)
-    for name in OF_IMAGES:
-        put_down(name, run)
+    for name in CLASSIFICATION_FIGURES:
+        draw_without_rendering(name, run)
 
 
 def test_figures_of_a_real_segmentation_run(run_pixels: Callable[..., RunFolder]) -> None:
     run = read_run(run_pixels().path)
-    for name in OF_PIXELS:
-        put_down(name, run)
+    for name in SEGMENTATION_FIGURES:
+        draw_without_rendering(name, run)

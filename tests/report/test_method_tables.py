@@ -93,10 +93,10 @@ def test_means_over_seeds_and_averages_over_tasks(runs: Path) -> None:
     assert [row.method for row in table.rows] == ["random", "duc", "fully-supervised"]
     duc = table.rows[1]
     assert duc.values["Ar-Cl", "accuracy"].mean == pytest.approx(0.65)
-    assert duc.values["Ar-Cl", "accuracy"].deviation == pytest.approx(0.01)
+    assert duc.values["Ar-Cl", "accuracy"].std == pytest.approx(0.01)
     # Averages of the seeds: 0.68, 0.695, 0.71; their mean and sample deviation.
     assert duc.averages["accuracy"].mean == pytest.approx(0.695)
-    assert duc.averages["accuracy"].deviation == pytest.approx(0.015)
+    assert duc.averages["accuracy"].std == pytest.approx(0.015)
     assert (duc.seeds, duc.labels, duc.seconds) == ((0, 1, 2), 100, 30)
 
 
@@ -105,7 +105,7 @@ def test_a_method_without_all_tasks_has_no_average(runs: Path) -> None:
     (table,) = make_tables([runs])
     entropy = next(row for row in table.rows if row.method == "entropy")
     assert entropy.averages == {}
-    assert entropy.values["Ar-Cl", "accuracy"].deviation is None
+    assert entropy.values["Ar-Cl", "accuracy"].std is None
     assert "| entropy | 60.0 | – | – | 1 |" in task_tables_markdown([table])
 
 

@@ -15,7 +15,7 @@ from minimal_runs import stage_record, write_run, write_runs
 from page_parser import no_rendering as no_rendering
 
 from ducats.errors import UserError
-from ducats.figures import draw
+from ducats.figures import draw_svg
 from ducats.report import (
     Report,
     aggregate_methods,
@@ -28,9 +28,9 @@ from ducats.report import (
     summarise_runs,
 )
 from ducats.report import write_page as page_of
-from ducats.report.curves import looks
+from ducats.report.curves import assign_line_styles
 from ducats.report.provenance import collect_cautions
-from ducats.report.tables import Spread, mean_curve, reliability
+from ducats.report.tables import MeanStd, mean_curve, pool_reliability_bins
 
 FILES = ("report.html", "table.md", "table.csv", "summary.json")
 
@@ -149,14 +149,14 @@ def test_several_seeds_give_mean_and_sample_deviation(tmp_path: Path) -> None:
     row = aggregate_methods(write_runs(tmp_path, {"duc": [0.7, 0.8, 0.9]}))[0]
     assert row.seeds == (0, 1, 2)
     assert row.accuracy.mean == pytest.approx(0.8)
-    assert row.accuracy.deviation == pytest.approx(0.1)  # sqrt((0.01 + 0 + 0.01) / 2)
-    assert row.values["labels"] == Spread(10, 0)
+    assert row.accuracy.std == pytest.approx(0.1)  # sqrt((0.01 + 0 + 0.01) / 2)
+    assert row.values["labels"] == MeanStd(10, 0)
     assert "| duc | 80.00 ± 10.00 | 10 | 10.00 ± 0.00 | 79.00 ± 10.00 |" in method_table_markdown([row])
 
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     rows = aggregate_methods([read_run(write_run(tmp_path / "a"))])
-    assert rows[0].accuracy == Spread(0.7, None)
+    assert rows[0].accuracy == MeanStd(0.7, None)
     assert "±" not in method_table_markdown(rows)
     assert "duc,1,true,,0.7,,10.0,,0.1,," in method_table_csv(rows)
 
@@ -179,7 +179,7 @@ def test_a_curve_has_only_stages_that_all_seeds_reached(tmp_path: Path) -> None:
     points = mean_curve(runs, "duc", "accuracy")
     assert [point.n_spent for point in points] == [0, 10]
     assert [point.value.mean for point in points] == [pytest.approx(0.3), pytest.approx(0.5)]
-    assert points[0].value.deviation == pytest.approx(math.sqrt(0.02))
+    assert points[0].value.std == pytest.approx(math.sqrt(0.02))
 
 
 def test_reliability_pools_seeds_by_their_counts() -> None:
@@ -187,7 +187,7 @@ def test_reliability_pools_seeds_by_their_counts() -> None:
         {"upper": [0.5, 1.0], "count": [0, 1], "confidence": [None, 0.6], "accuracy": [None, 1.0]},
         {"upper": [0.5, 1.0], "count": [2, 3], "confidence": [0.4, 1.0], "accuracy": [0.5, 0.0]},
     ]
-    low, high = reliability([{"reliability": table} for table in tables])
+    low, high = pool_reliability_bins([{"reliability": table} for table in tables])
     assert (low.confidence, low.accuracy, low.count) == (0.4, 0.5, 2)
     assert high.confidence == pytest.approx(0.9)
     assert (high.accuracy, high.count) == (0.25, 4)
@@ -337,7 +337,7 @@ HOSTILE = ("<script>alert(1)</script>", '" onload="x', "$x_1$ | 'a' & b", "方�
 def test_a_hostile_name_stays_text_in_a_figure(tmp_path: Path) -> None:
     for place, name in enumerate(HOSTILE):
         write_run(tmp_path / str(place), name)
-    element = ElementTree.fromstring(draw("calibration", find_runs([tmp_path])))
+    element = ElementTree.fromstring(draw_svg("calibration", find_runs([tmp_path])))
     assert not {"script", "img", "image", "a"} & {str(each.tag) for each in element.iter()}
     texts = " ".join(element.itertext())
     assert all(name in texts for name in HOSTILE)
@@ -386,7 +386,7 @@ def test_losses_that_diverged_or_are_negative_are_drawn(tmp_path: Path) -> None:
 
 
 def test_every_method_has_its_own_line_style() -> None:
-    found = looks([str(place) for place in range(42)])
+    found = assign_line_styles([str(place) for place in range(42)])
     assert len({(look.colour, look.marker) for look in found.values()}) == 42
 
 

@@ -25,7 +25,7 @@ from ducats.report import (
 from ducats.report.class_iou import build_class_table
 from ducats.report.curves import draw_learning_curve
 from ducats.report.provenance import collect_cautions
-from ducats.report.tables import Spread, group_by_kind, mean_curve
+from ducats.report.tables import MeanStd, group_by_kind, mean_curve
 
 CLASSES = ("road", "car", "<sky>")
 
@@ -109,8 +109,8 @@ def test_a_segmentation_run_is_ranked_by_miou(tmp_path: Path) -> None:
     assert (run.kind.headline_metric, run.classes) == ("mean_iou", CLASSES)
     row = aggregate_methods([run])[0]
     assert row.score.mean == pytest.approx(0.4)
-    assert row.score.deviation is None
-    assert row.accuracy == Spread(0.9, None)
+    assert row.score.std is None
+    assert row.accuracy == MeanStd(0.9, None)
 
 
 def test_several_seeds_give_mean_and_deviation_of_miou(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_several_seeds_give_mean_and_deviation_of_miou(tmp_path: Path) -> None:
         write_run(tmp_path / str(seed), seed=seed, ious=[(0.2,), (iou,)], classes=["road"])
     rows = aggregate_methods(find_runs([tmp_path]))
     assert rows[0].score.mean == pytest.approx(0.4)
-    assert rows[0].score.deviation == pytest.approx(0.1)
+    assert rows[0].score.std == pytest.approx(0.1)
     assert "| duc | 40.00 ± 10.00 | 262,144 | 90.00 ± 0.00 |" in method_table_markdown(rows)
     table = list(comma_separated.DictReader(method_table_csv(rows).splitlines()))
     assert table[0]["headline"] == "mean_iou"
@@ -173,8 +173,8 @@ def test_class_table_before_and_after(tmp_path: Path) -> None:
     assert before is not None
     assert before[0] is not None
     assert before[0].mean == pytest.approx(0.3)
-    assert before[0].deviation == pytest.approx(0.2 / 2**0.5)
-    assert before[1:] == (None, Spread(0.1, None))
+    assert before[0].std == pytest.approx(0.2 / 2**0.5)
+    assert before[1:] == (None, MeanStd(0.1, None))
     assert [value and round(value.mean, 6) for value in after] == [0.6, 0.2, None]
     assert table.before["source-only"] is None
     assert [table.best_methods(place) for place in range(3)] == [{"source-only"}, {"duc"}, set()]

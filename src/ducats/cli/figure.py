@@ -7,9 +7,11 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from ducats.cli.base import app, console
-from ducats.figures import NAMES, save
+from ducats.figures import FIGURE_INFO, save_figure
 
-_FIGURE_LIST = "\n".join(f"* `{name}`: {entry.line}. Needs {entry.wants}." for name, entry in NAMES.items())
+_FIGURE_LIST = "\n".join(
+    f"* `{name}`: {entry.summary}. Needs {entry.needed_runs}." for name, entry in FIGURE_INFO.items()
+)
 
 
 @app.command(help_epilogue=f"Figures:\n\n{_FIGURE_LIST}")
@@ -32,14 +34,16 @@ def figure(
     """
     if name is None:
         table = Table("figure", "shows", "needs", box=None, pad_edge=False)
-        for known, entry in NAMES.items():
-            table.add_row(known, entry.line, entry.wants)
+        for known, entry in FIGURE_INFO.items():
+            table.add_row(known, entry.summary, entry.needed_runs)
         console.print(table, highlight=False)
         return 0
     from ducats.report.run_reader import find_runs
 
     path = out or Path(f"{name}.svg")
-    warnings = save(name, find_runs(runs) if runs else [], path, round=round, images=tuple(images or ()))
+    warnings = save_figure(
+        name, find_runs(runs) if runs else [], path, round=round, images=tuple(images or ())
+    )
     for warning in warnings:
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     console.print(f"figure in {path}", soft_wrap=True)

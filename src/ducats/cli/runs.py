@@ -153,7 +153,7 @@ def picks(
         count: Number of images if no keys are given.
     """
     from ducats.deploy import load_run_config
-    from ducats.picks import choose, images_of, picks_figure
+    from ducats.picks_figure import load_images, select_image_keys, write_picks_figure
     from ducats.run_folder import RunFolder
 
     run_folder = RunFolder(run)
@@ -162,8 +162,10 @@ def picks(
         run_folder.data_summary["classes"],
         run_folder.load_ledger(),
     )
-    chosen = choose(ledger, images, count)  # first: reading the images may take long
-    images_shown = images_of(config, chosen)
-    path = picks_figure(ledger, images_shown, out or run / "picks.png", classes=classes, chosen=chosen)
+    chosen = select_image_keys(ledger, images, count)  # first: reading the images may take long
+    images_shown = load_images(config, chosen)
+    path = write_picks_figure(
+        ledger, images_shown, out or run / "picks.png", classes=classes, image_keys=chosen
+    )
     console.print(f"figure in {path}", soft_wrap=True)
     return 0

@@ -129,7 +129,7 @@ def streets(
         seed: An image depends only on the seed, its domain and its index.
 
     >>> problem = streets(n_source=3, n_pool=2, n_test=1)
-    >>> problem.source.labels.shape, problem.pool.pixels.shape, problem.pool.keys
+    >>> problem.source.labels.svg_path, problem.pool.pixels.svg_path, problem.pool.keys
     (torch.Size([3, 64, 128]), torch.Size([2, 3, 64, 128]), ('pool/000', 'pool/001'))
     """
     _check(source=n_source, pool=n_pool, test=n_test, height=height, width=width, domain_shift=domain_shift)

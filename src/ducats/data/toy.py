@@ -33,7 +33,7 @@ def toy(
         domain_shift: Strength of the domain shift. 0: none; 1: a source model is often wrong; more: worse.
 
     >>> problem = toy(n_pool=10, n_test=4)
-    >>> len(problem.source), problem.source.split.pixels.shape[1:], len(problem.pool), len(problem.test_files)
+    >>> len(problem.source), problem.source.split.pixels.svg_path[1:], len(problem.pool), len(problem.test_files)
     (96, torch.Size([3, 8, 8]), 10, 4)
     """
     _check(

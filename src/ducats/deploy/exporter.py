@@ -18,7 +18,7 @@ from ducats.deploy.triage_rule import load_triage_rule
 from ducats.errors import UserError
 from ducats.factory import make_task, make_views
 from ducats.files import write_atomically, write_text_atomically
-from ducats.picks import images_of
+from ducats.picks_figure import load_images
 from ducats.randomness import make_generator
 from ducats.training.forward import sample_aug_params
 
@@ -81,7 +81,7 @@ def _check_images(trained: TrainedModel) -> tuple[Tensor, str]:
     """Return some preprocessed pool images, or noise if the pool cannot be read."""
     view, keys = make_views(trained.config).test, list(trained.run_folder.load_ledger().keys[:_CHECK_IMAGES])
     try:
-        images = images_of(trained.config, keys)
+        images = load_images(trained.config, keys)
         indices = [i for i, key in enumerate(images.keys) if key in set(keys)]
     except (UserError, OSError):
         indices = []

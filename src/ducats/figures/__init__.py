@@ -9,82 +9,89 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ducats.errors import UserError
-from ducats.figures.names import NAMES, Entry
+from ducats.figures.info import FIGURE_INFO, FigureInfo
 
 if TYPE_CHECKING:
-    from ducats.figures.drawing import Drawing
+    from ducats.figures.base import PreparedFigure
     from ducats.figures.runs import RunLike
 
-__all__ = ["NAMES", "Entry", "draw", "prepare", "save"]
+__all__ = ["FIGURE_INFO", "FigureInfo", "draw_svg", "prepare_figure", "save_figure"]
 
-KINDS = ("svg", "png", "pdf")
+FILE_SUFFIXES = ("svg", "png", "pdf")
 
 
-def prepare(
+def prepare_figure(
     name: str,
     runs: "Sequence[RunLike]",
     *,
     round: int | None = None,
     images: Sequence[str] = (),
-    points: int | None = None,
-) -> "Drawing":
+    max_points: int | None = None,
+) -> "PreparedFigure":
     """Compute a figure without rendering it.
 
     Args:
-        name: one of ``CLASS_NAMES``.
+        name: one of ``NAMES``.
         runs: as returned by ``ducats.report.read_run``.
         round: show this round only, counted from 1, if the figure supports it.
         images: keys of pool images, if the figure supports them.
-        points: maximum number of points in figures with an expensive layout (t-SNE).
+        max_points: maximum number of points in figures with an expensive layout (t-SNE).
 
     Raises:
         UserError: the figure does not exist, or the runs lack the required records.
     """
-    if name not in NAMES:
-        raise UserError(f"unknown figure {name!r}; choose one of {', '.join(NAMES)}")
-    for option, given in (("round", round is not None), ("images", len(images) > 0)):
-        if given and option not in NAMES[name].takes:
-            those = ", ".join(other for other, entry in NAMES.items() if option in entry.takes)
+    if name not in FIGURE_INFO:
+        raise UserError(f"unknown figure {name!r}; choose one of {', '.join(FIGURE_INFO)}")
+    for option, is_given in (("round", round is not None), ("images", len(images) > 0)):
+        if is_given and option not in FIGURE_INFO[name].options:
+            supporting_figures = ", ".join(
+                other for other, entry in FIGURE_INFO.items() if option in entry.options
+            )
             raise UserError(
-                f"`ducats figure {name}` does not support --{option.removesuffix('s')}; use it with {those}"
+                f"`ducats figure {name}` does not support --{option.removesuffix('s')}; use it with {supporting_figures}"
             )
     if not runs:
-        raise UserError(f"`ducats figure {name}` needs run folders: {NAMES[name].wants}")
-    from ducats.figures.drawing import Asked
-    from ducats.figures.table import FIGURES
+        raise UserError(f"`ducats figure {name}` needs run folders: {FIGURE_INFO[name].needed_runs}")
+    from ducats.figures.base import FigureOptions
+    from ducats.figures.registry import FIGURE_FUNCTIONS
     from ducats.snapshot_files import load_readable_snapshots
 
-    made = FIGURES[name](runs, Asked(round, tuple(images), points))
-    if not NAMES[name].thoughts:
-        return made
+    prepared = FIGURE_FUNCTIONS[name](runs, FigureOptions(round, tuple(images), max_points))
+    if not FIGURE_INFO[name].uses_snapshots:
+        return prepared
     return replace(
-        made, lacks=tuple(sentence for run in runs for sentence in load_readable_snapshots(run.folder)[1])
+        prepared,
+        snapshot_warnings=tuple(
+            sentence for run in runs for sentence in load_readable_snapshots(run.folder)[1]
+        ),
     )
 
 
-def draw(
+def draw_svg(
     name: str,
     runs: "Sequence[RunLike]",
     *,
-    prefix: str = "",
+    id_prefix: str = "",
     round: int | None = None,
     images: Sequence[str] = (),
-    points: int | None = None,
+    max_points: int | None = None,
 ) -> str:
     """Draw a figure as an SVG element for a page; the output is deterministic.
 
     Args:
-        prefix: prefix of all ids, followed by the figure's name; must be unique on the page.
+        id_prefix: prefix of all ids, followed by the figure's name; must be unique on the page.
 
-    The other arguments are those of `prepare`.
+    The other arguments are those of `prepare_figure`.
     """
-    from ducats.figures.paper import svg
+    from ducats.figures.render import render_svg
 
-    made = prepare(name, runs, round=round, images=images, points=points)
-    return svg(made.draw, made.size, f"{prefix}{name}", made.title, made.description)
+    prepared = prepare_figure(name, runs, round=round, images=images, max_points=max_points)
+    return render_svg(
+        prepared.draw, prepared.size, f"{id_prefix}{name}", prepared.title, prepared.description
+    )
 
 
-def save(
+def save_figure(
     name: str,
     runs: "Sequence[RunLike]",
     out: Path,
@@ -97,13 +104,13 @@ def save(
     Returns:
         A message for each corrupt snapshot that was skipped.
     """
-    from ducats.figures.paper import file
+    from ducats.figures.render import render_file
     from ducats.files import write_atomically
 
-    kind = out.suffix.removeprefix(".").lower()
-    if kind not in KINDS:
+    file_format = out.suffix.removeprefix(".").lower()
+    if file_format not in FILE_SUFFIXES:
         raise UserError(f"--out {out} must end in .svg, .png or .pdf")
-    made = prepare(name, runs, round=round, images=images)
-    data = file(made.draw, made.size, kind, made.title, made.description)
+    prepared = prepare_figure(name, runs, round=round, images=images)
+    data = render_file(prepared.draw, prepared.size, file_format, prepared.title, prepared.description)
     write_atomically(out, lambda target: target.write(data))
-    return made.lacks
+    return prepared.snapshot_warnings

@@ -5,57 +5,67 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from ducats.errors import UserError
-from ducats.figures.drawing import Asked, Drawing
-from ducats.figures.numbers import Spread
-from ducats.figures.runs import Runs
-from ducats.figures.settings import Line, lines, score, setting
+from ducats.figures.base import FigureOptions, PreparedFigure
+from ducats.figures.run_settings import RunGroup, final_score, get_setting, group_runs
+from ducats.figures.runs import RunSequence
+from ducats.figures.summary_stats import MeanStd
 
-BETA, LAMBDA = "objective.params.beta", "objective.params.lambda_"
-Cells = dict[tuple[float, float], list[float]]  # (beta, lambda) -> percent of each seed
+BETA_KEY, LAMBDA_KEY = "objective.params.beta", "objective.params.lambda_"
+ScoresByWeights = dict[tuple[float, float], list[float]]  # (beta, lambda) -> percent of each seed
 
 
-def cells(line: Line) -> Cells:
+def scores_by_weights(group: RunGroup) -> ScoresByWeights:
     """Return the scores of all seeds by the two weights."""
-    found: Cells = {}
-    for run in line.runs:
-        place = float(setting(run, BETA)), float(setting(run, LAMBDA))
-        found.setdefault(place, []).append(100 * (score(run) or 0.0))
-    return found
+    by_weights: ScoresByWeights = {}
+    for run in group.runs:
+        weights = float(get_setting(run, BETA_KEY)), float(get_setting(run, LAMBDA_KEY))
+        by_weights.setdefault(weights, []).append(100 * (final_score(run) or 0.0))
+    return by_weights
 
 
-def beta_lambda(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - same signature for all figures
+def prepare_beta_lambda(runs: RunSequence, options: FigureOptions) -> PreparedFigure:  # noqa: ARG001 - same signature for all figures
     """Prepare a heat map of the two weights: mean, deviation and number of seeds in each cell."""
-    having = [run for run in runs if setting(run, BETA) is not None and setting(run, LAMBDA) is not None]
-    if not having:
-        raise UserError(f"none of the runs has {BETA}; give runs with objective.name=duc")
-    maps = [(line.label, cells(line)) for line in lines(having, (BETA, LAMBDA), "beta_lambda")]
-    maps = [(label, found) for label, found in maps if len(found) > 1]
-    if not maps:
+    usable_runs = [
+        run
+        for run in runs
+        if get_setting(run, BETA_KEY) is not None and get_setting(run, LAMBDA_KEY) is not None
+    ]
+    if not usable_runs:
+        raise UserError(f"none of the runs has {BETA_KEY}; give runs with objective.name=duc")
+    heat_maps = [
+        (line.label, scores_by_weights(line))
+        for line in group_runs(usable_runs, (BETA_KEY, LAMBDA_KEY), "beta_lambda")
+    ]
+    heat_maps = [(label, by_weights) for label, by_weights in heat_maps if len(by_weights) > 1]
+    if not heat_maps:
         raise UserError(
-            f"the runs must differ in {BETA} or {LAMBDA} only; give runs with several values, e.g. of "
+            f"the runs must differ in {BETA_KEY} or {LAMBDA_KEY} only; give runs with several values, e.g. of "
             "`ducats sweep digits-beta-lambda`"
         )
-    betas = sorted({place[0] for _, found in maps for place in found})
-    lambdas = sorted({place[1] for _, found in maps for place in found})
-    name = having[0].kind.score
-    means = {label: {place: Spread.of(values) for place, values in found.items()} for label, found in maps}
-    flat = [spread.mean for found in means.values() for spread in found.values()]
-    low, high = min(flat), max(max(flat), min(flat) + 0.1)
+    betas = sorted({weights[0] for _, found in heat_maps for weights in found})
+    lambdas = sorted({place[1] for _, found in heat_maps for place in found})
+    metric_name = usable_runs[0].kind.score_name
+    stats_by_label = {
+        label: {place: MeanStd.from_values(values) for place, values in found.items()}
+        for label, found in heat_maps
+    }
+    all_means = [spread.mean for found in stats_by_label.values() for spread in found.values()]
+    low, high = min(all_means), max(max(all_means), min(all_means) + 0.1)
 
     def draw(figure: Figure) -> None:
-        row = figure.subplots(1, len(maps), squeeze=False)[0]
-        drawn = None
-        for axes, (label, found) in zip(row, maps, strict=True):
+        row = figure.subplots(1, len(heat_maps), squeeze=False)[0]
+        mesh = None
+        for axes, (label, by_weights) in zip(row, heat_maps, strict=True):
             grid = np.full((len(lambdas), len(betas)), np.nan)
-            for (beta, weight), spread in means[label].items():
+            for (beta, weight), spread in stats_by_label[label].items():
                 grid[lambdas.index(weight), betas.index(beta)] = spread.mean
-            drawn = axes.pcolormesh(grid, cmap="cividis", vmin=low, vmax=high, edgecolors="none")
-            for (beta, weight), spread in means[label].items():
-                bright = np.dot(
+            mesh = axes.pcolormesh(grid, cmap="cividis", vmin=low, vmax=high, edgecolors="none")
+            for (beta, weight), spread in stats_by_label[label].items():
+                luminance = np.dot(
                     colormaps["cividis"]((spread.mean - low) / (high - low))[:3], (0.3, 0.59, 0.11)
                 )
-                deviation = "" if spread.deviation is None else f"\n± {spread.deviation:.1f}"
-                seeds = len(found[beta, weight])
+                deviation = "" if spread.std is None else f"\n± {spread.std:.1f}"
+                seeds = len(by_weights[beta, weight])
                 axes.text(
                     betas.index(beta) + 0.5,
                     lambdas.index(weight) + 0.5,
@@ -63,18 +73,20 @@ def beta_lambda(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - same sig
                     ha="center",
                     va="center",
                     fontsize=8,
-                    color="black" if bright > 0.5 else "white",
+                    color="black" if luminance > 0.5 else "white",
                 )
             axes.set_xticks(np.arange(len(betas)) + 0.5, [f"{value:g}" for value in betas])
             axes.set_yticks(np.arange(len(lambdas)) + 0.5, [f"{value:g}" for value in lambdas])
             axes.set(xlabel="β, weight of U_dis", ylabel="λ, weight of U_data")
-            axes.set_title(label or f"{sum(map(len, found.values()))} runs, n per cell")
+            axes.set_title(label or f"{sum(map(len, by_weights.values()))} runs, n per cell")
             axes.grid(visible=False)
-        assert drawn is not None
-        figure.colorbar(drawn, ax=list(row), label=f"{name}, %")
+        assert mesh is not None
+        figure.colorbar(mesh, ax=list(row), label=f"{metric_name}, %")
 
-    best, where = max((s.mean, place) for found in means.values() for place, s in found.items())
-    title = f"{name} over beta and lambda"
-    said = f"{low:.1f}% to {best:.1f}%, best at beta {where[0]:g} and lambda {where[1]:g}"
-    size = (len(maps) * (0.85 * len(betas) + 0.9) + 1.0, 0.72 * len(lambdas) + 0.9)
-    return Drawing(draw, (max(size[0], 4.0), max(size[1], 2.4)), title, f"{title}: {said}.")
+    best, best_weights = max(
+        (s.mean, place) for found in stats_by_label.values() for place, s in found.items()
+    )
+    title = f"{metric_name} over beta and lambda"
+    summary = f"{low:.1f}% to {best:.1f}%, best at beta {best_weights[0]:g} and lambda {best_weights[1]:g}"
+    size = (len(heat_maps) * (0.85 * len(betas) + 0.9) + 1.0, 0.72 * len(lambdas) + 0.9)
+    return PreparedFigure(draw, (max(size[0], 4.0), max(size[1], 2.4)), title, f"{title}: {summary}.")

@@ -10,89 +10,95 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ducats import snapshot_files
 from ducats.errors import UserError
-from ducats.figures.curve import Curve, plot
-from ducats.figures.drawing import Asked, Drawing
-from ducats.figures.runs import RunLike, Runs, of_pixels
-from ducats.figures.settings import Line, lines, rest, score, setting
-from ducats.figures.style import looks, short
+from ducats.figures.base import FigureOptions, PreparedFigure
+from ducats.figures.curve import ScoreCurve, plot_curve
+from ducats.figures.run_settings import RunGroup, final_score, get_setting, group_runs, other_settings
+from ducats.figures.runs import RunLike, RunSequence, is_segmentation
+from ducats.figures.style import assign_line_styles, format_compact
 
 
-def curves(runs: Runs) -> list[Curve]:
+def budget_curves(runs: RunSequence) -> list[ScoreCurve]:
     """Return the score by number of labels; one curve for runs that differ only in budget and seed.
 
     The query does not matter in runs without labels: they start every curve with the same objective.
     """
-    idle = [run for run in runs if score(run) is not None and not _spent(run)]
-    buyers = [run for run in runs if run.stages and _spent(run)]
-    found = []
-    for line in lines(buyers, ("acquisition",), "budget") if buyers else ():
-        alike = rest(line.runs[0], ("acquisition", "query"))
-        start = [run for run in idle if rest(run, ("acquisition", "query")) == alike]
-        values: dict[float, list[float]] = {}
-        for run in (*line.runs, *start):
-            values.setdefault(_spent(run), []).append(100 * (score(run) or 0.0))
-        found.append(Curve.of(_name(line), values))
-    if all(len(curve.points) < 2 for curve in found):
+    unlabelled_runs = [run for run in runs if final_score(run) is not None and not _label_count(run)]
+    labelled_runs = [run for run in runs if run.stages and _label_count(run)]
+    score_curves = []
+    for group in group_runs(labelled_runs, ("acquisition",), "budget") if labelled_runs else ():
+        shared_settings = other_settings(group.runs[0], ("acquisition", "query"))
+        start_runs = [
+            run for run in unlabelled_runs if other_settings(run, ("acquisition", "query")) == shared_settings
+        ]
+        scores: dict[float, list[float]] = {}
+        for run in (*group.runs, *start_runs):
+            scores.setdefault(_label_count(run), []).append(100 * (final_score(run) or 0.0))
+        score_curves.append(ScoreCurve.from_scores(_method_name(group), scores))
+    if all(len(curve.stats) < 2 for curve in score_curves):
         raise UserError(
             "the runs must differ in acquisition.budget only; give runs with several budgets, e.g. of "
             "`ducats sweep digits-budgets`"
         )
-    return found
+    return score_curves
 
 
-def budget(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - same signature for all figures
+def prepare_budget(runs: RunSequence, options: FigureOptions) -> PreparedFigure:  # noqa: ARG001 - same signature for all figures
     """Prepare a plot of final scores over the number of labels and their share of the pool."""
-    found = curves(runs)
-    name, axis = runs[0].kind.score, runs[0].kind.axis
-    totals = {_total(run) for run in runs}
-    total = totals.pop() if len(totals) == 1 else None
+    score_curves = budget_curves(runs)
+    metric_name, labels_axis = runs[0].kind.score_name, runs[0].kind.labels_axis
+    pool_sizes = {_pool_size(run) for run in runs}
+    pool_size = pool_sizes.pop() if len(pool_sizes) == 1 else None
 
-    runs_in_all = sum(curve.count for curve in found)
+    n_runs = sum(curve.n_runs for curve in score_curves)
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for curve, look in zip(found, looks([str(n) for n in range(len(found))]).values(), strict=True):
-            plot(axes, curve, look)
-        axes.set(xlabel=axis, ylabel=f"{name}, %")
+        for curve, look in zip(
+            score_curves, assign_line_styles([str(n) for n in range(len(score_curves))]).values(), strict=True
+        ):
+            plot_curve(axes, curve, look)
+        axes.set(xlabel=labels_axis, ylabel=f"{metric_name}, %")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-        if total:
-            upper = axes.secondary_xaxis("top", functions=(_times(100 / total), _times(total / 100)))
-            upper.set_xlabel(f"share of the pool ({short(total)}), %")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_compact(value)))
+        if pool_size:
+            upper = axes.secondary_xaxis(
+                "top", functions=(_scale_by(100 / pool_size), _scale_by(pool_size / 100))
+            )
+            upper.set_xlabel(f"share of the pool ({format_compact(pool_size)}), %")
         axes.legend(
             frameon=False,
             fontsize=8,
             loc="lower right",
-            title=f"mean ± deviation over seeds, n={runs_in_all} runs",
+            title=f"mean ± deviation over seeds, n={n_runs} runs",
             title_fontsize=8,
         )
 
-    title = f"{name} over {axis}"
-    told = "; ".join(curve.told(axis) for curve in found)
-    return Drawing(draw, (5.2, 3.8), title, f"{title}, final stages of {runs_in_all} runs. {told}.")
+    title = f"{metric_name} over {labels_axis}"
+    summary = "; ".join(curve.describe(labels_axis) for curve in score_curves)
+    return PreparedFigure(draw, (5.2, 3.8), title, f"{title}, final stages of {n_runs} runs. {summary}.")
 
 
-def _times(factor: float) -> Callable[[Any], Any]:
+def _scale_by(factor: float) -> Callable[[Any], Any]:
     return lambda values: factor * values
 
 
-def _spent(run: RunLike) -> float:
+def _label_count(run: RunLike) -> float:
     return float(run.stages[-1]["labels"])
 
 
-def _name(line: Line) -> str:
+def _method_name(group: RunGroup) -> str:
     """Name the method without its budget: ``duc`` for duc-budget-5% and duc-budget-10%."""
-    names = sorted({run.method for run in line.runs})
+    names = sorted({run.method for run in group.runs})
     if len(names) == 1:
         return names[0]
-    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    shared = "".join(letters[0] for letters in alike)
-    return re.sub(r"[-_ ]*(budget)?[-_ =]*$", "", shared) or str(setting(line.runs[0], "query.name"))
+    shared_columns = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    shared = "".join(letters[0] for letters in shared_columns)
+    return re.sub(r"[-_ ]*(budget)?[-_ =]*$", "", shared) or str(get_setting(group.runs[0], "query.name"))
 
 
-def _total(run: RunLike) -> int | None:
+def _pool_size(run: RunLike) -> int | None:
     """Return the number of images or pixels in the pool; None if unknown."""
-    if of_pixels(run):
+    if is_segmentation(run):
         sizes = snapshot_files.pool_grid_sizes(run.folder)
         return None if sizes is None else int(sizes.prod(1).sum())
     pool = run.data.get("pool")

@@ -5,61 +5,61 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
-from ducats.figures.numbers import Spread
-from ducats.figures.style import Look
+from ducats.figures.style import LineStyle
+from ducats.figures.summary_stats import MeanStd
 
 
 @dataclass(frozen=True)
-class Curve:
+class ScoreCurve:
     """Scores in percent by x value.
 
     Args:
         label: name in the legend.
-        points: mean and deviation by x, ascending.
-        values: scores of all seeds by x.
+        stats: mean and deviation by x, ascending.
+        scores: scores of all seeds by x.
     """
 
     label: str
-    points: Mapping[float, Spread]
-    values: Mapping[float, Sequence[float]]
+    stats: Mapping[float, MeanStd]
+    scores: Mapping[float, Sequence[float]]
 
     @classmethod
-    def of(cls, label: str, values: Mapping[float, Sequence[float]]) -> "Curve":
+    def from_scores(cls, label: str, scores: Mapping[float, Sequence[float]]) -> "ScoreCurve":
         """Create a curve from the scores of all runs."""
-        rising = dict(sorted(values.items()))
-        return cls(label, {x: Spread.of(some) for x, some in rising.items()}, rising)
+        ascending = dict(sorted(scores.items()))
+        return cls(label, {x: MeanStd.from_values(some) for x, some in ascending.items()}, ascending)
 
     @property
-    def count(self) -> int:
+    def n_runs(self) -> int:
         """Number of runs."""
-        return sum(len(some) for some in self.values.values())
+        return sum(len(some) for some in self.scores.values())
 
-    def told(self, what: str) -> str:
+    def describe(self, x_name: str) -> str:
         """Describe the curve as text."""
         return f"{self.label}: " + ", ".join(
-            f"{p.mean:.1f}% at {what} {x:g} ({len(self.values[x])} seeds)" for x, p in self.points.items()
+            f"{p.mean:.1f}% at {x_name} {x:g} ({len(self.scores[x])} seeds)" for x, p in self.stats.items()
         )
 
 
-def plot(axes: Axes, curve: Curve, look: Look) -> None:
+def plot_curve(axes: Axes, curve: ScoreCurve, line_style: LineStyle) -> None:
     """Plot the mean, a band of one deviation and each seed; draw a single point as a horizontal line."""
-    x = list(curve.points)
-    mean = [point.mean for point in curve.points.values()]
-    for place, values in curve.values.items():
+    x = list(curve.stats)
+    mean = [point.mean for point in curve.stats.values()]
+    for x_value, values in curve.scores.items():
         axes.plot(
-            [place] * len(values),
+            [x_value] * len(values),
             values,
-            look.marker,
-            color=look.colour,
+            line_style.marker,
+            color=line_style.colour,
             markersize=4,
             alpha=0.45,
             linestyle="",
         )
-    axes.plot(x, mean, color=look.colour, marker=look.marker, markersize=6, label=curve.label)
+    axes.plot(x, mean, color=line_style.colour, marker=line_style.marker, markersize=6, label=curve.label)
     if len(x) == 1:
-        axes.axhline(mean[0], color=look.colour, linewidth=1.1, linestyle=(0, (4, 3)), alpha=0.8)
-    deviations = [point.deviation or 0.0 for point in curve.points.values()]
+        axes.axhline(mean[0], color=line_style.colour, linewidth=1.1, linestyle=(0, (4, 3)), alpha=0.8)
+    deviations = [point.std or 0.0 for point in curve.stats.values()]
     if any(deviations):
         low = [m - d for m, d in zip(mean, deviations, strict=True)]
         high = [m + d for m, d in zip(mean, deviations, strict=True)]
-        axes.fill_between(x, low, high, color=look.colour, alpha=0.16, linewidth=0)
+        axes.fill_between(x, low, high, color=line_style.colour, alpha=0.16, linewidth=0)

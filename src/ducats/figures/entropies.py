@@ -7,92 +7,135 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ducats.errors import UserError
-from ducats.figures.drawing import Asked, Drawing
-from ducats.figures.points import Array, addresses, commonest, scatter
-from ducats.figures.runs import Runs, class_name, first_or, many, when
-from ducats.figures.style import COLOURS, INK
+from ducats.figures.base import FigureOptions, PreparedFigure
+from ducats.figures.points import AnyArray, most_frequent_classes, sample_ids, scatter_rasterised
+from ducats.figures.runs import (
+    RunSequence,
+    class_name,
+    describe_time,
+    format_sample_count,
+    snapshot_of_round_or_first,
+)
+from ducats.figures.style import PLOT_COLOURS, TEXT_COLOUR
 from ducats.snapshot_files import Snapshot
 
-MARKS = {False: "o", True: "^"}  # source, target
+DOMAIN_MARKERS = {False: "o", True: "^"}  # source, target
 
 
-class Pairs(NamedTuple):
+class EntropyPairs(NamedTuple):
     """Two entropies of each sample, in nats."""
 
-    point: Array  # of the point estimate
-    expected: Array  # U_data
-    target: Array  # bool
-    group: Array  # label if known, else prediction
+    point_entropy: AnyArray  # of the point estimate
+    expected_entropy: AnyArray  # U_data
+    is_target: AnyArray  # bool
+    class_index: AnyArray  # label if known, else prediction
 
 
-def pairs(first: Snapshot, second: Snapshot) -> Pairs:
+def match_samples(first: Snapshot, second: Snapshot) -> EntropyPairs:
     """Match the samples of two snapshots; drop samples that only one of them has."""
-    _, mine, theirs = np.intersect1d(_sample(first), _sample(second), return_indices=True)
-    here, there = np.flatnonzero(first.sampled)[mine], np.flatnonzero(second.sampled)[theirs]
-    group = np.where(second.label[there] >= 0, second.label[there], second.predicted[there])
-    return Pairs(first.entropy[here], second.u_data[there], second.is_target[there], group)
+    _, first_matches, second_matches = np.intersect1d(
+        _sampled_ids(first), _sampled_ids(second), return_indices=True
+    )
+    first_rows, second_rows = (
+        np.flatnonzero(first.sampled)[first_matches],
+        np.flatnonzero(second.sampled)[second_matches],
+    )
+    class_index = np.where(
+        second.label[second_rows] >= 0, second.label[second_rows], second.predicted[second_rows]
+    )
+    return EntropyPairs(
+        first.entropy[first_rows], second.u_data[second_rows], second.is_target[second_rows], class_index
+    )
 
 
-def _sample(of: Snapshot) -> Array:
-    return addresses(of.is_target[of.sampled], of.image[of.sampled], of.position[of.sampled])
+def _sampled_ids(snapshot: Snapshot) -> AnyArray:
+    return sample_ids(
+        snapshot.is_target[snapshot.sampled],
+        snapshot.image[snapshot.sampled],
+        snapshot.position[snapshot.sampled],
+    )
 
 
-def entropies(runs: Runs, asked: Asked) -> Drawing:
+def prepare_entropies(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
     """Prepare a scatter plot of the two entropies of each sample."""
     if len(runs) > 2:
         raise UserError(
             f"`ducats figure entropies` compares at most two runs, not {len(runs)}; give fewer run folders"
         )
     x_run, y_run = runs[0], runs[-1]
-    first, second = first_or(x_run, asked.round), first_or(y_run, asked.round)
-    found = pairs(first, second)
-    if not len(found.point):
+    first, second = (
+        snapshot_of_round_or_first(x_run, options.round),
+        snapshot_of_round_or_first(y_run, options.round),
+    )
+    found = match_samples(first, second)
+    if not len(found.point_entropy):
         raise UserError(
             f"{x_run.folder} and {y_run.folder} have no common samples; give two runs on the same data"
         )
-    above = found.expected > found.point
-    shown = commonest(found.group)
-    others = len(np.unique(found.group)) - len(shown)
-    colour_of = dict(zip(shown, COLOURS, strict=False))
-    colours = np.array([colour_of.get(int(group), COLOURS[-1]) for group in found.group])
-    counts = [int((~found.target).sum()), int(found.target.sum())]
-    said = (
-        f"{many(counts[0], y_run)} from the source, {counts[1]:,} from the target; "
-        f"median expected entropy {_median(found.expected[~found.target])} and "
-        f"{_median(found.expected[found.target])} nats"
+    above = found.expected_entropy > found.point_entropy
+    coloured_classes = most_frequent_classes(found.class_index)
+    n_other_classes = len(np.unique(found.class_index)) - len(coloured_classes)
+    colour_of = dict(zip(coloured_classes, PLOT_COLOURS, strict=False))
+    colours = np.array([colour_of.get(int(group), PLOT_COLOURS[-1]) for group in found.class_index])
+    counts = [int((~found.is_target).sum()), int(found.is_target.sum())]
+    summary = (
+        f"{format_sample_count(counts[0], y_run)} from the source, {counts[1]:,} from the target; "
+        f"median expected entropy {_format_median(found.expected_entropy[~found.is_target])} and "
+        f"{_format_median(found.expected_entropy[found.is_target])} nats"
     )
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for target, marker in MARKS.items():
-            some = found.target == target
-            scatter(axes, found.point[some], found.expected[some], colours[some], marker, 12 if target else 7)
-        top = 1.04 * max(float(found.point.max()), float(found.expected.max()), 1e-3)
-        axes.plot([0, top], [0, top], color=INK, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.7)
+        for target, marker in DOMAIN_MARKERS.items():
+            some = found.is_target == target
+            scatter_rasterised(
+                axes,
+                found.point_entropy[some],
+                found.expected_entropy[some],
+                colours[some],
+                marker,
+                12 if target else 7,
+            )
+        top = 1.04 * max(float(found.point_entropy.max()), float(found.expected_entropy.max()), 1e-3)
+        axes.plot([0, top], [0, top], color=TEXT_COLOUR, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.7)
         axes.set(xlim=(-0.02 * top, top), ylim=(-0.02 * top, top))
-        whose = ("", "") if len(runs) == 1 else (f" ({x_run.method})", f" ({y_run.method})")
-        axes.set_xlabel(f"entropy of the point estimate{whose[0]}, nats")
-        axes.set_ylabel(f"expected entropy U_data{whose[1]}, nats")
+        method_notes = ("", "") if len(runs) == 1 else (f" ({x_run.method})", f" ({y_run.method})")
+        axes.set_xlabel(f"entropy of the point estimate{method_notes[0]}, nats")
+        axes.set_ylabel(f"expected entropy U_data{method_notes[1]}, nats")
         if len(runs) == 1:
             note = "vertical gap to the diagonal: U_dis"
         else:
-            share = f"{above[found.target].mean():.0%}" if counts[1] else "–"
+            share = f"{above[found.is_target].mean():.0%}" if counts[1] else "–"
             note = f"above the diagonal: {share} of the target"
-        axes.set_title(f"{when(second)}; {note}")
+        axes.set_title(f"{describe_time(second)}; {note}")
         handles = [
-            Line2D([], [], linestyle="", marker=marker, color=INK, label=f"{who} (n={count:,})", markersize=5)
-            for (_, marker), who, count in zip(MARKS.items(), ("source", "target"), counts, strict=True)
+            Line2D(
+                [],
+                [],
+                linestyle="",
+                marker=marker,
+                color=TEXT_COLOUR,
+                label=f"{who} (n={count:,})",
+                markersize=5,
+            )
+            for (_, marker), who, count in zip(
+                DOMAIN_MARKERS.items(), ("source", "target"), counts, strict=True
+            )
         ]
-        names = [(colour_of[group], class_name(y_run, group)) for group in shown]
-        names += [(COLOURS[-1], f"{others} other class{'' if others == 1 else 'es'}")] if others else []
+        names = [(colour_of[group], class_name(y_run, group)) for group in coloured_classes]
+        names += (
+            [(PLOT_COLOURS[-1], f"{n_other_classes} other class{'' if n_other_classes == 1 else 'es'}")]
+            if n_other_classes
+            else []
+        )
         handles += [
             Line2D([], [], linestyle="", marker="s", color=colour, label=name) for colour, name in names
         ]
         figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=9)
 
     title = "Entropy of the point estimate against expected entropy"
-    return Drawing(draw, (6.4, 4.2), title, f"{title}, {when(second)}: {said}.")
+    return PreparedFigure(draw, (6.4, 4.2), title, f"{title}, {describe_time(second)}: {summary}.")
 
 
-def _median(values: Array) -> str:
+def _format_median(values: AnyArray) -> str:
     return f"{np.median(values):.3g}" if len(values) else "–"

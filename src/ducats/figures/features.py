@@ -6,30 +6,39 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ducats.errors import UserError
-from ducats.figures.drawing import Asked, Drawing, panels
-from ducats.figures.points import PICKED, SOURCE, TARGET, marked, ringed, scatter
-from ducats.figures.runs import Runs, only, questions_of
+from ducats.figures.base import FigureOptions, PreparedFigure, make_panels
+from ducats.figures.points import (
+    SELECTED_COLOUR,
+    SOURCE_COLOUR,
+    TARGET_COLOUR,
+    scatter_highlighted,
+    scatter_rasterised,
+    scatter_rings,
+)
+from ducats.figures.runs import RunSequence, require_one_run, require_round_snapshots
 from ducats.snapshot_files import Snapshot
 
-LOOKS = {  # marker and colour
-    "source": ("s", SOURCE),
-    "target": ("o", TARGET),
+LEGEND_STYLES = {  # marker and colour
+    "source": ("s", SOURCE_COLOUR),
+    "target": ("o", TARGET_COLOUR),
     "labelled before": ("o", "none"),
-    "selected": ("D", PICKED),
+    "selected": ("D", SELECTED_COLOUR),
 }
 
 
-def features(runs: Runs, asked: Asked) -> Drawing:
+def prepare_features(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
     """Prepare one panel per round; each round has its own components, so the axes differ."""
-    run = only(runs, "features")
-    questions = questions_of(run, asked.round)
-    if any(found.features.shape[1] < 2 for found in questions):
+    run = require_one_run(runs, "features")
+    round_snapshots = require_round_snapshots(run, options.round)
+    if any(snapshot.features.shape[1] < 2 for snapshot in round_snapshots):
         raise UserError(f"{run.folder} has no features to draw: its model returns none")
-    columns = min(3, len(questions))
+    columns = min(3, len(round_snapshots))
 
     def draw(figure: Figure) -> None:
-        for axes, found in zip(panels(figure, len(questions), columns), questions, strict=True):
-            _panel(axes, found)
+        for axes, snapshot in zip(
+            make_panels(figure, len(round_snapshots), columns), round_snapshots, strict=True
+        ):
+            _draw_panel(axes, snapshot)
         handles = [
             Line2D(
                 [],
@@ -38,36 +47,38 @@ def features(runs: Runs, asked: Asked) -> Drawing:
                 marker=marker,
                 markersize=5,
                 markerfacecolor=colour,
-                markeredgecolor=PICKED if colour == "none" else "none",
+                markeredgecolor=SELECTED_COLOUR if colour == "none" else "none",
                 label=name,
             )
-            for name, (marker, colour) in LOOKS.items()
+            for name, (marker, colour) in LEGEND_STYLES.items()
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
 
     title = "Selected samples among pool and source"
-    told = "; ".join(
+    summary = "; ".join(
         f"round {found.round}: {int(found.picked[found.feature_rows].sum()):,} of {int(found.picked.sum()):,} "
         f"selected samples shown, two components explain {found.explained_variance_ratio[:2].sum():.0%} of the variance"
-        for found in questions
+        for found in round_snapshots
     )
-    size = (max(2.7 * columns + 0.2, 4.2), 2.7 * -(-len(questions) // columns) + 0.5)
-    return Drawing(draw, size, title, f"{title}. {told}.")
+    size = (max(2.7 * columns + 0.2, 4.2), 2.7 * -(-len(round_snapshots) // columns) + 0.5)
+    return PreparedFigure(draw, size, title, f"{title}. {summary}.")
 
 
-def _panel(axes: Axes, found: Snapshot) -> None:
-    rows = found.feature_rows
-    x, y = (found.features[:, place].astype(np.float32) for place in (0, 1))
-    target, picked, known = found.is_target[rows], found.picked[rows], found.is_labelled[rows]
-    scatter(axes, x[~target], y[~target], SOURCE, "s", 6)
-    plain = target & ~picked & ~known
-    scatter(axes, x[plain], y[plain], TARGET, "o", 6)
-    ringed(axes, x[known], y[known], 18)
-    marked(axes, x[picked], y[picked], marker="D", size=22)
-    shown, asked = int(picked.sum()), int(found.picked.sum())
-    picks = f"{asked:,} selected" if shown == asked else f"{shown:,} of {asked:,} selected"
+def _draw_panel(axes: Axes, snapshot: Snapshot) -> None:
+    rows = snapshot.feature_rows
+    x, y = (snapshot.features[:, place].astype(np.float32) for place in (0, 1))
+    target, picked, known = snapshot.is_target[rows], snapshot.picked[rows], snapshot.is_labelled[rows]
+    scatter_rasterised(axes, x[~target], y[~target], SOURCE_COLOUR, "s", 6)
+    is_candidate = target & ~picked & ~known
+    scatter_rasterised(axes, x[is_candidate], y[is_candidate], TARGET_COLOUR, "o", 6)
+    scatter_rings(axes, x[known], y[known], 18)
+    scatter_highlighted(axes, x[picked], y[picked], marker="D", size=22)
+    n_shown, n_selected = int(picked.sum()), int(snapshot.picked.sum())
+    selected_text = (
+        f"{n_selected:,} selected" if n_shown == n_selected else f"{n_shown:,} of {n_selected:,} selected"
+    )
     counts = f"{int((~target).sum()):,} source, {int(target.sum()):,} target"
-    axes.set_title(f"round {found.round}: {picks}\n{counts}", fontsize=9)
-    axes.set_xlabel(f"component 1 ({found.explained_variance_ratio[0]:.0%} of variance)", fontsize=9)
-    axes.set_ylabel(f"component 2 ({found.explained_variance_ratio[1]:.0%})", fontsize=9)
+    axes.set_title(f"round {snapshot.round}: {selected_text}\n{counts}", fontsize=9)
+    axes.set_xlabel(f"component 1 ({snapshot.explained_variance_ratio[0]:.0%} of variance)", fontsize=9)
+    axes.set_ylabel(f"component 2 ({snapshot.explained_variance_ratio[1]:.0%})", fontsize=9)
     axes.tick_params(labelsize=8)

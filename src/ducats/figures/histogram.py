@@ -10,17 +10,26 @@ from matplotlib.ticker import MaxNLocator
 
 from ducats import snapshot_files
 from ducats.errors import UserError
-from ducats.figures.drawing import Asked, Drawing
-from ducats.figures.points import TARGET, Array
-from ducats.figures.runs import VOID, RunLike, Runs, class_name, only, plural, tail, when
-from ducats.figures.style import COLOURS
+from ducats.figures.base import FigureOptions, PreparedFigure
+from ducats.figures.points import TARGET_COLOUR, AnyArray
+from ducats.figures.runs import (
+    VOID_LABEL,
+    RunLike,
+    RunSequence,
+    class_name,
+    describe_time,
+    format_count,
+    require_one_run,
+    shorten_start,
+)
+from ducats.figures.style import PLOT_COLOURS
 from ducats.snapshot_files import Snapshot
 
-MOST = 40  # classes with their own bar; the classes with the fewest labels share one
+MAX_CLASS_BARS = 40  # classes with their own bar; the classes with the fewest labels share one
 
 
 @dataclass(frozen=True)
-class Counts:
+class LabelCounts:
     """Number of labels by class and round.
 
     Args:
@@ -31,85 +40,107 @@ class Counts:
 
     rounds: tuple[int, ...]
     classes: tuple[int | None, ...]
-    counts: Array
+    counts: AnyArray
 
 
-def count(run: RunLike) -> Counts:
+def count_labels(run: RunLike) -> LabelCounts:
     """Count the labels of every round."""
-    bought: list[snapshot_files.RoundLabels] = []
-    while (found := snapshot_files.load_round_labels(run.folder, len(bought) + 1)) is not None:
-        bought.append(found)
-    if not any(len(found.label) for found in bought):
+    labels_by_round: list[snapshot_files.RoundLabels] = []
+    while (
+        round_labels := snapshot_files.load_round_labels(run.folder, len(labels_by_round) + 1)
+    ) is not None:
+        labels_by_round.append(round_labels)
+    if not any(len(found.label) for found in labels_by_round):
         raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")
-    labels = range(max(len(run.classes), 1 + max(int(f.label.max(initial=-1)) for f in bought)))
-    everything = [*labels, *([VOID] if any((f.label == VOID).any() for f in bought) else [])]
-    counts = np.array([[int((f.label == label).sum()) for label in everything] for f in bought])
-    rounds = tuple(found.round for found in bought)
-    if len(everything) <= MOST:
-        return Counts(rounds, tuple(everything), counts)
-    order = np.sort(np.argsort(-counts.sum(0), kind="stable")[: MOST - 1])
-    rest = np.setdiff1d(np.arange(len(everything)), order)
+    labels = range(max(len(run.classes), 1 + max(int(f.label.max(initial=-1)) for f in labels_by_round)))
+    all_classes = [
+        *labels,
+        *([VOID_LABEL] if any((f.label == VOID_LABEL).any() for f in labels_by_round) else []),
+    ]
+    counts = np.array([[int((f.label == label).sum()) for label in all_classes] for f in labels_by_round])
+    rounds = tuple(found.round for found in labels_by_round)
+    if len(all_classes) <= MAX_CLASS_BARS:
+        return LabelCounts(rounds, tuple(all_classes), counts)
+    order = np.sort(np.argsort(-counts.sum(0), kind="stable")[: MAX_CLASS_BARS - 1])
+    rest = np.setdiff1d(np.arange(len(all_classes)), order)
     shown = np.concatenate([counts[:, order], counts[:, rest].sum(1, keepdims=True)], 1)
-    return Counts(rounds, (*(everything[place] for place in order), None), shown)
+    return LabelCounts(rounds, (*(all_classes[index] for index in order), None), shown)
 
 
-def guesses(found: Snapshot, classes: tuple[int | None, ...]) -> Array:
+def prediction_shares(snapshot: Snapshot, classes: tuple[int | None, ...]) -> AnyArray:
     """Compute the share of each predicted class in the random sample of the pool."""
-    guess = found.predicted[found.is_target & found.sampled]
-    shares = np.array([(guess == label).mean() if label is not None else 0.0 for label in classes])
+    predictions = snapshot.predicted[snapshot.is_target & snapshot.sampled]
+    shares = np.array([(predictions == label).mean() if label is not None else 0.0 for label in classes])
     if None in classes:
         shares[classes.index(None)] = 1 - shares.sum()
     return shares
 
 
-def histogram(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - same signature for all figures
+def prepare_histogram(runs: RunSequence, options: FigureOptions) -> PreparedFigure:  # noqa: ARG001 - same signature for all figures
     """Prepare stacked bars of the labels, next to the predictions on the pool at the start and the end."""
-    run = only(runs, "histogram")
-    bought = count(run)
-    thoughts, _ = snapshot_files.load_readable_snapshots(run.folder)
-    ends = [thoughts[0], thoughts[-1]] if len(thoughts) > 1 else thoughts
+    run = require_one_run(runs, "histogram")
+    label_counts = count_labels(run)
+    readable_snapshots, _ = snapshot_files.load_readable_snapshots(run.folder)
+    first_and_last = (
+        [readable_snapshots[0], readable_snapshots[-1]] if len(readable_snapshots) > 1 else readable_snapshots
+    )
     names = [
-        "other classes" if label is None else tail(class_name(run, label), 16) for label in bought.classes
+        "other classes" if label is None else shorten_start(class_name(run, label), 16)
+        for label in label_counts.classes
     ]
-    total, rounds = int(bought.counts.sum()), plural(len(bought.rounds), "round")
+    total, rounds = int(label_counts.counts.sum()), format_count(len(label_counts.rounds), "round")
 
     def draw(figure: Figure) -> None:
-        row = figure.subplots(1, 2 if ends else 1, squeeze=False, sharey=True)[0]
-        _stacked(row[0], bought)
+        row = figure.subplots(1, 2 if first_and_last else 1, squeeze=False, sharey=True)[0]
+        _draw_label_bars(row[0], label_counts)
         row[0].set_yticks(range(len(names)), names)
-        row[0].set(xlabel=f"{run.kind.axis}, by class", title=f"n={total:,} in {rounds}")
+        row[0].set(xlabel=f"{run.kind.labels_axis}, by class", title=f"n={total:,} in {rounds}")
         row[0].set_ylim(len(names) - 0.4, -0.6)
-        if ends:
-            _shares(row[1], ends, bought.classes)
+        if first_and_last:
+            _draw_prediction_bars(row[1], first_and_last, label_counts.classes)
         figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
 
-    most = int(bought.counts.sum(0).argmax())
+    most_frequent = int(label_counts.counts.sum(0).argmax())
     title = "Labels of the selected samples by class"
-    said = f"{total:,} in {rounds}; most frequent: {names[most]} ({bought.counts.sum(0)[most]:,})"
-    return Drawing(
+    summary = f"{total:,} in {rounds}; most frequent: {names[most_frequent]} ({label_counts.counts.sum(0)[most_frequent]:,})"
+    return PreparedFigure(
         draw,
-        (7.2 if ends else 4.2, 0.21 * len(names) + 1.3 + 0.2 * -(-(len(bought.rounds) + len(ends)) // 4)),
+        (
+            7.2 if first_and_last else 4.2,
+            0.21 * len(names) + 1.3 + 0.2 * -(-(len(label_counts.rounds) + len(first_and_last)) // 4),
+        ),
         title,
-        f"{title}: {said}.",
+        f"{title}: {summary}.",
     )
 
 
-def _stacked(axes: Axes, bought: Counts) -> None:
-    colours = colormaps["viridis"](np.linspace(0.1, 0.95, len(bought.rounds)))
-    left = np.zeros(len(bought.classes))
-    for number, counts, colour in zip(bought.rounds, bought.counts, colours, strict=True):
-        label = f"round {number}"
+def _draw_label_bars(axes: Axes, label_counts: LabelCounts) -> None:
+    colours = colormaps["viridis"](np.linspace(0.1, 0.95, len(label_counts.rounds)))
+    left = np.zeros(len(label_counts.classes))
+    for round_number, counts, colour in zip(label_counts.rounds, label_counts.counts, colours, strict=True):
+        label = f"round {round_number}"
         axes.barh(range(len(left)), counts, left=left, color=colour, height=0.8, linewidth=0, label=label)
         left += counts
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.grid(visible=False, axis="y")
 
 
-def _shares(axes: Axes, ends: list[Snapshot], classes: tuple[int | None, ...]) -> None:
-    for place, (found, colour) in enumerate(zip(ends, (COLOURS[5], TARGET), strict=False)):
-        sample = int((found.is_target & found.sampled).sum())
-        label = f"prediction {when(found)}, n={sample:,}"
-        at = np.arange(len(classes)) + (place - (len(ends) - 1) / 2) * 0.4
-        axes.barh(at, 100 * guesses(found, classes), color=colour, height=0.4, linewidth=0, label=label)
+def _draw_prediction_bars(
+    axes: Axes, first_and_last: list[Snapshot], classes: tuple[int | None, ...]
+) -> None:
+    for index, (snapshot, colour) in enumerate(
+        zip(first_and_last, (PLOT_COLOURS[5], TARGET_COLOUR), strict=False)
+    ):
+        sample = int((snapshot.is_target & snapshot.sampled).sum())
+        label = f"prediction {describe_time(snapshot)}, n={sample:,}"
+        positions = np.arange(len(classes)) + (index - (len(first_and_last) - 1) / 2) * 0.4
+        axes.barh(
+            positions,
+            100 * prediction_shares(snapshot, classes),
+            color=colour,
+            height=0.4,
+            linewidth=0,
+            label=label,
+        )
     axes.set(xlabel="share of the pool, %", title="predicted classes of the pool")
     axes.grid(visible=False, axis="y")

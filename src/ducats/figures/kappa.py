@@ -4,55 +4,59 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ducats.errors import UserError
-from ducats.figures.curve import Curve, plot
-from ducats.figures.drawing import Asked, Drawing
-from ducats.figures.runs import Runs
-from ducats.figures.settings import lines, score, setting
-from ducats.figures.style import looks
+from ducats.figures.base import FigureOptions, PreparedFigure
+from ducats.figures.curve import ScoreCurve, plot_curve
+from ducats.figures.run_settings import final_score, get_setting, group_runs
+from ducats.figures.runs import RunSequence
+from ducats.figures.style import assign_line_styles
 
-KEY = "query.params.kappa"
+KAPPA_KEY = "query.params.kappa"
 
 
-def curves(runs: Runs) -> list[Curve]:
+def kappa_curves(runs: RunSequence) -> list[ScoreCurve]:
     """Return the score by kappa (default 10); one curve for runs that differ only in kappa and seed."""
-    having = [run for run in runs if setting(run, KEY) is not None]
-    if not having:
+    usable_runs = [run for run in runs if get_setting(run, KAPPA_KEY) is not None]
+    if not usable_runs:
         raise UserError(
-            f"none of the runs has {KEY}; give runs of methods/duc, e.g. of `ducats sweep digits-kappa`"
+            f"none of the runs has {KAPPA_KEY}; give runs of methods/duc, e.g. of `ducats sweep digits-kappa`"
         )
-    found = []
-    for line in lines(having, (KEY,), "kappa"):
-        values: dict[float, list[float]] = {}
-        for run in line.runs:
-            values.setdefault(float(setting(run, KEY)), []).append(100 * (score(run) or 0.0))
-        found.append(Curve.of(line.label or line.runs[0].kind.score, values))
-    if all(len(curve.points) < 2 for curve in found):
+    score_curves = []
+    for group in group_runs(usable_runs, (KAPPA_KEY,), "kappa"):
+        scores: dict[float, list[float]] = {}
+        for run in group.runs:
+            scores.setdefault(float(get_setting(run, KAPPA_KEY)), []).append(100 * (final_score(run) or 0.0))
+        score_curves.append(ScoreCurve.from_scores(group.label or group.runs[0].kind.score_name, scores))
+    if all(len(curve.stats) < 2 for curve in score_curves):
         raise UserError(
-            f"the runs must differ in {KEY} only; give runs with several values, e.g. of "
+            f"the runs must differ in {KAPPA_KEY} only; give runs with several values, e.g. of "
             "`ducats sweep digits-kappa`"
         )
-    return found
+    return score_curves
 
 
-def kappa(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - same signature for all figures
+def prepare_kappa(runs: RunSequence, options: FigureOptions) -> PreparedFigure:  # noqa: ARG001 - same signature for all figures
     """Prepare a plot of means over seeds with one standard deviation."""
-    found = curves(runs)
-    ticks = sorted({x for curve in found for x in curve.points})
-    name = runs[0].kind.score
+    score_curves = kappa_curves(runs)
+    ticks = sorted({x for curve in score_curves for x in curve.stats})
+    metric_name = runs[0].kind.score_name
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for curve, look in zip(found, looks([str(n) for n in range(len(found))]).values(), strict=True):
-            plot(axes, curve, look)
+        for curve, look in zip(
+            score_curves, assign_line_styles([str(n) for n in range(len(score_curves))]).values(), strict=True
+        ):
+            plot_curve(axes, curve, look)
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(FixedLocator(ticks))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set(xlabel="κ = candidates after the first step / budget", ylabel=f"{name}, %")
-        if len(found) > 1:
+        axes.set(xlabel="κ = candidates after the first step / budget", ylabel=f"{metric_name}, %")
+        if len(score_curves) > 1:
             axes.legend(frameon=False, fontsize=8)
-        runs_in_all = sum(curve.count for curve in found)
-        axes.set_title(f"mean ± standard deviation over seeds, n={runs_in_all} runs")
+        n_runs = sum(curve.n_runs for curve in score_curves)
+        axes.set_title(f"mean ± standard deviation over seeds, n={n_runs} runs")
 
-    title = f"{name} over kappa"
-    return Drawing(draw, (5.2, 3.5), title, f"{title}. {'; '.join(c.told('kappa') for c in found)}.")
+    title = f"{metric_name} over kappa"
+    return PreparedFigure(
+        draw, (5.2, 3.5), title, f"{title}. {'; '.join(c.describe('kappa') for c in score_curves)}."
+    )

@@ -6,50 +6,59 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from ducats.figures.style import COLOURS
+from ducats.figures.style import PLOT_COLOURS
 
-Array = np.ndarray[Any, Any]
+AnyArray = np.ndarray[Any, Any]
 
-SOURCE, TARGET, PICKED = COLOURS[6], COLOURS[0], COLOURS[1]
-FEW = 150  # points drawn as vector shapes; more are rasterised
-APART = 6  # classes with a colour of their own; more are hard to distinguish
+SOURCE_COLOUR, TARGET_COLOUR, SELECTED_COLOUR = PLOT_COLOURS[6], PLOT_COLOURS[0], PLOT_COLOURS[1]
+MAX_VECTOR_POINTS = 150  # points drawn as vector shapes; more are rasterised
+MAX_COLOURED_CLASSES = 6  # classes with a colour of their own; more are hard to distinguish
 
 
-def scatter(
+def scatter_rasterised(
     axes: Axes,
-    x: Array,
-    y: Array,
+    x: AnyArray,
+    y: AnyArray,
     colour: str | Sequence[str],
     marker: str = "o",
     size: float = 9,
-    **more: Any,
+    **overrides: Any,
 ) -> None:
     """Draw many points, rasterised: thousands of vector shapes would make a large file."""
     if len(x):
-        how = {"linewidths": 0, "alpha": 0.75, **more}
-        axes.scatter(x, y, s=size, c=colour, marker=marker, rasterized=True, **how)
+        style = {"linewidths": 0, "alpha": 0.75, **overrides}
+        axes.scatter(x, y, s=size, c=colour, marker=marker, rasterized=True, **style)
 
 
-def marked(axes: Axes, x: Array, y: Array, colour: str = PICKED, marker: str = "o", size: float = 26) -> None:
+def scatter_highlighted(
+    axes: Axes, x: AnyArray, y: AnyArray, colour: str = SELECTED_COLOUR, marker: str = "o", size: float = 26
+) -> None:
     """Highlight some points among many."""
-    many = len(x) > FEW  # smaller, to cover less of the points below
-    how: dict[str, Any] = {"edgecolors": "white", "linewidths": 0.2 if many else 0.6, "zorder": 3}
-    axes.scatter(x, y, s=size / 3 if many else size, facecolors=colour, marker=marker, rasterized=many, **how)
+    is_dense = len(x) > MAX_VECTOR_POINTS  # smaller, to cover less of the points below
+    style: dict[str, Any] = {"edgecolors": "white", "linewidths": 0.2 if is_dense else 0.6, "zorder": 3}
+    axes.scatter(
+        x, y, s=size / 3 if is_dense else size, facecolors=colour, marker=marker, rasterized=is_dense, **style
+    )
 
 
-def ringed(axes: Axes, x: Array, y: Array, size: float = 20) -> None:
+def scatter_rings(axes: Axes, x: AnyArray, y: AnyArray, size: float = 20) -> None:
     """Draw rings around labelled samples."""
-    how: dict[str, Any] = {"facecolors": "none", "edgecolors": PICKED, "linewidths": 0.9, "zorder": 2.5}
-    axes.scatter(x, y, s=size, rasterized=len(x) > FEW, **how)
+    style: dict[str, Any] = {
+        "facecolors": "none",
+        "edgecolors": SELECTED_COLOUR,
+        "linewidths": 0.9,
+        "zorder": 2.5,
+    }
+    axes.scatter(x, y, s=size, rasterized=len(x) > MAX_VECTOR_POINTS, **style)
 
 
-def addresses(target: Array, image: Array, position: Array) -> Array:
+def sample_ids(target: AnyArray, image: AnyArray, position: AnyArray) -> AnyArray:
     """Return a unique number for each sample, the same in every run on the same data."""
-    found: Array = (target.astype(np.int64) << 62) + (image.astype(np.int64) << 31) + position
-    return found
+    ids: AnyArray = (target.astype(np.int64) << 62) + (image.astype(np.int64) << 31) + position
+    return ids
 
 
-def auroc(low: Array, high: Array) -> float | None:
+def auroc(low: AnyArray, high: AnyArray) -> float | None:
     """Probability that a value of ``high`` exceeds one of ``low``; ties count half. None if one is empty."""
     from scipy.stats import rankdata
 
@@ -59,34 +68,36 @@ def auroc(low: Array, high: Array) -> float | None:
     return float((ranks.sum() - len(high) * (len(high) + 1) / 2) / (len(low) * len(high)))
 
 
-def commonest(classes: Array, most: int = APART) -> list[int]:
+def most_frequent_classes(classes: AnyArray, max_classes: int = MAX_COLOURED_CLASSES) -> list[int]:
     """Return the most frequent classes in descending order; ties are broken by class number."""
-    found, counts = np.unique(classes, return_counts=True)
-    return [int(found[place]) for place in np.argsort(-counts, kind="stable")[:most]]
+    unique_classes, counts = np.unique(classes, return_counts=True)
+    return [int(unique_classes[index]) for index in np.argsort(-counts, kind="stable")[:max_classes]]
 
 
-def from_source(features: Array, target: Array, neighbours: int = 10) -> tuple[float, float] | None:
+def source_neighbour_share(
+    features: AnyArray, target: AnyArray, n_neighbours: int = 10
+) -> tuple[float, float] | None:
     """Measure domain mixing: the mean share of source samples among a target sample's nearest neighbours.
 
     Args:
         features: ``(N, D)``.
         target: ``(N,)`` bool.
-        neighbours: number of neighbours of each target sample, without itself.
+        n_neighbours: number of neighbours of each target sample, without itself.
 
     Returns:
         The share, and its value for fully mixed domains; None if a domain is missing or there are too few
         samples.
     """
-    many = len(features)
-    if not target.any() or target.all() or many <= neighbours:
+    n_samples = len(features)
+    if not target.any() or target.all() or n_samples <= n_neighbours:
         return None
-    rows = features.astype(np.float64)
-    squares = (rows**2).sum(1)
-    mine = np.flatnonzero(target)
+    features64 = features.astype(np.float64)
+    squares = (features64**2).sum(1)
+    target_rows = np.flatnonzero(target)
     shares = []
-    for some in np.array_split(mine, -(-len(mine) // 500)):
-        distance = squares[some, None] - 2 * rows[some] @ rows.T + squares
-        distance[np.arange(len(some)), some] = np.inf
-        nearest = np.argpartition(distance, neighbours - 1, axis=1)[:, :neighbours]
+    for chunk in np.array_split(target_rows, -(-len(target_rows) // 500)):
+        distance = squares[chunk, None] - 2 * features64[chunk] @ features64.T + squares
+        distance[np.arange(len(chunk)), chunk] = np.inf
+        nearest = np.argpartition(distance, n_neighbours - 1, axis=1)[:, :n_neighbours]
         shares.append((~target[nearest]).mean(1))
-    return float(np.concatenate(shares).mean()), float((~target).sum() / (many - 1))
+    return float(np.concatenate(shares).mean()), float((~target).sum() / (n_samples - 1))

@@ -9,22 +9,22 @@ from ducats.errors import UserError
 from ducats.records import Record
 from ducats.snapshot_files import Snapshot
 
-VOID = -2  # annotated as void: no class applies
+VOID_LABEL = -2  # annotated as void: no class applies
 
 
 class KindLike(Protocol):
     """Task-specific names: classification or segmentation."""
 
     @property
-    def headline(self) -> str:
+    def headline_metric(self) -> str:
         """Record key of the main metric."""
 
     @property
-    def score(self) -> str:
+    def score_name(self) -> str:
         """Name of the main metric."""
 
     @property
-    def axis(self) -> str:
+    def labels_axis(self) -> str:
         """Axis label for the number of labels."""
 
 
@@ -72,10 +72,10 @@ class RunLike(Protocol):
         """Classification or segmentation."""
 
 
-Runs = Sequence[RunLike]
+RunSequence = Sequence[RunLike]
 
 
-def only(runs: Runs, figure: str) -> RunLike:
+def require_one_run(runs: RunSequence, figure: str) -> RunLike:
     """Return the only run.
 
     Raises:
@@ -86,90 +86,90 @@ def only(runs: Runs, figure: str) -> RunLike:
     return runs[0]
 
 
-def snapshots_of(run: RunLike) -> list[Snapshot]:
+def require_snapshots(run: RunLike) -> list[Snapshot]:
     """Load all readable snapshots of a run.
 
     Raises:
         UserError: there are none.
     """
-    found, damaged = snapshot_files.load_readable_snapshots(run.folder)
-    if damaged and not found:
-        raise UserError(damaged[0])
-    if not found and not run.finished and not run.stages:
+    readable, problems = snapshot_files.load_readable_snapshots(run.folder)
+    if problems and not readable:
+        raise UserError(problems[0])
+    if not readable and not run.finished and not run.stages:
         raise UserError(
             f"{run.folder} has not reached its first round yet, so there is nothing to draw; run the same "
             "command again to resume it"
         )
-    if not found:
+    if not readable:
         raise UserError(
             f"{run.folder} has no snapshots: it ran with engine.snapshot_samples=0 or an older version; run it again "
             "in a new folder (--out) to draw this figure"
         )
-    return found
+    return readable
 
 
-def questions_of(run: RunLike, number: int | None = None) -> list[Snapshot]:
+def require_round_snapshots(run: RunLike, round_number: int | None = None) -> list[Snapshot]:
     """Load the snapshots of all rounds, or of one round.
 
     Raises:
         UserError: there are none.
     """
-    found = [snapshot for snapshot in snapshots_of(run) if snapshot.round]
-    if not found:
+    round_snapshots = [snapshot for snapshot in require_snapshots(run) if snapshot.round]
+    if not round_snapshots:
         raise UserError(f"{run.folder} has no round, so nothing was selected; use a run with a label budget")
-    return found if number is None else [_of_round(found, number, run)]
+    return round_snapshots if round_number is None else [_find_round(round_snapshots, round_number, run)]
 
 
-def first_or(run: RunLike, number: int | None) -> Snapshot:
+def snapshot_of_round_or_first(run: RunLike, round_number: int | None) -> Snapshot:
     """Load the snapshot of a round, or the first snapshot."""
-    found = snapshots_of(run)
-    return found[0] if number is None else _of_round(found, number, run)
+    all_snapshots = require_snapshots(run)
+    return all_snapshots[0] if round_number is None else _find_round(all_snapshots, round_number, run)
 
 
-def _of_round(found: Sequence[Snapshot], number: int, run: RunLike) -> Snapshot:
-    for snapshot in found:
-        if snapshot.round == number and number:
+def _find_round(candidates: Sequence[Snapshot], round_number: int, run: RunLike) -> Snapshot:
+    for snapshot in candidates:
+        if snapshot.round == round_number and round_number:
             return snapshot
-    there = ", ".join(str(snapshot.round) for snapshot in found if snapshot.round) or "none"
-    raise UserError(f"{run.folder} has no snapshot of --round {number}; available rounds: {there}")
+    available = ", ".join(str(snapshot.round) for snapshot in candidates if snapshot.round) or "none"
+    raise UserError(f"{run.folder} has no snapshot of --round {round_number}; available rounds: {available}")
 
 
-def when(snapshot: Snapshot) -> str:
+def describe_time(snapshot: Snapshot) -> str:
     """Describe the time of a snapshot."""
     return f"round {snapshot.round}" if snapshot.round else "at the end"
 
 
 def class_name(run: RunLike, label: int) -> str:
     """Return the name of a class or of VOID; the number if the name is unknown."""
-    if label == VOID:
+    if label == VOID_LABEL:
         return "void"
     return run.classes[label] if 0 <= label < len(run.classes) else f"class {label}"
 
 
-def of_pixels(run: RunLike) -> bool:
+def is_segmentation(run: RunLike) -> bool:
     """Return whether the run labels pixels (segmentation)."""
-    return run.kind.headline == "mean_iou"
+    return run.kind.headline_metric == "mean_iou"
 
 
-def many(count: int, run: RunLike) -> str:
+def format_sample_count(count: int, run: RunLike) -> str:
     """Format a number of images or pixels."""
-    return plural(count, "pixel" if of_pixels(run) else "image")
+    return format_count(count, "pixel" if is_segmentation(run) else "image")
 
 
-def plural(count: int, what: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Format a count with its noun.
 
-    >>> plural(1, "round"), plural(1200, "pixel")
+    >>> format_count(1, "round"), format_count(1200, "pixel")
     ('1 round', '1,200 pixels')
     """
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def tail(text: str, length: int = 24) -> str:
+def shorten_start(text: str, max_length: int = 24) -> str:
     """Shorten a name at its start; the end of a path is more informative.
 
-    >>> tail("target/0001"), tail("a/very/long/path/to/some/image/0001.png", 12)
+    >>> shorten_start("target/0001"), shorten_start("a/very/long/path/to/some/image/0001.png", 12)
     ('target/0001', '…ge/0001.png')
     """
     text = " ".join(text.split())
-    return text if len(text) <= length else f"…{text[1 - length :]}"
+    return text if len(text) <= max_length else f"…{text[1 - max_length :]}"

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 
 # The colour-blind safe palette of Okabe and Ito without yellow (invisible on white) and black (invisible on
 # black). Markers distinguish methods as well, also in print.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8a8a")
+PLOT_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8a8a")
 MARKERS = (
     ("o", "M9.8 6a4.2 4.2 0 1 0 8.4 0a4.2 4.2 0 1 0-8.4 0z"),
     ("s", "M10.2 2.2h7.6v7.6h-7.6z"),
@@ -22,9 +22,9 @@ MARKERS = (
 )
 DASHES = ("solid", "dashed", "dotted", "dashdot")
 DASH_ARRAYS = dict(zip(DASHES, ("none", "5 2.5", "1.5 2", "6 2 1.5 2"), strict=True))
-RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-INK = "#010203"  # placeholder for `currentColor`: lines and text follow the colour scheme
-STYLE: dict[Any, Any] = {
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+TEXT_COLOUR = "#010203"  # placeholder for `currentColor`: lines and text follow the colour scheme
+MATPLOTLIB_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "ducats",
     "text.parse_math": False,
@@ -32,34 +32,34 @@ STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
+    "axes.edgecolor": TEXT_COLOUR,
+    "axes.labelcolor": TEXT_COLOUR,
     "axes.titlesize": 10,
-    "axes.titlecolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    "axes.titlecolor": TEXT_COLOUR,
+    "text.color": TEXT_COLOUR,
+    "xtick.color": TEXT_COLOUR,
+    "ytick.color": TEXT_COLOUR,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": INK,
+    "grid.color": TEXT_COLOUR,
     "grid.alpha": 0.12,
     "lines.linewidth": 1.8,
 }
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """Style of a line in figures and legends.
 
     Args:
         marker: matplotlib marker.
-        shape: the same marker as an SVG path in a box of 28 by 12.
+        svg_path: the same marker as an SVG path in a box of 28 by 12.
         dash: one of ``DASHES``.
     """
 
     colour: str
     marker: str = ""
-    shape: str = ""
+    svg_path: str = ""
     dash: str = "solid"
 
     @property
@@ -68,19 +68,19 @@ class Look:
         return DASH_ARRAYS[self.dash]
 
 
-def looks(names: Sequence[str]) -> dict[str, Look]:
+def assign_line_styles(names: Sequence[str]) -> dict[str, LineStyle]:
     """Assign one style per method by its index; styles repeat after 42 methods."""
-    found = {}
-    for place, name in enumerate(names):
-        marker, shape = MARKERS[place % len(MARKERS)]
-        found[name] = Look(COLOURS[place % len(COLOURS)], marker, shape)
-    return found
+    styles = {}
+    for index, name in enumerate(names):
+        marker, svg_path = MARKERS[index % len(MARKERS)]
+        styles[name] = LineStyle(PLOT_COLOURS[index % len(PLOT_COLOURS)], marker, svg_path)
+    return styles
 
 
-def short(count: float) -> str:
+def format_compact(count: float) -> str:
     """Format a count compactly.
 
-    >>> short(655360), short(12), short(32.4751), short(999.9)
+    >>> format_compact(655360), format_compact(12), format_compact(32.4751), format_compact(999.9)
     ('655k', '12', '32.5', '1k')
     """
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -89,32 +89,34 @@ def short(count: float) -> str:
     return f"{count:.3g}"
 
 
-def power(value: float) -> str:
+def format_power_of_ten(value: float) -> str:
     """Format a power of ten compactly.
 
-    >>> power(0.0001), power(1), power(100)
+    >>> format_power_of_ten(0.0001), format_power_of_ten(1), format_power_of_ten(100)
     ('10⁻⁴', '1', '10²')
     """
     exponent = round(math.log10(value))
-    return "1" if exponent == 0 else f"10{str(exponent).translate(RAISED)}"
+    return "1" if exponent == 0 else f"10{str(exponent).translate(_SUPERSCRIPTS)}"
 
 
-def log_scale(axes: Axes, which: str = "y", *, narrow: bool = False) -> None:
+def set_log_scale(axes: Axes, axis_name: str = "y", *, narrow: bool = False) -> None:
     """Make an axis logarithmic with plain tick labels: 0.01, 0.1, 1.
 
     Args:
-        which: ``x`` or ``y``.
+        axis_name: ``x`` or ``y``.
         narrow: label fewer ticks, as powers of ten, without minor ticks.
     """
     axis: Axis
-    if which == "y":
+    if axis_name == "y":
         axes.set_yscale("log")
         axis = axes.yaxis
     else:
         axes.set_xscale("log")
         axis = axes.xaxis
     axis.set_major_locator(LogLocator(numticks=4 if narrow else 6))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: power(value) if narrow else f"{value:g}"))
+    axis.set_major_formatter(
+        FuncFormatter(lambda value, _: format_power_of_ten(value) if narrow else f"{value:g}")
+    )
     axis.set_minor_formatter(NullFormatter())
     if narrow:
         axis.set_minor_locator(NullLocator())

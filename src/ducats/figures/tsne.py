@@ -7,101 +7,125 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ducats.errors import UserError
-from ducats.figures.drawing import Asked, Drawing, panels
-from ducats.figures.points import PICKED, SOURCE, TARGET, Array, from_source, ringed, scatter
-from ducats.figures.runs import RunLike, Runs, snapshots_of, when
+from ducats.figures.base import FigureOptions, PreparedFigure, make_panels
+from ducats.figures.points import (
+    SELECTED_COLOUR,
+    SOURCE_COLOUR,
+    TARGET_COLOUR,
+    AnyArray,
+    scatter_rasterised,
+    scatter_rings,
+    source_neighbour_share,
+)
+from ducats.figures.runs import RunLike, RunSequence, describe_time, require_snapshots
 
-MOST = 1500  # maximum number of points
-PANELS = 9  # maximum number of runs; each takes seconds
-STEPS = 500  # iterations; the layout hardly changes afterwards
-NEIGHBOURS = 10
+MAX_TSNE_POINTS = 1500  # maximum number of points
+MAX_TSNE_RUNS = 9  # maximum number of runs; each takes seconds
+TSNE_ITERATIONS = 500  # iterations; the layout hardly changes afterwards
+N_NEIGHBOURS = 10
 
 
 @dataclass(frozen=True)
-class Laid:
+class TsneEmbedding:
     """Samples embedded in the plane.
 
     Args:
-        place: ``(N, 2)`` coordinates; only neighbourhoods are meaningful.
-        target: bool: target sample, else source.
-        known: bool: labelled.
-        mixed: share of source among a target sample's neighbours in feature space, and its value for fully
+        coordinates: ``(N, 2)`` coordinates; only neighbourhoods are meaningful.
+        is_target: bool: target sample, else source.
+        is_labelled: bool: labelled.
+        domain_mixing: share of source among a target sample's neighbours in feature space, and its value for fully
             mixed domains; None if there is only one domain.
     """
 
     title: str
-    place: Array
-    target: Array
-    known: Array
-    mixed: tuple[float, float] | None
+    coordinates: AnyArray
+    is_target: AnyArray
+    is_labelled: AnyArray
+    domain_mixing: tuple[float, float] | None
 
 
-def lay(run: RunLike, most: int = MOST) -> Laid:
+def embed_run(run: RunLike, max_points: int = MAX_TSNE_POINTS) -> TsneEmbedding:
     """Embed a run's last snapshot: labelled samples first, then a random subset of the others."""
-    found = snapshots_of(run)[-1]
-    rows, features = found.feature_rows, found.features.astype(np.float32)
+    snapshot = require_snapshots(run)[-1]
+    rows, features = snapshot.feature_rows, snapshot.features.astype(np.float32)
     if len(rows) < 4:
         raise UserError(
             f"{run.folder} has too few features for t-SNE: its model returns none, or the data is too small"
         )
-    target, known = found.is_target[rows], found.is_labelled[rows]
+    is_target, is_labelled = snapshot.is_target[rows], snapshot.is_labelled[rows]
     # Labelled samples first, the others in random order, so no domain is cut off.
-    order = np.lexsort((np.random.default_rng(0).permutation(len(rows)), ~known))
-    some = np.sort(order[:most])
-    title = f"{run.method}, seed {run.seed}, {when(found)}"
-    mixed = from_source(features, target, NEIGHBOURS)
-    return Laid(title, _embedded(features[some]), target[some], known[some], mixed)
+    order = np.lexsort((np.random.default_rng(0).permutation(len(rows)), ~is_labelled))
+    subset = np.sort(order[:max_points])
+    title = f"{run.method}, seed {run.seed}, {describe_time(snapshot)}"
+    domain_mixing = source_neighbour_share(features, is_target, N_NEIGHBOURS)
+    return TsneEmbedding(
+        title, _fit_tsne(features[subset]), is_target[subset], is_labelled[subset], domain_mixing
+    )
 
 
-def _embedded(features: Array) -> Array:
+def _fit_tsne(features: AnyArray) -> AnyArray:
     from sklearn.manifold import TSNE
 
     perplexity = min(30.0, (len(features) - 1) / 3)
-    layout = TSNE(2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=0, max_iter=STEPS)
-    found: Array = layout.fit_transform(features)
-    return found
+    layout = TSNE(
+        2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=0, max_iter=TSNE_ITERATIONS
+    )
+    coordinates: AnyArray = layout.fit_transform(features)
+    return coordinates
 
 
-def tsne(runs: Runs, asked: Asked) -> Drawing:
+def prepare_tsne(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
     """Prepare one panel per run, with the share of source among each target sample's neighbours."""
-    if len(runs) > PANELS:
+    if len(runs) > MAX_TSNE_RUNS:
         raise UserError(
-            f"`ducats figure tsne` shows at most {PANELS} runs, not {len(runs)}; give fewer run folders"
+            f"`ducats figure tsne` shows at most {MAX_TSNE_RUNS} runs, not {len(runs)}; give fewer run folders"
         )
-    laid = [lay(run, asked.points or MOST) for run in runs]
+    embeddings = [embed_run(run, options.max_points or MAX_TSNE_POINTS) for run in runs]
 
     def draw(figure: Figure) -> None:
-        for axes, one in zip(panels(figure, len(laid), 3), laid, strict=True):
-            for target, colour, marker in ((False, SOURCE, "s"), (True, TARGET, "o")):
-                some = one.target == target
-                scatter(axes, one.place[some, 0], one.place[some, 1], colour, marker, 7)
-            ringed(axes, one.place[one.known, 0], one.place[one.known, 1], 24)
-            axes.set_title(f"{one.title}\n{_counts(one)}\n{_mixture(one)}", fontsize=8)
+        for axes, embedding in zip(make_panels(figure, len(embeddings), 3), embeddings, strict=True):
+            for target, colour, marker in ((False, SOURCE_COLOUR, "s"), (True, TARGET_COLOUR, "o")):
+                some = embedding.is_target == target
+                scatter_rasterised(
+                    axes, embedding.coordinates[some, 0], embedding.coordinates[some, 1], colour, marker, 7
+                )
+            scatter_rings(
+                axes,
+                embedding.coordinates[embedding.is_labelled, 0],
+                embedding.coordinates[embedding.is_labelled, 1],
+                24,
+            )
+            axes.set_title(
+                f"{embedding.title}\n{_format_counts(embedding)}\n{_format_mixing(embedding)}", fontsize=8
+            )
             axes.set(xticks=[], yticks=[], xlabel="t-SNE 1 (no unit)", ylabel="t-SNE 2 (no unit)")
-        looks = {
-            "source": ("s", SOURCE, SOURCE),
-            "target": ("o", TARGET, TARGET),
-            "labelled": ("o", "none", PICKED),
+        legend_styles = {
+            "source": ("s", SOURCE_COLOUR, SOURCE_COLOUR),
+            "target": ("o", TARGET_COLOUR, TARGET_COLOUR),
+            "labelled": ("o", "none", SELECTED_COLOUR),
         }
         handles = [
             Line2D([], [], linestyle="", marker=mark, markerfacecolor=fill, markeredgecolor=edge, label=who)
-            for who, (mark, fill, edge) in looks.items()
-            if who != "labelled" or any(one.known.any() for one in laid)
+            for who, (mark, fill, edge) in legend_styles.items()
+            if who != "labelled" or any(one.is_labelled.any() for one in embeddings)
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
 
-    columns = min(len(laid), 3)
+    columns = min(len(embeddings), 3)
     title = "t-SNE of source and target features"
-    said = "; ".join(f"{one.title}: {_counts(one)}, {_mixture(one)}" for one in laid)
-    size = (3.4 * columns, 3.5 * -(-len(laid) // columns) + 0.3)
-    return Drawing(draw, size, title, f"{title}. {said}.")
+    summary = "; ".join(
+        f"{embedding.title}: {_format_counts(embedding)}, {_format_mixing(embedding)}"
+        for embedding in embeddings
+    )
+    size = (3.4 * columns, 3.5 * -(-len(embeddings) // columns) + 0.3)
+    return PreparedFigure(draw, size, title, f"{title}. {summary}.")
 
 
-def _counts(one: Laid) -> str:
-    return f"n={(~one.target).sum():,} source, {one.target.sum():,} target, {one.known.sum():,} labelled"
+def _format_counts(embedding: TsneEmbedding) -> str:
+    return f"n={(~embedding.is_target).sum():,} source, {embedding.is_target.sum():,} target, {embedding.is_labelled.sum():,} labelled"
 
 
-def _mixture(one: Laid) -> str:
-    if one.mixed is None:
+def _format_mixing(embedding: TsneEmbedding) -> str:
+    if embedding.domain_mixing is None:
         return "one domain only"
-    return f"source among {NEIGHBOURS} nearest of target: {one.mixed[0]:.0%} (if mixed: {one.mixed[1]:.0%})"
+    return f"source among {N_NEIGHBOURS} nearest of target: {embedding.domain_mixing[0]:.0%} (if mixed: {embedding.domain_mixing[1]:.0%})"

@@ -7,21 +7,21 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ducats.figures.drawing import Asked, Drawing
-from ducats.figures.points import SOURCE, TARGET, Array, auroc
-from ducats.figures.runs import RunLike, Runs, snapshots_of, when
+from ducats.figures.base import FigureOptions, PreparedFigure
+from ducats.figures.points import SOURCE_COLOUR, TARGET_COLOUR, AnyArray, auroc
+from ducats.figures.runs import RunLike, RunSequence, describe_time, require_snapshots
 from ducats.snapshot_files import Snapshot
 
-BINS = 40
+N_HISTOGRAM_BINS = 40
 
 
 @dataclass(frozen=True)
-class Domains:
+class DomainUncertainties:
     """Log U_dis of source and target in a snapshot's random sample."""
 
     title: str
-    source: Array
-    target: Array
+    source: AnyArray
+    target: AnyArray
 
     @property
     def auroc(self) -> float | None:
@@ -29,33 +29,33 @@ class Domains:
         return auroc(self.source, self.target)
 
 
-def domains(run: RunLike) -> list[Domains]:
+def domain_uncertainties(run: RunLike) -> list[DomainUncertainties]:
     """Return the first and the last snapshot; only one if they are the same."""
-    found = snapshots_of(run)
-    ends = [found[0], found[-1]] if len(found) > 1 else found
-    return [_of(snapshot, run) for snapshot in ends]
+    run_snapshots = require_snapshots(run)
+    first_and_last = [run_snapshots[0], run_snapshots[-1]] if len(run_snapshots) > 1 else run_snapshots
+    return [_domain_uncertainties(snapshot, run) for snapshot in first_and_last]
 
 
-def _of(snapshot: Snapshot, run: RunLike) -> Domains:
+def _domain_uncertainties(snapshot: Snapshot, run: RunLike) -> DomainUncertainties:
     sample = snapshot.sampled
     values = [snapshot.log_u_dis[sample & (snapshot.is_target == target)] for target in (False, True)]
-    spent = "before any label" if snapshot.round == 1 else when(snapshot)
-    return Domains(f"{run.method}, seed {run.seed}: {spent}", values[0], values[1])
+    time_text = "before any label" if snapshot.round == 1 else describe_time(snapshot)
+    return DomainUncertainties(f"{run.method}, seed {run.seed}: {time_text}", values[0], values[1])
 
 
-def u_dis(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - same signature for all figures
+def prepare_u_dis(runs: RunSequence, options: FigureOptions) -> PreparedFigure:  # noqa: ARG001 - same signature for all figures
     """Prepare a row per run: histograms of source and target with medians and AUROC."""
-    rows = [domains(run) for run in runs]
+    rows = [domain_uncertainties(run) for run in runs]
     finite = np.concatenate([v[np.isfinite(v)] for row in rows for d in row for v in (d.source, d.target)])
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (-1.0, 0.0)
-    edges = np.linspace(low, max(high, low + 1e-3), BINS + 1).tolist()
+    edges = np.linspace(low, max(high, low + 1e-3), N_HISTOGRAM_BINS + 1).tolist()
     columns = max(len(row) for row in rows)
 
     def draw(figure: Figure) -> None:
         grid = figure.subplots(len(rows), columns, squeeze=False, sharex=True)
         for line, row in zip(grid, rows, strict=True):
-            for axes, both in zip(line, row, strict=False):
-                _histograms(axes, both, edges)
+            for axes, uncertainties in zip(line, row, strict=False):
+                _draw_histograms(axes, uncertainties, edges)
             for axes in line[len(row) :]:
                 axes.set_visible(False)
             line[0].set_ylabel("density, 1/nat")
@@ -63,29 +63,33 @@ def u_dis(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - same signature
             axes.set_xlabel("ln U_dis (U_dis in nats)")
 
     title = "Distribution uncertainty on source and target"
-    told = "; ".join(f"{d.title}, AUROC {_number(d.auroc)}" for row in rows for d in row)
-    return Drawing(draw, (3.5 * columns, 2.5 * len(rows) + 0.2), title, f"{title}. {told}.")
+    summary = "; ".join(f"{d.title}, AUROC {_format_auroc(d.auroc)}" for row in rows for d in row)
+    return PreparedFigure(draw, (3.5 * columns, 2.5 * len(rows) + 0.2), title, f"{title}. {summary}.")
 
 
-def _histograms(axes: Axes, both: Domains, edges: Sequence[float]) -> None:
-    for values, colour, who, dash in (
-        (both.source, SOURCE, "source", "solid"),
-        (both.target, TARGET, "target", "dashed"),
+def _draw_histograms(axes: Axes, uncertainties: DomainUncertainties, edges: Sequence[float]) -> None:
+    for values, colour, domain_name, line_dash in (
+        (uncertainties.source, SOURCE_COLOUR, "source", "solid"),
+        (uncertainties.target, TARGET_COLOUR, "target", "dashed"),
     ):
-        some = values[np.isfinite(values)]
-        if not len(some):
+        finite_values = values[np.isfinite(values)]
+        if not len(finite_values):
             continue
         median = float(np.median(values))
-        label = f"{who}: n={len(values):,}, median {median:.2f}"
-        axes.hist(some, edges, density=True, color=colour, histtype="stepfilled", alpha=0.35, linewidth=0)
-        axes.hist(some, edges, density=True, color=colour, histtype="step", linewidth=1.2, label=label)
-        axes.axvline(median, ymax=0.66, color=colour, linewidth=1.2, linestyle=dash)
-    axes.set_title(both.title)
-    auroc = f"AUROC of target against source: {_number(both.auroc)}"
-    legend = axes.legend(frameon=False, fontsize=8, title=auroc, title_fontsize=8, loc="upper left")
+        label = f"{domain_name}: n={len(values):,}, median {median:.2f}"
+        axes.hist(
+            finite_values, edges, density=True, color=colour, histtype="stepfilled", alpha=0.35, linewidth=0
+        )
+        axes.hist(
+            finite_values, edges, density=True, color=colour, histtype="step", linewidth=1.2, label=label
+        )
+        axes.axvline(median, ymax=0.66, color=colour, linewidth=1.2, linestyle=line_dash)
+    axes.set_title(uncertainties.title)
+    auroc_text = f"AUROC of target against source: {_format_auroc(uncertainties.auroc)}"
+    legend = axes.legend(frameon=False, fontsize=8, title=auroc_text, title_fontsize=8, loc="upper left")
     legend.set_alignment("left")
     axes.set_ylim(top=axes.get_ylim()[1] * 1.6)  # space for the legend
 
 
-def _number(value: float | None) -> str:
+def _format_auroc(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"

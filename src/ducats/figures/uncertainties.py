@@ -10,91 +10,105 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ducats import snapshot_files
-from ducats.figures.drawing import Asked, Drawing, panels
-from ducats.figures.points import PICKED, TARGET, marked, scatter
-from ducats.figures.runs import RunLike, Runs, many, of_pixels, only, questions_of
-from ducats.figures.settings import setting
-from ducats.figures.style import INK, log_scale
+from ducats.figures.base import FigureOptions, PreparedFigure, make_panels
+from ducats.figures.points import SELECTED_COLOUR, TARGET_COLOUR, scatter_highlighted, scatter_rasterised
+from ducats.figures.run_settings import get_setting
+from ducats.figures.runs import (
+    RunLike,
+    RunSequence,
+    format_sample_count,
+    is_segmentation,
+    require_one_run,
+    require_round_snapshots,
+)
+from ducats.figures.style import TEXT_COLOUR, set_log_scale
 from ducats.snapshot_files import Snapshot
 
-SMALLEST = 1e-12  # smaller values are drawn here
+MIN_DRAWN_UNCERTAINTY = 1e-12  # smaller values are drawn here
 
 
 @dataclass(frozen=True)
-class Cut:
+class Threshold:
     """Threshold of the first step of the DUC query.
 
     Args:
         axis: the uncertainty that is thresholded.
         value: lowest value kept, in nats.
-        passed: number of candidates kept.
-        candidates: number of all candidates.
+        n_kept: number of candidates kept.
+        n_candidates: number of all candidates.
         exact: whether the value is exact; else it is an estimate.
     """
 
     axis: Literal["u_dis", "u_data"]
     value: float
-    passed: int
-    candidates: int
+    n_kept: int
+    n_candidates: int
     exact: bool
 
 
-def cut(run: RunLike, found: Snapshot) -> Cut | None:
+def find_threshold(run: RunLike, snapshot: Snapshot) -> Threshold | None:
     """Compute the threshold in a round; None for other queries, in segmentation, or if all are kept."""
-    if of_pixels(run) or setting(run, "query.name") != "duc":
+    if is_segmentation(run) or get_setting(run, "query.name") != "duc":
         return None  # in segmentation each image has its own threshold
-    earlier = [snapshot_files.load_round_labels(run.folder, number) for number in range(1, found.round)]
-    known = sum(len(picks.image) for picks in earlier if picks is not None)
-    bought = snapshot_files.load_round_labels(run.folder, found.round)
-    budget = int(found.picked.sum()) if bought is None else len(bought.image)
-    candidates = found.pool - known
-    share = setting(run, "query.params.pool_fraction")
-    wanted = float(setting(run, "query.params.kappa")) * (
-        budget if share is None else float(share) * found.pool
+    earlier_labels = [
+        snapshot_files.load_round_labels(run.folder, round_number)
+        for round_number in range(1, snapshot.round)
+    ]
+    n_labelled = sum(len(picks.image) for picks in earlier_labels if picks is not None)
+    round_labels = snapshot_files.load_round_labels(run.folder, snapshot.round)
+    budget = int(snapshot.picked.sum()) if round_labels is None else len(round_labels.image)
+    n_candidates = snapshot.pool - n_labelled
+    share = get_setting(run, "query.params.pool_fraction")
+    wanted_count = float(get_setting(run, "query.params.kappa")) * (
+        budget if share is None else float(share) * snapshot.pool
     )
-    passed = max(math.ceil(wanted - 1e-9), budget)
-    if passed >= candidates or not passed:
+    n_kept = max(math.ceil(wanted_count - 1e-9), budget)
+    if n_kept >= n_candidates or not n_kept:
         return None
-    swapped = setting(run, "query.params.order") == "data_dis"
-    values = found.u_data if swapped else found.log_u_dis
-    open_ = found.is_target & ~found.is_labelled
-    whole = int(open_.sum()) == candidates
-    if whole:
-        value = np.sort(values[open_])[-passed]
+    swapped = get_setting(run, "query.params.order") == "data_dis"
+    values = snapshot.u_data if swapped else snapshot.log_u_dis
+    is_candidate = snapshot.is_target & ~snapshot.is_labelled
+    is_complete = int(is_candidate.sum()) == n_candidates
+    if is_complete:
+        value = np.sort(values[is_candidate])[-n_kept]
     else:
-        value = np.quantile(values[open_ & found.sampled], 1 - passed / candidates)
+        value = np.quantile(values[is_candidate & snapshot.sampled], 1 - n_kept / n_candidates)
     # With an epsilon the query ranks by a slightly different value than the one drawn.
-    exact = whole and (swapped or setting(run, "query.params.epsilon") is None)
-    plain = float(value) if swapped else math.exp(float(value))
-    return Cut("u_data" if swapped else "u_dis", plain, passed, candidates, exact)
+    exact = is_complete and (swapped or get_setting(run, "query.params.epsilon") is None)
+    threshold_value = float(value) if swapped else math.exp(float(value))
+    return Threshold("u_data" if swapped else "u_dis", threshold_value, n_kept, n_candidates, exact)
 
 
-def uncertainties(runs: Runs, asked: Asked) -> Drawing:
+def prepare_uncertainties(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
     """Prepare one panel per round: candidates, selected samples and the threshold of the first step."""
-    run = only(runs, "uncertainties")
-    questions = questions_of(run, asked.round)
-    cuts = [cut(run, found) for found in questions]
-    columns = min(3, len(questions))
+    run = require_one_run(runs, "uncertainties")
+    round_snapshots = require_round_snapshots(run, options.round)
+    thresholds = [find_threshold(run, snapshot) for snapshot in round_snapshots]
+    columns = min(3, len(round_snapshots))
 
     def draw(figure: Figure) -> None:
-        grid = panels(figure, len(questions), columns, share=True)
-        for place, (axes, found, where) in enumerate(zip(grid, questions, cuts, strict=True)):
-            _panel(axes, found, where)
+        grid = make_panels(figure, len(round_snapshots), columns, share_axes=True)
+        for place, (axes, snapshot, threshold) in enumerate(
+            zip(grid, round_snapshots, thresholds, strict=True)
+        ):
+            _draw_panel(axes, snapshot, threshold)
             if place % columns == 0:
                 axes.set_ylabel("U_data, nats")
             if place >= len(grid) - columns:
                 axes.set_xlabel("U_dis, nats")
         handles = [
-            Line2D([], [], linestyle="", marker="o", color=TARGET, markersize=4, label="not labelled"),
-            Line2D([], [], linestyle="", marker="D", color=PICKED, markersize=6, label="selected"),
+            Line2D([], [], linestyle="", marker="o", color=TARGET_COLOUR, markersize=4, label="not labelled"),
+            Line2D([], [], linestyle="", marker="D", color=SELECTED_COLOUR, markersize=6, label="selected"),
         ]
-        if any(cuts):
+        if any(thresholds):
             label = "threshold of the first step"
-            if not all(where.exact for where in cuts if where):
+            if not all(where.exact for where in thresholds if where):
                 label += " (estimated)"
-            handles.append(Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=1.1, label=label))
-        apart = of_pixels(run) and setting(run, "query.name") == "duc"
-        note = "each image has its own threshold, so none is drawn" if apart else None
+            handles.append(
+                Line2D([], [], color=TEXT_COLOUR, linestyle=(0, (4, 2)), linewidth=1.1, label=label)
+            )
+        per_image_thresholds = is_segmentation(run) and get_setting(run, "query.name") == "duc"
+        note = "each image has its own threshold, so none is drawn" if per_image_thresholds else None
         figure.legend(
             handles=handles,
             loc="outside lower center",
@@ -106,32 +120,35 @@ def uncertainties(runs: Runs, asked: Asked) -> Drawing:
         )
 
     title = "Distribution uncertainty against data uncertainty"
-    told = "; ".join(_told(run, found, where) for found, where in zip(questions, cuts, strict=True))
-    size = (max(2.6 * columns + 0.3, 4.2), 2.5 * -(-len(questions) // columns) + 0.5)
-    return Drawing(draw, size, title, f"{title}. {told}.")
+    summary = "; ".join(
+        _describe_round(run, found, threshold)
+        for found, threshold in zip(round_snapshots, thresholds, strict=True)
+    )
+    size = (max(2.6 * columns + 0.3, 4.2), 2.5 * -(-len(round_snapshots) // columns) + 0.5)
+    return PreparedFigure(draw, size, title, f"{title}. {summary}.")
 
 
-def _panel(axes: Axes, found: Snapshot, where: Cut | None) -> None:
-    x = np.exp(found.log_u_dis.astype(np.float64)).clip(SMALLEST)
-    y = found.u_data.astype(np.float64).clip(SMALLEST)
-    plain = found.is_target & ~found.is_labelled & ~found.picked
-    scatter(axes, x[plain], y[plain], TARGET, size=6)
-    marked(axes, x[found.picked], y[found.picked], marker="D", size=20)
-    if where is not None:
-        line = axes.axvline if where.axis == "u_dis" else axes.axhline
-        line(where.value, color=INK, linestyle=(0, (4, 2)), linewidth=1.1)
-    log_scale(axes, "x", narrow=True)
-    log_scale(axes, "y", narrow=True)
-    passed = "" if where is None else f" of {where.passed:,} kept"
-    count = int((plain | found.picked).sum())
+def _draw_panel(axes: Axes, snapshot: Snapshot, threshold: Threshold | None) -> None:
+    x = np.exp(snapshot.log_u_dis.astype(np.float64)).clip(MIN_DRAWN_UNCERTAINTY)
+    y = snapshot.u_data.astype(np.float64).clip(MIN_DRAWN_UNCERTAINTY)
+    is_candidate = snapshot.is_target & ~snapshot.is_labelled & ~snapshot.picked
+    scatter_rasterised(axes, x[is_candidate], y[is_candidate], TARGET_COLOUR, size=6)
+    scatter_highlighted(axes, x[snapshot.picked], y[snapshot.picked], marker="D", size=20)
+    if threshold is not None:
+        line = axes.axvline if threshold.axis == "u_dis" else axes.axhline
+        line(threshold.value, color=TEXT_COLOUR, linestyle=(0, (4, 2)), linewidth=1.1)
+    set_log_scale(axes, "x", narrow=True)
+    set_log_scale(axes, "y", narrow=True)
+    kept_text = "" if threshold is None else f" of {threshold.n_kept:,} kept"
+    count = int((is_candidate | snapshot.picked).sum())
     axes.set_title(
-        f"round {found.round}: {int(found.picked.sum()):,} selected{passed}\nn={count:,}", fontsize=9
+        f"round {snapshot.round}: {int(snapshot.picked.sum()):,} selected{kept_text}\nn={count:,}", fontsize=9
     )
 
 
-def _told(run: RunLike, found: Snapshot, where: Cut | None) -> str:
-    text = f"round {found.round}: {int(found.picked.sum()):,} selected of {many(found.pool, run)}"
-    if where is None:
+def _describe_round(run: RunLike, snapshot: Snapshot, threshold: Threshold | None) -> str:
+    text = f"round {snapshot.round}: {int(snapshot.picked.sum()):,} selected of {format_sample_count(snapshot.pool, run)}"
+    if threshold is None:
         return text
-    least = f"{'' if where.exact else 'about '}{where.value:.3g} nats of {where.axis}"
-    return f"{text}, the first step kept {where.passed:,} with at least {least}"
+    minimum_text = f"{'' if threshold.exact else 'about '}{threshold.value:.3g} nats of {threshold.axis}"
+    return f"{text}, the first step kept {threshold.n_kept:,} with at least {minimum_text}"

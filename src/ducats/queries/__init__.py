@@ -44,7 +44,7 @@ class QuerySpec:
     """A query and the columns it reads.
 
     The columns are ``z`` (log alpha), ``features`` (the input of the last layer), the criteria of
-    `ducats.criteria` (``entropy``, ``margin``, ``max_u_dis``, ...), and the outputs of probes, which are small
+    `ducats.criteria` (``entropy``, ``margin``, ``u_dis``, ...), and the outputs of probes, which are small
     networks trained alongside the model: ``domain``, ``critic``, ``committee``.
     """
 

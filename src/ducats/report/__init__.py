@@ -15,8 +15,8 @@ from ducats.report.page import DEFAULT_TITLE, write_page
 from ducats.report.provenance import describe_evaluation
 from ducats.report.run_reader import BrokenRun, Run, find_runs, read_run, scan_runs
 from ducats.report.tables import (
+    MeanStd,
     MethodRow,
-    Spread,
     aggregate_methods,
     group_by_kind,
     method_table_csv,
@@ -33,7 +33,7 @@ __all__ = [
     "PageResult",
     "Report",
     "Run",
-    "Spread",
+    "MeanStd",
     "aggregate_methods",
     "method_table_csv",
     "find_runs",

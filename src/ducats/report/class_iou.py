@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ducats.records import Record
-from ducats.report.run_reader import Run, number
-from ducats.report.tables import Spread, counted_runs, escape_markdown_cell, method_names
+from ducats.report.run_reader import Run, finite_number
+from ducats.report.tables import MeanStd, counted_runs, escape_markdown_cell, method_names
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class ClassTable:
 
     class_names: tuple[str, ...]
     methods: tuple[str, ...]
-    before: dict[str, tuple[Spread | None, ...] | None]
-    after: dict[str, tuple[Spread | None, ...]]
+    before: dict[str, tuple[MeanStd | None, ...] | None]
+    after: dict[str, tuple[MeanStd | None, ...]]
     seeds: dict[str, int]
 
     def best_methods(self, class_index: int) -> set[str]:
@@ -82,12 +82,12 @@ def class_table_csv(table: ClassTable) -> str:
     for method in table.methods:
         before = table.before[method] or (None,) * len(table.class_names)
         for name, *ends in zip(table.class_names, before, table.after[method], strict=True):
-            cells = [part for end in ends for part in ((end.mean, end.deviation) if end else (None, None))]
+            cells = [part for end in ends for part in ((end.mean, end.std) if end else (None, None))]
             writer.writerow([method, table.seeds[method], name, *cells])
     return text.getvalue()
 
 
-def format_percent(value: Spread | None) -> str:
+def format_percent(value: MeanStd | None) -> str:
     """Format a fraction as a percentage for a table cell."""
     return "–" if value is None else f"{100 * value.mean:.1f}"
 
@@ -103,10 +103,10 @@ def _first_and_last_stages(group: Sequence[Run]) -> list[tuple[Record, Record]]:
     return [(first, last) for first, last in ends if "class_iou" in first and "class_iou" in last]
 
 
-def _class_means(records: Sequence[Record], n_classes: int) -> tuple[Spread | None, ...]:
-    means: list[Spread | None] = []
+def _class_means(records: Sequence[Record], n_classes: int) -> tuple[MeanStd | None, ...]:
+    means: list[MeanStd | None] = []
     for class_index in range(n_classes):
-        values = [number({"iou": record["class_iou"][class_index]}, "iou") for record in records]
+        values = [finite_number({"iou": record["class_iou"][class_index]}, "iou") for record in records]
         known = [value for value in values if value is not None]
-        means.append(Spread.of(known) if known else None)
+        means.append(MeanStd.from_values(known) if known else None)
     return tuple(means)

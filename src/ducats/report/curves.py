@@ -7,17 +7,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from ducats.figures.numbers import Spread, number, reliability
-from ducats.figures.paper import svg
-from ducats.figures.style import DASHES, INK, Look, log_scale, looks, short
+from ducats.figures.render import render_svg
+from ducats.figures.style import (
+    DASHES,
+    TEXT_COLOUR,
+    LineStyle,
+    assign_line_styles,
+    format_compact,
+    set_log_scale,
+)
+from ducats.figures.summary_stats import MeanStd, finite_number, pool_reliability_bins
 from ducats.records import Record
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
 from ducats.report.tables import counted_runs, mean_curve, method_names
 
 __all__ = [
-    "Look",
-    "looks",
+    "LineStyle",
+    "assign_line_styles",
     "draw_loss_curves",
     "draw_learning_curve",
     "draw_method_reliability",
@@ -35,7 +42,7 @@ TERM_COLOURS = (
 MAX_LINEAR_AXIS_RATIO = 30  # the x axis is logarithmic if the largest budget is over 30 times the smallest
 
 
-def loss_term_styles(runs: Sequence[Run]) -> dict[str, Look]:
+def loss_term_styles(runs: Sequence[Run]) -> dict[str, LineStyle]:
     """Return a line style per loss ``stream/term``: the colour shows the term, the dash the image stream."""
     names = dict.fromkeys(name for run in runs for epoch in run.epochs for name in epoch.get("losses", {}))
     streams = list(dict.fromkeys(name.rpartition("/")[0] for name in names))
@@ -44,7 +51,7 @@ def loss_term_styles(runs: Sequence[Run]) -> dict[str, Look]:
     for name in names:
         stream, _, term = name.rpartition("/")
         colour = TERM_COLOURS[terms.index(term) % len(TERM_COLOURS)]
-        styles[name] = Look(colour, dash=DASHES[streams.index(stream) % len(DASHES)])
+        styles[name] = LineStyle(colour, dash=DASHES[streams.index(stream) % len(DASHES)])
     return styles
 
 
@@ -54,7 +61,7 @@ def draw_learning_curve(
     title: str,
     x_key: str = "labels",
     *,
-    line_styles: Mapping[str, Look] | None = None,
+    line_styles: Mapping[str, LineStyle] | None = None,
     id_prefix: str = "",
 ) -> str:
     """Draw a metric in percent over the labels spent: mean, band of one standard deviation, point per seed.
@@ -67,7 +74,7 @@ def draw_learning_curve(
         line_styles: line styles of the methods to draw; None draws all methods in default styles.
         id_prefix: prefix of the SVG ids, for pages with several such figures; empty uses the kind's prefix.
     """
-    line_styles = looks(method_names(runs)) if line_styles is None else line_styles
+    line_styles = assign_line_styles(method_names(runs)) if line_styles is None else line_styles
     kind = runs[0].kind
     axis = kind.labels_axis if x_key == "labels" else x_key
 
@@ -83,15 +90,17 @@ def draw_learning_curve(
         if metric_key == "ece":
             axes.set_ylim(bottom=0)
         if kind != CLASSIFICATION:
-            _format_count_axis(axes, [number(stage, x_key) or 0.0 for run in runs for stage in run.stages])
+            _format_count_axis(
+                axes, [finite_number(stage, x_key) or 0.0 for run in runs for stage in run.stages]
+            )
 
     svg_id = f"{id_prefix or kind.id_prefix}over-{x_key}-{metric_key}"
-    return svg(draw, (4.9, 3.4), svg_id, f"{title} over {axis}, one line per method")
+    return render_svg(draw, (4.9, 3.4), svg_id, f"{title} over {axis}, one line per method")
 
 
 def draw_method_reliability(runs: Sequence[Run], method: str) -> str:
     """Draw accuracy against confidence at the first and the last stage, with faint bars for the counts."""
-    line_style = looks(method_names(runs))[method]
+    line_style = assign_line_styles(method_names(runs))[method]
     stages = [(run.stages[0], run.stages[-1]) for run in counted_runs(runs, method)]
     first_and_last = [[first for first, _ in stages], [last for _, last in stages]]
     panels = first_and_last if any(first is not last for first, last in stages) else first_and_last[1:]
@@ -100,14 +109,14 @@ def draw_method_reliability(runs: Sequence[Run], method: str) -> str:
         row = figure.subplots(1, 2, sharey=True, squeeze=False)[0]
         for axes, records in zip(row, panels, strict=False):
             _draw_reliability_panel(
-                axes, records, line_style, _format_count if runs[0].kind == CLASSIFICATION else short
+                axes, records, line_style, _format_count if runs[0].kind == CLASSIFICATION else format_compact
             )
         for axes in row[len(panels) :]:
             axes.set_visible(False)
         row[0].set_ylabel("accuracy, %")
 
     position = method_names(runs).index(method)
-    return svg(
+    return render_svg(
         draw,
         (4.3, 2.5),
         f"{runs[0].kind.id_prefix}reliability-{position}",
@@ -126,7 +135,7 @@ def draw_loss_curves(runs: Sequence[Run], method: str, *, id_prefix: str = "") -
         axes.set(xlabel="epoch", ylabel="mean loss")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         for record in max(group, key=lambda run: len(run.stages)).stages[:-1]:
-            axes.axvline(record["epoch"], color=INK, alpha=0.25, linewidth=0.7)
+            axes.axvline(record["epoch"], color=TEXT_COLOUR, alpha=0.25, linewidth=0.7)
         for name, line in lines.items():
             axes.plot(
                 list(line),
@@ -136,16 +145,18 @@ def draw_loss_curves(runs: Sequence[Run], method: str, *, id_prefix: str = "") -
             )
         values = [value for line in lines.values() for value in line.values() if not math.isnan(value)]
         if values and min(values) > 0:
-            log_scale(axes)
+            set_log_scale(axes)
 
     position = method_names(runs).index(method)
     name = f"{id_prefix or runs[0].kind.id_prefix}losses-{position}"
-    return svg(draw, (4.3, 2.5), name, f"Training losses of {method} over epochs")
+    return render_svg(draw, (4.3, 2.5), name, f"Training losses of {method} over epochs")
 
 
-def _seed_points(axes: Axes, group: Sequence[Run], metric_key: str, line_style: Look, x_key: str) -> None:
+def _seed_points(
+    axes: Axes, group: Sequence[Run], metric_key: str, line_style: LineStyle, x_key: str
+) -> None:
     for run in group:
-        pairs = [(number(stage, x_key), number(stage, metric_key)) for stage in run.stages]
+        pairs = [(finite_number(stage, x_key), finite_number(stage, metric_key)) for stage in run.stages]
         percent_points = [
             (spent, 100 * value) for spent, value in pairs if spent is not None and value is not None
         ]
@@ -166,7 +177,7 @@ def _seed_points(axes: Axes, group: Sequence[Run], metric_key: str, line_style: 
 
 
 def _mean_line(
-    axes: Axes, runs: Sequence[Run], method: str, metric_key: str, line_style: Look, x_key: str
+    axes: Axes, runs: Sequence[Run], method: str, metric_key: str, line_style: LineStyle, x_key: str
 ) -> None:
     points = mean_curve(runs, method, metric_key, x_key)
     x = [point.n_spent for point in points]
@@ -174,7 +185,7 @@ def _mean_line(
     axes.plot(x, y, color=line_style.colour, marker=line_style.marker, markersize=6)
     if len(points) == 1:  # a method without labels is a horizontal reference line
         axes.axhline(y[0], color=line_style.colour, linewidth=1.1, linestyle=(0, (4, 3)), alpha=0.8)
-    deviations = [100 * (point.value.deviation or 0.0) for point in points]
+    deviations = [100 * (point.value.std or 0.0) for point in points]
     if any(deviations):
         low = [mean - deviation for mean, deviation in zip(y, deviations, strict=True)]
         high = [mean + deviation for mean, deviation in zip(y, deviations, strict=True)]
@@ -182,21 +193,21 @@ def _mean_line(
 
 
 def _draw_reliability_panel(
-    axes: Axes, records: Sequence[Record], line_style: Look, format_count: Callable[[float], str]
+    axes: Axes, records: Sequence[Record], line_style: LineStyle, format_count: Callable[[float], str]
 ) -> None:
-    bins = reliability(records)
+    bins = pool_reliability_bins(records)
     total = sum(b.count for b in bins)
     n_bins = max((len(r["reliability"]["upper"]) for r in records if "reliability" in r), default=1)
-    axes.plot([0, 100], [0, 100], color=INK, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.7)
+    axes.plot([0, 100], [0, 100], color=TEXT_COLOUR, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.7)
     for b in bins:
         x, y, share = 100 * b.confidence, 100 * b.accuracy, b.count / total
-        axes.bar(x, 100 * share, width=70 / n_bins, color=INK, alpha=0.13, linewidth=0)
+        axes.bar(x, 100 * share, width=70 / n_bins, color=TEXT_COLOUR, alpha=0.13, linewidth=0)
         axes.vlines(x, y, x, color=line_style.colour, alpha=0.6, linewidth=1.2)
         # Bins with few predictions get small points.
         axes.plot(x, y, line_style.marker, color=line_style.colour, markersize=2.5 + 6 * math.sqrt(share))
-    labels = Spread.of([record["labels"] for record in records]).mean
-    errors = [value for record in records if (value := number(record, "ece")) is not None]
-    error = f", error {100 * Spread.of(errors).mean:.1f}%" if errors else ""
+    labels = MeanStd.from_values([record["labels"] for record in records]).mean
+    errors = [value for record in records if (value := finite_number(record, "ece")) is not None]
+    error = f", error {100 * MeanStd.from_values(errors).mean:.1f}%" if errors else ""
     axes.set(xlim=(0, 102), ylim=(0, 104), xlabel="confidence, %")
     axes.set_title(f"{format_count(labels)} labels{error}")
     axes.set_xticks([0, 50, 100])
@@ -207,9 +218,9 @@ def _mean_losses(group: Sequence[Run], name: str) -> dict[int, float]:
     for run in group:
         for record in run.epochs:
             if name in record.get("losses", {}):
-                loss = number(record["losses"], name)
+                loss = finite_number(record["losses"], name)
                 values.setdefault(record["epoch"], []).append(math.nan if loss is None else loss)
-    return {epoch: Spread.of(losses).mean for epoch, losses in sorted(values.items())}
+    return {epoch: MeanStd.from_values(losses).mean for epoch, losses in sorted(values.items())}
 
 
 def _format_count_axis(axes: Axes, x_values: Sequence[float]) -> None:
@@ -219,7 +230,7 @@ def _format_count_axis(axes: Axes, x_values: Sequence[float]) -> None:
         axes.set_xscale("symlog", linthresh=min(positive))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlim(-0.2 * min(positive), 1.5 * max(positive))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_compact(value)))
 
 
 def _format_count(count: float) -> str:

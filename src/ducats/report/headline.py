@@ -38,7 +38,7 @@ def make_headline(rows: Sequence[MethodRow], kind: RunKind = CLASSIFICATION) -> 
         )
     close = [row for row in others if _is_tie(best, row) or _is_within_deviation(best, row)]
     baselines = [row for row in others if row.method in _HEADLINE_BASELINES and row not in close]
-    score = best.kind.score_name if best.score.deviation is None else best.kind.mean_name
+    score = best.kind.score_name if best.score.std is None else best.kind.mean_name
     sentence = _score_phrase(best, f"has the highest {score},")
     if close:
         sentence += f", but not clearly: {_close_methods_phrase(best, close)}"
@@ -93,7 +93,7 @@ def _unequal_labels_remark(ranked: Sequence[MethodRow]) -> str:
 
 
 def _single_seeds_remark(ranked: Sequence[MethodRow]) -> str:
-    single = [row.method for row in ranked if row.score.deviation is None]
+    single = [row.method for row in ranked if row.score.std is None]
     if not single:
         return ""
     subject = "Every method" if len(single) == len(ranked) > 1 else _join_words(single)
@@ -102,7 +102,7 @@ def _single_seeds_remark(ranked: Sequence[MethodRow]) -> str:
 
 
 def _score_phrase(row: MethodRow, verb: str) -> str:
-    deviation = row.score.deviation
+    deviation = row.score.std
     reached = _format_score(row)
     if deviation is not None:
         reached += f" (± {100 * deviation:.1f} over {len(row.seeds)} seeds)"
@@ -136,7 +136,7 @@ def _is_tie(best: MethodRow, row: MethodRow) -> bool:
 
 
 def _is_within_deviation(best: MethodRow, row: MethodRow) -> bool:
-    deviations = [d for d in (best.score.deviation, row.score.deviation) if d is not None]
+    deviations = [d for d in (best.score.std, row.score.std) if d is not None]
     return bool(deviations) and best.score.mean - row.score.mean <= max(deviations)
 
 

@@ -12,11 +12,11 @@ from ducats.report.annotators import AnnotationStats, annotation_stats
 from ducats.report.class_iou import build_class_table
 from ducats.report.headline import make_headline
 from ducats.report.run_kinds import CLASSIFICATION, Measure
-from ducats.report.run_reader import Run, number
+from ducats.report.run_reader import Run, finite_number
 from ducats.report.run_section.figure_panels import draw_multi_run_panels
 from ducats.report.tables import (
+    MeanStd,
     MethodRow,
-    Spread,
     aggregate_methods,
     counted_runs,
     format_value,
@@ -50,7 +50,7 @@ def build_overview(runs: Sequence[Run], multi_task: bool = False) -> dict[str, A
             *([] if multi_task or is_single_run else provenance.collect_cautions(runs)),
             *warnings,
         ],  # the section of a single run has its own warnings
-        "looks": curves.looks(names),
+        "looks": curves.assign_line_styles(names),
         "people": annotation,
         "class_table": None if is_single_run or multi_task else build_class_table(runs),
     }
@@ -138,8 +138,10 @@ def _run_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
     rows = []
     for run in sorted(runs, key=lambda run: (order[run.method], run.seed)):
         last = run.stages[-1] if run.stages else {}
-        score, ece, seconds = (number(last, key) for key in (run.kind.headline_metric, "ece", "seconds"))
-        labels = number(last, "labels")
+        score, ece, seconds = (
+            finite_number(last, key) for key in (run.kind.headline_metric, "ece", "seconds")
+        )
+        labels = finite_number(last, "labels")
         rows.append(
             {
                 "folder": run.name,
@@ -149,7 +151,7 @@ def _run_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
                 "state": "finished" if run.finished else "unfinished",
                 "stages": str(len(run.stages)),
                 "labels": format_value(
-                    None if labels is None else Spread(labels, None), run.kind.measure("labels")
+                    None if labels is None else MeanStd(labels, None), run.kind.measure("labels")
                 ),
                 "score": "–" if score is None else f"{100 * score:.2f}",
                 "ece": "–" if ece is None else f"{100 * ece:.2f}",

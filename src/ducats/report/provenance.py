@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ducats.figures.settings import without_folders
+from ducats.figures.run_settings import strip_folders
 from ducats.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels
 from ducats.report.run_reader import Run
 from ducats.report.tables import counted_runs, group_by_kind, method_names
@@ -34,7 +34,7 @@ def differing_settings(runs: Sequence[Run]) -> list[SettingDifference]:
     flat_configs = [flatten_config(run.config) for run in first_runs]
     # If the runs cover several tasks, data settings belong to the task, not to the method.
     skipped_prefixes = ("data.",) if len(collect_data_tasks(first_runs)) > 1 else ()
-    shown_configs = [flatten_config(without_folders(run.config)) for run in first_runs]
+    shown_configs = [flatten_config(strip_folders(run.config)) for run in first_runs]
     return [
         SettingDifference(key, tuple(shown_config.get(key, "–") for shown_config in shown_configs))
         for key in _differing_keys(flat_configs)

@@ -11,7 +11,7 @@ import yaml
 
 from ducats import records
 from ducats.errors import UserError
-from ducats.figures.numbers import number as number
+from ducats.figures.summary_stats import finite_number as finite_number
 from ducats.records import HEADLINE_METRICS, Record, headline_metric
 from ducats.report.run_kinds import RUN_KINDS, SEGMENTATION, RunKind
 
@@ -67,7 +67,7 @@ class Run:
     @property
     def result(self) -> Record | None:
         """The last stage, if it was evaluated on a test set; else None."""
-        if self.stages and number(self.stages[-1], self.kind.headline_metric) is not None:
+        if self.stages and finite_number(self.stages[-1], self.kind.headline_metric) is not None:
             return self.stages[-1]
         return None
 
@@ -201,7 +201,7 @@ def _record_error(record: Any) -> str:
         record["kind"], ()
     )
     for key in required_keys:
-        if number(record, key) is None:
+        if finite_number(record, key) is None:
             return f"has no number for {key!r}"
     for key in (*METRIC_KEYS, "clicks", "images", "pixels", "memory", "annotation_seconds"):
         if record.get(key) is not None and not _is_number(record[key]):

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ducats.figures.numbers import Bin as Bin
-from ducats.figures.numbers import Spread as Spread
-from ducats.figures.numbers import number
-from ducats.figures.numbers import reliability as reliability
+from ducats.figures.summary_stats import MeanStd as MeanStd
+from ducats.figures.summary_stats import ReliabilityBin as ReliabilityBin
+from ducats.figures.summary_stats import finite_number
+from ducats.figures.summary_stats import pool_reliability_bins as pool_reliability_bins
 from ducats.report.run_kinds import CLASSIFICATION, RUN_KINDS, Measure, RunKind
 from ducats.report.run_reader import Run
 
@@ -31,23 +31,23 @@ class MethodRow:
 
     method: str
     seeds: tuple[int, ...]
-    values: Mapping[str, Spread | None]
+    values: Mapping[str, MeanStd | None]
     finished: bool
     n_left_out: int
     evaluated_on: str = ""
     kind: RunKind = CLASSIFICATION
 
     @property
-    def score(self) -> Spread:
+    def score(self) -> MeanStd:
         """Value of the measure that ranks the rows; always present."""
         return self._required_value(self.kind.headline_metric)
 
     @property
-    def accuracy(self) -> Spread:
+    def accuracy(self) -> MeanStd:
         """Accuracy on the test set, per image or per pixel."""
         return self._required_value("accuracy")
 
-    def _required_value(self, key: str) -> Spread:
+    def _required_value(self, key: str) -> MeanStd:
         value = self.values[key]
         if value is None:
             raise ValueError(f"the runs of {self.method} have no {key}")
@@ -59,7 +59,7 @@ class CurvePoint:
     """One stage of a method's curve: mean number of labels, and the measure over seeds."""
 
     n_spent: float
-    value: Spread
+    value: MeanStd
 
 
 def group_by_kind(runs: Sequence[Run]) -> list[list[Run]]:
@@ -84,7 +84,7 @@ def summarise_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
         if run.result is None:
             continue
         row: dict[str, Any] = {"method": run.method, "seed": run.seed}
-        row |= {key: _rounded(number(run.result, key)) for key in ("accuracy", "ece")}
+        row |= {key: _rounded(finite_number(run.result, key)) for key in ("accuracy", "ece")}
         row |= {"labels": run.result["labels"], "seconds": run.result["seconds"]}
         rows.append(row | (_segmentation_columns(run) if run.kind != CLASSIFICATION else {}))
     return rows
@@ -95,11 +95,11 @@ def _segmentation_columns(run: Run) -> dict[str, Any]:
     ious = result.get("class_iou", [])
     return {
         "headline": run.kind.headline_metric,
-        "mean_iou": _rounded(number(result, "mean_iou")),
-        "mean_iou_star": _rounded(number(result, "mean_iou_star")),
+        "mean_iou": _rounded(finite_number(result, "mean_iou")),
+        "mean_iou_star": _rounded(finite_number(result, "mean_iou_star")),
         "clicks": result.get("clicks", result["labels"]),
         "classes": list(run.classes),
-        "class_iou": [_rounded(number({"iou": iou}, "iou")) for iou in ious],
+        "class_iou": [_rounded(finite_number({"iou": iou}, "iou")) for iou in ious],
     }
 
 
@@ -131,7 +131,7 @@ def _method_rows(runs: Sequence[Run], method: str) -> list[MethodRow]:
     if not group:
         return []
     kind = group[0].kind
-    values = {m.key: _spread([number(run.stages[-1], m.key) for run in group]) for m in kind.measures}
+    values = {m.key: _spread([finite_number(run.stages[-1], m.key) for run in group]) for m in kind.measures}
     total = sum(1 for run in runs if run.method == method and run.result)
     seeds = tuple(run.seed for run in group)
     evaluated_on = " or ".join(sorted({str(run.stages[-1].get("evaluated_on", "")) for run in group}))
@@ -168,26 +168,26 @@ def mean_curve(runs: Sequence[Run], method: str, metric_key: str, x_key: str = "
     stages: dict[int, list[tuple[float, float]]] = {}
     for run in group:
         for record in run.stages:
-            value, x_value = number(record, metric_key), number(record, x_key)
+            value, x_value = finite_number(record, metric_key), finite_number(record, x_key)
             if value is not None and x_value is not None:
                 stages.setdefault(record["stage"], []).append((x_value, value))
     points = []
     for _, pairs in sorted(stages.items()):
         if len(pairs) == len(group):
             labels, values = zip(*pairs, strict=True)
-            points.append(CurvePoint(statistics.fmean(labels), Spread.of(values)))
+            points.append(CurvePoint(statistics.fmean(labels), MeanStd.from_values(values)))
     return points
 
 
-def format_value(value: Spread | None, measure: Measure) -> str:
+def format_value(value: MeanStd | None, measure: Measure) -> str:
     """Format mean and deviation as ``98.02 ± 0.31``, or the mean alone for one seed."""
     if value is None:
         return "–"
     mean, separator = value.mean * measure.scale, "," if measure.thousands_separator else ""
-    if value.deviation is None or (value.deviation == 0 and measure.digits == 0):
+    if value.std is None or (value.std == 0 and measure.digits == 0):
         return f"{mean:{separator}.{measure.digits}f}"  # "65" labels, not "65 ± 0"
     digits = measure.digits if measure.thousands_separator else measure.digits or 1
-    return f"{mean:{separator}.{digits}f} ± {value.deviation * measure.scale:{separator}.{digits}f}"
+    return f"{mean:{separator}.{digits}f} ± {value.std * measure.scale:{separator}.{digits}f}"
 
 
 def method_table_markdown(rows: Sequence[MethodRow]) -> str:
@@ -216,7 +216,7 @@ def method_table_csv(rows: Sequence[MethodRow]) -> str:
         cells: list[float | None] = []
         for key in keys:
             value = row.values.get(key)
-            cells += [None, None] if value is None else [value.mean, value.deviation]
+            cells += [None, None] if value is None else [value.mean, value.std]
         identity_cells = [row.method, *([row.kind.headline_metric] if has_segmentation else [])]
         writer.writerow(
             [*identity_cells, len(row.seeds), str(row.finished).lower(), row.evaluated_on, *cells]
@@ -224,9 +224,9 @@ def method_table_csv(rows: Sequence[MethodRow]) -> str:
     return text.getvalue()
 
 
-def _spread(values: Sequence[float | None]) -> Spread | None:
+def _spread(values: Sequence[float | None]) -> MeanStd | None:
     known = [value for value in values if value is not None]
-    return Spread.of(known) if known else None
+    return MeanStd.from_values(known) if known else None
 
 
 def escape_markdown_cell(text: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ducats.figures.settings import without_folders
+from ducats.figures.run_settings import strip_folders
 from ducats.report.run_reader import Run
 
 DataTask = tuple[str, str]  # a data set and a task
@@ -29,7 +29,7 @@ def data_and_task(config: Mapping[str, Any]) -> DataTask:
     if isinstance(params.get("task"), str):
         return name, params["task"]
     paths = [params.get(key) for key in FOLDER_SETTINGS.get(name, ())]
-    return name, "-".join(Path(without_folders(end)).stem for end in paths if isinstance(end, str))
+    return name, "-".join(Path(strip_folders(end)).stem for end in paths if isinstance(end, str))
 
 
 def task_name(run: Run) -> str:

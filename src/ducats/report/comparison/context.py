@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ducats.figures.style import COLOURS, Look, looks
+from ducats.figures.style import PLOT_COLOURS, LineStyle, assign_line_styles
 from ducats.report.comparison import figures
 from ducats.report.comparison.missing import MissingRun, describe_missing_pairs, find_missing_runs
 from ducats.report.comparison.ranks import Ranking, rank_methods
@@ -25,7 +25,7 @@ from ducats.report.tables import aggregate_methods, method_names
 from ducats.report.tasks import format_task, task_name
 
 DEFAULT_BASELINES = ("random", "duc")  # methods that all others are compared with, as in `ducats table`
-MAX_COLOURED_METHODS = len(COLOURS) - 1  # methods with a colour of their own; the others are grey
+MAX_COLOURED_METHODS = len(PLOT_COLOURS) - 1  # methods with a colour of their own; the others are grey
 
 
 def build_comparison(
@@ -43,7 +43,7 @@ def build_comparison(
     if not multi_task and not any(map(_adds_information, tables)):
         return None
     ranks = [rank_methods(table) for table in tables]
-    line_styles = _ordered_line_styles(runs, ranks) if multi_task else looks(method_names(runs))
+    line_styles = _ordered_line_styles(runs, ranks) if multi_task else assign_line_styles(method_names(runs))
     # Task numbers continue across tables; the filter of the page uses them.
     starts = accumulate((len(table.tasks) for table in tables), initial=0)
     table_contexts = [
@@ -85,11 +85,11 @@ def _adds_information(table: TaskTable) -> bool:
     return len(rows) > 1 and any(row.published or any(row.paired_tests.values()) for row in rows)
 
 
-def _ordered_line_styles(runs: Sequence[Run], ranks: Sequence[Ranking | None]) -> dict[str, Look]:
+def _ordered_line_styles(runs: Sequence[Run], ranks: Sequence[Ranking | None]) -> dict[str, LineStyle]:
     """Return line styles, distinct ones first for the methods in ``DEFAULT_BASELINES``, then by rank, then the rest."""
     names = method_names(runs)
     ranked_names = [rank.method for ranking in ranks if ranking is not None for rank in ranking.ranks]
-    return looks(
+    return assign_line_styles(
         list(dict.fromkeys([*(name for name in DEFAULT_BASELINES if name in names), *ranked_names, *names]))
     )
 
@@ -118,7 +118,7 @@ def _task_number(missing_run: MissingRun, tasks: Sequence[tuple[TaskTable, str]]
 
 
 def _table_context(
-    table: TaskTable, ranks: Ranking | None, line_styles: Mapping[str, Look], id_prefix: str
+    table: TaskTable, ranks: Ranking | None, line_styles: Mapping[str, LineStyle], id_prefix: str
 ) -> dict[str, Any]:
     """Return the context of a data set over all its tasks."""
     costs = {
@@ -147,7 +147,7 @@ def _table_context(
 def _task_context(
     table: TaskTable,
     task_numbers: Mapping[str, int],
-    line_styles: Mapping[str, Look],
+    line_styles: Mapping[str, LineStyle],
     id_prefix: str,
     multi_task: bool,
 ) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _task_context(
 
 
 def _curve_context(
-    table: TaskTable, task: str, task_number: int, coloured_styles: Mapping[str, Look], id_prefix: str
+    table: TaskTable, task: str, task_number: int, coloured_styles: Mapping[str, LineStyle], id_prefix: str
 ) -> dict[str, Any]:
     runs = [run for run in table.runs if task_name(run) == task]
     name = format_task(task) or table.data_name

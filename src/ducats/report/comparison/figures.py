@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
-from ducats.figures.numbers import Spread
-from ducats.figures.paper import svg
-from ducats.figures.style import INK, Look, log_scale, short
+from ducats.figures.render import render_svg
+from ducats.figures.style import TEXT_COLOUR, LineStyle, format_compact, set_log_scale
+from ducats.figures.summary_stats import MeanStd
 from ducats.report.comparison.ranks import Ranking
 from ducats.report.method_tables import FULLY_SUPERVISED, TaskTable
 from ducats.report.run_kinds import CLASSIFICATION
@@ -16,13 +16,15 @@ from ducats.report.run_reader import Run
 from ducats.report.tables import CurvePoint, mean_curve, method_names
 
 BYTES_PER_GB = 1e9
-GREY_STYLE = Look("#8a8a8a")  # for methods without a colour of their own
+GREY_STYLE = LineStyle("#8a8a8a")  # for methods without a colour of their own
 DASH_PATTERN = (0, (4, 3))
 CHARACTER_WIDTH_PIXELS = 6.5  # estimated width of a character in pixels, in the browser's default font
 LabelBox = tuple[float, float, float, float]  # left, bottom, right, top
 
 
-def draw_task_curves(runs: Sequence[Run], line_styles: Mapping[str, Look], id_prefix: str, title: str) -> str:
+def draw_task_curves(
+    runs: Sequence[Run], line_styles: Mapping[str, LineStyle], id_prefix: str, title: str
+) -> str:
     """Draw the ranking measure of one task over labels: a line and a band for each method in ``line_styles``.
 
     Args:
@@ -39,7 +41,7 @@ def draw_task_curves(runs: Sequence[Run], line_styles: Mapping[str, Look], id_pr
         axes.set(xlabel=kind.labels_axis, ylabel=f"{kind.score_name}, %")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         if kind != CLASSIFICATION:
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_compact(value)))
         for name in names:
             _draw_curve(
                 axes,
@@ -48,10 +50,10 @@ def draw_task_curves(runs: Sequence[Run], line_styles: Mapping[str, Look], id_pr
                 is_reference=FULLY_SUPERVISED in name,
             )
 
-    return svg(draw, (4.0, 2.9), id_prefix, title)
+    return render_svg(draw, (4.0, 2.9), id_prefix, title)
 
 
-def draw_ranks(ranks: Ranking, line_styles: Mapping[str, Look], id_prefix: str) -> str:
+def draw_ranks(ranks: Ranking, line_styles: Mapping[str, LineStyle], id_prefix: str) -> str:
     """Draw the mean rank of each method, its interquartile range, and its best and worst rank."""
 
     def draw(figure: Figure) -> None:
@@ -63,7 +65,7 @@ def draw_ranks(ranks: Ranking, line_styles: Mapping[str, Look], id_prefix: str) 
             axes.plot(rank.mean, place, shown.marker, color=shown.colour, markersize=7)
         if ranks.critical_difference is not None:
             first = ranks.ranks[0].mean
-            axes.axvspan(first, first + ranks.critical_difference, color=INK, alpha=0.08, linewidth=0)
+            axes.axvspan(first, first + ranks.critical_difference, color=TEXT_COLOUR, alpha=0.08, linewidth=0)
         axes.set_yticks(range(len(ranks.ranks)), [f"{r.method}  {r.mean:.2f}" for r in ranks.ranks])
         axes.set(xlim=(0.5, len(ranks.ranks) + 0.5), ylim=(len(ranks.ranks) - 0.4, -0.6))
         axes.set_xlabel(f"rank, 1 is the best; n = {ranks.n_comparisons}")
@@ -71,11 +73,11 @@ def draw_ranks(ranks: Ranking, line_styles: Mapping[str, Look], id_prefix: str) 
         axes.grid(visible=False, axis="y")
 
     size = (6.4, 0.9 + 0.24 * len(ranks.ranks))
-    return svg(draw, size, id_prefix, "Mean rank and spread of each method")
+    return render_svg(draw, size, id_prefix, "Mean rank and spread of each method")
 
 
 def draw_score_against_cost(
-    table: TaskTable, cost_key: str, line_styles: Mapping[str, Look], id_prefix: str
+    table: TaskTable, cost_key: str, line_styles: Mapping[str, LineStyle], id_prefix: str
 ) -> str:
     """Draw the average score against the cost of a run, one point per method.
 
@@ -95,23 +97,23 @@ def draw_score_against_cost(
         spent = {method: cost / scale for method, (cost, _) in points.items()}
         for method, (_, value) in points.items():
             shown = line_styles[method]
-            mean, deviation = 100 * value.mean, 100 * (value.deviation or 0.0)
+            mean, deviation = 100 * value.mean, 100 * (value.std or 0.0)
             axes.errorbar(
                 spent[method], mean, deviation, fmt=shown.marker, color=shown.colour, elinewidth=1.0
             )
         if max(spent.values()) > 10 * min(spent.values()):
-            log_scale(axes, "x")
+            set_log_scale(axes, "x")
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.set(xlabel=f"{unit} per run, mean over runs", ylabel=f"{table.kind.score_name}, %")
         axes.margins(0.1, 0.12)
         _name_points(figure, axes, {m: (spent[m], 100 * v.mean) for m, (_, v) in points.items()})
 
-    return svg(
+    return render_svg(
         draw, (5.4, 4.0), id_prefix, f"{table.kind.score_name} against {unit} per run, one point per method"
     )
 
 
-def method_costs(table: TaskTable, cost_key: str) -> dict[str, tuple[float, Spread]]:
+def method_costs(table: TaskTable, cost_key: str) -> dict[str, tuple[float, MeanStd]]:
     """Return the cost of a run and the average score by method, for methods with both."""
     cost_and_score = {}
     for row in table.rows:
@@ -123,7 +125,7 @@ def method_costs(table: TaskTable, cost_key: str) -> dict[str, tuple[float, Spre
 
 
 def _draw_curve(
-    axes: Axes, points: Sequence[CurvePoint], line_style: Look | None, *, is_reference: bool
+    axes: Axes, points: Sequence[CurvePoint], line_style: LineStyle | None, *, is_reference: bool
 ) -> None:
     if not points:
         return
@@ -133,8 +135,8 @@ def _draw_curve(
         axes.axhline(y[-1], color=style.colour, linewidth=1.1, linestyle=DASH_PATTERN, alpha=min(alpha, 0.8))
         return
     axes.plot(x, y, color=style.colour, marker=style.marker, markersize=5, alpha=alpha, linewidth=width)
-    if line_style is not None and any(point.value.deviation for point in points):
-        deviations = [100 * (point.value.deviation or 0.0) for point in points]
+    if line_style is not None and any(point.value.std for point in points):
+        deviations = [100 * (point.value.std or 0.0) for point in points]
         low = [mean - deviation for mean, deviation in zip(y, deviations, strict=True)]
         high = [mean + deviation for mean, deviation in zip(y, deviations, strict=True)]
         axes.fill_between(x, low, high, color=line_style.colour, alpha=0.16, linewidth=0)

@@ -10,7 +10,7 @@ from ducats.report.method_tables import (
     format_p_value,
     paired_t_test,
 )
-from ducats.report.tables import Spread
+from ducats.report.tables import MeanStd
 
 _MAIN_METHOD, _RANDOM = "duc", "random"  # the best method is compared with these
 _SIGNIFICANCE_LEVEL = 0.05  # significance level
@@ -26,8 +26,8 @@ def result_sentences(table: TaskTable) -> list[str]:
     has_several_tasks = len(table.tasks) > 1
     average_name = f"average {score} over {len(table.tasks)} tasks" if has_several_tasks else f"mean {score}"
     score_text = f"{100 * mean.mean:.1f}%"
-    if mean.deviation is not None:
-        score_text += f" ± {100 * mean.deviation:.1f}"
+    if mean.std is not None:
+        score_text += f" ± {100 * mean.std:.1f}"
     article = "the highest" if others else "an" if has_several_tasks else "a"
     lead_text = f"{best.method} has {article} {average_name}: {score_text}"
     rivals = [row for row, _ in others[:1]]
@@ -75,7 +75,7 @@ def _indistinguishable_phrase(indistinguishable: Sequence[str], n_others: int) -
     return f"{count} cannot be distinguished from"
 
 
-def _rows_by_average(table: TaskTable) -> list[tuple[TaskTableRow, Spread]]:
+def _rows_by_average(table: TaskTable) -> list[tuple[TaskTableRow, MeanStd]]:
     """Return the methods by average, the best first, without fully supervised ones."""
     if not table.measures:
         return []

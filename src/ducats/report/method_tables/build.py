@@ -11,8 +11,8 @@ from ducats.report.method_tables.published import PublishedResult, load_publishe
 from ducats.report.method_tables.run_filter import REPEATED_SEED_NOTE, select_counted_runs
 from ducats.report.provenance import collect_cautions, describe_evaluation
 from ducats.report.run_kinds import Measure, RunKind
-from ducats.report.run_reader import Run, find_runs, number
-from ducats.report.tables import Spread
+from ducats.report.run_reader import Run, find_runs, finite_number
+from ducats.report.tables import MeanStd
 from ducats.report.tables import method_names as methods_of
 from ducats.report.tasks import data_and_task, task_name
 
@@ -44,8 +44,8 @@ class TaskTableRow:
     """
 
     method: str
-    values: Mapping[TaskMeasure, Spread]
-    averages: Mapping[str, Spread]
+    values: Mapping[TaskMeasure, MeanStd]
+    averages: Mapping[str, MeanStd]
     seeds: tuple[int, ...]
     labels: float
     seconds: float
@@ -85,7 +85,7 @@ class TaskTable:
         """All pairs of task and measure, in order."""
         return [(task, measure.key) for task in self.tasks for measure in self.measures]
 
-    def best_methods(self, values: Mapping[str, Spread]) -> set[str]:
+    def best_methods(self, values: Mapping[str, MeanStd]) -> set[str]:
         """Return the methods with the highest rounded mean; fully supervised methods do not count.
 
         Args:
@@ -135,7 +135,7 @@ def _build_table(
     measures = tuple(
         kind.measure(key)
         for key in keys
-        if any(number(run.stages[-1], key) is not None for run in counted_runs)
+        if any(finite_number(run.stages[-1], key) is not None for run in counted_runs)
     )
     names = sorted(methods_of(counted_runs), key=_sort_key)
     scores = {name: _scores_by_seed(counted_runs, name, kind.headline_metric) for name in names}
@@ -173,20 +173,22 @@ def _build_row(
     scores: Mapping[TaskSeed, float],
     paired_tests: Mapping[str, PairedTest | None],
 ) -> TaskTableRow:
-    values: dict[TaskMeasure, Spread] = {}
-    averages: dict[str, Spread] = {}
+    values: dict[TaskMeasure, MeanStd] = {}
+    averages: dict[str, MeanStd] = {}
     for measure in measures:
         scores_by_seed = _scores_by_seed(runs, method, measure.key)
         for task in tasks:
             if task_scores := [score for (run_task, _), score in scores_by_seed.items() if run_task == task]:
-                values[task, measure.key] = Spread.of(task_scores)
+                values[task, measure.key] = MeanStd.from_values(task_scores)
         if mean := _task_average(scores_by_seed, tasks):
             averages[measure.key] = mean
     entries = {
         m.key: entry for m in measures if (entry := load_published_results().get((data_name, m.key, method)))
     }
     published_results = {key: entry for key, entry in entries.items() if entry.covers(tasks)}
-    peak_memory = [max((number(stage, "memory") or 0.0 for stage in run.stages), default=0.0) for run in runs]
+    peak_memory = [
+        max((finite_number(stage, "memory") or 0.0 for stage in run.stages), default=0.0) for run in runs
+    ]
     return TaskTableRow(
         method=method,
         values=values,
@@ -210,13 +212,13 @@ def _scores_by_seed(runs: Sequence[Run], method: str, metric_key: str) -> dict[T
     """Return the final values of a method by task and seed; runs with the same task and seed are averaged."""
     values_by_seed: dict[TaskSeed, list[float]] = {}
     for run in runs:
-        value = number(run.stages[-1], metric_key)
+        value = finite_number(run.stages[-1], metric_key)
         if run.method == method and value is not None:
             values_by_seed.setdefault((task_name(run), run.seed), []).append(value)
     return {task_seed: fmean(values) for task_seed, values in values_by_seed.items()}
 
 
-def _task_average(scores_by_seed: Mapping[TaskSeed, float], tasks: Sequence[str]) -> Spread | None:
+def _task_average(scores_by_seed: Mapping[TaskSeed, float], tasks: Sequence[str]) -> MeanStd | None:
     """Return mean over tasks and deviation over the seeds that ran all tasks; None if a task has no run."""
     scores_by_task = [
         [score for (run_task, _), score in scores_by_seed.items() if run_task == task] for task in tasks
@@ -226,8 +228,8 @@ def _task_average(scores_by_seed: Mapping[TaskSeed, float], tasks: Sequence[str]
     seeds = {seed for _, seed in scores_by_seed}
     complete_seeds = [s for s in seeds if all((task, s) in scores_by_seed for task in tasks)]
     seed_averages = [fmean(scores_by_seed[task, seed] for task in tasks) for seed in sorted(complete_seeds)]
-    deviation = Spread.of(seed_averages).deviation if seed_averages else None
-    return Spread(fmean(fmean(scores) for scores in scores_by_task), deviation)
+    deviation = MeanStd.from_values(seed_averages).std if seed_averages else None
+    return MeanStd(fmean(fmean(scores) for scores in scores_by_task), deviation)
 
 
 def _notes(counted_runs: Sequence[Run], left_out: Sequence[str], rows: Sequence[TaskTableRow]) -> list[str]:

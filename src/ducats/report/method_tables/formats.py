@@ -11,7 +11,7 @@ from ducats.errors import UserError
 from ducats.report.method_tables.build import TaskTable
 from ducats.report.method_tables.lines import difference_lines, result_lines, table_headers
 from ducats.report.method_tables.paired_test import PairedTest
-from ducats.report.tables import Spread, escape_markdown_cell
+from ducats.report.tables import MeanStd, escape_markdown_cell
 
 TextGrid = list[list[str]]
 TABLE_NOTE = (
@@ -202,8 +202,8 @@ def _markdown_grid(cells: TextGrid) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows)) + "\n"
 
 
-def _mean_and_deviation(value: Spread | None) -> list[float | None]:
-    return [None, None] if value is None else [value.mean, value.deviation]
+def _mean_and_deviation(value: MeanStd | None) -> list[float | None]:
+    return [None, None] if value is None else [value.mean, value.std]
 
 
 def _test_values(test: PairedTest | None) -> list[float | int | None]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from ducats.report.method_tables.build import TaskTable, TaskTableRow
 from ducats.report.method_tables.paired_test import PairedTest
 from ducats.report.run_kinds import Measure
-from ducats.report.tables import Spread, format_value
+from ducats.report.tables import MeanStd, format_value
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _published_line(table: TaskTable, row: TaskTableRow) -> TableLine:
 
 
 def _cells(
-    table: TaskTable, values: Mapping[tuple[str, str], Spread], average: Mapping[str, Spread]
+    table: TaskTable, values: Mapping[tuple[str, str], MeanStd], average: Mapping[str, MeanStd]
 ) -> list[str]:
     display_measures: dict[str, Measure] = {
         measure.key: replace(measure, digits=1) for measure in table.measures

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from ducats.report.run_reader import Run
-from ducats.report.tables import Spread
+from ducats.report.tables import MeanStd
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,16 @@ class PublishedResult:
 
     origin: str
     all_tasks: tuple[str, ...]
-    tasks: Mapping[str, Spread]
-    average: Spread | None
+    tasks: Mapping[str, MeanStd]
+    average: MeanStd | None
     comparable_settings: Mapping[str, tuple[Any, ...]]
 
-    def average_over(self, tasks: Sequence[str]) -> Spread | None:
+    def average_over(self, tasks: Sequence[str]) -> MeanStd | None:
         """Return the published average for all tasks, or the mean of the single results for a subset."""
         if set(tasks) == set(self.all_tasks):
             return self.average
         if tasks and set(tasks) <= set(self.tasks):
-            return Spread(fmean(self.tasks[task].mean for task in tasks), None)
+            return MeanStd(fmean(self.tasks[task].mean for task in tasks), None)
         return None
 
     def covers(self, tasks: Sequence[str]) -> bool:
@@ -72,7 +72,7 @@ def load_published_results() -> Mapping[tuple[str, str, str], PublishedResult]:
     return results
 
 
-def _parse_row(text: str, task_names: list[str]) -> tuple[dict[str, Spread], Spread | None]:
+def _parse_row(text: str, task_names: list[str]) -> tuple[dict[str, MeanStd], MeanStd | None]:
     """Parse a row: one result per task or none, and an average after the equals sign."""
     task_text, _, average = text.partition("=")
     values = [_parse_value(value_text) for value_text in task_text.split()]
@@ -82,9 +82,9 @@ def _parse_row(text: str, task_names: list[str]) -> tuple[dict[str, Spread], Spr
     return tasks, values[0] if len(values) == 1 else None
 
 
-def _parse_value(value_text: str) -> Spread:
+def _parse_value(value_text: str) -> MeanStd:
     mean, _, deviation = value_text.partition("±")
-    return Spread(float(mean) / 100, float(deviation) / 100 if deviation else None)
+    return MeanStd(float(mean) / 100, float(deviation) / 100 if deviation else None)
 
 
 def _get_setting(config: Mapping[str, Any], key: str) -> Any:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ducats.figures.numbers import number
-from ducats.figures.style import Look
+from ducats.figures.style import LineStyle
+from ducats.figures.summary_stats import finite_number
 from ducats.report import curves
 from ducats.report.run_kinds import RunKind
 from ducats.report.run_reader import Run
@@ -76,7 +76,7 @@ class RunSection:
     score_curve_by_clicks: str
     ece_curve: str
     random_methods: tuple[str, ...]
-    line_styles: Mapping[str, Look]
+    line_styles: Mapping[str, LineStyle]
     class_results: ClassResults | None
     shown_class_table: TextTable | None
     other_class_table: TextTable | None
@@ -92,7 +92,7 @@ class RunSection:
     missing_records: str
     epoch_seconds_figure: str
     loss_figure: str
-    loss_term_styles: Mapping[str, Look]
+    loss_term_styles: Mapping[str, LineStyle]
     provenance: RunProvenance
 
     @property
@@ -135,7 +135,7 @@ def build_run_section(
     run: Run,
     others: Sequence[Run],
     id_prefix: str,
-    line_styles: Mapping[str, Look],
+    line_styles: Mapping[str, LineStyle],
     *,
     task: str = "",
     without_paper_figures: bool = False,
@@ -160,9 +160,9 @@ def build_run_section(
     curve_styles = {run.method: line_style} | {
         other.method: line_styles[other.method] for other in random_runs
     }
-    has_scores = any(number(stage, run.kind.headline_metric) is not None for stage in run.stages)
+    has_scores = any(finite_number(stage, run.kind.headline_metric) is not None for stage in run.stages)
     class_results, selections = read_class_results(run), read_selections(run)
-    has_clicks = any(number(s, "clicks") not in (None, number(s, "labels")) for s in run.stages)
+    has_clicks = any(finite_number(s, "clicks") not in (None, finite_number(s, "labels")) for s in run.stages)
     return RunSection(
         id_prefix=id_prefix,
         run_name=run.name,
@@ -200,7 +200,7 @@ def build_run_section(
         cost_table=stage_tables.cost_table(run),
         missing_records=stage_tables.missing_records(run),
         epoch_seconds_figure=plots.draw_epoch_seconds(run, line_style, id_prefix)
-        if any(number(epoch, "seconds") is not None for epoch in run.epochs)
+        if any(finite_number(epoch, "seconds") is not None for epoch in run.epochs)
         else "",
         loss_figure=curves.draw_loss_curves([run], run.method, id_prefix=id_prefix) if run.epochs else "",
         loss_term_styles=curves.loss_term_styles([run]),
@@ -209,7 +209,7 @@ def build_run_section(
 
 
 def _curve(
-    runs: Sequence[Run], line_styles: Mapping[str, Look], id_prefix: str, x_key: str, measure: str = ""
+    runs: Sequence[Run], line_styles: Mapping[str, LineStyle], id_prefix: str, x_key: str, measure: str = ""
 ) -> str:
     kind = runs[0].kind
     measure, title = (measure, "calibration error") if measure else (kind.headline_metric, kind.score_name)

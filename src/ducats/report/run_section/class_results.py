@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ducats.records import Record
 from ducats.report.run_kinds import CLASSIFICATION
-from ducats.report.run_reader import Run, number
+from ducats.report.run_reader import Run, finite_number
 
 MAX_SHOWN_PER_END = 15  # classes with the largest and with the smallest gain that are always shown
 MAX_REST_NOT_COLLAPSED = 3  # the rest is collapsed only if it has more classes than this
@@ -91,7 +91,7 @@ def read_class_results(run: Run) -> ClassResults | None:
 
 
 def _values(record: Record, key: str) -> tuple[float | None, ...]:
-    return tuple(number({"value": value}, "value") for value in record[key])
+    return tuple(finite_number({"value": value}, "value") for value in record[key])
 
 
 def _confusion(folder: Path, stage: Record, size: int) -> tuple[list[list[int]] | None, str]:

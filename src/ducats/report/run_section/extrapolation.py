@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from ducats.report.run_kinds import CLASSIFICATION
-from ducats.report.run_reader import Run, number
+from ducats.report.run_reader import Run, finite_number
 from ducats.report.run_section.gain import NORMAL_QUANTILE_975
 
 MIN_STAGES = 3  # stages needed to fit a curve
@@ -51,7 +51,7 @@ def forecast_gain(run: Run) -> GainForecast:
     stages or the scores scatter.
     """
     key = run.kind.headline_metric
-    stages = [stage for stage in run.stages if number(stage, key) is not None]
+    stages = [stage for stage in run.stages if finite_number(stage, key) is not None]
     if not stages or stages[-1]["labels"] == stages[0]["labels"]:
         return GainForecast(reason_missing="no labels were acquired")
     labels = [float(stage["labels"]) for stage in stages]
@@ -65,7 +65,7 @@ def forecast_gain(run: Run) -> GainForecast:
             reason_missing=f"at least {MIN_STAGES} stages are needed{_excluded_epochs_phrase(excluded_epochs)}, but there are {len(used)}"
         )
     scores = np.array([float(stage[key]) for stage in used])
-    images = number(stages[-1], "images") or 0.0
+    images = finite_number(stages[-1], "images") or 0.0
     score_deviation = (
         math.sqrt(_proportion_variance(scores[-1], images)) if run.kind == CLASSIFICATION and images else 0.0
     )

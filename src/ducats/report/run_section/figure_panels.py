@@ -131,7 +131,7 @@ def _draw_panels(
     found: list[FigurePanel] = []
     for one in panels:
         try:
-            svg = figures.draw(one.name, runs, prefix=id_prefix, points=TSNE_POINTS)
+            svg = figures.draw_svg(one.name, runs, id_prefix=id_prefix, max_points=TSNE_POINTS)
         except UserError as error:
             reason = _reason_without_paths(error, runs)
             # The same reason, e.g. missing snapshots, is shown once for all figures.

@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 from ducats.records import Record
 from ducats.report.provenance import flatten_config
 from ducats.report.run_kinds import CLASSIFICATION
-from ducats.report.run_reader import Run, number
+from ducats.report.run_reader import Run, finite_number
 
 NORMAL_QUANTILE_975 = 1.959964  # 97.5% quantile of the standard normal distribution
 RANDOM_QUERY = "random"  # name of the query and of the method with random selection
@@ -69,7 +69,7 @@ class RandomComparison:
 def compute_gain(run: Run) -> Gain | None:
     """Compute the gain of a run; None if fewer than two stages were evaluated."""
     key = run.kind.headline_metric
-    evaluated_stages = [stage for stage in run.stages if number(stage, key) is not None]
+    evaluated_stages = [stage for stage in run.stages if finite_number(stage, key) is not None]
     if len(evaluated_stages) < 2:
         return None
     first, last = evaluated_stages[0], evaluated_stages[-1]
@@ -172,7 +172,7 @@ def _paired_t_interval(differences: Sequence[float]) -> ConfidenceInterval:
 
 def _agresti_caffo_interval(run: Run, first: Record, last: Record) -> ConfidenceInterval | None:
     """Return the Agresti-Caffo interval; None for segmentation, where pixels are not independent."""
-    counts = [number(record, "images") or 0 for record in (first, last)]
+    counts = [finite_number(record, "images") or 0 for record in (first, last)]
     if run.kind != CLASSIFICATION or not all(counts):
         return None
     pairs = list(zip((first, last), counts, strict=True))
@@ -189,7 +189,7 @@ def _stage_with_labels(run: Run, labels: int) -> Record | None:
     """Return the latest evaluated stage with ``labels`` labels."""
     key = run.kind.headline_metric
     evaluated_stages = [
-        stage for stage in run.stages if stage["labels"] == labels and number(stage, key) is not None
+        stage for stage in run.stages if stage["labels"] == labels and finite_number(stage, key) is not None
     ]
     return evaluated_stages[-1] if evaluated_stages else None
 

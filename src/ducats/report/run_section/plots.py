@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ducats.figures.numbers import number, reliability
-from ducats.figures.paper import svg
-from ducats.figures.style import INK, Look, short
+from ducats.figures.render import render_svg
+from ducats.figures.style import TEXT_COLOUR, LineStyle, format_compact
+from ducats.figures.summary_stats import finite_number, pool_reliability_bins
 from ducats.records import Record
 from ducats.report.run_kinds import CLASSIFICATION, RunKind
 from ducats.report.run_reader import Run
@@ -21,7 +21,7 @@ TEMPERATURE_SCALING_COLOUR = "#d55e00"
 PANELS_PER_ROW = 3  # reliability diagrams in a row
 
 
-def draw_class_results(class_results: ClassResults, line_style: Look, id_prefix: str) -> str:
+def draw_class_results(class_results: ClassResults, line_style: LineStyle, id_prefix: str) -> str:
     """Draw each class before (hollow point) and after (filled point), the largest gain on top."""
     rows = [row for row in class_results.shown if row.after is not None]
 
@@ -40,11 +40,11 @@ def draw_class_results(class_results: ClassResults, line_style: Look, id_prefix:
 
     size = (4.9, 0.9 + 0.24 * len(rows))
     title = f"{class_results.metric_name} of each class before the first labels (hollow) and after the last (filled)"
-    return svg(draw, size, f"{id_prefix}classes", title)
+    return render_svg(draw, size, f"{id_prefix}classes", title)
 
 
 def draw_reliability_diagrams(
-    stages: Sequence[Record], kind: RunKind, line_style: Look, id_prefix: str
+    stages: Sequence[Record], kind: RunKind, line_style: LineStyle, id_prefix: str
 ) -> str:
     """Draw accuracy against confidence at each stage, with temperature scaling where there is one."""
     shown_stages = evenly_spaced_stages(
@@ -68,43 +68,47 @@ def draw_reliability_diagrams(
                 axes.tick_params(labelbottom=True)
 
     title = f"Accuracy against confidence at {len(shown_stages)} stages"
-    return svg(draw, (2.3 * n_columns + 0.4, 2.2 * n_rows + 0.2), f"{id_prefix}reliability", title)
+    return render_svg(draw, (2.3 * n_columns + 0.4, 2.2 * n_rows + 0.2), f"{id_prefix}reliability", title)
 
 
-def _draw_reliability_panel(axes: Axes, stage: Mapping[str, Any], kind: RunKind, line_style: Look) -> None:
-    axes.plot([0, 100], [0, 100], color=INK, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.7)
-    bins = reliability([stage])
+def _draw_reliability_panel(
+    axes: Axes, stage: Mapping[str, Any], kind: RunKind, line_style: LineStyle
+) -> None:
+    axes.plot([0, 100], [0, 100], color=TEXT_COLOUR, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.7)
+    bins = pool_reliability_bins([stage])
     total = sum(b.count for b in bins)
     x, y = [100 * b.confidence for b in bins], [100 * b.accuracy for b in bins]
     shares = [b.count / total for b in bins]
     width = 70 / len(stage["reliability"]["upper"])
-    axes.bar(x, [100 * share for share in shares], width=width, color=INK, alpha=0.13, linewidth=0)
-    tempered = reliability([stage["temperature_scaled"]]) if "temperature_scaled" in stage else []
+    axes.bar(x, [100 * share for share in shares], width=width, color=TEXT_COLOUR, alpha=0.13, linewidth=0)
+    tempered = pool_reliability_bins([stage["temperature_scaled"]]) if "temperature_scaled" in stage else []
     other = [[100 * getattr(b, part) for b in tempered] for part in ("confidence", "accuracy")]
     axes.plot(*other, "s", color=TEMPERATURE_SCALING_COLOUR, markerfacecolor="none", markersize=4, alpha=0.9)
     axes.vlines(x, y, x, color=line_style.colour, alpha=0.6, linewidth=1.2)
     # The size of a point shows how many predictions are in its bin.
     axes.scatter(x, y, [(2.5 + 6 * math.sqrt(share)) ** 2 for share in shares], line_style.colour, zorder=3)
-    labels = f"{stage['labels']:,}" if kind == CLASSIFICATION else short(stage["labels"])
-    error = number(stage, "ece")
+    labels = f"{stage['labels']:,}" if kind == CLASSIFICATION else format_compact(stage["labels"])
+    error = finite_number(stage, "ece")
     axes.set(xlim=(0, 102), ylim=(0, 104))
     axes.set_title(f"{labels} labels" + (f": {100 * error:.1f}%" if error is not None else ""), fontsize=9)
     axes.set_xticks([0, 50, 100])
 
 
-def draw_epoch_seconds(run: Run, line_style: Look, id_prefix: str) -> str:
+def draw_epoch_seconds(run: Run, line_style: LineStyle, id_prefix: str) -> str:
     """Draw the seconds of each epoch; thin lines mark new labels."""
-    timed = [(e["epoch"], value) for e in run.epochs if (value := number(e, "seconds")) is not None]
+    timed = [(e["epoch"], value) for e in run.epochs if (value := finite_number(e, "seconds")) is not None]
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         axes.bar([e for e, _ in timed], [s for _, s in timed], color=line_style.colour, alpha=0.75, width=0.8)
         for record in run.stages[:-1]:
-            axes.axvline(record["epoch"] + 0.5, color=INK, alpha=0.25, linewidth=0.7)
+            axes.axvline(record["epoch"] + 0.5, color=TEXT_COLOUR, alpha=0.25, linewidth=0.7)
         axes.set(xlabel="epoch", ylabel="training seconds")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
-    return svg(draw, (4.3, 2.5), f"{id_prefix}seconds", f"Training seconds of each of {len(timed)} epochs")
+    return render_svg(
+        draw, (4.3, 2.5), f"{id_prefix}seconds", f"Training seconds of each of {len(timed)} epochs"
+    )
 
 
 def evenly_spaced_stages(stages: Sequence[Record], max_stages: int) -> list[Record]:

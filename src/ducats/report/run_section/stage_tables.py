@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ducats.figures.numbers import Spread, number
+from ducats.figures.summary_stats import MeanStd, finite_number
 from ducats.records import Record
 from ducats.report.run_kinds import _AURC, _BRIER, _ECE, _NLL, _SECONDS, CLASSIFICATION, Measure, RunKind
 from ducats.report.run_reader import Run
@@ -39,7 +39,7 @@ def metrics_table(run: Run) -> TextTable:
 def calibration_table(run: Run) -> TextTable:
     """Return the calibration metrics of each stage, with and without temperature scaling."""
     labels = run.kind.measure("labels")
-    stages = [stage for stage in run.stages if number(stage, "ece") is not None]
+    stages = [stage for stage in run.stages if finite_number(stage, "ece") is not None]
     columns: list[_StageColumn] = [(labels.title, _measure_cell(labels))]
     columns += [(measure.title, _measure_cell(measure)) for measure in (_ECE, _NLL, _BRIER, _AURC)]
     if any("temperature_scaled" in stage for stage in stages):
@@ -57,7 +57,7 @@ def calibration_table(run: Run) -> TextTable:
 def cost_table(run: Run) -> TextTable:
     """Return the computing time, annotation time and memory of each stage."""
     seconds_before = {
-        id(stage): number(earlier, "seconds") or 0.0
+        id(stage): finite_number(earlier, "seconds") or 0.0
         for earlier, stage in zip([{}, *run.stages], run.stages, strict=False)
     }
     labels = run.kind.measure("labels")
@@ -84,7 +84,7 @@ def cost_table(run: Run) -> TextTable:
 def missing_records(run: Run) -> str:
     """Return a sentence about times and memory that were not recorded; empty if all were."""
     names = []
-    if run.epochs and not any(number(epoch, "seconds") is not None for epoch in run.epochs):
+    if run.epochs and not any(finite_number(epoch, "seconds") is not None for epoch in run.epochs):
         names.append("seconds of each epoch")
     if run.stages and not any("memory" in stage for stage in run.stages):
         names.append("memory")
@@ -158,8 +158,8 @@ def _stage_table(stages: Sequence[Record], columns: Sequence[_StageColumn]) -> T
 
 
 def _has_values(stages: Sequence[Record], measure: Measure) -> bool:
-    values = [number(stage, measure.key) for stage in stages]
-    others = [number(stage, measure.redundant_with) for stage in stages]
+    values = [finite_number(stage, measure.key) for stage in stages]
+    others = [finite_number(stage, measure.redundant_with) for stage in stages]
     return any(value is not None and value != other for value, other in zip(values, others, strict=True))
 
 
@@ -169,8 +169,8 @@ def _raw_cell(key: str) -> Callable[[Record], str]:
 
 def _measure_cell(measure: Measure) -> Callable[[Record], str]:
     def cell(stage: Record) -> str:
-        value = number(stage, measure.key)
-        return format_value(None if value is None else Spread(value, None), measure)
+        value = finite_number(stage, measure.key)
+        return format_value(None if value is None else MeanStd(value, None), measure)
 
     return cell
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ducats.figures.settings import without_folders
+from ducats.figures.run_settings import strip_folders
 from ducats.report.provenance import group_environments
 from ducats.report.run_reader import Run
 
@@ -68,7 +68,7 @@ def read_provenance(run: Run) -> RunProvenance:
     ]
     if run.classes:
         facts.append(("classes", str(len(run.classes))))
-    settings = yaml.safe_dump(without_folders(plain), sort_keys=False, allow_unicode=True, width=100)
+    settings = yaml.safe_dump(strip_folders(plain), sort_keys=False, allow_unicode=True, width=100)
     return RunProvenance(settings, tuple(facts), group_environments([run])[0].facts)
 
 

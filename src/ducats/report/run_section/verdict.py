@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ducats.records import Record
 from ducats.report.headline import _TIE_TOLERANCE
 from ducats.report.run_kinds import RunKind
-from ducats.report.run_reader import Run, number
+from ducats.report.run_reader import Run, finite_number
 from ducats.report.run_section.extrapolation import GainForecast, forecast_gain
 from ducats.report.run_section.gain import (
     ConfidenceInterval,
@@ -190,11 +190,11 @@ def _key_figures(
             KeyFigure(_capitalise(kind.score_name), f"{100 * last[kind.headline_metric]:.2f}%")
         )
     stage = run.stages[-1] if run.stages else {}
-    if (labels := number(stage, "labels")) is not None:
+    if (labels := finite_number(stage, "labels")) is not None:
         key_figures.append(KeyFigure(kind.measure("labels").title, f"{labels:,.0f}"))
-    if (clicks := number(stage, "clicks")) is not None and clicks != labels:
+    if (clicks := finite_number(stage, "clicks")) is not None and clicks != labels:
         key_figures.append(KeyFigure("Clicks", f"{clicks:,.0f}"))
-    if (seconds := number(stage, "annotation_seconds")) is not None:
+    if (seconds := finite_number(stage, "annotation_seconds")) is not None:
         key_figures.append(KeyFigure("Annotation minutes", f"{seconds / 60:.1f}"))
     if gain is not None and gain.labels:
         key_figures.append(_gain_per_label("Gain", gain.difference, gain.labels, gain.interval, kind))

@@ -9,8 +9,8 @@ import pytest
 
 from ducats import figures
 from ducats.figures import budget, calibration, kappa
-from ducats.figures.beta_lambda import cells
-from ducats.figures.settings import LAMBDA_OF_PIXELS, USUAL, lines, setting
+from ducats.figures.beta_lambda import scores_by_weights
+from ducats.figures.run_settings import PARAM_DEFAULTS, SEGMENTATION_LAMBDA, get_setting, group_runs
 from ducats.objectives import duc
 from ducats.queries import QUERIES
 from ducats.report import Run, find_runs, read_run
@@ -18,7 +18,7 @@ from synthetic_runs import write_pixel_run, write_run
 
 
 def test_default_params_match_the_functions() -> None:
-    for key, (names, usual) in USUAL.items():
+    for key, (names, usual) in PARAM_DEFAULTS.items():
         part, _, knob = key.split(".")
         for name in names:
             function = QUERIES[name].fn if part == "query" else {"duc": duc}[name]
@@ -28,15 +28,15 @@ def test_default_params_match_the_functions() -> None:
 
 def test_lambda_default_in_segmentation(tmp_path: Path) -> None:
     run = read_run(write_pixel_run(tmp_path / "run", rounds=1, snapshots=False))
-    assert setting(run, "objective.params.lambda_") == LAMBDA_OF_PIXELS == 0.01
-    assert setting(run, "objective.params.nothing") is None
+    assert get_setting(run, "objective.params.lambda_") == SEGMENTATION_LAMBDA == 0.01
+    assert get_setting(run, "objective.params.nothing") is None
 
 
-def some_runs(root: Path, scores: dict[str, tuple[str, float]]) -> list[Run]:
+def write_runs(root: Path, scores: dict[str, tuple[str, float]]) -> list[Run]:
     """Write runs of one round; ``scores`` maps a run name to a setting and the final accuracy."""
-    for name, (given, accuracy) in scores.items():
+    for name, (setting_text, accuracy) in scores.items():
         seed = int(name[-1])
-        more = [given] if given else []
+        more = [setting_text] if setting_text else []
         write_run(
             root / name, "duc", seed, rounds=1, settings=more, accuracies=[0.5, accuracy], snapshots=False
         )
@@ -44,7 +44,7 @@ def some_runs(root: Path, scores: dict[str, tuple[str, float]]) -> list[Run]:
 
 
 def test_kappa_is_averaged_over_seeds_and_defaults_to_ten(tmp_path: Path) -> None:
-    runs = some_runs(
+    runs = write_runs(
         tmp_path,
         {
             "a0": ("query.params.kappa=1", 0.7),
@@ -53,17 +53,17 @@ def test_kappa_is_averaged_over_seeds_and_defaults_to_ten(tmp_path: Path) -> Non
             "d0": ("query.params={kappa: 10, order: data_dis}", 0.6),
         },
     )
-    plain, swapped = sorted(kappa.curves(runs), key=lambda curve: -curve.count)
-    assert plain.points[1].mean == pytest.approx(75)
-    assert plain.points[1].deviation == pytest.approx(math.sqrt(50))
-    assert plain.points[10].mean == pytest.approx(90)
-    assert plain.points[10].deviation is None
-    assert list(swapped.points) == [10]
+    plain, swapped = sorted(kappa.kappa_curves(runs), key=lambda curve: -curve.n_runs)
+    assert plain.stats[1].mean == pytest.approx(75)
+    assert plain.stats[1].std == pytest.approx(math.sqrt(50))
+    assert plain.stats[10].mean == pytest.approx(90)
+    assert plain.stats[10].std is None
+    assert list(swapped.stats) == [10]
     assert "order data_dis" in swapped.label
 
 
 def test_beta_lambda_cells(tmp_path: Path) -> None:
-    runs = some_runs(
+    runs = write_runs(
         tmp_path,
         {
             "a0": ("objective.params.beta=0.1", 0.7),
@@ -71,9 +71,9 @@ def test_beta_lambda_cells(tmp_path: Path) -> None:
             "c0": ("objective.params={beta: 1.0, lambda_: 0.01}", 0.9),
         },
     )
-    line = lines(runs, ("objective.params.beta", "objective.params.lambda_"), "beta_lambda")[0]
-    assert cells(line) == {(0.1, 0.05): pytest.approx([70, 80]), (1.0, 0.01): pytest.approx([90])}
-    text = figures.draw("beta_lambda", runs)
+    line = group_runs(runs, ("objective.params.beta", "objective.params.lambda_"), "beta_lambda")[0]
+    assert scores_by_weights(line) == {(0.1, 0.05): pytest.approx([70, 80]), (1.0, 0.01): pytest.approx([90])}
+    text = figures.draw_svg("beta_lambda", runs)
     assert all(word in text for word in ("75.0", "± 7.1", "n=2", "90.0", "n=1"))
 
 
@@ -87,17 +87,17 @@ def test_budget_curve_starts_with_runs_without_labels(tmp_path: Path) -> None:
     write_run(tmp_path / "none", "d", rounds=1, per_round=0, accuracies=[0.5, 0.5], snapshots=False, pool=100)
     config = (tmp_path / "none" / "config.yaml").read_text()
     assert "name: duc" in config
-    (curve,) = budget.curves(find_runs([tmp_path]))
+    (curve,) = budget.budget_curves(find_runs([tmp_path]))
     assert curve.label == "duc"
-    assert {x: point.mean for x, point in curve.points.items()} == pytest.approx({0: 50, 5: 60, 10: 75})
-    assert "share of the pool (100), %" in figures.draw("budget", find_runs([tmp_path]))
+    assert {x: point.mean for x, point in curve.stats.items()} == pytest.approx({0: 50, 5: 60, 10: 75})
+    assert "share of the pool (100), %" in figures.draw_svg("budget", find_runs([tmp_path]))
 
 
 def test_unfinished_runs_are_skipped_if_any_is_finished(tmp_path: Path) -> None:
-    runs = some_runs(tmp_path / "runs", {"a0": ("query.params.kappa=1", 0.7), "b0": ("", 0.9)})
+    runs = write_runs(tmp_path / "runs", {"a0": ("query.params.kappa=1", 0.7), "b0": ("", 0.9)})
     half = read_run(write_run(tmp_path / "half", seed=5, rounds=1, finished=False, snapshots=False))
-    (curve,) = kappa.curves([*runs, half])
-    assert curve.count == 2
+    (curve,) = kappa.kappa_curves([*runs, half])
+    assert curve.n_runs == 2
 
 
 def test_calibration_pools_seeds_and_shows_temperature_scaling(tmp_path: Path) -> None:
@@ -110,16 +110,16 @@ def test_calibration_pools_seeds_and_shows_temperature_scaling(tmp_path: Path) -
             rounds=2,
         )
     runs = find_runs([tmp_path])
-    first, last, tempered = calibration.moments(runs)
+    first, last, tempered = calibration.calibration_panels(runs)
     errors = [run.stages[-1]["ece"] for run in runs]
     assert last.ece is not None
     assert last.ece.mean == pytest.approx(np.mean(errors))
-    assert last.ece.deviation == pytest.approx(np.std(errors, ddof=1))
-    assert first.count == 2000
+    assert last.ece.std == pytest.approx(np.std(errors, ddof=1))
+    assert first.n_predictions == 2000
     assert tempered.ece is not None
     assert tempered.ece.mean == pytest.approx(
         np.mean([run.stages[-1]["temperature_scaled"]["ece"] for run in runs])
     )
-    assert f"ECE {100 * np.mean(errors):.1f} ± {100 * np.std(errors, ddof=1):.1f}%" in figures.draw(
+    assert f"ECE {100 * np.mean(errors):.1f} ± {100 * np.std(errors, ddof=1):.1f}%" in figures.draw_svg(
         "calibration", runs
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ducats.figures import NAMES
+from ducats.figures import FIGURE_INFO
 from sweep_helpers import ducats
 from synthetic_runs import write_run
 
@@ -15,7 +15,7 @@ from synthetic_runs import write_run
 def test_lists_all_figures_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert ducats("figure") == 0
     first = [line.split(" ")[0] for line in capsys.readouterr().out.splitlines()]
-    assert [name for name in first if name in NAMES] == list(NAMES)
+    assert [name for name in first if name in FIGURE_INFO] == list(FIGURE_INFO)
 
 
 def test_help_lists_figures_without_plotting_imports() -> None:
@@ -25,7 +25,7 @@ def test_help_lists_figures_without_plotting_imports() -> None:
         "sys.exit(bool({'torch', 'matplotlib', 'numpy', 'yaml'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert all(name in done.stdout for name in NAMES)
+    assert all(name in done.stdout for name in FIGURE_INFO)
 
 
 def test_figure_is_saved_to_out(
@@ -47,14 +47,14 @@ def test_figure_is_saved_to_out(
 
 def test_docs_list_all_figures() -> None:
     page = Path(__file__).parents[2] / "docs" / "figures.md"
-    assert re.findall(r"^\| .*?\| `(\w+)`", page.read_text(encoding="utf-8"), flags=re.M) == list(NAMES)
+    assert re.findall(r"^\| .*?\| `(\w+)`", page.read_text(encoding="utf-8"), flags=re.M) == list(FIGURE_INFO)
 
 
 def test_missing_records_give_an_error_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path / "run", rounds=1, snapshots=False)
     assert ducats("figure", "tsne", folder, "--out", tmp_path / "a.svg") == 2
-    said = capsys.readouterr().err
-    assert "has no snapshots" in said.replace("\n", " ")
-    assert "Traceback" not in said
+    stderr = capsys.readouterr().err
+    assert "has no snapshots" in stderr.replace("\n", " ")
+    assert "Traceback" not in stderr
     assert not (tmp_path / "a.svg").exists()
     assert ducats("figure", "nope", folder) == 2

@@ -12,99 +12,105 @@ import matplotlib
 from matplotlib.figure import Figure
 from PIL import Image
 
-from ducats.figures.style import INK, STYLE
+from ducats.figures.style import MATPLOTLIB_STYLE, TEXT_COLOUR
 
-Draw = Callable[[Figure], None]
-LARGE = 24_000  # bytes; larger images inside an SVG are reduced to 256 colours
-DPI = 150  # of rasterised points and images inside an SVG, and of a PNG
-NAMELESS: dict[str, dict[str, Any]] = {  # no date and no software version
+DrawFunction = Callable[[Figure], None]
+MAX_FULL_COLOUR_BYTES = 24_000  # bytes; larger images inside an SVG are reduced to 256 colours
+RASTER_DPI = 150  # of rasterised points and images inside an SVG, and of a PNG
+REPRODUCIBLE_METADATA: dict[str, dict[str, Any]] = {  # no date and no software version
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 # Colours and font of an SVG file, which has no surrounding page.
-ALONE = (
+STANDALONE_SVG_STYLE = (
     "<style>svg{color:#1b1e24;background:#fff}"
     "@media (prefers-color-scheme:dark){svg{color:#e6e8ec;background:#14161a}}"
     "text{font-family:system-ui,sans-serif!important}</style>"
 )
 
 
-def svg(draw: Draw, size: tuple[float, float], key: str, title: str, description: str = "") -> str:
+def render_svg(
+    draw: DrawFunction, size: tuple[float, float], id_prefix: str, title: str, description: str = ""
+) -> str:
     """Render an SVG element for inlining: no date, no links, unique ids.
 
     Args:
         draw: draws everything on a matplotlib figure.
         size: width and height in inches.
-        key: prefix of all ids.
+        id_prefix: prefix of all ids.
         title: text for ``aria-label``.
         description: text for ``<desc>``.
     """
-    text = _painted(draw, size, "svg").decode("utf-8")
+    text = _render(draw, size, "svg").decode("utf-8")
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
     text = (
         re.sub(r' xmlns(:xlink)?="[^"]*"', "", text)
         .replace("xlink:href", "href")
-        .replace(INK, "currentColor")
+        .replace(TEXT_COLOUR, "currentColor")
     )
     # Identical images would share an id; nothing refers to it.
     text = re.sub(r' id="image[0-9a-f]*"', "", text)
-    text = re.sub(r'data:image/png;base64,([^"]*)', _lighter, text)
-    text = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{key}-", text)
+    text = re.sub(r'data:image/png;base64,([^"]*)', _compress_image, text)
+    text = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{id_prefix}-", text)
     start = text.index(">")
     head = re.sub(r' (width|height|version)="[^"]*"', "", text[:start])
-    more = f"><desc>{html.escape(description)}</desc>" if description else ">"
-    return f'{head} role="img" aria-label="{html.escape(title)}"{more}{text[start + 1 :]}'
+    desc_element = f"><desc>{html.escape(description)}</desc>" if description else ">"
+    return f'{head} role="img" aria-label="{html.escape(title)}"{desc_element}{text[start + 1 :]}'
 
 
-def file(draw: Draw, size: tuple[float, float], kind: str, title: str, description: str = "") -> bytes:
-    """Render a file: ``svg`` follows the light or dark colour scheme, ``png`` and ``pdf`` are white."""
-    if kind != "svg":
-        return _painted(draw, size, kind)
-    text = svg(draw, size, "figure", title, description)
+def render_file(
+    draw: DrawFunction, size: tuple[float, float], file_format: str, title: str, description: str = ""
+) -> bytes:
+    """Render a file: ``render_svg`` follows the light or dark colour scheme, ``png`` and ``pdf`` are white."""
+    if file_format != "svg":
+        return _render(draw, size, file_format)
+    text = render_svg(draw, size, "figure", title, description)
     width, height = (round(72 * side) for side in size)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}pt" height="{height}pt"'
     start = text.index(">") + 1
-    return f"{head}{text[4:start]}{ALONE}{text[start:]}".encode()
+    return f"{head}{text[4:start]}{STANDALONE_SVG_STYLE}{text[start:]}".encode()
 
 
-def _lighter(found: re.Match[str]) -> str:
+def _compress_image(match: re.Match[str]) -> str:
     """Compress an embedded image: JPEG if opaque, else 256 colours if it is large."""
-    before = base64.b64decode(found[1])
-    kind, best, buffer = "png", before, io.BytesIO()
-    with Image.open(io.BytesIO(before)) as opened:
+    original = base64.b64decode(match[1])
+    image_format, smallest, buffer = "png", original, io.BytesIO()
+    with Image.open(io.BytesIO(original)) as opened:
         image = opened.convert("RGBA")
     if image.getchannel("A").getextrema()[0] == 255:
         image.convert("RGB").save(buffer, "jpeg", quality=88, subsampling=0)
-        if 2 * len(buffer.getvalue()) < len(before):
-            kind, best = "jpeg", buffer.getvalue()
-    elif len(before) > LARGE:
+        if 2 * len(buffer.getvalue()) < len(original):
+            image_format, smallest = "jpeg", buffer.getvalue()
+    elif len(original) > MAX_FULL_COLOUR_BYTES:
         image.quantize(256, Image.Quantize.FASTOCTREE).save(buffer, "png", optimize=True)
-        best = min(before, buffer.getvalue(), key=len)
-    return f"data:image/{kind};base64,{base64.b64encode(best).decode('ascii')}"
+        smallest = min(original, buffer.getvalue(), key=len)
+    return f"data:image/{image_format};base64,{base64.b64encode(smallest).decode('ascii')}"
 
 
-def _painted(draw: Draw, size: tuple[float, float], kind: str) -> bytes:
+def _render(draw: DrawFunction, size: tuple[float, float], file_format: str) -> bytes:
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()  # a user's matplotlibrc must not change the output
-        matplotlib.rcParams.update(STYLE)
+        matplotlib.rcParams.update(MATPLOTLIB_STYLE)
         # The browser renders the text, so glyphs missing from matplotlib's font do not matter.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
-        if kind == "svg":
+        if file_format == "svg":
             figure.patch.set_alpha(0)
             for axes in figure.axes:
                 axes.patch.set_alpha(0)
         buffer = io.BytesIO()
-        _lay_out(figure)
-        figure.savefig(buffer, format=kind, dpi=DPI, metadata=NAMELESS[kind])
+        _apply_layout(figure)
+        figure.savefig(
+            buffer, format=file_format, dpi=RASTER_DPI, metadata=REPRODUCIBLE_METADATA[file_format]
+        )
     return buffer.getvalue()
 
 
-def _lay_out(figure: Figure) -> None:
+def _apply_layout(figure: Figure) -> None:
     """Run the layout once; savefig would draw the whole figure a second time for it."""
     engine = figure.get_layout_engine()
     assert engine is not None

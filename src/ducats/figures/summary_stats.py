@@ -8,21 +8,21 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Spread:
+class MeanStd:
     """Mean and sample standard deviation over seeds; the deviation of one seed is None."""
 
     mean: float
-    deviation: float | None
+    std: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
+    def from_values(cls, values: Sequence[float]) -> "MeanStd":
         """Compute mean and sample standard deviation (divisor ``n - 1``) of one or more values."""
-        deviation = statistics.stdev(values) if len(values) > 1 else None
-        return cls(statistics.fmean(values), deviation)
+        std = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), std)
 
 
 @dataclass(frozen=True)
-class Bin:
+class ReliabilityBin:
     """Reliability bin: mean confidence, accuracy and number of its predictions."""
 
     confidence: float
@@ -30,7 +30,7 @@ class Bin:
     count: int
 
 
-def number(record: Mapping[str, Any], key: str) -> float | None:
+def finite_number(record: Mapping[str, Any], key: str) -> float | None:
     """Return a finite number, or None (e.g. a diverged loss, a class without samples)."""
     value = record.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -38,15 +38,15 @@ def number(record: Mapping[str, Any], key: str) -> float | None:
     return float(value)
 
 
-def reliability(stages: Sequence[Mapping[str, Any]]) -> list[Bin]:
+def pool_reliability_bins(stages: Sequence[Mapping[str, Any]]) -> list[ReliabilityBin]:
     """Pool the reliability bins of several seeds with equal weight per prediction; skip empty bins."""
     sums: dict[float, list[float]] = {}
-    for table in (stage["reliability"] for stage in stages if "reliability" in stage):
+    for bins in (stage["reliability"] for stage in stages if "reliability" in stage):
         for upper, count, confidence, accuracy in zip(
-            table["upper"], table["count"], table["confidence"], table["accuracy"], strict=True
+            bins["upper"], bins["count"], bins["confidence"], bins["accuracy"], strict=True
         ):
             if count and confidence is not None and accuracy is not None:
                 total = sums.setdefault(upper, [0.0, 0.0, 0])
-                for place, amount in enumerate((confidence * count, accuracy * count, count)):
-                    total[place] += amount
-    return [Bin(c / n, a / n, int(n)) for _, (c, a, n) in sorted(sums.items())]
+                for index, amount in enumerate((confidence * count, accuracy * count, count)):
+                    total[index] += amount
+    return [ReliabilityBin(c / n, a / n, int(n)) for _, (c, a, n) in sorted(sums.items())]
