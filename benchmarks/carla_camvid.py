@@ -31,7 +31,7 @@ from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 
 # Tuned on the synthetic streets for few, hard pixels: lower weights for labelled pixels, U_dis and the KL.
-LIGHT = ("objective.params.target=0.2", "objective.params.beta=0.1", "objective.params.kl=0.3")
+LOW_WEIGHT_SETTINGS = ("objective.params.target=0.2", "objective.params.beta=0.1", "objective.params.kl=0.3")
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Row:
     @property
     def name(self) -> str:
         """Name of the run folder."""
-        said = (self.network, self.method, self.budget and self.budget.strip("%").replace("/", "-per-"))
+        fields = (self.network, self.method, self.budget and self.budget.strip("%").replace("/", "-per-"))
         return "-".join(
-            str(part) for part in (*said, "light" if self.light else None, self.seed) if part is not None
+            str(part) for part in (*fields, "light" if self.light else None, self.seed) if part is not None
         )
 
 
@@ -79,73 +79,82 @@ def table() -> list[Row]:
 _data: dict[str, AdaptationData] = {}
 
 
-def one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
+def run_one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
     """Run one configuration in this process."""
     started = time.perf_counter()
-    named = [f"seed={row.seed}", f"model.name={row.network}", *settings, *(LIGHT if row.light else ())]
+    overrides = [
+        f"seed={row.seed}",
+        f"model.name={row.network}",
+        *settings,
+        *(LOW_WEIGHT_SETTINGS if row.light else ()),
+    ]
     if row.budget is not None:
-        named.append(f"acquisition.budget={row.budget}")
+        overrides.append(f"acquisition.budget={row.budget}")
     config = with_resolved_precision(
-        configs.load_config(["data/streets-carla-camvid", f"methods/{row.method}"], named)
+        configs.load_config(["data/streets-carla-camvid", f"methods/{row.method}"], overrides)
     )
-    shift = _data.setdefault("all", _data.get("all") or load_data(config))
-    home = RunFolder(Path(folder) / row.name)
-    parts, plan = build_run(config, home, shift)
+    data = _data.setdefault("all", _data.get("all") or load_data(config))
+    run_folder = RunFolder(Path(folder) / row.name)
+    components, plan = build_run(config, run_folder, data)
     engine = config.engine
     fabric = make_fabric(engine.device, precision=engine.precision)
     run(
-        parts,
+        components,
         plan,
-        home.path,
+        run_folder.path,
         fabric=fabric,
         identity=config.identity(),
         performance=make_performance_options(config),
     )
     if row in (Row("duc"), Row("duc", light=True)):
-        classes = home.data_summary["classes"]
+        classes = run_folder.data_summary["classes"]
         write_picks_figure(
-            home.load_ledger(), shift.pool, Path(folder) / f"picks-{row.name}.png", classes=classes
+            run_folder.load_ledger(), data.pool, Path(folder) / f"picks-{row.name}.png", classes=classes
         )
-    stages, ledger = home.stages(), home.load_ledger()
+    stages, ledger = run_folder.stages(), run_folder.load_ledger()
     torch.cuda.empty_cache()
     return {
         **asdict(row),
         "labels": len(ledger),
         "clicks": ledger.clicks(),
-        "bought": what_was_bought(ledger, shift) if len(ledger) else None,
+        "bought": describe_selection(ledger, data) if len(ledger) else None,
         "seconds": round(time.perf_counter() - started, 1),
         "mean_iou": [round(stage["mean_iou"], 4) for stage in stages],
         "accuracy": round(stages[-1]["accuracy"], 4),
         "ece": round(stages[-1]["ece"], 4),
-        "class_iou": dict(zip(shift.classes, [_short(v) for v in stages[-1]["class_iou"]], strict=True)),
-        "before": dict(zip(shift.classes, [_short(v) for v in stages[0]["class_iou"]], strict=True)),
+        "class_iou": dict(zip(data.classes, [_round(v) for v in stages[-1]["class_iou"]], strict=True)),
+        "before": dict(zip(data.classes, [_round(v) for v in stages[0]["class_iou"]], strict=True)),
     }
 
 
-def what_was_bought(ledger: Ledger, shift: AdaptationData, near: int = 3) -> dict[str, Any]:
+def describe_selection(ledger: Ledger, data: AdaptationData, border_distance: int = 3) -> dict[str, Any]:
     """Return class fractions, connected components per image, and the fraction near a class border."""
     assert ledger.sizes is not None
-    assert shift.ground_truth is not None
-    share = torch.zeros(len(shift.classes))
+    assert data.ground_truth is not None
+    class_counts = torch.zeros(len(data.classes))
     pieces, border, total = 0, 0, 0
     for image, (height, width) in enumerate(ledger.sizes.tolist()):
         position, label = ledger.image_labels(image)
-        asked = np.zeros(height * width, bool)
-        asked[position.numpy()] = True
-        pieces += int(ndimage.label(asked.reshape(height, width), np.ones((3, 3)))[1])
-        truth = np.asarray(shift.ground_truth[image])
-        lowest, highest = (f(truth, 2 * near + 1) for f in (ndimage.minimum_filter, ndimage.maximum_filter))
+        is_selected = np.zeros(height * width, bool)
+        is_selected[position.numpy()] = True
+        pieces += int(ndimage.label(is_selected.reshape(height, width), np.ones((3, 3)))[1])
+        ground_truth = np.asarray(data.ground_truth[image])
+        lowest, highest = (
+            f(ground_truth, 2 * border_distance + 1) for f in (ndimage.minimum_filter, ndimage.maximum_filter)
+        )
         border += int((lowest != highest).reshape(-1)[position.numpy()].sum())
-        share += torch.bincount(label[label >= 0], minlength=len(share))
+        class_counts += torch.bincount(label[label >= 0], minlength=len(class_counts))
         total += len(position)
     return {
-        "classes": dict(zip(shift.classes, [round(v, 4) for v in (share / total).tolist()], strict=True)),
+        "classes": dict(
+            zip(data.classes, [round(v, 4) for v in (class_counts / total).tolist()], strict=True)
+        ),
         "pieces_per_image": round(pieces / len(ledger.keys), 1),
-        f"within_{near}_of_a_border": round(border / total, 4),
+        f"within_{border_distance}_of_a_border": round(border / total, 4),
     }
 
 
-def _short(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
@@ -175,17 +184,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     done: list[dict[str, Any]] = []
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
-        todo = {pool.submit(one, row, settings, options.runs): row for row in rows}
+        todo = {pool.submit(run_one, row, settings, options.runs): row for row in rows}
         for future in as_completed(todo):
             try:
                 done.append(future.result())
-                said = f"{100 * done[-1]['mean_iou'][-1]:.1f} {done[-1]['seconds']} s"
+                message = f"{100 * done[-1]['mean_iou'][-1]:.1f} {done[-1]['seconds']} s"
             except Exception as error:  # a failed run must not stop the others
-                said = f"failed: {error}"
-            print(todo[future].name, said, flush=True)
+                message = f"failed: {error}"
+            print(todo[future].name, message, flush=True)
             device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-            kept = {"device": device, "torch": torch.__version__, "settings": settings[2:], "runs": done}
-            options.out.write_text(json.dumps(kept, indent=1) + "\n")
+            report = {"device": device, "torch": torch.__version__, "settings": settings[2:], "runs": done}
+            options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

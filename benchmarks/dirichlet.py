@@ -19,7 +19,7 @@ from torch import Tensor
 from ducats import dirichlet
 
 
-def usual(z: Tensor) -> tuple[Tensor, Tensor]:
+def naive_uncertainties(z: Tensor) -> tuple[Tensor, Tensor]:
     """Compute U_dis and U_data by the formulas of the paper, with the usual epsilon inside the logarithm."""
     alpha = z.exp()
     total = alpha.sum(1, keepdim=True)
@@ -28,7 +28,7 @@ def usual(z: Tensor) -> tuple[Tensor, Tensor]:
     return -(p * (p + 1e-7).log()).sum(1) - data, data
 
 
-def seconds(act: Callable[[], object], repeats: int) -> float:
+def best_seconds(act: Callable[[], object], repeats: int) -> float:
     """Return the shortest time of several calls."""
     act()
     best = float("inf")
@@ -50,10 +50,10 @@ def training_step(formula: Callable[[Tensor], tuple[Tensor, Tensor]], z: Tensor)
     return step
 
 
-def found(score: Tensor, truth: Tensor) -> float:
+def top_fraction_found(score: Tensor, reference: Tensor) -> float:
     """Return the fraction of the true top 5 % that is in the top 5 % by score."""
-    count = len(truth) // 20
-    return len(set(score.topk(count).indices.tolist()) & set(truth.topk(count).indices.tolist())) / count
+    count = len(reference) // 20
+    return len(set(score.topk(count).indices.tolist()) & set(reference.topk(count).indices.tolist())) / count
 
 
 def main() -> None:
@@ -64,19 +64,21 @@ def main() -> None:
     for shape, repeats in (((32, 10), 200), ((100_000, 65), 3)):
         z = torch.randn(shape, generator=generator)
         with torch.no_grad():
-            rows.append((f"score {shape}, usual", seconds(lambda z=z: usual(z), repeats)))  # type: ignore[misc]
-            rows.append((f"score {shape}, ours", seconds(lambda z=z: dirichlet.uncertainties(z), repeats)))  # type: ignore[misc]
+            rows.append((f"score {shape}, usual", best_seconds(lambda z=z: naive_uncertainties(z), repeats)))  # type: ignore[misc]
+            rows.append(
+                (f"score {shape}, ours", best_seconds(lambda z=z: dirichlet.uncertainties(z), repeats))
+            )  # type: ignore[misc]
     z = torch.randn(32, 10, generator=generator)
-    rows.append(("train (32, 10), usual", seconds(training_step(usual, z), 200)))
-    rows.append(("train (32, 10), ours", seconds(training_step(dirichlet.uncertainties, z), 200)))
+    rows.append(("train (32, 10), usual", best_seconds(training_step(naive_uncertainties, z), 200)))
+    rows.append(("train (32, 10), ours", best_seconds(training_step(dirichlet.uncertainties, z), 200)))
     for name, value in rows:
         print(f"{name:34s} {1e3 * value:10.3f} ms")
     ranking = []
     for level in (2, 4, 6, 8, 10, 13):
         z = torch.randn(20_000, 65, generator=generator) + level * 2.302585 - 4.2
-        truth = dirichlet.log_distribution_uncertainty(z.double())
-        ours = found(dirichlet.log_distribution_uncertainty(z), truth)
-        ranking.append((level, found(usual(z)[0], truth), ours))
+        reference = dirichlet.log_distribution_uncertainty(z.double())
+        ours = top_fraction_found(dirichlet.log_distribution_uncertainty(z), reference)
+        ranking.append((level, top_fraction_found(naive_uncertainties(z)[0], reference), ours))
         print(f"alpha0 about 1e{level:<2d}: top 5 % found, usual {ranking[-1][1]:.3f}, ours {ours:.3f}")
     if "--json" in sys.argv:
         result = {"torch": torch.__version__, "machine": platform.processor() or platform.machine()}

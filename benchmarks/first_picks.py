@@ -18,21 +18,21 @@ from ducats.run_folder import RunFolder
 def first_picks(folder: Path, pixels: dict[str, torch.Tensor]) -> tuple[int, float]:
     """Return the number of classes and the mean distance to the nearest other pick."""
     entries = [entry for entry in RunFolder(folder).load_ledger().entries() if entry.round == 1]
-    shown = torch.stack([pixels[entry.key] for entry in entries])
-    distance = torch.cdist(shown, shown).fill_diagonal_(float("inf"))
+    images = torch.stack([pixels[entry.key] for entry in entries])
+    distance = torch.cdist(images, images).fill_diagonal_(float("inf"))
     return len({entry.label for entry in entries}), float(distance.min(dim=1).values.mean())
 
 
 def main() -> None:
     """Print one line per method."""
-    home = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
+    demo_folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
     pool = digits().pool
     pixels = dict(zip(pool.keys, pool.pixels[:].float().flatten(1), strict=True))
     for method in ("random", "duc", "duc-random", "spread"):
-        found = [first_picks(folder, pixels) for folder in sorted(home.glob(f"{method}-seed*"))]
-        if not found:
-            sys.exit(f"{home} has no runs of {method}; run `ducats demo` first, or pass its folder")
-        classes, distances = zip(*found, strict=True)
+        results = [first_picks(folder, pixels) for folder in sorted(demo_folder.glob(f"{method}-seed*"))]
+        if not results:
+            sys.exit(f"{demo_folder} has no runs of {method}; run `ducats demo` first, or pass its folder")
+        classes, distances = zip(*results, strict=True)
         mean = sum(distances) / len(distances)
         print(f"{method:12s} classes {list(classes)}, mean distance to the nearest other pick {mean:.0f}")
 

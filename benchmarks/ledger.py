@@ -22,13 +22,13 @@ import torch
 
 from ducats.ledger import Ledger, Request, RequestWriter, TargetMaps
 
-BOUGHT, STORED, CLASSES, MAPS = (1024, 2048), (640, 1280), 19, 200
+LABEL_SIZE, TARGET_MAP_SIZE, N_CLASSES, N_MAPS = (1024, 2048), (640, 1280), 19, 200
 
 
 def measure(folder: Path, images: int, labels: int, rounds: int) -> dict[str, Any]:
     """Fill a ledger and read from it."""
-    keys, sizes = [f"city/{i:05d}" for i in range(images)], torch.tensor([BOUGHT]).expand(images, 2)
-    pixels, luck = BOUGHT[0] * BOUGHT[1], np.random.default_rng(0)
+    keys, sizes = [f"city/{i:05d}" for i in range(images)], torch.tensor([LABEL_SIZE]).expand(images, 2)
+    pixels, rng = LABEL_SIZE[0] * LABEL_SIZE[1], np.random.default_rng(0)
     ledger = Ledger(folder / "labels", keys, sizes, "original")
     step = pixels // (labels * rounds)  # evenly spaced pixels, shifted each round: no duplicates
     seconds: dict[str, list[float]] = {"request": [], "append": []}
@@ -36,17 +36,17 @@ def measure(folder: Path, images: int, labels: int, rounds: int) -> dict[str, An
         started = time.perf_counter()
         with RequestWriter(folder / "request.npz", number) as writer:
             for image in range(images):
-                comb = (np.arange(labels) * rounds + number - 1) * step + (image % step)
-                writer.add(image, torch.from_numpy(luck.permutation(comb)))
+                positions = (np.arange(labels) * rounds + number - 1) * step + (image % step)
+                writer.add(image, torch.from_numpy(rng.permutation(positions)))
         seconds["request"].append(time.perf_counter() - started)
-        answers = torch.from_numpy(luck.integers(0, CLASSES, images * labels, dtype=np.int8))
+        answers = torch.from_numpy(rng.integers(0, N_CLASSES, images * labels, dtype=np.int8))
         started = time.perf_counter()
         ledger.append(Request.load(folder / "request.npz"), answers)
         seconds["append"].append(time.perf_counter() - started)
     size = sum(path.stat().st_size for path in (folder / "labels").iterdir())
     started = time.perf_counter()
     ledger = Ledger(folder / "labels", keys, sizes, "original")
-    found = {
+    result = {
         "labels": len(ledger),
         "megabytes": size / 1e6,
         "bytes a label": size / len(ledger),
@@ -55,43 +55,45 @@ def measure(folder: Path, images: int, labels: int, rounds: int) -> dict[str, An
         "append, first round, s": seconds["append"][0],
         "append, last round, s": seconds["append"][-1],
     }
-    pairs = torch.from_numpy(luck.integers(0, images, (MAPS // 2, 2)))
-    for fill in ("cell", "nearest"):
-        maps = TargetMaps(ledger, STORED, fill=fill)
+    pairs = torch.from_numpy(rng.integers(0, images, (N_MAPS // 2, 2)))
+    for label_downsampling in ("cell", "nearest"):
+        maps = TargetMaps(ledger, TARGET_MAP_SIZE, fill=label_downsampling)
         maps[pairs[0]]
         started = time.perf_counter()
         for pair in pairs:
             maps[pair]
-        found[f"target map ({fill}), ms an image"] = (time.perf_counter() - started) / MAPS * 1e3
+        result[f"target map ({label_downsampling}), ms an image"] = (
+            (time.perf_counter() - started) / N_MAPS * 1e3
+        )
     started = time.perf_counter()
     for image in pairs.flatten().tolist():
         ledger.image_labels(image)
-    found["an image's labels, ms"] = (time.perf_counter() - started) / MAPS * 1e3
-    return found
+    result["an image's labels, ms"] = (time.perf_counter() - started) / N_MAPS * 1e3
+    return result
 
 
-class Watch:
+class MemoryMonitor:
     """Sample the anonymous memory of this process every few milliseconds.
 
     Pages of mapped files are excluded: the system can drop them at any time at no cost.
     """
 
-    def __enter__(self) -> "Watch":
-        self.first = self.peak = own_memory()
-        self._end, self._thread = Event(), Thread(target=self._look, daemon=True)
+    def __enter__(self) -> "MemoryMonitor":
+        self.first = self.peak = anonymous_memory_mb()
+        self._end, self._thread = Event(), Thread(target=self._sample, daemon=True)
         self._thread.start()
         return self
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         while not self._end.wait(0.005):
-            self.peak = max(self.peak, own_memory())
+            self.peak = max(self.peak, anonymous_memory_mb())
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join()
 
 
-def own_memory() -> float:
+def anonymous_memory_mb() -> float:
     """Return anonymous memory in megabytes, or 0 if the system does not report it."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
@@ -107,20 +109,20 @@ def main() -> None:
     parser.add_argument("--labels", type=int, default=8192, help="labels per image and round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder, Watch() as watch:
-        found = measure(Path(folder), asked.images, asked.labels, asked.rounds)
-    found |= {"memory before, MB": watch.first, "peak memory, MB": watch.peak}
-    for name, value in found.items():
+    with tempfile.TemporaryDirectory() as folder, MemoryMonitor() as monitor:
+        result = measure(Path(folder), options.images, options.labels, options.rounds)
+    result |= {"memory before, MB": monitor.first, "peak memory, MB": monitor.peak}
+    for name, value in result.items():
         print(f"{name:32} {value:>14,.2f}" if isinstance(value, float) else f"{name:32} {value:>14,}")
-    if asked.json:
+    if options.json:
         machine = {
             "python": sys.version.split()[0],
             "machine": platform.machine(),
             "torch": torch.__version__,
         }
-        asked.json.write_text(json.dumps({**found, **machine}, indent=1))
+        options.json.write_text(json.dumps({**result, **machine}, indent=1))
 
 
 if __name__ == "__main__":

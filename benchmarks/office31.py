@@ -40,7 +40,7 @@ TABLES = (
 _data: dict[str, AdaptationData] = {}
 
 
-def wanted(options: argparse.Namespace) -> list[tuple[str, SweepRun]]:
+def selected_runs(options: argparse.Namespace) -> list[tuple[str, SweepRun]]:
     """Return all runs by name, without duplicates."""
     settings = (
         *(f"model.params.weights={options.weights}", "model.params.strides=first"),
@@ -52,35 +52,35 @@ def wanted(options: argparse.Namespace) -> list[tuple[str, SweepRun]]:
     for sweep, task, seeds in TABLES:
         if options.tables and sweep not in options.tables:
             continue
-        said = SweepFilter(root=options.root, settings=settings, seeds=seeds, tasks=[task])
-        for cell in expand_sweep(read_sweep(sweep), said, options.device):
+        sweep_filter = SweepFilter(root=options.root, settings=settings, seeds=seeds, tasks=[task])
+        for cell in expand_sweep(read_sweep(sweep), sweep_filter, options.device):
             found.setdefault(f"{task} {cell.method} {cell.config.seed}", cell)
     named = options.only or list(found)
     return [(name, cell) for name, cell in found.items() if name in named and cell.method not in options.skip]
 
 
-def one(name: str, config: Config, device: str, folder: Path, keep: bool) -> dict[str, Any]:
+def run_one(name: str, config: Config, device: str, folder: Path, keep: bool) -> dict[str, Any]:
     """Run one configuration in this process."""
     torch.set_num_threads(1)
     started = time.perf_counter()
     task = name.split()[0]
     if task not in _data:
         _data[task] = load_data(config)
-    home = RunFolder(folder / name.replace(" ", "-"))
-    parts, plan = build_run(config, home, _data[task])
+    run_folder = RunFolder(folder / name.replace(" ", "-"))
+    components, plan = build_run(config, run_folder, _data[task])
     fabric = make_fabric(device, precision=config.engine.precision)
     identity, speed = config.identity(), make_performance_options(config)
-    run(parts, plan, home.path, fabric=fabric, identity=identity, performance=speed)
-    stages = home.stages()
+    run(components, plan, run_folder.path, fabric=fabric, identity=identity, performance=speed)
+    stages = run_folder.stages()
     result = {
         "run": name,
-        "labels": len(home.load_ledger()),
+        "labels": len(run_folder.load_ledger()),
         "accuracy": [round(100 * stage["accuracy"], 2) for stage in stages],
         "ece": [round(100 * stage["ece"], 2) for stage in stages],
         "seconds": round(time.perf_counter() - started, 1),
     }
     if not keep:
-        shutil.rmtree(home.path)
+        shutil.rmtree(run_folder.path)
     torch.cuda.empty_cache()
     return result
 
@@ -110,13 +110,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     lines = options.out.read_text().splitlines() if options.out.exists() else []
     done = {json.loads(line)["run"] for line in lines}
-    rows = [(name, cell) for name, cell in wanted(options) if name not in done]
+    rows = [(name, cell) for name, cell in selected_runs(options) if name not in done]
     if options.list:
         print(*(name for name, _ in rows), sep="\n")
         return
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
         todo = {
-            pool.submit(one, name, cell.config, options.device, options.runs, options.keep): name
+            pool.submit(run_one, name, cell.config, options.device, options.runs, options.keep): name
             for name, cell in rows
         }
         for future in as_completed(todo):

@@ -28,11 +28,11 @@ from ducats.domain import UNLABELLED
 from ducats.objectives import Batch, LabelledImages, duc
 from ducats.samples import Output
 
-Losses = Callable[[Tensor], Tensor]
+LossFn = Callable[[Tensor], Tensor]
 EVIDENCE = dirichlet.EVIDENCE_FUNCTIONS["exp_at_most_10"]
 
 
-def walked(labels: Tensor, target: bool) -> Losses:
+def pieced_loss(labels: Tensor, target: bool) -> LossFn:
     """Return the loss as computed in training."""
     size = (labels.shape[1], labels.shape[2])
 
@@ -45,7 +45,7 @@ def walked(labels: Tensor, target: bool) -> Losses:
     return losses
 
 
-def plain(labels: Tensor, target: bool) -> Losses:
+def plain_loss(labels: Tensor, target: bool) -> LossFn:
     """Return the same loss on whole maps: interpolate, clamp, formula, average over valid pixels."""
     size = (labels.shape[1], labels.shape[2])
 
@@ -66,7 +66,7 @@ def plain(labels: Tensor, target: bool) -> Losses:
     return losses
 
 
-def once(losses: Losses, z: Tensor) -> tuple[Tensor, Tensor]:
+def loss_and_gradient(losses: LossFn, z: Tensor) -> tuple[Tensor, Tensor]:
     """Return loss and gradient."""
     leaf = z.detach().requires_grad_()
     loss = losses(leaf)
@@ -75,16 +75,16 @@ def once(losses: Losses, z: Tensor) -> tuple[Tensor, Tensor]:
     return loss.detach(), leaf.grad
 
 
-def recorded(losses: Losses, z: Tensor) -> Callable[[], object]:
+def record_graph(losses: LossFn, z: Tensor) -> Callable[[], object]:
     """Record forward and backward as a CUDA graph; this fails if anything synchronises with the device."""
-    once(losses, z)
+    loss_and_gradient(losses, z)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        once(losses, z)
+        loss_and_gradient(losses, z)
     return graph.replay
 
 
-def measured(act: Callable[[], object], device: str, repeats: int) -> dict[str, float | None]:
+def measure(act: Callable[[], object], device: str, repeats: int) -> dict[str, float | None]:
     """Return the median time in milliseconds and the additional peak memory in MiB."""
     cuda = device == "cuda"
 
@@ -107,7 +107,7 @@ def measured(act: Callable[[], object], device: str, repeats: int) -> dict[str, 
     return {"ms": statistics.median(times), "peak_mib": peak}
 
 
-def off(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> dict[str, float]:
+def relative_error(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> dict[str, float]:
     """Return the relative differences of loss and gradient."""
     loss, gradient = (
         float((a.double() - b.double()).norm() / b.double().norm())
@@ -116,7 +116,7 @@ def off(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> dict[s
     return {"loss": loss, "gradient": gradient}
 
 
-def compared(options: argparse.Namespace, target: bool) -> dict[str, Any]:
+def compare(options: argparse.Namespace, target: bool) -> dict[str, Any]:
     """Return all figures of one stream."""
     height, width, stride = options.height, options.width, options.stride
     generator = torch.Generator().manual_seed(int(target))
@@ -127,26 +127,32 @@ def compared(options: argparse.Namespace, target: bool) -> dict[str, Any]:
     if target:
         labels[torch.rand(shape, generator=generator) > 0.05] = UNLABELLED
     labels = labels.to(options.device)
-    ours, theirs = walked(labels, target), plain(labels, target)
-    result: dict[str, Any] = {"walked": measured(lambda: once(ours, z), options.device, options.repeats)}
+    ours, theirs = pieced_loss(labels, target), plain_loss(labels, target)
+    result: dict[str, Any] = {
+        "walked": measure(lambda: loss_and_gradient(ours, z), options.device, options.repeats)
+    }
     if options.graph:
-        result["recorded"] = measured(recorded(ours, z), options.device, options.repeats)
-    found, again = once(ours, z), once(ours, z)
+        result["recorded"] = measure(record_graph(ours, z), options.device, options.repeats)
+    found, again = loss_and_gradient(ours, z), loss_and_gradient(ours, z)
     result["repeats_to_the_bit"] = all(a.equal(b) for a, b in zip(found, again, strict=True))
     fused, dirichlet.COMPILE_FORMULAS = dirichlet.COMPILE_FORMULAS, False
     try:
-        result["plain"] = measured(lambda: once(theirs, z), options.device, options.repeats)
-        reference = once(theirs, z)
-        result["float32"] = off(found, reference)
+        result["plain"] = measure(lambda: loss_and_gradient(theirs, z), options.device, options.repeats)
+        reference = loss_and_gradient(theirs, z)
+        result["float32"] = relative_error(found, reference)
         # Both float32 results have rounding errors; compare each with float64.
-        exact = once(theirs, z.double())
-        result["float32_from_float64"] = off(found, exact)
-        result["plain_from_float64"] = off(reference, exact)
+        exact = loss_and_gradient(theirs, z.double())
+        result["float32_from_float64"] = relative_error(found, exact)
+        result["plain_from_float64"] = relative_error(reference, exact)
         dirichlet.COMPILE_FORMULAS = fused
-        half = once(ours, z.bfloat16())
+        half = loss_and_gradient(ours, z.bfloat16())
         dirichlet.COMPILE_FORMULAS = False
-        result["bfloat16"] = off(half, once(theirs, z.bfloat16().float()))  # the same logits
-        result["bfloat16_from_float32_logits"] = off(half, reference)  # includes rounding of the logits
+        result["bfloat16"] = relative_error(
+            half, loss_and_gradient(theirs, z.bfloat16().float())
+        )  # the same logits
+        result["bfloat16_from_float32_logits"] = relative_error(
+            half, reference
+        )  # includes rounding of the logits
     except torch.OutOfMemoryError:
         result.setdefault("plain", None)  # does not fit in memory
     finally:
@@ -176,7 +182,7 @@ def main() -> None:
         setattr(module, "CACHED" if options.device == "cpu" else "LAUNCHED", options.piece)
     name = torch.cuda.get_device_name() if options.device == "cuda" else platform.machine()
     print(f"{name}, torch {torch.__version__}, {options.images} x {options.height} x {options.width}")
-    results = {stream: compared(options, stream == "target") for stream in ("source", "target")}
+    results = {stream: compare(options, stream == "target") for stream in ("source", "target")}
     for stream, result in results.items():
         for way in ("walked", "recorded", "plain"):
             if result.get(way):

@@ -16,7 +16,7 @@ from ducats.objectives import Batch, LabelledImages, duc
 
 # The model normalises its input.
 TO_TENSOR = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
-TRAIN = v2.Compose(
+TRAIN_TRANSFORM = v2.Compose(
     [
         v2.Resize((256, 256), interpolation=v2.InterpolationMode.BICUBIC),
         v2.RandomResizedCrop(224),
@@ -25,10 +25,10 @@ TRAIN = v2.Compose(
         *TO_TENSOR,
     ]
 )
-TARGET = v2.Compose([v2.Resize(256), v2.RandomCrop(224), *TO_TENSOR])
+TARGET_TRANSFORM = v2.Compose([v2.Resize(256), v2.RandomCrop(224), *TO_TENSOR])
 
 
-class Files(Dataset[tuple[Tensor, int]]):
+class ImageFiles(Dataset[tuple[Tensor, int]]):
     """Image files, decoded on every access."""
 
     def __init__(self, files: Sequence[Path], labels: Sequence[int], transform: v2.Transform) -> None:
@@ -42,12 +42,12 @@ class Files(Dataset[tuple[Tensor, int]]):
             return self.transform(image.convert("RGB")), self.labels[index]
 
 
-def endless(
-    files: Files, batch_size: int, workers: int, *, kept: bool = False
+def endless_batches(
+    files: ImageFiles, batch_size: int, workers: int, *, persistent: bool = False
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield shuffled full batches without end.
 
-    By default the workers are restarted for each pass over the files. ``kept`` uses persistent workers and
+    By default the workers are restarted for each pass over the files. ``persistent`` uses persistent workers and
     pinned memory.
     """
     loader = DataLoader(
@@ -56,8 +56,8 @@ def endless(
         shuffle=True,
         drop_last=True,
         num_workers=workers,
-        persistent_workers=kept and workers > 0,
-        pin_memory=kept and torch.cuda.is_available(),
+        persistent_workers=persistent and workers > 0,
+        pin_memory=persistent and torch.cuda.is_available(),
     )
     while True:
         yield from loader
@@ -83,7 +83,7 @@ def train(
 
 
 @torch.inference_mode()
-def score(model: nn.Module, files: Files, batch_size: int, workers: int, device: torch.device) -> Tensor:
+def score(model: nn.Module, files: ImageFiles, batch_size: int, workers: int, device: torch.device) -> Tensor:
     """Return the logits of all files."""
     model.eval()
     loader = DataLoader(files, batch_size, num_workers=workers)

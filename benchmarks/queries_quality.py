@@ -21,7 +21,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from clustered_pool import SOURCE, Pool, drawn_pool, fitted, scores
+from clustered_pool import N_SOURCE, ClusteredPool, fit_linear, linear_scores, make_pool
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -101,12 +101,12 @@ SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "subset of a twentieth": {"share": 0.05},
     },
 }
-AGAIN = ("badge", "spread")  # random queries that are fast enough to run twice
-AT_MOST = {"dbal": 10_000}  # samples; exact DBAL needs the Manhattan distances of all pairs many times
-LOOKED_AT = 10_000  # samples for the mean distance to the nearest pick
+REPEATED_QUERIES = ("badge", "spread")  # random queries that are fast enough to run twice
+MAX_SAMPLES = {"dbal": 10_000}  # samples; exact DBAL needs the Manhattan distances of all pairs many times
+N_DISTANCE_SAMPLES = 10_000  # samples for the mean distance to the nearest pick
 
 # The criterion that each query optimises.
-WANTS = {
+CRITERIA = {
     "coreset": "largest distance of a sample to the nearest pick",
     "badge": "mean squared distance of a gradient to that of the nearest pick",
     "clue": "mean squared distance to the nearest pick, weighted by entropy",
@@ -122,15 +122,17 @@ def main() -> None:
     cells: list[dict[str, Any]] = []
     for seed in options.seeds:
         for name in options.only or SETTINGS:
-            rows = min(options.rows, AT_MOST.get(name, options.rows))
-            cells += measured(name, drawn_pool(rows, seed), math.ceil(options.budget * rows), seed)
+            rows = min(options.rows, MAX_SAMPLES.get(name, options.rows))
+            cells += measure(name, make_pool(rows, seed), math.ceil(options.budget * rows), seed)
             if options.out:
-                about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "wants": WANTS}
+                about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "wants": CRITERIA}
                 options.out.write_text(
                     json.dumps({"about": about, "cells": cells}, indent=1), encoding="utf-8"
                 )
     for name in options.only or SETTINGS:
-        print(f"\n{name}: {WANTS[name]}\n\n{table([cell for cell in cells if cell['query'] == name])}")
+        print(
+            f"\n{name}: {CRITERIA[name]}\n\n{results_table([cell for cell in cells if cell['query'] == name])}"
+        )
 
 
 def parse() -> argparse.Namespace:
@@ -144,25 +146,25 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, Any]]:
+def measure(name: str, pool: ClusteredPool, budget: int, seed: int) -> list[dict[str, Any]]:
     """Measure all settings of a query on one pool, random picks, and the exact query with another seed."""
-    all_pairs, exact, cells = AllPairs(), torch.empty(0), []
-    want, some = wanted(name, pool, budget, all_pairs), pool.features[:LOOKED_AT]
+    all_pairs, exact, cells = CachedNeighbourScores(), torch.empty(0), []
+    criterion, some = criterion_of(name, pool, budget, all_pairs), pool.features[:N_DISTANCE_SAMPLES]
     settings = {**SETTINGS[name], "random": {}}
-    if name in AGAIN:
+    if name in REPEATED_QUERIES:
         settings["again"] = settings["exact"]
     for setting, given in settings.items():
-        params = knobs_of(given, len(pool.z), budget)
-        strategy = QUERIES["random" if setting == "random" else name].bind(params)
-        rows = pool.rows(strategy.needs)
+        params = query_params(given, len(pool.z), budget)
+        spec = QUERIES["random" if setting == "random" else name].bind(params)
+        samples = pool.sample_table(spec.needs)
         source = None
-        if strategy.source_needs:
-            where = torch.arange(SOURCE)
-            source = SampleTable(where, torch.zeros_like(where), {"features": pool.source})
-        luck = make_generator(seed, "choice", "again" if setting == "again" else "")
+        if spec.source_needs:
+            indices = torch.arange(N_SOURCE)
+            source = SampleTable(indices, torch.zeros_like(indices), {"features": pool.source})
+        generator = make_generator(seed, "choice", "again" if setting == "again" else "")
         start = time.process_time()
         with torch.no_grad(), mock.patch.object(las, "propagated_scores", all_pairs):
-            picks = strategy.fn(QueryContext(rows, rows[torch.arange(0)], budget, luck, source))
+            picks = spec.fn(QueryContext(samples, samples[torch.arange(0)], budget, generator, source))
         seconds = time.process_time() - start
         exact = picks if setting == "exact" else exact
         cell = {
@@ -172,7 +174,7 @@ def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, An
             "seed": seed,
             "rows": len(pool.z),
             "budget": budget,
-            "own": want(picks),
+            "own": criterion(picks),
             "distance": float(squared_distance_to_nearest([some], [pool.features[picks]]).sqrt().mean()),
             "overlap": len(set(picks.tolist()) & set(exact.tolist())) / budget,
             "classes": len(pool.label[picks].unique()),
@@ -184,20 +186,24 @@ def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, An
     return cells
 
 
-def knobs_of(given: Mapping[str, Any], rows: int, budget: int) -> dict[str, Any]:
+def query_params(given: Mapping[str, Any], rows: int, budget: int) -> dict[str, Any]:
     """Return the query parameters of a setting for a pool of this size."""
     params = dict(given)
     if "times" in params:
         params["among"] = params.pop("times") * budget
     if "neighbours" in params:
-        sought = params.pop("neighbours")
-        params["pairs"] = float(sought * (params["among"] + sought if "among" in params else rows))
+        n_neighbours_pool = params.pop("neighbours")
+        params["pairs"] = float(
+            n_neighbours_pool * (params["among"] + n_neighbours_pool if "among" in params else rows)
+        )
     if "share" in params:
         params["subset"] = math.ceil(params.pop("share") * rows)
     return params
 
 
-def wanted(name: str, pool: Pool, budget: int, all_pairs: "AllPairs") -> Callable[[Tensor], float]:
+def criterion_of(
+    name: str, pool: ClusteredPool, budget: int, all_pairs: "CachedNeighbourScores"
+) -> Callable[[Tensor], float]:
     """Return the criterion of a query as a function of the picks; lower is better, except for LAS."""
     features, entropy = pool.features, dirichlet.entropy(pool.z).double()
     if name == "coreset":
@@ -206,8 +212,12 @@ def wanted(name: str, pool: Pool, budget: int, all_pairs: "AllPairs") -> Callabl
         both = [badge._residual(pool.z), features]
         return lambda picks: float(squared_distance_to_nearest(both, [some[picks] for some in both]).mean())
     if name == "las":
-        told = (F.normalize(features), dirichlet.expected_probability(pool.z), torch.arange(len(features)))
-        return lambda picks: float(all_pairs(*told, 10)[picks].mean())
+        las_inputs = (
+            F.normalize(features),
+            dirichlet.expected_probability(pool.z),
+            torch.arange(len(features)),
+        )
+        return lambda picks: float(all_pairs(*las_inputs, 10)[picks].mean())
     if name == "dbal":
         return _manhattan(pool)
     some = entropy.topk(10 * budget).indices if name == "spread" else torch.arange(len(features))
@@ -217,7 +227,7 @@ def wanted(name: str, pool: Pool, budget: int, all_pairs: "AllPairs") -> Callabl
     )
 
 
-class AllPairs:
+class CachedNeighbourScores:
     """Cached LAS scores: the scores from all pairs of a pool take minutes and are computed once."""
 
     def __init__(self) -> None:
@@ -232,7 +242,7 @@ class AllPairs:
         return self._found
 
 
-def _manhattan(pool: Pool) -> Callable[[Tensor], float]:
+def _manhattan(pool: ClusteredPool) -> Callable[[Tensor], float]:
     weight = 1 - probability_margin(pool.z)
 
     def nearest(centres: Tensor) -> Tensor:
@@ -245,16 +255,16 @@ def _manhattan(pool: Pool) -> Callable[[Tensor], float]:
     )
 
 
-def accuracy(pool: Pool, picks: Tensor) -> float:
+def accuracy(pool: ClusteredPool, picks: Tensor) -> float:
     """Return the pool accuracy of a linear classifier fitted to source and picks with equal total weight."""
     features = torch.cat([pool.source, pool.features[picks]])
     label = torch.cat([pool.source_label, pool.label[picks]])
-    weight = torch.cat([torch.ones(SOURCE), torch.full((len(picks),), SOURCE / len(picks))])
-    said = scores(fitted(features, label, weight), pool.features).argmax(1)
-    return float((said == pool.label).float().mean())
+    weight = torch.cat([torch.ones(N_SOURCE), torch.full((len(picks),), N_SOURCE / len(picks))])
+    predicted = linear_scores(fit_linear(features, label, weight), pool.features).argmax(1)
+    return float((predicted == pool.label).float().mean())
 
 
-def table(cells: Sequence[dict[str, Any]]) -> str:
+def results_table(cells: Sequence[dict[str, Any]]) -> str:
     """Format a row per setting: means over seeds, and the position between exact (0 %) and random (100 %)."""
     heads = ["setting", "own", "toward random", "distance", "overlap", "classes", "accuracy", "CPU s"]
     lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * (len(heads) - 1)]

@@ -23,11 +23,11 @@ from typing import Any
 
 from ducats.deploy import TrainedModel, load_trained_model
 from ducats.scoring import score_pool
-from scoring import draw, make_run
+from scoring import make_run, write_images
 
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-NODE = {"num_cpus": 2, "object_store_memory": 200_000_000}
-PARTS = 16
+NODE_RESOURCES = {"num_cpus": 2, "object_store_memory": 200_000_000}
+N_CHUNKS = 16
 
 
 @dataclass
@@ -52,18 +52,18 @@ def main() -> None:
     import ray
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    cluster = Cluster(initialize_head=True, head_node_args={**NODE_RESOURCES, "include_dashboard": False})
     trials = list[Trial]()
     try:
-        cluster.add_node(**NODE)
+        cluster.add_node(**NODE_RESOURCES)
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         with tempfile.TemporaryDirectory() as folder:
-            home = Path(folder)
-            pool = draw(home, options.images, shards=False)
-            trained = load_trained_model(make_run(home / "run", "resnet18", batch=8))
-            score_pool(trained, str(pool), out=home / "one", budget=20, device="cpu")
+            base = Path(folder)
+            pool = write_images(base, options.images, shards=False)
+            trained = load_trained_model(make_run(base / "run", "resnet18", batch=8))
+            score_pool(trained, str(pool), out=base / "one", budget=20, device="cpu")
             for number, kind in enumerate(["nothing"] + ["worker", "node"] * options.times):
-                trials.append(trial(trained, pool, home, f"{number}", kind, cluster))
+                trials.append(run_trial(trained, pool, base, f"{number}", kind, cluster))
                 print(json.dumps(asdict(trials[-1])), flush=True)
     finally:
         ray.shutdown()
@@ -75,50 +75,50 @@ def main() -> None:
         )
     if options.json:
         about = {"cores": os.cpu_count(), "machine": platform.machine(), "ray": ray.__version__}
-        about |= {"images": options.images, "parts": PARTS}
+        about |= {"images": options.images, "parts": N_CHUNKS}
         found = {"about": about, "trials": [asdict(each) for each in trials]}
         options.json.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
-def trial(trained: TrainedModel, pool: Path, home: Path, name: str, kind: str, cluster: Any) -> Trial:
+def run_trial(trained: TrainedModel, pool: Path, base: Path, name: str, kind: str, cluster: Any) -> Trial:
     """Score once and kill a worker, a node or nothing."""
-    out, error = home / name, list[str]()
+    out, error = base / name, list[str]()
 
     def work() -> None:
         try:
-            score_pool(trained, str(pool), out=out, budget=20, device="cpu", backend="ray", chunks=PARTS)
+            score_pool(trained, str(pool), out=out, budget=20, device="cpu", backend="ray", chunks=N_CHUNKS)
         except Exception as failure:
             error.append(f"{type(failure).__name__}: {failure}")
 
     began, thread = time.perf_counter(), threading.Thread(target=work)
     thread.start()
-    while not done(out) and thread.is_alive():
+    while not n_finished_chunks(out) and thread.is_alive():
         time.sleep(0.02)
     if kind != "nothing":
         time.sleep(random.uniform(0, 4))
         began = time.perf_counter()
-    count = done(out)
+    count = n_finished_chunks(out)
     if kind == "worker":
-        victims = workers(cluster)
+        victims = scoring_pids(cluster)
         os.kill(random.choice(victims), signal.SIGKILL)
     elif kind == "node":
         cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
     thread.join()
     seconds = time.perf_counter() - began
     if kind == "node":
-        cluster.add_node(**NODE)
+        cluster.add_node(**NODE_RESOURCES)
         cluster.wait_for_nodes()
-    files = [folder / "picks.csv" for folder in (home / "one", out)]
-    alike = not error and files[0].read_bytes() == files[1].read_bytes()
-    return Trial(kind, count, round(seconds, 1), alike, "".join(error))
+    files = [folder / "picks.csv" for folder in (base / "one", out)]
+    is_identical = not error and files[0].read_bytes() == files[1].read_bytes()
+    return Trial(kind, count, round(seconds, 1), is_identical, "".join(error))
 
 
-def done(out: Path) -> int:
+def n_finished_chunks(out: Path) -> int:
     """Return the number of finished chunks."""
     return len(list((out / "parts").glob("part-*")))
 
 
-def workers(cluster: Any) -> list[int]:
+def scoring_pids(cluster: Any) -> list[int]:
     """Return the ids of the processes that are scoring."""
     raylets = {
         process.process.pid for node in cluster.list_all_nodes() for process in node.all_processes["raylet"]

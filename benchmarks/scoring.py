@@ -32,8 +32,8 @@ from ducats.run_folder import RunFolder
 
 CLASSES = 65
 SHAPE = (500, 375)
-EACH = 64  # images per shard
-DISTINCT = 512  # distinct images; they repeat after that
+SHARD_IMAGES = 64  # images per shard
+N_DISTINCT_IMAGES = 512  # distinct images; they repeat after that
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
     cells = list[dict[str, Any]]()
     width, height = options.shape
     with tempfile.TemporaryDirectory() as folder:
-        pool = draw(Path(folder), options.images, shards=options.shards, shape=(width, height))
+        pool = write_images(Path(folder), options.images, shards=options.shards, shape=(width, height))
         size = sum(path.stat().st_size for path in pool.iterdir()) / options.images
         for network in options.networks:
             run = make_run(Path(folder) / network, network, options.batch, options.precision)
@@ -85,26 +85,26 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def draw(folder: Path, count: int, *, shards: bool, shape: tuple[int, int] = SHAPE) -> Path:
+def write_images(folder: Path, count: int, *, shards: bool, shape: tuple[int, int] = SHAPE) -> Path:
     """Write JPEGs of smooth noise to a folder or to tar files."""
     pool = folder / "pool"
     pool.mkdir()
     random = np.random.default_rng(0)
-    pictures = list[bytes]()
-    for _ in range(min(count, DISTINCT)):
+    jpegs = list[bytes]()
+    for _ in range(min(count, N_DISTINCT_IMAGES)):
         coarse = Image.fromarray(random.integers(0, 256, (24, 32, 3), np.uint8)).resize(shape)
         fine = np.asarray(coarse, np.int16) + random.integers(-12, 13, (shape[1], shape[0], 1))
         file = io.BytesIO()
         Image.fromarray(fine.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
-        pictures.append(file.getvalue())
-    for start in range(0, count, EACH):
-        stop = min(start + EACH, count)
-        members = {f"{number:07d}.jpg": pictures[number % len(pictures)] for number in range(start, stop)}
+        jpegs.append(file.getvalue())
+    for start in range(0, count, SHARD_IMAGES):
+        stop = min(start + SHARD_IMAGES, count)
+        members = {f"{number:07d}.jpg": jpegs[number % len(jpegs)] for number in range(start, stop)}
         if not shards:
             for name, data in members.items():
                 (pool / name).write_bytes(data)
             continue
-        with tarfile.open(pool / f"{start // EACH:05d}.tar", "w") as archive:
+        with tarfile.open(pool / f"{start // SHARD_IMAGES:05d}.tar", "w") as archive:
             for name, data in members.items():
                 info = tarfile.TarInfo(name)
                 info.size = len(data)
@@ -120,14 +120,14 @@ def make_run(folder: Path, network: str, batch: int, precision: str = "32-true")
     else:
         settings += ["model.name=timm", f"model.params.backbone={network}", "model.params.pretrained=false"]
         settings += ["views.test={crop: center, size: 224}"]
-    settled = config.load_config(["methods/duc"], settings)
-    home = RunFolder(folder)
+    run_config = config.load_config(["methods/duc"], settings)
+    run_folder = RunFolder(folder)
     size = 32 if network == "small" else 256
-    home.claim(
-        settled.identity(), {"classes": [f"c{n}" for n in range(CLASSES)], "size": size, "channels": 3}
+    run_folder.claim(
+        run_config.identity(), {"classes": [f"c{n}" for n in range(CLASSES)], "size": size, "channels": 3}
     )
-    home.save_model(make_model(settled, CLASSES, 3).network.state_dict())
-    home.release()
+    run_folder.save_model(make_model(run_config, CLASSES, 3).network.state_dict())
+    run_folder.release()
     return folder
 
 
@@ -138,15 +138,15 @@ def measure(
     command = [sys.executable, "-m", "ducats", "score", str(run), str(pool), "--budget", options.budget]
     command += ["--device", options.device, "--processes", str(processes), "--out", str(out)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    told = json.loads((out / "score.json").read_text(encoding="utf-8"))
+    record = json.loads((out / "score.json").read_text(encoding="utf-8"))
     return {
         "network": network,
         "processes": processes,
-        "images": told["images"],
-        "images_per_second": told["images_per_second"],
-        "of_parts": sum(part["images"] / part["seconds"] for part in told["parts"]),
-        "per_cpu_second": told["images"] / sum(part["cpu_seconds"] for part in told["parts"]),
-        "peak_mb": [part["memory"] / 2**20 for part in told["parts"]],
+        "images": record["images"],
+        "images_per_second": record["images_per_second"],
+        "of_parts": sum(part["images"] / part["seconds"] for part in record["parts"]),
+        "per_cpu_second": record["images"] / sum(part["cpu_seconds"] for part in record["parts"]),
+        "peak_mb": [part["memory"] / 2**20 for part in record["parts"]],
     }
 
 

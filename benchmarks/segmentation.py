@@ -41,13 +41,13 @@ from ducats.units import Unit
 Size = tuple[int, int]
 
 
-def size(text: str) -> Size:
+def parse_size(text: str) -> Size:
     """Parse HEIGHTxWIDTH."""
     height, width = text.split("x")
     return int(height), int(width)
 
 
-def images(name: str, count: int, shape: Size, original: Size | None = None) -> Images:
+def make_images(name: str, count: int, shape: Size, original: Size | None = None) -> Images:
     """Generate smooth noise; the content does not affect the timing."""
     generator = torch.Generator().manual_seed(0)
     coarse = torch.rand(count, 3, shape[0] // 16, shape[1] // 16, generator=generator)
@@ -56,7 +56,7 @@ def images(name: str, count: int, shape: Size, original: Size | None = None) -> 
     return Images(tuple(f"{name}/{n}" for n in range(count)), pixels, original_sizes=sizes)
 
 
-def maps(count: int, shape: Size, classes: int) -> Tensor:
+def make_label_maps(count: int, shape: Size, classes: int) -> Tensor:
     """Generate label maps made of blocks."""
     generator = torch.Generator().manual_seed(1)
     blocks = torch.randint(0, classes, (count, shape[0] // 32 + 1, shape[1] // 32 + 1), generator=generator)
@@ -76,24 +76,25 @@ def time_steps(options: argparse.Namespace, precision: str, graphs: bool, fuse: 
     """Measure time and peak memory of a training step."""
     fabric = make_fabric(options.device, precision=precision)
     cuda = fabric.device.type == "cuda"
-    wanted = PerformanceOptions(cuda_graphs=graphs and cuda, compile=fuse and can_compile(fabric.device))
-    speed = wanted.resolve(fabric, per_pixel=True)
+    requested = PerformanceOptions(cuda_graphs=graphs and cuda, compile=fuse and can_compile(fabric.device))
+    speed = requested.resolve(fabric, per_pixel=True)
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     count = 8
     source_images, pool = place_images(
-        [images("source", count, options.source), images("pool", count, options.target)], fabric.device
+        [make_images("source", count, options.source), make_images("pool", count, options.target)],
+        fabric.device,
     )
-    labels = maps(count, options.source, options.classes)
+    labels = make_label_maps(count, options.source, options.classes)
     source = Domain(
         source_images,
         place_label_maps(labels, fabric.device),
         tuple(f"class {n}" for n in range(options.classes)),
     )
-    targets = maps(count, options.target, options.classes)
-    bought = torch.rand(targets.shape, generator=torch.Generator().manual_seed(2)) < 0.05
-    targets = targets.masked_fill(~bought, UNLABELLED)
+    targets = make_label_maps(count, options.target, options.classes)
+    is_labelled = torch.rand(targets.shape, generator=torch.Generator().manual_seed(2)) < 0.05
+    targets = targets.masked_fill(~is_labelled, UNLABELLED)
     model = make_model(options)
     if speed.channels_last:
         model.to(memory_format=torch.channels_last)
@@ -102,13 +103,13 @@ def time_steps(options: argparse.Namespace, precision: str, graphs: bool, fuse: 
     )
     ready, stepper = fabric.setup(model, optimiser)
     step = Step(ready, stepper, duc, fabric, graphs=bool(speed.cuda_graphs))
-    near = place_label_maps(targets, fabric.device)
+    device_targets = place_label_maps(targets, fabric.device)
 
     def epoch(number: int, steps: int) -> dict[str, float]:
         streams = Streams(source, pool, StreamViews(), options.batch, steps, 0)
         return fit_epoch(
             step,
-            streams.epoch(number, near, fabric),
+            streams.epoch(number, device_targets, fabric),
             constant,
             first_step=0,
             fabric=fabric,
@@ -140,46 +141,50 @@ def time_steps(options: argparse.Namespace, precision: str, graphs: bool, fuse: 
     }
 
 
-def time_question(options: argparse.Namespace, precision: str, query: str) -> dict[str, Any]:
+def time_selection(options: argparse.Namespace, precision: str, query: str) -> dict[str, Any]:
     """Measure images per second of a selection round: forward, score, select, label, append to the ledger."""
     fabric = make_fabric(options.device, precision=precision)
     cuda = fabric.device.type == "cuda"
-    (pool,) = place_images([images("pool", options.pool, options.target, options.original)], fabric.device)
+    (pool,) = place_images(
+        [make_images("pool", options.pool, options.target, options.original)], fabric.device
+    )
     model = make_model(options)
     if cuda:
         model.to(memory_format=torch.channels_last)
     ready = fabric.setup(model)
     ready.eval()
-    truth = maps(options.pool, options.original, options.classes)
+    ground_truth = make_label_maps(options.pool, options.original, options.classes)
     area = options.original[0] * options.original[1]
     task = TaskOptions(Unit("pixel"), resolution="original")
     with tempfile.TemporaryDirectory() as folder:
-        home = RunFolder(Path(folder))
-        ledger: Ledger = home.open_ledger(pool.keys, pool.original_sizes, "original")
-        oracle = GroundTruthOracle(truth, "original")
+        run_folder = RunFolder(Path(folder))
+        ledger: Ledger = run_folder.open_ledger(pool.keys, pool.original_sizes, "original")
+        oracle = GroundTruthOracle(ground_truth, "original")
         rates = []
         for number in (1, 2, 3):
             if cuda:
                 torch.cuda.synchronize()
                 torch.cuda.reset_peak_memory_stats()
             started = time.perf_counter()
-            asked = TargetMaps(ledger, options.target, number - 1, resolution="original").at_label_resolution
-            with home.request_writer(number) as writer:
-                for image, picked in select_pixels(
+            labelled_at = TargetMaps(
+                ledger, options.target, number - 1, resolution="original"
+            ).at_label_resolution
+            with run_folder.request_writer(number) as writer:
+                for image, selection in select_pixels(
                     ready,
                     pool,
                     QUERIES[query].bind({}),
                     task=task,
                     sizes=pool.original_sizes if pool.original_sizes is not None else torch.zeros(0, 2),
-                    known_labels_of=asked,
+                    known_labels_of=labelled_at,
                     budget=[area // 100] * options.pool,
                     view=StreamViews().scoring,
                     batch_size=options.scoring_batch,
                     seed=number,
                     fabric=fabric,
                 ):
-                    writer.add(image, picked.position, picked.unit)
-            request = home.load_request(number)
+                    writer.add(image, selection.position, selection.unit)
+            request = run_folder.load_request(number)
             assert request is not None
             ledger.append(request, oracle(request))
             rates.append(options.pool / (time.perf_counter() - started))
@@ -201,9 +206,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default="deeplab_v2")
     parser.add_argument("--backbone", default="resnet101")
     parser.add_argument("--classes", type=int, default=19)
-    parser.add_argument("--source", type=size, default=(720, 1280))
-    parser.add_argument("--target", type=size, default=(640, 1280))
-    parser.add_argument("--original", type=size, default=(1024, 2048))
+    parser.add_argument("--source", type=parse_size, default=(720, 1280))
+    parser.add_argument("--target", type=parse_size, default=(640, 1280))
+    parser.add_argument("--original", type=parse_size, default=(1024, 2048))
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--warm-up", type=int, default=6)
     parser.add_argument("--steps", type=int, default=30)
@@ -216,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
 
-    def keep(row: dict[str, Any]) -> None:
+    def save(row: dict[str, Any]) -> None:
         rows.append(row)
         print(json.dumps(row), flush=True)
         if options.out:
@@ -226,10 +231,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.out.write_text(json.dumps(kept, indent=1))
 
     for precision in options.precision:
-        for how in options.steps_with:
-            keep(time_steps(options, precision, "graphs" in how, "compiled" in how))
+        for accelerators in options.steps_with:
+            save(time_steps(options, precision, "graphs" in accelerators, "compiled" in accelerators))
         for query in options.queries:
-            keep(time_question(options, precision, query))
+            save(time_selection(options, precision, query))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from PIL import Image
-from plain_loop import TARGET, TRAIN, Files, endless, score, train
+from plain_loop import TARGET_TRANSFORM, TRAIN_TRANSFORM, ImageFiles, endless_batches, score, train
 from torch import Tensor
 
 from ducats.data.folders import folders
@@ -40,10 +40,10 @@ from ducats.training.step import Step
 from ducats.training.streams import Streams, StreamViews
 
 SIZE = 224
-JITTERED = View(crop="resized", size=SIZE, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
+TRAIN_VIEW = View(crop="resized", size=SIZE, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
 VIEWS = StreamViews(
-    source=JITTERED,
-    labelled=JITTERED,
+    source=TRAIN_VIEW,
+    labelled=TRAIN_VIEW,
     unlabelled=View(crop="random", size=SIZE),
     scoring=View(crop="center", size=SIZE),
     test=View(crop="center", size=SIZE),
@@ -55,7 +55,7 @@ def main() -> None:
     options = parse()
     with tempfile.TemporaryDirectory() as drawn:
         if options.source is None:
-            options.source, options.target = draw(Path(drawn), options.draw)
+            options.source, options.target = write_images(Path(drawn), options.draw)
         results = measure(options)
     print(as_table(results))
     if options.json:
@@ -90,11 +90,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     fabric = make_fabric(options.device)
     device = fabric.device
     start = time.perf_counter()
-    shift = folders(source=options.source, target=options.target, ground_truth=True)
+    data = folders(source=options.source, target=options.target, ground_truth=True)
     decoded = time.perf_counter() - start
     start = time.perf_counter()
-    sent = placement.place_images([shift.source.images, shift.pool], device)
-    wait(device)
+    sent = placement.place_images([data.source.images, data.pool], device)
+    synchronise(device)
     uploaded = time.perf_counter() - start
     del sent
     results: dict[str, Any] = {
@@ -102,42 +102,47 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "torch": torch.__version__,
         "backbone": options.backbone,
         "batch": f"3 x {options.batch} images of {SIZE}",
-        "images": {"source": len(shift.source), "pool": len(shift.pool)},
+        "images": {"source": len(data.source), "pool": len(data.pool)},
         "decode_seconds": round(decoded, 2),
         "upload_seconds": round(uploaded, 2),
         "rows": [],
     }
-    for name, made in rows(options, shift):
-        results["rows"].append({"name": name, **made})
-        print(name, made, flush=True)
+    for name, figures in measure_variants(options, data):
+        results["rows"].append({"name": name, **figures})
+        print(name, figures, flush=True)
     return results
 
 
-def rows(options: argparse.Namespace, shift: AdaptationData) -> Iterator[tuple[str, dict[str, float]]]:
+def measure_variants(
+    options: argparse.Namespace, data: AdaptationData
+) -> Iterator[tuple[str, dict[str, float]]]:
     """Yield name and figures of each variant."""
-    yield "plain loop", plain(options, shift, kept=False)
-    yield "plain loop, workers kept", plain(options, shift, kept=True)
-    yield "floor: ready tensors", floor(options, shift, PerformanceOptions())
-    yield "ours", ours(options, shift, PerformanceOptions())
+    yield "plain loop", measure_plain(options, data, persistent=False)
+    yield "plain loop, workers kept", measure_plain(options, data, persistent=True)
+    yield "floor: ready tensors", measure_floor(options, data, PerformanceOptions())
+    yield "ours", measure_ducats(options, data, PerformanceOptions())
     if options.device == "cpu" or not torch.cuda.is_available():
         return
-    yield "ours, images on the host", ours(options, shift, PerformanceOptions(image_placement="host"))
-    yield "ours, no graphs", ours(options, shift, PerformanceOptions(cuda_graphs=False))
+    yield (
+        "ours, images on the host",
+        measure_ducats(options, data, PerformanceOptions(image_placement="host")),
+    )
+    yield "ours, no graphs", measure_ducats(options, data, PerformanceOptions(cuda_graphs=False))
     yield (
         "ours, no fused update",
-        ours(options, shift, PerformanceOptions(cuda_graphs=False, fused_optimiser=False)),
+        measure_ducats(options, data, PerformanceOptions(cuda_graphs=False, fused_optimiser=False)),
     )
-    yield "ours, not channels-last", ours(options, shift, PerformanceOptions(channels_last=False))
-    yield "ours, float32", ours(options, shift, PerformanceOptions(), "32-true")
-    yield "floor, float32", floor(options, shift, PerformanceOptions(), "32-true")
+    yield "ours, not channels-last", measure_ducats(options, data, PerformanceOptions(channels_last=False))
+    yield "ours, float32", measure_ducats(options, data, PerformanceOptions(), "32-true")
+    yield "floor, float32", measure_floor(options, data, PerformanceOptions(), "32-true")
 
 
-def make_model(options: argparse.Namespace, shift: AdaptationData) -> EvidentialModel:
+def make_model(options: argparse.Namespace, data: AdaptationData) -> EvidentialModel:
     """Build the published network."""
     torch.manual_seed(0)
     return EvidentialModel(
         timm_classifier(
-            classes=len(shift.classes),
+            classes=len(data.classes),
             channels=3,
             backbone=options.backbone,
             pretrained=False,
@@ -147,53 +152,55 @@ def make_model(options: argparse.Namespace, shift: AdaptationData) -> Evidential
     )
 
 
-def bought(options: argparse.Namespace, shift: AdaptationData) -> Tensor:
+def labelled_targets(options: argparse.Namespace, data: AdaptationData) -> Tensor:
     """Return targets with some batches of labels; two batches are about 5 % of the Webcam images."""
-    assert shift.ground_truth is not None
-    targets = torch.full((len(shift.pool),), UNLABELLED)
+    assert data.ground_truth is not None
+    targets = torch.full((len(data.pool),), UNLABELLED)
     count = min(options.bought * options.batch, len(targets) // 2)
-    targets[:count] = shift.ground_truth[:count]
+    targets[:count] = data.ground_truth[:count]
     return targets
 
 
-def plain(options: argparse.Namespace, shift: AdaptationData, *, kept: bool) -> dict[str, float]:
+def measure_plain(options: argparse.Namespace, data: AdaptationData, *, persistent: bool) -> dict[str, float]:
     """Measure the plain loop: float32, Pillow, DataLoader workers."""
     device = make_fabric(options.device, precision="32-true").device
     torch.backends.cudnn.benchmark = False  # the default of PyTorch
-    model = make_model(options, shift).to(device)
+    model = make_model(options, data).to(device)
     optimiser = make_optimiser(model.network, Optimisation())
-    source, files = shift.source.images.files, shift.pool.files
+    source, files = data.source.images.files, data.pool.files
     assert source is not None
     assert files is not None
-    assert shift.ground_truth is not None
-    truth = shift.ground_truth[:].tolist()
-    known = (bought(options, shift) >= 0).tolist()
-    labelled, unlabelled = ([n for n, k in enumerate(known) if k == wanted] for wanted in (True, False))
-    sets = [Files(source, shift.source.labels[:].tolist(), TRAIN)]
-    for places, transform in ((labelled, TRAIN), (unlabelled, TARGET)):
-        sets.append(Files([files[n] for n in places], [truth[n] for n in places], transform))
-    streams = [endless(some, options.batch, options.workers, kept=kept) for some in sets]
-    fresh(device)
+    assert data.ground_truth is not None
+    ground_truth = data.ground_truth[:].tolist()
+    is_labelled = (labelled_targets(options, data) >= 0).tolist()
+    labelled, unlabelled = ([n for n, k in enumerate(is_labelled) if k == wanted] for wanted in (True, False))
+    sets = [ImageFiles(source, data.source.labels[:].tolist(), TRAIN_TRANSFORM)]
+    for places, transform in ((labelled, TRAIN_TRANSFORM), (unlabelled, TARGET_TRANSFORM)):
+        sets.append(ImageFiles([files[n] for n in places], [ground_truth[n] for n in places], transform))
+    streams = [endless_batches(some, options.batch, options.workers, persistent=persistent) for some in sets]
+    reset_memory(device)
     train(model, optimiser, streams, device, 5)
-    step = seconds(device, lambda: train(model, optimiser, streams, device, options.plain_steps))
-    peak = memory(device)
-    everyone = Files(files, truth, TARGET)
-    scored = seconds(device, lambda: score(model, everyone, options.scoring_batch, options.workers, device))
-    return figures(options, step / options.plain_steps, len(files) / scored, peak)
+    step = wall_seconds(device, lambda: train(model, optimiser, streams, device, options.plain_steps))
+    peak = peak_memory_gib(device)
+    all_files = ImageFiles(files, ground_truth, TARGET_TRANSFORM)
+    scored = wall_seconds(
+        device, lambda: score(model, all_files, options.scoring_batch, options.workers, device)
+    )
+    return row_figures(options, step / options.plain_steps, len(files) / scored, peak)
 
 
-def ours(
-    options: argparse.Namespace, shift: AdaptationData, speed: PerformanceOptions, precision: str = "auto"
+def measure_ducats(
+    options: argparse.Namespace, data: AdaptationData, speed: PerformanceOptions, precision: str = "auto"
 ) -> dict[str, float]:
     """Measure the streams and the step of ducats, as used by a run."""
     fabric = make_fabric(options.device, precision=precision)
-    fresh(fabric.device)
-    step, model = make_step(options, shift, speed, fabric)
+    reset_memory(fabric.device)
+    step, model = make_step(options, data, speed, fabric)
     source, pool = placement.place_images(
-        [shift.source.images, shift.pool], fabric.device, speed.image_placement
+        [data.source.images, data.pool], fabric.device, speed.image_placement
     )
-    domain = replace(shift.source, images=source)
-    targets = bought(options, shift)
+    domain = replace(data.source, images=source)
+    targets = labelled_targets(options, data)
     streams = Streams(domain, pool, VIEWS, options.batch, options.steps, seed=0)
     model.train()
 
@@ -204,8 +211,8 @@ def ours(
     warm = replace(streams, steps_per_epoch=5)
     for batch in warm.epoch(1000, targets, fabric):
         step(batch, 1.0)
-    took = seconds(fabric.device, lambda: epoch(0))
-    peak = memory(fabric.device)
+    took = wall_seconds(fabric.device, lambda: epoch(0))
+    peak = peak_memory_gib(fabric.device)
 
     def scored() -> None:
         score_images(
@@ -219,18 +226,18 @@ def ours(
         )
 
     scored()
-    return figures(options, took / options.steps, len(pool) / seconds(fabric.device, scored), peak)
+    return row_figures(options, took / options.steps, len(pool) / wall_seconds(fabric.device, scored), peak)
 
 
-def floor(
-    options: argparse.Namespace, shift: AdaptationData, speed: PerformanceOptions, precision: str = "auto"
+def measure_floor(
+    options: argparse.Namespace, data: AdaptationData, speed: PerformanceOptions, precision: str = "auto"
 ) -> dict[str, float]:
     """Measure the same step and forward pass on tensors that are already on the device."""
     fabric = make_fabric(options.device, precision=precision)
-    fresh(fabric.device)
-    step, model = make_step(options, shift, speed, fabric)
+    reset_memory(fabric.device)
+    step, model = make_step(options, data, speed, fabric)
     model.train()
-    batch = ready(options.batch, len(shift.classes), fabric.device)
+    batch = noise_batch(options.batch, len(data.classes), fabric.device)
     for _ in range(5):
         step(batch, 1.0)
 
@@ -238,44 +245,46 @@ def floor(
         for _ in range(options.steps):
             step(batch, 1.0)
 
-    took = seconds(fabric.device, steps)
-    peak = memory(fabric.device)
+    took = wall_seconds(fabric.device, steps)
+    peak = peak_memory_gib(fabric.device)
     images = torch.rand(options.scoring_batch, 3, SIZE, SIZE, device=fabric.device)
-    rest = len(shift.pool) % options.scoring_batch
+    rest = len(data.pool) % options.scoring_batch
     model.eval()
 
     @torch.inference_mode()
     def forward() -> None:
-        for _ in range(len(shift.pool) // options.scoring_batch):
+        for _ in range(len(data.pool) // options.scoring_batch):
             model(images)
         if rest:
             model(images[:rest])
 
     forward()
-    return figures(options, took / options.steps, len(shift.pool) / seconds(fabric.device, forward), peak)
+    return row_figures(
+        options, took / options.steps, len(data.pool) / wall_seconds(fabric.device, forward), peak
+    )
 
 
 def make_step(
-    options: argparse.Namespace, shift: AdaptationData, speed: PerformanceOptions, fabric: Fabric
+    options: argparse.Namespace, data: AdaptationData, speed: PerformanceOptions, fabric: Fabric
 ) -> tuple[Step, torch.nn.Module]:
     """Set up model and step as in a run."""
-    settled = speed.resolve(fabric)
-    bare = make_model(options, shift)
-    if settled.channels_last:
+    resolved = speed.resolve(fabric)
+    bare = make_model(options, data)
+    if resolved.channels_last:
         bare.to(memory_format=torch.channels_last)
-    optimiser = make_optimiser(bare.network, Optimisation(), fused=bool(settled.fused_optimiser))
+    optimiser = make_optimiser(bare.network, Optimisation(), fused=bool(resolved.fused_optimiser))
     model, stepper = fabric.setup(bare, optimiser)
-    return Step(model, stepper, duc, fabric, graphs=bool(settled.cuda_graphs)), model
+    return Step(model, stepper, duc, fabric, graphs=bool(resolved.cuda_graphs)), model
 
 
-def ready(count: int, classes: int, device: torch.device) -> Batch:
+def noise_batch(count: int, classes: int, device: torch.device) -> Batch:
     """Return a batch of noise on the device."""
     images = [torch.rand(count, 3, SIZE, SIZE, device=device) for _ in range(3)]
     labels = torch.randint(classes, (2, count), device=device)
     return Batch(LabelledImages(images[0], labels[0]), LabelledImages(images[1], labels[1]), images[2])
 
 
-def figures(options: argparse.Namespace, step: float, scoring: float, peak: float) -> dict[str, float]:
+def row_figures(options: argparse.Namespace, step: float, scoring: float, peak: float) -> dict[str, float]:
     """Return the figures of one row."""
     return {
         "seconds_per_step": round(step, 5),
@@ -285,22 +294,22 @@ def figures(options: argparse.Namespace, step: float, scoring: float, peak: floa
     }
 
 
-def seconds(device: torch.device, act: Callable[[], object]) -> float:
+def wall_seconds(device: torch.device, act: Callable[[], object]) -> float:
     """Return the wall time, including pending work of the device."""
-    wait(device)
+    synchronise(device)
     start = time.perf_counter()
     act()
-    wait(device)
+    synchronise(device)
     return time.perf_counter() - start
 
 
-def wait(device: torch.device) -> None:
+def synchronise(device: torch.device) -> None:
     """Wait until the device has finished all work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def fresh(device: torch.device) -> None:
+def reset_memory(device: torch.device) -> None:
     """Free cached memory and reset the peak counter."""
     gc.collect()
     if device.type == "cuda":
@@ -308,7 +317,7 @@ def fresh(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def memory(device: torch.device) -> float:
+def peak_memory_gib(device: torch.device) -> float:
     """Return the peak reserved GPU memory in GiB, including decoded images."""
     return torch.cuda.max_memory_reserved(device) / 2**30 if device.type == "cuda" else 0.0
 
@@ -337,7 +346,7 @@ def as_table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def draw(root: Path, count: int) -> tuple[Path, Path]:
+def write_images(root: Path, count: int) -> tuple[Path, Path]:
     """Write JPEGs of photo-like noise to two folders of class folders."""
     random = np.random.default_rng(0)
     for domain in ("source", "target"):

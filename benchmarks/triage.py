@@ -10,7 +10,7 @@ import numpy as np
 
 from ducats.deploy import triage_rule
 
-TIMES, CONFIDENCE = 400, 0.9
+N_TRIALS, CONFIDENCE = 400, 0.9
 CASES = (
     (300, 0.1, 0.4),
     (300, 0.05, 0.2),
@@ -23,29 +23,31 @@ CASES = (
 
 def simulate(images: int, risk: float, slope: float) -> tuple[float, float, float]:
     """Return the rates of rules found, images accepted (0 if no rule was found), and risk exceeded."""
-    random, found, accepted, broken = np.random.default_rng(0), 0, 0.0, 0
-    for _ in range(TIMES):
+    random, found, accepted, exceeded = np.random.default_rng(0), 0, 0.0, 0
+    for _ in range(N_TRIALS):
         uncertainty = random.random(images)
-        one = triage_rule.find_acceptance_threshold(
+        rule_found = triage_rule.find_acceptance_threshold(
             uncertainty, random.random(images) < slope * uncertainty, risk, CONFIDENCE
         )
-        if one is not None:
-            found, accepted = found + 1, accepted + one.max_uncertainty
-            broken += slope / 2 * one.max_uncertainty > risk
-    return found / TIMES, accepted / TIMES, broken / TIMES
+        if rule_found is not None:
+            found, accepted = found + 1, accepted + rule_found.max_uncertainty
+            exceeded += slope / 2 * rule_found.max_uncertainty > risk
+    return found / N_TRIALS, accepted / N_TRIALS, exceeded / N_TRIALS
 
 
 def main() -> None:
     """Print a line for each case and each number of errors allowed in the first step."""
-    shipped = triage_rule._FIRST_STEP_ERRORS
-    print(f"{TIMES} trials each, confidence {CONFIDENCE}; default: {shipped} errors allowed at first")
+    default_spare = triage_rule._FIRST_STEP_ERRORS
+    print(
+        f"{N_TRIALS} trials each, confidence {CONFIDENCE}; default: {default_spare} errors allowed at first"
+    )
     for images, risk, slope in CASES:
         print(f"{images} images, risk {risk}; at best {min(1, 2 * risk / slope):.2f} of them can be accepted")
         for spare in (0, 1, 2, 4, 6, 8):
             triage_rule._FIRST_STEP_ERRORS = spare
-            found, accepted, broken = simulate(images, risk, slope)
-            print(f"  {spare} at first: found {found:.3f}, accepted {accepted:.3f}, exceeded {broken:.3f}")
-    triage_rule._FIRST_STEP_ERRORS = shipped
+            found, accepted, exceeded = simulate(images, risk, slope)
+            print(f"  {spare} at first: found {found:.3f}, accepted {accepted:.3f}, exceeded {exceeded:.3f}")
+    triage_rule._FIRST_STEP_ERRORS = default_spare
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ def read_csv_answers(path: Path, *, per_pixel: bool = False) -> list[CsvAnswer]:
 
     Args:
         path: the CSV file.
-        per_pixel: whether questions are about pixels and have ids ``KAPPA_KEY#Y,X``.
+        per_pixel: whether questions are about pixels and have ids ``KEY#Y,X``.
 
     Raises:
         UserError: The file is not UTF-8 text or lacks a column.

@@ -21,7 +21,7 @@ from typing import Any
 from ducats.streaming import Pool, open_pool
 from ducats.streaming.shards import ShardPool
 
-EACH = 1000  # names per folder or shard
+NAMES_PER_SHARD = 1000  # names per folder or shard
 
 
 def main() -> None:
@@ -35,52 +35,52 @@ def main() -> None:
     options = parser.parse_args()
     cells = []
     with tempfile.TemporaryDirectory() as folder:
-        for kind, where in write(Path(folder), options.names).items():
+        for kind, where in write_pools(Path(folder), options.names).items():
             pool = open_pool(str(where))
-            cells.append({"kind": kind, **walked(pool, options.parts, options.batch, options.names)})
+            cells.append({"kind": kind, **measure_walk(pool, options.parts, options.batch, options.names)})
             print(json.dumps(cells[-1]), flush=True)
     if options.out:
         about = {"machine": platform.machine(), "parts": options.parts, "batch": options.batch}
         options.out.write_text(json.dumps({"about": about, "cells": cells}, indent=1) + "\n", "utf-8")
 
 
-def write(folder: Path, names: int) -> dict[str, Path]:
+def write_pools(folder: Path, names: int) -> dict[str, Path]:
     """Write the same names as four kinds of pools with empty files."""
     import pyarrow
     import pyarrow.parquet
 
-    keys = [f"{n // EACH:05d}/{n:09d}.jpg" for n in range(names)]
-    for start in range(0, names, EACH):
-        (folder / "files" / f"{start // EACH:05d}").mkdir(parents=True)
+    keys = [f"{n // NAMES_PER_SHARD:05d}/{n:09d}.jpg" for n in range(names)]
+    for start in range(0, names, NAMES_PER_SHARD):
+        (folder / "files" / f"{start // NAMES_PER_SHARD:05d}").mkdir(parents=True)
     for key in keys:
         (folder / "files" / key).touch()
     with (folder / "names.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["path"], *([key] for key in keys)])
     pyarrow.parquet.write_table(pyarrow.table({"path": keys}), folder / "names.parquet")
     (folder / "shards").mkdir()
-    for start in range(0, names, EACH):
-        with tarfile.open(folder / "shards" / f"{start // EACH:05d}.tar", "w") as tar:
-            for key in keys[start : start + EACH]:
+    for start in range(0, names, NAMES_PER_SHARD):
+        with tarfile.open(folder / "shards" / f"{start // NAMES_PER_SHARD:05d}.tar", "w") as tar:
+            for key in keys[start : start + NAMES_PER_SHARD]:
                 tar.addfile(tarfile.TarInfo(key.split("/")[1]))
     found = {kind: folder / f"names.{kind}" for kind in ("csv", "parquet")}
     return {"folder": folder / "files", **found, "shards": folder / "shards"}
 
 
-def walked(pool: Pool, parts: int, batch: int, names: int) -> dict[str, Any]:
+def measure_walk(pool: Pool, n_chunks: int, batch: int, names: int) -> dict[str, Any]:
     """Walk one chunk twice: once for the time, once for the memory."""
     began = time.process_time()
-    count = sum(len(block) for block in pool.blocks(0, parts, batch))
+    count = sum(len(block) for block in pool.blocks(0, n_chunks, batch))
     seconds = time.process_time() - began
     tracemalloc.start()
-    for _ in pool.blocks(0, parts, batch):
+    for _ in pool.blocks(0, n_chunks, batch):
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    passed = count if isinstance(pool, ShardPool) else names
+    n_names = count if isinstance(pool, ShardPool) else names
     return {
         "names": names,
         "of_the_part": count,
-        "names_per_second": passed / seconds,
+        "names_per_second": n_names / seconds,
         "peak_mb": peak / 2**20,
     }
 

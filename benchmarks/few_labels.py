@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pairs
+import domain_pairs
 
 if TYPE_CHECKING:  # workers set their threads before importing torch
     from lightning_fabric import Fabric
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # workers set their threads before importing torch
     from ducats.components import Components
     from ducats.run_folder import RunFolder
 
-CHOICE = 200  # held-out images for selecting settings
+N_SELECTION_IMAGES = 200  # held-out images for selecting settings
 
 Cell = tuple[str, str, float, int]  # pair, method, budget in per cent, seed
 
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--digits", type=Path)
     parser.add_argument("--emoji", type=Path)
-    parser.add_argument("--pairs", nargs="+", default=[*pairs.DIGITS, *pairs.EMOJI])
+    parser.add_argument("--pairs", nargs="+", default=[*domain_pairs.DIGITS, *domain_pairs.EMOJI])
     parser.add_argument("--methods", nargs="+", default=["duc", "random", "spread"])
     parser.add_argument("--budgets", nargs="+", type=float, default=[5.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
@@ -58,11 +58,11 @@ def main() -> None:
         for budget in options.budgets
         for method in options.methods
     ]
-    done = read(options.out)
+    done = read_results(options.out)
     missing = [cell for cell in cells if cell not in done]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         waiting = [
-            pool.submit(measure, cell, options.digits, options.emoji, options.device) for cell in missing
+            pool.submit(run_cell, cell, options.digits, options.emoji, options.device) for cell in missing
         ]
         for count, future in enumerate(as_completed(waiting), start=1):
             cell, numbers = future.result()
@@ -70,10 +70,10 @@ def main() -> None:
             with options.out.open("a") as file:
                 file.write(json.dumps({"cell": cell, **numbers}) + "\n")
             print(f"{count}/{len(missing)}", *cell, numbers["accuracy"], flush=True)
-    print(table(cells, done))
+    print(results_table(cells, done))
 
 
-def read(path: Path) -> dict[Cell, dict[str, Any]]:
+def read_results(path: Path) -> dict[Cell, dict[str, Any]]:
     """Read the results so far."""
     if not path.exists():
         return {}
@@ -81,7 +81,7 @@ def read(path: Path) -> dict[Cell, dict[str, Any]]:
     return {tuple(line.pop("cell")): line for line in lines}
 
 
-def measure(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -> tuple[Cell, dict[str, Any]]:
+def run_cell(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -> tuple[Cell, dict[str, Any]]:
     """Run one cell; return final and initial accuracy on the held-out target, and the labels spent."""
     import torch
 
@@ -94,47 +94,51 @@ def measure(cell: Cell, digits: Path | None, emoji: Path | None, device: str) ->
     torch.set_num_threads(1)
     pair, method, budget, seed = cell
     name, _, rest = method.partition(":")
-    sets = [
+    overrides = [
         f"acquisition.budget={budget}%",
         f"seed={seed}",
         f"engine.device={device}",
         *filter(None, rest.split(",")),
     ]
-    settings = with_resolved_precision(config.load_config(["data/digits", f"methods/{name}"], sets))
+    settings = with_resolved_precision(config.load_config(["data/digits", f"methods/{name}"], overrides))
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        home = RunFolder(Path(folder) / "run")
-        parts, plan = build_run(settings, home, pairs.pair(pair, digits, emoji))
+        run_folder = RunFolder(Path(folder) / "run")
+        components, plan = build_run(settings, run_folder, domain_pairs.load_pair(pair, digits, emoji))
         fabric = make_fabric(device, precision=settings.engine.precision)
-        run(parts, plan, home.path, fabric=fabric, performance=make_performance_options(settings))
-        stages = home.stages()
-        spent = len(home.load_ledger())
-        right = answered_rightly(parts, home, fabric)
+        run(components, plan, run_folder.path, fabric=fabric, performance=make_performance_options(settings))
+        stages = run_folder.stages()
+        n_labels = len(run_folder.load_ledger())
+        correct = correct_predictions(components, run_folder, fabric)
     return cell, {
-        "accuracy": round(100 * right[CHOICE:].float().mean().item(), 2),
-        "chosen_by": round(100 * right[:CHOICE].float().mean().item(), 2),
+        "accuracy": round(100 * correct[N_SELECTION_IMAGES:].float().mean().item(), 2),
+        "chosen_by": round(100 * correct[:N_SELECTION_IMAGES].float().mean().item(), 2),
         "before": round(100 * stages[0]["accuracy"], 2),
-        "labels": spent,
+        "labels": n_labels,
         "seconds": round(time.monotonic() - started, 1),
     }
 
 
-def answered_rightly(parts: "Components", home: "RunFolder", fabric: "Fabric") -> "Tensor":
+def correct_predictions(components: "Components", run_folder: "RunFolder", fabric: "Fabric") -> "Tensor":
     """Return, for each test image, whether the final model classifies it correctly."""
     from ducats.models import EvidentialModel
     from ducats.training.image_selection import score_images as score
 
-    assert parts.test is not None
-    model = parts.model if isinstance(parts.model, EvidentialModel) else EvidentialModel(parts.model)
-    model.network.load_state_dict(home.load_model())
+    assert components.test is not None
+    model = (
+        components.model
+        if isinstance(components.model, EvidentialModel)
+        else EvidentialModel(components.model)
+    )
+    model.network.load_state_dict(run_folder.load_model())
     ready = fabric.setup_module(model.eval())
-    images, view = parts.test.images, parts.views.test
-    rows = score(ready, images, ("z",), view=view, batch_size=500, seed=0, fabric=fabric)
-    labels = parts.test.labels[:]
-    return rows.z.argmax(1).eq(labels)
+    images, view = components.test.images, components.views.test
+    samples = score(ready, images, ("z",), view=view, batch_size=500, seed=0, fabric=fabric)
+    labels = components.test.labels[:]
+    return samples.z.argmax(1).eq(labels)
 
 
-def table(cells: list[Cell], done: dict[Cell, dict[str, Any]]) -> str:
+def results_table(cells: list[Cell], done: dict[Cell, dict[str, Any]]) -> str:
     """Format mean and standard deviation over seeds: a row per method and budget, a column per pair."""
     names = list(dict.fromkeys(pair for pair, *_ in cells))
     rows: dict[tuple[float, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -143,13 +147,13 @@ def table(cells: list[Cell], done: dict[Cell, dict[str, Any]]) -> str:
             rows[budget, method][pair].append(done[pair, method, budget, seed]["accuracy"])
     lines = [f"| labels | method | {' | '.join(names)} | mean |", "| --- " * (len(names) + 3) + "|"]
     for (budget, method), found in sorted(rows.items(), key=lambda row: row[0][0]):
-        values = [_spread(found[name]) for name in names]
+        values = [_mean_and_std(found[name]) for name in names]
         mean = statistics.mean(statistics.mean(found[name]) for name in names)
         lines.append(f"| {budget:g} % | {method} | {' | '.join(values)} | {mean:.1f} |")
     return "\n".join(lines)
 
 
-def _spread(values: list[float]) -> str:
+def _mean_and_std(values: list[float]) -> str:
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     return f"{statistics.mean(values):.1f} ± {deviation:.1f}"
 

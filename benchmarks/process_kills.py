@@ -38,12 +38,12 @@ SETTINGS = (
     "views={source: {crop: random, pad: 1}, unlabelled: {crop: none}}",
     "views={scoring: {crop: none}, test: {crop: none}}",
 )
-MOMENTS = ("in an epoch", "while scoring", "while writing")
-PATIENCE = 60.0  # seconds after which remaining processes count as hanging
+KILL_MOMENTS = ("in an epoch", "while scoring", "while writing")
+EXIT_TIMEOUT_SECONDS = 60.0  # seconds after which remaining processes count as hanging
 
 
 @dataclass
-class Kill:
+class KillOutcome:
     """Outcome of a run after one of its processes was killed."""
 
     victim: int
@@ -56,10 +56,10 @@ class Kill:
     @property
     def clean(self) -> bool:
         """Whether the run ended in time, with an error code and at most one message."""
-        return self.code != 0 and self.seconds < PATIENCE and self.sentences <= 1
+        return self.code != 0 and self.seconds < EXIT_TIMEOUT_SECONDS and self.sentences <= 1
 
 
-def command(folder: Path, launcher: str) -> list[str]:
+def run_command(folder: Path, launcher: str) -> list[str]:
     """Return the command that starts two processes."""
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
     run = ["-m", "ducats", "run", "--method", "duc", "--device", "cpu", *settings, "--out", str(folder)]
@@ -68,12 +68,12 @@ def command(folder: Path, launcher: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *run]
 
 
-def begin(folder: Path, launcher: str) -> "subprocess.Popen[str]":
+def start_run(folder: Path, launcher: str) -> "subprocess.Popen[str]":
     """Start a run."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / "stderr.txt").open("w") as file:
         return subprocess.Popen(
-            command(folder, launcher),
+            run_command(folder, launcher),
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.DEVNULL,
             stderr=file,
@@ -81,113 +81,123 @@ def begin(folder: Path, launcher: str) -> "subprocess.Popen[str]":
         )
 
 
-def ranks(first: int, launcher: str) -> list[int]:
+def rank_pids(launcher_pid: int, launcher: str) -> list[int]:
     """Return the process ids of a run, ordered by rank."""
-    children = [int(n) for n in Path(f"/proc/{first}/task/{first}/children").read_text().split()]
+    children = [
+        int(n) for n in Path(f"/proc/{launcher_pid}/task/{launcher_pid}/children").read_text().split()
+    ]
     if launcher == "own":
-        return [first, *children]
-    places = {}
+        return [launcher_pid, *children]
+    pids = {}
     for child in children:
         for line in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
             if line.startswith(b"RANK="):
-                places[int(line[5:])] = child
-    return [places[rank] for rank in sorted(places)]
+                pids[int(line[5:])] = child
+    return [pids[rank] for rank in sorted(pids)]
 
 
-def alive(number: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Return whether a process exists and is not a zombie."""
     try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def await_it(happened: Callable[[], bool], run: "subprocess.Popen[str]", folder: Path) -> None:
+def wait_until(condition: Callable[[], bool], run: "subprocess.Popen[str]", folder: Path) -> None:
     """Wait until a condition holds; raise if the run exits first."""
-    while not happened():
+    while not condition():
         if run.poll() is not None:
-            said = (folder.parent / "stderr.txt").read_text()[-2000:]
-            raise RuntimeError(f"exit code {run.returncode} before the expected event: {said}")
+            stderr = (folder.parent / "stderr.txt").read_text()[-2000:]
+            raise RuntimeError(f"exit code {run.returncode} before the expected event: {stderr}")
         time.sleep(0.001)
 
 
-def has(folder: Path, kind: str, count: int) -> bool:
+def has_records(folder: Path, kind: str, count: int) -> bool:
     """Return whether a run has at least ``count`` records of a kind."""
     return RunFolder(folder).metrics_path.exists() and len(RunFolder(folder).read_records(kind)) >= count
 
 
-def writes(folder: Path) -> bool:
+def has_partial_file(folder: Path) -> bool:
     """Return whether the folder contains a partially written file."""
     return any(folder.rglob(".*.part"))
 
 
-def found(folder: Path) -> str:
+def state_after_kill(folder: Path) -> str:
     """Infer from the run folder when the run was killed."""
-    asked, answered = (len(list((folder / name).glob("round-*.npz"))) for name in ("requests", "labels"))
-    if writes(folder):
+    n_requests, n_answered = (
+        len(list((folder / name).glob("round-*.npz"))) for name in ("requests", "labels")
+    )
+    if has_partial_file(folder):
         return "half a file"
-    if folder.exists() and asked < len(RunFolder(folder).read_records("stage")):
+    if folder.exists() and n_requests < len(RunFolder(folder).read_records("stage")):
         return "measured, not asked"
-    return "asked, not answered" if asked > answered else "in an epoch"
+    return "asked, not answered" if n_requests > n_answered else "in an epoch"
 
 
-def finish(folder: Path, launcher: str) -> None:
+def run_to_end(folder: Path, launcher: str) -> None:
     """Run the command until it finishes."""
-    run = begin(folder, launcher)
+    run = start_run(folder, launcher)
     if run.wait() != 0:
-        said = (folder.parent / "stderr.txt").read_text()[-2000:]
-        raise RuntimeError(f"exit code {run.returncode}: {said}")
+        stderr = (folder.parent / "stderr.txt").read_text()[-2000:]
+        raise RuntimeError(f"exit code {run.returncode}: {stderr}")
 
 
-def left(folder: Path) -> tuple[object, bytes]:
+def labels_and_weights(folder: Path) -> tuple[object, bytes]:
     """Return the labels and weights of a run."""
     return list(RunFolder(folder).load_ledger().entries()), (folder / "model.safetensors").read_bytes()
 
 
-def kill(folder: Path, launcher: str, victim: int, moment: str, number: int, luck: random.Random) -> Kill:
+def kill_process(
+    folder: Path, launcher: str, victim: int, moment: str, n_earlier_kills: int, rng: random.Random
+) -> KillOutcome:
     """Start or resume a run and kill one of its processes.
 
-    The run queries labels after every second epoch and is killed once in every two epochs; ``number`` counts
-    the earlier kills. ``victim`` is a rank, ``moment`` one of `KILL_TIMES`; ``luck`` varies the exact time.
+    The run queries labels after every second epoch and is killed once in every two epochs; ``n_earlier_kills`` counts
+    the earlier kills. ``victim`` is a rank, ``moment`` one of `KILL_MOMENTS`; ``rng`` varies the exact time.
     """
-    run = begin(folder, launcher)
-    wait = partial(await_it, run=run, folder=folder)
-    wait(lambda: has(folder, "epoch", 2 * number + 1))
+    run = start_run(folder, launcher)
+    wait = partial(wait_until, run=run, folder=folder)
+    wait(lambda: has_records(folder, "epoch", 2 * n_earlier_kills + 1))
     if moment == "in an epoch":
-        wait(lambda: has(folder, "epoch", 2 * number + 2))
-        time.sleep(luck.uniform(0.0, 0.3))
+        wait(lambda: has_records(folder, "epoch", 2 * n_earlier_kills + 2))
+        time.sleep(rng.uniform(0.0, 0.3))
     elif moment == "while scoring":
-        wait(lambda: has(folder, "stage", number + 1))
+        wait(lambda: has_records(folder, "stage", n_earlier_kills + 1))
     else:
-        time.sleep(luck.uniform(0.0, 0.3))
-        wait(lambda: writes(folder))
-    numbers = ranks(run.pid, launcher)
-    os.kill(numbers[victim], signal.SIGKILL)
+        time.sleep(rng.uniform(0.0, 0.3))
+        wait(lambda: has_partial_file(folder))
+    pids = rank_pids(run.pid, launcher)
+    os.kill(pids[victim], signal.SIGKILL)
     killed = time.monotonic()
-    while any(map(alive, {*numbers, run.pid})) and time.monotonic() - killed < PATIENCE:
+    while any(map(is_alive, {*pids, run.pid})) and time.monotonic() - killed < EXIT_TIMEOUT_SECONDS:
         run.poll()
         time.sleep(0.01)
     seconds = time.monotonic() - killed
-    for one in filter(alive, {*numbers, run.pid}):
-        os.kill(one, signal.SIGKILL)
-    code, said = run.wait(), (folder.parent / "stderr.txt").read_text()
-    return Kill(victim, moment, found(folder), code, round(seconds, 2), said.count("ducats: "))
+    for pid in filter(is_alive, {*pids, run.pid}):
+        os.kill(pid, signal.SIGKILL)
+    code, stderr = run.wait(), (folder.parent / "stderr.txt").read_text()
+    return KillOutcome(
+        victim, moment, state_after_kill(folder), code, round(seconds, 2), stderr.count("ducats: ")
+    )
 
 
 def measure(runs: int, launcher: str, base: Path) -> dict[str, Any]:
     """Kill and resume several runs; return the statistics."""
-    finish(base / "whole" / "run", launcher)
-    whole, luck = left(base / "whole" / "run"), random.Random(0)
-    kills, alike = list[Kill](), 0
-    for number in range(runs):
-        folder = base / str(number) / "run"
-        for place in range(4):
-            moment = MOMENTS[(number + place) % 3]
-            kills.append(kill(folder, launcher, (number + place) % 2, moment, place, luck))
-            print(json.dumps({"run": number, **asdict(kills[-1]), "clean": kills[-1].clean}), flush=True)
-        finish(folder, launcher)
-        alike += left(folder) == whole and not writes(folder)
-        print(f"{alike} of {number + 1} runs with the same labels and weights", flush=True)
+    run_to_end(base / "whole" / "run", launcher)
+    reference, rng = labels_and_weights(base / "whole" / "run"), random.Random(0)
+    kills, n_identical = list[KillOutcome](), 0
+    for run_index in range(runs):
+        folder = base / str(run_index) / "run"
+        for kill_index in range(4):
+            moment = KILL_MOMENTS[(run_index + kill_index) % 3]
+            kills.append(
+                kill_process(folder, launcher, (run_index + kill_index) % 2, moment, kill_index, rng)
+            )
+            print(json.dumps({"run": run_index, **asdict(kills[-1]), "clean": kills[-1].clean}), flush=True)
+        run_to_end(folder, launcher)
+        n_identical += labels_and_weights(folder) == reference and not has_partial_file(folder)
+        print(f"{n_identical} of {run_index + 1} runs with the same labels and weights", flush=True)
     return {
         "kills": len(kills),
         "clean": sum(one.clean for one in kills),
@@ -195,7 +205,7 @@ def measure(runs: int, launcher: str, base: Path) -> dict[str, Any]:
         "codes": dict(Counter(str(one.code) for one in kills)),
         "found": dict(Counter(f"{one.moment}: {one.found}" for one in kills)),
         "runs": runs,
-        "runs_alike": alike,
+        "runs_alike": n_identical,
         "each": [asdict(one) for one in kills],
         "cores": os.cpu_count(),
         "torch": torch.__version__,
@@ -214,8 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result = measure(options.runs, options.launcher, Path(name))
     print(json.dumps({name: value for name, value in result.items() if name != "each"}, indent=1))
     if options.json:
-        known = json.loads(options.json.read_text()) if options.json.exists() else {}
-        options.json.write_text(json.dumps({**known, options.launcher: result}, indent=1) + "\n")
+        earlier = json.loads(options.json.read_text()) if options.json.exists() else {}
+        options.json.write_text(json.dumps({**earlier, options.launcher: result}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from stored_columns import store, stored
+from stored_columns import load_columns, store_columns
 from torch import Tensor
 
 from ducats.criteria import compute_columns
@@ -39,11 +39,11 @@ from ducats.queries import QUERIES, QuerySpec
 from ducats.randomness import make_generator
 from ducats.samples import LazyColumn, QueryContext, SampleTable, run_query
 
-IMAGES = [name for name, strategy in QUERIES.items() if not strategy.per_pixel]
-WIDE = ("z", "features")  # columns that may be stored on disk
-MEMBERS = 5  # members of a committee
-SOURCE = 10_000  # number of source images, for queries that read the source
-AT_ONCE = 1000  # samples generated at a time; small, to keep the peak memory that of the query
+IMAGE_QUERIES = [name for name, strategy in QUERIES.items() if not strategy.per_pixel]
+WIDE_COLUMNS = ("z", "features")  # columns that may be stored on disk
+N_COMMITTEE_MEMBERS = 5  # members of a committee
+N_SOURCE = 10_000  # number of source images, for queries that read the source
+BLOCK_SAMPLES = 1000  # samples generated at a time; small, to keep the peak memory that of the query
 
 
 def main() -> None:
@@ -60,14 +60,14 @@ def main() -> None:
     }
     cells = []
     for rows in options.rows:
-        with on_disk(rows, options):
-            for name in options.only or IMAGES:
+        with columns_on_disk(rows, options):
+            for name in options.only or IMAGE_QUERIES:
                 cells.append({"query": name, "rows": rows, **measure(name, rows, options)})
-                print(f"{name} of {rows}: {shown(cells[-1])}", file=sys.stderr, flush=True)
+                print(f"{name} of {rows}: {format_cell(cells[-1])}", file=sys.stderr, flush=True)
                 if options.out:
-                    said = json.dumps({"about": about, "cells": cells}, indent=1)
-                    options.out.write_text(said, encoding="utf-8")
-    print(table(cells, options.rows))
+                    text = json.dumps({"about": about, "cells": cells}, indent=1)
+                    options.out.write_text(text, encoding="utf-8")
+    print(results_table(cells, options.rows))
 
 
 def parse() -> argparse.Namespace:
@@ -75,7 +75,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument(
-        "--only", nargs="+", type=known, help="queries to measure (default: all image queries)"
+        "--only", nargs="+", type=check_query_name, help="queries to measure (default: all image queries)"
     )
     parser.add_argument("--features", type=int, default=256)
     parser.add_argument("--classes", type=int, default=65)
@@ -95,30 +95,30 @@ def parse() -> argparse.Namespace:
 
 
 @contextmanager
-def on_disk(rows: int, options: argparse.Namespace) -> Iterator[None]:
+def columns_on_disk(rows: int, options: argparse.Namespace) -> Iterator[None]:
     """Store the wide columns on disk within the context, if --disk is set."""
     if options.disk is None:
         yield
         return
     try:
-        store(options.disk, rows, drawn_columns(WIDE, rows, 0, options))
+        store_columns(options.disk, rows, generate_columns(WIDE_COLUMNS, rows, 0, options))
         yield
     finally:
         shutil.rmtree(options.disk)
 
 
-def known(text: str) -> str:
+def check_query_name(text: str) -> str:
     """Check a query name, optionally followed by parameters."""
-    if text.partition(":")[0] not in IMAGES:
-        raise argparse.ArgumentTypeError(f"unknown query {text}; available: {', '.join(IMAGES)}")
+    if text.partition(":")[0] not in IMAGE_QUERIES:
+        raise argparse.ArgumentTypeError(f"unknown query {text}; available: {', '.join(IMAGE_QUERIES)}")
     return text
 
 
-def strategy_of(text: str) -> QuerySpec:
-    """Parse a query with its parameters: ``clue``, ``clue:among=1000000,chosen=drawn``."""
-    name, _, given = text.partition(":")
+def parse_query(text: str) -> QuerySpec:
+    """Parse a query with its parameters: ``clue``, ``clue:among=1000000,chosen=make_context``."""
+    name, _, text_params = text.partition(":")
     params = dict[str, Any]()
-    for one in given.split(",") if given else []:
+    for one in text_params.split(",") if text_params else []:
         key, _, value = one.partition("=")
         try:
             params[key] = json.loads(value)
@@ -147,13 +147,13 @@ def child(options: argparse.Namespace) -> None:
     """Generate the samples, run the query, and print time and memory."""
     name, rows = options.only[0], options.rows[0]
     budget = min(math.ceil(options.budget * rows), options.most)
-    slate = drawn(name, rows, budget, options)
-    held = peak()
-    limit(options.limit, options.memory)
+    context = make_context(name, rows, budget, options)
+    memory_before = peak_memory_mb()
+    set_limits(options.limit, options.memory)
     start, worked = time.perf_counter(), time.process_time()
     try:
         with torch.no_grad():
-            run_query(strategy_of(name).fn, slate)
+            run_query(parse_query(name).fn, context)
     except UserError as error:
         print(json.dumps({"refused": str(error)}))
         return
@@ -163,21 +163,27 @@ def child(options: argparse.Namespace) -> None:
         print(json.dumps({"over_memory": options.memory}))
         return
     seconds, cpu = time.perf_counter() - start, time.process_time() - worked
-    said = {"budget": budget, "seconds": seconds, "cpu": cpu, "mb": peak() - held, "table_mb": held}
-    print(json.dumps(said))
+    result = {
+        "budget": budget,
+        "seconds": seconds,
+        "cpu": cpu,
+        "mb": peak_memory_mb() - memory_before,
+        "table_mb": memory_before,
+    }
+    print(json.dumps(result))
 
 
-def drawn(name: str, rows: int, budget: int, options: argparse.Namespace) -> QueryContext:
+def make_context(name: str, rows: int, budget: int, options: argparse.Namespace) -> QueryContext:
     """Generate a query context: candidates, ``budget`` labelled samples, and a source if it is read."""
-    strategy = strategy_of(name)
+    spec = parse_query(name)
     candidates, labelled, source = (
         SampleTable(
             torch.arange(count),
             torch.zeros(count, dtype=torch.long),
-            columns(needs, count, part, options, options.disk if part == 0 else None),
+            make_columns(needs, count, part, options, options.disk if part == 0 else None),
         )
         for part, (count, needs) in enumerate(
-            ((rows, strategy.needs), (budget, strategy.needs), (SOURCE, strategy.source_needs))
+            ((rows, spec.needs), (budget, spec.needs), (N_SOURCE, spec.source_needs))
         )
     )
     head = torch.randn(options.classes, options.features, generator=make_generator(0, "head"))
@@ -186,75 +192,75 @@ def drawn(name: str, rows: int, budget: int, options: argparse.Namespace) -> Que
         labelled,
         budget,
         make_generator(0, "query"),
-        source if strategy.source_needs else None,
-        head if strategy.needs_head else None,
+        source if spec.source_needs else None,
+        head if spec.needs_head else None,
     )
 
 
-def columns(
+def make_columns(
     needs: Sequence[str], count: int, part: int, options: argparse.Namespace, disk: Path | None
 ) -> dict[str, Tensor | LazyColumn]:
     """Generate columns, or load the wide ones from disk if stored there."""
-    wide = {} if disk is None else pick(stored(disk), needs)
+    wide = {} if disk is None else select_columns(load_columns(disk), needs)
     narrow = [name for name in needs if name not in wide]
     filled = dict[str, Tensor]()
-    for start, some in enumerate(drawn_columns(narrow, count, part, options) if narrow else ()):
-        for key, column in some.items():
-            whole = filled.setdefault(key, column.new_empty(count, *column.shape[1:]))
-            whole[start * AT_ONCE : start * AT_ONCE + len(column)] = column
+    for start, block in enumerate(generate_columns(narrow, count, part, options) if narrow else ()):
+        for key, column in block.items():
+            column_out = filled.setdefault(key, column.new_empty(count, *column.shape[1:]))
+            column_out[start * BLOCK_SAMPLES : start * BLOCK_SAMPLES + len(column)] = column
     return {**filled, **wide}
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-def pick(columns: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
+def select_columns(columns: Mapping[str, _T], names: Sequence[str]) -> dict[str, _T]:
     """Return the columns with the given names."""
     return {name: column for name, column in columns.items() if name in names}
 
 
-def drawn_columns(
+def generate_columns(
     needs: Sequence[str], count: int, part: int, options: argparse.Namespace
 ) -> Iterator[dict[str, Tensor]]:
     """Yield columns in blocks: one centre per class, with noise as large as the distances between centres."""
     centres = torch.randn(options.classes, options.features, generator=make_generator(0, "centres"))
-    for start in range(0, count, AT_ONCE):
-        generator, some = make_generator(0, "rows", part, start), min(AT_ONCE, count - start)
+    for start in range(0, count, BLOCK_SAMPLES):
+        generator, some = make_generator(0, "rows", part, start), min(BLOCK_SAMPLES, count - start)
         kind = torch.randint(0, options.classes, (some,), generator=generator)
         features = torch.randn(some, options.features, generator=generator).add_(centres[kind]).relu_()
         z = torch.randn(some, options.classes, generator=generator)
         z[torch.arange(some), kind] += 3
-        told = {
+        extras = {
             "domain": torch.rand(some, generator=generator),
             "critic": torch.randn(some, generator=generator),
         }
         if "committee" in needs:
-            doubt = torch.randn(some, MEMBERS, options.classes, generator=generator)
-            told["committee"] = doubt.add_(z[:, None]).softmax(2)
-        yield compute_columns(z, features, needs, told)
+            noise = torch.randn(some, N_COMMITTEE_MEMBERS, options.classes, generator=generator)
+            extras["committee"] = noise.add_(z[:, None]).softmax(2)
+        yield compute_columns(z, features, needs, extras)
 
 
-def limit(seconds: int, gigabytes: float) -> None:
+def set_limits(seconds: int, gigabytes: float) -> None:
     """Limit the additional CPU seconds and memory of this process.
 
     The memory limit needs ``/proc``.
     """
     last = math.ceil(time.process_time()) + seconds
     resource.setrlimit(resource.RLIMIT_CPU, (last, last + 1))
-    told = Path("/proc/self/statm")
-    if told.exists():
-        has = int(told.read_text(encoding="utf-8").split()[5]) * resource.getpagesize()
-        most = has + int(gigabytes * 2**30)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        current_bytes = int(statm.read_text(encoding="utf-8").split()[5]) * resource.getpagesize()
+        max_bytes = current_bytes + int(gigabytes * 2**30)
+        resource.setrlimit(resource.RLIMIT_DATA, (max_bytes, max_bytes))
 
 
-def peak() -> float:
+def peak_memory_mb() -> float:
     """Return the peak memory of this process in megabytes."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def shown(cell: dict[str, Any]) -> str:
+def format_cell(cell: dict[str, Any]) -> str:
     """Format a cell."""
     if "over" in cell:
         return f"over {cell['over']} s"
@@ -267,13 +273,13 @@ def shown(cell: dict[str, Any]) -> str:
     return f"{cell['seconds']:.3g} s ({cell['cpu']:.3g}), {cell['mb']:.0f} MB"
 
 
-def table(cells: Sequence[dict[str, Any]], sizes: Sequence[int]) -> str:
+def results_table(cells: Sequence[dict[str, Any]], sizes: Sequence[int]) -> str:
     """Format a table: a row per query, a column per size, and the growth exponents between sizes."""
     heads = [f"n = {size}" for size in sizes] + [f"{a} → {b}" for a, b in pairwise(sizes)]
     lines = ["| query | " + " | ".join(heads) + " |", "| --- |" + " ---: |" * len(heads)]
     for name in dict.fromkeys(cell["query"] for cell in cells):
         row = [cell for cell in cells if cell["query"] == name]
-        texts = [shown(cell).split(":")[0] for cell in row]
+        texts = [format_cell(cell).split(":")[0] for cell in row]
         texts += [growth(a, b) for a, b in pairwise(row)]
         lines.append(f"| `{name}` | " + " | ".join(texts) + " |")
     return "\n".join(lines)

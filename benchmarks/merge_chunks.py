@@ -34,44 +34,44 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     cells = []
-    for parts in options.parts:
+    for n_chunks in options.parts:
         with tempfile.TemporaryDirectory() as folder:
-            files = write(Path(folder), parts, options.rows)
+            files = write_chunks(Path(folder), n_chunks, options.rows)
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                cells.append(pool.apply(measured, (files, options.rows)))
+                cells.append(pool.apply(measure_merge, (files, options.rows)))
         print(json.dumps(cells[-1]), flush=True)
     if options.out:
         options.out.write_text(json.dumps({"cells": cells}, indent=1) + "\n", "utf-8")
 
 
-def write(folder: Path, parts: int, rows: int) -> list[Path]:
+def write_chunks(folder: Path, n_chunks: int, n_samples: int) -> list[Path]:
     """Write chunks with random scores."""
     (folder / "parts").mkdir()
-    files = [chunk_file(folder, rank, parts) for rank in range(parts)]
+    files = [chunk_file(folder, rank, n_chunks) for rank in range(n_chunks)]
     for rank, path in enumerate(files):
-        random, number = np.random.default_rng(rank), np.arange(rows) * parts + rank
+        random, number = np.random.default_rng(rank), np.arange(n_samples) * n_chunks + rank
         key = np.array([f"train/shard-{n // 10000:06d}/{n:013d}.jpg" for n in number.tolist()], object)
-        columns = {name: random.random(rows, np.float32) for name in COLUMNS}
-        columns |= {"first": np.sort(random.random(rows, np.float32))[::-1].copy()}
-        columns |= {"guess": np.zeros(rows, np.int16)}
-        kept = ScoredSamples(key, number, columns)
-        save_chunk(path, ChunkResult(kept, concat_samples([]), rows, 0, [], 1.0, 1.0, None))
+        columns = {name: random.random(n_samples, np.float32) for name in COLUMNS}
+        columns |= {"first": np.sort(random.random(n_samples, np.float32))[::-1].copy()}
+        columns |= {"guess": np.zeros(n_samples, np.int16)}
+        samples = ScoredSamples(key, number, columns)
+        save_chunk(path, ChunkResult(samples, concat_samples([]), n_samples, 0, [], 1.0, 1.0, None))
     return files
 
 
-def measured(files: list[Path], rows: int) -> dict[str, Any]:
+def measure_merge(files: list[Path], n_samples: int) -> dict[str, Any]:
     """Merge the chunks in this process; return time and memory."""
     before = resources.peak_memory_bytes() or 0
     began = time.process_time()
-    found = merge_chunks(files, rows)
+    merged = merge_chunks(files, n_samples)
     seconds = time.process_time() - began
     after = resources.peak_memory_bytes() or 0
-    said = {
+    result = {
         "parts": len(files),
-        "rows": len(found.candidates),
+        "rows": len(merged.candidates),
         "mb_of_a_part": files[0].stat().st_size / 2**20,
     }
-    return {**said, "cpu_seconds": seconds, "peak_mb": after / 2**20, "before_mb": before / 2**20}
+    return {**result, "cpu_seconds": seconds, "peak_mb": after / 2**20, "before_mb": before / 2**20}
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ import numpy as np
 from ducats import npz_columns, resources
 from ducats.streaming_top_k import ScoredSamples, StreamingTopK, merge_top_k, two_round_top_k
 
-CHUNK = 2**17  # scores generated at a time
-CHECKED = 1_000_000  # number of scores up to which the picks are compared with a full sort
+CHUNK_SCORES = 2**17  # scores generated at a time
+MAX_SORTED_SCORES = 1_000_000  # number of scores up to which the picks are compared with a full sort
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
     options = parse()
     if options.child:
         rank, world, file = options.child
-        child(options.scores[0], options.budget[0], options.kappa, int(rank), int(world), Path(file))
+        run_child(options.scores[0], options.budget[0], options.kappa, int(rank), int(world), Path(file))
         return
     cells = []
     for budget in options.budget:
@@ -43,10 +43,10 @@ def main() -> None:
             for processes in options.processes:
                 cell, picks[processes] = measure(scores, processes, budget, options.kappa)
                 cells.append(cell)
-                print(shown(cell), flush=True)
+                print(format_cell(cell), flush=True)
             assert len(set(picks.values())) == 1, "the number of processes changed the picks"
-            if scores <= CHECKED:
-                assert by_sorting(scores, budget, options.kappa) in picks.values(), (
+            if scores <= MAX_SORTED_SCORES:
+                assert full_sort_picks(scores, budget, options.kappa) in picks.values(), (
                     "the picks differ from those of a full sort"
                 )
     if options.out:
@@ -54,7 +54,7 @@ def main() -> None:
             "machine": platform.processor() or platform.machine(),
             "numpy": np.__version__,
             "kappa": options.kappa,
-            "chunk": CHUNK,
+            "chunk": CHUNK_SCORES,
         }
         options.out.write_text(json.dumps({"about": about, "cells": cells}, indent=1) + "\n", "utf-8")
 
@@ -86,47 +86,47 @@ def measure(scores: int, processes: int, budget: int, kappa: int) -> tuple[dict[
             )
             for rank, file in enumerate(files)
         ]
-        said = [json.loads(child.communicate()[0]) for child in children]
+        records = [json.loads(child.communicate()[0]) for child in children]
         merging = time.perf_counter()
-        kept = merge_top_k([load(file) for file in files], "u_dis", kappa * budget)
-        picks = two_round_top_k(kept, "u_dis", "u_data", kappa * budget, min(budget, len(kept)))
+        merged = merge_top_k([load_result(file) for file in files], "u_dis", kappa * budget)
+        picks = two_round_top_k(merged, "u_dis", "u_data", kappa * budget, min(budget, len(merged)))
         end = time.perf_counter()
-    assert sum(one["scores"] for one in said) == scores
+    assert sum(one["scores"] for one in records) == scores
     cell = {
         "scores": scores,
         "processes": processes,
         "budget": budget,
-        "kept": len(kept),
+        "kept": len(merged),
         "seconds": end - began,
         "merging": end - merging,
-        "selecting": max(one["selecting"] for one in said),
-        "drawing": max(one["drawing"] for one in said),
-        "start_mb": max(one["start"] for one in said) / 2**20,
-        "peak_mb": [one["peak"] / 2**20 for one in said],
+        "selecting": max(one["selecting"] for one in records),
+        "drawing": max(one["drawing"] for one in records),
+        "start_mb": max(one["start"] for one in records) / 2**20,
+        "peak_mb": [one["peak"] / 2**20 for one in records],
     }
     return cell, tuple(picks.key.tolist())
 
 
-def child(scores: int, budget: int, kappa: int, rank: int, world: int, file: Path) -> None:
+def run_child(scores: int, budget: int, kappa: int, rank: int, world: int, file: Path) -> None:
     """Select from the chunks of this process, write the result, and print time and memory."""
-    start, drawing, selecting, seen = resources.peak_memory_bytes(), 0.0, 0.0, 0
-    keeper = StreamingTopK("u_dis", kappa * budget)
-    for number in range(rank, -(-scores // CHUNK), world):
+    start, drawing, selecting, n_scores = resources.peak_memory_bytes(), 0.0, 0.0, 0
+    top_k = StreamingTopK("u_dis", kappa * budget)
+    for number in range(rank, -(-scores // CHUNK_SCORES), world):
         began = time.perf_counter()
-        some = drawn(number, scores)
+        chunk = make_chunk(number, scores)
         between = time.perf_counter()
-        keeper.add(some)
+        top_k.add(chunk)
         drawing, selecting = drawing + between - began, selecting + time.perf_counter() - between
-        seen += len(some)
+        n_scores += len(chunk)
     began = time.perf_counter()
-    best = keeper.top_k()
+    best = top_k.top_k()
     selecting += time.perf_counter() - began
-    put = {"key": best.key.astype("S10"), "number": best.pool_index, **best.columns}
-    npz_columns.write_columns(file, {name: (values, values.dtype) for name, values in put.items()})
+    saved = {"key": best.key.astype("S10"), "number": best.pool_index, **best.columns}
+    npz_columns.write_columns(file, {name: (values, values.dtype) for name, values in saved.items()})
     print(
         json.dumps(
             {
-                "scores": seen,
+                "scores": n_scores,
                 "start": start,
                 "peak": resources.peak_memory_bytes(),
                 "drawing": drawing,
@@ -136,9 +136,9 @@ def child(scores: int, budget: int, kappa: int, rank: int, world: int, file: Pat
     )
 
 
-def drawn(chunk: int, scores: int) -> ScoredSamples:
+def make_chunk(chunk: int, scores: int) -> ScoredSamples:
     """Generate one chunk of scores with many ties, independent of the process."""
-    number = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, scores))
+    number = np.arange(chunk * CHUNK_SCORES, min((chunk + 1) * CHUNK_SCORES, scores))
     random = np.random.default_rng([0, chunk])
     # Rounded to 1/65536: near the top of a hundred million there are thousands of ties.
     u_dis = np.round(random.standard_exponential(len(number), np.float32) * 4096) / 65536
@@ -150,9 +150,9 @@ def drawn(chunk: int, scores: int) -> ScoredSamples:
     return ScoredSamples(digits.view("S10").ravel(), number, {"u_dis": u_dis, "u_data": u_data})
 
 
-def by_sorting(scores: int, budget: int, kappa: int) -> tuple[bytes, ...]:
+def full_sort_picks(scores: int, budget: int, kappa: int) -> tuple[bytes, ...]:
     """Return the picks of a full sort."""
-    chunks = [drawn(number, scores) for number in range(-(-scores // CHUNK))]
+    chunks = [make_chunk(number, scores) for number in range(-(-scores // CHUNK_SCORES))]
     key, first, second = (
         np.concatenate(parts)
         for parts in zip(*((c.key, c.columns["u_dis"], c.columns["u_data"]) for c in chunks), strict=True)
@@ -161,13 +161,13 @@ def by_sorting(scores: int, budget: int, kappa: int) -> tuple[bytes, ...]:
     return tuple(key[passed[np.lexsort((key[passed], -second[passed]))[:budget]]].tolist())
 
 
-def load(file: Path) -> ScoredSamples:
+def load_result(file: Path) -> ScoredSamples:
     """Load the result of a process."""
     found = npz_columns.read_columns(file, ())
     return ScoredSamples(found.pop("key"), found.pop("number"), found)
 
 
-def shown(cell: dict[str, Any]) -> str:
+def format_cell(cell: dict[str, Any]) -> str:
     """Format one line of the table."""
     peak = ", ".join(f"{one:.0f}" for one in cell["peak_mb"])
     return (

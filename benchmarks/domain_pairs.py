@@ -22,17 +22,17 @@ DIGITS = ("fonts-optdigits", "fonts-usps", "fonts-mnist", "mnist-usps", "usps-mn
 EMOJI = ("noto-twemoji", "noto-fluent3d", "twemoji-openmoji", "noto-openmoji_line")
 
 
-def pair(name: str, digits: Path | None, emoji: Path | None) -> AdaptationData:
+def load_pair(name: str, digits: Path | None, emoji: Path | None) -> AdaptationData:
     """Load a pair by its name, ``SOURCE-TARGET``."""
     if name in DIGITS:
         assert digits is not None, "--digits FILE is missing"
-        return _shift(name, _digits(digits), 1500, tuple("0123456789"))
+        return _make_data(name, _digits(digits), 1500, tuple("0123456789"))
     assert emoji is not None, "--emoji FILE is missing"
     sets, classes = _emoji(emoji)
-    return _shift(name, sets, 500, classes)
+    return _make_data(name, sets, 500, classes)
 
 
-def _shift(
+def _make_data(
     name: str, sets: dict[str, tuple[Tensor, Tensor]], pool: int, classes: tuple[str, ...]
 ) -> AdaptationData:
     """Use the whole source; split the target into pool and test set."""
@@ -40,12 +40,12 @@ def _shift(
     images, labels = sets[target]
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     taken = min(pool, int(0.72 * len(labels)))
-    some, rest = order[:taken], order[taken:][:2000]
+    pool_indices, test_indices = order[:taken], order[taken:][:2000]
     return AdaptationData(
         source=_domain(source, *sets[source], classes),
-        pool=_domain("pool", images[some], labels[some], classes).images,
-        ground_truth=labels[some],
-        test=_domain("test", images[rest], labels[rest], classes),
+        pool=_domain("pool", images[pool_indices], labels[pool_indices], classes).images,
+        ground_truth=labels[pool_indices],
+        test=_domain("test", images[test_indices], labels[test_indices], classes),
     )
 
 

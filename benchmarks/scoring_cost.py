@@ -5,7 +5,7 @@
 
 ``measure`` measures two rates in images per second: one thread that decodes JPEGs of 500 x 375 from memory
 for a network with 224 x 224 input, and one process that receives decoded blocks (transfer to the device,
-model, both uncertainties, top-k selection). ``tell`` prints the bytes and hours that a pool takes.
+model, both uncertainties, top-k selection). ``estimate`` prints the bytes and hours that a pool takes.
 """
 
 import argparse
@@ -29,11 +29,13 @@ from ducats.scoring.reader import DecodedBlock, decode_sample
 from ducats.scoring.streaming_query import make_streaming_query
 from ducats.streaming import PoolSample, open_pool
 from ducats.training.distributed import make_fabric
-from scoring import draw, make_run
+from scoring import make_run, write_images
 
-SIZE = (256, 256)
-KEY = 50  # characters
-ROW = 6 * 4 + 2 + 8 + 8 + KEY  # bytes of a stored sample: scores, prediction, number, key and its length
+DECODED_SIZE = (256, 256)
+KEY_CHARS = 50  # characters
+SAMPLE_BYTES = (
+    6 * 4 + 2 + 8 + 8 + KEY_CHARS
+)  # bytes of a stored sample: scores, prediction, number, key and its length
 
 
 def main() -> None:
@@ -56,7 +58,7 @@ def main() -> None:
     second.add_argument("--cores", type=int, nargs="+", default=[16, 32, 100], help="CPU cores per GPU")
     second.add_argument("--budget", type=int, default=100_000)
     second.add_argument("--kappa", type=int, default=10)
-    second.set_defaults(do=tell)
+    second.set_defaults(do=estimate)
     options = parser.parse_args()
     options.do(options)
 
@@ -68,38 +70,38 @@ def measure(options: argparse.Namespace) -> None:
     found |= {"cores": os.cpu_count(), "torch": torch.__version__, "precision": options.precision}
     found |= {"batch": options.batch, "blocks": options.blocks, "device": options.device}
     with tempfile.TemporaryDirectory() as folder:
-        pool = draw(Path(folder), 256, shards=False)
+        pool = write_images(Path(folder), 256, shards=False)
         samples = next(open_pool(str(pool)).blocks(0, 1, 256))
-        found |= decoding(samples)
+        found |= measure_decoding(samples)
         found["networks"] = {}
         for network in options.networks:
             run = make_run(Path(folder) / network, network, options.batch, options.precision)
-            found["networks"][network] = modelling(run, samples, options)
+            found["networks"][network] = measure_model(run, samples, options)
             print(network, found["networks"][network], flush=True)
     options.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
-def decoding(samples: list[PoolSample]) -> dict[str, float]:
+def measure_decoding(samples: list[PoolSample]) -> dict[str, float]:
     """Measure the decoding rate of one thread, with files cached in memory."""
     size = sum(len(sample.read()) for sample in samples) / len(samples)
     began, seconds = time.thread_time(), math.inf
     for _ in range(3):
         began = time.thread_time()
         for sample in samples:
-            decode_sample(sample, SIZE, 3)
+            decode_sample(sample, DECODED_SIZE, 3)
         seconds = min(seconds, time.thread_time() - began)
     return {"bytes_per_image": size, "decoded_per_core_second": len(samples) / seconds}
 
 
-def modelling(run: Path, samples: list[PoolSample], options: argparse.Namespace) -> dict[str, Any]:
+def measure_model(run: Path, samples: list[PoolSample], options: argparse.Namespace) -> dict[str, Any]:
     """Measure the rate of one process with decoded images."""
     trained = load_trained_model(run)
-    pictures = [decode_sample(sample, SIZE, 3) for sample in samples]
-    number = [n % len(pictures) for n in range(options.batch)]
-    pixels = torch.from_numpy(np.stack([pictures[n][0] for n in number]))
-    aspect = torch.tensor([pictures[n][1] for n in number])
+    images = [decode_sample(sample, DECODED_SIZE, 3) for sample in samples]
+    image_index = [n % len(images) for n in range(options.batch)]
+    pixels = torch.from_numpy(np.stack([images[n][0] for n in image_index]))
+    aspect = torch.tensor([images[n][1] for n in image_index])
 
-    def handed(count: int) -> Iterator[DecodedBlock]:
+    def decoded_blocks(count: int) -> Iterator[DecodedBlock]:
         for block in range(count):
             numbers = list(range(block * options.batch, (block + 1) * options.batch))
             yield DecodedBlock([f"{n:012d}.jpg" for n in numbers], numbers, pixels, aspect, [])
@@ -109,7 +111,7 @@ def modelling(run: Path, samples: list[PoolSample], options: argparse.Namespace)
     pool, plan = open_pool(str(Path(run).parent / "pool")), make_streaming_query(trained.config, "duc", 1000)
     best = math.inf
     for count in (3, options.blocks, options.blocks):  # the first is the warm-up
-        with mock.patch.object(chunk, "decoded", lambda *_, count=count: handed(count)):
+        with mock.patch.object(chunk, "decoded", lambda *_, count=count: decoded_blocks(count)):
             result = score_chunk(
                 trained, pool, 0, 1, streaming_query=plan, fabric=fabric, batch_size=options.batch
             )
@@ -117,14 +119,18 @@ def modelling(run: Path, samples: list[PoolSample], options: argparse.Namespace)
     return {"images_per_second": options.batch * options.blocks / best, "precision": precision}
 
 
-def tell(options: argparse.Namespace) -> None:
+def estimate(options: argparse.Namespace) -> None:
     """Print the estimated cost."""
     rates = json.loads(options.rates.read_text("utf-8"))
     images, size = options.images, rates["bytes_per_image"]
     # A single thread decodes faster than one of many that share caches and clocks. If a whole scoring was
     # measured on all cores, use its rate.
-    whole = rates.get("whole")
-    decoded = whole["images_per_second"] / whole["cores"] if whole else rates["decoded_per_core_second"]
+    whole_scoring = rates.get("whole")
+    decoded = (
+        whole_scoring["images_per_second"] / whole_scoring["cores"]
+        if whole_scoring
+        else rates["decoded_per_core_second"]
+    )
     print(f"{images:.0e} images of {size / 1e3:.0f} kB: {images * size / 1e12:.0f} TB")
     print(
         f"reading and decoding: {images / decoded / 3600:.0f} core hours at {decoded:.0f} images/s per core"
@@ -140,7 +146,9 @@ def tell(options: argparse.Namespace) -> None:
                 each = min(rate, cores * decoded)
                 line = f"    with {cores} cores each: {images / each / gpus / 3600:.1f} h"
                 print(f"{line}, {each * size * 8 / 1e9:.2f} Gbit/s per GPU, {each * gpus:.0f} images/s")
-            print(f"    to merge: {gpus * kept * ROW / 1e9:.1f} GB in {gpus} chunks of {kept} samples")
+            print(
+                f"    to merge: {gpus * kept * SAMPLE_BYTES / 1e9:.1f} GB in {gpus} chunks of {kept} samples"
+            )
 
 
 if __name__ == "__main__":

@@ -25,16 +25,20 @@ from ducats.randomness import make_generator
 from ducats.units import Unit, select_in_image
 
 # RIPU selects regions; all others are measured on pixels.
-MEASURED = dict.fromkeys(("random", "entropy", "margin", "duc", "ripu_points"), "pixel") | {"ripu": "region"}
+DEFAULT_UNITS = dict.fromkeys(("random", "entropy", "margin", "duc", "ripu_points"), "pixel") | {
+    "ripu": "region"
+}
 
 
 def main() -> None:
     """Measure, print one line per query, and write JSON if requested."""
     options = parse()
     device = torch.device(options.device)
-    asked = {name: options.unit or MEASURED.get(name, "pixel") for name in options.query or MEASURED}
+    units = {
+        name: options.unit or DEFAULT_UNITS.get(name, "pixel") for name in options.query or DEFAULT_UNITS
+    }
     results = []
-    for name, unit in asked.items():
+    for name, unit in units.items():
         result = measure(name, unit, options, device)
         results.append(result)
         memory = "" if result["memory_mb"] is None else f", {result['memory_mb']:6.0f} MB"
@@ -71,16 +75,16 @@ def parse() -> argparse.Namespace:
 
 def measure(name: str, unit: str, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Return the mean time per image, without the first, and the peak memory in addition to the maps."""
-    strategy, budget = QUERIES[name], round(options.share * options.height * options.width)
-    seconds, peak, bought = 0.0, 0, 0
+    spec, budget = QUERIES[name], round(options.share * options.height * options.width)
+    seconds, peak, n_selected = 0.0, 0, 0
     for image in range(options.images + 1):
-        z, target, pixels = scene(options, image, device)
-        held = wait(device, reset=True)
+        z, target, pixels = make_inputs(options, image, device)
+        memory_before = synchronise(device, reset=True)
         start = time.perf_counter()
         picked = select_in_image(
-            strategy,
+            spec,
             Unit(unit),  # type: ignore[arg-type]
-            z=z if strategy.needs else None,
+            z=z if spec.needs else None,
             features=None,
             known_labels=target,
             image=image,
@@ -88,22 +92,26 @@ def measure(name: str, unit: str, options: argparse.Namespace, device: torch.dev
             budget=budget,
             generator=make_generator(0, "query", image),
         )
-        wait(device)
+        synchronise(device)
         if image > 0:  # the first is the warm-up
             seconds += time.perf_counter() - start
-            bought += len(picked.position)
-            peak = max(peak, torch.cuda.max_memory_allocated() - held if device.type == "cuda" else 0)
+            n_selected += len(picked.position)
+            peak = max(
+                peak, torch.cuda.max_memory_allocated() - memory_before if device.type == "cuda" else 0
+            )
     return {
         "query": name,
         "unit": unit,
         "budget": budget,
-        "bought_per_image": bought / options.images,
+        "bought_per_image": n_selected / options.images,
         "ms_per_image": seconds / options.images * 1000,
         "memory_mb": peak / 2**20 if device.type == "cuda" else None,
     }
 
 
-def scene(options: argparse.Namespace, image: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def make_inputs(
+    options: argparse.Namespace, image: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return log alpha as from a network of stride 8, a target map with some known labels, and an image."""
     generator, size = make_generator(0, "scene", image), (options.height, options.width)
     # Large shapes plus fine grain: most neighbours agree, but not all.
@@ -115,15 +123,15 @@ def scene(options: argparse.Namespace, image: int, device: torch.device) -> tupl
         weight * F.interpolate(part.to(device), size, mode="bilinear", align_corners=True)[0]
         for part, weight in ((shapes, 3.0), (grain, 0.7))
     )
-    known = torch.rand(size, generator=generator) < options.known
-    target = torch.where(known, 0, UNLABELLED).to(torch.int8)
+    is_labelled = torch.rand(size, generator=generator) < options.known
+    target = torch.where(is_labelled, 0, UNLABELLED).to(torch.int8)
     pixels = torch.randint(0, 256, (1, 3, max(2, size[0] // 16), max(2, size[1] // 16)), generator=generator)
     photo = F.interpolate(pixels.float(), size, mode="bilinear").to(torch.uint8)[0]
     assert isinstance(z, Tensor)
     return z, target.to(device), photo
 
 
-def wait(device: torch.device, *, reset: bool = False) -> int:
+def synchronise(device: torch.device, *, reset: bool = False) -> int:
     """Synchronise and return the allocated bytes; optionally reset the peak counter."""
     if device.type != "cuda":
         return 0

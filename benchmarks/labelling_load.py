@@ -33,7 +33,7 @@ CLASSES = tuple(f"class {n}" for n in range(10))
 class Annotator:
     """Simulated annotator who answers as fast as possible."""
 
-    who: str
+    name: str
     host: str
     cookie: str
     saved: list[str] = field(default_factory=list)  # refs acknowledged by the server
@@ -48,76 +48,76 @@ class Annotator:
             self.failed = f"{type(error).__name__}: {error}"
 
     def _work(self, until: float) -> None:
-        line = http.client.HTTPConnection(self.host, timeout=60)
+        connection = http.client.HTTPConnection(self.host, timeout=60)
         headers = {"Cookie": self.cookie, "Origin": f"http://{self.host}", "Content-Type": "application/json"}
-        told = self._told(line, "GET", f"/api/state?who={self.who}", None, headers)
-        while time.monotonic() < until and told["next"]:
-            ref = f"{self.who}-{len(self.saved)}.0"
+        state = self._request(connection, "GET", f"/api/state?who={self.name}", None, headers)
+        while time.monotonic() < until and state["next"]:
+            ref = f"{self.name}-{len(self.saved)}.0"
             word = CLASSES[len(self.saved) % len(CLASSES)]
-            answer = {"question": told["next"][0]["id"], "word": word, "seconds": 1.0, "ref": ref}
-            body = json.dumps({"who": self.who, "answers": [answer]})
+            answer = {"question": state["next"][0]["id"], "word": word, "seconds": 1.0, "ref": ref}
+            body = json.dumps({"who": self.name, "answers": [answer]})
             start = time.perf_counter()
-            told = self._told(line, "POST", "/api/answers", body, headers)
+            state = self._request(connection, "POST", "/api/answers", body, headers)
             self.latencies.append(time.perf_counter() - start)
             self.saved.append(ref)
-        line.close()
+        connection.close()
 
-    def _told(
+    def _request(
         self,
-        line: http.client.HTTPConnection,
+        connection: http.client.HTTPConnection,
         method: str,
         path: str,
         body: str | None,
         headers: dict[str, str],
     ) -> dict[str, Any]:
-        line.request(method, path, body, headers)
-        reply = line.getresponse()
+        connection.request(method, path, body, headers)
+        reply = connection.getresponse()
         text = reply.read()
         if reply.status != 200:
             raise ValueError(f"{reply.status} {text[:200]!r}")
-        told: dict[str, Any] = json.loads(text)
-        return told
+        state: dict[str, Any] = json.loads(text)
+        return state
 
 
-def lay_out(run: Path, count: int) -> None:
+def write_round(run: Path, count: int) -> None:
     """Write a round of questions that all show the same thumbnail."""
-    home = run / "questions" / "round-01"
-    (home / "thumbnails").mkdir(parents=True)
-    Image.new("RGB", (64, 64), "gray").save(home / "thumbnails" / "0001.png")
+    round_folder = run / "questions" / "round-01"
+    (round_folder / "thumbnails").mkdir(parents=True)
+    Image.new("RGB", (64, 64), "gray").save(round_folder / "thumbnails" / "0001.png")
     questions = (
         Question(n, f"image-{n}", f"image-{n}", "thumbnails/0001.png", guess=CLASSES[0], probability=0.5)
         for n in range(1, count + 1)
     )
-    QuestionRound.write(home, RoundRules(1, CLASSES, query="none"), questions)
+    QuestionRound.write(round_folder, RoundRules(1, CLASSES, query="none"), questions)
 
 
-def at(share: float, sorted_values: list[float]) -> float:
+def quantile_ms(quantile: float, sorted_values: list[float]) -> float:
     """Return a quantile in milliseconds, or 0 for an empty list."""
     if not sorted_values:
         return 0.0
-    return round(1000 * sorted_values[min(int(share * len(sorted_values)), len(sorted_values) - 1)], 2)
+    return round(1000 * sorted_values[min(int(quantile * len(sorted_values)), len(sorted_values) - 1)], 2)
 
 
-def measure(people: int, seconds: float, questions: int) -> dict[str, Any]:
+def measure_load(n_annotators: int, seconds: float, questions: int) -> dict[str, Any]:
     """Return answers per second, latencies, and the number of lost answers."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        lay_out(run, questions)
+        write_round(run, questions)
         command = [sys.executable, "-m", "ducats", "label", str(run), "--no-open"]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert server.stdout is not None
-            found = re.search(r"http://\S+", server.stdout.readline())
-            assert found is not None
-            address = urlsplit(found.group())
-            line = http.client.HTTPConnection(address.netloc, timeout=60)
-            line.request("GET", f"/?{address.query}")
-            cookie = str(line.getresponse().getheader("Set-Cookie")).partition(";")[0]
-            line.close()
+            match = re.search(r"http://\S+", server.stdout.readline())
+            assert match is not None
+            address = urlsplit(match.group())
+            connection = http.client.HTTPConnection(address.netloc, timeout=60)
+            connection.request("GET", f"/?{address.query}")
+            cookie = str(connection.getresponse().getheader("Set-Cookie")).partition(";")[0]
+            connection.close()
             Annotator("nobody", address.netloc, cookie).work(0.0)  # warm-up: the server reads the round
-            crowd = [Annotator(f"person{n}", address.netloc, cookie) for n in range(people)]
+            annotators = [Annotator(f"person{n}", address.netloc, cookie) for n in range(n_annotators)]
             start = time.monotonic()
-            threads = [threading.Thread(target=one.work, args=(start + seconds,)) for one in crowd]
+            threads = [threading.Thread(target=one.work, args=(start + seconds,)) for one in annotators]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -126,23 +126,25 @@ def measure(people: int, seconds: float, questions: int) -> dict[str, Any]:
         finally:
             server.kill()
             server.wait()
-        kept = [answer.external_id for answer in AnswerLog(run / "questions" / "received.jsonl").answers()]
-    if errors := [one.failed for one in crowd if one.failed]:
+        logged_refs = [
+            answer.external_id for answer in AnswerLog(run / "questions" / "received.jsonl").answers()
+        ]
+    if errors := [one.failed for one in annotators if one.failed]:
         print(*errors, sep="\n", file=sys.stderr)
-    saved = [ref for one in crowd for ref in one.saved]
-    latencies = sorted(value for one in crowd for value in one.latencies)
+    saved = [ref for one in annotators for ref in one.saved]
+    latencies = sorted(value for one in annotators for value in one.latencies)
     return {
-        "people": people,
+        "people": n_annotators,
         "seconds": round(took, 1),
         "questions": questions,
         "answers": len(saved),
         "answers_per_second": round(len(saved) / took, 1),
-        "median_ms": at(0.5, latencies),
-        "p99_ms": at(0.99, latencies),
-        "slowest_ms": at(1.0, latencies),
-        "lost": len(set(saved) - set(kept)),
-        "doubled": len(kept) - len(set(kept)),
-        "failed": [one.failed for one in crowd if one.failed],
+        "median_ms": quantile_ms(0.5, latencies),
+        "p99_ms": quantile_ms(0.99, latencies),
+        "slowest_ms": quantile_ms(1.0, latencies),
+        "lost": len(set(saved) - set(logged_refs)),
+        "doubled": len(logged_refs) - len(set(logged_refs)),
+        "failed": [one.failed for one in annotators if one.failed],
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
     }
 
@@ -154,13 +156,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--questions", type=int, default=100_000)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    found = measure(given.people, given.seconds, given.questions)
-    text = json.dumps(found, indent=1)
+    options = parser.parse_args()
+    result = measure_load(options.people, options.seconds, options.questions)
+    text = json.dumps(result, indent=1)
     print(text)
-    if given.json is not None:
-        given.json.write_text(text + "\n", encoding="utf-8")
-    if found["lost"] or found["doubled"] or found["failed"]:
+    if options.json is not None:
+        options.json.write_text(text + "\n", encoding="utf-8")
+    if result["lost"] or result["doubled"] or result["failed"]:
         sys.exit(1)
 
 
