@@ -1,16 +1,16 @@
-# Everything sets itself up: a fresh machine needs Python 3.11 or newer, nothing else.
-#   make demo    adapt printed to handwritten digits with five methods; table and page
-#   make test    all tests
+# Every target sets itself up. A fresh machine needs only Python 3.11 or newer.
+#   make demo    adapt from printed to handwritten digits with five methods; prints a table, writes a report page
+#   make test    run all tests
 #   make check   ruff, mypy --strict, import-linter
-#   make env     only the environment, .venv
-#   make browser        Chromium and its driver, for the tests of the page; by apt, if they are not there
-#   make label-studio   a Label Studio server for its tests, in an environment of its own (1 GiB)
-#   make clusters       Ray and submitit, for their tests (300 MiB)
+#   make env     only create the environment, .venv
+#   make browser        install Chromium and its driver with apt, for the browser tests
+#   make label-studio   install a Label Studio server for its tests, in its own environment (1 GiB)
+#   make clusters       install Ray and submitit for their tests (300 MiB)
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# One thread a process: several test or demo processes would fight over the cores.
+# One thread per process: several test or demo processes share the cores.
 export OMP_NUM_THREADS = 1
 
 .PHONY: demo test check env format clean browser label-studio clusters
@@ -55,7 +55,7 @@ label-studio: .label-studio/.ready
 
 clusters: $(VENV)/.clusters
 
-# Not as `.[ray,slurm]`: that would take ducats itself away for a moment, from whoever uses it meanwhile.
+# Not as `.[ray,slurm]`: that would reinstall ducats while `make check` uses it.
 $(VENV)/.clusters: $(VENV)/.ready
 	$(BIN)/python -c 'import tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
 		print(*extras["ray"], *extras["slurm"])' \
