@@ -106,20 +106,20 @@ def test_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
     assert [tuple(e) for e in ledger.entries()] == [(1, "img/4.png", 0, 3), (1, "img/1.png", 0, VOID)]
     with pytest.raises(ValueError, match="twice"):
         ledger.append(request(2, 1), torch.tensor([0]))
-    np.savez(tmp_path / "asked.npz", round=np.array(2), image=np.array([4, 1]), position=np.array([8, 0]))
-    back = Request.load(tmp_path / "asked.npz")
+    np.savez(tmp_path / "request.npz", round=np.array(2), image=np.array([4, 1]), position=np.array([8, 0]))
+    back = Request.load(tmp_path / "request.npz")
     assert (back.round, back.image.tolist(), back.position.tolist()) == (2, [4, 1], [8, 0])
 
 
 @pytest.mark.parametrize("sizes", [[[4, 6], [4, 6]], [[4, 6], [3, 5]]])
 def test_a_run_folder_stores_sizes(tmp_path: Path, sizes: list[list[int]]) -> None:
-    home = RunFolder(tmp_path)
-    ledger = home.open_ledger(["ä", "b"], torch.tensor(sizes), "original")
-    with home.request_writer(1) as writer:
+    run_folder = RunFolder(tmp_path)
+    ledger = run_folder.open_ledger(["ä", "b"], torch.tensor(sizes), "original")
+    with run_folder.request_writer(1) as writer:
         writer.add(1, torch.tensor([14]))
-    asked = home.load_request(1)
-    assert asked is not None
-    ledger.append(asked, torch.tensor([3]))
+    loaded = run_folder.load_request(1)
+    assert loaded is not None
+    ledger.append(loaded, torch.tensor([3]))
     again = RunFolder(tmp_path).load_ledger()
     assert again.resolution == "original"
     assert again.sizes is not None

@@ -30,7 +30,7 @@ def answer_all(folder: Path, seconds: float | None = None) -> int:
         return 0
     words = question_round.rules.classes
     answers = [
-        {"question": q.id, "word": words[q.number % len(words)], "who": "anna", "seconds": seconds}
+        {"question": q.id, "word": words[q.number % len(words)], "annotator": "anna", "seconds": seconds}
         for q in question_round.questions
         if store.status(q.id).state == "open"
     ]
@@ -42,7 +42,7 @@ def test_model_hints_are_saved_before_annotators_are_asked(run_quickly: Runner, 
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=human")
     run_folder = RunFolder(tmp_path / "run")
-    hints, path = run_folder.load_hints(1), tmp_path / "run" / "requests" / "round-01-notes.npz"
+    hints, path = run_folder.load_hints(1), tmp_path / "run" / "requests" / "round-01-hints.npz"
     request = run_folder.load_request(1)
     assert hints is not None
     assert request is not None
@@ -79,37 +79,37 @@ def test_each_unit_of_pixels_has_hints(run_pixels: Runner, tmp_path: Path) -> No
     assert request is not None
     assert len(hints) == request.n_units < len(request)
     assert int(hints.segment.min()) >= 1
-    sheet = AnnotationStore(run_folder.questions_path).open_round()
-    assert sheet is not None
-    assert [q.segment for q in sheet.questions] == hints.segment.tolist()
+    question_round = AnnotationStore(run_folder.questions_path).open_round()
+    assert question_round is not None
+    assert [q.segment for q in question_round.questions] == hints.segment.tolist()
 
 
 def test_a_run_waits_until_the_questions_are_answered(
     run_quickly: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[int] = []
+    rounds: list[int] = []
     genuine = time.monotonic
 
     def wait(number: int, pause: AwaitingLabels | UserError) -> None:
-        seen.append(number)  # each poll comes a day later
+        rounds.append(number)  # each poll comes a day later
         assert f"round {number} waits for" in str(pause)
-        if len(seen) > 2:
+        if len(rounds) > 2:
             answer_all(tmp_path / "run")
 
-    clock = SimpleNamespace(monotonic=lambda: genuine() + 86400 * len(seen))
+    clock = SimpleNamespace(monotonic=lambda: genuine() + 86400 * len(rounds))
     monkeypatch.setattr(loop, "time", clock)
     run_folder = run_quickly("oracle.name=human", wait=wait)
-    assert seen == [1, 1, 1, 2]
+    assert rounds == [1, 1, 1, 2]
     assert [r["labels"] for r in run_folder.stages()] == [0, 10, 20]
     assert run_folder.stages()[-1]["seconds"] < 86400  # annotation time is not run time
 
 
 def test_an_invalid_answer_does_not_end_the_wait(run_quickly: Runner, tmp_path: Path) -> None:
-    answers, said = tmp_path / "run/questions/round-01/answers.csv", list[str]()
+    answers, messages = tmp_path / "run/questions/round-01/answers.csv", list[str]()
 
     def wait(number: int, pause: AwaitingLabels | UserError) -> None:
-        said.append(str(pause))
-        if len(said) == 1:
+        messages.append(str(pause))
+        if len(messages) == 1:
             answers.write_text("key,label\npool/99,blob-1\n")  # not a question of this round
         else:
             answers.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ def test_an_invalid_answer_does_not_end_the_wait(run_quickly: Runner, tmp_path: 
 
     run_folder = run_quickly("oracle.name=human", wait=wait)
     assert run_folder.finished
-    assert "'pool/99'" in said[1]
+    assert "'pool/99'" in messages[1]
     # Without ``wait``, a wrong answer ends the run.
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=human", folder="other")
@@ -132,8 +132,8 @@ def test_a_starting_run_keeps_the_temporary_files_of_live_tools(run_quickly: Run
         run_quickly("oracle.name=human")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    desk = tmp_path / "run" / "questions"
-    alive, dead = (desk / f".tool.json.{number}.part" for number in (os.getppid(), gone.pid))
+    questions = tmp_path / "run" / "questions"
+    alive, dead = (questions / f".tool.json.{number}.part" for number in (os.getppid(), gone.pid))
     elsewhere = tmp_path / "run" / f".model.safetensors.{os.getppid()}.part"
     for draft in (alive, dead, elsewhere):
         draft.write_text("half")
@@ -146,29 +146,29 @@ WAIT_MESSAGE = "checking every 0.1 s"  # printed once per round
 
 
 def waiting_run(folder: Path, *arguments: str) -> list[str]:
-    more = ("--oracle", "people", "--budget", "2min", "--wait", "--poll", "0.1", "--out", str(folder))
+    more = ("--oracle", "human", "--budget", "2min", "--wait", "--poll", "0.1", "--out", str(folder))
     return ["run", "--method", "duc", *SETTINGS, *more, *arguments]
 
 
 def test_the_command_waits_while_annotators_answer(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[int] = []
+    polls: list[int] = []
 
-    def people(_: float) -> None:
+    def answer_some(_: float) -> None:
         """Answer while the run sleeps, but not at its first poll."""
-        looks.append(len(looks))
-        if len(looks) % 3 == 0:
+        polls.append(len(polls))
+        if len(polls) % 3 == 0:
             answer_all(tmp_path / "run", 6.0)
 
-    monkeypatch.setattr(run, "time", SimpleNamespace(sleep=people))
+    monkeypatch.setattr(run, "time", SimpleNamespace(sleep=answer_some))
     with pytest.raises(SystemExit) as end:
         main(waiting_run(tmp_path / "run"))
     out, err = capfd.readouterr()
     assert end.value.code == 0, err
     assert "2 min of annotation in 2 rounds, about 12 labels each at 5 s" in out
     assert err.count(WAIT_MESSAGE) == 2  # once in a round
-    assert len(looks) == 6
+    assert len(polls) == 6
     # 12 labels at 6 s take 72 s; the remaining 48 s allow 8 more.
     assert "20 labels acquired, 2.0 minutes of annotation" in out
     assert [r["labels"] for r in RunFolder(tmp_path / "run").stages()] == [0, 12, 20]
@@ -179,12 +179,12 @@ def test_two_processes_wait_together(tmp_path: Path) -> None:
     def before(rank: int) -> None:
         """Answer while rank 0 sleeps."""
         if rank == 0:
-            people = SimpleNamespace(sleep=lambda _: answer_all(tmp_path / "run", 6.0))
-            run.time = people  # type: ignore[assignment,attr-defined]  # in a process of its own
+            annotators = SimpleNamespace(sleep=lambda _: answer_all(tmp_path / "run", 6.0))
+            run.time = annotators  # type: ignore[assignment,attr-defined]  # in a process of its own
 
-    both = run_in_ranks(waiting_run(tmp_path / "run", "--devices", "2"), tmp_path / "said", setup=before)
+    both = run_in_ranks(waiting_run(tmp_path / "run", "--devices", "2"), tmp_path / "outputs", setup=before)
     assert both.codes == [0, 0], both.outputs
-    assert [said.count(WAIT_MESSAGE) for said in both.outputs] == [2, 0]
+    assert [output.count(WAIT_MESSAGE) for output in both.outputs] == [2, 0]
     assert "20 labels acquired, 2.0 minutes of annotation" in both.outputs[0]
 
 

@@ -16,13 +16,13 @@ def write_round(
     """Add a round of image questions to the store in a folder; images beyond the tenth share a thumbnail."""
     store = AnnotationStore(folder)
     questions = []
-    for place, key in enumerate(keys, start=1):
-        name = f"thumbnails/{min(place, 10):04d}.png"
+    for index, key in enumerate(keys, start=1):
+        name = f"thumbnails/{min(index, 10):04d}.png"
         path = store.round_folder(number) / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if place <= 10:
-            Image.new("RGB", (256, 192), (40 * place % 256, 90, 160)).save(path)
-        questions.append(Question(place, key, key, name))
+        if index <= 10:
+            Image.new("RGB", (256, 192), (40 * index % 256, 90, 160)).save(path)
+        questions.append(Question(index, key, key, name))
     QuestionRound.write(store.round_folder(number), RoundRules(number, CLASSES, **rules), questions)
     return store
 
@@ -30,6 +30,6 @@ def write_round(
 def submit_answer(
     store: AnnotationStore, question: str, word: str, annotator: str = "anna", **more: Any
 ) -> str | None:
-    """Submit one answer; return the reason for refusal."""
-    answer = {"question": question, "word": word, "who": annotator, **more}
+    """Submit one answer; return the reject reason."""
+    answer = {"question": question, "word": word, "annotator": annotator, **more}
     return store.receive([answer], channel="test")[0].reject_reason

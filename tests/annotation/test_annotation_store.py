@@ -1,4 +1,4 @@
-"""The annotation store: accepted, refused and final answers."""
+"""The annotation store: accepted, rejected and final answers."""
 
 import json
 import multiprocessing
@@ -16,39 +16,39 @@ from ducats.errors import UserError
 def test_answers_are_logged_with_annotator_time_and_channel(tmp_path: Path) -> None:
     store = write_round(tmp_path)
     assert submit_answer(store, "a", "CAT", "anna", seconds=2.5) is None
-    line = json.loads((tmp_path / "received.jsonl").read_text())
-    assert (line.pop("when")[:2], line) == (
+    line = json.loads((tmp_path / "answers.jsonl").read_text())
+    assert (line.pop("received_at")[:2], line) == (
         "20",
-        {"question": "a", "word": "cat", "kind": "class", "who": "anna"}
-        | {"via": "test", "round": 1, "seconds": 2.5},
+        {"question": "a", "word": "cat", "kind": "class", "annotator": "anna"}
+        | {"channel": "test", "round": 1, "seconds": 2.5},
     )
 
 
 @pytest.mark.parametrize(
-    ("answer", "refused"),
+    ("answer", "reject_reason"),
     [
-        ({"question": "elsewhere", "word": "cat"}, "foreign"),
-        ({"question": "a", "word": "horse"}, "no class"),
+        ({"question": "elsewhere", "word": "cat"}, "unknown question"),
+        ({"question": "a", "word": "horse"}, "unknown class"),
         ({"question": "a"}, "malformed"),
         ({"question": 7, "word": "cat"}, "malformed"),
-        ({"question": "a", "word": "cat", "who": None}, "malformed"),
+        ({"question": "a", "word": "cat", "annotator": None}, "malformed"),
         ({"question": "a", "word": "cat", "seconds": "2"}, "malformed"),
         ({"question": "a", "word": "cat", "seconds": True}, "malformed"),
         ({"question": "a", "word": "c" * 501}, "malformed"),
         ("cat", "malformed"),
         (None, "malformed"),
-        ({"question": "a", "word": "cat", "refused": "doubled"}, "doubled"),
+        ({"question": "a", "word": "cat", "reject_reason": "duplicate"}, "duplicate"),
     ],
 )
-def test_refused_answers_are_logged_with_the_reason(tmp_path: Path, answer: Any, refused: str) -> None:
+def test_refused_answers_are_logged_with_the_reason(tmp_path: Path, answer: Any, reject_reason: str) -> None:
     store = write_round(tmp_path)
-    assert store.receive([answer], channel="test")[0].reject_reason == refused
-    assert [one.reject_reason for one in AnnotationStore(tmp_path).answers()] == [refused]
+    assert store.receive([answer], channel="test")[0].reject_reason == reject_reason
+    assert [one.reject_reason for one in AnnotationStore(tmp_path).answers()] == [reject_reason]
     assert store.status("a").state == "open"
 
 
 def test_lone_surrogates_and_implausible_seconds_are_cleaned(tmp_path: Path) -> None:
-    store = write_round(tmp_path, new_classes=True)
+    store = write_round(tmp_path, allow_new_classes=True)
     store.receive(["\ud800"], channel="test")  # type: ignore[list-item]
     assert submit_answer(store, "a", "ho\ud800rse", "an\udfffna", seconds=float("nan")) is None
     assert submit_answer(store, "b", "cat", seconds=1e9) is None
@@ -61,31 +61,34 @@ def test_lone_surrogates_and_implausible_seconds_are_cleaned(tmp_path: Path) -> 
 
 
 def test_a_new_class_is_refused_unless_allowed(tmp_path: Path) -> None:
-    strict, open_ = write_round(tmp_path / "strict"), write_round(tmp_path / "open", new_classes=True)
-    assert [submit_answer(strict, "a", "horse"), submit_answer(open_, "a", "horse")] == ["no class", None]
+    strict, open_ = write_round(tmp_path / "strict"), write_round(tmp_path / "open", allow_new_classes=True)
+    assert [submit_answer(strict, "a", "horse"), submit_answer(open_, "a", "horse")] == [
+        "unknown class",
+        None,
+    ]
     assert [strict.status("a").word, open_.status("a").word] == [None, "horse"]
 
 
 def test_an_external_id_is_logged_once(tmp_path: Path) -> None:
     store, other = write_round(tmp_path), AnnotationStore(tmp_path)
-    assert submit_answer(store, "a", "cat", ref="7") is None
-    again = {"question": "a", "word": "Cat", "ref": "7"}
+    assert submit_answer(store, "a", "cat", external_id="7") is None
+    again = {"question": "a", "word": "Cat", "external_id": "7"}
     assert other.receive([again, again], channel="test") == []
     assert [one.word for one in store.answers()] == ["cat"]
 
 
 def test_a_changed_answer_with_a_known_external_id_does_not_count(tmp_path: Path) -> None:
     store, other = write_round(tmp_path), AnnotationStore(tmp_path)
-    submit_answer(store, "a", "cat", ref="7")
-    changed = {"question": "a", "word": "dog", "ref": "7"}
-    assert [one.reject_reason for one in other.receive([changed, changed], channel="test")] == ["doubled"]
+    submit_answer(store, "a", "cat", external_id="7")
+    changed = {"question": "a", "word": "dog", "external_id": "7"}
+    assert [one.reject_reason for one in other.receive([changed, changed], channel="test")] == ["duplicate"]
     assert store.receive([changed], channel="test") == []
     assert [one.word for one in store.answers()] == ["cat", "dog"]
     assert store.status("a").word == "cat"
 
 
 def test_a_round_closes_when_all_questions_are_settled_and_never_changes(tmp_path: Path) -> None:
-    store = write_round(tmp_path, rule="unanimous", people=2)
+    store = write_round(tmp_path, rule="unanimous", min_annotators=2)
     for key in "abc":
         submit_answer(store, key, "cat", "anna", seconds=1.0)
     submit_answer(store, "a", "cat", "bob", seconds=2.0)
@@ -103,13 +106,13 @@ def test_a_round_closes_when_all_questions_are_settled_and_never_changes(tmp_pat
 
 
 def test_a_round_closes_at_the_time_limit(tmp_path: Path) -> None:
-    store = write_round(tmp_path, seconds=10.0)
+    store = write_round(tmp_path, max_seconds=10.0)
     submit_answer(store, "a", "cat", seconds=6.0)
     assert store.close_round(1) is None
     submit_answer(store, "b", "skip", seconds=4.0)
     closed = store.close_round(1)
     assert closed is not None
-    assert (closed.reason, closed.words, closed.seconds["b"]) == ("seconds", {"a": "cat"}, 4.0)
+    assert (closed.reason, closed.words, closed.seconds["b"]) == ("time_limit", {"a": "cat"}, 4.0)
 
 
 def test_questions_answered_by_label_pngs_need_no_answer(tmp_path: Path) -> None:
@@ -122,7 +125,7 @@ def test_questions_answered_by_label_pngs_need_no_answer(tmp_path: Path) -> None
 
 
 def test_a_question_that_is_asked_again_is_answered_in_its_new_round(tmp_path: Path) -> None:
-    store = write_round(tmp_path, seconds=1.0, rule="unanimous", people=2)
+    store = write_round(tmp_path, max_seconds=1.0, rule="unanimous", min_annotators=2)
     submit_answer(store, "a", "cat", "anna", seconds=5.0)
     assert store.close_round(1) is not None
     write_round(tmp_path, 2, ("a",))
@@ -153,32 +156,34 @@ def test_a_copy_of_a_round_is_ignored(tmp_path: Path) -> None:
 
 def test_corrupt_files_are_reported(tmp_path: Path) -> None:
     store = write_round(tmp_path)
-    (store.round_folder(1) / "taken.json").write_text("{")
-    with pytest.raises(UserError, match=r"taken\.json is corrupt"):
+    (store.round_folder(1) / "closed.json").write_text("{")
+    with pytest.raises(UserError, match=r"closed\.json is corrupt"):
         store.close_round(1)
     (store.round_folder(1) / "questions.jsonl").write_text("{}\n")
     with pytest.raises(UserError, match=r"questions in .*round-01 are corrupt"):
         QuestionRound.read(store.round_folder(1))
 
 
-def submit_all(folder: Path, who: str, keys: tuple[str, ...]) -> None:
+def submit_all(folder: Path, annotator: str, keys: tuple[str, ...]) -> None:
     store = AnnotationStore(folder)
     for key in keys:
-        store.receive([{"question": key, "word": "cat", "who": who}], channel=who)
+        store.receive([{"question": key, "word": "cat", "annotator": annotator}], channel=annotator)
 
 
 def test_two_processes_write_concurrently_without_loss(tmp_path: Path) -> None:
     keys = tuple(f"image {i}" for i in range(200))
     write_round(tmp_path, keys=keys)
     context = multiprocessing.get_context("fork")
-    workers = [context.Process(target=submit_all, args=(tmp_path, who, keys)) for who in ("anna", "bob")]
+    workers = [
+        context.Process(target=submit_all, args=(tmp_path, annotator, keys)) for annotator in ("anna", "bob")
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join(60)
     assert [worker.exitcode for worker in workers] == [0, 0]
     store = AnnotationStore(tmp_path)
-    for who in ("anna", "bob"):
-        assert [one.question for one in store.answers() if one.annotator == who] == list(keys)
-    assert len(store.answers()) == (tmp_path / "received.jsonl").read_bytes().count(b"\n") == 400
+    for annotator in ("anna", "bob"):
+        assert [one.question for one in store.answers() if one.annotator == annotator] == list(keys)
+    assert len(store.answers()) == (tmp_path / "answers.jsonl").read_bytes().count(b"\n") == 400
     assert store.close_round(1) is not None

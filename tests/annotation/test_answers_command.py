@@ -1,4 +1,4 @@
-"""`run_command answers`: summary tables and CSV."""
+"""`ducats answers`: summary tables and CSV."""
 
 import csv
 import io
@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> AnnotationStore:
     store.receive([{}], channel="test")
     assert store.close_round(1) is not None
     submit_answer(store, "a", "cow", "eve")
-    write_round(tmp_path / "questions", 2, ("d", "e"), rule="unanimous", people=2)
+    write_round(tmp_path / "questions", 2, ("d", "e"), rule="unanimous", min_annotators=2)
     submit_answer(store, "d", "cat", "anna")
     submit_answer(store, "d", "dog", "[bold]bob")
     submit_answer(store, "e", "horse", "anna")
@@ -50,8 +50,8 @@ def test_summary_of_a_hand_made_example(store: AnnotationStore) -> None:
         0,
     )
     assert (second.questions, second.settled, second.open, second.disputed) == (2, 0, 1, 1)
-    assert (second.rejected, second.closed_reason) == ({"no class": 1}, "")
-    assert count_unassigned(store) == {"foreign": 1, "malformed": 1}
+    assert (second.rejected, second.closed_reason) == ({"unknown class": 1}, "")
+    assert count_unassigned(store) == {"malformed": 1, "unknown question": 1}
     found = {one.annotator: one for one in summarise_annotators(store)}
     anna, bob = found["anna"], found["bob"]
     assert (anna.answers, anna.median_seconds, anna.seconds) == (
@@ -68,21 +68,21 @@ def test_tables_show_the_summary(
     store: AnnotationStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command("answers", tmp_path) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for words in (
         "2 questions with conflicting answers",
         "round 1, a (anna: cat, bob: dog), label cat",
         "round 2, d (anna: cat, [bold]bob: dog), no label yet",
-        "match no question of this run: 1 foreign, 1 malformed",
+        "match no question of this run: 1 malformed, 1 unknown question",
         "1 late",
     ):
-        assert words in said
+        assert words in printed
 
 
 def test_markup_in_answers_is_not_rendered(
     store: AnnotationStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store.receive([{"question": "d", "word": "cat", "refused": "[/x]"}], channel="test")
+    store.receive([{"question": "d", "word": "cat", "reject_reason": "[/x]"}], channel="test")
     assert run_command("answers", tmp_path) == 0
     assert "[/x]" in capsys.readouterr().out
 
@@ -90,13 +90,13 @@ def test_markup_in_answers_is_not_rendered(
 def test_questions_answered_by_label_pngs_are_not_open(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = write_round(tmp_path / "questions", rule="unanimous", people=2)
-    for who, word in (("anna", "cat"), ("bob", "dog")):
-        submit_answer(store, "a", word, who)
-        submit_answer(store, "c", "cow", who)
+    store = write_round(tmp_path / "questions", rule="unanimous", min_annotators=2)
+    for annotator, word in (("anna", "cat"), ("bob", "dog")):
+        submit_answer(store, "a", word, annotator)
+        submit_answer(store, "c", "cow", annotator)
     assert store.close_round(1, answered_by_png=["a", "b", "c"]) is not None
-    (tally,) = summarise_rounds(AnnotationStore(store.folder))
-    assert (tally.settled, tally.answered_by_png, tally.open, tally.disputed) == (1, 2, 0, 0)
+    (summary,) = summarise_rounds(AnnotationStore(store.folder))
+    assert (summary.settled, summary.answered_by_png, summary.open, summary.disputed) == (1, 2, 0, 0)
     assert run_command("answers", tmp_path) == 0
     assert "a (anna: cat, bob: dog), labelled by PNG" in capsys.readouterr().out
 
@@ -108,7 +108,7 @@ def test_the_csv_has_every_answer(
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["question"] for row in rows] == ["a", "a", "b", "c", "c", "nowhere", "", "a", "d", "d", "e"]
     assert rows[1]["seconds"] == "8.0"
-    assert [row["refused"] for row in rows[5:8]] == ["foreign", "malformed", "late"]
+    assert [row["reject_reason"] for row in rows[5:8]] == ["unknown question", "malformed", "late"]
 
 
 def test_a_folder_without_questions_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def test_each_row_is_logged_once_and_again_when_it_changes(tmp_path: Path) -> No
 
 
 def test_several_annotators_in_one_or_several_files(tmp_path: Path) -> None:
-    store = write_round(tmp_path, rule="unanimous", people=2)
+    store = write_round(tmp_path, rule="unanimous", min_annotators=2)
     assert write_and_import(store, "key,label,annotator,seconds\na,cat,anna,2.5\na,dog,bob,\n") == []
     assert write_and_import(store, "key;label;seconds\nb;cat;3,5\n", "answers-anna.csv") == []
     assert write_and_import(store, "key,label\nb,cat\n", "answers-bob.csv") == []
@@ -45,31 +45,31 @@ def test_several_annotators_in_one_or_several_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "words", "refused"),
+    ("lines", "words", "reject_reasons"),
     [
         (
             "elsewhere,cat,",
             "line 2: 'elsewhere' is not a question of this round",
-            ["foreign"],
+            ["unknown question"],
         ),
-        ("a,horse,", "line 2: 'horse' is not a class; use one of: cat, dog, cow, void", ["no class"]),
-        ("a,cat,\na,Cat,", "line 3: the answer to 'a' repeats line 2; keep one", [None, "doubled"]),
+        ("a,horse,", "line 2: 'horse' is not a class; use one of: cat, dog, cow, void", ["unknown class"]),
+        ("a,cat,\na,Cat,", "line 3: the answer to 'a' repeats line 2; keep one", [None, "duplicate"]),
         (
             "a,cat,\na,dog,",
             "line 3: the answer to 'a' contradicts line 2; keep one",
-            [None, "doubled"],
+            [None, "duplicate"],
         ),
         ("a,cat,soon", "line 2: 'soon' is not a number of seconds", ["malformed"]),
     ],
 )
 def test_problems_are_reported_and_logged_once(
-    tmp_path: Path, lines: str, words: str, refused: list[str | None]
+    tmp_path: Path, lines: str, words: str, reject_reasons: list[str | None]
 ) -> None:
     store = write_round(tmp_path)
     for _ in range(3):
-        wrong = write_and_import(store, f"key,label,seconds\n{lines}\n")
-        assert [sentence.partition("answers.csv ")[2][: len(words)] for sentence in wrong] == [words]
-    assert [one.reject_reason for one in store.answers()] == refused
+        problems = write_and_import(store, f"key,label,seconds\n{lines}\n")
+        assert [sentence.partition("answers.csv ")[2][: len(words)] for sentence in problems] == [words]
+    assert [one.reject_reason for one in store.answers()] == reject_reasons
     assert write_and_import(store, "key,label\na,dog\n") == []
     assert store.status("a").word == "dog"
 
@@ -97,23 +97,27 @@ def test_files_of_closed_rounds_are_late_and_withdrawn_answers_stay_withdrawn(tm
 
 def test_pixels_are_identified_by_id_or_by_key_and_position(tmp_path: Path) -> None:
     store = AnnotationStore(tmp_path)
-    place = QuestionArea(1, 2, 4, 6, ((8, 1),))
+    area = QuestionArea(1, 2, 4, 6, ((8, 1),))
     questions = [
-        Question(1, "im.png#1,2", "im.png", "", area=place),
+        Question(1, "im.png#1,2", "im.png", "", area=area),
         Question(2, "im.png#3,0", "im.png", ""),
     ]
     QuestionRound.write(store.round_folder(1), RoundRules(1, CLASSES, unit="pixel"), questions)
     assert write_and_import(store, "key,y,x,label\nim.png,1,2,cat\n") == []
     assert write_and_import(store, 'id,label\n"im.png#3,0",dog\n', "answers-bob.csv") == []
     assert logged(store) == ["files:im.png#1,2=cat", "bob:im.png#3,0=dog"]
-    wrong = write_and_import(store, "key,label\nim.png,cat\n", "answers-c.csv")
-    assert "needs the columns `key` and `y` and `x` and `label`" in wrong[0]
+    problems = write_and_import(store, "key,label\nim.png,cat\n", "answers-c.csv")
+    assert "needs the columns `key` and `y` and `x` and `label`" in problems[0]
 
 
 def test_annotators_are_named_by_the_file(tmp_path: Path) -> None:
-    for name, who in (("answers.csv", "files"), ("answers-anna.csv", "anna"), ("answers_bob b.csv", "bob b")):
+    for name, annotator in (
+        ("answers.csv", "files"),
+        ("answers-anna.csv", "anna"),
+        ("answers_bob b.csv", "bob b"),
+    ):
         (tmp_path / name).write_text("key,label,annotator\na,cat,\nb,cat,eve\n")
-        assert [line.annotator for line in read_csv_answers(tmp_path / name)] == [who, "eve"]
+        assert [line.annotator for line in read_csv_answers(tmp_path / name)] == [annotator, "eve"]
 
 
 def test_seconds_are_the_total_of_a_row(tmp_path: Path) -> None:
@@ -125,7 +129,7 @@ def test_seconds_are_the_total_of_a_row(tmp_path: Path) -> None:
         write_and_import(store, "key,label,seconds\na,dog,6.5\nb,horse,4\n")
     write_and_import(store, "key,label,seconds\na,dog,2\nb,cow,4\n")  # seconds that were counted stay counted
     assert [store.status(key).seconds for key in "ab"] == [6.5, 4.0]
-    assert logged(store) == [f"files:{said}" for said in ("a=cat", "a=dog", "a=dog", "b=horse", "b=cow")]
+    assert logged(store) == [f"files:{text}" for text in ("a=cat", "a=dog", "a=dog", "b=horse", "b=cow")]
     submit_answer(store, "c", "cat")
     assert store.close_round(1) is not None
     for _ in range(2):

@@ -14,7 +14,7 @@ from ducats.factory import check_components, make_oracle
 from ducats.queries import QUERIES
 from ducats.run_folder import RunFolder
 
-AGREE = "oracle={name: human, params: {rule: unanimous}}"
+UNANIMOUS = "oracle={name: human, params: {rule: unanimous}}"
 
 
 def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tm
     voids: list[str] = []
     for number in (1, 2):
         with pytest.raises(AwaitingLabels, match=f"round {number} waits for 10 labels[.] To answer"):
-            run_quickly(AGREE, shift=blind)
+            run_quickly(UNANIMOUS, data=blind)
         store = AnnotationStore(tmp_path / "run" / "questions")
         question_round = store.open_round()
         assert question_round is not None
@@ -44,16 +44,23 @@ def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tm
         assert all(question.guess in data.classes for question in question_round.questions)
         first, *rest = [question.id for question in question_round.questions]
         voids.append(first)
-        for who in ("anna", "bob"):
-            said = [{"question": key, "word": true_names[key], "who": who, "seconds": 2.0} for key in rest]
-            said.append(
-                {"question": first, "word": "void" if who == "anna" else true_names[first], "who": who}
+        for annotator in ("anna", "bob"):
+            answers = [
+                {"question": key, "word": true_names[key], "annotator": annotator, "seconds": 2.0}
+                for key in rest
+            ]
+            answers.append(
+                {
+                    "question": first,
+                    "word": "void" if annotator == "anna" else true_names[first],
+                    "annotator": annotator,
+                }
             )
-            assert {one.reject_reason for one in store.receive(said, channel="test")} == {None}
+            assert {one.reject_reason for one in store.receive(answers, channel="test")} == {None}
         with pytest.raises(AwaitingLabels, match=rf"1 of 10 labels; first: '{first}'; 1 is disputed"):
-            run_quickly(AGREE, shift=blind)
-        store.receive([{"question": first, "word": "void", "who": "bob"}], channel="test")
-    run_folder = run_quickly(AGREE, shift=blind)
+            run_quickly(UNANIMOUS, data=blind)
+        store.receive([{"question": first, "word": "void", "annotator": "bob"}], channel="test")
+    run_folder = run_quickly(UNANIMOUS, data=blind)
     ledger = run_folder.load_ledger()
     assert (run_folder.finished, len(ledger), ledger.seconds()) == (True, 20, 18 * 2 * 2.0)
     entries = {entry.key: entry.label for entry in ledger.entries()}
@@ -65,7 +72,7 @@ def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tm
     assert int((targets >= 0).sum()) == 18  # trained on
     assert int((targets == UNLABELLED).sum()) == len(data.pool) - 20
     late = AnnotationStore(tmp_path / "run" / "questions").receive(
-        [{"question": voids[0], "word": true_names[voids[0]], "who": "bob"}], channel="test"
+        [{"question": voids[0], "word": true_names[voids[0]], "annotator": "bob"}], channel="test"
     )
     assert late[0].reject_reason == "late"
 
@@ -74,15 +81,15 @@ def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tm
     ("oracle", "words"),
     [
         (
-            "{name: people, params: {rule: loudest}}",
-            "'people' does not accept the parameters .*rule must be one of",
+            "{name: human, params: {rule: loudest}}",
+            "'human' does not accept the parameters .*rule must be one of",
         ),
-        ("{name: people, params: {patience: 3}}", "no parameter 'patience'; it has: rule"),
+        ("{name: human, params: {patience: 3}}", "no parameter 'patience'; it has: rule"),
         (
-            "{name: auto, params: {people: 0}}",
-            "'auto' does not accept .*people must be a positive integer",
+            "{name: auto, params: {min_annotators: 0}}",
+            "'auto' does not accept .*min_annotators must be a positive integer",
         ),
-        ("{name: truth, params: {rule: agree}}", "the oracle 'truth' has no parameters"),
+        ("{name: ground_truth, params: {rule: unanimous}}", "the oracle 'ground_truth' has no parameters"),
     ],
 )
 def test_invalid_parameters_are_refused_before_images_are_read(oracle: str, words: str) -> None:
@@ -92,5 +99,5 @@ def test_invalid_parameters_are_refused_before_images_are_read(oracle: str, word
 
 def test_parameters_are_refused_by_the_ground_truth_oracle(tmp_path: Path) -> None:
     config = quick("oracle={name: auto, params: {rule: unanimous}}")
-    with pytest.raises(UserError, match="'truth' has no parameters"):
+    with pytest.raises(UserError, match="'ground_truth' has no parameters"):
         make_oracle(config, toy(), RunFolder(tmp_path))

@@ -13,20 +13,20 @@ from ducats.annotation.rules import make_rules
 
 
 def status_of(
-    *said: str, rule: str = "first", people: int = 1, unsure: str = "ask_another"
+    *answers: str, rule: str = "first", min_annotators: int = 1, on_unsure: str = "ask_another"
 ) -> QuestionStatus:
-    """Return the status for answers given as ``who:word``, in the order of arrival."""
-    terms = RoundRules(1, CLASSES, rule, people, unsure)  # type: ignore[arg-type]
-    answers = []
-    for one in said:
-        who, _, word = one.partition(":")
+    """Return the status for answers given as ``annotator:word``, in the order of arrival."""
+    rules = RoundRules(1, CLASSES, rule, min_annotators, on_unsure)  # type: ignore[arg-type]
+    parsed = []
+    for one in answers:
+        annotator, _, word = one.partition(":")
         kind, word = parse_word(word, CLASSES)
-        answers.append(Answer("q", word, kind, who, "now", "test", 1, seconds=2.0))
-    return question_status(answers, terms)
+        parsed.append(Answer("q", word, kind, annotator, "now", "test", 1, seconds=2.0))
+    return question_status(parsed, rules)
 
 
 @pytest.mark.parametrize(
-    ("rule", "people", "said", "state", "word"),
+    ("rule", "min_annotators", "answers", "state", "word"),
     [
         ("first", 1, "", "open", None),
         ("first", 1, "a:cat b:dog", "settled", "cat"),
@@ -55,14 +55,15 @@ def status_of(
         ("unanimous", 2, "a:cat b:unsure", "open", None),
     ],
 )
-def test_rules_by_hand(rule: str, people: int, said: str, state: str, word: str | None) -> None:
-    found = status_of(*said.split(), rule=rule, people=people)
+def test_rules_by_hand(rule: str, min_annotators: int, answers: str, state: str, word: str | None) -> None:
+    found = status_of(*answers.split(), rule=rule, min_annotators=min_annotators)
     assert (found.state, found.word) == (state, word)
 
 
 def test_unsure_answers_are_asked_again_or_void() -> None:
     again, void = (
-        status_of("a:unsure", "b:cat", rule="unanimous", people=2, unsure=u) for u in ("ask_another", "void")
+        status_of("a:unsure", "b:cat", rule="unanimous", min_annotators=2, on_unsure=u)
+        for u in ("ask_another", "void")
     )
     assert (again.state, again.unsure_annotators, len(again.votes)) == ("open", ("a",), 1)
     assert (void.state, void.unsure_annotators, {vote.word for vote in void.votes}) == (
@@ -70,7 +71,7 @@ def test_unsure_answers_are_asked_again_or_void() -> None:
         (),
         {"void", "cat"},
     )
-    assert status_of("a:unsure", unsure="void").word == "void"
+    assert status_of("a:unsure", on_unsure="void").word == "void"
 
 
 def test_refused_answers_cost_nothing_and_all_others_cost_their_seconds() -> None:
@@ -81,51 +82,53 @@ def test_refused_answers_cost_nothing_and_all_others_cost_their_seconds() -> Non
 
 
 WORDS = st.sampled_from([*CLASSES, "void", "unsure", "skip", ""])
-SAID = st.lists(st.builds("{}:{}".format, st.sampled_from("abcd"), WORDS), max_size=12)
+ANSWERS = st.lists(st.builds("{}:{}".format, st.sampled_from("abcd"), WORDS), max_size=12)
 
 
-@given(SAID, st.sampled_from(sorted(VOTING_RULES)), st.integers(1, 4))
-def test_a_label_has_the_support_that_its_rule_requires(said: list[str], rule: str, people: int) -> None:
-    found = status_of(*said, rule=rule, people=people)
+@given(ANSWERS, st.sampled_from(sorted(VOTING_RULES)), st.integers(1, 4))
+def test_a_label_has_the_support_that_its_rule_requires(
+    answers: list[str], rule: str, min_annotators: int
+) -> None:
+    found = status_of(*answers, rule=rule, min_annotators=min_annotators)
     votes: dict[str, str] = {}
-    for one in said:  # independent computation of each final answer
-        who, _, word = one.partition(":")
+    for one in answers:  # independent computation of each final answer
+        annotator, _, word = one.partition(":")
         if word in ("", "unsure"):
-            votes.pop(who, None)
+            votes.pop(annotator, None)
         elif word != "skip":
-            votes[who] = word
+            votes[annotator] = word
     assert {vote.annotator: vote.word for vote in found.votes} == votes
     counts = Counter(votes.values())
     if found.state == "settled":
-        assert len(votes) >= people
+        assert len(votes) >= min_annotators
         share = counts[str(found.word)] / len(votes)
         assert share > {"majority": 0.5}.get(rule, 0)
         assert rule != "unanimous" or share == 1
     else:
         assert found.word is None
-        assert (found.state == "disputed") == (len(votes) >= max(people, 1) and bool(votes))
+        assert (found.state == "disputed") == (len(votes) >= max(min_annotators, 1) and bool(votes))
         if found.state == "disputed":
             assert found.has_conflict
             assert rule in ("majority", "unanimous")
-    if len(counts) == 1 and len(votes) >= people:
+    if len(counts) == 1 and len(votes) >= min_annotators:
         assert found.word == next(iter(counts))  # a unanimous answer is always accepted
 
 
 @given(st.permutations(["a:cat", "b:dog", "c:cat", "d:cow"]), st.sampled_from(["majority", "unanimous"]))
-def test_counting_rules_ignore_the_order(said: list[str], rule: str) -> None:
-    found = status_of(*said, rule=rule, people=3)
+def test_counting_rules_ignore_the_order(answers: list[str], rule: str) -> None:
+    found = status_of(*answers, rule=rule, min_annotators=3)
     assert (found.state, found.word) == ("disputed", None)
 
 
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"rule": "loudest"}, "rule must be one of first, newest, majority, agree, not 'loudest'"),
-        ({"people": 0}, "people must be a positive integer, not 0"),
-        ({"people": True}, "people must be"),
-        ({"people": 1.5}, "people must be"),
-        ({"unsure": "maybe"}, "unsure must be again or void"),
-        ({"new_classes": "yes"}, "new_classes must be true or false"),
+        ({"rule": "loudest"}, "rule must be one of first, newest, majority, unanimous, not 'loudest'"),
+        ({"min_annotators": 0}, "min_annotators must be a positive integer, not 0"),
+        ({"min_annotators": True}, "min_annotators must be"),
+        ({"min_annotators": 1.5}, "min_annotators must be"),
+        ({"on_unsure": "maybe"}, "on_unsure must be ask_another or void"),
+        ({"allow_new_classes": "yes"}, "allow_new_classes must be true or false"),
     ],
 )
 def test_invalid_parameters_are_reported(params: dict[str, object], words: str) -> None:
@@ -134,10 +137,12 @@ def test_invalid_parameters_are_reported(params: dict[str, object], words: str) 
 
 
 def test_the_default_number_of_annotators_depends_on_the_rule() -> None:
-    assert [make_rules(rule=rule)["people"] for rule in ("first", "newest", "majority", "unanimous")] == [
+    assert [
+        make_rules(rule=rule)["min_annotators"] for rule in ("first", "newest", "majority", "unanimous")
+    ] == [
         1,
         1,
         3,
         2,
     ]
-    assert make_rules(rule="unanimous", min_annotators=4)["people"] == 4
+    assert make_rules(rule="unanimous", min_annotators=4)["min_annotators"] == 4

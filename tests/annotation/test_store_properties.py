@@ -14,13 +14,13 @@ from ducats.annotation import AnnotationStore
 
 KEYS = ("a", "b", "c")
 QUESTIONS = st.sampled_from([*KEYS, "d", "elsewhere"])
-PLACES = st.integers(0, 1)
+STORES = st.integers(0, 1)
 WORDS = st.sampled_from([*CLASSES, " Dog", "void", "unsure", "skip", "", "horse"])
 GARBAGE = st.one_of(
     st.none(),
     st.text(max_size=5),
     st.dictionaries(
-        st.sampled_from(["question", "who", "seconds"]), st.integers() | st.text(max_size=3), max_size=3
+        st.sampled_from(["question", "annotator", "seconds"]), st.integers() | st.text(max_size=3), max_size=3
     ),
 )
 
@@ -38,31 +38,31 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize(
         how=st.sampled_from([("first", 1), ("newest", 2), ("majority", 3), ("unanimous", 2)]),
         new=st.booleans(),
-        bound=st.sampled_from([None, 9.0]),
+        max_seconds=st.sampled_from([None, 9.0]),
     )
-    def start(self, how: tuple[str, int], new: bool, bound: float | None) -> None:
+    def start(self, how: tuple[str, int], new: bool, max_seconds: float | None) -> None:
         self.round_rules: dict[str, Any] = {
             "rule": how[0],
-            "people": how[1],
-            "new_classes": new,
-            "seconds": bound,
+            "min_annotators": how[1],
+            "allow_new_classes": new,
+            "max_seconds": max_seconds,
         }
         write_round(self.folder, 1, KEYS, **self.round_rules)
-        self.asked = dict.fromkeys(KEYS, 1)  # question -> its newest round
+        self.newest_round = dict.fromkeys(KEYS, 1)  # question -> its newest round
         self.rounds: dict[int, tuple[str, ...]] = {1: KEYS}
         self.stores = [AnnotationStore(self.folder), AnnotationStore(self.folder)]
         self.record: list[tuple[str, str, str, int, str | None]] = []
         self.seconds: list[float] = []
-        self.refs: dict[str, set[tuple[str, str]]] = {}
+        self.external_ids: dict[str, set[tuple[str, str]]] = {}
         self.closed: dict[int, tuple[bytes, dict[str, str]]] = {}
 
     @rule(
-        at=PLACES,
+        at=STORES,
         question=QUESTIONS,
         word=WORDS,
-        who=st.sampled_from(["anna", "bob", "eve"]),
+        annotator=st.sampled_from(["anna", "bob", "eve"]),
         seconds=st.sampled_from([None, 1.0, 4.0]),
-        ref=st.sampled_from([None, None, "1", "2"]),
+        external_id=st.sampled_from([None, None, "1", "2"]),
         times=st.integers(1, 2),
     )
     def submit(
@@ -70,53 +70,59 @@ class StoreMachine(RuleBasedStateMachine):
         at: int,
         question: str,
         word: str,
-        who: str,
+        annotator: str,
         seconds: float | None,
-        ref: str | None,
+        external_id: str | None,
         times: int,
     ) -> None:
-        given = {"question": question, "word": word, "who": who, "seconds": seconds, "ref": ref}
-        put, before = self.stores[at].receive([given] * times, channel="test"), len(self.record)
+        given = {
+            "question": question,
+            "word": word,
+            "annotator": annotator,
+            "seconds": seconds,
+            "external_id": external_id,
+        }
+        logged, before = self.stores[at].receive([given] * times, channel="test"), len(self.record)
         for _ in range(times):
-            said, number, refused = self._expected(question, word)
-            if ref is not None:
-                known = self.refs.setdefault(ref, set())
-                if (question, said) in known:
+            normalised, number, reject_reason = self._expected(question, word)
+            if external_id is not None:
+                known = self.external_ids.setdefault(external_id, set())
+                if (question, normalised) in known:
                     continue
-                refused = refused or ("doubled" if known else None)
-                known.add((question, said))
-            self.record.append((question, who, said, number, refused))
+                reject_reason = reject_reason or ("duplicate" if known else None)
+                known.add((question, normalised))
+            self.record.append((question, annotator, normalised, number, reject_reason))
             self.seconds.append(seconds or 0.0)
-        assert [one.reject_reason for one in put] == [one[-1] for one in self.record[before:]]
+        assert [one.reject_reason for one in logged] == [one[-1] for one in self.record[before:]]
 
     def _expected(self, question: str, word: str) -> tuple[str, int, str | None]:
-        """Return the normalised word, its round, and the reason for refusal."""
-        number = self.asked.get(question, 0)
+        """Return the normalised word, its round, and the reject reason."""
+        number = self.newest_round.get(question, 0)
         if not number:
-            return word, 0, "foreign"
+            return word, 0, "unknown question"
         word = word.strip().lower()
-        if word == "horse" and not self.round_rules["new_classes"]:
-            return word, number, "no class"
+        if word == "horse" and not self.round_rules["allow_new_classes"]:
+            return word, number, "unknown class"
         return word, number, "late" if number in self.closed else None
 
-    @rule(at=PLACES, garbage=GARBAGE)
+    @rule(at=STORES, garbage=GARBAGE)
     def submit_malformed(self, at: int, garbage: Any) -> None:
-        put = self.stores[at].receive([garbage], channel="test")
-        assert [one.reject_reason for one in put] == ["malformed"]
-        self.record.append(("", "", put[0].word, 0, "malformed"))
+        logged = self.stores[at].receive([garbage], channel="test")
+        assert [one.reject_reason for one in logged] == ["malformed"]
+        self.record.append(("", "", logged[0].word, 0, "malformed"))
         self.seconds.append(0.0)
 
     @rule()
     def truncate_last_line(self) -> None:
         """Simulate a process that is killed while it writes."""
-        with (self.folder / "received.jsonl").open("ab") as file:
+        with (self.folder / "answers.jsonl").open("ab") as file:
             file.write(b'{"question": "a", "word": "do')
 
-    @rule(at=PLACES)
+    @rule(at=STORES)
     def restart(self, at: int) -> None:
         self.stores[at] = AnnotationStore(self.folder)
 
-    @rule(at=PLACES)
+    @rule(at=STORES)
     def close_round(self, at: int) -> None:
         number = max(self.rounds)
         found = self.stores[at].close_round(number)
@@ -130,35 +136,37 @@ class StoreMachine(RuleBasedStateMachine):
             label, seconds = self._label(number, question)
             spent += seconds
             labels |= {} if label is None else {question: label}
-        bound = self.round_rules["seconds"]
-        if len(labels) < len(self.rounds[number]) and (bound is None or spent < bound):
+        max_seconds = self.round_rules["max_seconds"]
+        if len(labels) < len(self.rounds[number]) and (max_seconds is None or spent < max_seconds):
             assert found is None
             return
         assert found is not None
         assert found.words == labels
-        path = self.folder / f"round-{number:02d}" / "taken.json"
+        path = self.folder / f"round-{number:02d}" / "closed.json"
         self.closed[number] = (path.read_bytes(), labels)
 
     def _label(self, number: int, question: str) -> tuple[str | None, float]:
         """Apply the rules independently by replaying all answers to a question."""
-        said: list[tuple[str, str]] = []  # who and word, ordered by each annotator's first answer
+        votes: list[tuple[str, str]] = []  # annotator and word, ordered by each annotator's first answer
         newest, spent = "", 0.0
-        for (asked, who, word, place, refused), seconds in zip(self.record, self.seconds, strict=True):
-            if asked != question or place != number or refused is not None:
+        for (answered, annotator, word, in_round, reject_reason), seconds in zip(
+            self.record, self.seconds, strict=True
+        ):
+            if answered != question or in_round != number or reject_reason is not None:
                 continue
             spent += seconds
             if word == "skip":
                 continue
             if word == "":
-                said = [one for one in said if one[0] != who]
-            elif who in dict(said):
-                said = [(one[0], word if one[0] == who else one[1]) for one in said]
-                newest = who
+                votes = [one for one in votes if one[0] != annotator]
+            elif annotator in dict(votes):
+                votes = [(one[0], word if one[0] == annotator else one[1]) for one in votes]
+                newest = annotator
             else:
-                said.append((who, word))
-                newest = who
-        sure = [one for one in said if one[1] != "unsure"]
-        if len(sure) < self.round_rules["people"]:
+                votes.append((annotator, word))
+                newest = annotator
+        sure = [one for one in votes if one[1] != "unsure"]
+        if len(sure) < self.round_rules["min_annotators"]:
             return None, spent
         words = [word for _, word in sure]
         if self.round_rules["rule"] == "first":
@@ -166,17 +174,17 @@ class StoreMachine(RuleBasedStateMachine):
         if self.round_rules["rule"] == "newest":
             if newest not in dict(sure):  # the last annotator withdrew: use the one before
                 order = [
-                    who
-                    for asked, who, word, place, refused in self.record
-                    if asked == question and place == number and refused is None and word != "skip"
+                    annotator
+                    for one, annotator, word, in_round, reject_reason in self.record
+                    if one == question and in_round == number and reject_reason is None and word != "skip"
                 ]
-                newest = next(who for who in reversed(order) if who in dict(sure))
+                newest = next(annotator for annotator in reversed(order) if annotator in dict(sure))
             return dict(sure)[newest], spent
         best = max(set(words), key=words.count)
         needed = len(words) if self.round_rules["rule"] == "unanimous" else len(words) // 2 + 1
         return (best if words.count(best) >= needed else None), spent
 
-    @precondition(lambda self: max(self.rounds) in self.taken and len(self.rounds) < 3)
+    @precondition(lambda self: max(self.rounds) in self.closed and len(self.rounds) < 3)
     @rule()
     def next_round(self) -> None:
         """Start the next round; unanswered questions are asked again."""
@@ -185,21 +193,21 @@ class StoreMachine(RuleBasedStateMachine):
         keys = tuple(dict.fromkeys([*left, "d" if number == 2 else "e"]))
         write_round(self.folder, number, keys, **self.round_rules)
         self.rounds[number] = keys
-        self.asked |= dict.fromkeys(keys, number)
+        self.newest_round |= dict.fromkeys(keys, number)
 
     @invariant()
     def log_is_complete_and_ordered(self) -> None:
-        for desk in (*self.stores, AnnotationStore(self.folder)):
+        for store in (*self.stores, AnnotationStore(self.folder)):
             found = [
                 (one.question, one.annotator, one.word, one.round, one.reject_reason)
-                for one in desk.answers()
+                for one in store.answers()
             ]
             assert found == self.record
 
     @invariant()
     def closed_rounds_never_change(self) -> None:
         for number, (before, labels) in self.closed.items():
-            assert (self.folder / f"round-{number:02d}" / "taken.json").read_bytes() == before
+            assert (self.folder / f"round-{number:02d}" / "closed.json").read_bytes() == before
             assert labels.keys() <= set(self.rounds[number])
         entered = [question for _, labels in self.closed.values() for question in labels]
         assert len(entered) == len(set(entered))  # at most one accepted label for each

@@ -70,46 +70,48 @@ def label_rounds(draw: st.DrawFn) -> list[tuple[Request, Tensor]]:
         unit: list[int] = []
         for i in draw(st.lists(st.integers(0, len(PIXELS) - 1), max_size=5)):
             if len(free[i]) == PIXELS[i] and draw(st.booleans()):
-                taken, free[i] = list(range(PIXELS[i])), []
+                positions, free[i] = list(range(PIXELS[i])), []
             else:
                 count = draw(st.integers(0, len(free[i])))
-                taken, free[i] = free[i][:count], free[i][count:]
-            if taken:
-                cut = draw(st.integers(1, len(taken)))
-                unit += [cut, len(taken) - cut] if cut < len(taken) else [cut]
-                image += [i] * len(taken)
-                position += taken
+                positions, free[i] = free[i][:count], free[i][count:]
+            if positions:
+                cut = draw(st.integers(1, len(positions)))
+                unit += [cut, len(positions) - cut] if cut < len(positions) else [cut]
+                image += [i] * len(positions)
+                position += positions
         labels = draw(st.lists(st.sampled_from([VOID, 0, 1, 2]), min_size=len(image), max_size=len(image)))
         sizes = torch.tensor(unit, dtype=torch.long) if draw(st.booleans()) else None
-        asked = Request(
+        request = Request(
             number, torch.tensor(image, dtype=torch.long), torch.tensor(position, dtype=torch.long), sizes
         )
-        rounds.append((asked, torch.tensor(labels, dtype=torch.int8)))
+        rounds.append((request, torch.tensor(labels, dtype=torch.int8)))
     return rounds
 
 
 @settings(max_examples=60, deadline=None)
-@given(rounds=label_rounds(), at_once=st.sampled_from([1, 7, 1 << 20]))
+@given(rounds=label_rounds(), chunk_pixels=st.sampled_from([1, 7, 1 << 20]))
 def test_a_ledger_of_pixels_equals_a_dictionary(
-    tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[Request, Tensor]], at_once: int
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[Request, Tensor]], chunk_pixels: int
 ) -> None:
     folder = tmp_path_factory.mktemp("ledger")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(label_ledger, "CHECK_CHUNK_PIXELS", at_once)
-        patch.setattr(label_ledger, "ENTRY_CHUNK_PIXELS", at_once)
+        patch.setattr(label_ledger, "CHECK_CHUNK_PIXELS", chunk_pixels)
+        patch.setattr(label_ledger, "ENTRY_CHUNK_PIXELS", chunk_pixels)
         ledger = Ledger(folder, KEYS[:4], SIZES)
-        for number, (asked, labels) in enumerate(rounds, start=1):
-            asked.save(folder / "requests" / "r.npz")
-            ledger.append(Request.load(folder / "requests" / "r.npz") if number % 2 else asked, labels)
+        for number, (request, labels) in enumerate(rounds, start=1):
+            request.save(folder / "requests" / "r.npz")
+            ledger.append(Request.load(folder / "requests" / "r.npz") if number % 2 else request, labels)
         ledger = pickle.loads(pickle.dumps(ledger))
         naive: dict[tuple[int, int], int] = {}
         clicks, entries = 0, []
-        for number, (asked, labels) in enumerate(rounds, start=1):
-            answers = list(zip(asked.image.tolist(), asked.position.tolist(), labels.tolist(), strict=True))
+        for number, (request, labels) in enumerate(rounds, start=1):
+            answers = list(
+                zip(request.image.tolist(), request.position.tolist(), labels.tolist(), strict=True)
+            )
             naive |= {(i, p): label for i, p, label in answers}
             entries += [(number, KEYS[i], p, label) for i, p, label in answers]
             ends = np.cumsum(
-                [1] * len(asked) if asked.unit_sizes is None else asked.unit_sizes.tolist()
+                [1] * len(request) if request.unit_sizes is None else request.unit_sizes.tolist()
             ).tolist()
             for low, high in zip([0, *ends[:-1]], ends, strict=True) if ends else []:
                 image = answers[low][0]
@@ -120,21 +122,21 @@ def test_a_ledger_of_pixels_equals_a_dictionary(
     counts: dict[int, int] = defaultdict(int)
     for image, _ in naive:
         counts[image] += 1
-    assert ledger.counts().tolist() == [counts[i] for i in range(4)]
+    assert ledger.labels_per_image().tolist() == [counts[i] for i in range(4)]
     maps = TargetMaps(ledger, None)
     for image, (height, width) in enumerate(SIZES):
-        bought = ledger.of(image)
-        assert list(zip(bought.position.tolist(), bought.label.tolist(), strict=True)) == [
+        labels = ledger.image_labels(image)
+        assert list(zip(labels.position.tolist(), labels.label.tolist(), strict=True)) == [
             (p, label) for (i, p), label in naive.items() if i == image
         ]
         expected = [naive.get((image, p), UNLABELLED) for p in range(height * width)]
         assert maps.at_label_resolution(image).flatten().tolist() == expected
     for image, position in list(naive)[:3]:
-        again = Request(ledger.rounds + 1, torch.tensor([image]), torch.tensor([position]))
+        again = Request(ledger.n_rounds + 1, torch.tensor([image]), torch.tensor([position]))
         with pytest.raises(ValueError, match="twice"):
             ledger.append(again, torch.tensor([0]))
     with pytest.raises(ValueError, match=r"position 10 is out of range for 'img/1.png', which has 10"):
-        ledger.append(Request(ledger.rounds + 1, torch.tensor([1]), torch.tensor([10])), torch.tensor([0]))
+        ledger.append(Request(ledger.n_rounds + 1, torch.tensor([1]), torch.tensor([10])), torch.tensor([0]))
 
 
 def test_bytes_per_label(tmp_path: Path) -> None:
@@ -218,17 +220,17 @@ def test_only_the_labels_of_the_image_are_read(tmp_path: Path) -> None:
     assert tracemalloc.get_traced_memory()[1] - floor < 1e6
     tracemalloc.stop()
     assert int((found != UNLABELLED).sum()) == each
-    bought = ledger._rounds[0]
-    position, label = Counting(bought.pixel_runs.position), Counting(bought.labels)
-    addresses = replace(bought.pixel_runs, position=position)  # type: ignore[arg-type]
-    ledger._rounds[0] = replace(bought, pixel_runs=addresses, labels=label)  # type: ignore[arg-type]
+    ledger_round = ledger._rounds[0]
+    position, label = Counting(ledger_round.pixel_runs.position), Counting(ledger_round.labels)
+    pixel_runs = replace(ledger_round.pixel_runs, position=position)  # type: ignore[arg-type]
+    ledger._rounds[0] = replace(ledger_round, pixel_runs=pixel_runs, labels=label)  # type: ignore[arg-type]
     assert len(ledger.image_labels(123).label) == each
     assert (position.read, label.read) == (each, each)
 
 
 def test_a_failed_write_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger(tmp_path, KEYS, [(8, 8)] * 10)
-    asked = Request(1, torch.tensor([3, 3]), torch.tensor([5, 6]), torch.tensor([2]))
+    request = Request(1, torch.tensor([3, 3]), torch.tensor([5, 6]), torch.tensor([2]))
     with monkeypatch.context() as patch:
 
         def full(*_: object) -> None:
@@ -236,9 +238,9 @@ def test_a_failed_write_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest
 
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="no space left"):
-            ledger.append(asked, torch.tensor([1, 1]))
+            ledger.append(request, torch.tensor([1, 1]))
     assert (ledger.n_rounds, len(ledger), list(tmp_path.iterdir())) == (0, 0, [])
-    ledger.append(asked, torch.tensor([1, 1]))
+    ledger.append(request, torch.tensor([1, 1]))
     assert (len(Ledger(tmp_path, KEYS, [(8, 8)] * 10)), ledger.clicks()) == (2, 1)
 
 

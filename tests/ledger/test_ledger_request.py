@@ -14,9 +14,9 @@ KEYS = [f"img/{i}.png" for i in range(10)]
 
 
 def test_a_request_survives_saving_and_pickling(tmp_path: Path) -> None:
-    asked = Request(3, torch.tensor([4, 1]), torch.tensor([8, 0]))
-    asked.save(tmp_path / "r.npz")
-    for back in (Request.load(tmp_path / "r.npz"), pickle.loads(pickle.dumps(asked))):
+    request = Request(3, torch.tensor([4, 1]), torch.tensor([8, 0]))
+    request.save(tmp_path / "r.npz")
+    for back in (Request.load(tmp_path / "r.npz"), pickle.loads(pickle.dumps(request))):
         assert (back.round, back.image.tolist(), back.position.tolist()) == (3, [4, 1], [8, 0])
         assert (len(back), back.unit_sizes) == (2, None)
     assert pickle.loads(pickle.dumps(Request.load(tmp_path / "r.npz"))).image.tolist() == [4, 1]
@@ -29,7 +29,7 @@ def test_a_corrupt_request_raises(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "position", "unit", "words"),
+    ("image", "position", "unit_sizes", "words"),
     [
         ([1, 1], [0], None, "shape"),
         ([-1], [0], None, "each image"),
@@ -43,23 +43,28 @@ def test_a_corrupt_request_raises(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_locations_are_refused(
-    image: list[int], position: list[float], unit: list[int] | None, words: str
+    image: list[int], position: list[float], unit_sizes: list[int] | None, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        Request(1, torch.tensor(image), torch.tensor(position), None if unit is None else torch.tensor(unit))
+        Request(
+            1,
+            torch.tensor(image),
+            torch.tensor(position),
+            None if unit_sizes is None else torch.tensor(unit_sizes),
+        )
 
 
 def test_blocks_and_images_of_a_request() -> None:
-    asked = Request(
+    request = Request(
         1,
         torch.tensor([2, 2, 2, 5, 2]),
         torch.tensor([7, 3, 9, 0, 1]),
         torch.tensor([2, 1, 1, 1]),
     )
-    blocks = [(b.image, b.position.tolist(), b.unit_sizes.tolist()) for b in asked.blocks()]
+    blocks = [(b.image, b.position.tolist(), b.unit_sizes.tolist()) for b in request.blocks()]
     assert blocks == [(2, [7, 3, 9], [2, 1]), (5, [0], [1]), (2, [1], [1])]
     order = torch.arange(5)
-    images = [(a.image, a.position.tolist(), order[a.rows].tolist()) for a in asked.by_image()]
+    images = [(a.image, a.position.tolist(), order[a.indices].tolist()) for a in request.by_image()]
     assert images == [(2, [7, 3, 9, 1], [0, 1, 2, 4]), (5, [0], [3])]
 
 
@@ -81,14 +86,14 @@ def test_a_writer_gives_the_same_request_as_tensors(tmp_path: Path, monkeypatch:
     assert calls == [tmp_path / "new" / "r.npz"]  # one write: a kill leaves all of it or nothing
     image = torch.tensor([3, 3, 3, 1, 1, 1, 1, 4, 4, 4])
     position = torch.tensor([5, 1, 2, 0, 1, 2, 3, 8, 9, 3])
-    unit = torch.tensor([1, 1, 1, 4, 2, 1])
-    back, plain = Request.load(tmp_path / "new" / "r.npz"), Request(2, image, position, unit)
-    for asked in (back, plain):
-        assert asked.image.tolist() == image.tolist()
-        assert asked.position.tolist() == position.tolist()
-        assert asked.unit_sizes is not None
-        assert asked.unit_sizes.tolist() == unit.tolist()
-        assert asked.round == 2
+    unit_sizes = torch.tensor([1, 1, 1, 4, 2, 1])
+    back, plain = Request.load(tmp_path / "new" / "r.npz"), Request(2, image, position, unit_sizes)
+    for request in (back, plain):
+        assert request.image.tolist() == image.tolist()
+        assert request.position.tolist() == position.tolist()
+        assert request.unit_sizes is not None
+        assert request.unit_sizes.tolist() == unit_sizes.tolist()
+        assert request.round == 2
 
 
 def test_a_large_request_spools_and_an_invalid_one_leaves_no_file(tmp_path: Path) -> None:

@@ -86,9 +86,9 @@ def test_an_empty_round(tmp_path: Path) -> None:
 
 
 def test_an_empty_round_of_pixels(tmp_path: Path) -> None:
-    with RequestWriter(tmp_path / "asked.npz", 1) as writer:
+    with RequestWriter(tmp_path / "request.npz", 1) as writer:
         writer.add(2, NONE, NONE)
-    request = Request.load(tmp_path / "asked.npz")
+    request = Request.load(tmp_path / "request.npz")
     assert (len(request), request.n_units, list(request.blocks())) == (0, 0, [])
     ledger = Ledger(tmp_path / "labels", KEYS, [[4, 4]] * 6)
     ledger.append(request, torch.zeros(0, dtype=torch.int8))
@@ -131,14 +131,14 @@ def test_central_pixels_of_units() -> None:
 
 def test_hints_survive_saving(tmp_path: Path) -> None:
     values = {name: np.array([0.5, 0.25], np.float32) for name in AnnotatorHints.__dataclass_fields__}
-    notes = AnnotatorHints(**{**values, "guess": np.array([3, 200]), "segment": np.array([-1, 70000])})
-    notes.save(tmp_path / "notes.npz")
-    back = AnnotatorHints.load(tmp_path / "notes.npz")
+    hints = AnnotatorHints(**{**values, "guess": np.array([3, 200]), "segment": np.array([-1, 70000])})
+    hints.save(tmp_path / "hints.npz")
+    back = AnnotatorHints.load(tmp_path / "hints.npz")
     assert (back.guess.tolist(), back.segment.tolist(), back.u_dis.tolist()) == (
         [3, 200],
         [-1, 70000],
         [0.5, 0.25],
     )
-    (tmp_path / "notes.npz").write_bytes(b"half")
-    with pytest.raises(UserError, match=r"notes.npz is corrupt"):
-        AnnotatorHints.load(tmp_path / "notes.npz")
+    (tmp_path / "hints.npz").write_bytes(b"half")
+    with pytest.raises(UserError, match=r"hints.npz is corrupt"):
+        AnnotatorHints.load(tmp_path / "hints.npz")

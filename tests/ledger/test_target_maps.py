@@ -21,8 +21,8 @@ def random_ledger(folder: Path, sizes: list[tuple[int, int]], share: float, seed
         for image, (height, width) in enumerate(sizes):
             order = torch.randperm(height * width, generator=generator)
             writer.add(image, order[: int(share * height * width)])
-    asked = Request.load(folder / "r.npz")
-    ledger.append(asked, torch.randint(0, 5, (len(asked),), generator=generator))
+    request = Request.load(folder / "r.npz")
+    ledger.append(request, torch.randint(0, 5, (len(request),), generator=generator))
     return ledger
 
 
@@ -108,16 +108,16 @@ def test_pixels_known_to_be_void_are_void(tmp_path: Path, fill: Any) -> None:
 
 
 @pytest.mark.parametrize("fill", ["cell", "nearest"])
-@pytest.mark.parametrize("bought", [4 * 8 + 2, 5 * 8 + 3])  # the first of four pixels, and the last
-def test_an_acquired_label_takes_precedence_over_void(tmp_path: Path, fill: Any, bought: int) -> None:
+@pytest.mark.parametrize("position", [4 * 8 + 2, 5 * 8 + 3])  # the first of four pixels, and the last
+def test_an_acquired_label_takes_precedence_over_void(tmp_path: Path, fill: Any, position: int) -> None:
     ledger = Ledger(tmp_path, KEYS[:1], [(6, 8)], "original")
-    ledger.append(Request(1, torch.tensor([0]), torch.tensor([bought])), torch.tensor([3]))
+    ledger.append(Request(1, torch.tensor([0]), torch.tensor([position])), torch.tensor([3]))
     void = torch.ones(1, 3, 4, dtype=torch.uint8)
     bare, found = (TargetMaps(ledger, (3, 4), void=given, fill=fill) for given in (None, void))
     kept = bare[0] >= 0
-    assert int(kept.sum()) == (fill == "cell" or bought == 5 * 8 + 3)  # Pillow takes the last of four
+    assert int(kept.sum()) == (fill == "cell" or position == 5 * 8 + 3)  # Pillow takes the last of four
     assert torch.equal(found[0], torch.where(kept, 3, VOID).to(torch.int8))
-    assert found.at_label_resolution(0).flatten()[bought] == 3
+    assert found.at_label_resolution(0).flatten()[position] == 3
     assert int((found.at_label_resolution(0) == VOID).sum()) == 47
 
 

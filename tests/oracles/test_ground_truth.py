@@ -11,10 +11,10 @@ from ducats.oracles import GroundTruthOracle
 
 
 def test_image_labels_come_in_the_order_of_the_request() -> None:
-    asked = Request(1, torch.tensor([2, 0]), torch.zeros(2, dtype=torch.long))
+    request = Request(1, torch.tensor([2, 0]), torch.zeros(2, dtype=torch.long))
     for labels in ([5, 6, 7], torch.tensor([5, 6, 7], dtype=torch.int32)):
-        truth = GroundTruthOracle(labels)
-        assert (len(truth), truth(asked).tolist(), truth(asked).dtype) == (3, [7, 5], torch.int64)
+        oracle = GroundTruthOracle(labels)
+        assert (len(oracle), oracle(request).tolist(), oracle(request).dtype) == (3, [7, 5], torch.int64)
 
 
 class CountingMaps:
@@ -56,8 +56,8 @@ def test_pixel_labels_use_the_chosen_resolution_and_read_each_map_once(
 
 def test_a_tensor_of_maps_is_its_own_original() -> None:
     maps = torch.tensor([[[1, -1], [2, 3]]], dtype=torch.int8)
-    asked = Request(1, torch.zeros(4, dtype=torch.long), torch.arange(4))
-    assert GroundTruthOracle(maps, "original")(asked).tolist() == [1, VOID, 2, 3]
+    request = Request(1, torch.zeros(4, dtype=torch.long), torch.arange(4))
+    assert GroundTruthOracle(maps, "original")(request).tolist() == [1, VOID, 2, 3]
 
 
 def test_missing_ground_truth_raises() -> None:

@@ -17,19 +17,19 @@ POOL = Images(
     tuple(f"sub dir/ü{i},x.png" for i in range(6)),
     torch.arange(6 * 3 * 4 * 4, dtype=torch.uint8).reshape(6, 3, 4, 4),
 )
-ASKED = Request(2, torch.tensor([4, 1, 3]), torch.zeros(3, dtype=torch.long))
+REQUEST = Request(2, torch.tensor([4, 1, 3]), torch.zeros(3, dtype=torch.long))
 
 
 @pytest.fixture
 def round_folder(tmp_path: Path) -> Path:
     with pytest.raises(AwaitingLabels, match=r"round 2 waits for 3 labels. To answer, copy .*questions.csv"):
-        HumanOracle(tmp_path, POOL, ["cat", "dog"])(ASKED)
+        HumanOracle(tmp_path, POOL, ["cat", "dog"])(REQUEST)
     return tmp_path / "round-02"
 
 
 def answer(folder: Path, *lines: str, header: str = "key,label") -> torch.Tensor:
     (folder / "answers.csv").write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
-    return HumanOracle(folder.parent, POOL, ["cat", "dog"])(ASKED)
+    return HumanOracle(folder.parent, POOL, ["cat", "dog"])(REQUEST)
 
 
 def key(image: int) -> str:
@@ -41,9 +41,9 @@ def test_questions_have_keys_and_thumbnails(round_folder: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [row["key"] for row in rows] == [POOL.keys[i] for i in (4, 1, 3)]
     assert [row["label"] for row in rows] == ["", "", ""]
-    shown = Image.open(round_folder / rows[0]["thumbnail"])
-    assert shown.size == (256, 256)
-    assert shown.resize((4, 4), Image.Resampling.NEAREST).getpixel((0, 0)) == tuple(
+    thumbnail = Image.open(round_folder / rows[0]["thumbnail"])
+    assert thumbnail.size == (256, 256)
+    assert thumbnail.resize((4, 4), Image.Resampling.NEAREST).getpixel((0, 0)) == tuple(
         POOL.pixels[4, :, 0, 0].tolist()
     )
     assert (round_folder / "classes.txt").read_text().split() == ["cat", "dog"]
@@ -56,10 +56,10 @@ def test_thumbnails_are_made_from_the_original_file(tmp_path: Path) -> None:
     pool = Images(("wide.png",), torch.zeros(1, 3, 4, 4, dtype=torch.uint8), (tmp_path / "wide.png",))
     with pytest.raises(AwaitingLabels):
         HumanOracle(tmp_path / "q", pool, ["cat", "dog"])(Request(1, torch.tensor([0]), torch.tensor([0])))
-    shown = Image.open(tmp_path / "q" / "round-01" / "thumbnails" / "0001.png")
-    assert shown.size == (256, 85)
-    assert shown.getpixel((20, 40)) == (0, 0, 255)
-    assert shown.getpixel((230, 40)) == (255, 255, 255)
+    thumbnail = Image.open(tmp_path / "q" / "round-01" / "thumbnails" / "0001.png")
+    assert thumbnail.size == (256, 85)
+    assert thumbnail.getpixel((20, 40)) == (0, 0, 255)
+    assert thumbnail.getpixel((230, 40)) == (255, 255, 255)
 
 
 def thumbnail_of(path: Path) -> Image.Image:
@@ -74,12 +74,12 @@ def test_sixteen_bit_images_are_shown_as_the_model_gets_them(tmp_path: Path) -> 
     values = np.full((100, 300), 257 * 40, np.uint16)
     values[:, 150:] = 257 * 200
     Image.fromarray(values).save(tmp_path / "deep.png")
-    shown = thumbnail_of(tmp_path / "deep.png")
-    assert [shown.getpixel((x, 40)) for x in (20, 230)] == [(40, 40, 40), (200, 200, 200)]
+    thumbnail = thumbnail_of(tmp_path / "deep.png")
+    assert [thumbnail.getpixel((x, 40)) for x in (20, 230)] == [(40, 40, 40), (200, 200, 200)]
 
 
 def test_an_unreadable_image_file_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "bad.png").write_bytes(b"no picture")
+    (tmp_path / "bad.png").write_bytes(b"not an image")
     with pytest.raises(UserError, match=r"bad\.png is not a readable image"):
         thumbnail_of(tmp_path / "bad.png")
 
@@ -97,7 +97,7 @@ def test_the_filled_in_questions_are_answers(round_folder: Path) -> None:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
         writer.writerows([row | {"label": "dog"} for row in rows])
-    assert HumanOracle(round_folder.parent, POOL, ["cat", "dog"])(ASKED).tolist() == [1, 1, 1]
+    assert HumanOracle(round_folder.parent, POOL, ["cat", "dog"])(REQUEST).tolist() == [1, 1, 1]
 
 
 def test_some_answers_are_kept_until_the_rest_arrive(round_folder: Path) -> None:
@@ -147,13 +147,13 @@ def test_the_contact_sheet_shows_every_question(round_folder: Path) -> None:
 def test_a_file_that_is_not_text(round_folder: Path) -> None:
     (round_folder / "answers.csv").write_bytes(b"key,label\n\xff\xfe,cat\n")
     with pytest.raises(UserError, match=r"CSV UTF-8"):
-        HumanOracle(round_folder.parent, POOL, ["cat", "dog"])(ASKED)
+        HumanOracle(round_folder.parent, POOL, ["cat", "dog"])(REQUEST)
 
 
 def test_questions_are_written_once(round_folder: Path) -> None:
     before = (round_folder / "questions.csv").stat().st_mtime_ns
     with pytest.raises(AwaitingLabels):
-        HumanOracle(round_folder.parent, POOL, ["cat", "dog"])(ASKED)
+        HumanOracle(round_folder.parent, POOL, ["cat", "dog"])(REQUEST)
     assert (round_folder / "questions.csv").stat().st_mtime_ns == before
 
 
@@ -167,29 +167,33 @@ def oracle(folder: Path, **params: Any) -> HumanOracle:
 def store_with_questions(folder: Path, **params: Any) -> AnnotationStore:
     """Return an annotation store with the questions of the request."""
     with pytest.raises(AwaitingLabels):
-        oracle(folder, **params)(ASKED)
+        oracle(folder, **params)(REQUEST)
     return AnnotationStore(folder / "questions")
 
 
-def submit(store: AnnotationStore, image: int, word: str, who: str, **more: Any) -> str | None:
-    answer = {"question": POOL.keys[image], "word": word, "who": who, **more}
+def submit(store: AnnotationStore, image: int, word: str, annotator: str, **more: Any) -> str | None:
+    answer = {"question": POOL.keys[image], "word": word, "annotator": annotator, **more}
     return store.receive([answer], channel="test")[0].reject_reason
 
 
 def test_the_store_has_the_questions_and_the_model_hints(tmp_path: Path) -> None:
     known = np.array([0.9, 0.6, np.nan], np.float32)
     zero = np.zeros(3, np.float32)
-    notes = AnnotatorHints(
+    hints = AnnotatorHints(
         np.array([1, 0, -1], np.int16), known, known / 2, zero, known / 3, zero, np.full(3, -1)
     )
     rounds: list[int] = []
 
-    def noted(number: int) -> AnnotatorHints:
+    def load_hints(number: int) -> AnnotatorHints:
         rounds.append(number)
-        return notes
+        return hints
 
     store = store_with_questions(
-        tmp_path, notes=noted, query="spread", why="Far apart.", seconds=lambda number: 7.0 * number
+        tmp_path,
+        hints=load_hints,
+        query="spread",
+        query_summary="Far apart.",
+        max_seconds=lambda number: 7.0 * number,
     )
     question_round = store.open_round()
     assert question_round is not None
@@ -210,13 +214,13 @@ def test_the_store_has_the_questions_and_the_model_hints(tmp_path: Path) -> None
         rows = list(csv.DictReader(file))
     assert list(rows[0])[-4:] == ["guess", "probability", "u_dis", "u_data"]
     assert [(row["guess"], row["u_dis"]) for row in rows] == [("dog", "0.45"), ("cat", "0.3"), ("", "")]
-    assert oracle(tmp_path, notes=noted).wants_hints
+    assert oracle(tmp_path, hints=load_hints).wants_hints
     assert not oracle(tmp_path).wants_hints
 
 
 def test_questions_of_earlier_versions_are_completed(tmp_path: Path) -> None:
     folder = store_with_questions(tmp_path).round_folder(2)
-    for name in ("terms.json", "questions.jsonl"):
+    for name in ("rules.json", "questions.jsonl"):
         (folder / name).unlink()
     before = (folder / "questions.csv").stat().st_mtime_ns
     store = store_with_questions(tmp_path)
@@ -226,17 +230,17 @@ def test_questions_of_earlier_versions_are_completed(tmp_path: Path) -> None:
 
 def test_unanimous_labels_come_in_the_order_of_the_request(tmp_path: Path) -> None:
     store = store_with_questions(tmp_path, rule="unanimous")
-    for who in ("anna", "bob"):
+    for annotator in ("anna", "bob"):
         for image, word in ((1, "void"), (3, "cat"), (4, "dog")):
-            assert submit(store, image, word, who, seconds=1.5) is None
-    people = oracle(tmp_path, rule="unanimous")
-    labels = people(ASKED)
+            assert submit(store, image, word, annotator, seconds=1.5) is None
+    human = oracle(tmp_path, rule="unanimous")
+    labels = human(REQUEST)
     assert (labels.tolist(), labels.dtype) == ([1, VOID, 0], torch.int64)
-    seconds = people.annotation_seconds(ASKED)
+    seconds = human.annotation_seconds(REQUEST)
     assert seconds is not None
     assert (seconds.tolist(), seconds.dtype) == ([3.0, 3.0, 3.0], torch.float32)
     assert submit(store, 1, "cat", "anna") == "late"
-    assert oracle(tmp_path, rule="unanimous")(ASKED).tolist() == [1, VOID, 0]
+    assert oracle(tmp_path, rule="unanimous")(REQUEST).tolist() == [1, VOID, 0]
 
 
 def test_the_message_lists_open_and_disputed_questions_and_next_steps(tmp_path: Path) -> None:
@@ -246,33 +250,35 @@ def test_the_message_lists_open_and_disputed_questions_and_next_steps(tmp_path: 
     submit(store, 1, "cat", "anna")
     submit(store, 1, "dog", "bob")
     with pytest.raises(AwaitingLabels) as pause:
-        oracle(tmp_path, rule="unanimous")(ASKED)
-    said = str(pause.value)
-    assert f"round 2 waits for 2 of 3 labels; first: {POOL.keys[1]!r}; 1 is disputed (rule agree)" in said
-    assert f"{POOL.keys[1]!r}: anna: cat, bob: dog" in said
-    for way in (
+        oracle(tmp_path, rule="unanimous")(REQUEST)
+    message = str(pause.value)
+    assert (
+        f"round 2 waits for 2 of 3 labels; first: {POOL.keys[1]!r}; 1 is disputed (rule unanimous)" in message
+    )
+    assert f"{POOL.keys[1]!r}: anna: cat, bob: dog" in message
+    for words in (
         f"`ducats label {tmp_path}`",
         "answers.csv",
         f"`ducats push {tmp_path}`",
         "same command again",
     ):
-        assert way in said
+        assert words in message
 
 
 def test_the_last_answer_arrives_while_the_message_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = store_with_questions(tmp_path)
-    take = AnnotationStore.close_round
+    close_round = AnnotationStore.close_round
 
     def slowly(self: AnnotationStore, number: int) -> Any:
-        found = take(self, number)
+        found = close_round(self, number)
         for image in (1, 3, 4) if found is None else ():
             submit(store, image, "dog", "anna")
         return found
 
     monkeypatch.setattr(AnnotationStore, "close_round", slowly)
-    assert oracle(tmp_path)(ASKED).tolist() == [1, 1, 1]
+    assert oracle(tmp_path)(REQUEST).tolist() == [1, 1, 1]
 
 
 def test_questions_of_another_request_are_refused(tmp_path: Path) -> None:
@@ -283,15 +289,15 @@ def test_questions_of_another_request_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="round-02 do not match the run's request"):
         oracle(tmp_path)(other)
     assert store.closed_round(2) is None
-    assert oracle(tmp_path)(ASKED).tolist() == [1, 1, 1]
+    assert oracle(tmp_path)(REQUEST).tolist() == [1, 1, 1]
 
 
 def test_unanswered_questions_are_unlabelled_at_the_time_limit(tmp_path: Path) -> None:
-    store = store_with_questions(tmp_path, seconds=lambda _: 5.0)
+    store = store_with_questions(tmp_path, max_seconds=lambda _: 5.0)
     submit(store, 1, "dog", "anna", seconds=5.0)
-    people = oracle(tmp_path, seconds=lambda _: 5.0)
-    assert people(ASKED).tolist() == [UNLABELLED, 1, UNLABELLED]
-    seconds = people.annotation_seconds(ASKED)
+    human = oracle(tmp_path, max_seconds=lambda _: 5.0)
+    assert human(REQUEST).tolist() == [UNLABELLED, 1, UNLABELLED]
+    seconds = human.annotation_seconds(REQUEST)
     assert seconds is not None
     assert seconds.tolist() == [0.0, 5.0, 0.0]
 
@@ -302,15 +308,15 @@ def test_answers_from_files_and_from_the_store_are_combined(tmp_path: Path) -> N
     folder = store.round_folder(2)
     (folder / "answers-bob.csv").write_text(f"key,label\n{key(1)},dog\n", encoding="utf-8")
     with pytest.raises(AwaitingLabels, match=r"waits for 1 of 3 labels; first: 'sub dir/ü3,x\.png'"):
-        oracle(tmp_path)(ASKED)
+        oracle(tmp_path)(REQUEST)
     (folder / "answers.csv").write_text(f"key,label\n{key(3)},unsure\n", encoding="utf-8")
     with pytest.raises(AwaitingLabels, match="waits for 1 of 3 labels"):
-        oracle(tmp_path)(ASKED)
-    assert oracle(tmp_path).annotation_seconds(ASKED) is None
+        oracle(tmp_path)(REQUEST)
+    assert oracle(tmp_path).annotation_seconds(REQUEST) is None
     (folder / "answers.csv").write_text(f"key,label\n{key(3)},void\n", encoding="utf-8")
-    people = oracle(tmp_path)
-    assert people(ASKED).tolist() == [0, 1, VOID]
-    assert people.annotation_seconds(ASKED) is None  # no time was recorded
+    human = oracle(tmp_path)
+    assert human(REQUEST).tolist() == [0, 1, VOID]
+    assert human.annotation_seconds(REQUEST) is None  # no time was recorded
     assert {one.annotator for one in store.answers()} == {"anna", "bob", "files"}
 
 
@@ -318,26 +324,26 @@ def test_invalid_files_of_earlier_rounds_do_not_stop_the_run(tmp_path: Path) -> 
     store = store_with_questions(tmp_path)
     for image in (1, 3, 4):
         submit(store, image, "cat", "anna")
-    oracle(tmp_path)(ASKED)
+    oracle(tmp_path)(REQUEST)
     (store.round_folder(2) / "answers.csv").write_text(
         f"key,label\n{key(1)},dog\nnowhere,cat\n", encoding="utf-8"
     )
     (store.round_folder(2) / "answers-x.csv").write_bytes(b"\xff")
     with pytest.raises(AwaitingLabels, match=r"round 3 waits for 1 label\. "):
         oracle(tmp_path)(Request(3, torch.tensor([0]), torch.tensor([0])))
-    assert [one.reject_reason for one in store.answers()[3:]] == ["late", "foreign"]
+    assert [one.reject_reason for one in store.answers()[3:]] == ["late", "unknown question"]
 
 
 def test_a_new_class_is_refused_or_kept_as_void(tmp_path: Path) -> None:
     store = store_with_questions(tmp_path)
     (store.round_folder(2) / "answers.csv").write_text(f"key,label\n{key(1)},horse\n", encoding="utf-8")
     with pytest.raises(UserError, match="'horse' is not a class"):
-        oracle(tmp_path)(ASKED)
-    assert [one.reject_reason for one in store.answers()] == ["no class"]
-    other = store_with_questions(tmp_path / "open", new_classes=True)
+        oracle(tmp_path)(REQUEST)
+    assert [one.reject_reason for one in store.answers()] == ["unknown class"]
+    other = store_with_questions(tmp_path / "open", allow_new_classes=True)
     for image, word in ((4, "horse"), (1, "horse"), (3, "dog")):
         assert submit(other, image, word, "anna") is None
-    assert oracle(tmp_path / "open", new_classes=True)(ASKED).tolist() == [VOID, VOID, 1]
+    assert oracle(tmp_path / "open", allow_new_classes=True)(REQUEST).tolist() == [VOID, VOID, 1]
 
 
 def test_an_invalid_parameter_is_refused_immediately(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ducats.oracles.mask_files import png_names
 POOL = Images(("a/eins.png", "a/zwei.jpg", "drei"), torch.full((3, 3, 4, 6), 100, dtype=torch.uint8))
 SIZES = torch.tensor([[4, 6], [8, 12], [4, 6]])  # the second is labelled at its original size
 CLASSES = ["road", "sky"]
-ASKED = Request(1, torch.tensor([1, 1, 0, 0, 0, 1]), torch.tensor([95, 3, 7, 0, 23, 12]))
+REQUEST = Request(1, torch.tensor([1, 1, 0, 0, 0, 1]), torch.tensor([95, 3, 7, 0, 23, 12]))
 
 
 def human_oracle(folder: Path) -> HumanOracle:
@@ -31,14 +31,14 @@ def round_folder(tmp_path: Path) -> Path:
         match=r"round 1 waits for 6 of 6 pixels in 2 of 2 images; first: .*answers/a/eins.png is missing. "
         r"To answer, see .*README.txt",
     ):
-        human_oracle(tmp_path)(ASKED)
+        human_oracle(tmp_path)(REQUEST)
     return tmp_path / "round-01"
 
 
 def save(path: Path, values: np.typing.NDArray[np.uint8], mode: str | None = None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture = Image.fromarray(values)
-    (picture.convert(mode) if mode else picture).save(path)
+    image = Image.fromarray(values)
+    (image.convert(mode) if mode else image).save(path)
 
 
 def maps() -> tuple[np.typing.NDArray[np.uint8], np.typing.NDArray[np.uint8]]:
@@ -52,10 +52,10 @@ def maps() -> tuple[np.typing.NDArray[np.uint8], np.typing.NDArray[np.uint8]]:
 def test_masks_and_overlays_show_the_requested_pixels(round_folder: Path) -> None:
     mask = np.asarray(Image.open(round_folder / "masks" / "a" / "zwei.png"))
     assert (mask.shape, np.flatnonzero(mask).tolist(), mask.max()) == ((8, 12), [3, 12, 95], 255)
-    shown = np.asarray(Image.open(round_folder / "overlays" / "a" / "zwei.png"))
-    assert shown.shape == (8, 12, 3)
-    assert shown[7, 11].tolist() == [177, 177, 50]
-    assert shown[0, 0].tolist() == [35, 35, 35]
+    overlay = np.asarray(Image.open(round_folder / "overlays" / "a" / "zwei.png"))
+    assert overlay.shape == (8, 12, 3)
+    assert overlay[7, 11].tolist() == [177, 177, 50]
+    assert overlay[0, 0].tolist() == [35, 35, 35]
     assert (round_folder / "classes.txt").read_text() == "0 road\n1 sky\n254 not answered yet\n255 void\n"
     assert len((round_folder / "README.txt").read_text().splitlines()) == 4
     with (round_folder / "questions.csv").open() as file:
@@ -70,9 +70,9 @@ def test_whole_label_maps_are_answers(round_folder: Path) -> None:
     one, two = maps()
     save(round_folder / "answers" / "a" / "eins.png", one)
     with pytest.raises(AwaitingLabels, match=r"3 of 6 pixels in 1 of 2 images; first: .*zwei.png is missing"):
-        human_oracle(round_folder.parent)(ASKED)
+        human_oracle(round_folder.parent)(REQUEST)
     save(round_folder / "answers" / "a" / "zwei.png", two)
-    answers = human_oracle(round_folder.parent)(ASKED)
+    answers = human_oracle(round_folder.parent)(REQUEST)
     assert (answers.tolist(), answers.dtype) == ([0, 1, 1, VOID, 0, 1], torch.int8)
 
 
@@ -85,7 +85,7 @@ def test_palette_and_sixteen_bit_pngs_are_accepted(round_folder: Path) -> None:
     with Image.open(round_folder / "answers" / "a" / "eins.png") as saved:
         assert saved.mode == "P"
     Image.fromarray(two.astype(np.uint16)).save(round_folder / "answers" / "a" / "zwei.png")
-    assert human_oracle(round_folder.parent)(ASKED).tolist() == [0, 1, 1, VOID, 0, 1]
+    assert human_oracle(round_folder.parent)(REQUEST).tolist() == [0, 1, 1, VOID, 0, 1]
 
 
 def test_unanswered_pixels_are_counted(round_folder: Path) -> None:
@@ -96,7 +96,7 @@ def test_unanswered_pixels_are_counted(round_folder: Path) -> None:
     with pytest.raises(
         AwaitingLabels, match=r"2 of 6 pixels in 1 of 2 images; .* still has 254 at 2 of them"
     ):
-        human_oracle(round_folder.parent)(ASKED)
+        human_oracle(round_folder.parent)(REQUEST)
 
 
 def test_invalid_label_pngs_are_reported(round_folder: Path) -> None:
@@ -106,37 +106,37 @@ def test_invalid_label_pngs_are_reported(round_folder: Path) -> None:
     two[7, 11] = 2
     save(path, two)
     with pytest.raises(UserError, match=r"zwei.png has the value 2 at x=11, y=7"):
-        human_oracle(round_folder.parent)(ASKED)
+        human_oracle(round_folder.parent)(REQUEST)
     save(path, one)
     with pytest.raises(UserError, match=r"zwei.png is 6 x 4, but its mask is 12 x 8"):
-        human_oracle(round_folder.parent)(ASKED)
+        human_oracle(round_folder.parent)(REQUEST)
     save(path, two, "RGB")
     with pytest.raises(UserError, match=r"zwei.png is a colour image \(RGB\)"):
-        human_oracle(round_folder.parent)(ASKED)
-    path.write_bytes(b"no picture")
+        human_oracle(round_folder.parent)(REQUEST)
+    path.write_bytes(b"not an image")
     with pytest.raises(UserError, match=r"zwei.png is not a readable image"):
-        human_oracle(round_folder.parent)(ASKED)
+        human_oracle(round_folder.parent)(REQUEST)
 
 
 def test_many_classes_need_sixteen_bits(tmp_path: Path) -> None:
-    asked = Request(1, torch.tensor([2, 2]), torch.tensor([1, 2]))
+    request = Request(1, torch.tensor([2, 2]), torch.tensor([1, 2]))
     oracle = HumanOracle(tmp_path, POOL, [f"c{i}" for i in range(300)], SIZES)
     with pytest.raises(AwaitingLabels):
-        oracle(asked)
+        oracle(request)
     answer = np.zeros((4, 6), np.uint16)
     answer[0, 1], answer[0, 2] = 299, 65535
     (tmp_path / "round-01" / "answers").mkdir()
     Image.fromarray(answer).save(tmp_path / "round-01" / "answers" / "drei.png")
-    assert oracle(asked).tolist() == [299, VOID]
+    assert oracle(request).tolist() == [299, VOID]
     assert "65535 void" in (tmp_path / "round-01" / "classes.txt").read_text()
 
 
 def test_a_whole_requested_image_is_not_dimmed(tmp_path: Path) -> None:
-    asked = Request(1, torch.zeros(24, dtype=torch.long), torch.arange(24), torch.tensor([24]))
+    request = Request(1, torch.zeros(24, dtype=torch.long), torch.arange(24), torch.tensor([24]))
     with pytest.raises(AwaitingLabels):
-        human_oracle(tmp_path)(asked)
-    shown = np.asarray(Image.open(tmp_path / "round-01" / "overlays" / "a" / "eins.png"))
-    assert np.unique(shown).tolist() == [100]
+        human_oracle(tmp_path)(request)
+    overlay = np.asarray(Image.open(tmp_path / "round-01" / "overlays" / "a" / "eins.png"))
+    assert np.unique(overlay).tolist() == [100]
 
 
 @pytest.mark.parametrize(
@@ -183,9 +183,9 @@ def store(tmp_path: Path) -> AnnotationStore:
     return AnnotationStore(tmp_path / "questions")
 
 
-def submit(store: AnnotationStore, question: str, word: str, who: str = "anna", **more: Any) -> None:
+def submit(store: AnnotationStore, question: str, word: str, annotator: str = "anna", **more: Any) -> None:
     assert (
-        store.receive([{"question": question, "word": word, "who": who, **more}], channel="test")[
+        store.receive([{"question": question, "word": word, "annotator": annotator, **more}], channel="test")[
             0
         ].reject_reason
         is None
@@ -193,11 +193,11 @@ def submit(store: AnnotationStore, question: str, word: str, who: str = "anna", 
 
 
 def test_each_unit_has_a_question_with_its_pixels(store: AnnotationStore) -> None:
-    sheet = store.question_round(1)
-    assert [question.id for question in sheet.questions] == IDS
-    assert sheet.questions[0].area == QuestionArea(1, 0, 4, 6, ((0, 1), (6, 2)))
-    assert {q.image_path for q in sheet.questions} == {"overlays/a/eins.png", "overlays/drei.png"}
-    with (sheet.folder / "pixels.csv").open() as file:
+    question_round = store.question_round(1)
+    assert [question.id for question in question_round.questions] == IDS
+    assert question_round.questions[0].area == QuestionArea(1, 0, 4, 6, ((0, 1), (6, 2)))
+    assert {q.image_path for q in question_round.questions} == {"overlays/a/eins.png", "overlays/drei.png"}
+    with (question_round.folder / "pixels.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["id"], row["y"], row["x"], row["pixels"]) for row in rows] == [
         (IDS[0], "1", "0", "3"),
@@ -212,10 +212,10 @@ def test_one_answer_labels_all_pixels_of_its_unit(store: AnnotationStore, tmp_pa
     with pytest.raises(AwaitingLabels, match=r"2 of 6 pixels in 1 of 2 images; .*drei.png is missing"):
         region_oracle(tmp_path)(REGIONS)
     (store.round_folder(1) / "answers.csv").write_text("key,y,x,label\ndrei,0,3,road\n")
-    people = region_oracle(tmp_path)
-    labels = people(REGIONS)
+    oracle = region_oracle(tmp_path)
+    labels = oracle(REGIONS)
     assert (labels.tolist(), labels.dtype) == ([1, 1, 1, VOID, 0, 0], torch.int8)
-    seconds = people.annotation_seconds(REGIONS)
+    seconds = oracle.annotation_seconds(REGIONS)
     assert seconds is not None
     assert seconds.tolist() == [2.0, 1.0, 0.0]
 
@@ -268,7 +268,7 @@ def test_disputes_about_pixels_are_reported(tmp_path: Path) -> None:
 
 def test_a_partly_labelled_unit_is_dropped_at_the_time_limit(tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
-        region_oracle(tmp_path, seconds=lambda _: 3.0)(REGIONS)
+        region_oracle(tmp_path, max_seconds=lambda _: 3.0)(REGIONS)
     store = AnnotationStore(tmp_path / "questions")
     found = np.full((4, 6), 254, np.uint8)
     found[0, 0] = found[3, 5] = 0  # a third of the first unit, all of the second
@@ -277,19 +277,19 @@ def test_a_partly_labelled_unit_is_dropped_at_the_time_limit(tmp_path: Path) -> 
     assert region_oracle(tmp_path)(REGIONS).tolist() == [-1, -1, -1, 0, 1, 1]
 
 
-@pytest.mark.parametrize("why", ["many", "whole", "unit"])
-def test_some_rounds_need_label_pngs(tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    request, unit = REGIONS, "image" if why == "unit" else "region"
-    if why == "many":
-        monkeypatch.setattr("ducats.oracles.human.MOST", 2)
-    elif why == "whole":
+@pytest.mark.parametrize("reason", ["many", "whole", "unit"])
+def test_some_rounds_need_label_pngs(tmp_path: Path, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    request, unit = REGIONS, "image" if reason == "unit" else "region"
+    if reason == "many":
+        monkeypatch.setattr("ducats.oracles.human.MAX_LISTED_QUESTIONS", 2)
+    elif reason == "whole":
         request = Request(1, torch.zeros(24, dtype=torch.long), torch.arange(24), torch.tensor([24]))
-    people = HumanOracle(tmp_path / "questions", POOL, CLASSES, SIZES, unit=unit)
+    oracle = HumanOracle(tmp_path / "questions", POOL, CLASSES, SIZES, unit=unit)
     with pytest.raises(AwaitingLabels, match=r"is missing. To answer, see .*README.txt"):
-        people(request)
+        oracle(request)
     folder = tmp_path / "questions" / "round-01"
-    assert not (folder / "terms.json").exists()
+    assert not (folder / "rules.json").exists()
     for name in ("a/eins.png", "drei.png"):
         save(folder / "answers" / name, np.ones((4, 6), np.uint8))
-    assert people(request).tolist() == [1] * len(request)
-    assert people.annotation_seconds(request) is None
+    assert oracle(request).tolist() == [1] * len(request)
+    assert oracle.annotation_seconds(request) is None

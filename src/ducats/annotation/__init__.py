@@ -12,18 +12,18 @@ from ducats.annotation.rules import VOTING_RULES, QuestionStatus, question_statu
 from ducats.annotation.store import AnnotationStore, ClosedRound
 
 __all__ = [
-    "VOTING_RULES",
     "UNSURE_WORD",
     "VOID_WORD",
-    "Answer",
-    "AnswerLog",
+    "VOTING_RULES",
     "AnnotationStore",
+    "Answer",
     "AnswerKind",
-    "QuestionArea",
+    "AnswerLog",
+    "ClosedRound",
     "Question",
+    "QuestionArea",
     "QuestionRound",
     "QuestionStatus",
-    "ClosedRound",
     "RoundRules",
     "question_status",
 ]

@@ -10,7 +10,7 @@ UNSURE_WORD = "unsure"  # the annotator cannot decide
 SKIP_WORD = "skip"  # postponed
 UNDO_WORD = ""  # withdraws the annotator's earlier answer
 
-AnswerKind = Literal["class", "void", "new", "unsure", "skip", "undo", "none"]
+AnswerKind = Literal["class", "void", "new", "unsure", "skip", "undo", "invalid"]
 
 MAX_TEXT_LENGTH = 500  # characters of a word or a name; malformed answers are truncated to it
 
@@ -21,7 +21,7 @@ class Answer:
 
     question: str  # id; empty if missing
     word: str  # class name, void, unsure, skip, or empty (withdrawn)
-    kind: AnswerKind  # meaning of the word; none if it has no meaning
+    kind: AnswerKind  # meaning of the word; invalid if it has none
     annotator: str
     received_at: str  # UTC, ISO 8601
     channel: str  # page, label-studio, or a file name
@@ -69,7 +69,7 @@ def malformed_answer(raw: Any, received_at: str, channel: str) -> Answer:
     return Answer(
         "",
         replace_surrogates(str(raw)[:MAX_TEXT_LENGTH]),
-        "none",
+        "invalid",
         "",
         received_at,
         channel,

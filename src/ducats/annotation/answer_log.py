@@ -23,7 +23,7 @@ class AnswerLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._answers: list[Answer] = []
-        self._bytes_read = 0  # bytes
+        self._bytes_read = 0
 
     def answers(self) -> list[Answer]:
         """Return all answers; reads new lines only. An incomplete line was never confirmed and is skipped."""
@@ -42,7 +42,7 @@ class AnswerLog:
         return self._answers
 
     def append(self, answers: Sequence[Answer]) -> None:
-        """Append answers and flush them to disk. The caller must hold the lock, see ``held``."""
+        """Append answers and flush them to disk. The caller must hold the lock, see ``locked``."""
         if not answers:
             return
         text = "".join(answer.to_json() + "\n" for answer in answers).encode("utf-8")

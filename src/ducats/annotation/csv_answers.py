@@ -48,7 +48,7 @@ def _import_file(
     channel = f"{question_round.folder.name}/{path.name}"
     newest: dict[tuple[str, str], Answer] = {}  # newest answer by annotator and question
     known_rejected: set[tuple[str, str, str]] = set()
-    counted_seconds: dict[tuple[str, str], float] = {}  # seconds
+    counted_seconds: dict[tuple[str, str], float] = {}
     for answer in store.answers():
         if answer.channel == channel and answer.reject_reason in CSV_REJECT_REASONS:
             known_rejected.add((answer.annotator, answer.question, answer.word))
@@ -62,25 +62,27 @@ def _import_file(
     first: dict[tuple[str, str], CsvAnswer] = {}
     for line in lines:
         is_known = line.question in question_round.by_id
-        line = (
-            line if is_known else line._replace(question=line.question[:MAX_TEXT_LENGTH])
-        )  # as it is logged
+        if not is_known:  # as it is logged
+            line = line._replace(question=line.question[:MAX_TEXT_LENGTH])
         where, key = f"{path} line {line.line_number}", (line.annotator, line.question)
         if not is_known:
             problems.append(f"{where}: {line.question!r} is not a question of this round; remove the line")
         elif not line.word:
             continue
-        kind, word = parse_word(line.word, question_round.rules.classes) if is_known else ("none", line.word)
+        kind, word = (
+            parse_word(line.word, question_round.rules.classes) if is_known else ("invalid", line.word)
+        )
         raw: dict[str, Any] = {
             "question": line.question,
             "word": word,
-            "who": line.annotator,
+            "annotator": line.annotator,
             "seconds": None,
         }
         seconds = _parse_seconds(line.seconds)
         if kind == "new" and not question_round.rules.allow_new_classes:
             problems.append(
-                f"{where}: {line.word!r} is not a class; use one of: {_list_classes(question_round.rules.classes)}"
+                f"{where}: {line.word!r} is not a class; use one of: "
+                f"{_list_classes(question_round.rules.classes)}"
             )
         if key in first:
             earlier = first[key]
@@ -89,12 +91,12 @@ def _import_file(
             problems.append(
                 f"{where}: the answer to {line.question!r} {verb} line {earlier.line_number}; keep one"
             )
-            raw["refused"] = "doubled"
+            raw["reject_reason"] = "duplicate"
         elif isinstance(seconds, str):
             problems.append(
                 f"{where}: {seconds!r} is not a number of seconds; write a number or leave it empty"
             )
-            raw["refused"] = "malformed"
+            raw["reject_reason"] = "malformed"
         else:
             extra_seconds = (
                 None if seconds is None else round(max(0.0, seconds - counted_seconds.get(key, 0.0)), 3)
@@ -110,14 +112,14 @@ def _import_file(
                 first[key] = line
                 continue
         first.setdefault(key, line)
-        if "refused" not in raw or (*key, word) not in known_rejected:
+        if "reject_reason" not in raw or (*key, word) not in known_rejected:
             raw_answers.append(raw)
     if raw_answers:
         store.receive(raw_answers, channel=channel)
     return problems
 
 
-CSV_REJECT_REASONS = ("doubled", "malformed")  # reasons for which this module rejects a row
+CSV_REJECT_REASONS = ("duplicate", "malformed")  # reasons for which this module rejects a row
 
 
 def read_csv_answers(path: Path, *, per_pixel: bool = False) -> list[CsvAnswer]:
@@ -142,12 +144,12 @@ def read_csv_answers(path: Path, *, per_pixel: bool = False) -> list[CsvAnswer]:
             if "label" not in columns or not ("id" in columns or columns.issuperset(needed)):
                 names = " and ".join(f"`{name}`" for name in (*needed, "label"))
                 raise UserError(f"{path} needs the columns {names}; its first line has {sorted(columns)}")
-            found = []
+            answers = []
             for row in reader:
                 cells = {name: value for name, value in row.items() if isinstance(value, str)}
                 if any(value.strip() for value in cells.values()):
-                    found.append(_parse_row(reader.line_num, cells, default_annotator, per_pixel))
-            return found
+                    answers.append(_parse_row(reader.line_num, cells, default_annotator, per_pixel))
+            return answers
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} is not UTF-8 text ({error}); save it as CSV UTF-8") from None
 

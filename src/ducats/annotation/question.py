@@ -38,23 +38,22 @@ class Question:
     probability: float | None = None
     u_dis: float | None = None
     u_data: float | None = None
-    u_dis_quantile: float | None = (
-        None  # share of the pool (per-pixel labels: of the image) with a lower value
-    )
+    # Share of the pool (per-pixel labels: of the image) with a lower value.
+    u_dis_quantile: float | None = None
     u_data_quantile: float | None = None
     segment: int | None = None  # questions about one image with the same number lie in one segment
 
     def to_json(self) -> str:
         """Return one line of JSON, without empty fields."""
-        fields = {k: v for k, v in asdict(self).items() if v is not None and (v or k != "file")}
+        fields = {k: v for k, v in asdict(self).items() if v is not None and (v or k != "original_path")}
         return json.dumps(fields, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, line: str | bytes) -> "Question":
         """Parse a line."""
         raw: dict[str, Any] = json.loads(line)
-        if area := raw.get("place"):
-            raw["place"] = QuestionArea(**{**area, "runs": tuple((int(a), int(b)) for a, b in area["runs"])})
+        if area := raw.get("area"):
+            raw["area"] = QuestionArea(**{**area, "runs": tuple((int(a), int(b)) for a, b in area["runs"])})
         return cls(**raw)
 
 
@@ -89,24 +88,24 @@ class QuestionRound:
 
     @classmethod
     def write(cls, folder: Path, rules: RoundRules, questions: Iterable[Question]) -> None:
-        """Write a round. ``terms.json`` is written last; its presence marks the round as complete."""
+        """Write a round. ``rules.json`` is written last; its presence marks the round as complete."""
         lines = [question.to_json() + "\n" for question in questions]
         write_atomically(folder / "questions.jsonl", lambda file: file.write("".join(lines).encode("utf-8")))
         text = json.dumps(asdict(rules), ensure_ascii=False, indent=1) + "\n"
-        write_text_atomically(folder / "terms.json", text)
+        write_text_atomically(folder / "rules.json", text)
 
     @classmethod
     def read(cls, folder: Path) -> "QuestionRound":
         """Read a round from its folder."""
         try:
-            raw = json.loads((folder / "terms.json").read_text(encoding="utf-8"))
+            raw = json.loads((folder / "rules.json").read_text(encoding="utf-8"))
             rules = RoundRules(**{**raw, "classes": tuple(raw["classes"])})
             lines = (folder / "questions.jsonl").read_bytes().splitlines()
             return cls(folder, rules, tuple(map(Question.from_json, lines)))
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(
                 f"the questions in {folder} are corrupt ({type(error).__name__}: {error}); restore "
-                "terms.json and questions.jsonl from a backup, or delete the folder to write new questions"
+                "rules.json and questions.jsonl from a backup, or delete the folder to write new questions"
             ) from error
 
 

@@ -56,7 +56,7 @@ DEFAULT_MIN_ANNOTATORS: Mapping[str, int] = {
     "newest": 1,
     "majority": 3,
     "unanimous": 2,
-}  # default annotators
+}
 
 
 def make_rules(
@@ -69,13 +69,13 @@ def make_rules(
     """Validate the settings of all rounds of a run; return them as keyword arguments of ``RoundRules``.
 
     Args:
-        rule: how several answers become one label: first, newest, majority, or agree (wait until all
-            annotators agree).
+        rule: how several answers become one label: first, newest, majority, or unanimous (wait until
+            all annotators agree).
         min_annotators: number of different annotators that each question needs; None for the rule's default.
-        on_unsure: how to treat an unsure answer: ``again`` asks someone else, ``void`` labels it VOID.
+        on_unsure: how to treat an unsure answer: ``ask_another`` asks someone else, ``void`` labels it VOID.
         allow_new_classes: whether to accept unknown class names, as VOID; rejected otherwise.
 
-    >>> make_rules(rule="unanimous")["people"], make_rules(min_annotators=2)["rule"]
+    >>> make_rules(rule="unanimous")["min_annotators"], make_rules(min_annotators=2)["rule"]
     (2, 'first')
     """
     if rule not in VOTING_RULES:
@@ -83,13 +83,18 @@ def make_rules(
     if min_annotators is not None and (
         isinstance(min_annotators, bool) or not isinstance(min_annotators, int) or min_annotators < 1
     ):
-        raise ValueError(f"people must be a positive integer, not {min_annotators!r}")
+        raise ValueError(f"min_annotators must be a positive integer, not {min_annotators!r}")
     if on_unsure not in ("ask_another", "void"):
-        raise ValueError(f"unsure must be again or void, not {on_unsure!r}")
+        raise ValueError(f"on_unsure must be ask_another or void, not {on_unsure!r}")
     if not isinstance(allow_new_classes, bool):
-        raise ValueError(f"new_classes must be true or false, not {allow_new_classes!r}")
+        raise ValueError(f"allow_new_classes must be true or false, not {allow_new_classes!r}")
     n_needed = DEFAULT_MIN_ANNOTATORS[rule] if min_annotators is None else min_annotators
-    return {"rule": rule, "people": n_needed, "unsure": on_unsure, "new_classes": allow_new_classes}
+    return {
+        "rule": rule,
+        "min_annotators": n_needed,
+        "on_unsure": on_unsure,
+        "allow_new_classes": allow_new_classes,
+    }
 
 
 @dataclass(frozen=True)

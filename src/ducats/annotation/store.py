@@ -25,7 +25,7 @@ class ClosedRound:
     words: Mapping[str, str]  # by question id
     kinds: Mapping[str, str]
     seconds: Mapping[str, float]  # annotation time by question id
-    reason: str  # settled: every question has a label; seconds: the time limit was reached
+    reason: str  # settled: every question has a label; time_limit: the time limit was reached
     answered_by_png: Collection[str] = ()  # questions answered by label PNGs only
 
 
@@ -38,14 +38,14 @@ class AnnotationStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.log = AnswerLog(folder / "received.jsonl")
+        self.log = AnswerLog(folder / "answers.jsonl")
         self._question_rounds: dict[int, QuestionRound] = {}
         self._closed_rounds: dict[int, ClosedRound] = {}
         # The newest round of each question: unanswered questions may be asked again in a later round.
         self._round_of: dict[str, int] = {}
         self._known_rounds: set[int] = set()  # rounds included in it
         self._answers_by_question: dict[tuple[int, str], list[Answer]] = {}  # by round and question
-        self._external_ids: dict[str, set[tuple[str, str]]] = {}  # question and word received under each ref
+        self._external_ids: dict[str, set[tuple[str, str]]] = {}  # question and word received under each id
         self._statuses: dict[tuple[int, str], QuestionStatus] = {}
         self._n_read = 0
         self._lock = threading.RLock()
@@ -54,7 +54,7 @@ class AnnotationStore:
 
     def round_numbers(self) -> list[int]:
         """Return the numbers of the rounds with questions, oldest first."""
-        names = (path.parent.name.removeprefix("round-") for path in self.folder.glob("round-*/terms.json"))
+        names = (path.parent.name.removeprefix("round-") for path in self.folder.glob("round-*/rules.json"))
         return sorted(int(name) for name in names if name.isdecimal())  # others are user copies
 
     def round_folder(self, round_number: int) -> Path:
@@ -87,13 +87,14 @@ class AnnotationStore:
         """Log answers, valid or not, and flush them to disk.
 
         Args:
-            raw_answers: mappings with ``question`` and ``word``, and optionally ``who``, ``seconds`` and ``ref``.
-                An answer whose ``ref`` is in the log already is skipped; if its question or word differs, it
-                is logged as rejected. Set ``refused`` to a reason to log an answer that cannot count.
+            raw_answers: mappings with ``question`` and ``word``, and optionally ``annotator``, ``seconds``
+                and ``external_id``. An answer whose ``external_id`` is in the log already is skipped; if its
+                question or word differs, it is logged as rejected. Set ``reject_reason`` to log an answer
+                that cannot count.
             channel: how the answers were submitted.
 
         Returns:
-            The logged answers in order. ``refused`` is the reason why an answer does not count.
+            The logged answers in order. ``reject_reason`` says why an answer does not count.
         """
         with self._lock, self.log.locked():
             self._load_new_rounds()
@@ -113,7 +114,7 @@ class AnnotationStore:
                         has_duplicate = True
                         continue
                     if known:
-                        answer = replace(answer, reject_reason=answer.reject_reason or "doubled")
+                        answer = replace(answer, reject_reason=answer.reject_reason or "duplicate")
                     new_external_ids.setdefault(external_id, set()).add((answer.question, answer.word))
                 answers.append(answer)
             self.log.append(answers)
@@ -125,9 +126,9 @@ class AnnotationStore:
     def _validate(self, raw: Mapping[str, Any], received_at: str, channel: str) -> Answer:
         if not isinstance(raw, Mapping):
             return malformed_answer(raw, received_at, channel)
-        question, word, annotator = raw.get("question"), raw.get("word"), raw.get("who", "")
-        seconds, external_id = raw.get("seconds"), raw.get("ref")
-        reject_reason = str(raw["refused"])[:MAX_TEXT_LENGTH] if raw.get("refused") else None
+        question, word, annotator = raw.get("question"), raw.get("word"), raw.get("annotator", "")
+        seconds, external_id = raw.get("seconds"), raw.get("external_id")
+        reject_reason = str(raw["reject_reason"])[:MAX_TEXT_LENGTH] if raw.get("reject_reason") else None
         if not (isinstance(question, str) and isinstance(word, str) and isinstance(annotator, str)):
             return malformed_answer(raw, received_at, channel)
         if isinstance(seconds, bool) or not (seconds is None or isinstance(seconds, int | float)):
@@ -137,25 +138,25 @@ class AnnotationStore:
         if seconds is not None and not 0 <= seconds <= MAX_ANSWER_SECONDS:
             seconds = None  # implausible: a wrong clock, or a page left open
         fields: dict[str, Any] = {
-            "who": replace_surrogates(annotator),
-            "when": received_at,
-            "via": channel,
+            "annotator": replace_surrogates(annotator),
+            "received_at": received_at,
+            "channel": channel,
             "seconds": seconds,
         }
-        fields["ref"] = replace_surrogates(external_id) if isinstance(external_id, str) else None
+        fields["external_id"] = replace_surrogates(external_id) if isinstance(external_id, str) else None
         round_number = self._round_of.get(question)
         if round_number is None:
             return Answer(
                 replace_surrogates(question[:MAX_TEXT_LENGTH]),
                 replace_surrogates(word),
-                "none",
-                reject_reason=reject_reason or "foreign",
+                "invalid",
+                reject_reason=reject_reason or "unknown question",
                 **fields,
             )
         rules = self.question_round(round_number).rules
         kind, word = parse_word(replace_surrogates(word), rules.classes)
         if kind == "new" and not rules.allow_new_classes:
-            reject_reason = reject_reason or "no class"
+            reject_reason = reject_reason or "unknown class"
         elif self.closed_round(round_number) is not None:
             reject_reason = reject_reason or "late"
         return Answer(question, word, kind, round=round_number, reject_reason=reject_reason, **fields)
@@ -223,29 +224,29 @@ class AnnotationStore:
             statuses = self.statuses(round_number)
             rules = self.question_round(round_number).rules
             total_seconds = sum(status.seconds for status in statuses.values())
-            settled = {question: one for question, one in statuses.items() if one.state == "settled"}
+            settled = {question: status for question, status in statuses.items() if status.state == "settled"}
             open_questions = statuses.keys() - settled.keys() - set(answered_by_png)
             if open_questions and (rules.max_seconds is None or total_seconds < rules.max_seconds):
                 return None
-            words = {question: str(one.word) for question, one in settled.items()}
+            words = {question: str(status.word) for question, status in settled.items()}
             value: dict[str, Any] = {
-                "because": "seconds" if open_questions else "settled",
+                "reason": "time_limit" if open_questions else "settled",
                 "words": words,
                 "kinds": {question: parse_word(word, rules.classes)[0] for question, word in words.items()},
-                "seconds": {question: round(one.seconds, 3) for question, one in statuses.items()},
+                "seconds": {question: round(status.seconds, 3) for question, status in statuses.items()},
             }
             if png_only := [
                 question for question in statuses if question not in words and question in answered_by_png
             ]:
-                value["elsewhere"] = png_only
+                value["answered_by_png"] = png_only
             write_text_atomically(
-                self.round_folder(round_number) / "taken.json", json.dumps(value, ensure_ascii=False)
+                self.round_folder(round_number) / "closed.json", json.dumps(value, ensure_ascii=False)
             )
         return self.closed_round(round_number)
 
     def closed_round(self, round_number: int) -> ClosedRound | None:
         """Return the labels of a round if it is closed."""
-        path = self.round_folder(round_number) / "taken.json"
+        path = self.round_folder(round_number) / "closed.json"
         if round_number not in self._closed_rounds:
             if not path.exists():
                 return None

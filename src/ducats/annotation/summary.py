@@ -104,7 +104,10 @@ def summarise_annotators(store: AnnotationStore) -> list[AnnotatorSummary]:
     statuses = [
         status for round_number in store.round_numbers() for status in store.statuses(round_number).values()
     ]
-    return [_summarise_annotator(who, given, statuses) for who, given in sorted(answers_by_annotator.items())]
+    return [
+        _summarise_annotator(annotator, answers, statuses)
+        for annotator, answers in sorted(answers_by_annotator.items())
+    ]
 
 
 def _summarise_annotator(

@@ -8,19 +8,20 @@ pixels opens instantly.
 from ducats.ledger.hints import AnnotatorHints
 from ducats.ledger.label_ledger import GridResolution, ImageLabels, Ledger, LedgerEntry
 from ducats.ledger.request import ImageRequest, Request, RequestBlock, RequestWriter
-from ducats.ledger.target_maps import TargetMaps
+from ducats.ledger.target_maps import LabelDownsampling, TargetMaps
 from ducats.ledger.unit_centres import central_pixels
 
 __all__ = [
-    "ImageRequest",
-    "RequestBlock",
-    "ImageLabels",
-    "LedgerEntry",
-    "Ledger",
     "AnnotatorHints",
-    "Request",
-    "RequestWriter",
     "GridResolution",
+    "ImageLabels",
+    "ImageRequest",
+    "LabelDownsampling",
+    "Ledger",
+    "LedgerEntry",
+    "Request",
+    "RequestBlock",
+    "RequestWriter",
     "TargetMaps",
     "central_pixels",
 ]

@@ -14,7 +14,8 @@ def clicks_per_unit(position: AnyArray, label: AnyArray, unit_sizes: AnyArray, w
         unit_sizes: ``(U,)``, number of pixels in each unit, in order.
         width: ``(U,)``, width of the image that contains the unit.
 
-    >>> clicks_per_unit(np.array([0, 1, 3, 2]), np.array([5, 5, 5, 5]), np.array([3, 1]), np.array([3, 3])).tolist()
+    >>> position, label = np.array([0, 1, 3, 2]), np.array([5, 5, 5, 5])
+    >>> clicks_per_unit(position, label, unit_sizes=np.array([3, 1]), width=np.array([3, 3])).tolist()
     [1, 1]
     """
     if (unit_sizes == 1).all():

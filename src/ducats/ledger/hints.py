@@ -38,8 +38,8 @@ class AnnotatorHints:
         """Load saved hints."""
         names: Sequence[str] = [f.name for f in fields(cls)]
         try:
-            found = npz_columns.read_columns(path, ())
-            return cls(**{name: found[name] for name in names})
+            columns = npz_columns.read_columns(path, ())
+            return cls(**{name: columns[name] for name in names})
         except npz_columns.READ_ERRORS as error:
             raise UserError(
                 f"{path} is corrupt ({error}); delete it to continue without model hints in this round"

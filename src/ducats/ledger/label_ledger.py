@@ -85,8 +85,8 @@ class Ledger:
         stray = sorted(self.folder.glob("round-*.npz"))[self.n_rounds :]
         if stray:
             raise UserError(
-                f"{self.folder} has {stray[0].name} but {self._round_path(self.n_rounds + 1).name} is missing; "
-                "restore the missing round from a backup or start a new run"
+                f"{self.folder} has {stray[0].name} but {path.name} is missing; restore the missing round "
+                "from a backup or start a new run"
             )
 
     @property
@@ -140,7 +140,7 @@ class Ledger:
         Args:
             request: the labelled locations; may be empty.
             labels: ``(len(request),)`` integers in the request's order; VOID where no class applies.
-            seconds: annotation time per unit, ``(request.units,)``; 0 or NaN if unknown.
+            seconds: annotation time per unit, ``(request.n_units,)``; 0 or NaN if unknown.
             unanswered_seconds: seconds spent on questions that were not answered and are not in the request.
         """
         if request.round != self.n_rounds + 1:
@@ -165,7 +165,7 @@ class Ledger:
         if unit_seconds.any():
             round_columns["seconds"] = (unit_seconds, np.float32)
         if unanswered_seconds:
-            round_columns["unanswered"] = (np.array(unanswered_seconds), np.float64)
+            round_columns["unanswered_seconds"] = (np.array(unanswered_seconds), np.float64)
         path = self._round_path(request.round)
         npz_columns.write_columns(path, round_columns)
         self._rounds.append(self._read_round(path))
@@ -222,7 +222,7 @@ class Ledger:
         return ImageLabels(torch.from_numpy(position), torch.from_numpy(label.astype(np.int64)))
 
     def image_label_arrays(self, image: int, n_rounds: int | None = None) -> tuple[AnyArray, AnyArray]:
-        """Return positions and labels like ``of``, as arrays; labels have their stored dtype."""
+        """Return positions and labels like ``image_labels``, as arrays; labels have their stored dtype."""
         positions, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int8)]
         for ledger_round in self._rounds[:n_rounds]:
             runs = ledger_round.pixel_runs.runs_of_images(np.array([image]))
@@ -237,8 +237,8 @@ class Ledger:
         For per-pixel labels use ``TargetMaps``.
 
         Args:
-            n_rounds: number of rounds to include, from the first; None for all. An epoch that is repeated after
-                a restart must not see labels acquired after it.
+            n_rounds: number of rounds to include, from the first; None for all. An epoch that is repeated
+                after a restart must not see labels acquired after it.
         """
         if self.sizes is not None:
             raise ValueError("the ledger holds per-pixel labels; use TargetMaps")
@@ -279,7 +279,8 @@ class Ledger:
                 f"{path} has image {pixel_runs.image.max()}, but the pool has only {len(self.keys)} images"
             )
         clicks = int(round_columns.get("clicks", pixel_runs.count).sum())
-        return _LedgerRound(pixel_runs, labels, clicks, seconds, float(round_columns.get("unanswered", 0.0)))
+        unanswered_seconds = float(round_columns.get("unanswered_seconds", 0.0))
+        return _LedgerRound(pixel_runs, labels, clicks, seconds, unanswered_seconds)
 
 
 def _validate_seconds(seconds: Tensor | None, n_units: int) -> AnyArray:

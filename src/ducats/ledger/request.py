@@ -32,7 +32,7 @@ class ImageRequest(NamedTuple):
 
     image: int
     position: Tensor  # (n,) int64
-    rows: slice | Tensor  # indices of these locations in the request
+    indices: slice | Tensor  # of these locations in the request
 
 
 class Request:
@@ -123,11 +123,11 @@ class Request:
         order, image = self.pixel_runs.by_image
         cuts = np.flatnonzero(np.diff(image)) + 1
         for runs in np.split(order, cuts) if len(order) else []:
-            index = self.pixel_runs.location_indices(runs)
+            indices = self.pixel_runs.location_indices(runs)
             yield ImageRequest(
                 int(self.pixel_runs.image[runs[0]]),
                 torch.from_numpy(self.pixel_runs.positions(runs)),
-                index if isinstance(index, slice) else torch.from_numpy(index),
+                indices if isinstance(indices, slice) else torch.from_numpy(indices),
             )
 
     def save(self, path: Path) -> None:
@@ -142,10 +142,8 @@ class Request:
         try:
             request_columns = npz_columns.read_columns(path, MAPPED_COLUMNS)
             request = cls.__new__(cls)
-            request.round, request.pixel_runs = (
-                int(request_columns["round"]),
-                PixelRuns.from_columns(request_columns),
-            )
+            request.round = int(request_columns["round"])
+            request.pixel_runs = PixelRuns.from_columns(request_columns)
         except npz_columns.READ_ERRORS as error:
             raise UserError(
                 f"{path} is corrupt ({error}); restore it from a backup, or delete it to select again"
@@ -229,5 +227,5 @@ def _read_spool(spool: "SpooledTemporaryFile[bytes]") -> AnyArray:
 
 
 def _to_numpy(values: Tensor) -> AnyArray:
-    found: AnyArray = values.detach().cpu().numpy()
-    return found
+    array: AnyArray = values.detach().cpu().numpy()
+    return array

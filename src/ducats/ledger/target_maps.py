@@ -16,20 +16,22 @@ LabelDownsampling = Literal["cell", "nearest"]
 
 
 class TargetMaps:
-    """Label maps ``(N, height, width)`` of the acquired labels, built on access. Implements ``domain.LabelMaps``.
+    """Label maps ``(N, height, width)`` of the acquired labels, built on access.
 
+    Implements ``domain.LabelMaps``.
     A pixel is UNLABELLED if it has no label. It is VOID if it was labelled VOID, or if it has no label and
     ``void`` marks it.
 
     Args:
         shape: height and width of the maps, the size of the stored images. None for each image's size in the
-            ledger; if these sizes differ, index with an integer or use ``at``.
+            ledger; if these sizes differ, index with an integer or use
+            ``at_label_resolution``.
         n_rounds: number of rounds to include, from the first; None for all rounds at the time of access.
         void: nonzero where a pixel is known to have no class.
         resolution: grid of the positions; None for the ledger's resolution.
         fill: how labels on the original grid are transferred to a map of another size. ``cell``: each label
             goes to the map cell that contains its pixel. If several labels fall into one cell, the one
-            nearest to the cell's centre is used, then the one with the lower position. ``nearest_indices``: each
+            nearest to the cell's centre is used, then the one with the lower position. ``nearest``: each
             cell takes the label of the pixel that nearest-neighbour resizing would pick, if it has one. The
             other labels are lost. This is the published behaviour.
     """
@@ -47,13 +49,8 @@ class TargetMaps:
             raise ValueError("the ledger holds per-image labels; use Ledger.targets")
         if fill not in ("cell", "nearest"):
             raise ValueError(f"fill must be cell or nearest, not {fill!r}")
-        self._ledger, self._map_size, self._n_rounds, self._void, self._fill = (
-            ledger,
-            shape,
-            n_rounds,
-            void,
-            fill,
-        )
+        self._ledger, self._n_rounds = ledger, n_rounds
+        self._map_size, self._void, self._fill = shape, void, fill
         self._is_original = (resolution or ledger.resolution) == "original"
         self._sizes: list[list[int]] = ledger.sizes.tolist()
         if n_rounds is not None and n_rounds > ledger.n_rounds:
@@ -66,7 +63,7 @@ class TargetMaps:
         """``(N, height, width)``."""
         sizes = {self._map_size} if self._map_size else {(height, width) for height, width in self._sizes}
         if len(sizes) != 1:
-            raise ValueError("the images have several sizes and no common shape; use `at`")
+            raise ValueError("the images have several sizes and no common shape; use `at_label_resolution`")
         return torch.Size((len(self), *sizes.pop()))
 
     @property
@@ -92,40 +89,40 @@ class TargetMaps:
 
     def at_label_resolution(self, image: int) -> Tensor:
         """Return the map of one image at the resolution of its labels, ``(height, width)``."""
-        found = torch.from_numpy(self._label_array(image))
+        label_map = torch.from_numpy(self._label_array(image))
         if self._void is not None:
             void = original_map(self._void, image) if self._is_original else self._void[image]
-            _fill_void(found, void)
-        return found
+            _fill_void(label_map, void)
+        return label_map
 
     def _label_array(self, image: int) -> AnyArray:
         position, label = self._ledger.image_label_arrays(image, self._n_rounds)
         height, width = self._sizes[image]
-        found = np.full(height * width, UNLABELLED, _NUMPY_DTYPES[self.dtype])
-        found[position] = label
-        return found.reshape(height, width)
+        label_map = np.full(height * width, UNLABELLED, _NUMPY_DTYPES[self.dtype])
+        label_map[position] = label
+        return label_map.reshape(height, width)
 
     def _map(self, image: int) -> Tensor:
         if self._map_size is None or list(self._map_size) == self._sizes[image]:
             return self.at_label_resolution(image)
         if self._fill == "nearest":
-            found = resize_nearest(torch.from_numpy(self._label_array(image)), self._map_size)
+            label_map = resize_nearest(torch.from_numpy(self._label_array(image)), self._map_size)
         else:
             position, label = self._ledger.image_label_arrays(image, self._n_rounds)
             height, width = self._sizes[image]
             kept, cell = _assign_to_cells(position, (height, width), self._map_size)
             flat = np.full(self._map_size[0] * self._map_size[1], UNLABELLED, _NUMPY_DTYPES[self.dtype])
             flat[cell] = label[kept]
-            found = torch.from_numpy(flat.reshape(self._map_size))
+            label_map = torch.from_numpy(flat.reshape(self._map_size))
         if self._void is not None:
-            _fill_void(found, self._void[image])
-        return found
+            _fill_void(label_map, self._void[image])
+        return label_map
 
 
-def _fill_void(found: Tensor, void: Tensor) -> None:
+def _fill_void(label_map: Tensor, void: Tensor) -> None:
     """Set unlabelled pixels to VOID where ``void`` is nonzero. An acquired label takes precedence."""
-    known = resize_nearest(void, (found.shape[0], found.shape[1])) != 0
-    found[known & (found < 0)] = VOID
+    known = resize_nearest(void, (label_map.shape[0], label_map.shape[1])) != 0
+    label_map[known & (label_map < 0)] = VOID
 
 
 _NUMPY_DTYPES = {torch.int8: np.int8, torch.int16: np.int16}
@@ -178,5 +175,5 @@ def resize_nearest(values: Tensor, size: tuple[int, int]) -> Tensor:
 def nearest_indices(old: int, new: int) -> AnyArray:
     """Return which of ``old`` lines Pillow samples for each of ``new`` lines, computed by Pillow itself."""
     ramp = Image.fromarray(np.arange(old, dtype=np.int32)[None])
-    found: AnyArray = np.array(ramp.resize((new, 1), Image.Resampling.NEAREST))[0].astype(np.int64)
-    return found
+    indices: AnyArray = np.array(ramp.resize((new, 1), Image.Resampling.NEAREST))[0].astype(np.int64)
+    return indices

@@ -10,4 +10,4 @@ from ducats.oracles.human import HumanOracle
 
 Oracle = Callable[[Request], Tensor]
 
-__all__ = ["Oracle", "HumanOracle", "GroundTruthOracle"]
+__all__ = ["GroundTruthOracle", "HumanOracle", "Oracle"]

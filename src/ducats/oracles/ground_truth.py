@@ -21,8 +21,8 @@ class GroundTruthOracle:
     def __init__(self, labels: Labels | Sequence[int] | None, resolution: GridResolution = "network") -> None:
         if labels is None:
             raise UserError(
-                "this data has no ground truth; load it with truth=True if its target folders are classes, "
-                "or use human annotators: ducats.People(folder, shift.pool, shift.classes)"
+                "this data has no ground truth; load it with ground_truth=True if its target folders are "
+                "classes, or use human annotators: ducats.HumanOracle(folder, data.pool, data.classes)"
             )
         # Label maps are not converted: they may be on disk.
         self._labels: Labels = (

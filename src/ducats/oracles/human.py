@@ -26,17 +26,17 @@ class HumanOracle:
         folder: gets one sub-folder per round.
         sizes: ``(N, 2)``, height and width of the grid in which each image's pixels are labelled; None if
             labels are per image.
-        rule: how several answers to a question become one label: first, newest, majority or agree.
+        rule: how several answers to a question become one label: first, newest, majority or unanimous.
         min_annotators: number of different annotators that each question needs; None for the rule's default.
-        on_unsure: how to treat an unsure answer: ``again`` asks someone else, ``void`` labels it VOID.
+        on_unsure: how to treat an unsure answer: ``ask_another`` asks someone else, ``void`` labels it VOID.
         allow_new_classes: whether to accept unknown class names, as VOID; rejected otherwise.
         unit: unit of one question; None for ``pixel`` or ``image``, depending on ``sizes``. Whole label maps
             can only be answered with label PNGs.
         hints: returns the model hints of a round, if there are any.
         query: name of the query, shown to annotators.
         query_summary: summary of the query, shown to annotators.
-        max_seconds: returns the time limit of a round in annotation seconds. When it is reached, the round closes
-            with the answers so far. None for no limit.
+        max_seconds: returns the time limit of a round in annotation seconds. When it is reached, the round
+            closes with the answers so far. None for no limit.
     """
 
     def __init__(
@@ -65,12 +65,8 @@ class HumanOracle:
             rule=rule, min_annotators=min_annotators, on_unsure=on_unsure, allow_new_classes=allow_new_classes
         )
         self._unit = unit or ("image" if sizes is None else "pixel")
-        self._hints, self._query, self._query_summary, self._max_seconds = (
-            hints,
-            query,
-            query_summary,
-            max_seconds,
-        )
+        self._hints, self._max_seconds = hints, max_seconds
+        self._query, self._query_summary = query, query_summary
         self._png_names = None if sizes is None else mask_files.png_names(pool.keys)
         self._checked_rounds: set[int] = set()  # rounds whose questions are known to match the request
 
@@ -105,7 +101,7 @@ class HumanOracle:
 
     def _write_questions(self, request: Request) -> None:
         folder = self._store.round_folder(request.round)
-        has_csv, has_rules = (folder / "questions.csv").exists(), (folder / "terms.json").exists()
+        has_csv, has_rules = (folder / "questions.csv").exists(), (folder / "rules.json").exists()
         if has_csv and (has_rules or not self._answerable_by_word(request)):
             self._check_questions_match(request, has_rules=has_rules)
             return
@@ -159,8 +155,8 @@ class HumanOracle:
             (one.id, one.area) for one in question_round.questions
         ]:
             raise UserError(
-                f"the questions in {question_round.folder} do not match the run's request; restore the request's "
-                "file, or delete the folder to write new questions"
+                f"the questions in {question_round.folder} do not match the run's request; restore the "
+                "request's file, or delete the folder to write new questions"
             )
         self._checked_rounds.add(request.round)
 
@@ -197,7 +193,7 @@ class HumanOracle:
         folder, round_number = self._store.round_folder(request.round), request.round
         pngs = mask_files.LabelPngs(folder, request, self._png_names, sizes, len(self._classes))
         file_instructions = f"see {folder / 'README.txt'}"
-        if not (folder / "terms.json").exists():
+        if not (folder / "rules.json").exists():
             return pngs.require_complete(f"To answer, {file_instructions}. Then run the same command again.")
         questions = self._store.question_round(round_number).questions
         unit_sizes = torch.from_numpy(question_files.resolve_unit_sizes(request))
@@ -205,15 +201,15 @@ class HumanOracle:
 
         def merge_labels(words: Mapping[str, str | None]) -> Tensor:
             """Return one label per location, from each unit's class name or else from the PNG."""
-            each = [self._label(words.get(question.id)) for question in questions]
-            book = torch.tensor(each, dtype=pngs.labels.dtype).repeat_interleave(unit_sizes)
-            self._check_consistent(request, pngs, book, unit_sizes)
-            return torch.where(book != UNLABELLED, book, pngs.labels)
+            unit_labels = [self._label(words.get(question.id)) for question in questions]
+            logged = torch.tensor(unit_labels, dtype=pngs.labels.dtype).repeat_interleave(unit_sizes)
+            self._check_consistent(request, pngs, logged, unit_sizes)
+            return torch.where(logged != UNLABELLED, logged, pngs.labels)
 
         # Check for contradictions first: they can only be fixed before the round is closed.
         merge_labels({question: one.word for question, one in self._store.statuses(round_number).items()})
         answered_by_png = {
-            question.id for question, whole in zip(questions, complete_units, strict=True) if whole
+            question.id for question, complete in zip(questions, complete_units, strict=True) if complete
         }
         closed = self._store.close_round(round_number, answered_by_png=answered_by_png)
         if closed is None:
@@ -226,7 +222,7 @@ class HumanOracle:
                 pending.describe_disputes(self._store, round_number),
             )
             return self._pixel_labels(request, sizes)  # the last answer has just arrived
-        if closed.reason == "seconds":  # a unit is labelled as a whole or not at all
+        if closed.reason == "time_limit":  # a unit is labelled as a whole or not at all
             pngs.labels[~torch.tensor(complete_units).repeat_interleave(unit_sizes)] = UNLABELLED
             return merge_labels(closed.words)
         pngs.labels = merge_labels(closed.words)
@@ -245,9 +241,10 @@ class HumanOracle:
         unit = int(torch.searchsorted(unit_sizes.cumsum(0), index, right=True))
         question = self._store.question_round(request.round).questions[unit]
         votes = pending.describe_votes(self._store.statuses(request.round)[question.id])
+        name = self._class_name(int(pngs.labels[index]))
         raise UserError(
-            f"{pngs.describe_location(index)} is {self._class_name(int(pngs.labels[index]))}, which contradicts the answer to "
-            f"{question.id!r} ({votes}); write {pngs.codes.unanswered} (not answered yet) there, or change it"
+            f"{pngs.describe_location(index)} is {name}, which contradicts the answer to {question.id!r} "
+            f"({votes}); write {pngs.codes.unanswered} (not answered yet) there, or change it"
         )
 
     def _class_name(self, label: int) -> str:

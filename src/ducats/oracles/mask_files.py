@@ -29,8 +29,8 @@ IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".we
 README_TEMPLATE = """\
 Label every highlighted pixel of the images in overlays/ (white in masks/). questions.csv lists the files.
 For each image, save a single-channel PNG of the mask's size in answers/, with ids from classes.txt at these \
-pixels. {void} means that no class applies, {waiting} that a pixel is not answered yet. All other pixels are \
-ignored, so a complete label map from any annotation tool works.
+pixels. {void} means that no class applies, {unanswered} that a pixel is not answered yet. All other pixels \
+are ignored, so a complete label map from any annotation tool works.
 If there is a pixels.csv, you can also label each of its rows with one class: copy it to answers.csv and \
 fill in the column `label`. Both ways can be mixed.
 When everything is labelled, run the same command again.
@@ -128,8 +128,8 @@ class LabelPngs:
                 first = first or f"{self.path(image)} {problem}"
         if n_missing:
             raise AwaitingLabels(
-                f"round {self.request.round} waits for {n_missing} of {len(self.request)} pixels in {n_incomplete} "
-                f"of {n_requested} images; first: {first}{details}. {next_steps}"
+                f"round {self.request.round} waits for {n_missing} of {len(self.request)} pixels in "
+                f"{n_incomplete} of {n_requested} images; first: {first}{details}. {next_steps}"
             )
         return self.labels
 
@@ -170,9 +170,9 @@ PIXEL_CSV_COLUMNS = ("number", "id", "label", "key", "y", "x", "pixels", "overla
 def pixel_csv_row(question: Question) -> list[Any]:
     """Return the row of a question in ``pixels.csv``."""
     assert question.area is not None
-    place, pixels = question.area, sum(length for _, length in question.area.runs)
-    known = [question.key, place.y, place.x, pixels, question.image_path, *hint_cells(question)]
-    return [question.number, question.id, "", *known]
+    area, pixels = question.area, sum(length for _, length in question.area.runs)
+    cells = [question.key, area.y, area.x, pixels, question.image_path, *hint_cells(question)]
+    return [question.number, question.id, "", *cells]
 
 
 def write_mask_questions(
@@ -203,7 +203,7 @@ def write_mask_questions(
         )
     files.write_text_atomically(folder / "classes.txt", codes.as_text(classes))
     files.write_text_atomically(
-        folder / "README.txt", README_TEMPLATE.format(void=codes.void, waiting=codes.unanswered)
+        folder / "README.txt", README_TEMPLATE.format(void=codes.void, unanswered=codes.unanswered)
     )
     # Written last: its presence marks the round as complete.
     write_csv_atomically(

@@ -19,10 +19,11 @@ def describe_open_images(store: AnnotationStore, round_number: int) -> str:
         else f"copy {folder / 'questions.csv'} to answers.csv there and fill in the column `label`",
     )
     if not any(one.votes or one.unsure_annotators for one in statuses.values()):
-        return f"round {round_number} waits for {len(open_questions)} label{'' if len(open_questions) == 1 else 's'}. {instructions}"
+        plural = "" if len(open_questions) == 1 else "s"
+        return f"round {round_number} waits for {len(open_questions)} label{plural}. {instructions}"
     return (
-        f"round {round_number} waits for {len(open_questions)} of {len(statuses)} labels; first: {open_questions[0]!r}"
-        f"{describe_disputes(store, round_number)}. {instructions}"
+        f"round {round_number} waits for {len(open_questions)} of {len(statuses)} labels; first: "
+        f"{open_questions[0]!r}{describe_disputes(store, round_number)}. {instructions}"
     )
 
 
@@ -32,10 +33,8 @@ def describe_disputes(store: AnnotationStore, round_number: int) -> str:
     disputed = [question for question, one in statuses.items() if one.state == "disputed"]
     if not disputed:
         return ""
-    count_text, rule = (
-        "1 is" if len(disputed) == 1 else f"{len(disputed)} are",
-        store.question_round(round_number).rules.rule,
-    )
+    count_text = "1 is" if len(disputed) == 1 else f"{len(disputed)} are"
+    rule = store.question_round(round_number).rules.rule
     votes = describe_votes(statuses[disputed[0]])
     return f"; {count_text} disputed (rule {rule}), e.g. {disputed[0]!r}: {votes}"
 
@@ -52,8 +51,8 @@ def answering_instructions(store: AnnotationStore, file_instructions: str) -> st
         return f"To answer, {file_instructions}. Then {resume}."
     run = store.folder.parent
     return (
-        f"To answer, open the labelling page with `ducats label {run}`, or {file_instructions}, or use Label Studio with "
-        f"`ducats push {run}`. Then {resume}."
+        f"To answer, open the labelling page with `ducats label {run}`, or {file_instructions}, or use Label "
+        f"Studio with `ducats push {run}`. Then {resume}."
     )
 
 

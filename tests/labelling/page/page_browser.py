@@ -70,8 +70,8 @@ def serving(run: Path, *options: str) -> Iterator[Server]:
         server.kill()
 
 
-def wait_until(browser: webdriver.Chrome, what: Callable[[], Any]) -> Any:
-    return WebDriverWait(browser, TIMEOUT_SECONDS, poll_frequency=0.02).until(lambda _: what())
+def wait_until(browser: webdriver.Chrome, condition: Callable[[], Any]) -> Any:
+    return WebDriverWait(browser, TIMEOUT_SECONDS, poll_frequency=0.02).until(lambda _: condition())
 
 
 def shown_question(browser: webdriver.Chrome) -> str:
@@ -113,5 +113,5 @@ def console_errors(browser: webdriver.Chrome) -> list[str]:
     return [entry["message"] for entry in browser.get_log("browser")]  # type: ignore[no-untyped-call]
 
 
-def labels(desk: AnnotationStore, number: int = 1) -> list[str | None]:
-    return [standing.word for standing in desk.statuses(number).values()]
+def labels(store: AnnotationStore, number: int = 1) -> list[str | None]:
+    return [status.word for status in store.statuses(number).values()]

@@ -14,26 +14,26 @@ TOKEN, BASE_URL = "a-token-of-this-test", "http://127.0.0.1:8000"
 
 
 def client(run: Path, *, token: bool = True, host: str = "127.0.0.1", **options: Any) -> TestClient:
-    page = make_app(LabellingPage(run, **options), token=TOKEN, host=host)
-    made = TestClient(page, base_url=BASE_URL, headers={"Origin": BASE_URL})
+    app = make_app(LabellingPage(run, **options), token=TOKEN, host=host)
+    page = TestClient(app, base_url=BASE_URL, headers={"Origin": BASE_URL})
     if token:
-        assert made.get(f"/?token={TOKEN}").status_code == 200
-    return made
+        assert page.get(f"/?token={TOKEN}").status_code == 200
+    return page
 
 
-def state(client: TestClient, who: str = "ada") -> dict[str, Any]:
-    body: dict[str, Any] = client.get("/api/state", params={"who": who}).json()
+def state(client: TestClient, annotator: str = "ada") -> dict[str, Any]:
+    body: dict[str, Any] = client.get("/api/state", params={"annotator": annotator}).json()
     return body
 
 
 def post(
-    client: TestClient, *words: tuple[str, str], who: str = "ada", seconds: float = 1.5
+    client: TestClient, *words: tuple[str, str], annotator: str = "ada", seconds: float = 1.5
 ) -> dict[str, Any]:
     answers = [
-        {"question": question, "word": word, "seconds": seconds, "ref": f"{uuid4()}.{n}"}
+        {"question": question, "word": word, "seconds": seconds, "external_id": f"{uuid4()}.{n}"}
         for n, (question, word) in enumerate(words)
     ]
-    reply = client.post("/api/answers", json={"who": who, "answers": answers})
+    reply = client.post("/api/answers", json={"annotator": annotator, "answers": answers})
     assert reply.status_code == 200, reply.text
     body: dict[str, Any] = reply.json()
     return body

@@ -14,20 +14,20 @@ CLASSES = tuple(COLOURS)
 HEIGHT, WIDTH, SCALE = 32, 64, 4  # grid height and width; image pixels per cell
 
 
-def image_questions(run: Path, count: int = 6, number: int = 1, **terms: Any) -> AnnotationStore:
+def image_questions(run: Path, count: int = 6, number: int = 1, **rules: Any) -> AnnotationStore:
     """Write a round of single-colour images; every third guess is wrong."""
-    desk = AnnotationStore(run / "questions")
-    home = desk.round_folder(number)
-    (home / "thumbnails").mkdir(parents=True)
+    store = AnnotationStore(run / "questions")
+    round_folder = store.round_folder(number)
+    (round_folder / "thumbnails").mkdir(parents=True)
     (run / "images").mkdir(exist_ok=True)
     questions = []
     for n in range(1, count + 1):
         name = CLASSES[(n - 1) % 3]
         file = run / "images" / f"{number}-{n}.png"
-        drawn = Image.new("RGB", (160, 120), COLOURS[name])
-        ImageDraw.Draw(drawn).text((70, 50), str(n), "white")
-        drawn.save(file)
-        drawn.resize((64, 48)).save(home / "thumbnails" / f"{n:04d}.png")
+        image = Image.new("RGB", (160, 120), COLOURS[name])
+        ImageDraw.Draw(image).text((70, 50), str(n), "white")
+        image.save(file)
+        image.resize((64, 48)).save(round_folder / "thumbnails" / f"{n:04d}.png")
         guess = name if n % 3 else "red"
         questions.append(
             Question(n, f"r{number}/{n}", f"r{number}/{n}", f"thumbnails/{n:04d}.png", str(file), guess=guess)
@@ -36,18 +36,18 @@ def image_questions(run: Path, count: int = 6, number: int = 1, **terms: Any) ->
         replace(one, probability=0.42, u_dis=0.3, u_data=0.6, u_dis_quantile=0.97, u_data_quantile=0.8)
         for one in questions
     ]
-    stated = {"rule": "first", "query": "duc", "why": "Two-round selection by U_dis and U_data."}
-    QuestionRound.write(home, RoundRules(number, CLASSES, **{**stated, **terms}), questions)
-    return desk
+    defaults = {"rule": "first", "query": "duc", "query_summary": "Two-round selection by U_dis and U_data."}
+    QuestionRound.write(round_folder, RoundRules(number, CLASSES, **{**defaults, **rules}), questions)
+    return store
 
 
 def street_image() -> Image.Image:
     """Return an image: left half red, right half blue, a green 4 x 4-cell square in the middle."""
-    drawn = Image.new("RGB", (WIDTH * SCALE, HEIGHT * SCALE), COLOURS["red"])
-    pen = ImageDraw.Draw(drawn)
-    pen.rectangle([drawn.width // 2, 0, drawn.width, drawn.height], COLOURS["blue"])
+    image = Image.new("RGB", (WIDTH * SCALE, HEIGHT * SCALE), COLOURS["red"])
+    pen = ImageDraw.Draw(image)
+    pen.rectangle([image.width // 2, 0, image.width, image.height], COLOURS["blue"])
     pen.rectangle([30 * SCALE, 14 * SCALE, 34 * SCALE - 1, 18 * SCALE - 1], COLOURS["green"])
-    return drawn
+    return image
 
 
 def true_class(y: int, x: int) -> str:
@@ -55,14 +55,14 @@ def true_class(y: int, x: int) -> str:
     return "green" if 14 <= y < 18 and 30 <= x < 34 else "red" if x < WIDTH // 2 else "blue"
 
 
-def pixel_questions(run: Path, number: int = 1, **terms: Any) -> AnnotationStore:
+def pixel_questions(run: Path, number: int = 1, **rules: Any) -> AnnotationStore:
     """Write a round of pixels of one image: three share a segment, two have none."""
-    desk = AnnotationStore(run / "questions")
-    home = desk.round_folder(number)
-    (home / "overlays").mkdir(parents=True)
+    store = AnnotationStore(run / "questions")
+    round_folder = store.round_folder(number)
+    (round_folder / "overlays").mkdir(parents=True)
     file = run / "street.png"
     street_image().save(file)
-    street_image().resize((WIDTH, HEIGHT)).save(home / "overlays" / "street.png")
+    street_image().resize((WIDTH, HEIGHT)).save(round_folder / "overlays" / "street.png")
     cells = [(15, 31, 1), (16, 31, 1), (17, 33, 1), (3, 5, None), (30, 60, None)]
     questions = [
         Question(
@@ -76,5 +76,6 @@ def pixel_questions(run: Path, number: int = 1, **terms: Any) -> AnnotationStore
         )
         for n, (y, x, segment) in enumerate(cells, start=1)
     ]
-    QuestionRound.write(home, RoundRules(number, CLASSES, unit="pixel", query="duc", **terms), questions)
-    return desk
+    rules = {"unit": "pixel", "query": "duc", **rules}
+    QuestionRound.write(round_folder, RoundRules(number, CLASSES, **rules), questions)
+    return store

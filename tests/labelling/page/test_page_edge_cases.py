@@ -32,27 +32,29 @@ pytestmark = needs_a_browser
 chromium, browser = page_browser.chromium, page_browser.browser
 
 
-def rewrite_rules(desk: AnnotationStore, **changed: object) -> None:
-    """Change the terms of the written round."""
-    path = desk.round_folder(1) / "terms.json"
+def rewrite_rules(store: AnnotationStore, **changed: object) -> None:
+    """Change the rules of the written round."""
+    path = store.round_folder(1) / "rules.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
 
 
 def test_a_late_answer_is_reported(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    desk = image_questions(tmp_path, 2)
+    store = image_questions(tmp_path, 2)
     with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
-        desk.receive([{"question": f"r1/{n}", "word": "red", "who": "Bob"} for n in (1, 2)], channel="page")
-        assert desk.close_round(1) is not None
+        store.receive(
+            [{"question": f"r1/{n}", "word": "red", "annotator": "Bob"} for n in (1, 2)], channel="page"
+        )
+        assert store.close_round(1) is not None
         press(browser, "1")
-        wait_until(browser, lambda: page_state(browser) == "taken")
+        wait_until(browser, lambda: page_state(browser) == "closed")
         wait_until(browser, lambda: "Too late" in element_text(browser, "notice"))
-        assert [one.reject_reason for one in desk.answers()] == [None, None, "late"]
+        assert [one.reject_reason for one in store.answers()] == [None, None, "late"]
 
 
 def test_undo_in_the_grid_restores_any_group(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    desk = image_questions(tmp_path, 12)
-    path = desk.round_folder(1) / "questions.jsonl"
+    store = image_questions(tmp_path, 12)
+    path = store.round_folder(1) / "questions.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:
         line["guess"] = "red" if line["number"] < 10 else "blue"
@@ -66,9 +68,9 @@ def test_undo_in_the_grid_restores_any_group(browser: webdriver.Chrome, tmp_path
         other[0].click()
         wait_until(browser, lambda: "Label 3 as blue" in element_text(browser, "accept"))
         press(browser, Keys.ENTER)
-        wait_until(browser, lambda: labels(desk)[9:] == ["blue"] * 3)
+        wait_until(browser, lambda: labels(store)[9:] == ["blue"] * 3)
         press(browser, "u")
-        wait_until(browser, lambda: labels(desk) == [None] * 12)
+        wait_until(browser, lambda: labels(store) == [None] * 12)
 
 
 def test_answers_from_the_grid_are_not_asked_again_one_by_one(
@@ -92,34 +94,34 @@ def test_answers_from_the_grid_are_not_asked_again_one_by_one(
 
 
 def test_a_class_that_begins_with_a_digit_can_be_searched(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    desk = image_questions(tmp_path, 2)
-    rewrite_rules(desk, classes=[f"{n:03d}.bird" for n in range(1, 60)])
+    store = image_questions(tmp_path, 2)
+    rewrite_rules(store, classes=[f"{n:03d}.bird" for n in range(1, 60)])
     with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         assert not browser.find_element(By.ID, "void-key").is_displayed()
         answer(browser, "017" + Keys.ENTER)
         browser.find_element(By.CSS_SELECTOR, "[data-word=void]").click()
         wait_until(browser, lambda: page_state(browser) == "complete")
-    assert labels(desk) == ["017.bird", "void"]
+    assert labels(store) == ["017.bird", "void"]
 
 
 def test_undoing_a_skip_keeps_earlier_answers(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    desk = image_questions(tmp_path, 2, rule="unanimous", people=2)
-    for who, word in (("Ada", "red"), ("Bob", "blue")):
-        desk.receive([{"question": "r1/1", "word": word, "who": who}], channel="page")
+    store = image_questions(tmp_path, 2, rule="unanimous", min_annotators=2)
+    for annotator, word in (("Ada", "red"), ("Bob", "blue")):
+        store.receive([{"question": "r1/1", "word": word, "annotator": annotator}], channel="page")
     with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         answer(browser, "2")  # r1/2, which she has not seen
         assert wait_until(browser, lambda: shown_question(browser)) == "r1/1"
         press(browser, "s")
-        wait_until(browser, lambda: is_saved(browser) and desk.answers()[-1].kind == "skip")
+        wait_until(browser, lambda: is_saved(browser) and store.answers()[-1].kind == "skip")
         press(browser, "u")
         wait_until(browser, lambda: shown_question(browser) == "r1/1")
         wait_until(browser, lambda: is_saved(browser))
-        assert [vote.word for vote in desk.status("r1/1").votes] == ["red", "blue"]
+        assert [vote.word for vote in store.status("r1/1").votes] == ["red", "blue"]
         assert "Ada chose red, Bob chose blue" in element_text(browser, "votes")
         answer(browser, "3")
-        wait_until(browser, lambda: desk.status("r1/1").word == "blue")
+        wait_until(browser, lambda: store.status("r1/1").word == "blue")
 
 
 def test_capital_letters_work_as_keys(browser: webdriver.Chrome, tmp_path: Path) -> None:
@@ -133,7 +135,7 @@ def test_capital_letters_work_as_keys(browser: webdriver.Chrome, tmp_path: Path)
 
 
 def test_answers_survive_a_full_browser_storage(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    desk = image_questions(tmp_path, 2)
+    store = image_questions(tmp_path, 2)
     with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         answer(browser, "1")
@@ -141,7 +143,7 @@ def test_answers_survive_a_full_browser_storage(browser: webdriver.Chrome, tmp_p
         full = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }"
         browser.execute_script(full)
         answer(browser, "2")
-        wait_until(browser, lambda: labels(desk) == ["red", "green"])
+        wait_until(browser, lambda: labels(store) == ["red", "green"])
 
 
 @contextmanager

@@ -16,14 +16,14 @@ def question(u_dis: float | None, u_data: float | None, probability: float | Non
     )
 
 
-def terms(
+def make_rules(
     query: str = "duc", unit: str = "image", classes: tuple[str, ...] = ("cat", "dog", "cow")
 ) -> RoundRules:
     return RoundRules(1, classes, query=query, unit=unit, query_summary="Rank by my own score.")
 
 
 @pytest.mark.parametrize(
-    ("asked", "sentence"),
+    ("picked", "sentence"),
     [
         (
             question(0.9, 0.9),
@@ -41,25 +41,27 @@ def terms(
         (question(None, None, None), "A label for this image is expected to help the model."),
     ],
 )
-def test_the_sentence_follows_the_percentiles(asked: Question, sentence: str) -> None:
-    assert explain_pick(asked, terms(), blind=False) == sentence
-    assert len(uncertainty_hints(asked, terms())) == sum(word in sentence for word in ("few", "less", "cat"))
+def test_the_sentence_follows_the_percentiles(picked: Question, sentence: str) -> None:
+    assert explain_pick(picked, make_rules(), blind=False) == sentence
+    assert len(uncertainty_hints(picked, make_rules())) == sum(
+        word in sentence for word in ("few", "less", "cat")
+    )
 
 
 @pytest.mark.parametrize(
-    ("stated", "sentence"),
+    ("rules", "sentence"),
     [
-        (terms("random"), "This image was picked at random."),
-        (terms("coreset", "region"), "This area differs from those that already have a label."),
-        (terms("u_dis", "pixel"), "The model has seen few spots like this one."),
-        (terms("u_data", classes=("cat", "dog")), "The model hesitates between cat and dog."),
-        (terms("mine:query"), "Rank by my own score."),
+        (make_rules("random"), "This image was picked at random."),
+        (make_rules("coreset", "region"), "This area differs from those that already have a label."),
+        (make_rules("u_dis", "pixel"), "The model has seen few spots like this one."),
+        (make_rules("u_data", classes=("cat", "dog")), "The model hesitates between cat and dog."),
+        (make_rules("mine:query"), "Rank by my own score."),
     ],
 )
-def test_the_sentence_follows_the_query(stated: RoundRules, sentence: str) -> None:
-    assert explain_pick(question(0.95, 0.95), stated, blind=False) == sentence
+def test_the_sentence_follows_the_query(rules: RoundRules, sentence: str) -> None:
+    assert explain_pick(question(0.95, 0.95), rules, blind=False) == sentence
 
 
 def test_a_blind_sentence_reveals_nothing() -> None:
-    sentence = explain_pick(question(0.95, 0.95), terms(), blind=True)
+    sentence = explain_pick(question(0.95, 0.95), make_rules(), blind=True)
     assert sentence == "A label for this image is expected to help the model."

@@ -15,7 +15,7 @@ from ducats.labelling.page.guard import SECURITY_HEADERS
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/static/page.js", "/api/state?who=ada", "/picture/whole/1/1", "/?token=another", "/?token="],
+    ["/", "/static/page.js", "/api/state?annotator=ada", "/image/whole/1/1", "/?token=another", "/?token="],
 )
 def test_every_request_needs_the_token(tmp_path: Path, path: str) -> None:
     image_questions(tmp_path)
@@ -27,11 +27,11 @@ def test_every_request_needs_the_token(tmp_path: Path, path: str) -> None:
 
 def test_the_token_parameter_works_only_for_the_start_page(tmp_path: Path) -> None:
     image_questions(tmp_path)
-    asked = client(tmp_path, token=False)
-    assert asked.get(f"/api/state?who=ada&token={TOKEN}").status_code == 403
-    cookie = asked.get(f"/?token={TOKEN}").headers["set-cookie"]
+    page = client(tmp_path, token=False)
+    assert page.get(f"/api/state?annotator=ada&token={TOKEN}").status_code == 403
+    cookie = page.get(f"/?token={TOKEN}").headers["set-cookie"]
     assert {"HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
-    assert asked.get("/api/state?who=ada").status_code == 200
+    assert page.get("/api/state?annotator=ada").status_code == 200
 
 
 def test_the_browser_launch_token_works_once(tmp_path: Path) -> None:
@@ -39,19 +39,19 @@ def test_the_browser_launch_token_works_once(tmp_path: Path) -> None:
     app = make_app(LabellingPage(tmp_path), token=TOKEN, host="127.0.0.1", single_use_token="seen-by-others")
     first, second = (TestClient(app, base_url=BASE_URL) for _ in range(2))
     assert first.get("/?token=seen-by-others").status_code == 200
-    assert first.get("/api/state?who=ada").status_code == 200  # by its cookie
+    assert first.get("/api/state?annotator=ada").status_code == 200  # by its cookie
     assert second.get("/?token=seen-by-others").status_code == 403
     assert second.get(f"/?token={TOKEN}").status_code == 200
 
 
 def test_every_reply_forbids_frames_and_foreign_scripts(tmp_path: Path) -> None:
     image_questions(tmp_path)
-    asked = client(tmp_path)
-    for reply in (asked.get("/"), asked.get("/nowhere"), asked.get("/", headers={"Host": "evil.example"})):
+    page = client(tmp_path)
+    for reply in (page.get("/"), page.get("/nowhere"), page.get("/", headers={"Host": "evil.example"})):
         assert {name: reply.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
         assert reply.headers["cache-control"] == "no-store"
     assert "default-src 'none'" in SECURITY_HEADERS["Content-Security-Policy"]
-    assert asked.get("/picture/whole/1/1").headers["cache-control"].startswith("private")
+    assert page.get("/image/whole/1/1").headers["cache-control"].startswith("private")
 
 
 @pytest.mark.parametrize(
@@ -62,15 +62,15 @@ def test_other_host_names_are_refused(tmp_path: Path, host: str) -> None:
 
 
 def test_a_tunnel_may_have_another_port(tmp_path: Path) -> None:
-    asked = client(tmp_path, token=False)
+    page = client(tmp_path, token=False)
     for host in ("localhost:9000", "127.0.0.1:9000", "[::1]:9000"):
-        assert asked.get(f"/?token={TOKEN}", headers={"Host": host}).status_code == 200
+        assert page.get(f"/?token={TOKEN}", headers={"Host": host}).status_code == 200
 
 
 def test_a_public_server_accepts_ip_addresses_but_not_any_name(tmp_path: Path) -> None:
-    asked = client(tmp_path, token=False, host="0.0.0.0")
-    assert asked.get(f"/?token={TOKEN}", headers={"Host": "192.168.1.5:8000"}).status_code == 200
-    assert asked.get(f"/?token={TOKEN}", headers={"Host": "evil.example"}).status_code == 421
+    page = client(tmp_path, token=False, host="0.0.0.0")
+    assert page.get(f"/?token={TOKEN}", headers={"Host": "192.168.1.5:8000"}).status_code == 200
+    assert page.get(f"/?token={TOKEN}", headers={"Host": "evil.example"}).status_code == 421
 
 
 @pytest.mark.parametrize(
@@ -88,29 +88,31 @@ def test_a_public_server_accepts_ip_addresses_but_not_any_name(tmp_path: Path) -
     ],
 )
 def test_cross_site_posts_are_refused(tmp_path: Path, headers: dict[str, str], status: int) -> None:
-    desk = image_questions(tmp_path)
-    body = json.dumps({"who": "ada", "answers": [{"question": "r1/1", "word": "red", "ref": "x.0"}]})
+    store = image_questions(tmp_path)
+    body = json.dumps(
+        {"annotator": "ada", "answers": [{"question": "r1/1", "word": "red", "external_id": "x.0"}]}
+    )
     usual = {"Content-Type": "application/json", "Sec-Fetch-Site": "same-origin"}
-    asked = client(tmp_path)
-    assert asked.post("/api/answers", content=body, headers={**usual, **headers}).status_code == status
-    assert desk.answers() == []
-    assert asked.post("/api/answers", content=body, headers=usual).status_code == 200
-    assert [answer.word for answer in desk.answers()] == ["red"]
+    page = client(tmp_path)
+    assert page.post("/api/answers", content=body, headers={**usual, **headers}).status_code == status
+    assert store.answers() == []
+    assert page.post("/api/answers", content=body, headers=usual).status_code == 200
+    assert [answer.word for answer in store.answers()] == ["red"]
 
 
 def test_a_post_without_an_origin_is_refused(tmp_path: Path) -> None:
     image_questions(tmp_path)
-    asked = client(tmp_path)
-    del asked.headers["Origin"]
-    assert asked.post("/api/answers", json={"who": "ada", "answers": []}).status_code == 403
+    page = client(tmp_path)
+    del page.headers["Origin"]
+    assert page.post("/api/answers", json={"annotator": "ada", "answers": []}).status_code == 403
 
 
 def test_images_are_not_served_to_other_sites(tmp_path: Path) -> None:
     image_questions(tmp_path)
-    asked = client(tmp_path)
-    assert asked.get("/picture/whole/1/1", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
+    page = client(tmp_path)
+    assert page.get("/image/whole/1/1", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
     for site in ("cross-site", "same-site"):
-        assert asked.get("/picture/whole/1/1", headers={"Sec-Fetch-Site": site}).status_code == 403
+        assert page.get("/image/whole/1/1", headers={"Sec-Fetch-Site": site}).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -119,28 +121,28 @@ def test_images_are_not_served_to_other_sites(tmp_path: Path) -> None:
         b"",
         b"[]",
         b"{}",
-        b'{"who": "ada", "answers": {}}',
-        b'{"who": 7, "answers": []}',
-        b'{"who": "", "answers": []}',
-        json.dumps({"who": "a" * 81, "answers": []}).encode(),
-        json.dumps({"who": "ada", "answers": [{}] * 1001}).encode(),
+        b'{"annotator": "ada", "answers": {}}',
+        b'{"annotator": 7, "answers": []}',
+        b'{"annotator": "", "answers": []}',
+        json.dumps({"annotator": "a" * 81, "answers": []}).encode(),
+        json.dumps({"annotator": "ada", "answers": [{}] * 1001}).encode(),
         b"[" * 100_000,
     ],
 )
 def test_an_invalid_body_is_refused(tmp_path: Path, body: bytes) -> None:
-    desk = image_questions(tmp_path)
+    store = image_questions(tmp_path)
     reply = client(tmp_path).post("/api/answers", content=body, headers={"Content-Type": "application/json"})
     assert reply.status_code == 400
-    assert desk.answers() == []
+    assert store.answers() == []
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        *("/picture/whole/1/0", "/picture/whole/1/7", "/picture/whole/2/1", "/picture/whole/1/-1"),
-        *("/picture/raw/1/1", "/picture/whole/1/1.png", "/static/../app.py", "/static/%2e%2e%2fapp.py"),
-        *("/static/app.py", "/picture/whole/1/..%2f..%2fsecret.png", "/questions/received.jsonl"),
-        "/picture/crop/1/1?zoom=much",
+        *("/image/whole/1/0", "/image/whole/1/7", "/image/whole/2/1", "/image/whole/1/-1"),
+        *("/image/raw/1/1", "/image/whole/1/1.png", "/static/../app.py", "/static/%2e%2e%2fapp.py"),
+        *("/static/app.py", "/image/whole/1/..%2f..%2fsecret.png", "/questions/answers.jsonl"),
+        "/image/crop/1/1?zoom=much",
     ],
 )
 def test_only_images_of_questions_are_served(tmp_path: Path, path: str) -> None:
@@ -150,11 +152,11 @@ def test_only_images_of_questions_are_served(tmp_path: Path, path: str) -> None:
 
 
 def test_an_image_outside_the_round_folder_is_not_served(tmp_path: Path) -> None:
-    desk = image_questions(tmp_path)
+    store = image_questions(tmp_path)
     Image.new("RGB", (2, 2)).save(tmp_path / "secret.png")
-    path = desk.round_folder(1) / "questions.jsonl"
+    path = store.round_folder(1) / "questions.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:
-        line["picture"], line["file"] = "../../secret.png", ""
+        line["image_path"], line["original_path"] = "../../secret.png", ""
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert client(tmp_path).get("/picture/whole/1/1").status_code == 404
+    assert client(tmp_path).get("/image/whole/1/1").status_code == 404

@@ -21,20 +21,20 @@ from ducats.oracles import HumanOracle
 
 def test_before_the_first_round_between_rounds_and_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "questions").mkdir()
-    asked = client(tmp_path)
-    assert state(asked)["state"] == "empty"
-    desk = image_questions(tmp_path, 1)
-    assert state(asked)["state"] == "asking"
-    assert post(asked, ("r1/1", "red"))["state"] == "complete"
-    assert desk.close_round(1) is not None
-    assert state(asked)["state"] == "taken"
+    page = client(tmp_path)
+    assert state(page)["state"] == "empty"
+    store = image_questions(tmp_path, 1)
+    assert state(page)["state"] == "asking"
+    assert post(page, ("r1/1", "red"))["state"] == "complete"
+    assert store.close_round(1) is not None
+    assert state(page)["state"] == "closed"
     image_questions(tmp_path, 2, number=2)
-    assert next_ids(state(asked)) == ["r2/1", "r2/2"]
-    (tmp_path / "questions" / "round-02" / "taken.json").write_text(
-        '{"words": {}, "kinds": {}, "seconds": {}, "because": "seconds"}'
+    assert next_ids(state(page)) == ["r2/1", "r2/2"]
+    (tmp_path / "questions" / "round-02" / "closed.json").write_text(
+        '{"words": {}, "kinds": {}, "seconds": {}, "reason": "time_limit"}'
     )
     (tmp_path / "model.safetensors").touch()
-    assert state(asked)["state"] == "finished"
+    assert state(page)["state"] == "finished"
 
 
 def test_a_round_answered_by_label_pngs_has_its_own_state(tmp_path: Path) -> None:
@@ -42,191 +42,199 @@ def test_a_round_answered_by_label_pngs_has_its_own_state(tmp_path: Path) -> Non
     oracle = HumanOracle(
         tmp_path / "questions", pool, ["red", "blue"], torch.tensor([[4, 6]] * 2), unit="image"
     )
-    asked = client(tmp_path)
+    page = client(tmp_path)
     with pytest.raises(AwaitingLabels):
         oracle(Request(1, torch.zeros(24, dtype=torch.long), torch.arange(24), torch.tensor([24])))
-    assert state(asked)["state"] == "maps"
-    assert state(asked)["next"] == []
+    assert state(page)["state"] == "maps"
+    assert state(page)["next"] == []
 
 
 def test_a_restarted_run_resets_the_page(tmp_path: Path) -> None:
     image_questions(tmp_path, 2)
-    asked = client(tmp_path)
-    before = post(asked, ("r1/1", "red"), ("r1/2", "red"))
+    page = client(tmp_path)
+    before = post(page, ("r1/1", "red"), ("r1/2", "red"))
     assert before["state"] == "complete"
-    assert asked.get("/picture/whole/1/1").status_code == 200
+    assert page.get("/image/whole/1/1").status_code == 200
     shutil.rmtree(tmp_path / "questions")
-    assert state(asked)["state"] == "empty"
-    desk = image_questions(tmp_path, 3)
-    Image.new("RGB", (7, 7)).save(desk.question_round(1).questions[0].original_path)
-    told = post(asked, ("r1/1", "green"))
-    assert told["stamp"] != before["stamp"]
-    assert next_ids(told) == ["r1/2", "r1/3"]
-    assert told["counts"] == {"all": 3, "settled": 1, "disputed": 0, "mine": 1, "seconds": 1.5}
-    assert fetch_image(asked, "/picture/whole/1/1").size == (7, 7)
+    assert state(page)["state"] == "empty"
+    store = image_questions(tmp_path, 3)
+    Image.new("RGB", (7, 7)).save(store.question_round(1).questions[0].original_path)
+    body = post(page, ("r1/1", "green"))
+    assert body["stamp"] != before["stamp"]
+    assert next_ids(body) == ["r1/2", "r1/3"]
+    assert body["counts"] == {"all": 3, "settled": 1, "disputed": 0, "mine": 1, "seconds": 1.5}
+    assert fetch_image(page, "/image/whole/1/1").size == (7, 7)
 
 
 def test_a_round_is_complete_when_its_time_is_spent(tmp_path: Path) -> None:
-    image_questions(tmp_path, seconds=10.0)
-    asked = client(tmp_path)
-    assert post(asked, ("r1/1", "red"), seconds=6)["state"] == "asking"
-    assert post(asked, ("r1/2", "red"), seconds=6)["state"] == "complete"
+    image_questions(tmp_path, max_seconds=10.0)
+    page = client(tmp_path)
+    assert post(page, ("r1/1", "red"), seconds=6)["state"] == "asking"
+    assert post(page, ("r1/2", "red"), seconds=6)["state"] == "complete"
 
 
 def test_a_question_has_the_models_guess_and_hints_unless_blind(tmp_path: Path) -> None:
     image_questions(tmp_path)
-    seen = state(client(tmp_path))["next"][0]
-    assert (seen["guess"], seen["probability"]) == ("red", 0.42)
-    assert seen["hints"] == [
+    question = state(client(tmp_path))["next"][0]
+    assert (question["guess"], question["probability"]) == ("red", 0.42)
+    assert question["hints"] == [
         {"text": "unlike the training images", "share": 0.97},
         {"text": "between classes", "share": 0.8},
     ]
     assert (
-        seen["why"] == "The model has seen few images like this one, and it is not sure of its guess (red)."
+        question["why"]
+        == "The model has seen few images like this one, and it is not sure of its guess (red)."
     )
     blind = client(tmp_path, blind=True)
-    text = blind.get("/api/state?who=ada").text + blind.get("/api/grid?who=ada").text
+    text = blind.get("/api/state?annotator=ada").text + blind.get("/api/grid?annotator=ada").text
     assert not any(word in text for word in ('guess":"red', "0.42", "0.97", "0.8"))
-    assert blind.get("/api/grid?who=ada").json()["questions"] == []
+    assert blind.get("/api/grid?annotator=ada").json()["questions"] == []
 
 
 def test_new_questions_come_first_then_skipped_then_unsure(tmp_path: Path) -> None:
     image_questions(tmp_path, 4)
-    asked = client(tmp_path)
-    post(asked, ("r1/1", "unsure"))
-    told = post(asked, ("r1/2", "skip"))
-    assert next_ids(told) == ["r1/3", "r1/4", "r1/2", "r1/1"]
-    told = post(asked, ("r1/3", "blue"))
-    assert next_ids(told) == ["r1/4", "r1/2", "r1/1"]
-    told = post(asked, ("r1/4", "skip"))
-    assert next_ids(told) == ["r1/2", "r1/4", "r1/1"]
-    assert told["counts"] == {"all": 4, "settled": 1, "disputed": 0, "mine": 2, "seconds": 6.0}
+    page = client(tmp_path)
+    post(page, ("r1/1", "unsure"))
+    body = post(page, ("r1/2", "skip"))
+    assert next_ids(body) == ["r1/3", "r1/4", "r1/2", "r1/1"]
+    body = post(page, ("r1/3", "blue"))
+    assert next_ids(body) == ["r1/4", "r1/2", "r1/1"]
+    body = post(page, ("r1/4", "skip"))
+    assert next_ids(body) == ["r1/2", "r1/4", "r1/1"]
+    assert body["counts"] == {"all": 4, "settled": 1, "disputed": 0, "mine": 2, "seconds": 6.0}
 
 
 def test_two_annotators_get_different_questions_while_there_are_enough(tmp_path: Path) -> None:
     image_questions(tmp_path, 14)
-    asked = client(tmp_path)
-    first, second = next_ids(state(asked, "ada")), next_ids(state(asked, "bob"))
+    page = client(tmp_path)
+    first, second = next_ids(state(page, "ada")), next_ids(state(page, "bob"))
     assert len(first) == len(second) == 6
     assert not set(first) & set(second)
-    assert next_ids(state(asked, "eve")) == ["r1/13", "r1/14", *first[:4]]  # held by others: last
-    assert next_ids(state(asked, "ada")) == first
+    assert next_ids(state(page, "eve")) == ["r1/13", "r1/14", *first[:4]]  # held by others: last
+    assert next_ids(state(page, "ada")) == first
 
 
 def test_a_question_for_two_annotators_is_not_asked_twice_of_one(tmp_path: Path) -> None:
-    image_questions(tmp_path, 2, rule="unanimous", people=2)
-    asked = client(tmp_path)
-    assert next_ids(post(asked, ("r1/1", "red"))) == ["r1/2"]
-    assert next_ids(state(asked, "bob")) == ["r1/1", "r1/2"]
+    image_questions(tmp_path, 2, rule="unanimous", min_annotators=2)
+    page = client(tmp_path)
+    assert next_ids(post(page, ("r1/1", "red"))) == ["r1/2"]
+    assert next_ids(state(page, "bob")) == ["r1/1", "r1/2"]
 
 
 def test_a_dispute_is_shown_to_those_concerned_until_they_agree(tmp_path: Path) -> None:
-    image_questions(tmp_path, 1, rule="unanimous", people=2)
-    asked = client(tmp_path)
-    post(asked, ("r1/1", "red"), who="ada")
-    told = post(asked, ("r1/1", "blue"), who="bob")
-    assert told["counts"]["disputed"] == 1
-    assert next_ids(told) == []  # bob answered last: it is ada's turn
-    (seen,) = state(asked, "ada")["next"]
-    assert seen["votes"] == [{"who": "ada", "word": "red"}, {"who": "bob", "word": "blue"}]
-    assert seen["mine"] == "red"
-    assert next_ids(state(asked, "eve")) == ["r1/1"]
-    assert post(asked, ("r1/1", "blue"), who="ada")["state"] == "complete"
+    image_questions(tmp_path, 1, rule="unanimous", min_annotators=2)
+    page = client(tmp_path)
+    post(page, ("r1/1", "red"), annotator="ada")
+    body = post(page, ("r1/1", "blue"), annotator="bob")
+    assert body["counts"]["disputed"] == 1
+    assert next_ids(body) == []  # bob answered last: it is ada's turn
+    (question,) = state(page, "ada")["next"]
+    assert question["votes"] == [{"annotator": "ada", "word": "red"}, {"annotator": "bob", "word": "blue"}]
+    assert question["mine"] == "red"
+    assert next_ids(state(page, "eve")) == ["r1/1"]
+    assert post(page, ("r1/1", "blue"), annotator="ada")["state"] == "complete"
 
 
 def test_an_undone_answer_opens_its_question_again(tmp_path: Path) -> None:
-    desk = image_questions(tmp_path, 2)
-    asked = client(tmp_path)
-    assert next_ids(post(asked, ("r1/1", "green"))) == ["r1/2"]
-    assert next_ids(post(asked, ("r1/1", ""))) == ["r1/1", "r1/2"]
-    post(asked, ("r1/1", "red"))
-    assert desk.status("r1/1").word == "red"
+    store = image_questions(tmp_path, 2)
+    page = client(tmp_path)
+    assert next_ids(post(page, ("r1/1", "green"))) == ["r1/2"]
+    assert next_ids(post(page, ("r1/1", ""))) == ["r1/1", "r1/2"]
+    post(page, ("r1/1", "red"))
+    assert store.status("r1/1").word == "red"
 
 
 def test_answers_given_at_once_are_undone_at_once_after_a_reload(tmp_path: Path) -> None:
     image_questions(tmp_path, 4)
-    asked = client(tmp_path)
+    page = client(tmp_path)
     for act, numbers in (("x", [1]), ("y", [2, 3])):
-        answers = [{"question": f"r1/{n}", "word": "red", "ref": f"{act}.{n}"} for n in numbers]
-        asked.post("/api/answers", json={"who": "ada", "answers": answers})
+        answers = [{"question": f"r1/{n}", "word": "red", "external_id": f"{act}.{n}"} for n in numbers]
+        page.post("/api/answers", json={"annotator": "ada", "answers": answers})
     again = client(tmp_path)  # as another process that reads the same log
-    recent = again.get("/api/recent?who=ada").json()["recent"]
+    recent = again.get("/api/recent?annotator=ada").json()["recent"]
     assert [[one["number"] for one in group] for group in recent] == [[1], [2, 3]]
-    assert again.get("/api/recent?who=bob").json()["recent"] == []
+    assert again.get("/api/recent?annotator=bob").json()["recent"] == []
     assert next_ids(state(again)) == ["r1/4"]
-    assert again.get("/api/question/1/2?who=ada").json()["mine"] == "red"
+    assert again.get("/api/question/1/2?annotator=ada").json()["mine"] == "red"
 
 
 def test_a_repeated_request_is_stored_once_with_the_same_reply(tmp_path: Path) -> None:
-    desk = image_questions(tmp_path, 2)
-    asked = client(tmp_path)
-    sent = {"who": "ada", "answers": [{"question": "r1/1", "word": "cow", "ref": "z.0"}]}
-    replies = [asked.post("/api/answers", json=sent).json()["refused"] for _ in range(2)]
-    assert replies == [{"z.0": "no class"}] * 2
-    assert len(desk.answers()) == 1
+    store = image_questions(tmp_path, 2)
+    page = client(tmp_path)
+    sent = {"annotator": "ada", "answers": [{"question": "r1/1", "word": "cow", "external_id": "z.0"}]}
+    replies = [page.post("/api/answers", json=sent).json()["rejected"] for _ in range(2)]
+    assert replies == [{"z.0": "unknown class"}] * 2
+    assert len(store.answers()) == 1
 
 
 def test_an_answer_lost_to_a_full_disk_is_not_reported_as_saved_and_can_be_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = image_questions(tmp_path, 2)
-    asked = client(tmp_path)
-    sent = {"who": "ada", "answers": [{"question": "r1/1", "word": "red", "ref": "z.0"}]}
+    store = image_questions(tmp_path, 2)
+    page = client(tmp_path)
+    sent = {"annotator": "ada", "answers": [{"question": "r1/1", "word": "red", "external_id": "z.0"}]}
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr(AnswerLog, "append", full)
-        reply = asked.post("/api/answers", json=sent)
+        reply = page.post("/api/answers", json=sent)
     assert reply.status_code == 500
     assert "No space left" in reply.text
-    assert desk.answers() == []
-    told = asked.post("/api/answers", json=sent).json()
-    assert told["refused"] == {}
-    assert desk.status("r1/1").word == "red"
+    assert store.answers() == []
+    body = page.post("/api/answers", json=sent).json()
+    assert body["rejected"] == {}
+    assert store.status("r1/1").word == "red"
 
 
 def test_invalid_answers_are_recorded(tmp_path: Path) -> None:
-    desk = image_questions(tmp_path, 1)
-    asked = client(tmp_path)
+    store = image_questions(tmp_path, 1)
+    page = client(tmp_path)
     sent = [
         "red",
-        {"question": "r1/1", "word": 3, "ref": "m.0"},
-        {"question": "x", "word": "red", "ref": "f.0"},
+        {"question": "r1/1", "word": 3, "external_id": "m.0"},
+        {"question": "x", "word": "red", "external_id": "f.0"},
     ]
-    told = asked.post("/api/answers", json={"who": "ada", "answers": sent}).json()
-    assert told["refused"] == {"m.0": "malformed", "f.0": "foreign"}
-    assert [answer.reject_reason for answer in desk.answers()] == ["malformed", "malformed", "foreign"]
+    body = page.post("/api/answers", json={"annotator": "ada", "answers": sent}).json()
+    assert body["rejected"] == {"m.0": "malformed", "f.0": "unknown question"}
+    assert [answer.reject_reason for answer in store.answers()] == [
+        "malformed",
+        "malformed",
+        "unknown question",
+    ]
 
 
 def test_lone_surrogates_do_not_break_the_server(tmp_path: Path) -> None:
-    desk = image_questions(tmp_path, 1)
-    sent = {"who": "ada \ud83d", "answers": [{"question": "r1/1\ud83d", "word": "red", "ref": "\ud83d.0"}]}
+    store = image_questions(tmp_path, 1)
+    sent = {
+        "annotator": "ada \ud83d",
+        "answers": [{"question": "r1/1\ud83d", "word": "red", "external_id": "\ud83d.0"}],
+    }
     body = json.dumps(sent)  # as a browser writes them
     reply = client(tmp_path).post("/api/answers", content=body, headers={"Content-Type": "application/json"})
-    assert reply.json()["refused"] == {"?.0": "foreign"}
-    assert [(one.annotator, one.question) for one in desk.answers()] == [("ada ?", "r1/1?")]
+    assert reply.json()["rejected"] == {"?.0": "unknown question"}
+    assert [(one.annotator, one.question) for one in store.answers()] == [("ada ?", "r1/1?")]
 
 
 def test_a_fixed_name_overrides_the_browsers(tmp_path: Path) -> None:
-    desk = image_questions(tmp_path)
-    asked = client(tmp_path, who=" Ada L. ")
-    assert state(asked, "")["who"] == "Ada L."
-    post(asked, ("r1/1", "red"), who="mallory")
-    assert [answer.annotator for answer in desk.answers()] == ["Ada L."]
+    store = image_questions(tmp_path)
+    page = client(tmp_path, annotator=" Ada L. ")
+    assert state(page, "")["annotator"] == "Ada L."
+    post(page, ("r1/1", "red"), annotator="mallory")
+    assert [answer.annotator for answer in store.answers()] == ["Ada L."]
 
 
 def test_the_grid_lists_open_questions_with_one_guess(tmp_path: Path) -> None:
     image_questions(tmp_path, 6)  # guesses: red green red red green red
-    asked = client(tmp_path)
-    told = asked.get("/api/grid?who=ada&guess=green").json()
-    assert told["guesses"] == [["red", 4], ["green", 2]]
-    assert [one["number"] for one in told["questions"]] == [2, 5]
-    post(asked, ("r1/2", "green"))
-    told = asked.get("/api/grid?who=ada&guess=unicorn").json()
-    assert told["guess"] == "red"
-    assert told["guesses"] == [["red", 4], ["green", 1]]
+    page = client(tmp_path)
+    body = page.get("/api/grid?annotator=ada&guess=green").json()
+    assert body["guesses"] == [["red", 4], ["green", 2]]
+    assert [one["number"] for one in body["questions"]] == [2, 5]
+    post(page, ("r1/2", "green"))
+    body = page.get("/api/grid?annotator=ada&guess=unicorn").json()
+    assert body["guess"] == "red"
+    assert body["guesses"] == [["red", 4], ["green", 1]]
 
 
 def test_class_keys_do_not_collide_with_commands() -> None:

@@ -44,8 +44,8 @@ def test_an_invalid_port_is_refused(tmp_path: Path, port: int) -> None:
 
 def test_a_token_file_must_be_private(tmp_path: Path) -> None:
     path = tmp_path / "token"
-    made = server.load_or_create_token(path)
-    assert server.load_or_create_token(path) == made
+    token = server.load_or_create_token(path)
+    assert server.load_or_create_token(path) == token
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o644)
     with pytest.raises(UserError, match="chmod 600"):
@@ -73,8 +73,8 @@ def test_the_command_prints_the_address_and_warns_of_other_hosts(
     image_questions(tmp_path)
     served: list[dict[str, Any]] = []
 
-    def serve(run: Path, listening: socket.socket, **options: Any) -> None:
-        listening.close()
+    def serve(run_folder: Path, sock: socket.socket, **options: Any) -> None:
+        sock.close()
         served.append(options)
 
     monkeypatch.setattr(server, "serve_page", serve)
@@ -85,8 +85,8 @@ def test_the_command_prints_the_address_and_warns_of_other_hosts(
         printed = capsys.readouterr().out
         assert ("reachable from other machines" in printed.replace("\n", " ")) == warns
         assert printed.count(served[-1]["token"]) == 1
-        assert served[-1]["opened"] is False
-        assert (served[-1]["who"], served[-1]["blind"]) == ("Ada", True)
+        assert served[-1]["open_browser"] is False
+        assert (served[-1]["annotator"], served[-1]["blind"]) == ("Ada", True)
 
 
 def test_without_the_extra_the_error_names_the_package_to_install(

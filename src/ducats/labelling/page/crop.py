@@ -9,11 +9,9 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from ducats.annotation import QuestionArea
 
-MIN_CROP_CELLS, DEFAULT_CROP_CELLS, CROP_GRID_DIVISOR = (
-    8,
-    32,
-    4,
-)  # side of a crop in grid cells: minimum, default minimum, and divisor of the grid's shorter side
+MIN_CROP_CELLS = 8  # minimum side of a crop in grid cells, at any zoom
+DEFAULT_CROP_CELLS = 32  # minimum side of a crop without zoom
+CROP_GRID_DIVISOR = 4  # without zoom, a crop shows at least 1/4 of the grid's shorter side
 CROP_MARGIN_FACTOR = 3  # a crop is at least this many times as wide as the question's pixels
 OUTLINE_COLOUR, OUTLINE_BORDER_COLOUR = (255, 230, 0), (0, 0, 0)
 POINTER_SIZE_DIVISOR = 30  # pointer lines are drawn at pixels smaller than 1/30 of the image side
@@ -28,13 +26,13 @@ class CropBox(NamedTuple):
     bottom: float
 
 
-def pixel_mask(places: Sequence[QuestionArea]) -> np.typing.NDArray[np.bool_]:
-    """Return a ``(height, width)`` mask of the grid, True at the pixels of any of the places."""
-    mask = np.zeros(places[0].height * places[0].width, np.bool_)
-    for place in places:
-        for start, length in place.runs:
+def pixel_mask(areas: Sequence[QuestionArea]) -> np.typing.NDArray[np.bool_]:
+    """Return a ``(height, width)`` mask of the grid, True at the pixels of any of the areas."""
+    mask = np.zeros(areas[0].height * areas[0].width, np.bool_)
+    for area in areas:
+        for start, length in area.runs:
             mask[start : start + length] = True
-    return mask.reshape(places[0].height, places[0].width)
+    return mask.reshape(areas[0].height, areas[0].width)
 
 
 def crop_box(

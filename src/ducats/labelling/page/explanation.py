@@ -22,35 +22,36 @@ FIXED_REASONS = {
 }
 
 
-def explain_pick(question: Question, terms: RoundRules, *, blind: bool) -> str:
+def explain_pick(question: Question, rules: RoundRules, *, blind: bool) -> str:
     """Return one sentence that says why this question was picked.
 
     Args:
         question: an image or some of its pixels.
-        terms: name the query. A query of the user's own is described by the first line of its docstring.
+        rules: contain the name of the query. A user-defined query is described by the first line of its
+            docstring.
         blind: whether the sentence must not give away the model's guess or uncertainties.
     """
-    unit = _noun(terms)
-    if terms.query in FIXED_REASONS:
-        return FIXED_REASONS[terms.query].format(unit=unit)
-    if terms.query not in UNCERTAINTY_QUERIES and terms.query_summary:
-        return terms.query_summary
-    clauses = [] if blind or terms.query not in UNCERTAINTY_QUERIES else _clauses(question, terms)
+    unit = _noun(rules)
+    if rules.query in FIXED_REASONS:
+        return FIXED_REASONS[rules.query].format(unit=unit)
+    if rules.query not in UNCERTAINTY_QUERIES and rules.query_summary:
+        return rules.query_summary
+    clauses = [] if blind or rules.query not in UNCERTAINTY_QUERIES else _clauses(question, rules)
     if not clauses:
         return f"A label for this {unit} is expected to help the model."
     sentence = ", and ".join(clauses)
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def uncertainty_hints(question: Question, terms: RoundRules) -> list[dict[str, Any]]:
+def uncertainty_hints(question: Question, rules: RoundRules) -> list[dict[str, Any]]:
     """Return short labels for the uncertainties that stand out, each with its percentile in [0, 1]."""
-    found: list[dict[str, Any]] = []
+    hints: list[dict[str, Any]] = []
     if _is_unlike(question):
-        found.append({"text": "unlike the training images", "share": question.u_dis_quantile})
+        hints.append({"text": "unlike the training images", "share": question.u_dis_quantile})
     if _is_between(question):
-        text = "between two classes" if len(terms.classes) == 2 else "between classes"
-        found.append({"text": text, "share": question.u_data_quantile})
-    return found
+        text = "between two classes" if len(rules.classes) == 2 else "between classes"
+        hints.append({"text": text, "share": question.u_data_quantile})
+    return hints
 
 
 def _is_unlike(question: Question) -> bool:
@@ -66,18 +67,18 @@ def _is_between(question: Question) -> bool:
     )
 
 
-def _clauses(question: Question, terms: RoundRules) -> list[str]:
-    unit, clauses = _noun(terms), []
-    if _is_unlike(question) and terms.query != "u_data":
+def _clauses(question: Question, rules: RoundRules) -> list[str]:
+    unit, clauses = _noun(rules), []
+    if _is_unlike(question) and rules.query != "u_data":
         if (question.u_dis_quantile or 0.0) >= TOP_PERCENTILE:
             clauses.append(f"the model has seen few {unit}s like this one")
         else:
             rest = "others" if unit == "image" else "of this image"
             clauses.append(f"the model is less familiar with this {unit} than with most {rest}")
-    if _is_between(question) and terms.query != "u_dis":
+    if _is_between(question) and rules.query != "u_dis":
         subject = "it" if clauses else "the model"
         if (question.u_data_quantile or 0.0) >= TOP_PERCENTILE:
-            clauses.append(f"{subject} hesitates between {_rivals(question.guess, terms)}")
+            clauses.append(f"{subject} hesitates between {_rivals(question.guess, rules)}")
         elif question.guess is None:
             clauses.append(f"{subject} is not sure of the class")
         else:
@@ -85,11 +86,11 @@ def _clauses(question: Question, terms: RoundRules) -> list[str]:
     return clauses
 
 
-def _rivals(guess: str | None, terms: RoundRules) -> str:
-    if len(terms.classes) == 2:
-        return " and ".join(terms.classes)
+def _rivals(guess: str | None, rules: RoundRules) -> str:
+    if len(rules.classes) == 2:
+        return " and ".join(rules.classes)
     return "several classes" if guess is None else f"{guess} and other classes"
 
 
-def _noun(terms: RoundRules) -> str:
-    return {"image": "image", "pixel": "spot"}.get(terms.unit, "area")
+def _noun(rules: RoundRules) -> str:
+    return {"image": "image", "pixel": "spot"}.get(rules.unit, "area")

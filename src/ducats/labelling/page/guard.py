@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ducats.labelling.page.server import is_loopback
 
-MAX_REQUEST_BYTES = 1_000_000  # bytes per request
+MAX_REQUEST_BYTES = 1_000_000
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -36,8 +36,8 @@ class RequestGuard:
         app: the protected application.
         token: required for every request.
         host: address on which the server listens.
-        cookie_name: name of the cookie. Browsers send cookies to all ports of a host: each server needs its own.
-        single_use_token: a second token that opens the page a single time. Empty: none.
+        cookie_name: browsers send cookies to all ports of a host, so each server needs its own name.
+        single_use_token: a second token that opens the page once; empty for none.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ def round_payload(question_round: QuestionRound) -> dict[str, Any]:
         "round": rules.round,
         "unit": rules.unit,
         "newClasses": rules.allow_new_classes,
-        "seconds": rules.max_seconds,
+        "maxSeconds": rules.max_seconds,
         "voidKey": "x" if "0" in assigned else "0",
         "classes": [
             {"name": name, "key": key, "colour": "#{:02x}{:02x}{:02x}".format(*colour)}
@@ -46,24 +46,26 @@ def round_payload(question_round: QuestionRound) -> dict[str, Any]:
     }
 
 
-def question_payload(progress: RoundProgress, question: Question, who: str, *, blind: bool) -> dict[str, Any]:
+def question_payload(
+    progress: RoundProgress, question: Question, annotator: str, *, blind: bool
+) -> dict[str, Any]:
     """Return one question as one annotator sees it."""
     status = progress.status(question.id)
     votes = status.votes if status is not None else ()
-    mine = next((vote.word for vote in votes if vote.annotator == who), None)
-    unsure = status is not None and who in status.unsure_annotators
+    mine = next((vote.word for vote in votes if vote.annotator == annotator), None)
+    unsure = status is not None and annotator in status.unsure_annotators
     payload: dict[str, Any] = {
         "id": question.id,
         "number": question.number,
         "mine": "unsure" if unsure else mine,
         "gone": is_original_missing(question),
         "pixels": None if question.area is None else sum(length for _, length in question.area.runs),
-        "together": [one.id for one in progress.same_segment(who, question, MAX_SEGMENT_QUESTIONS - 1)],
+        "together": [one.id for one in progress.same_segment(annotator, question, MAX_SEGMENT_QUESTIONS - 1)],
         "why": explain_pick(question, progress.question_round.rules, blind=blind),
     }
     disputed = status is not None and status.state == "disputed"
     if disputed and not (blind and mine is None):
-        payload["votes"] = [{"who": vote.annotator, "word": vote.word} for vote in votes]
+        payload["votes"] = [{"annotator": vote.annotator, "word": vote.word} for vote in votes]
     if not blind:
         payload |= {
             "guess": question.guess,
@@ -74,7 +76,7 @@ def question_payload(progress: RoundProgress, question: Question, who: str, *, b
 
 
 def question_payloads(
-    progress: RoundProgress, questions: Sequence[Question], who: str, *, blind: bool
+    progress: RoundProgress, questions: Sequence[Question], annotator: str, *, blind: bool
 ) -> list[dict[str, Any]]:
     """Return several questions as one annotator sees them."""
-    return [question_payload(progress, one, who, blind=blind) for one in questions]
+    return [question_payload(progress, one, annotator, blind=blind) for one in questions]

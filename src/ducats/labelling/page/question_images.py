@@ -14,8 +14,8 @@ from ducats.image_files import load_image
 from ducats.labelling.page.crop import crop_box, draw_crop, encode_image, pixel_mask
 
 MAX_IMAGE_SIDE, CROP_SIDE, TILE_SIDE = 1600, 720, 224  # longer side in pixels
-CROP_ASPECT_RATIO = 4 / 3  # aspect ratio of a crop
-MAX_CACHE_BYTES = 64 << 20  # bytes of cached images
+CROP_ASPECT_RATIO = 4 / 3  # width / height
+MAX_CACHE_BYTES = 64 << 20
 
 ImageView = Literal["whole", "crop", "context", "tile"]
 EncodedImage = tuple[bytes, str]  # content, media type
@@ -102,8 +102,8 @@ def _render(
         side = TILE_SIDE if view == "tile" else MAX_IMAGE_SIDE
         thumbnail.thumbnail((side, side))
         return encode_image(thumbnail)
-    places = [one.area for one in (question, *together) if one.area is not None]
-    mask = pixel_mask(places)
+    areas = [one.area for one in (question, *together) if one.area is not None]
+    mask = pixel_mask(areas)
     box = crop_box(mask, image.size, zoom, 1.0 if view == "tile" else CROP_ASPECT_RATIO)
     if view == "context":
         whole = crop_box(mask, image.size, -30)

@@ -13,15 +13,16 @@ from importlib import import_module
 from pathlib import Path
 
 from ducats.errors import UserError
+from ducats.records import check_format
 
 PORT_RANGE = range(20000, 32000)  # below the ephemeral port ranges of operating systems
-MIN_TOKEN_LENGTH = 16  # minimum length of a token
+MIN_TOKEN_LENGTH = 16
 
 
 def is_loopback(host: str) -> bool:
     """Return whether an address is reachable from this machine only.
 
-    >>> is_loopback_url("127.0.0.1"), is_loopback_url("localhost"), is_loopback_url("0.0.0.0")
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, False)
     """
     try:
@@ -34,9 +35,10 @@ def check_run_folder(run_folder: Path) -> None:
     """Raise if a folder is not a run folder."""
     if not (run_folder / "config.yaml").exists() and not (run_folder / "questions").is_dir():
         raise UserError(
-            f"{run_folder} is not a run folder (it has neither config.yaml nor questions/); give the folder that "
-            "`ducats run` printed"
+            f"{run_folder} is not a run folder (it has neither config.yaml nor questions/); give the folder "
+            "that `ducats run` printed"
         )
+    check_format(run_folder)
 
 
 def check_installed() -> None:
@@ -103,8 +105,8 @@ def load_or_create_token(path: Path | None) -> str:
             sign.isascii() and (sign.isalnum() or sign in "-_") for sign in token
         ):
             raise UserError(
-                f"--token-file {path} must hold at least {MIN_TOKEN_LENGTH} letters, digits, - or _; remove the file "
-                "to create a new token"
+                f"--token-file {path} must hold at least {MIN_TOKEN_LENGTH} letters, digits, - or _; remove "
+                "the file to create a new token"
             ) from None
         return token
     token = secrets.token_urlsafe(24)
@@ -126,7 +128,7 @@ def serve_page(
     *,
     host: str,
     token: str,
-    who: str = "",
+    annotator: str = "",
     blind: bool = False,
     open_browser: bool = False,
 ) -> None:
@@ -137,7 +139,7 @@ def serve_page(
         sock: socket returned by ``open_socket``.
         host: host of that socket.
         token: required for every request.
-        who: annotator name used for every browser. If empty, each browser asks for a name.
+        annotator: name used for every browser. If empty, each browser asks for a name.
         blind: hide the model's guess and its uncertainties.
         open_browser: whether to open the page in a browser.
     """
@@ -149,7 +151,7 @@ def serve_page(
     # Other users of this machine can see the browser's command line, so this token works only once.
     single_use_token = secrets.token_urlsafe(24) if open_browser else ""
     app = make_app(
-        LabellingPage(run_folder, who=who, blind=blind),
+        LabellingPage(run_folder, annotator=annotator, blind=blind),
         token=token,
         host=host,
         cookie=cookie,

@@ -17,17 +17,17 @@ export class Grid {
     });
   }
 
-  async open(info, who, guess = "") {
+  async open(info, annotator, guess = "") {
     this.info = info;
-    this.who = who;
-    const [found] = await this.net.get("/api/grid", { who, guess });
+    this.annotator = annotator;
+    const [found] = await this.net.get("/api/grid", { annotator, guess });
     this.guess = found.guess;
     found.questions.forEach(this.onQuestion);
     $("guesses").replaceChildren(
       ...found.guesses.map(([name, count]) => {
         const pressed = String(name === found.guess);
         const button = make("button", { type: "button", "aria-pressed": pressed }, `${name} (${count})`);
-        button.addEventListener("click", () => this.open(info, who, name));
+        button.addEventListener("click", () => this.open(info, annotator, name));
         return button;
       }),
     );
@@ -79,7 +79,7 @@ export class Grid {
   // Waits first: answers still being sent would be shown again.
   async reopen() {
     await this.idle();
-    await this.open(this.info, this.who, this.guess);
+    await this.open(this.info, this.annotator, this.guess);
   }
 
   drop(id) {

@@ -56,7 +56,7 @@ export function listen(page) {
   click("last-undo", undo);
   click("grid-button", () => (page.inGrid() ? page.leaveGrid() : page.openGrid()));
   click("back", page.leaveGrid);
-  click("who-button", page.rename);
+  click("annotator-button", page.rename);
   for (const button of document.querySelectorAll("[data-word]")) {
     button.addEventListener("click", () => answer(button.dataset.word));
   }

@@ -3,7 +3,7 @@ import { $, only } from "./dom.js";
 
 const MESSAGES = {
   empty: ["No questions yet", "The run has not asked any questions yet. They will appear here automatically."],
-  taken: ["Round ROUND is closed",
+  closed: ["Round ROUND is closed",
     "The model is being trained with your answers. The next round will appear here automatically."],
   complete: ["Round ROUND is complete",
     "Thank you. If the run was started with --wait, it continues automatically. Otherwise, give the same ducats run " +
@@ -17,17 +17,18 @@ const MESSAGES = {
     "round's folder; README.txt in that folder explains how."],
 };
 
-const REFUSALS = {
+const REJECTIONS = {
   late: "Too late: this round was already closed. Your answer was saved but does not count.",
-  "no class": "This class does not exist in this run, so your answer does not count. The question will come again.",
-  foreign: "Your answer does not count: its question is not part of this run.",
+  "unknown class":
+    "This class does not exist in this run, so your answer does not count. The question will come again.",
+  "unknown question": "Your answer does not count: its question is not part of this run.",
 };
 
 // Explains why answers do not count; empty if all do.
-export function refusal(codes) {
-  if (!codes.length) return "";
-  const known = Object.keys(REFUSALS).find((code) => codes.includes(code));
-  return known ? REFUSALS[known] : `Your answer does not count (${codes.join(", ")}).`;
+export function rejection(reasons) {
+  if (!reasons.length) return "";
+  const known = Object.keys(REJECTIONS).find((reason) => reasons.includes(reason));
+  return known ? REJECTIONS[known] : `Your answer does not count (${reasons.join(", ")}).`;
 }
 
 export function showMessage(state, round) {

@@ -19,8 +19,8 @@ export class Outbox {
     addEventListener("online", () => this.retry());
   }
 
-  open(desk) {
-    this.name = `ducats.${desk}.outbox`;
+  open(run) {
+    this.name = `ducats.${run}.outbox`;
     if (this.all().length) this.send();
   }
 
@@ -43,11 +43,13 @@ export class Outbox {
     }
   }
 
-  // One call is one act: its answers are undone together.
-  put(who, questions, word, seconds) {
+  // One call is one act: its answers are undone together. The keys of stored answers must stay: an older page may
+  // have left answers in this browser.
+  put(annotator, questions, word, seconds) {
     const act = randomId();
     const each = seconds === null ? null : seconds / questions.length;
-    const answers = questions.map((question, n) => ({ who, question, word, seconds: each, ref: `${act}.${n}` }));
+    const answers = questions.map((question, n) => (
+      { who: annotator, question, word, seconds: each, ref: `${act}.${n}` }));
     this.store([...this.all(), ...answers]);
     this.send();
   }
@@ -71,12 +73,12 @@ export class Outbox {
     const all = this.all();
     if (!all.length) return;
     this.sending = true;
-    const who = all[0].who;
-    const answers = all.filter((answer) => answer.who === who).slice(0, MAX_ANSWERS_PER_REQUEST);
+    const annotator = all[0].who;
+    const answers = all.filter((answer) => answer.who === annotator).slice(0, MAX_ANSWERS_PER_REQUEST);
     this.showStatus(all.length > 1 ? `Saving ${all.length}…` : "Saving…", "waiting");
     try {
-      const plain = answers.map(({ who: _, ...answer }) => answer);
-      const [reply, serial] = await this.net.post("/api/answers", { who, answers: plain });
+      const plain = answers.map(({ who: _, ref, ...answer }) => ({ ...answer, external_id: ref }));
+      const [reply, serial] = await this.net.post("/api/answers", { annotator, answers: plain });
       const sent = new Set(answers.map((answer) => answer.ref));
       this.store(this.all().filter((answer) => !sent.has(answer.ref)));
       this.wait = FIRST_WAIT_MS;

@@ -3,7 +3,7 @@ import { Clock } from "./clock.js";
 import { $, altText, capitalised, load, make, only, remember, remembered } from "./dom.js";
 import { Grid } from "./grid.js";
 import { listen } from "./keys.js";
-import { refusal, showMessage } from "./messages.js";
+import { rejection, showMessage } from "./messages.js";
 import { Net } from "./net.js";
 import { Outbox } from "./outbox.js";
 import * as show from "./show.js";
@@ -11,15 +11,15 @@ import * as show from "./show.js";
 const PRELOAD = 5, POLL_FAST_MS = 2000, POLL_SLOW_MS = 10000;
 const net = new Net(), clock = new Clock();
 const outbox = new Outbox(net, showStatus, onReply);
-const grid = new Grid(net, submit, () => outbox.idle(), (one) => seen.set(one.id, one));
+const grid = new Grid(net, submit, () => outbox.idle(), (one) => received.set(one.id, one));
 let info = null; // latest state from the server
-let who = remembered("ducats.who");
+let annotator = remembered("ducats.who");
 let current = null; // question shown now
 let queue = []; // next questions
 let past = []; // acts that can be undone: {ids, number of the first, word if known}
 let answered = new Map(); // question -> serial up to which a reply may still list it as open
-const seen = new Map(); // question -> latest data from the server
-const pictures = new Map(); // URL -> preloaded image
+const received = new Map(); // question id -> latest data from the server
+const images = new Map(); // URL -> preloaded image
 let ready = false; // the image is visible, so the question can be answered
 let mode = "one", zoom = 0, context = false, together = false;
 let polling;
@@ -39,7 +39,7 @@ function notice(text) {
 async function poll() {
   clearTimeout(polling);
   try {
-    const [reply, serial] = await net.get("/api/state", { who });
+    const [reply, serial] = await net.get("/api/state", { annotator });
     if ($("saved").classList.contains("offline")) {
       showStatus("", "");
       outbox.retry();
@@ -57,8 +57,8 @@ function onReply(reply, serial, sent) {
   for (const answer of sent) if (!outbox.pending().has(answer.question)) answered.set(answer.question, net.serial);
   const waiting = outbox.pending();
   apply(reply, serial, new Set(sent.map((answer) => answer.question).filter((id) => !waiting.has(id))));
-  const refused = refusal([...new Set(Object.values(reply.refused))]);
-  if (refused) notice(refused); // last: a new round clears earlier notices
+  const rejected = rejection([...new Set(Object.values(reply.rejected))]);
+  if (rejected) notice(rejected); // last: a new round clears earlier notices
 }
 
 // known: questions for which this reply is certainly up to date.
@@ -71,17 +71,17 @@ async function apply(reply, serial, known = new Set()) {
   for (const [question, upto] of answered) if (serial > upto) answered.delete(question);
   if (fresh) {
     [current, queue, past, answered] = [null, [], [], new Map()];
-    seen.clear();
+    received.clear();
     notice("");
     leaveGrid();
-    if (info.terms) show.classes(info, (name) => answer(name));
-    if (info.terms) await loadUndo();
+    if (info.rules) show.classes(info, (name) => answer(name));
+    if (info.rules) await loadUndo();
   }
   if (info.counts) show.progress(info);
   const waiting = outbox.pending();
   const open = (one) => (!answered.has(one.id) || known.has(one.id)) && !waiting.has(one.id);
   queue = info.next.filter((one) => open(one) && one.id !== current?.id);
-  for (const one of info.next) seen.set(one.id, one);
+  for (const one of info.next) received.set(one.id, one);
   const now = info.next.find((one) => one.id === current?.id);
   if (now && !together) current.together = now.together;
   $("grid-button").hidden = info.state !== "asking" || info.blind || !info.next.some((one) => one.guess);
@@ -94,14 +94,14 @@ async function apply(reply, serial, known = new Set()) {
 
 // Returns whether the state must be fetched again under another name.
 async function begin() {
-  const before = who;
-  who = info.who || who;
-  $("who-button").disabled = Boolean(info.who);
-  outbox.open(info.desk);
-  if (!who) await askName();
-  $("who-button").textContent = who;
-  $("who-button").hidden = false;
-  if (who === before || info.who) return false;
+  const before = annotator;
+  annotator = info.annotator || annotator;
+  $("annotator-button").disabled = Boolean(info.annotator);
+  outbox.open(info.run);
+  if (!annotator) await askName();
+  $("annotator-button").textContent = annotator;
+  $("annotator-button").hidden = false;
+  if (annotator === before || info.annotator) return false;
   info = null;
   setTimeout(poll);
   return true;
@@ -109,25 +109,25 @@ async function begin() {
 
 async function loadUndo() {
   try {
-    const [{ recent }] = await net.get("/api/recent", { who });
+    const [{ recent }] = await net.get("/api/recent", { annotator });
     past = recent.map((group) => ({ ids: group.map((one) => one.id), number: group[0].number }));
   } catch { /* offline: nothing to undo yet */ }
 }
 
 function askName() {
   const dialog = $("ask-name");
-  $("name").value = who;
+  $("name").value = annotator;
   dialog.showModal();
   return new Promise((resolve) => {
     dialog.querySelector("form").onsubmit = (event) => {
       event.preventDefault();
-      who = $("name").value.trim();
-      if (!who) return;
-      remember("ducats.who", who);
+      annotator = $("name").value.trim();
+      if (!annotator) return;
+      remember("ducats.who", annotator);
       dialog.close();
       resolve();
     };
-    dialog.oncancel = (event) => who || event.preventDefault();
+    dialog.oncancel = (event) => annotator || event.preventDefault();
   });
 }
 
@@ -145,7 +145,7 @@ function showNext() {
 
 function imageUrl(question) {
   const pixels = question.pixels !== null;
-  const more = together && question === current ? { together: 1, who, n: question.together.length } : {};
+  const more = together && question === current ? { together: 1, annotator, n: question.together.length } : {};
   if (!pixels) return show.address(info, question, "whole");
   if (context && question === current) return show.address(info, question, "context", more);
   return show.address(info, question, "crop", { ...more, zoom });
@@ -153,9 +153,9 @@ function imageUrl(question) {
 
 function imageOf(question) {
   const url = imageUrl(question);
-  if (!pictures.has(url)) pictures.set(url, load(url, altText(question)));
-  while (pictures.size > 4 * PRELOAD) pictures.delete(pictures.keys().next().value);
-  return pictures.get(url);
+  if (!images.has(url)) images.set(url, load(url, altText(question)));
+  while (images.size > 4 * PRELOAD) images.delete(images.keys().next().value);
+  return images.get(url);
 }
 
 function preload() {
@@ -175,7 +175,7 @@ function showCurrent() {
   show.filter("");
   // Move focus off the pressed button, or Enter would press it again.
   const searching = !$("search").hidden && !matchMedia("(pointer: coarse)").matches; // no on-screen keyboard
-  $(searching ? "wanted" : "picture").focus({ preventScroll: true });
+  $(searching ? "wanted" : "image").focus({ preventScroll: true });
   redraw();
   preload();
 }
@@ -192,11 +192,11 @@ async function redraw() {
   const question = current, image = imageOf(question);
   updateViewButtons();
   show.map(info, question, context);
-  const found = await show.picture(image);
-  if (question !== current || image !== pictures.get(imageUrl(question))) return;
-  if (found === "offline") {
+  const result = await show.display(image);
+  if (question !== current || image !== images.get(imageUrl(question))) return;
+  if (result === "offline") {
     ready = false;
-    pictures.delete(imageUrl(question));
+    images.delete(imageUrl(question));
     setTimeout(() => question === current && redraw(), POLL_FAST_MS / 4);
     return;
   }
@@ -208,8 +208,8 @@ async function redraw() {
 // -- user actions ------------------------------------------------------------------------------------
 
 function submit(ids, word) {
-  outbox.put(who, ids, word, clock.take());
-  past.push({ ids, word, number: seen.get(ids[0])?.number });
+  outbox.put(annotator, ids, word, clock.take());
+  past.push({ ids, word, number: received.get(ids[0])?.number });
   for (const id of ids) answered.set(id, Infinity);
   queue = queue.filter((one) => !answered.has(one.id));
   if (ids.includes(current?.id)) current = null; // also when hidden behind the grid
@@ -230,21 +230,21 @@ async function undo() {
   const last = past.pop();
   if (!last) return notice("Nothing to undo.");
   notice("");
-  let question = seen.get(last.ids[0]);
+  let question = received.get(last.ids[0]);
   if (!question) {
     try {
-      [question] = await net.get(`/api/question/${info.terms.round}/${last.number}`, { who });
+      [question] = await net.get(`/api/question/${info.rules.round}/${last.number}`, { annotator });
     } catch (error) {
       past.push(last);
       return notice(`Undo failed: ${error.message}.`);
     }
   }
-  if (last.word !== "skip") outbox.put(who, last.ids, "", null); // a skip has no effect on the server
+  if (last.word !== "skip") outbox.put(annotator, last.ids, "", null); // a skip has no effect on the server
   for (const id of last.ids) answered.delete(id);
   if (mode === "grid") return grid.reopen();
   if (current) queue.unshift(current);
   current = last.word === "skip" ? question : { ...question, mine: null, votes: undefined };
-  seen.set(current.id, current);
+  received.set(current.id, current);
   showCurrent();
 }
 
@@ -255,7 +255,7 @@ async function openGrid() {
   only("many");
   document.body.dataset.state = "grid";
   try {
-    await grid.open(info, who, current?.guess ?? "");
+    await grid.open(info, annotator, current?.guess ?? "");
     clock.start();
   } catch (error) {
     notice(capitalised(error.message));
@@ -297,7 +297,7 @@ async function rename() {
 }
 
 const inGrid = () => mode === "grid";
-const className = (key) => info?.terms?.classes.find((one) => one.key === key)?.name;
+const className = (key) => info?.rules?.classes.find((one) => one.key === key)?.name;
 listen({ accept, answer, className, grid, inGrid, leaveGrid, openGrid, rename, toggle, undo, zoomBy });
 document.addEventListener("visibilitychange", () => document.hidden || poll());
 history.replaceState(null, "", "/"); // hide the token: it is in a cookie now

@@ -6,7 +6,7 @@ export const wordText = (word) => WORDS[word] ?? word;
 
 export function address(info, question, view, more = {}) {
   const query = new URLSearchParams({ s: info.stamp, ...more });
-  return `/picture/${view}/${info.terms.round}/${question.number}?${query}`;
+  return `/image/${view}/${info.rules.round}/${question.number}?${query}`;
 }
 
 export function progress(info) {
@@ -14,11 +14,11 @@ export function progress(info) {
   const parts = [`${settled} of ${all} done`];
   if (mine) parts.push(`${mine} by you`);
   if (disputed) parts.push(`${disputed} disputed`);
-  if (settled >= 5 && settled < all && !info.terms.seconds && seconds) {
+  if (settled >= 5 && settled < all && !info.rules.maxSeconds && seconds) {
     parts.push(`about ${minutes((seconds / settled) * (all - settled))} left`);
   }
-  if (info.terms.seconds) parts.push(`${minutes(info.terms.seconds - seconds)} of labelling time left`);
-  $("round").textContent = `Round ${info.terms.round}`;
+  if (info.rules.maxSeconds) parts.push(`${minutes(info.rules.maxSeconds - seconds)} of labelling time left`);
+  $("round").textContent = `Round ${info.rules.round}`;
   $("counts").textContent = parts.join(" · ");
   const bar = $("progress");
   bar.hidden = false;
@@ -28,12 +28,12 @@ export function progress(info) {
 }
 
 export function classes(info, choose) {
-  const searched = info.terms.classes.some((one) => one.key === null);
+  const searched = info.rules.classes.some((one) => one.key === null);
   $("search").hidden = !searched;
-  $("another").hidden = !info.terms.newClasses;
+  $("another").hidden = !info.rules.newClasses;
   $("classes").replaceChildren(
-    ...info.terms.classes.map((one) => {
-      const dot = info.terms.unit === "image" ? null : make("i", { "aria-hidden": "true" });
+    ...info.rules.classes.map((one) => {
+      const dot = info.rules.unit === "image" ? null : make("i", { "aria-hidden": "true" });
       if (dot) dot.style.background = one.colour;
       const button = make("button", { type: "button", "data-name": one.name },
         one.key && make("kbd", {}, one.key), dot, make("span", {}, one.name));
@@ -41,8 +41,8 @@ export function classes(info, choose) {
       return button;
     }),
   );
-  $("void-key").textContent = info.terms.voidKey;
-  $("void-key").hidden = searched && startsClassName(info.terms.voidKey);
+  $("void-key").textContent = info.rules.voidKey;
+  $("void-key").hidden = searched && startsClassName(info.rules.voidKey);
 }
 
 export const startsClassName = (text) => [...$("classes").children].some((one) => one.dataset.name.startsWith(text));
@@ -54,7 +54,7 @@ export function filter(text) {
   const rank = (name) => (name.startsWith(wanted) ? 0 : name.includes(wanted) ? 1 : 2);
   const matches = buttons
     .map((button) => [rank(button.dataset.name.toLowerCase()), button])
-    .filter(([place]) => place < 2)
+    .filter(([order]) => order < 2)
     .sort(([a], [b]) => a - b)
     .map(([, button]) => button);
   for (const button of buttons) {
@@ -79,7 +79,7 @@ export function panel(info, question) {
       make("kbd", {}, "Enter"));
     guess.setAttribute("aria-label", `Accept the model's guess: ${question.guess}`);
   }
-  const others = info.terms.unit === "image" ? "of the images" : "of this image";
+  const others = info.rules.unit === "image" ? "of the images" : "of this image";
   const rows = (question.hints ?? []).flatMap(({ text, share }) => [bar(share),
     make("dd", { title: `more than ${percent(share)} ${others}` }, text)]);
   $("hints").replaceChildren(...rows);
@@ -92,7 +92,7 @@ export function panel(info, question) {
   const votes = question.votes ?? [];
   $("votes").hidden = !votes.length;
   $("votes").textContent =
-    `People disagree: ${votes.map((vote) => `${vote.who} chose ${wordText(vote.word)}`).join(", ")}. ` +
+    `People disagree: ${votes.map((vote) => `${vote.annotator} chose ${wordText(vote.word)}`).join(", ")}. ` +
     (question.mine ? "Please confirm or change your answer." : "What is your answer?");
   $("again").hidden = !question.mine || votes.length > 0;
   $("again").textContent = `Your answer so far: ${wordText(question.mine)}.`;
@@ -108,8 +108,8 @@ export function map(info, question, context) {
 }
 
 // Returns "shown", "gone", or "offline" while the server cannot be reached.
-export async function picture(image) {
-  const stage = $("picture");
+export async function display(image) {
+  const stage = $("image");
   stage.replaceChildren(image);
   if (await image.ready) return "shown";
   const status = await fetch(image.src, { method: "HEAD" }).then((reply) => reply.status, () => 0);
