@@ -11,7 +11,7 @@ def messages(findings: Sequence[Finding], severity: str) -> list[str]:
 
 
 def contains_words(messages: Sequence[str], *words: str) -> bool:
-    """Return whether one sentence contains all the words."""
+    """Return whether one message contains all the words."""
     return any(all(word in message for word in words) for message in messages)
 
 

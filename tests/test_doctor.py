@@ -45,7 +45,7 @@ def root(tmp_path: Path) -> Path:
 
 def make_config(root: Path, *, params: dict[str, Any] | None = None, **layer: Any) -> Config:
     given = {role: str(root / role) for role in ("source", "target", "test")}
-    data = {"name": "folders", "params": {**given, "size": 16, "truth": True, **(params or {})}}
+    data = {"name": "folders", "params": {**given, "size": 16, "ground_truth": True, **(params or {})}}
     return Config.model_validate({**SMALL_RUN, "data": data, **layer})
 
 
@@ -80,7 +80,7 @@ def test_the_bundled_digits_are_valid() -> None:
 
 
 def test_an_unlabelled_target_needs_human_annotators(root: Path) -> None:
-    findings = diagnose(make_config(root, params={"truth": False}))
+    findings = diagnose(make_config(root, params={"ground_truth": False}))
     assert {finding.severity for finding in findings} == {"note"}
     assert contains_words(messages(findings, "note"), "target: 6 images without labels")
     assert contains_words(messages(findings, "note"), "human annotators provide 2 labels per round")
@@ -112,10 +112,10 @@ def test_many_broken_files_are_counted(root: Path) -> None:
     for number in range(23):
         (root / f"test/cat/bad{number:02d}.png").write_bytes(b"")
     findings = diagnose(make_config(root))
-    (sentence,) = messages(findings, "error")
-    assert sentence.count("empty file") == 20
-    assert "23 of 29" in sentence
-    assert "and 3 more" in sentence
+    (message,) = messages(findings, "error")
+    assert message.count("empty file") == 20
+    assert "23 of 29" in message
+    assert "and 3 more" in message
     assert messages(findings, "warning") == []  # unreadable files are not reported as copies
 
 
@@ -137,10 +137,10 @@ def test_copies_in_one_role(root: Path) -> None:
     shutil.copy(root / "target/cat/2.png", root / "target/cat/again.png")
     findings = diagnose(make_config(root))
     assert messages(findings, "error") == []
-    (sentence,) = messages(findings, "warning")
-    assert "2 images of the target are copies" in sentence
-    assert "1.png" in sentence
-    assert "copy.png" in sentence
+    (message,) = messages(findings, "warning")
+    assert "2 images of the target are copies" in message
+    assert "1.png" in message
+    assert "copy.png" in message
 
 
 def test_one_image_in_two_classes(root: Path) -> None:
@@ -164,9 +164,9 @@ def test_empty_class_folder(root: Path) -> None:
 
 def test_images_outside_of_class_folders(root: Path) -> None:
     write_image(root / "source/loose.png")
-    (sentence,) = error_messages(make_config(root))
-    assert "loose.png" in sentence
-    assert "outside class folders" in sentence
+    (message,) = error_messages(make_config(root))
+    assert "loose.png" in message
+    assert "outside class folders" in message
 
 
 def test_classes_that_differ(root: Path) -> None:
@@ -177,7 +177,7 @@ def test_classes_that_differ(root: Path) -> None:
     assert contains_words(messages(findings, "error"), "target", "not in the source", "'cow'")
     assert contains_words(messages(findings, "warning"), "test", "no images of the source classes 'dog'")
     # Without ground truth, the names of the target's folders are ignored.
-    assert not contains_words(error_messages(make_config(root, params={"truth": False})), "'cow'")
+    assert not contains_words(error_messages(make_config(root, params={"ground_truth": False})), "'cow'")
 
 
 def test_one_class_only(root: Path) -> None:
@@ -189,8 +189,8 @@ def test_one_class_only(root: Path) -> None:
 def test_a_class_of_one_image(root: Path) -> None:
     for number in (1, 2):
         (root / f"source/dog/{number}.png").unlink()
-    (sentence,) = (line for line in warning_messages(make_config(root)) if "only one image" in line)
-    assert "'dog'" in sentence
+    (message,) = (line for line in warning_messages(make_config(root)) if "only one image" in line)
+    assert "'dog'" in message
 
 
 def test_imbalance(root: Path) -> None:
@@ -225,16 +225,16 @@ def test_missing_and_empty_folders(root: Path) -> None:
 
 def test_folders_within_folders(root: Path) -> None:
     assert contains_words(
-        error_messages(make_config(root, params={"target": str(root / "source/cat"), "truth": False})),
+        error_messages(make_config(root, params={"target": str(root / "source/cat"), "ground_truth": False})),
         "inside",
     )
 
 
 def test_parameters_of_a_wrong_type(root: Path) -> None:
     found = error_messages(
-        make_config(root, params={"size": "big", "source": 5, "truth": "perhaps", "memory_gb": True})
+        make_config(root, params={"size": "big", "source": 5, "ground_truth": "perhaps", "memory_gb": True})
     )
-    for name in ("size", "source", "truth", "memory_gb"):
+    for name in ("size", "source", "ground_truth", "memory_gb"):
         assert contains_words(found, f"data.params.{name} is ")
 
 
@@ -320,7 +320,7 @@ def own_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "own_data", sys.modules[__name__])
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("own_module")
 def test_a_user_defined_data_set_is_built_and_checked() -> None:
     layer = {**SMALL_RUN, "data": {"name": "own_data:leaky"}, "acquisition": {"budget": 1, "rounds": 1}}
     findings = diagnose(Config.model_validate(layer))
@@ -330,16 +330,16 @@ def test_a_user_defined_data_set_is_built_and_checked() -> None:
     assert contains_words(messages(findings, "note"), "target: 2 images in 1 class")
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("own_module")
 def test_a_set_that_cannot_be_built() -> None:
     found = error_messages(Config.model_validate({**SMALL_RUN, "data": {"name": "own_data:failing"}}))
     assert contains_words(found, "own_data:failing", "KeyError")
     found = error_messages(Config.model_validate({**SMALL_RUN, "data": {"name": "own_data:nothing"}}))
-    assert contains_words(found, "own_data:nothing", "not a Shift")
+    assert contains_words(found, "own_data:nothing", "not AdaptationData")
     found = error_messages(
-        Config.model_validate({**SMALL_RUN, "data": {"name": "toy", "params": {"classes": 1}}})
+        Config.model_validate({**SMALL_RUN, "data": {"name": "toy", "params": {"n_classes": 1}}})
     )
-    assert contains_words(found, "classes must be at least 2")
+    assert contains_words(found, "n_classes must be at least 2")
 
 
 # -- settings and plan -------------------------------------------------------------------------------
@@ -355,33 +355,37 @@ def test_every_misspelt_name_and_parameter_is_reported(root: Path) -> None:
     }
     found = error_messages(make_config(root, params={"sizes": 3}, **layer))
     for word in ("'dcu'", "'betta'", "'own:net'", "'wizard'", "'speed'", "'sizes'"):
-        assert sum(word in sentence for sentence in found) == 1, word
+        assert sum(word in message for message in found) == 1, word
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("own_module")
 def test_a_component_that_is_not_callable(root: Path) -> None:
     assert contains_words(
-        error_messages(make_config(root, objective={"name": "own_data:SMALL"})), "objective", "callable"
+        error_messages(make_config(root, objective={"name": "own_data:SMALL_RUN"})), "objective", "callable"
     )
 
 
 def test_a_data_set_that_does_not_exist_is_reported_once() -> None:
-    (sentence,) = error_messages(Config.model_validate({**SMALL_RUN, "data": {"name": "folder"}}))
-    assert "no data set 'folder'" in sentence
+    (message,) = error_messages(Config.model_validate({**SMALL_RUN, "data": {"name": "folder"}}))
+    assert "no data set 'folder'" in message
 
 
 @pytest.mark.parametrize(
     ("budget", "word"), [(7, "pool has 6 images"), ("1%", "too few"), ("5 %%", "must be a count")]
 )
 def test_budget(root: Path, budget: int | str, word: str) -> None:
-    assert contains_words(error_messages(make_config(root, ask={"budget": budget, "rounds": 2})), word)
+    assert contains_words(
+        error_messages(make_config(root, acquisition={"budget": budget, "rounds": 2})), word
+    )
 
 
 def test_uneven_rounds_and_none(root: Path) -> None:
     assert contains_words(
-        note_messages(make_config(root, ask={"budget": 5, "rounds": 2})), "5 labels", "2 + 3"
+        note_messages(make_config(root, acquisition={"budget": 5, "rounds": 2})), "5 labels", "2 + 3"
     )
-    assert contains_words(note_messages(make_config(root, ask={"rounds": 0})), "no labels are queried")
+    assert contains_words(
+        note_messages(make_config(root, acquisition={"rounds": 0})), "no labels are queried"
+    )
 
 
 def test_batches(root: Path) -> None:
@@ -395,7 +399,7 @@ def test_batches(root: Path) -> None:
 
 def test_crops(root: Path) -> None:
     views = {
-        "source": {"crop": "resized", "size": 224},
+        "source": {"crop": "random_resized", "size": 224},
         "labelled": {"crop": "random", "size": 18, "pad": 1},
         "unlabelled": {"crop": "random", "size": 17},
         "scoring": {"crop": "center", "size": 16},
@@ -408,13 +412,13 @@ def test_crops(root: Path) -> None:
 
 
 def test_oracles(root: Path) -> None:
-    found = error_messages(make_config(root, params={"truth": False}, oracle={"name": "truth"}))
-    assert contains_words(found, "'truth'", "--oracle human")
+    found = error_messages(make_config(root, params={"ground_truth": False}, oracle={"name": "ground_truth"}))
+    assert contains_words(found, "'ground_truth'", "--oracle human")
     assert contains_words(
-        note_messages(make_config(root, oracle={"name": "people"})), "human annotators provide"
+        note_messages(make_config(root, oracle={"name": "human"})), "human annotators provide"
     )
     assert contains_words(
-        error_messages(make_config(root, oracle={"name": "people", "params": {"patience": 3}})), "patience"
+        error_messages(make_config(root, oracle={"name": "human", "params": {"patience": 3}})), "patience"
     )
 
 
@@ -488,15 +492,15 @@ def test_several_defects_are_all_reported(root: Path) -> None:
         ("larger than the source",),
     ):
         assert contains_words(messages(findings, "warning"), *words), words
-    sentence, code = verdict(findings)
+    message, code = verdict(findings)
     assert code == 1
-    assert sentence.startswith(f"{len(messages(findings, 'error'))} errors and ")
+    assert message.startswith(f"{len(messages(findings, 'error'))} errors and ")
 
 
 def test_verdict() -> None:
     assert verdict([]) == ("No errors and no warnings: ready to run.", 0)
-    sentence, code = verdict([Finding("warning", "w"), Finding("note", "n")])
-    assert (code, "1 warning:" in sentence) == (0, True)
+    message, code = verdict([Finding("warning", "w"), Finding("note", "n")])
+    assert (code, "1 warning:" in message) == (0, True)
     assert verdict([Finding("error", "e")]) == (
         "1 error and no warnings: fix the errors before training.",
         1,
@@ -504,11 +508,11 @@ def test_verdict() -> None:
 
 
 def test_public_names() -> None:
-    assert doctor.__all__ == ["Finding", "examine", "verdict"]
+    assert doctor.__all__ == ["Finding", "diagnose", "verdict"]
 
 
 def test_views_of_different_sizes_are_reported(root: Path) -> None:
-    crop = {"crop": "resized", "size": 6}
+    crop = {"crop": "random_resized", "size": 6}
     found = warning_messages(make_config(root, views={**SMALL_RUN["views"], "source": crop}))
     assert contains_words(found, "different sizes", "views.source 6")
 
@@ -519,9 +523,9 @@ def test_views_of_different_sizes_are_reported(root: Path) -> None:
 def test_the_evaluation_images_are_reported(root: Path) -> None:
     notes = messages(diagnose(make_config(root)), "note")
     assert contains_words(notes, "evaluated on held-out target images")
-    for images, words in (("unlabelled", "without the labelled"), ("target", "including the labelled")):
+    for split, words in (("unlabelled", "without the labelled"), ("target", "including the labelled")):
         assert contains_words(
-            messages(diagnose(make_config(root, evaluation={"images": images})), "note"),
+            messages(diagnose(make_config(root, evaluation={"split": split})), "note"),
             "evaluated on",
             words,
         )
@@ -529,31 +533,32 @@ def test_the_evaluation_images_are_reported(root: Path) -> None:
 
 def test_held_out_images_are_not_queried(root: Path) -> None:
     shutil.rmtree(root / "test")
-    checked = make_config(root, params={"test": None}, evaluation={"images": "held_out", "share": 0.4})
-    notes = messages(diagnose(checked), "note")
+    config = make_config(root, params={"test": None}, evaluation={"split": "held_out", "test_fraction": 0.4})
+    notes = messages(diagnose(config), "note")
     assert contains_words(notes, "from 4 images of the target")  # one of three of each class is held out
 
 
 def test_an_impossible_evaluation_is_an_error(root: Path) -> None:
-    checked = make_config(root, params={"truth": False, "test": None}, evaluation={"images": "target"})
+    config = make_config(root, params={"ground_truth": False, "test": None}, evaluation={"split": "target"})
     assert contains_words(
-        error_messages(checked), "evaluation.split=target needs the target's labels", "--ground-truth"
+        error_messages(config), "evaluation.split=target needs the target's labels", "--ground-truth"
     )
 
 
 def test_performance_options_unavailable_on_the_device(root: Path) -> None:
     assert contains_words(
-        error_messages(make_config(root, engine={"device": "cpu", "graphs": True})), "needs one CUDA device"
+        error_messages(make_config(root, engine={"device": "cpu", "cuda_graphs": True})),
+        "needs one CUDA device",
     )
 
 
 def test_short_side_needs_files() -> None:
     view = {"resize": "short_side", "crop": "random", "size": 4}
-    checked = Config.model_validate(
+    config = Config.model_validate(
         {**SMALL_RUN, "data": {"name": "toy"}, "views": {**SMALL_RUN["views"], "unlabelled": view}}
     )
     assert contains_words(
-        error_messages(checked), "views.unlabelled.resize=short_side needs images from files"
+        error_messages(config), "views.unlabelled.resize=short_side needs images from files"
     )
 
 

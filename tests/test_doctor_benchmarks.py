@@ -14,7 +14,7 @@ from PIL import Image
 from doctor_findings import messages
 from ducats.config import Config, load_config
 from ducats.data import BENCHMARKS
-from ducats.data.benchmarks import tasks as listing_module
+from ducats.data.benchmarks import tasks as tasks_module
 from ducats.data.benchmarks.benchmark import DomainInfo
 from ducats.doctor import diagnose
 
@@ -50,14 +50,16 @@ def complete_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Webcam and dslr with the published numbers of images."""
     root = tmp_path_factory.mktemp("office31")
     office31 = BENCHMARKS["office31"]
-    for place in office31.domains[1:]:
-        write_domain(root, place.name, office31.counts[place.short_name, "all"].per_class)
+    for domain in office31.domains[1:]:
+        write_domain(root, domain.name, office31.counts[domain.short_name, "all"].per_class)
     return root
 
 
-def test_a_complete_copy_is_as_published_and_not_loaded(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(listing_module, "decode_each")  # the doctor reads files one by one
-    findings = diagnose(make_config(whole, "office31", "W2D"))
+def test_a_complete_copy_is_as_published_and_not_loaded(
+    complete_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(tasks_module, "decode_image_sets")  # the doctor reads files one by one
+    findings = diagnose(make_config(complete_copy, "office31", "W2D"))
     assert {finding.severity for finding in findings} == {"note"}
     notes = messages(findings, "note")
     assert "webcam: 795 images in 31 classes, as published" in notes
@@ -66,8 +68,8 @@ def test_a_complete_copy_is_as_published_and_not_loaded(whole: Path, monkeypatch
     assert any("4 labels from 498 images of the target" in note for note in notes)
 
 
-def test_classes_whose_counts_differ_are_named_up_to_five(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "copy")
+def test_classes_whose_counts_differ_are_named_up_to_five(complete_copy: Path, tmp_path: Path) -> None:
+    shutil.copytree(complete_copy, tmp_path / "copy")
     (tmp_path / "copy/dslr/mug/0.png").unlink()
     write_image(tmp_path / "copy/webcam/pen/more.png")
     for name in ("bike", "mug", "mouse", "phone", "printer", "ruler"):
@@ -166,20 +168,20 @@ def test_options_and_tasks(tmp_path: Path) -> None:
 def test_images_of_built_data_sets_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("ducats.data.benchmarks.digit_sets")
 
-    def raw(root: Path, place: DomainInfo, split: str) -> tuple[str, Any, Any]:
-        count = 7291 if place.name == "USPS" and split == "train" else 20
-        pixels = np.random.default_rng(len(place.name + split)).integers(0, 256, (count, 4, 4), np.uint8)
-        return f"{place.name}/{split}", pixels, np.arange(count) % (10 if split == "train" else 1)
+    def load_split(root: Path, domain: DomainInfo, split: str) -> tuple[str, Any, Any]:
+        count = 7291 if domain.name == "USPS" and split == "train" else 20
+        pixels = np.random.default_rng(len(domain.name + split)).integers(0, 256, (count, 4, 4), np.uint8)
+        return f"{domain.name}/{split}", pixels, np.arange(count) % (10 if split == "train" else 1)
 
-    monkeypatch.setattr(module, "_raw", raw)
+    monkeypatch.setattr(module, "_load_split", load_split)
     findings = diagnose(make_config(tmp_path, "digit-sets", "M-U"))
     assert "USPS (train): 7291 images in 10 classes, as published" in messages(findings, "note")
     warnings = messages(findings, "warning")
     assert any(w.startswith("USPS (test): 20 images in 1 class, but 2007 in 10 classes") for w in warnings)
 
 
-def test_copies_within_a_published_set_are_only_a_note(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "copy")
+def test_copies_within_a_published_set_are_only_a_note(complete_copy: Path, tmp_path: Path) -> None:
+    shutil.copytree(complete_copy, tmp_path / "copy")
     shutil.copy(tmp_path / "copy/dslr/mug/0.png", tmp_path / "copy/dslr/mug/1.png")
     shutil.copy(tmp_path / "copy/dslr/pen/0.png", tmp_path / "copy/dslr/mug/2.png")
     findings = diagnose(make_config(tmp_path / "copy", "office31", "W-D"))

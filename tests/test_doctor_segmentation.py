@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Path:
 
 def make_config(root: Path, *settings: str, **params: Any) -> Config:
     given: dict[str, Any] = {role: str(root / role) for role in ("source", "target", "test")}
-    given |= {"classes": str(root / "classes.txt"), "size": [12, 16], "truth": True}
+    given |= {"classes": str(root / "classes.txt"), "size": [12, 16], "ground_truth": True}
     return load_config(["segmentation"], [*SETTINGS, *settings], {"data": {"params": {**given, **params}}})
 
 
@@ -110,10 +110,10 @@ def test_a_benchmark_in_its_published_layout(tmp_path: Path) -> None:
 def test_a_benchmark_without_target_labels(tmp_path: Path) -> None:
     tags = np.resize(np.arange(29), tiny_segmentation_data.SIZE).astype(np.uint8)
     for number in range(3):
-        for place in ("carla/images", "camvid/train", "camvid/test"):
-            (tmp_path / place).mkdir(parents=True, exist_ok=True)
-            shown = tiny_segmentation_data.scene(10 * number + len(place))[0]
-            Image.fromarray(shown).save(tmp_path / place / f"{number}.png")
+        for folder in ("carla/images", "camvid/train", "camvid/test"):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            image = tiny_segmentation_data.scene(10 * number + len(folder))[0]
+            Image.fromarray(image).save(tmp_path / folder / f"{number}.png")
         (tmp_path / "carla/labels").mkdir(exist_ok=True)
         Image.fromarray(np.stack([tags] * 3, -1)).save(tmp_path / f"carla/labels/{number}.png")
     given = {"source": str(tmp_path / "carla"), "target": str(tmp_path / "camvid"), "size": [12, 16]}
@@ -124,7 +124,7 @@ def test_a_benchmark_without_target_labels(tmp_path: Path) -> None:
 
 
 def test_an_unlabelled_target_needs_human_annotators(root: Path) -> None:
-    findings = diagnose(make_config(root, "acquisition.budget=20/image", truth=False))
+    findings = diagnose(make_config(root, "acquisition.budget=20/image", ground_truth=False))
     assert {finding.severity for finding in findings} == {"note"}
     notes = messages(findings, "note")
     assert contains_words(notes, "target: 4 images without labels")
@@ -140,7 +140,7 @@ def test_the_share_of_masked_pixels_is_reported(root: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(mask).save(path)
     assert contains_words(
-        note_messages(make_config(root, truth=False)),
+        note_messages(make_config(root, ground_truth=False)),
         "4 images without labels; masks exclude 25.0 % of the pixels",
     )
 
@@ -222,10 +222,10 @@ def test_unknown_ids_are_named_with_their_pixels(root: Path) -> None:
         ids = np.array(Image.open(path))
         ids[0, :5], ids[1, 0] = 9, 13
         Image.fromarray(ids).save(path)
-    (sentence,) = error_messages(make_config(root))
-    assert f"id 9 (10 pixels in 2 files, first {root / 'source/labels/000.png'})" in sentence
-    assert "id 13 (2 pixels in 2 files" in sentence
-    assert "data.params.classes" in sentence
+    (message,) = error_messages(make_config(root))
+    assert f"id 9 (10 pixels in 2 files, first {root / 'source/labels/000.png'})" in message
+    assert "id 13 (2 pixels in 2 files" in message
+    assert "data.params.classes" in message
 
 
 def test_classes_that_never_occur(root: Path) -> None:
@@ -238,7 +238,7 @@ def test_classes_that_never_occur(root: Path) -> None:
         "data.params.keep_classes",
     )
     assert contains_words(found, "the test has no pixels of 'tram', 'bicycle'", "cannot be evaluated")
-    assert warning_messages(make_config(root, keep=["road", "car", "sky"])) == []
+    assert warning_messages(make_config(root, keep_classes=["road", "car", "sky"])) == []
 
 
 def test_a_source_of_one_class_or_none(root: Path) -> None:
@@ -279,19 +279,18 @@ def test_large_sets_are_sampled_and_this_is_reported(root: Path, monkeypatch: py
 
 
 def test_label_files_are_read_one_by_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[Any] = []
-    plain = try_files
+    outcomes: list[Any] = []
 
-    def counted(work: Any, paths: Sequence[Path], *more: Any) -> Any:
-        for outcome in plain(work, paths, *more):
-            kept.append(outcome)
+    def recorded(fn: Any, paths: Sequence[Path], *more: Any) -> Any:
+        for outcome in try_files(fn, paths, *more):
+            outcomes.append(outcome)
             yield outcome
 
-    monkeypatch.setattr(maps_module, "attempts", counted)
+    monkeypatch.setattr(maps_module, "try_files", recorded)
     diagnose(make_config(root))
-    assert kept
+    assert outcomes
     # Only a few numbers of each file are kept, never its pixels.
-    assert all(isinstance(one, ReadFailure | tuple) or np.size(one) <= 4 for one in kept)
+    assert all(isinstance(one, ReadFailure | tuple) or np.size(one) <= 4 for one in outcomes)
 
 
 def build_data(invalid_index: int = 0) -> AdaptationData:
@@ -307,12 +306,14 @@ def build_data(invalid_index: int = 0) -> AdaptationData:
 
 def test_built_label_maps_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "own_maps", sys.modules[__name__])
-    own = load_config(["segmentation"], [*SETTINGS, "data={name: 'own_maps:built'}"])
+    own = load_config(["segmentation"], [*SETTINGS, "data={name: 'own_maps:build_data'}"])
     findings = diagnose(own)
     assert messages(findings, "error") == []
     assert contains_words(messages(findings, "note"), "source: 3 images with label maps, 0.0 %")
     assert contains_words(messages(findings, "note"), "evaluated on", "without the labelled ones")
-    wrong = load_config(["segmentation"], [*SETTINGS, "data={name: 'own_maps:built', params: {beyond: 7}}"])
+    wrong = load_config(
+        ["segmentation"], [*SETTINGS, "data={name: 'own_maps:build_data', params: {invalid_index: 7}}"]
+    )
     assert contains_words(
         error_messages(wrong),
         "label maps of the source contain 7, which is not a class index",
@@ -329,7 +330,7 @@ def test_parameters_of_a_wrong_type(root: Path) -> None:
     assert contains_words(
         error_messages(make_config(root, memory_gb="much")), "data.params.memory_gb is 'much'"
     )
-    assert contains_words(error_messages(make_config(root, void="perhaps")), "known or asked")
+    assert contains_words(error_messages(make_config(root, void_pixels="perhaps")), "excluded or queried")
     assert contains_words(error_messages(make_config(root, sizes=3)), "has no parameter 'sizes'")
     assert contains_words(error_messages(make_config(root, source=5)), "cannot be listed", "TypeError")
 
@@ -368,9 +369,8 @@ def test_impossible_budgets(root: Path, budget: str, word: str) -> None:
 
 
 def test_a_round_without_pixels(root: Path) -> None:
-    assert (
-        error_messages(make_config(root, "acquisition.budget=1/image")) == []
-    )  # of half the images in each round
+    # One pixel of half the images in each round.
+    assert error_messages(make_config(root, "acquisition.budget=1/image")) == []
     assert contains_words(
         error_messages(make_config(root, "acquisition.budget=1")), "at least one of 2 rounds without pixels"
     )
@@ -382,8 +382,8 @@ def test_whole_images_are_counted_as_images(root: Path) -> None:
 
 
 def test_held_out_images_are_not_queried(root: Path) -> None:
-    checked = make_config(root, "evaluation={split: held_out, test_fraction: 0.25}", test=None)
-    assert contains_words(note_messages(checked), "57 pixels", "of 3 images of the target")
+    config = make_config(root, "evaluation={split: held_out, test_fraction: 0.25}", test=None)
+    assert contains_words(note_messages(config), "57 pixels", "of 3 images of the target")
 
 
 def test_views_must_show_whole_images(root: Path) -> None:
@@ -446,13 +446,13 @@ def test_the_tables_of_segmentation_data_and_models_are_complete() -> None:
         "streets"
     } == SEGMENTATION_DATASETS
     with torch.no_grad():
-        speaking = set()
+        per_pixel_models = set()
         for name, build in MODELS.items():
             params = {} if name.startswith("small") else {"backbone": "resnet10t", "pretrained": False}
-            said_of_it: Any = build(classes=2, channels=3, **params).eval()(torch.zeros(1, 3, 32, 32))
-            logits = said_of_it[0] if isinstance(said_of_it, tuple | Output) else said_of_it
-            speaking |= {name} if logits.ndim == 4 else set()
-    assert speaking == SEGMENTATION_MODELS
+            output: Any = build(classes=2, channels=3, **params).eval()(torch.zeros(1, 3, 32, 32))
+            logits = output[0] if isinstance(output, tuple | Output) else output
+            per_pixel_models |= {name} if logits.ndim == 4 else set()
+    assert per_pixel_models == SEGMENTATION_MODELS
 
 
 @pytest.mark.parametrize("query", ["duc", "random", "entropy", "margin", "ripu"])
@@ -493,12 +493,12 @@ def test_memory_counts_images_and_label_maps(root: Path, monkeypatch: pytest.Mon
     notes = note_messages(make_config(root, size=[8192, 8192], memory_gb=1.1, cache=str(root / "cache")))
     assert contains_words(notes, f"so 2.00 GB go to {root / 'cache'}")
     assert contains_words(
-        note_messages(make_config(root, size=[8192, 8192], memory_gb=100, truth=False)), "take 2.75 GB"
+        note_messages(make_config(root, size=[8192, 8192], memory_gb=100, ground_truth=False)), "take 2.75 GB"
     )
 
 
 def test_the_download_of_weights_is_reported(root: Path) -> None:
-    checked = make_config(root, "model={name: deeplab_v3plus, params: {backbone: resnet18}}")
-    assert contains_words(note_messages(checked), "the weights of timm's resnet18 are downloaded")
+    config = make_config(root, "model={name: deeplab_v3plus, params: {backbone: resnet18}}")
+    assert contains_words(note_messages(config), "the weights of timm's resnet18 are downloaded")
     found = error_messages(make_config(root, "model={name: deeplab_v2, params: {weights: none.pth}}"))
     assert contains_words(found, "the weights file", "none.pth")

@@ -64,9 +64,8 @@ class Images:
     files: tuple[Path, ...] | None = None  # the file of each image, if there is one
     aspect: Tensor | None = None  # float32 (N,), original width / height, if known
     original_sizes: Tensor | None = None  # int64 (N, 2), original height and width, if known
-    void_masks: LabelMaps | None = (
-        None  # non-zero where a pixel is known to have no class, such as the car bonnet
-    )
+    # Non-zero where a pixel is known to have no class, such as the car bonnet.
+    void_masks: LabelMaps | None = None
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
@@ -128,8 +127,11 @@ class AdaptationData:
     test: Domain | None = None  # held out, for evaluation only
 
     def __repr__(self) -> str:
-        truth = "unknown" if self.ground_truth is None else "known to an oracle"
-        return f"Shift(source={self.source!r}, pool={self.pool!r}, truth {truth}, test={self.test!r})"
+        known = "unknown" if self.ground_truth is None else "known to an oracle"
+        return (
+            f"AdaptationData(source={self.source!r}, pool={self.pool!r}, ground truth {known}, "
+            f"test={self.test!r})"
+        )
 
     @property
     def classes(self) -> Sequence[str]:

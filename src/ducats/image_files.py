@@ -62,5 +62,5 @@ def _orientation(image: Image.Image) -> int:
     """Return the EXIF orientation, 1 to 8."""
     try:
         return int(Image.Image.getexif(image).get(_EXIF_ORIENTATION, 1))
-    except Exception:  # as in opened_upright
+    except Exception:  # as in load_upright
         return 1

@@ -116,9 +116,9 @@ def test_two_folders_for_one_domain(tmp_path: Path) -> None:
 
 def test_cached_pixels_equal_pixels_in_memory(tmp_path: Path) -> None:
     write_domain_folders(tmp_path, ["amazon", "webcam"], ["mug", "bike"])
-    held = office31(root=tmp_path, task="A-W", size=4)
-    filed = office31(root=tmp_path, task="A-W", size=4, cache=tmp_path / "cache", memory_gb=0)
-    assert torch.equal(held.pool.pixels[:], filed.pool.pixels[:])
+    in_memory = office31(root=tmp_path, task="A-W", size=4)
+    in_files = office31(root=tmp_path, task="A-W", size=4, cache=tmp_path / "cache", memory_gb=0)
+    assert torch.equal(in_memory.pool.pixels[:], in_files.pool.pixels[:])
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
@@ -270,7 +270,7 @@ def test_listed_image_that_does_not_exist(mini_root: Path) -> None:
 def test_every_spelling_is_one_task(name: str, count: int) -> None:
     benchmark = BENCHMARKS[name]
     assert len(set(benchmark.tasks)) == count
-    meant: dict[str, str] = {}
+    task_of: dict[str, str] = {}
     for task in benchmark.tasks:
         source, target = benchmark.source_and_target(task)
         assert (source.short_name, target.short_name) == tuple(task.split("-"))
@@ -278,7 +278,7 @@ def test_every_spelling_is_one_task(name: str, count: int) -> None:
             for two in (target.short_name, target.name, *target.aliases):
                 for spelling in (f"{one}-{two}", f"{one}2{two}", f"{one} -> {two}", f"{one}→{two}".upper()):
                     assert benchmark.canonical_task(spelling) == task
-                    assert meant.setdefault(normalise_name(spelling), task) == task
+                    assert task_of.setdefault(normalise_name(spelling), task) == task
 
 
 @pytest.mark.parametrize("task", ["A-A", "A-X", "", "A", "A-W-D", "A-D2W", 7, None])
@@ -288,7 +288,7 @@ def test_rejects_unknown_tasks(tmp_path: Path, task: str) -> None:
         office31(root=tmp_path, task=task)
 
 
-def test_usual_task() -> None:
+def test_canonical_task() -> None:
     assert canonical_task("office_home", "art->clipart") == "Ar-Cl"
     assert canonical_task("office_home", "art->nowhere") == "art->nowhere"  # rejected when it is read
     assert canonical_task("mine:own", "art->clipart") == "art->clipart"
@@ -380,7 +380,7 @@ def test_counts_are_complete_and_consistent(name: str) -> None:
     benchmark = BENCHMARKS[name]
     splits = ("train", "test") if benchmark.has_test_lists else ("all",)
     assert set(benchmark.counts) == {
-        (place.short_name, split) for place in benchmark.domains for split in splits
+        (domain.short_name, split) for domain in benchmark.domains for split in splits
     }
     for count in benchmark.counts.values():
         assert count.classes in (None, benchmark.n_classes)
@@ -388,7 +388,7 @@ def test_counts_are_complete_and_consistent(name: str) -> None:
             assert sum(count.per_class.values()) == count.total
             assert len(count.per_class) == benchmark.n_classes
     if name in TOTALS:
-        assert [benchmark.counts[place.short_name, "all"].total for place in benchmark.domains] == TOTALS[
+        assert [benchmark.counts[domain.short_name, "all"].total for domain in benchmark.domains] == TOTALS[
             name
         ]
 
@@ -398,7 +398,7 @@ def test_docs_cover_every_benchmark() -> None:
 
     page = (Path(__file__).parents[2] / "docs/benchmarks.md").read_text(encoding="utf-8")
     for name, benchmark in BENCHMARKS.items():
-        named = name.replace("_", "-")
-        assert load_config([f"data/{named}"]).data.name == name
-        assert f"ducats run -c data/{named} --root" in page
+        config_name = name.replace("_", "-")
+        assert load_config([f"data/{config_name}"]).data.name == name
+        assert f"ducats run -c data/{config_name} --root" in page
         assert all(address in page for address in re.findall(r"https://[\w./~-]+", benchmark.download_info))

@@ -11,8 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-import ducats.data.decoding as decode_module
-import ducats.data.store as store
+from ducats.data import decoding, store
 from ducats.data.decoding import (
     decode_image_sets,
     decode_images,
@@ -97,16 +96,16 @@ def test_exif_orientation_is_applied(tmp_path: Path, orientation: int) -> None:
         stored = stored.transpose(step)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    stored.save(tmp_path / "turned.png", exif=exif)
+    stored.save(tmp_path / "rotated.png", exif=exif)
     make_image().save(tmp_path / "upright.png")
-    assert torch.equal(decode_one(tmp_path / "turned.png"), decode_one(tmp_path / "upright.png"))
+    assert torch.equal(decode_one(tmp_path / "rotated.png"), decode_one(tmp_path / "upright.png"))
 
 
 def test_broken_exif_is_ignored(tmp_path: Path) -> None:
-    make_image().save(tmp_path / "noted.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken")
+    make_image().save(tmp_path / "broken_exif.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken")
     make_image().save(tmp_path / "plain.jpg")
-    assert torch.equal(decode_one(tmp_path / "noted.jpg"), decode_one(tmp_path / "plain.jpg"))
-    assert find_unreadable([("a", tmp_path / "noted.jpg")]) == []
+    assert torch.equal(decode_one(tmp_path / "broken_exif.jpg"), decode_one(tmp_path / "plain.jpg"))
+    assert find_unreadable([("a", tmp_path / "broken_exif.jpg")]) == []
 
 
 def test_grey_becomes_three_equal_channels(tmp_path: Path) -> None:
@@ -222,12 +221,12 @@ def test_unreadable_files_are_one_message(tmp_path: Path, memory_gb: float) -> N
     cache = tmp_path / "cache"
     with pytest.raises(UserError, match="6 of 9 images cannot be read") as caught:
         decode_images(files, 8, cache=cache, memory_gb=memory_gb)
-    sentence = str(caught.value)
-    assert str(tmp_path / "truncated.png") in sentence
-    assert "(empty file)" in sentence
-    assert "missing.png" not in sentence  # the sixth
-    assert "and 1 more; remove or replace them" in sentence
-    assert "\n" not in sentence
+    message = str(caught.value)
+    assert str(tmp_path / "truncated.png") in message
+    assert "(empty file)" in message
+    assert "missing.png" not in message  # the sixth
+    assert "and 1 more; remove or replace them" in message
+    assert "\n" not in message
     assert not cache.exists() or list(cache.iterdir()) == []
 
 
@@ -239,20 +238,20 @@ def in_cache(files: list[tuple[str, Path]], folder: Path) -> torch.Tensor:
     return decode_images(files, 8, cache=folder / "new" / "cache", memory_gb=NO_MEMORY_GB).pixels[:]
 
 
-@pytest.mark.parametrize("by", [in_temporary_file, in_cache])
+@pytest.mark.parametrize("decode", [in_temporary_file, in_cache])
 def test_pixels_in_a_file_equal_pixels_in_memory(
-    tmp_path: Path, by: Callable[[list[tuple[str, Path]], Path], torch.Tensor]
+    tmp_path: Path, decode: Callable[[list[tuple[str, Path]], Path], torch.Tensor]
 ) -> None:
     files = save(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert torch.equal(by(files, tmp_path), decode_images(files, 8).pixels[:])
+        assert torch.equal(decode(files, tmp_path), decode_images(files, 8).pixels[:])
 
 
 def test_grey_pixels_in_a_file(tmp_path: Path) -> None:
     files = save(tmp_path)
-    filed = decode_images(files, 8, channels=1, memory_gb=NO_MEMORY_GB).pixels[:]
-    assert torch.equal(filed, decode_images(files, 8, channels=1).pixels[:])
+    in_file = decode_images(files, 8, channels=1, memory_gb=NO_MEMORY_GB).pixels[:]
+    assert torch.equal(in_file, decode_images(files, 8, channels=1).pixels[:])
 
 
 def test_temporary_file_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +273,7 @@ def test_cache_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     def refuse(path: Path) -> Image.Image:
         raise AssertionError(f"{path} was read again")
 
-    monkeypatch.setattr(decode_module, "as_shown", refuse)
+    monkeypatch.setattr(decoding, "load_image", refuse)
     assert torch.equal(
         decode_images(files, 8, cache=tmp_path / "cache", memory_gb=NO_MEMORY_GB).pixels[:], first
     )
@@ -293,12 +292,12 @@ def test_every_change_makes_a_new_cache(tmp_path: Path) -> None:
     assert len(list(cache.iterdir())) == 6
 
 
-@pytest.mark.parametrize("left", [0, 60, 200])
-def test_truncated_cache_is_not_used(tmp_path: Path, left: int) -> None:
+@pytest.mark.parametrize("n_bytes", [0, 60, 200])
+def test_truncated_cache_is_not_used(tmp_path: Path, n_bytes: int) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
     decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB)
     (path,) = cache.iterdir()
-    path.write_bytes(path.read_bytes()[:left])
+    path.write_bytes(path.read_bytes()[:n_bytes])
     found = decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB).pixels[:]
     assert torch.equal(found, decode_images(files, 8).pixels[:])
 
@@ -315,7 +314,7 @@ def test_killed_process_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.Monk
         return read(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(decode_module, "as_shown", die)
+        patch.setattr(decoding, "load_image", die)
         with pytest.raises(Killed):
             decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB)
     assert list(cache.glob("*.npy")) == []
@@ -353,24 +352,24 @@ def test_images_are_decoded_on_demand_if_nothing_else_fits(
 ) -> None:
     files = save(tmp_path)
     cache = None if folder is None else tmp_path / folder
-    held = decode_images(files, 8)
+    in_memory = decode_images(files, 8)
     simulate_full_disk(monkeypatch)
     with pytest.warns(UserWarning, match=r"do not fit .*decoded again for every batch.*data\.params\.cache"):
         images = decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB)
     assert isinstance(images.pixels, LazyFileArrays)
-    assert images.keys == held.keys
-    assert images.files == held.files
-    assert torch.equal(images.pixels[:], held.pixels[:])
+    assert images.keys == in_memory.keys
+    assert images.files == in_memory.files
+    assert torch.equal(images.pixels[:], in_memory.pixels[:])
     assert cache is None or not cache.exists()
 
 
 def test_decoding_on_demand_warns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = save(tmp_path, 6)
     simulate_full_disk(monkeypatch)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         decode_image_sets([files[:2], files[2:3], files[3:]], 8, cache=None, memory_gb=NO_MEMORY_GB)
-    assert len(said) == 1
+    assert len(caught) == 1
 
 
 def test_existing_cache_is_used_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,9 +384,9 @@ def test_existing_cache_is_used_on_a_full_disk(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("channels", [1, 3])
 def test_file_arrays_are_indexed_like_a_tensor(tmp_path: Path, channels: int) -> None:
     files = save(tmp_path, 5)
-    held = decode_images(files, 8, channels=channels).pixels
+    in_memory = decode_images(files, 8, channels=channels).pixels
     pixels = LazyFileArrays(files, image_decoder(8, channels))
-    assert (pixels.shape, pixels.dtype, pixels.ndim, len(pixels)) == (held.shape, held.dtype, 4, 5)
+    assert (pixels.shape, pixels.dtype, pixels.ndim, len(pixels)) == (in_memory.shape, in_memory.dtype, 4, 5)
     order = torch.tensor([3, 0, 3])
     for index in (
         2,
@@ -398,7 +397,7 @@ def test_file_arrays_are_indexed_like_a_tensor(tmp_path: Path, channels: int) ->
         torch.arange(5) > 2,
         torch.tensor([], dtype=torch.int64),
     ):
-        assert torch.equal(pixels[index], held[index])
+        assert torch.equal(pixels[index], in_memory[index])
     with pytest.raises(IndexError):
         pixels[5]
 
@@ -406,7 +405,7 @@ def test_file_arrays_are_indexed_like_a_tensor(tmp_path: Path, channels: int) ->
 def test_file_arrays_report_a_corrupt_file(tmp_path: Path) -> None:
     files = save(tmp_path)
     pixels = LazyFileArrays(files, image_decoder(8))
-    files[1][1].write_bytes(b"no picture")
+    files[1][1].write_bytes(b"no image")
     assert pixels[torch.tensor([0, 2])].shape == (2, 3, 8, 8)
     with pytest.raises(UserError, match=r"1\.png \(not an image\); remove or replace"):
         pixels[torch.tensor([0, 1])]
@@ -421,9 +420,8 @@ def test_memory_budget_is_half_of_the_free_memory(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(store, "free_memory_gb", lambda: 1.9 * pixels_gb(3, 8))
     decode_images(files, 8, cache=cache)
     assert len(list(cache.iterdir())) == 1
-    decode_image_sets(
-        [files[:1], files[1:]], 8, cache=cache, memory_gb=None
-    )  # one fits, the other two do not
+    # One fits, the other two do not.
+    decode_image_sets([files[:1], files[1:]], 8, cache=cache, memory_gb=None)
     assert len(list(cache.iterdir())) == 2
 
 
@@ -446,31 +444,31 @@ def test_aspects_are_those_of_the_displayed_image(
     exif = Image.Exif()
     if orientation is not None:
         exif[0x0112] = orientation
-    path = tmp_path / f"turned.{suffix}"
+    path = tmp_path / f"rotated.{suffix}"
     make_image(size=(30, 20)).save(path, exif=exif)
-    shown = load_image(path)
-    assert shown.size == ((20, 30) if orientation in (5, 6, 7, 8) else (30, 20))
-    assert read_aspect_ratios([path]).tolist() == pytest.approx([shown.width / shown.height])
+    image = load_image(path)
+    assert image.size == ((20, 30) if orientation in (5, 6, 7, 8) else (30, 20))
+    assert read_aspect_ratios([path]).tolist() == pytest.approx([image.width / image.height])
 
 
 def test_aspects_come_from_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [tmp_path / f"{width}.{suffix}" for width in (10, 20, 40) for suffix in ("png", "jpg")]
     for path in paths:
         make_image(size=(int(path.stem), 20)).save(path)
-    make_image().save(tmp_path / "noted.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken")
+    make_image().save(tmp_path / "broken_exif.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken")
 
     def refuse(self: Image.Image) -> None:
         raise AssertionError("the pixels were read")
 
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", refuse)
-    found = read_aspect_ratios([*paths, tmp_path / "noted.jpg"])
+    found = read_aspect_ratios([*paths, tmp_path / "broken_exif.jpg"])
     assert found.dtype == torch.float32
     assert found.tolist() == [0.5, 0.5, 1.0, 1.0, 2.0, 2.0, 1.5]
     assert read_aspect_ratios([]).shape == (0,)
 
 
 def test_aspects_of_unreadable_files(tmp_path: Path) -> None:
-    (tmp_path / "text.jpg").write_text("no picture at all")
+    (tmp_path / "text.jpg").write_text("no image at all")
     good = [path for _, path in save(tmp_path)]
     with pytest.raises(
         UserError, match=r"2 of 5 images cannot be read: .*text\.jpg \(not an image\), .*gone"
@@ -545,11 +543,11 @@ def test_blocks_of_large_images_are_small(tmp_path: Path, monkeypatch: pytest.Mo
     files = save(tmp_path, 7)
     whole = decode_images(files, 8).pixels[:]
     blocks = []
-    attempts = store.try_files
+    try_files = store.try_files
 
-    def watch(work: object, paths: object, block: int) -> object:
+    def watch(fn: object, paths: object, block: int) -> object:
         blocks.append(block)
-        return attempts(work, paths, block)  # type: ignore[arg-type]
+        return try_files(fn, paths, block)  # type: ignore[arg-type]
 
     monkeypatch.setattr(store, "try_files", watch)
     monkeypatch.setattr(store, "_n_cores", lambda: 1)

@@ -9,7 +9,7 @@ from ducats.errors import UserError
 
 
 @pytest.fixture(scope="module")
-def shift() -> AdaptationData:
+def data() -> AdaptationData:
     return digits(n_source=400)
 
 
@@ -43,10 +43,10 @@ def test_pool_and_test_split_scikit_learns_digits(data: AdaptationData) -> None:
     for key, pixels, label in zip(
         data.pool.keys[:50], data.pool.pixels[:], data.ground_truth[:], strict=False
     ):
-        row = int(key.split("/")[1])
-        assert whole.target[row] == label
+        index = int(key.split("/")[1])
+        assert whole.target[index] == label
         small = torch.nn.functional.avg_pool2d(pixels.float(), 2)[0] / 255 * 16
-        assert (small - torch.from_numpy(whole.images[row])).abs().mean() < 1
+        assert (small - torch.from_numpy(whole.images[index])).abs().mean() < 1
 
 
 def test_ink_is_white_on_black_in_both_domains(data: AdaptationData) -> None:
@@ -62,10 +62,9 @@ def test_every_font_has_ten_different_digits() -> None:
     glyphs = _render_masters()
     assert len(glyphs) == len(FONTS) == 21
     for strokes in glyphs:
-        for drawn in strokes:
-            pictures = {glyph.tobytes() for glyph in drawn}
-            assert len(pictures) == 10
-            for glyph in drawn:
+        for masters in strokes:
+            assert len({glyph.tobytes() for glyph in masters}) == 10
+            for glyph in masters:
                 left, top, right, bottom = glyph.getbbox() or (0, 0, 0, 0)
                 assert 40 <= bottom - top <= 52
                 assert left > 0 < top
@@ -95,7 +94,7 @@ def test_other_sizes() -> None:
     assert data.source.images.pixels.shape == (10, 1, 28, 28)
 
 
-@pytest.mark.parametrize("wrong", [{"source_size": 9}, {"test_size": 0}, {"test_size": 1797}, {"size": 4}])
+@pytest.mark.parametrize("wrong", [{"n_source": 9}, {"n_test": 0}, {"n_test": 1797}, {"size": 4}])
 def test_rejects_invalid_numbers(wrong: dict[str, int]) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
         digits(**wrong)

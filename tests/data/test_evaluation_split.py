@@ -31,46 +31,46 @@ def with_target_as_test(data: AdaptationData, folder: Path) -> AdaptationData:
     return replace(data, pool=pool, test=test)
 
 
-@pytest.mark.parametrize("images", ["auto", "held_out", "published"])
-def test_existing_test_set_is_used_first(images: str) -> None:
-    data, on = attach_test_set(WITH_TEST, images, 0.2)  # type: ignore[arg-type]
+@pytest.mark.parametrize("split", ["auto", "held_out", "published"])
+def test_existing_test_set_is_used_first(split: str) -> None:
+    data, evaluated_on = attach_test_set(WITH_TEST, split, 0.2)  # type: ignore[arg-type]
     assert data.test is WITH_TEST.test
     assert data.pool is WITH_TEST.pool
-    assert on == "held_out"
+    assert evaluated_on == "held_out"
 
 
 @pytest.mark.parametrize(
-    ("images", "on"),
+    ("split", "expected"),
     [("auto", "unlabelled"), ("unlabelled", "unlabelled"), ("target", "target"), ("published", "target")],
 )
-def test_target_is_the_test_set_if_there_is_none(images: str, on: str) -> None:
-    data, evaluated_on = attach_test_set(WITH_GROUND_TRUTH, images, 0.2)  # type: ignore[arg-type]
+def test_target_is_the_test_set_if_there_is_none(split: str, expected: str) -> None:
+    data, evaluated_on = attach_test_set(WITH_GROUND_TRUTH, split, 0.2)  # type: ignore[arg-type]
     assert data.test is not None
     assert data.test.images is data.pool is WITH_GROUND_TRUTH.pool
     assert WITH_GROUND_TRUTH.ground_truth is not None
     assert torch.equal(data.test.labels[:], WITH_GROUND_TRUTH.ground_truth[:])
-    assert evaluated_on == on
+    assert evaluated_on == expected
 
 
 def test_held_out_images_leave_the_pool() -> None:
-    data, on = attach_test_set(WITH_GROUND_TRUTH, "held_out", 0.25)
-    whole, truth = WITH_GROUND_TRUTH.pool, WITH_GROUND_TRUTH.ground_truth
-    assert on == "held_out"
+    data, evaluated_on = attach_test_set(WITH_GROUND_TRUTH, "held_out", 0.25)
+    whole, ground_truth = WITH_GROUND_TRUTH.pool, WITH_GROUND_TRUTH.ground_truth
+    assert evaluated_on == "held_out"
     assert data.test is not None
     assert data.ground_truth is not None
-    assert truth is not None
-    held, left = data.test.images.keys, data.pool.keys
-    assert not set(held) & set(left)
-    assert set(held) | set(left) == set(whole.keys)
-    wanted = [round(0.25 * int((truth[:] == c).sum())) for c in range(4)]
-    assert data.test.labels[:].bincount(minlength=4).tolist() == wanted
-    place = {key: number for number, key in enumerate(whole.keys)}
+    assert ground_truth is not None
+    held_out, remaining = data.test.images.keys, data.pool.keys
+    assert not set(held_out) & set(remaining)
+    assert set(held_out) | set(remaining) == set(whole.keys)
+    expected = [round(0.25 * int((ground_truth[:] == c).sum())) for c in range(4)]
+    assert data.test.labels[:].bincount(minlength=4).tolist() == expected
+    position = {key: number for number, key in enumerate(whole.keys)}
     for images, labels in ((data.test.images, data.test.labels), (data.pool, data.ground_truth)):
-        at = torch.tensor([place[key] for key in images.keys])
-        assert torch.equal(images.pixels[:], whole.pixels[at])  # images keep their key and label
-        assert torch.equal(labels[:], truth[at])
+        index = torch.tensor([position[key] for key in images.keys])
+        assert torch.equal(images.pixels[:], whole.pixels[index])  # images keep their key and label
+        assert torch.equal(labels[:], ground_truth[index])
     again, _ = attach_test_set(WITH_GROUND_TRUTH, "held_out", 0.25)
-    assert again.pool.keys == left
+    assert again.pool.keys == remaining
 
 
 def test_subset_is_indexed_like_a_tensor() -> None:
@@ -84,11 +84,11 @@ def test_subset_is_indexed_like_a_tensor() -> None:
 
 def test_target_given_as_test_set(tmp_path: Path) -> None:
     data = with_target_as_test(WITH_TEST, tmp_path)
-    for images, evaluated_on in (("auto", "target"), ("target", "target"), ("unlabelled", "unlabelled")):
-        made, on = attach_test_set(data, images, 0.2)  # type: ignore[arg-type]
-        assert on == evaluated_on
-        assert made.test is not None
-        assert made.test.images is made.pool  # decoded twice, held once
+    for split, expected in (("auto", "target"), ("target", "target"), ("unlabelled", "unlabelled")):
+        prepared, evaluated_on = attach_test_set(data, split, 0.2)  # type: ignore[arg-type]
+        assert evaluated_on == expected
+        assert prepared.test is not None
+        assert prepared.test.images is prepared.pool  # decoded twice, kept once
     first = tmp_path / data.pool.keys[0]
     first.parent.mkdir(parents=True, exist_ok=True)
     first.write_text("a file")
@@ -96,24 +96,24 @@ def test_target_given_as_test_set(tmp_path: Path) -> None:
     link.symlink_to(tmp_path)
     assert data.test is not None
     other = replace(data.test.images, files=tuple(link / key for key in data.pool.keys))
-    _, on = attach_test_set(replace(data, test=replace(data.test, images=other)), "auto", 0.2)
-    assert on == "target"  # also through a link
-    made, on = attach_test_set(data, "held_out", 0.5)
-    assert (on, len(made.pool)) == ("held_out", 20)
+    _, evaluated_on = attach_test_set(replace(data, test=replace(data.test, images=other)), "auto", 0.2)
+    assert evaluated_on == "target"  # also through a link
+    prepared, evaluated_on = attach_test_set(data, "held_out", 0.5)
+    assert (evaluated_on, len(prepared.pool)) == ("held_out", 20)
     # Also without ground truth: the labels of the test set are used.
-    made, on = attach_test_set(replace(data, ground_truth=None), "held_out", 0.5)
-    assert (on, len(made.pool), made.ground_truth) == ("held_out", 20, None)
+    prepared, evaluated_on = attach_test_set(replace(data, ground_truth=None), "held_out", 0.5)
+    assert (evaluated_on, len(prepared.pool), prepared.ground_truth) == ("held_out", 20, None)
 
 
 def test_without_labels_there_is_no_test_set() -> None:
     data, _ = attach_test_set(WITHOUT_LABELS, "auto", 0.2)
     assert data.test is None
-    for images in ("held_out", "target", "unlabelled", "published"):
+    for split in ("held_out", "target", "unlabelled", "published"):
         with pytest.raises(UserError, match="needs the target's labels"):
-            attach_test_set(WITHOUT_LABELS, images, 0.2)
+            attach_test_set(WITHOUT_LABELS, split, 0.2)
 
 
-def test_rejects_a_share_that_leaves_nothing() -> None:
+def test_rejects_a_fraction_that_leaves_nothing() -> None:
     with pytest.raises(UserError, match="leaves nothing"):
         attach_test_set(WITH_GROUND_TRUTH, "held_out", 0.001)
 
@@ -143,92 +143,95 @@ class ResizableLabelMaps:
 
 
 def test_existing_test_set_with_label_maps_is_used_first() -> None:
-    data, on = attach_test_set(WITH_LABEL_MAPS, "auto", 0.2)
-    assert (data, on) == (WITH_LABEL_MAPS, "held_out")
+    data, evaluated_on = attach_test_set(WITH_LABEL_MAPS, "auto", 0.2)
+    assert (data, evaluated_on) == (WITH_LABEL_MAPS, "held_out")
 
 
 @pytest.mark.parametrize(
-    ("images", "on"), [("auto", "unlabelled"), ("unlabelled", "unlabelled"), ("target", "target")]
+    ("split", "expected"), [("auto", "unlabelled"), ("unlabelled", "unlabelled"), ("target", "target")]
 )
-def test_target_label_maps_are_the_test_set_if_there_is_none(images: str, on: str) -> None:
-    data, evaluated_on = attach_test_set(LABEL_MAPS_WITHOUT_TEST, images, 0.2)  # type: ignore[arg-type]
-    assert evaluated_on == on
+def test_target_label_maps_are_the_test_set_if_there_is_none(split: str, expected: str) -> None:
+    data, evaluated_on = attach_test_set(LABEL_MAPS_WITHOUT_TEST, split, 0.2)  # type: ignore[arg-type]
+    assert evaluated_on == expected
     assert data.test is not None
     assert data.test.images is data.pool is LABEL_MAPS_WITHOUT_TEST.pool
     assert data.test.labels is LABEL_MAPS_WITHOUT_TEST.ground_truth
     assert data.test.per_pixel
 
 
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
-def test_images_with_label_maps_are_held_out(share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.1, 0.3, 0.5])
+def test_images_with_label_maps_are_held_out(fraction: float) -> None:
     assert WITH_LABEL_MAPS.ground_truth is not None
     assert WITH_LABEL_MAPS.pool.void_masks is not None
-    sized = ResizableLabelMaps(WITH_LABEL_MAPS.ground_truth[:])
+    label_maps = ResizableLabelMaps(WITH_LABEL_MAPS.ground_truth[:])
     whole = replace(LABEL_MAPS_WITHOUT_TEST.pool, original_sizes=torch.arange(20).view(10, 2))
-    data, on = attach_test_set(
-        replace(LABEL_MAPS_WITHOUT_TEST, ground_truth=sized, pool=whole), "held_out", share
+    data, evaluated_on = attach_test_set(
+        replace(LABEL_MAPS_WITHOUT_TEST, ground_truth=label_maps, pool=whole), "held_out", fraction
     )
-    assert on == "held_out"
+    assert evaluated_on == "held_out"
     assert data.test is not None
     assert data.ground_truth is not None
-    assert (len(data.test), len(data.pool)) == (round(10 * share), 10 - round(10 * share))
+    assert (len(data.test), len(data.pool)) == (round(10 * fraction), 10 - round(10 * fraction))
     assert not set(data.test.images.keys) & set(data.pool.keys)
     assert {*data.test.images.keys, *data.pool.keys} == set(whole.keys)
-    place = {key: number for number, key in enumerate(whole.keys)}
+    position = {key: number for number, key in enumerate(whole.keys)}
     for images, labels in ((data.test.images, data.test.labels), (data.pool, data.ground_truth)):
-        at = torch.tensor([place[key] for key in images.keys])
-        assert torch.equal(images.pixels[:], whole.pixels[at])
-        assert torch.equal(labels[:], sized[at])
+        index = torch.tensor([position[key] for key in images.keys])
+        assert torch.equal(images.pixels[:], whole.pixels[index])
+        assert torch.equal(labels[:], label_maps[index])
         assert images.original_sizes is not None
         assert images.void_masks is not None
         assert whole.original_sizes is not None
-        assert torch.equal(images.original_sizes, whole.original_sizes[at])
-        assert torch.equal(images.void_masks[:], WITH_LABEL_MAPS.pool.void_masks[at])
-        assert (labels.ndim, labels.dtype, tuple(labels.shape)) == (3, torch.int8, (len(at), 16, 32))
-        for number in range(len(at)):  # one by one, also at original size
-            assert torch.equal(labels[number], sized[int(at[number])])
-            assert torch.equal(original_map(labels, number), sized.original(int(at[number])))
+        assert torch.equal(images.original_sizes, whole.original_sizes[index])
+        assert torch.equal(images.void_masks[:], WITH_LABEL_MAPS.pool.void_masks[index])
+        assert (labels.ndim, labels.dtype, tuple(labels.shape)) == (3, torch.int8, (len(index), 16, 32))
+        for number in range(len(index)):  # one by one, also at original size
+            assert torch.equal(labels[number], label_maps[int(index[number])])
+            assert torch.equal(original_map(labels, number), label_maps.original(int(index[number])))
             assert torch.equal(
-                original_map(images.void_masks, number), WITH_LABEL_MAPS.pool.void_masks[int(at[number])]
+                original_map(images.void_masks, number), WITH_LABEL_MAPS.pool.void_masks[int(index[number])]
             )
     again, _ = attach_test_set(
-        replace(LABEL_MAPS_WITHOUT_TEST, ground_truth=sized, pool=whole), "held_out", share
+        replace(LABEL_MAPS_WITHOUT_TEST, ground_truth=label_maps, pool=whole), "held_out", fraction
     )
     assert again.pool.keys == data.pool.keys
 
 
-def test_rejects_a_share_of_label_maps_that_leaves_nothing() -> None:
+def test_rejects_a_fraction_of_label_maps_that_leaves_nothing() -> None:
     with pytest.raises(UserError, match="leaves nothing"):
         attach_test_set(LABEL_MAPS_WITHOUT_TEST, "held_out", 0.01)
 
 
 def test_label_map_files_are_split(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    for part, count in (("source", 1), ("target", 4)):
+    for role, count in (("source", 1), ("target", 4)):
         for number in range(count):
             size = (6 + number, 10)
             for kind, values in (
                 ("images", rng.integers(0, 256, (*size, 3))),
                 ("labels", rng.choice([0, 1, 255], size)),
             ):
-                path = tmp_path / part / kind / f"{number}.png"
+                path = tmp_path / role / kind / f"{number}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(values.astype(np.uint8)).save(path)
     (tmp_path / "classes.txt").write_text("0 a\n1 b\n255 void\n")
     data = segmentation_folders(
-        root=tmp_path, source="source", target="target", classes="classes.txt", truth=True, size=(4, 5)
+        root=tmp_path, source="source", target="target", classes="classes.txt", ground_truth=True, size=(4, 5)
     )
-    made, _ = attach_test_set(data, "held_out", 0.5)
-    assert made.test is not None
+    prepared, _ = attach_test_set(data, "held_out", 0.5)
+    assert prepared.test is not None
     assert data.ground_truth is not None
-    assert made.pool.void_masks is not None
-    for key, number in [(key, number) for number, key in enumerate(made.test.images.keys)]:
+    assert prepared.pool.void_masks is not None
+    for key, number in [(key, number) for number, key in enumerate(prepared.test.images.keys)]:
         before = data.pool.keys.index(key)
-        assert torch.equal(made.test.labels[number], data.ground_truth[before])
-        assert torch.equal(original_map(made.test.labels, number), original_map(data.ground_truth, before))
-    for number, key in enumerate(made.pool.keys):
+        assert torch.equal(prepared.test.labels[number], data.ground_truth[before])
+        assert torch.equal(
+            original_map(prepared.test.labels, number), original_map(data.ground_truth, before)
+        )
+    for number, key in enumerate(prepared.pool.keys):
         before = data.pool.keys.index(key)
         assert torch.equal(
-            original_map(made.pool.void_masks, number) != 0, original_map(data.ground_truth, before) == VOID
+            original_map(prepared.pool.void_masks, number) != 0,
+            original_map(data.ground_truth, before) == VOID,
         )
-        assert torch.equal(made.pool.void_masks[number] != 0, data.ground_truth[before] == VOID)
+        assert torch.equal(prepared.pool.void_masks[number] != 0, data.ground_truth[before] == VOID)

@@ -66,8 +66,8 @@ def test_target_folder_names_are_ignored_without_ground_truth(root: Path) -> Non
     assert poisoned.classes == honest.classes
     assert set(poisoned.pool.keys) == {"Table/1.png", "TV/2.png", "TV/sub/3.png"}
 
-    def content(shift_pool: torch.Tensor) -> list[list[int]]:
-        return sorted(shift_pool.flatten(1).tolist())
+    def content(pixels: torch.Tensor) -> list[list[int]]:
+        return sorted(pixels.flatten(1).tolist())
 
     assert content(poisoned.pool.pixels[:]) == content(honest.pool.pixels[:])
 
@@ -102,10 +102,10 @@ def test_test_folder_may_be_the_target_folder(root: Path) -> None:
 
 
 def test_cached_pixels_equal_pixels_in_memory(root: Path) -> None:
-    held = folders(source=root / "source", target=root / "target", size=4)
-    filed = folders(source=root / "source", target=root / "target", size=4, cache=root / "c", memory_gb=0)
-    assert torch.equal(held.pool.pixels[:], filed.pool.pixels[:])
-    assert torch.equal(held.source.images.pixels[:], filed.source.images.pixels[:])
+    in_memory = folders(source=root / "source", target=root / "target", size=4)
+    in_files = folders(source=root / "source", target=root / "target", size=4, cache=root / "c", memory_gb=0)
+    assert torch.equal(in_memory.pool.pixels[:], in_files.pool.pixels[:])
+    assert torch.equal(in_memory.source.images.pixels[:], in_files.source.images.pixels[:])
     assert len(list((root / "c").iterdir())) == 2
 
 

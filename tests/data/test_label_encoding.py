@@ -102,8 +102,8 @@ def test_ids_can_be_added() -> None:
 
 
 def test_an_id_can_be_added_to_a_merged_class() -> None:
-    codes = carla_camvid_encoding(CARLA_IDS_SINCE_0_9_14, CARLA_VOID, "red").with_ids({99: "sign"})
-    assert codes.classes[codes.encode(np.array([99]))[0]] == "sign"
+    encoding = carla_camvid_encoding(CARLA_IDS_SINCE_0_9_14, CARLA_VOID, "red_channel").with_ids({99: "sign"})
+    assert encoding.classes[encoding.encode(np.array([99]))[0]] == "sign"
 
 
 @pytest.mark.parametrize("given", ["a", "1 2", None, 1.5, [1, 2]])
@@ -123,13 +123,13 @@ def test_invalid_colours(given: object) -> None:
 IDS = repeat_values(np.arange(35))
 
 
-@pytest.mark.parametrize("coded", ["ids", "red"])
+@pytest.mark.parametrize("label_format", ["ids", "red_channel"])
 @pytest.mark.parametrize("write_as", [write_ids, write_palette])
 def test_one_channel_is_read_as_stored(
-    tmp_path: Path, coded: LabelFormat, write_as: Callable[[Path, AnyArray], Path]
+    tmp_path: Path, label_format: LabelFormat, write_as: Callable[[Path, AnyArray], Path]
 ) -> None:
     path = write_as(tmp_path / "a.png", IDS)
-    assert np.array_equal(read_ids(path, coded), IDS)
+    assert np.array_equal(read_ids(path, label_format), IDS)
 
 
 def test_a_palette_with_transparency_gives_indices(tmp_path: Path) -> None:
@@ -146,25 +146,25 @@ def test_grey_of_any_depth_is_read_as_stored(tmp_path: Path, depth: int) -> None
     assert np.array_equal(read_ids(write_png(tmp_path / "a.png", ids, depth, 0), "ids"), ids)
 
 
-@pytest.mark.parametrize(("kind", "channels"), [(2, 3), (4, 2), (6, 4)])
-def test_sixteen_bits_in_several_channels(tmp_path: Path, kind: int, channels: int) -> None:
+@pytest.mark.parametrize(("colour_type", "channels"), [(2, 3), (4, 2), (6, 4)])
+def test_sixteen_bits_in_several_channels(tmp_path: Path, colour_type: int, channels: int) -> None:
     """As in SYNTHIA: the class is in the first channel; its upper 8 bits, which Pillow keeps, are zero."""
     noise = np.random.default_rng(0).integers(0, 2**16, (*IDS.shape, channels))
     noise[..., 0] = IDS
-    path = write_png(tmp_path / "a.png", noise, 16, kind)
-    assert np.array_equal(read_ids(path, "red"), IDS)
+    path = write_png(tmp_path / "a.png", noise, 16, colour_type)
+    assert np.array_equal(read_ids(path, "red_channel"), IDS)
     noise[..., 0] = 1000 + IDS
-    assert np.array_equal(read_ids(write_png(path, noise, 16, kind), "red"), 1000 + IDS)
+    assert np.array_equal(read_ids(write_png(path, noise, 16, colour_type), "red_channel"), 1000 + IDS)
 
 
 def test_the_red_channel(tmp_path: Path) -> None:
-    assert np.array_equal(read_ids(write_red(tmp_path / "a.png", IDS), "red"), IDS)
+    assert np.array_equal(read_ids(write_red(tmp_path / "a.png", IDS), "red_channel"), IDS)
 
 
 def test_colours_are_not_read_as_ids(tmp_path: Path) -> None:
     grey = write_colours(tmp_path / "grey.png", np.stack([IDS] * 3, -1))
     assert np.array_equal(read_ids(grey, "ids"), IDS)
-    with pytest.raises(ValueError, match=r"channels differ; set data\.params\.coded=red"):
+    with pytest.raises(ValueError, match=r"channels differ; set data\.params\.label_format=red_channel"):
         read_ids(write_red(tmp_path / "red.png", IDS), "ids")
 
 
@@ -195,22 +195,22 @@ def test_files_without_ids(tmp_path: Path) -> None:
 
 
 def test_masks_are_non_zero_pixels(tmp_path: Path) -> None:
-    wanted = (IDS % 3 == 0).astype(np.uint8)
-    assert np.array_equal(read_mask(write_ids(tmp_path / "a.png", wanted * 200)), wanted)
-    blue = np.stack([0 * wanted, 0 * wanted, wanted], -1)
-    assert np.array_equal(read_mask(write_colours(tmp_path / "b.png", blue)), wanted)
-    assert np.array_equal(read_mask(write_palette(tmp_path / "c.png", wanted)), wanted)
+    expected = (IDS % 3 == 0).astype(np.uint8)
+    assert np.array_equal(read_mask(write_ids(tmp_path / "a.png", expected * 200)), expected)
+    blue = np.stack([0 * expected, 0 * expected, expected], -1)
+    assert np.array_equal(read_mask(write_colours(tmp_path / "b.png", blue)), expected)
+    assert np.array_equal(read_mask(write_palette(tmp_path / "c.png", expected)), expected)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
 @pytest.mark.parametrize("size", [(8, 16), (5, 10), (3, 7), (16, 40), (1, 1)])
 def test_resizing_is_pillows_nearest(dtype: type, size: tuple[int, int]) -> None:
-    numbers: AnyArray = (np.arange(8 * 16) - 2).reshape(8, 16).astype(dtype)
-    shown = Image.fromarray(np.arange(8 * 16, dtype=np.int32).reshape(8, 16))
-    place = np.asarray(shown.resize(size[::-1], Image.Resampling.NEAREST))
-    found = resize_label_map(numbers, *size)
+    values: AnyArray = (np.arange(8 * 16) - 2).reshape(8, 16).astype(dtype)
+    indices = Image.fromarray(np.arange(8 * 16, dtype=np.int32).reshape(8, 16))
+    resized = np.asarray(indices.resize(size[::-1], Image.Resampling.NEAREST))
+    found = resize_label_map(values, *size)
     assert found.dtype == dtype
-    assert np.array_equal(found, numbers.ravel()[place])
+    assert np.array_equal(found, values.ravel()[resized])
 
 
 # -- tables ------------------------------------------------------------------------------------------
@@ -219,12 +219,12 @@ def test_resizing_is_pillows_nearest(dtype: type, size: tuple[int, int]) -> None
 def test_cityscapes_ids_are_as_published() -> None:
     trained = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
     for ids, last in ((CITYSCAPES_IDS, 33), (GTAV_IDS, 34)):
-        codes = cityscapes_encoding(ids, CITYSCAPES_VOID, CLASSES_19, "ids")
+        encoding = cityscapes_encoding(ids, CITYSCAPES_VOID, CLASSES_19, "ids")
         assert sorted(ids) == list(range(-1, last + 1))
-        found = dict(codes.index_by_id)
-        assert [code for code in found if found[code] != VOID] == trained
-        assert [found[code] for code in trained] == list(range(19))
-        assert codes.void_names == set(CITYSCAPES_VOID)
+        found = dict(encoding.index_by_id)
+        assert [label_id for label_id in found if found[label_id] != VOID] == trained
+        assert [found[label_id] for label_id in trained] == list(range(19))
+        assert encoding.void_names == set(CITYSCAPES_VOID)
     assert " ".join(CLASSES_19) == (
         "road sidewalk building wall fence pole traffic light traffic sign vegetation terrain sky person"
         " rider car truck bus train motorcycle bicycle"
@@ -236,13 +236,13 @@ def test_synthia_ids_are_as_published() -> None:
         **{3: 0, 4: 1, 2: 2, 21: 3, 5: 4, 7: 5, 15: 6, 9: 7, 6: 8, 1: 9, 10: 10, 17: 11, 8: 12},
         **{19: 13, 12: 14, 11: 15},
     }
-    codes = cityscapes_encoding(SYNTHIA_IDS, SYNTHIA_VOID, CLASSES_16, "red")
-    assert {code: index for code, index in codes.index_by_id if index != VOID} == published
-    assert codes.void_names == {*SYNTHIA_VOID, "terrain", "truck", "train"}
+    encoding = cityscapes_encoding(SYNTHIA_IDS, SYNTHIA_VOID, CLASSES_16, "red_channel")
+    assert {label_id: index for label_id, index in encoding.index_by_id if index != VOID} == published
+    assert encoding.void_names == {*SYNTHIA_VOID, "terrain", "truck", "train"}
     target = cityscapes_encoding(CITYSCAPES_IDS, CITYSCAPES_VOID, CLASSES_16, "ids")
-    by_name = {CITYSCAPES_IDS[code]: index for code, index in target.index_by_id}
-    for code, index in codes.index_by_id:
-        assert by_name.get(SYNTHIA_IDS[code], VOID) == index
+    by_name = {CITYSCAPES_IDS[label_id]: index for label_id, index in target.index_by_id}
+    for label_id, index in encoding.index_by_id:
+        assert by_name.get(SYNTHIA_IDS[label_id], VOID) == index
 
 
 def test_thirteen_classes_lack_wall_fence_and_pole() -> None:
@@ -260,7 +260,7 @@ def test_camvid_and_carla_share_ten_classes() -> None:
     ]
     assert segnet[11] == VOID
     old, new = (
-        dict(carla_camvid_encoding(tags, CARLA_VOID, "red").index_by_id)
+        dict(carla_camvid_encoding(tags, CARLA_VOID, "red_channel").index_by_id)
         for tags in (CARLA_IDS_BEFORE_0_9_14, CARLA_IDS_SINCE_0_9_14)
     )
     names = list(CARLA_CAMVID_CLASSES)

@@ -42,13 +42,13 @@ def label_files(folder: Path, count: int = 5) -> KeyedPaths:
 def expected(path: Path, size: tuple[int, int] | None) -> torch.Tensor:
     """Compute independently: resize first, then look up each id."""
     with Image.open(path) as image:
-        shown = image if size is None else image.resize(size[::-1], Image.Resampling.NEAREST)
-        numbers = np.asarray(shown)
-    meaning = {0: 0, 1: 1, 2: 2, 255: VOID}
-    return torch.tensor([[meaning[int(number)] for number in row] for row in numbers], dtype=torch.int8)
+        resized = image if size is None else image.resize(size[::-1], Image.Resampling.NEAREST)
+        ids = np.asarray(resized)
+    index = {0: 0, 1: 1, 2: 2, 255: VOID}
+    return torch.tensor([[index[int(value)] for value in row] for row in ids], dtype=torch.int8)
 
 
-def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def simulate_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 10})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
 
@@ -66,7 +66,7 @@ def in_temporary_file(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def on_demand(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLabelMaps:
-    fill_disk(monkeypatch)
+    simulate_full_disk(monkeypatch)
     store = ArrayStore(None, NO_MEMORY_GB)
     maps = load_label_maps(store, files, ENCODING, SIZE)
     assert isinstance(maps._maps, LazyFileArrays)
@@ -78,10 +78,10 @@ def on_demand(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 LOADERS = [in_memory, in_cache, in_temporary_file, on_demand]
 
 
-@pytest.mark.parametrize("hold", LOADERS)
-def test_maps_do_not_depend_on_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold: Loader) -> None:
+@pytest.mark.parametrize("load", LOADERS)
+def test_maps_do_not_depend_on_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Loader) -> None:
     files = label_files(tmp_path)
-    maps = hold(files, tmp_path, monkeypatch)
+    maps = load(files, tmp_path, monkeypatch)
     whole = torch.stack([expected(path, SIZE) for _, path in files])
     assert (maps.shape, maps.dtype, maps.ndim, len(maps)) == (whole.shape, torch.int8, 3, 5)
     for index in (2, -1, slice(1, 4), slice(None), torch.tensor([3, 0, 3]), torch.arange(5) > 2):
@@ -103,8 +103,8 @@ def test_another_encoding_makes_another_cache(tmp_path: Path) -> None:
         ids_param="classes",
     )
     found = [
-        load_label_maps(ArrayStore(tmp_path / "cache", NO_MEMORY_GB), files, codes, SIZE)[:]
-        for codes in (ENCODING, other, ENCODING)
+        load_label_maps(ArrayStore(tmp_path / "cache", NO_MEMORY_GB), files, encoding, SIZE)[:]
+        for encoding in (ENCODING, other, ENCODING)
     ]
     assert len(list((tmp_path / "cache").iterdir())) == 2
     assert torch.equal(found[0], found[2])
@@ -113,25 +113,25 @@ def test_another_encoding_makes_another_cache(tmp_path: Path) -> None:
 
 def test_many_classes_are_cached_with_16_bits(tmp_path: Path) -> None:
     names = tuple(f"c{i}" for i in range(200))
-    codes = LabelEncoding(names, dict(enumerate(names)), {name: (name,) for name in names}, frozenset())
+    encoding = LabelEncoding(names, dict(enumerate(names)), {name: (name,) for name in names}, frozenset())
     ids = repeat_values(np.arange(200), (16, 16))
     files = [("a", write_ids(tmp_path / "a.png", ids))]
     for memory_gb in (ENOUGH_MEMORY_GB, NO_MEMORY_GB):
-        maps = load_label_maps(ArrayStore(tmp_path / "cache", memory_gb), files, codes, (16, 16))
+        maps = load_label_maps(ArrayStore(tmp_path / "cache", memory_gb), files, encoding, (16, 16))
         assert maps.dtype == torch.int16
         assert np.array_equal(maps[0].numpy(), ids)
 
 
-@pytest.mark.parametrize("hold", [in_memory, in_cache, in_temporary_file])
+@pytest.mark.parametrize("load", [in_memory, in_cache, in_temporary_file])
 def test_unknown_ids_name_file_id_pixels_and_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold: Loader
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Loader
 ) -> None:
     files = label_files(tmp_path)
     ids = repeat_values([0, 1, 2])
     ids[0, :3] = 77  # of 8 x 16: lost when resized to 5 x 9, but still reported
     write_ids(files[3][1], ids)
     with pytest.raises(UserError) as caught:
-        hold(files, tmp_path, monkeypatch)
+        load(files, tmp_path, monkeypatch)
     message = str(caught.value)
     assert f"1 of 5 label maps cannot be read: {files[3][1]} (" in message
     assert "id 77 in 3 pixels" in message
@@ -142,10 +142,10 @@ def test_unknown_ids_found_after_loading(tmp_path: Path, monkeypatch: pytest.Mon
     files = label_files(tmp_path)
     maps = on_demand(files, tmp_path, monkeypatch)
     write_ids(files[1][1], repeat_values([0, 9]))
-    looks: list[Callable[[], torch.Tensor]] = [lambda: maps[1], lambda: maps.original(1)]
-    for look in looks:
+    reads: list[Callable[[], torch.Tensor]] = [lambda: maps[1], lambda: maps.original(1)]
+    for read in reads:
         with pytest.raises(UserError, match=r"1\.png \(unknown values: id 9 in 64 pixels\)"):
-            look()
+            read()
 
 
 def test_images_and_maps_share_the_memory(tmp_path: Path) -> None:
@@ -165,57 +165,57 @@ def test_images_and_maps_share_the_memory(tmp_path: Path) -> None:
 def test_masks_mark_void_pixels(tmp_path: Path, with_maps: bool, with_files: bool) -> None:
     files = label_files(tmp_path)
     maps = load_label_maps(ArrayStore(None, ENOUGH_MEMORY_GB), files, ENCODING, SIZE) if with_maps else None
-    painted = []
+    mask_files = []
     for i, (key, path) in enumerate(files):
         shape = expected(path, None).shape
         mask = np.random.default_rng(90 + i).integers(0, 2, shape)
-        painted.append((key, write_ids(tmp_path / "masks" / f"{i}.png", mask * 9)))
-    masks = make_void_masks(maps, painted if with_files else None, SIZE)
+        mask_files.append((key, write_ids(tmp_path / "masks" / f"{i}.png", mask * 9)))
+    masks = make_void_masks(maps, mask_files if with_files else None, SIZE)
     if not (with_maps or with_files):
         assert masks is None
         return
     assert masks is not None
     assert (masks.shape, masks.dtype, masks.ndim, len(masks)) == ((5, *SIZE), torch.uint8, 3, 5)
 
-    def wanted(i: int, size: tuple[int, int] | None) -> torch.Tensor:
+    def expected_mask(i: int, size: tuple[int, int] | None) -> torch.Tensor:
         found = torch.zeros(size or expected(files[i][1], None).shape, dtype=torch.bool)
         if with_maps:
             found |= expected(files[i][1], size) == VOID
         if with_files:
-            with Image.open(painted[i][1]) as image:
-                shown = image.resize(size[::-1], Image.Resampling.NEAREST) if size else image
-                found |= torch.tensor(np.asarray(shown) != 0)
+            with Image.open(mask_files[i][1]) as image:
+                resized = image.resize(size[::-1], Image.Resampling.NEAREST) if size else image
+                found |= torch.tensor(np.asarray(resized) != 0)
         return found.to(torch.uint8)
 
-    whole = torch.stack([wanted(i, SIZE) for i in range(5)])
+    whole = torch.stack([expected_mask(i, SIZE) for i in range(5)])
     assert 0 < whole.float().mean() < 1
     for index in (0, -1, slice(1, 3), torch.tensor([4, 0])):
         assert torch.equal(masks[index], whole[index])
     for i in range(5):
-        assert torch.equal(masks.original(i), wanted(i, None))
+        assert torch.equal(masks.original(i), expected_mask(i, None))
 
 
-def test_masks_hold_no_reference_to_the_maps(tmp_path: Path) -> None:
+def test_masks_have_no_reference_to_the_maps(tmp_path: Path) -> None:
     maps = load_label_maps(ArrayStore(None, ENOUGH_MEMORY_GB), label_files(tmp_path), ENCODING, SIZE)
     masks = make_void_masks(maps, None, SIZE)
     assert masks is not None
-    seen: list[object] = []
+    visited: list[object] = []
 
-    def look(thing: object) -> None:
-        if any(thing is other for other in seen):
+    def visit(thing: object) -> None:
+        if any(thing is other for other in visited):
             return
-        seen.append(thing)
+        visited.append(thing)
         for cell in getattr(thing, "__closure__", None) or ():
-            look(cell.cell_contents)
+            visit(cell.cell_contents)
         if isinstance(thing, list | tuple):
-            for part in thing:
-                look(part)
-        for part in getattr(thing, "__dict__", {}).values():
-            look(part)
+            for item in thing:
+                visit(item)
+        for value in getattr(thing, "__dict__", {}).values():
+            visit(value)
 
-    look(masks)
-    assert len(seen) > 5
-    assert not any(thing is maps or isinstance(thing, FileLabelMaps) for thing in seen)
+    visit(masks)
+    assert len(visited) > 5
+    assert not any(thing is maps or isinstance(thing, FileLabelMaps) for thing in visited)
 
 
 # -- pairs -------------------------------------------------------------------------------------------
@@ -229,26 +229,26 @@ def write_tree(root: Path, names: tuple[str, ...] = ("a", "b/c", "d")) -> Path:
 
 
 def test_every_image_has_its_label_file(tmp_path: Path) -> None:
-    part = require_pairs(write_tree(tmp_path), LAYOUT)
-    assert [key for key, _ in part.images] == ["a.jpg", "b/c.jpg", "d.jpg"]
-    assert part.labels is not None
-    assert [(key, path.relative_to(tmp_path).as_posix()) for key, path in part.labels] == [
+    files = require_pairs(write_tree(tmp_path), LAYOUT)
+    assert [key for key, _ in files.images] == ["a.jpg", "b/c.jpg", "d.jpg"]
+    assert files.labels is not None
+    assert [(key, path.relative_to(tmp_path).as_posix()) for key, path in files.labels] == [
         ("a.jpg", "labels/a.png"),
         ("b/c.jpg", "labels/b/c.png"),
         ("d.jpg", "labels/d.png"),
     ]
-    assert part.read_sizes().tolist() == [[8, 16]] * 3
-    kept = part.filter_keys(lambda key: key != "a.jpg")
+    assert files.read_sizes().tolist() == [[8, 16]] * 3
+    kept = files.filter_keys(lambda key: key != "a.jpg")
     assert [key for key, _ in kept.images] == [key for key, _ in kept.labels or ()] == ["b/c.jpg", "d.jpg"]
 
 
-def test_order_is_that_of_keys_whatever_the_suffixes(tmp_path: Path) -> None:
+def test_order_of_keys_does_not_depend_on_suffixes(tmp_path: Path) -> None:
     for name in ("a.png", "a.b.jpg", "B.jpg", "a-.png"):
         write_image(tmp_path / "images" / name)
         write_ids(tmp_path / "labels" / f"{name.rsplit('.', 1)[0]}.png", repeat_values([0]))
-    part = require_pairs(tmp_path, LAYOUT)
-    assert [key for key, _ in part.images] == ["B.jpg", "a-.png", "a.b.jpg", "a.png"]
-    assert [path.stem for _, path in part.labels or ()] == ["B", "a-", "a.b", "a"]
+    files = require_pairs(tmp_path, LAYOUT)
+    assert [key for key, _ in files.images] == ["B.jpg", "a-.png", "a.b.jpg", "a.png"]
+    assert [path.stem for _, path in files.labels or ()] == ["B", "a-", "a.b", "a"]
 
 
 def test_images_without_label_files_are_named(tmp_path: Path) -> None:
@@ -307,16 +307,16 @@ def test_a_label_file_of_another_size_names_both(tmp_path: Path) -> None:
 
 
 def test_sizes_are_read_from_headers_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = require_pairs(write_tree(tmp_path), LAYOUT)
+    files = require_pairs(write_tree(tmp_path), LAYOUT)
 
     def refuse(self: Image.Image) -> None:
         raise AssertionError("the image itself was read")
 
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", refuse)
-    assert part.read_sizes().shape == (3, 2)
+    assert files.read_sizes().shape == (3, 2)
 
 
-def test_parts_are_concatenated(tmp_path: Path) -> None:
+def test_files_are_concatenated(tmp_path: Path) -> None:
     one, two = (require_pairs(write_tree(tmp_path / name), LAYOUT) for name in ("x", "y"))
     assert concat_files([("x", one)]) == one
     both = concat_files([("x", one), ("y", two)])

@@ -145,7 +145,7 @@ def test_parquet_without_pyarrow(root: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("row", "sentence"),
+    ("row", "message"),
     [
         ("x,,source,dog,", r"line 7: the path is empty"),
         ("x,img/1.png,Source,dog,", r"line 7: the domain is 'Source'; it must be source or target"),
@@ -163,14 +163,14 @@ def test_parquet_without_pyarrow(root: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("x,img/1.png,target,,", r"1 of 3 target rows .* lack a label, the first on line 7"),
     ],
 )
-def test_errors_name_the_row(root: Path, row: str, sentence: str) -> None:
-    with pytest.raises(UserError, match=r"list\.csv.*" + sentence) as caught:
+def test_errors_name_the_row(root: Path, row: str, message: str) -> None:
+    with pytest.raises(UserError, match=r"list\.csv.*" + message) as caught:
         read(root, [*ROWS, row])
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("header", "sentence"),
+    ("header", "message"),
     [
         ("key,path,domain,lable,split", "unknown column 'lable'; did you mean 'label'"),
         ("keys,path,domain,label,split", "unknown column 'keys'; did you mean 'key'"),
@@ -183,8 +183,8 @@ def test_errors_name_the_row(root: Path, row: str, sentence: str) -> None:
         ("key,path,domain,label,label", "the column 'label' occurs more than once"),
     ],
 )
-def test_invalid_headers(root: Path, header: str, sentence: str) -> None:
-    with pytest.raises(UserError, match=r"list\.csv, header: .*" + sentence):
+def test_invalid_headers(root: Path, header: str, message: str) -> None:
+    with pytest.raises(UserError, match=r"list\.csv, header: .*" + message):
         read(root, ROWS, header)
 
 
@@ -193,7 +193,7 @@ def test_similar_column_is_ignored_if_the_real_one_exists(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "sentence"),
+    ("rows", "message"),
     [
         ([], "has no rows"),
         (ROWS[2:], "has no row with domain source"),
@@ -201,8 +201,8 @@ def test_similar_column_is_ignored_if_the_real_one_exists(root: Path) -> None:
         (ROWS[:1] + ROWS[2:], "all 1 source rows have the label 'dog'"),
     ],
 )
-def test_tables_without_source_or_pool(root: Path, rows: Sequence[str], sentence: str) -> None:
-    with pytest.raises(UserError, match=rf"list\.csv.* {sentence}"):
+def test_tables_without_source_or_pool(root: Path, rows: Sequence[str], message: str) -> None:
+    with pytest.raises(UserError, match=rf"list\.csv.* {message}"):
         read(root, rows)
 
 

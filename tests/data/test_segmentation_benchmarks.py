@@ -82,9 +82,9 @@ def classes_by_id(data: AdaptationData, maps: object, ids: Any) -> dict[int, str
     """Return class names, or void, by raw id, of the first map at its original size."""
     assert isinstance(maps, FileLabelMaps)
     found: dict[int, str] = {}
-    for code, index in zip(np.ravel(ids), maps.original(0).flatten().tolist(), strict=True):
+    for label_id, index in zip(np.ravel(ids), maps.original(0).flatten().tolist(), strict=True):
         name = "void" if index == VOID else data.classes[index]
-        assert found.setdefault(int(code), name) == name
+        assert found.setdefault(int(label_id), name) == name
     return found
 
 
@@ -102,11 +102,14 @@ def test_gtav_to_cityscapes(gtav: Path, cityscapes: Path) -> None:
     for images in (data.source.images, data.pool, data.test.images):
         assert images.original_sizes is not None
         assert images.original_sizes.tolist() == [[8, 16]] * len(images)
-    named = {code: CLASSES_19[TRAIN_IDS.index(code)] if code in TRAIN_IDS else "void" for code in range(35)}
-    assert classes_by_id(data, data.source.labels, repeat_values(np.arange(35))) == named
-    del named[34]
+    names = {
+        label_id: CLASSES_19[TRAIN_IDS.index(label_id)] if label_id in TRAIN_IDS else "void"
+        for label_id in range(35)
+    }
+    assert classes_by_id(data, data.source.labels, repeat_values(np.arange(35))) == names
+    del names[34]
     for maps in (data.ground_truth, data.test.labels):
-        assert classes_by_id(data, maps, repeat_values(np.arange(34))) == named
+        assert classes_by_id(data, maps, repeat_values(np.arange(34))) == names
 
 
 def test_images_are_resized_with_a_bicubic_filter_to_any_size(gtav: Path, cityscapes: Path) -> None:
@@ -116,9 +119,9 @@ def test_images_are_resized_with_a_bicubic_filter_to_any_size(gtav: Path, citysc
     assert np.array_equal(data.source.images.pixels[1].permute(1, 2, 0).numpy(), expected)
 
 
-def test_what_gtav_leaves_out_may_be_asked_for(gtav: Path, cityscapes: Path) -> None:
+def test_images_that_gtav_skips_may_be_included(gtav: Path, cityscapes: Path) -> None:
     with pytest.raises(UserError, match=r"15188\.png is 2x2 .* but .*labels/15188\.png is 8x16"):
-        gtav_cityscapes(source=gtav, target=cityscapes, skip=())
+        gtav_cityscapes(source=gtav, target=cityscapes, skip_keys=())
 
 
 def test_sixteen_bit_synthia_to_cityscapes(synthia: Path, cityscapes: Path) -> None:
@@ -130,9 +133,9 @@ def test_sixteen_bit_synthia_to_cityscapes(synthia: Path, cityscapes: Path) -> N
         **{12: "motorcycle", 11: "bicycle"},
     }
     found = classes_by_id(data, data.source.labels, repeat_values(np.arange(23)))
-    assert found == {code: published.get(code, "void") for code in range(23)}
+    assert found == {label_id: published.get(label_id, "void") for label_id in range(23)}
     target = classes_by_id(data, data.ground_truth, repeat_values(np.arange(34)))
-    assert {target[code] for code in (22, 27, 31)} == {"void"}  # terrain, truck, train
+    assert {target[label_id] for label_id in (22, 27, 31)} == {"void"}  # terrain, truck, train
     assert sum(name != "void" for name in target.values()) == 16
 
 
@@ -140,16 +143,16 @@ def test_thirteen_classes(synthia: Path, cityscapes: Path) -> None:
     data = synthia_cityscapes(source=synthia, target=cityscapes, classes=13, **SMALL_SIZES)
     assert tuple(data.classes) == CLASSES_13
     found = classes_by_id(data, data.source.labels, repeat_values(np.arange(23)))
-    assert {found[code] for code in (21, 5, 7)} == {"void"}
+    assert {found[label_id] for label_id in (21, 5, 7)} == {"void"}
     with pytest.raises(UserError, match="has 16 or 13 classes, not 19"):
         synthia_cityscapes(source=synthia, target=cityscapes, classes=19)
 
 
-@pytest.mark.parametrize("void", ["known", "asked"])
-def test_void_is_known_or_asked(gtav: Path, cityscapes: Path, void: VoidPixels) -> None:
-    data = gtav_cityscapes(source=gtav, target=cityscapes, void=void, **SMALL_SIZES)
+@pytest.mark.parametrize("void_pixels", ["excluded", "queried"])
+def test_void_pixels_are_excluded_or_queried(gtav: Path, cityscapes: Path, void_pixels: VoidPixels) -> None:
+    data = gtav_cityscapes(source=gtav, target=cityscapes, void_pixels=void_pixels, **SMALL_SIZES)
     assert isinstance(data.ground_truth, FileLabelMaps)
-    if void == "asked":
+    if void_pixels == "queried":
         assert data.pool.void_masks is None
         return
     assert isinstance(data.pool.void_masks, VoidMasks)
@@ -170,9 +173,9 @@ def test_ids_missing_from_the_published_list(gtav: Path, cityscapes: Path) -> No
     ids[0, :5] = 255
     name = "train/bochum/bochum_000000_000019_gtFine_labelIds.png"
     write_ids(cityscapes / "gtFine" / name, ids)
-    with pytest.raises(UserError, match=rf"{name} \(.*id 255 in 5 pixels\); .* data\.params\.ids"):
+    with pytest.raises(UserError, match=rf"{name} \(.*id 255 in 5 pixels\); .* data\.params\.extra_ids"):
         gtav_cityscapes(source=gtav, target=cityscapes, **SMALL_SIZES)
-    data = gtav_cityscapes(source=gtav, target=cityscapes, ids={255: "void"}, **SMALL_SIZES)
+    data = gtav_cityscapes(source=gtav, target=cityscapes, extra_ids={255: "void"}, **SMALL_SIZES)
     assert isinstance(data.ground_truth, FileLabelMaps)
     assert (data.ground_truth.original(2)[0, :5] == VOID).all()
 
@@ -223,19 +226,19 @@ def test_cityscapes_with_some_of_its_labels_is_refused(synthia: Path, cityscapes
 
 
 def test_files_and_memory_give_the_same_data(gtav: Path, cityscapes: Path, tmp_path: Path) -> None:
-    held = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL_SIZES)
+    in_memory = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL_SIZES)
     cache = tmp_path / "cache"
-    filed = gtav_cityscapes(source=gtav, target=cityscapes, cache=cache, memory_gb=0.0, **SMALL_SIZES)
+    in_files = gtav_cityscapes(source=gtav, target=cityscapes, cache=cache, memory_gb=0.0, **SMALL_SIZES)
     names = sorted(path.name.rsplit("-", 1)[0] for path in cache.iterdir())
     assert names == ["images"] * 3 + ["label-maps"] * 3
-    for one, two in ((held.source, filed.source), (held.test, filed.test)):
+    for one, two in ((in_memory.source, in_files.source), (in_memory.test, in_files.test)):
         assert one is not None
         assert two is not None
         assert torch.equal(one.images.pixels[:], two.images.pixels[:])
         assert torch.equal(one.labels[:], two.labels[:])
-    assert held.pool.void_masks is not None
-    assert filed.pool.void_masks is not None
-    assert torch.equal(held.pool.void_masks[:], filed.pool.void_masks[:])
+    assert in_memory.pool.void_masks is not None
+    assert in_files.pool.void_masks is not None
+    assert torch.equal(in_memory.pool.void_masks[:], in_files.pool.void_masks[:])
 
 
 # -- CARLA and CamVid --------------------------------------------------------------------------------
@@ -245,7 +248,7 @@ FRAMES = {
     "val": ["0016E5_07959", "0016E5_08159"],
     "test": ["0001TP_008550", "Seq05VD_f00000"],
 }
-COLOURS = repeat_values([[int(part) for part in colour.split()] for colour in CAMVID_COLOURS])
+COLOURS = repeat_values([[int(value) for value in colour.split()] for colour in CAMVID_COLOURS])
 
 
 def carla_tree(root: Path, tags: int, folders: tuple[str, str] = ("CameraRGB", "CameraSeg")) -> Path:
@@ -289,16 +292,21 @@ def label_of(root: Path, frame: str) -> Path:
 def test_camvid_in_each_layout(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     root = make(tmp_path / "camvid")
     for split, frames in FRAMES.items():
-        part, codes = find_camvid(root, split)
-        assert [key for key, _ in part.images] == [f"{frame}.png" for frame in frames]
-        assert codes.classes == tuple(CARLA_CAMVID_CLASSES)
+        files, encoding = find_camvid(root, split)
+        assert [key for key, _ in files.images] == [f"{frame}.png" for frame in frames]
+        assert encoding.classes == tuple(CARLA_CAMVID_CLASSES)
 
 
-@pytest.mark.parametrize(("version", "tags"), [("0.9.9", 13), ("0.9.13", 23), ("0.9.14", 29), ("0.10.0", 29)])
+@pytest.mark.parametrize(
+    ("carla_version", "tags"), [("0.9.9", 13), ("0.9.13", 23), ("0.9.14", 29), ("0.10.0", 29)]
+)
 @pytest.mark.parametrize("folders", [("images", "labels"), ("rgb", "semantic_segmentation")])
-def test_carla_to_segnets_camvid(tmp_path: Path, version: str, tags: int, folders: tuple[str, str]) -> None:
+def test_carla_to_segnets_camvid(
+    tmp_path: Path, carla_version: str, tags: int, folders: tuple[str, str]
+) -> None:
     source = carla_tree(tmp_path / "carla", tags, folders)
-    data = carla_camvid(source=source, target=segnet_tree(tmp_path / "camvid"), version=version, size=(4, 8))
+    target = segnet_tree(tmp_path / "camvid")
+    data = carla_camvid(source=source, target=target, carla_version=carla_version, size=(4, 8))
     found = classes_by_id(data, data.source.labels, repeat_values(np.arange(tags)))
     names = list(CARLA_CAMVID_CLASSES)
     if tags == 29:
@@ -311,10 +319,10 @@ def test_carla_to_segnets_camvid(tmp_path: Path, version: str, tags: int, folder
         assert [found[i] for i in (7, 8, 1, 2, 5, 12, 9, 13, 4, 10) if i < tags] == expected
         assert found[6] == "road"
         assert found[3] == "void"
-    target = classes_by_id(data, data.ground_truth, repeat_values(np.arange(12)))
-    assert target[4] == "sidewalk"
-    assert target[10] == "person"
-    assert target[11] == "void"
+    found = classes_by_id(data, data.ground_truth, repeat_values(np.arange(12)))
+    assert found[4] == "sidewalk"
+    assert found[10] == "person"
+    assert found[11] == "void"
 
 
 def test_carla_to_coloured_camvid(tmp_path: Path) -> None:
@@ -392,7 +400,7 @@ def test_tags_of_the_other_version_are_refused(tmp_path: Path) -> None:
         carla_camvid(
             source=carla_tree(tmp_path / "carla", 29),
             target=segnet_tree(tmp_path / "camvid"),
-            version="0.9.13",
+            carla_version="0.9.13",
             size=(4, 8),
         )
 
@@ -409,7 +417,7 @@ def test_a_colour_that_camvid_does_not_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"version": "new"}, "'new' is not a CARLA version"),
+        ({"carla_version": "new"}, "'new' is not a CARLA version"),
         ({"test": "train"}, "not a CamVid split to evaluate on"),
         ({"source": "{}/camvid"}, "CARLA: .* does not contain images/ and labels/ or CameraRGB/"),
         ({"target": "{}/carla"}, "CamVid: .* contains neither train/ and trainannot/"),

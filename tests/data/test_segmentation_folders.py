@@ -54,8 +54,8 @@ def test_the_config_of_carla_to_camvid_folders(root: Path) -> None:
     assert loaded.source.images.pixels.shape == (4, 3, 256, 512)
     assert loaded.source.images.keys == ("carla_a/a.jpg", "carla_a/b.jpg", "carla_b/a.jpg", "carla_b/b.jpg")
     assert isinstance(loaded.ground_truth, FileLabelMaps)
-    meant = [0, 1, 2, 2, 3, 4, 5, 5, 6, 6, 7, 8, 8, 9] + [VOID] * 6
-    assert loaded.ground_truth.original(0).flatten()[:20].tolist() == meant
+    expected = [0, 1, 2, 2, 3, 4, 5, 5, 6, 6, 7, 8, 8, 9] + [VOID] * 6
+    assert loaded.ground_truth.original(0).flatten()[:20].tolist() == expected
     assert loaded.test is not None
     assert loaded.pool.void_masks is not None
 
@@ -68,7 +68,7 @@ def test_the_configs_of_the_benchmarks() -> None:
         assert set(data.params) <= set(inspect.signature(DATASETS[name]).parameters)
 
 
-def test_target_labels_are_read_only_with_truth(root: Path) -> None:
+def test_target_labels_are_read_only_with_ground_truth(root: Path) -> None:
     for path in (root / "camvid_train/labels").iterdir():
         path.unlink()
     data = load_folders(root)
@@ -78,23 +78,23 @@ def test_target_labels_are_read_only_with_truth(root: Path) -> None:
     assert data.pool.keys == ("a.jpg", "b.jpg")
     assert data.pool.original_sizes is not None
     with pytest.raises(UserError, match=r"2 of 2 images in .*camvid_train/images have no label file"):
-        load_folders(root, truth=True)
+        load_folders(root, ground_truth=True)
 
 
-@pytest.mark.parametrize("void", ["known", "asked"])
-@pytest.mark.parametrize("truth", [False, True])
-def test_masks_of_the_target(root: Path, truth: bool, void: str) -> None:
-    painted = np.zeros((8, 16))
-    painted[4:] = 1
+@pytest.mark.parametrize("void_pixels", ["excluded", "queried"])
+@pytest.mark.parametrize("ground_truth", [False, True])
+def test_masks_of_the_target(root: Path, ground_truth: bool, void_pixels: str) -> None:
+    mask = np.zeros((8, 16))
+    mask[4:] = 1
     for name in "ab":
-        write_ids(root / f"camvid_train/masks/{name}.png", painted)
-    data = load_folders(root, truth=truth, void=void)
-    if void == "asked":
+        write_ids(root / f"camvid_train/masks/{name}.png", mask)
+    data = load_folders(root, ground_truth=ground_truth, void_pixels=void_pixels)
+    if void_pixels == "queried":
         assert data.pool.void_masks is None
         return
     assert isinstance(data.pool.void_masks, VoidMasks)
-    expected = torch.tensor(painted != 0)
-    if truth:
+    expected = torch.tensor(mask != 0)
+    if ground_truth:
         assert data.ground_truth is not None
         expected = expected | torch.tensor(repeat_values(IDS) == 255)
     assert torch.equal(data.pool.void_masks.original(0), expected.to(torch.uint8))
@@ -113,12 +113,11 @@ def test_masks_must_be_complete_and_of_the_images_size(root: Path) -> None:
 def test_ids_in_the_red_channel(root: Path) -> None:
     for path in (root / "carla_a/labels").iterdir():
         write_red(path, repeat_values(IDS))
-    with pytest.raises(UserError, match=r"2 of 2 label maps .*data\.params\.coded=red"):
+    with pytest.raises(UserError, match=r"2 of 2 label maps .*data\.params\.label_format=red_channel"):
         load_folders(root)
-    data = load_folders(root, coded="red")
-    assert torch.equal(
-        data.source.labels[:], load_folders(root, source="carla_b").source.labels[:]
-    )  # a single channel works as well
+    data = load_folders(root, label_format="red_channel")
+    single_channel = load_folders(root, source="carla_b")
+    assert torch.equal(data.source.labels[:], single_channel.source.labels[:])
 
 
 def test_a_list_of_colours(root: Path) -> None:
@@ -147,8 +146,8 @@ def test_sources_of_one_name_get_distinct_keys(root: Path) -> None:
         ({"target": "carla_a"}, "source and target are the same folder"),
         ({"test": "carla_a"}, "source and test are the same folder"),
         ({"classes": "none.txt"}, "the class list .*none.txt cannot be read"),
-        ({"void": "maybe"}, "void must be known or asked"),
-        ({"coded": "blue"}, "coded must be ids or red or colours, not 'blue'"),
+        ({"void_pixels": "maybe"}, "void_pixels must be excluded or queried"),
+        ({"label_format": "blue"}, "label_format must be ids or red_channel or colours, not 'blue'"),
         ({"size": (0, 4)}, "give a size of 1 or more"),
     ],
 )
@@ -173,7 +172,7 @@ def test_an_id_missing_from_the_list(root: Path) -> None:
 
 
 def names_by_id(encoding: Any) -> dict[int, str]:
-    return {code: "void" if i == VOID else encoding.classes[i] for code, i in encoding.meanings}
+    return {label_id: "void" if i == VOID else encoding.classes[i] for label_id, i in encoding.index_by_id}
 
 
 @pytest.mark.parametrize(
@@ -187,10 +186,10 @@ def names_by_id(encoding: Any) -> dict[int, str]:
 )
 def test_lists_in_files(tmp_path: Path, text: str) -> None:
     (tmp_path / "classes.txt").write_text(text, encoding="utf-8")
-    codes = encoding_from_class_list(tmp_path / "classes.txt")
-    assert codes.classes == ("road", "car")
-    assert names_by_id(codes) == {0: "road", 1: "car", 255: "void"}
-    assert len(codes.void_names) == 1
+    encoding = encoding_from_class_list(tmp_path / "classes.txt")
+    assert encoding.classes == ("road", "car")
+    assert names_by_id(encoding) == {0: "road", 1: "car", 255: "void"}
+    assert len(encoding.void_names) == 1
 
 
 @pytest.mark.parametrize(
@@ -201,25 +200,25 @@ def test_lists_given_as_values(given: Any) -> None:
 
 
 def test_colours_given_as_values() -> None:
-    codes = encoding_from_class_list({"0 0 1": "road", "0 1 0": "car", "1 0 0": "void"})
-    assert codes.label_format == "colours"
-    assert names_by_id(codes) == {1: "road", 256: "car", 65536: "void"}
+    encoding = encoding_from_class_list({"0 0 1": "road", "0 1 0": "car", "1 0 0": "void"})
+    assert encoding.label_format == "colours"
+    assert names_by_id(encoding) == {1: "road", 256: "car", 65536: "void"}
 
 
 def test_several_ids_of_one_name() -> None:
-    codes = encoding_from_class_list({0: "road", 1: "car", 2: "road", 254: "void", 255: "void"})
-    assert names_by_id(codes) == {0: "road", 1: "car", 2: "road", 254: "void", 255: "void"}
+    encoding = encoding_from_class_list({0: "road", 1: "car", 2: "road", 254: "void", 255: "void"})
+    assert names_by_id(encoding) == {0: "road", 1: "car", 2: "road", 254: "void", 255: "void"}
 
 
 CLASS_NAMES = {0: "road", 1: "wall", 2: "building", 3: "light", 4: "plate", 5: "sky", 255: "void"}
 
 
 def test_classes_are_merged_and_kept_by_name() -> None:
-    codes = encoding_from_class_list(
+    encoding = encoding_from_class_list(
         CLASS_NAMES, merge_classes={"building": ["wall"], "sign": ["light", "plate"]}
     )
-    assert codes.classes == ("road", "building", "sign", "sky")
-    assert codes.members["building"] == ("wall", "building")
+    assert encoding.classes == ("road", "building", "sign", "sky")
+    assert encoding.members["building"] == ("wall", "building")
     kept = encoding_from_class_list(
         CLASS_NAMES, merge_classes={"sign": ["light", "plate"]}, keep_classes=["sign", "road"]
     )
@@ -234,14 +233,20 @@ def test_classes_are_merged_and_kept_by_name() -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"merge": {"sign": ["lamp"]}}, "merge contains 'lamp', which is not in data.params.classes"),
-        ({"merge": {"a": ["sky"], "b": ["sky"]}}, "has 'sky' in 'a' and in 'b'"),
-        ({"merge": {"a": "sky"}}, r"must be a list, such as \[sky\]"),
-        ({"keep": ["road", "lamp"]}, "keep must be a list of distinct classes from road, wall"),
-        ({"keep": ["road", "road"]}, "keep must be a list of distinct classes"),
-        ({"keep": "road"}, "keep must be a list"),
-        ({"keep": ["road"]}, "fewer than two classes"),
-        ({"coded": "colours"}, "lists ids, but data.params.label_format=colours needs"),
+        (
+            {"merge_classes": {"sign": ["lamp"]}},
+            "merge_classes contains 'lamp', which is not in data.params.classes",
+        ),
+        ({"merge_classes": {"a": ["sky"], "b": ["sky"]}}, "has 'sky' in 'a' and in 'b'"),
+        ({"merge_classes": {"a": "sky"}}, r"must be a list, such as \[sky\]"),
+        (
+            {"keep_classes": ["road", "lamp"]},
+            "keep_classes must be a list of distinct classes from road, wall",
+        ),
+        ({"keep_classes": ["road", "road"]}, "keep_classes must be a list of distinct classes"),
+        ({"keep_classes": "road"}, "keep_classes must be a list"),
+        ({"keep_classes": ["road"]}, "fewer than two classes"),
+        ({"label_format": "colours"}, "lists ids, but data.params.label_format=colours needs"),
     ],
 )
 def test_invalid_merging(params: dict[str, Any], message: str) -> None:

@@ -12,47 +12,47 @@ from ducats.errors import UserError
 
 
 @pytest.fixture(scope="module")
-def problem() -> AdaptationData:
+def data() -> AdaptationData:
     return streets(n_source=24, n_pool=24, n_test=5)
 
 
-def test_shapes_and_names(problem: AdaptationData) -> None:
-    assert problem.source.images.pixels.shape == (24, 3, 64, 128)
-    assert problem.source.labels.shape == (24, 64, 128)
-    assert problem.source.per_pixel
-    assert problem.ground_truth is not None
-    assert problem.ground_truth.dtype == torch.int8
-    assert problem.test is not None
-    assert problem.test.labels.shape == (5, 64, 128)
-    assert problem.pool.keys[17] == "pool/017"
-    assert problem.pool.original_sizes is not None
-    assert problem.pool.original_sizes.unique(dim=0).tolist() == [[64, 128]]
-    assert tuple(problem.classes) == STREET_CLASSES == problem.test.classes
+def test_shapes_and_names(data: AdaptationData) -> None:
+    assert data.source.images.pixels.shape == (24, 3, 64, 128)
+    assert data.source.labels.shape == (24, 64, 128)
+    assert data.source.per_pixel
+    assert data.ground_truth is not None
+    assert data.ground_truth.dtype == torch.int8
+    assert data.test is not None
+    assert data.test.labels.shape == (5, 64, 128)
+    assert data.pool.keys[17] == "pool/017"
+    assert data.pool.original_sizes is not None
+    assert data.pool.original_sizes.unique(dim=0).tolist() == [[64, 128]]
+    assert tuple(data.classes) == STREET_CLASSES == data.test.classes
     assert streets(n_source=1, n_pool=1, n_test=0).test is None
 
 
-def test_void_masks_mark_all_void_pixels(problem: AdaptationData) -> None:
-    assert problem.ground_truth is not None
-    assert problem.pool.void_masks is not None
-    assert problem.test is not None
-    void = problem.pool.void_masks[:].bool()
-    assert torch.equal(void, problem.ground_truth[:] == VOID)
-    assert torch.equal(void[:5], problem.test.labels[:] == VOID)
+def test_void_masks_mark_all_void_pixels(data: AdaptationData) -> None:
+    assert data.ground_truth is not None
+    assert data.pool.void_masks is not None
+    assert data.test is not None
+    void = data.pool.void_masks[:].bool()
+    assert torch.equal(void, data.ground_truth[:] == VOID)
+    assert torch.equal(void[:5], data.test.labels[:] == VOID)
     assert bool(void[:, 0].all() and void[:, :, -1].all() and void[:, -4, 64].all())
     assert 0.05 < float(void.float().mean()) < 0.2
-    assert problem.source.images.void_masks is None
-    assert int(problem.source.labels[:].min()) == 0
+    assert data.source.images.void_masks is None
+    assert int(data.source.labels[:].min()) == 0
 
 
-def test_both_domains_have_every_class_and_small_objects_are_rare(problem: AdaptationData) -> None:
-    assert problem.ground_truth is not None
-    for maps in (problem.source.labels[:], problem.ground_truth[:]):
-        share = torch.bincount(maps[maps >= 0].long(), minlength=len(STREET_CLASSES)) / (maps >= 0).sum()
-        assert len(share) == len(STREET_CLASSES)
-        assert float(share.min()) > 0.001
+def test_both_domains_have_every_class_and_small_objects_are_rare(data: AdaptationData) -> None:
+    assert data.ground_truth is not None
+    for maps in (data.source.labels[:], data.ground_truth[:]):
+        fraction = torch.bincount(maps[maps >= 0].long(), minlength=len(STREET_CLASSES)) / (maps >= 0).sum()
+        assert len(fraction) == len(STREET_CLASSES)
+        assert float(fraction.min()) > 0.001
         for name in ("pole", "sign", "person"):
-            assert float(share[STREET_CLASSES.index(name)]) < 0.03
-        assert float(share[STREET_CLASSES.index("road")]) > 0.15
+            assert float(fraction[STREET_CLASSES.index(name)]) < 0.03
+        assert float(fraction[STREET_CLASSES.index("road")]) > 0.15
 
 
 def test_seed_determines_images_and_counts_are_independent() -> None:
@@ -72,18 +72,18 @@ def test_seed_determines_images_and_counts_are_independent() -> None:
 
 def class_mean_colours(pixels: Tensor, maps: Tensor) -> Tensor:
     """Return the mean colour of each class: (classes, 3), from 0 to 255."""
-    at = [pixels.movedim(1, -1)[maps == label].float().mean(0) for label in range(len(STREET_CLASSES))]
-    return torch.stack(at)
+    means = [pixels.movedim(1, -1)[maps == label].float().mean(0) for label in range(len(STREET_CLASSES))]
+    return torch.stack(means)
 
 
-def test_look_scales_the_domain_shift() -> None:
+def test_parameter_scales_the_domain_shift() -> None:
     gaps = []
-    for look in (0.0, 0.5, 1.0):
-        data = streets(n_source=30, n_pool=30, n_test=0, domain_shift=look)
+    for domain_shift in (0.0, 0.5, 1.0):
+        data = streets(n_source=30, n_pool=30, n_test=0, domain_shift=domain_shift)
         assert data.ground_truth is not None
-        here = class_mean_colours(data.source.images.pixels[:], data.source.labels[:])
+        source_means = class_mean_colours(data.source.images.pixels[:], data.source.labels[:])
         gaps.append(
-            float((here - class_mean_colours(data.pool.pixels[:], data.ground_truth[:])).abs().mean())
+            float((source_means - class_mean_colours(data.pool.pixels[:], data.ground_truth[:])).abs().mean())
         )
     assert gaps[0] < 8 < 2 * gaps[0] < gaps[1] < gaps[2]
 
@@ -91,46 +91,46 @@ def test_look_scales_the_domain_shift() -> None:
 def mean_iou(predicted: Tensor, maps: Tensor) -> float:
     """Return the mean intersection over union, ignoring void pixels."""
     counts = maps >= 0
-    found = []
+    ious = []
     for label in range(len(STREET_CLASSES)):
-        said, true = (predicted == label) & counts, maps == label
-        found.append(float((said & true).sum() / (said | true).sum()))
-    return sum(found) / len(found)
+        guess, true = (predicted == label) & counts, maps == label
+        ious.append(float((guess & true).sum() / (guess | true).sum()))
+    return sum(ious) / len(ious)
 
 
 def classify_by_colour(means: Tensor, pixels: Tensor) -> Tensor:
     """Return the class with the nearest mean colour for each pixel."""
-    apart = pixels.float()[:, None] - means[None, :, :, None, None]
-    return apart.square().sum(2).argmin(1)
+    difference = pixels.float()[:, None] - means[None, :, :, None, None]
+    return difference.square().sum(2).argmin(1)
 
 
 def test_source_colours_mislead_on_the_target() -> None:
-    found = {}
-    for look in (0.0, 1.0):
-        data = streets(n_source=20, n_pool=20, n_test=12, domain_shift=look)
+    ious = {}
+    for domain_shift in (0.0, 1.0):
+        data = streets(n_source=20, n_pool=20, n_test=12, domain_shift=domain_shift)
         assert data.ground_truth is not None
         assert data.test is not None
         pixels, maps = data.test.images.pixels[:], data.test.labels[:]
-        of_source = class_mean_colours(data.source.images.pixels[:], data.source.labels[:])
-        of_target = class_mean_colours(data.pool.pixels[:], data.ground_truth[:])
-        found[look] = (
-            mean_iou(classify_by_colour(of_source, pixels), maps),
-            mean_iou(classify_by_colour(of_target, pixels), maps),
+        source_means = class_mean_colours(data.source.images.pixels[:], data.source.labels[:])
+        target_means = class_mean_colours(data.pool.pixels[:], data.ground_truth[:])
+        ious[domain_shift] = (
+            mean_iou(classify_by_colour(source_means, pixels), maps),
+            mean_iou(classify_by_colour(target_means, pixels), maps),
         )
-    assert found[0.0][0] > 0.9 * found[0.0][1]
-    assert found[1.0][0] < 0.8 * found[1.0][1]
-    assert found[1.0][1] < found[0.0][1]  # the target's colours overlap more
+    assert ious[0.0][0] > 0.9 * ious[0.0][1]
+    assert ious[1.0][0] < 0.8 * ious[1.0][1]
+    assert ious[1.0][1] < ious[0.0][1]  # the target's colours overlap more
 
 
-def test_interpolation_ends_at_both_looks() -> None:
+def test_interpolation_ends_at_both_styles() -> None:
     assert np.array_equal(interpolate_styles(SOURCE_STYLE, TARGET_STYLE, 0.0).palette, SOURCE_STYLE.palette)
     assert np.array_equal(interpolate_styles(SOURCE_STYLE, TARGET_STYLE, 1.0).palette, TARGET_STYLE.palette)
 
 
 @pytest.mark.parametrize("size", [(16, 16), (40, 50), (128, 64), (96, 192)], ids=str)
-@pytest.mark.parametrize("look", [0.0, 1.0, 2.0])
-def test_any_size_and_look(size: tuple[int, int], look: float) -> None:
-    data = streets(n_source=1, n_pool=2, n_test=1, height=size[0], width=size[1], domain_shift=look)
+@pytest.mark.parametrize("domain_shift", [0.0, 1.0, 2.0])
+def test_any_size_and_domain_shift(size: tuple[int, int], domain_shift: float) -> None:
+    data = streets(n_source=1, n_pool=2, n_test=1, height=size[0], width=size[1], domain_shift=domain_shift)
     assert data.pool.pixels.shape == (2, 3, *size)
     assert data.ground_truth is not None
     assert int(data.ground_truth[:].max()) < len(STREET_CLASSES)
@@ -148,14 +148,14 @@ def test_road_is_below_the_sky() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"source": 0}, {"pool": 0}, {"test": -1}, {"height": 15}, {"width": 8}], ids=str
+    "wrong", [{"n_source": 0}, {"n_pool": 0}, {"n_test": -1}, {"height": 15}, {"width": 8}], ids=str
 )
 def test_rejects_invalid_numbers(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"streets: {next(iter(wrong))} must be at least"):
         streets(**wrong)
 
 
-@pytest.mark.parametrize("look", [-0.1, 2.5, float("nan")])
-def test_rejects_invalid_look(look: float) -> None:
+@pytest.mark.parametrize("domain_shift", [-0.1, 2.5, float("nan")])
+def test_rejects_invalid_domain_shift(domain_shift: float) -> None:
     with pytest.raises(UserError, match="must be between 0"):
-        streets(domain_shift=look)
+        streets(domain_shift=domain_shift)

@@ -14,29 +14,29 @@ def random_images(count: int = 4, channels: int = 3) -> torch.Tensor:
 def test_randaugment_depends_only_on_the_images_seed() -> None:
     images, seeds = random_images(), torch.tensor([3, 1, 4, 1])
     before = torch.get_rng_state()
-    shown = randaugment(images, 2, 10, seeds)
+    augmented = randaugment(images, 2, 10, seeds)
     assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(shown[1:2], randaugment(images[1:2], 2, 10, seeds[1:2]))
+    assert torch.equal(augmented[1:2], randaugment(images[1:2], 2, 10, seeds[1:2]))
     with torch.random.fork_rng():
         torch.manual_seed(4)
         expected = v2.RandAugment(2, 10)((images[2] * 255).round().to(torch.uint8)).float() / 255
-    torch.testing.assert_close(shown[2], expected)
-    assert not torch.allclose(shown, images, atol=0.01)
+    torch.testing.assert_close(augmented[2], expected)
+    assert not torch.allclose(augmented, images, atol=0.01)
 
 
 def test_randaugment_of_grey_images() -> None:
-    shown = randaugment(random_images(channels=1), 2, 10, torch.arange(4))
-    assert shown.shape == (4, 1, 16, 16)
-    assert 0 <= shown.min() <= shown.max() <= 1
+    augmented = randaugment(random_images(channels=1), 2, 10, torch.arange(4))
+    assert augmented.shape == (4, 1, 16, 16)
+    assert 0 <= augmented.min() <= augmented.max() <= 1
 
 
 def test_cutout_is_clipped_at_the_border() -> None:
     images = torch.zeros(2, 1, 8, 8)
-    shown = cutout(images, 0.5, torch.tensor([[0.5, 0.5], [0.0, 1.0 - 1e-6]]))
-    hole = shown[:, 0] == CUTOUT_GREY
-    assert hole[0].sum() == 16
-    assert hole[0, 2:6, 2:6].all()
-    assert hole[1].nonzero().tolist() == [[y, x] for y in (0, 1) for x in (6, 7)]
+    augmented = cutout(images, 0.5, torch.tensor([[0.5, 0.5], [0.0, 1.0 - 1e-6]]))
+    mask = augmented[:, 0] == CUTOUT_GREY
+    assert mask[0].sum() == 16
+    assert mask[0, 2:6, 2:6].all()
+    assert mask[1].nonzero().tolist() == [[y, x] for y in (0, 1) for x in (6, 7)]
 
 
 def test_view_samples_only_the_parameters_it_needs() -> None:

@@ -38,7 +38,9 @@ def test_is_made_in_milliseconds() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"classes": 1}, {"per_class": 0}, {"pool": 0}, {"test": -1}, {"size": 3}], ids=str
+    "wrong",
+    [{"n_classes": 1}, {"n_source_per_class": 0}, {"n_pool": 0}, {"n_test": -1}, {"size": 3}],
+    ids=str,
 )
 def test_rejects_invalid_numbers(wrong: dict[str, int]) -> None:
     name = next(iter(wrong))

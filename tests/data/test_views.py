@@ -56,35 +56,35 @@ def sample_params_for(view: View, images: Tensor, *use: str | int) -> Tensor:
 
 def torchvision_reference(image: Tensor, view: View, aug_params: Tensor) -> Tensor:
     """Apply torchvision's operations to one image."""
-    shown = image.float() / 255
-    top, left, tall, wide = aug_params[:4].int().tolist()
+    augmented = image.float() / 255
+    top, left, height, width = aug_params[:4].int().tolist()
     size = view.size or image.shape[-1]
-    if view.crop == "resized":
-        shown = TF.resized_crop(shown, top, left, tall, wide, [size, size], antialias=True)
+    if view.crop == "random_resized":
+        augmented = TF.resized_crop(augmented, top, left, height, width, [size, size], antialias=True)
     elif view.crop == "random":
-        padded = TF.pad(shown, [view.pad], padding_mode="edge")
-        shown = TF.crop(padded, top + view.pad, left + view.pad, size, size)
+        padded = TF.pad(augmented, [view.pad], padding_mode="edge")
+        augmented = TF.crop(padded, top + view.pad, left + view.pad, size, size)
     elif view.crop == "center":
-        shown = TF.center_crop(shown, [size, size])
+        augmented = TF.center_crop(augmented, [size, size])
     elif view.crop == "none" and view.size:
-        shown = TF.resize(shown, [size, size], antialias=True)
+        augmented = TF.resize(augmented, [size, size], antialias=True)
     if aug_params[FLIP_COLUMN]:
-        shown = TF.horizontal_flip(shown)
+        augmented = TF.horizontal_flip(augmented)
     for kind in aug_params[JITTER_ORDER_COLUMNS].int().tolist():
         if view.jitter[kind]:
-            shown = ADJUST[kind](shown, float(aug_params[JITTER_FACTOR_COLUMNS][kind]))
-    return shown
+            augmented = ADJUST[kind](augmented, float(aug_params[JITTER_FACTOR_COLUMNS][kind]))
+    return augmented
 
 
 def check_against_torchvision(images: Tensor, view: View, within: float) -> None:
     aug_params = sample_params_for(view, images)
-    shown = apply_view(images, view, aug_params)
+    augmented = apply_view(images, view, aug_params)
     expected = torch.stack(
         [torchvision_reference(image, view, row) for image, row in zip(images, aug_params, strict=True)]
     )
-    assert shown.dtype == torch.float32
-    assert shown.shape == expected.shape
-    torch.testing.assert_close(shown, expected, rtol=0, atol=within)
+    assert augmented.dtype == torch.float32
+    assert augmented.shape == expected.shape
+    torch.testing.assert_close(augmented, expected, rtol=0, atol=within)
 
 
 # -- equal to torchvision for the same parameters ----------------------------------------------------
@@ -109,7 +109,7 @@ def test_plain_crops_are_exact(view: dict[str, Any], channels: int, flip: float)
 
 
 @pytest.mark.parametrize("size", [7, 20, 26, 33])
-@pytest.mark.parametrize("crop", ["none", "resized"])
+@pytest.mark.parametrize("crop", ["none", "random_resized"])
 def test_resizing(crop: Any, size: int) -> None:
     for channels in (1, 3):
         check_against_torchvision(noise(channels=channels), View(crop=crop, size=size, flip=0.5), within=5e-6)
@@ -117,10 +117,10 @@ def test_resizing(crop: Any, size: int) -> None:
 
 @pytest.mark.parametrize("size", [7, 20, 33])
 def test_batched_resizing_equals_resizing_one_by_one(size: int) -> None:
-    images, view = noise(40), View(crop="resized", size=size, scale=(0.01, 1.0), flip=0.5)
+    images, view = noise(40), View(crop="random_resized", size=size, scale=(0.01, 1.0), flip=0.5)
     aug_params = sample_params_for(view, images)
-    at_once, one_by_one = (r(images, aug_params, (size, size)) for r in (resize_batched, resize_one_by_one))
-    torch.testing.assert_close(at_once, one_by_one, rtol=0, atol=1e-6)
+    batched, one_by_one = (r(images, aug_params, (size, size)) for r in (resize_batched, resize_one_by_one))
+    torch.testing.assert_close(batched, one_by_one, rtol=0, atol=1e-6)
 
 
 def test_pixels_outside_the_box_are_ignored() -> None:
@@ -133,8 +133,8 @@ def test_pixels_outside_the_box_are_ignored() -> None:
 
 def test_interpolation_weights() -> None:
     def weights(start: float, length: float, size: int) -> list[list[float]]:
-        place, one = torch.arange(float(size))[None], torch.ones(1)
-        return interpolation_weights(place, start * one, length * one, 4, crop_first=True)[0].tolist()
+        position, one = torch.arange(float(size))[None], torch.ones(1)
+        return interpolation_weights(position, start * one, length * one, 4, crop_first=True)[0].tolist()
 
     assert weights(1, 2, 2) == [[0, 1, 0, 0], [0, 0, 1, 0]]
     assert weights(0, 4, 2)[0] == pytest.approx([3 / 7, 3 / 7, 1 / 7, 0])
@@ -167,19 +167,19 @@ def test_colour_jitter_in_every_order() -> None:
 def test_hue_shift() -> None:
     levels = torch.linspace(0, 1, 9)
     colours = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 27, 27)  # includes grey and ties
-    for turn in (-0.5, -1 / 3, -0.123, 0.0, 0.1, 1 / 6, 0.4, 0.5):
-        expected = TF.adjust_hue(colours, turn)
-        shown = shift_hue(colours, torch.tensor([turn]))
-        torch.testing.assert_close(shown, expected, rtol=0, atol=2e-6)
-        assert float(shown.min()) >= 0
-        assert float(shown.max()) <= 1
+    for hue_shift in (-0.5, -1 / 3, -0.123, 0.0, 0.1, 1 / 6, 0.4, 0.5):
+        expected = TF.adjust_hue(colours, hue_shift)
+        augmented = shift_hue(colours, torch.tensor([hue_shift]))
+        torch.testing.assert_close(augmented, expected, rtol=0, atol=2e-6)
+        assert float(augmented.min()) >= 0
+        assert float(augmented.max()) <= 1
 
 
 def test_hue_shift_of_nearly_grey_colours_is_finite() -> None:
     tiny = torch.tensor([0.0, 1e-45, 1e-40, 1e-30, 1e-8, 0.5, 0.5 + 1e-7, 1.0])
     colours = torch.cartesian_prod(tiny, tiny, tiny).T.reshape(1, 3, 16, 32)
-    shown = shift_hue(colours, torch.tensor([0.3]))
-    torch.testing.assert_close(shown, TF.adjust_hue(colours, 0.3), rtol=0, atol=1e-6)
+    augmented = shift_hue(colours, torch.tensor([0.3]))
+    torch.testing.assert_close(augmented, TF.adjust_hue(colours, 0.3), rtol=0, atol=1e-6)
 
 
 def test_blend_weight_of_one_leaves_the_image_unchanged() -> None:
@@ -197,7 +197,7 @@ def test_chunks_do_not_change_colour_jitter(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("crop", ["none", "center", "random", "resized"])
+@pytest.mark.parametrize("crop", ["none", "center", "random", "random_resized"])
 def test_the_whole_chain(crop: Any, channels: int) -> None:
     check_against_torchvision(
         noise(24, channels), View(crop=crop, size=15, flip=0.5, jitter=USUAL_JITTER), within=1e-5
@@ -208,11 +208,11 @@ def test_autocast_does_not_change_views() -> None:
     images, view = noise(), View(crop="random", size=16, resize="short_side", jitter=USUAL_JITTER)
     aug_params = sample_view_params(view, 12, HEIGHT, WIDTH, make_generator(0), torch.full((12,), 1.3))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        shown = apply_view(images, view, aug_params)
-    assert torch.equal(shown, apply_view(images, view, aug_params))
+        augmented = apply_view(images, view, aug_params)
+    assert torch.equal(augmented, apply_view(images, view, aug_params))
 
 
-@pytest.mark.parametrize("crop", ["none", "center", "random", "resized"])
+@pytest.mark.parametrize("crop", ["none", "center", "random", "random_resized"])
 def test_empty_batch(crop: Any) -> None:
     view = View(crop=crop, size=16, flip=0.5, jitter=USUAL_JITTER)
     assert apply_view(noise(0), view, sample_params_for(view, noise(0))).shape == (0, 3, 16, 16)
@@ -235,7 +235,7 @@ VIEWS = [
     View(size=9, flip=0.3),
     View(crop="center", size=12),
     View(crop="random", size=16, pad=2, flip=0.5),
-    View(crop="resized", size=15, flip=0.5, jitter=USUAL_JITTER),
+    View(crop="random_resized", size=15, flip=0.5, jitter=USUAL_JITTER),
     View(crop="none", jitter=(0.4, 0, 0, 0)),
     View(crop="center", size=14, resize="short_side", flip=0.5),
     View(crop="random", size=14, resize="short_side", jitter=(0, 0, 0, 0.1)),
@@ -251,7 +251,7 @@ def test_generator_determines_the_parameters(view: View) -> None:
     assert one.shape == (30, N_AUG_PARAMS)
     assert one.dtype == torch.float32
     assert torch.equal(one, two)
-    random = view.crop in ("random", "resized") or view.flip or any(view.jitter)
+    random = view.crop in ("random", "random_resized") or view.flip or any(view.jitter)
     assert torch.equal(one, other) == (not random)
     assert torch.equal(one[:, JITTER_ORDER_COLUMNS].sort(1).values, torch.arange(4.0).expand(30, 4))
 
@@ -334,8 +334,8 @@ def test_factors_and_orders_are_distributed_as_in_torchvision() -> None:
 def test_positions_of_random_crops_are_uniform() -> None:
     aug_params = sample_view_params(View(crop="random", size=16, pad=2), 6000, 20, 24, make_generator(0))
     for column, starts in ((0, range(-2, 7)), (1, range(-2, 11))):
-        places = aug_params[:, column].int().tolist()
-        counts = [places.count(start) for start in starts]
+        starts_found = aug_params[:, column].int().tolist()
+        counts = [starts_found.count(start) for start in starts]
         assert sum(counts) == 6000
         assert chisquare(counts).pvalue > MIN_P_VALUE
 
@@ -352,22 +352,22 @@ def test_parameters_are_uncorrelated() -> None:
     varied = aug_params[:, [0, 1, FLIP_COLUMN, *range(5, 10)]]
     correlation = torch.corrcoef(varied.T) - torch.eye(8)
     assert float(correlation.abs().max()) < 0.045
-    behind = torch.corrcoef(torch.cat([varied[1:], varied[:-1]], dim=1).T)[:8, 8:]
-    assert float(behind.abs().max()) < 0.045
+    lagged = torch.corrcoef(torch.cat([varied[1:], varied[:-1]], dim=1).T)[:8, 8:]
+    assert float(lagged.abs().max()) < 0.045
 
 
 def test_each_image_has_its_own_parameters() -> None:
     same = noise(1).expand(8, -1, -1, -1)
-    view = View(crop="resized", size=16, jitter=USUAL_JITTER)
-    shown = apply_view(same, view, sample_params_for(view, same))
-    assert len({image.numpy().tobytes() for image in shown}) == 8
-    assert torch.equal(shown, apply_view(same, view, sample_params_for(view, same)))
+    view = View(crop="random_resized", size=16, jitter=USUAL_JITTER)
+    augmented = apply_view(same, view, sample_params_for(view, same))
+    assert len({image.numpy().tobytes() for image in augmented}) == 8
+    assert torch.equal(augmented, apply_view(same, view, sample_params_for(view, same)))
 
 
 def test_pixels_are_distributed_as_in_torchvision() -> None:
     count = 600
     images = TF.gaussian_blur(noise(3, 3, 32, 32), [5, 5], [1.5, 1.5])
-    view = View(crop="resized", size=16, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.2))
+    view = View(crop="random_resized", size=16, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.2))
     transform = T.Compose(
         [T.RandomResizedCrop(16, antialias=True), T.RandomHorizontalFlip(), T.ColorJitter(*view.jitter)]
     )
@@ -405,7 +405,7 @@ def smooth_image(width: int, height: int) -> Image.Image:
 
 
 def store_image(image: Image.Image, side: int) -> Tensor:
-    """Resize an image as ``decode`` does."""
+    """Resize an image as ``decode_images`` does."""
     squashed = image.resize((side, side), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.asarray(squashed).copy()).permute(2, 0, 1)[None]
 
@@ -419,11 +419,11 @@ def test_short_side_equals_torchvision(sides: tuple[int, int], crop: Any) -> Non
     aug_params = sample_view_params(
         view, 5, side, side, make_generator(1), torch.tensor([sides[0] / sides[1]]).expand(5)
     )
-    shown = apply_view(store_image(image, side).expand(5, -1, -1, -1), view, aug_params)
+    augmented = apply_view(store_image(image, side).expand(5, -1, -1, -1), view, aug_params)
     resized = TF.pil_to_tensor(TF.resize(image, [side])).float() / 255  # the published pipeline, with Pillow
-    tall, wide = resized.shape[-2:]
-    for ours, row in zip(shown, aug_params, strict=True):
-        top, left = float(row[0]) * tall / side, float(row[1]) * wide / side
+    height, width = resized.shape[-2:]
+    for ours, row in zip(augmented, aug_params, strict=True):
+        top, left = float(row[0]) * height / side, float(row[1]) * width / side
         assert abs(top - round(top)) + abs(left - round(left)) < 1e-3
         expected = TF.crop(resized, round(top), round(left), size, size)
         if crop == "center":
@@ -438,8 +438,8 @@ def test_short_side_field_of_view() -> None:
     image[:, 100:] = 255
     view = View(crop="center", size=224, resize="short_side")
     aug_params = sample_view_params(view, 1, 256, 256, make_generator(0), torch.tensor([4 / 3]))
-    shown = apply_view(store_image(Image.fromarray(image), 256), view, aug_params)[0, 0]
-    edge = 224 - float(shown.sum(1).mean())  # black pixels per row
+    augmented = apply_view(store_image(Image.fromarray(image), 256), view, aug_params)[0, 0]
+    edge = 224 - float(augmented.sum(1).mean())  # black pixels per row
     assert abs(edge - (100 / 400 * 341 - 58)) < 0.2  # 341 pixels wide, with the first 58 cut off
 
 
@@ -450,8 +450,8 @@ def test_positions_along_the_long_side_are_uniform() -> None:
     ).double()  # 281 wide
     assert torch.allclose(aug_params[:, 2:4], torch.tensor([224.0, 224 * 256 / 281]).double())
     for column, longest in ((0, 256), (1, 281)):
-        places = (aug_params[:, column] * longest / 256).round().int().tolist()
-        counts = [places.count(start) for start in range(longest - 224 + 1)]
+        starts_found = (aug_params[:, column] * longest / 256).round().int().tolist()
+        counts = [starts_found.count(start) for start in range(longest - 224 + 1)]
         assert sum(counts) == 8000
         assert chisquare(counts).pvalue > MIN_P_VALUE
 
@@ -473,7 +473,7 @@ def test_long_sides_equal_those_of_resize() -> None:
 def test_short_side_needs_the_aspect_ratio() -> None:
     with pytest.raises(ValueError, match="aspect"):
         sample_view_params(View(crop="center", size=8, resize="short_side"), 2, 16, 16, make_generator(0))
-    refused: list[dict[str, Any]] = [{}, {"crop": "resized"}, {"crop": "random", "pad": 1}]
+    refused: list[dict[str, Any]] = [{}, {"crop": "random_resized"}, {"crop": "random", "pad": 1}]
     for view in refused:
         with pytest.raises(ValueError, match="short_side"):
             View(**view, resize="short_side")
@@ -499,8 +499,8 @@ def test_views_never_synchronise_the_device(view: View, channels: int) -> None:
         images = torch.empty(4, channels, HEIGHT, WIDTH, dtype=torch.uint8, device="cuda")
         aug_params = torch.empty(4, N_AUG_PARAMS, device="cuda")
         with OnDeviceOnly():  # type: ignore[no-untyped-call]
-            shown = apply_view(images, view, aug_params)
-    assert shown.shape == (4, channels, view.size or HEIGHT, view.size or WIDTH)
+            augmented = apply_view(images, view, aug_params)
+    assert augmented.shape == (4, channels, view.size or HEIGHT, view.size or WIDTH)
 
 
 def test_synchronisation_would_be_detected() -> None:
@@ -524,18 +524,18 @@ def test_cuda_graph_equals_cpu(view: View) -> None:
     first, second = (
         sample_view_params(view, 12, WIDTH, WIDTH, make_generator(seed), aspect) for seed in (1, 2)
     )
-    there, aug_params = images.cuda(), first.cuda()
+    gpu_images, aug_params = images.cuda(), first.cuda()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        apply_view(there, view, aug_params)  # libraries initialise outside the graph
+        apply_view(gpu_images, view, aug_params)  # libraries initialise outside the graph
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        shown = apply_view(there, view, aug_params)
-    for chance in (first, second):
-        aug_params.copy_(chance)
+        augmented = apply_view(gpu_images, view, aug_params)
+    for new_params in (first, second):
+        aug_params.copy_(new_params)
         graph.replay()
-        torch.testing.assert_close(shown.cpu(), apply_view(images, view, chance), rtol=0, atol=1e-5)
+        torch.testing.assert_close(augmented.cpu(), apply_view(images, view, new_params), rtol=0, atol=1e-5)
 
 
 # ---- label maps
@@ -566,36 +566,36 @@ def block_images(count: int = 6, height: int = 24, width: int = 40) -> Tensor:
 def test_label_map_is_transformed_like_its_image(view: View) -> None:
     images = block_images()
     aug_params = sample_params_for(view, images)
-    shown = apply_view(images, view, aug_params)
+    augmented = apply_view(images, view, aug_params)
     labels = apply_view_to_labels(labels_like(images), view, aug_params)
     assert labels.dtype == torch.int8
-    assert torch.equal(labels, ((shown[:, 0] * 255).round() // 16).to(torch.int8))
+    assert torch.equal(labels, ((augmented[:, 0] * 255).round() // 16).to(torch.int8))
     assert labels.shape[1:] == view.output_size(24, 40)
 
 
 @pytest.mark.parametrize("size", [(12, 20), (48, 80), (17, 31)])
 def test_resized_label_map_equals_torchvisions_nearest(size: tuple[int, int]) -> None:
     images = block_images()
-    view = View(crop="resized", size=size, scale=(0.3, 1.0), flip=0.5)
+    view = View(crop="random_resized", size=size, scale=(0.3, 1.0), flip=0.5)
     aug_params, maps = sample_params_for(view, images), labels_like(images)
     labels = apply_view_to_labels(maps, view, aug_params)
     for one, map_, row in zip(labels, maps, aug_params, strict=True):
-        top, left, tall, wide = row[:4].int().tolist()
-        theirs = TF.resized_crop(
-            map_[None], top, left, tall, wide, list(size), interpolation=T.InterpolationMode.NEAREST_EXACT
+        top, left, height, width = row[:4].int().tolist()
+        reference = TF.resized_crop(
+            map_[None], top, left, height, width, list(size), interpolation=T.InterpolationMode.NEAREST_EXACT
         )[0]
-        assert torch.equal(one, theirs.flip(-1) if row[FLIP_COLUMN] else theirs)
+        assert torch.equal(one, reference.flip(-1) if row[FLIP_COLUMN] else reference)
 
 
 def test_views_of_another_shape_equal_torchvision() -> None:
     images = noise(4)
-    for view in (View(size=(9, 14)), View(crop="resized", size=(7, 12), flip=0.5)):
+    for view in (View(size=(9, 14)), View(crop="random_resized", size=(7, 12), flip=0.5)):
         aug_params = sample_params_for(view, images)
-        shown = apply_view(images, view, aug_params)
-        for one, image, row in zip(shown, images, aug_params, strict=True):
-            top, left, tall, wide = row[:4].int().tolist()
-            theirs = TF.resized_crop(
-                image.float() / 255, top, left, tall, wide, list(view.output_size(1, 1)), antialias=True
+        augmented = apply_view(images, view, aug_params)
+        for one, image, row in zip(augmented, images, aug_params, strict=True):
+            top, left, height, width = row[:4].int().tolist()
+            reference = TF.resized_crop(
+                image.float() / 255, top, left, height, width, list(view.output_size(1, 1)), antialias=True
             )
-            theirs = theirs.flip(-1) if row[FLIP_COLUMN] else theirs
-            torch.testing.assert_close(one, theirs, rtol=0, atol=1e-5)
+            reference = reference.flip(-1) if row[FLIP_COLUMN] else reference
+            torch.testing.assert_close(one, reference, rtol=0, atol=1e-5)

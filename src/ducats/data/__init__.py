@@ -1,4 +1,4 @@
-"""Data sets by name. Each function returns a ``AdaptationData``: a labelled source and an unlabelled pool."""
+"""Data sets by name. Each function returns ``AdaptationData``: a labelled source and an unlabelled pool."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -31,37 +31,30 @@ DATASETS: Mapping[str, Callable[..., AdaptationData]] = {
     "folders": folders,
     "gtav_cityscapes": gtav_cityscapes,
     "manifest": manifest,
-    "segmentation_folders": segmentation_folders,
     "mini_domainnet": mini_domainnet,
     "office31": office31,
     "office_home": office_home,
     "pacs": pacs,
+    "segmentation_folders": segmentation_folders,
     "streets": streets,
     "synthia_cityscapes": synthia_cityscapes,
     "toy": toy,
     "visda2017": visda2017,
 }
-_PARAMS_WITH_OPTIONS = (
-    "source",
-    "target",
-    "test",
-    "root",
-    "task",
-    "path",
-    "classes",
-)  # parameters with a command-line option of their own
+# Parameters with a command-line option of their own.
+_PARAMS_WITH_OPTIONS = ("source", "target", "test", "root", "task", "path", "classes")
 
 
 def require_params(name: str, function: Callable[..., AdaptationData], params: Mapping[str, Any]) -> None:
     """Raise if a required parameter of a data set is missing."""
     signature_params = inspect.signature(function).parameters.values()
     required = [p.name for p in signature_params if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    missing = [option for option in required if params.get(option) is None]
+    missing = [param for param in required if params.get(param) is None]
     if not missing:
         return
     options = " and ".join(
-        f"--{option}" if option in _PARAMS_WITH_OPTIONS else f"--set data.params.{option}=..."
-        for option in missing
+        f"--{param}" if param in _PARAMS_WITH_OPTIONS else f"--set data.params.{param}=..."
+        for param in missing
     )
     tasks = (
         f"; its tasks are {', '.join(BENCHMARKS[name].tasks)}"
@@ -82,6 +75,7 @@ def canonical_task(name: str, task: str) -> str:
 __all__ = [
     "BENCHMARKS",
     "DATASETS",
+    "canonical_task",
     "carla_camvid",
     "digit_sets",
     "digits",
@@ -89,15 +83,14 @@ __all__ = [
     "folders",
     "gtav_cityscapes",
     "manifest",
-    "segmentation_folders",
     "mini_domainnet",
     "office31",
     "office_home",
     "pacs",
     "require_params",
+    "segmentation_folders",
     "streets",
     "synthia_cityscapes",
     "toy",
-    "canonical_task",
     "visda2017",
 ]

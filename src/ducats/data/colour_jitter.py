@@ -30,10 +30,8 @@ def color_jitter(images: Tensor, strengths: tuple[float, float, float, float], a
     if not active:
         return images
     blends, hue = [kind for kind in active if kind != HUE], HUE in active
-    weights, hue_shifts = (
-        blend_weights(aug_params, blends, hue=hue),
-        aug_params[:, JITTER_FACTOR_COLUMNS][:, HUE],
-    )
+    weights = blend_weights(aug_params, blends, hue=hue)
+    hue_shifts = aug_params[:, JITTER_FACTOR_COLUMNS][:, HUE]
     # On a CPU, take a few images at a time through all steps: they stay in its cache.
     chunk_size = (
         max(1, _CPU_CHUNK_VALUES // images.shape[1:].numel()) if images.device.type == "cpu" else len(images)
@@ -63,9 +61,8 @@ def blend_weights(aug_params: Tensor, blends: Sequence[int], *, hue: bool) -> Te
     if not blends:
         return aug_params.new_zeros(len(aug_params), 0, 3)
     slots = torch.arange(4, device=aug_params.device)
-    position = ((aug_params[:, JITTER_ORDER_COLUMNS, None] == slots) * slots[:, None]).sum(
-        dim=1
-    )  # (N, 4): position of each kind
+    # (N, 4): position of each kind
+    position = ((aug_params[:, JITTER_ORDER_COLUMNS, None] == slots) * slots[:, None]).sum(dim=1)
     blend_position = torch.stack([position[:, kind] for kind in blends], dim=1)
     step = (blend_position[:, :, None] > blend_position[:, None, :]).sum(dim=2)  # number of earlier blends
     if hue:

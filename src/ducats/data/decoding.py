@@ -104,8 +104,8 @@ def parse_size(size: ImageSize) -> tuple[int, int]:
     if min(numbers) < 1:
         is_square = isinstance(size, int)
         raise UserError(
-            f"images cannot be {width if is_square else f'{height} x {width}'} pixels {'wide' if is_square else 'large'};"
-            " give a size of 1 or more"
+            f"images cannot be {width if is_square else f'{height} x {width}'} pixels"
+            f" {'wide' if is_square else 'large'}; give a size of 1 or more"
         )
     return height, width
 
@@ -134,7 +134,7 @@ def read_image_sizes(files: Sequence[Path], noun: str = "images") -> Tensor:
 
 
 def image_decoder(size: ImageSize, channels: int = 3) -> Decoder:
-    """Return the recipe for decoding images of this size."""
+    """Return the decoder of images of this size."""
     height, width = parse_size(size)
     if channels not in _PIL_MODES:
         raise ValueError(f"channels must be 1 (grey) or 3 (RGB), got {channels}")
@@ -166,16 +166,16 @@ def _decode_image(file: ImageFile, height: int, width: int, channels: int) -> _P
 __all__ = [
     "RESERVED_DISK_GB",
     "ImageSize",
-    "memory_budget",
-    "read_aspect_ratios",
-    "decode_images",
     "decode_image_bytes",
     "decode_image_sets",
+    "decode_images",
     "decode_into",
-    "find_unreadable",
-    "pixels_gb",
-    "image_decoder",
     "displayed_size",
+    "find_unreadable",
+    "image_decoder",
+    "memory_budget",
     "parse_size",
+    "pixels_gb",
+    "read_aspect_ratios",
     "read_image_sizes",
 ]

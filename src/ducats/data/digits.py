@@ -48,10 +48,10 @@ def digits(*, n_source: int = 4000, n_test: int = 500, size: int = 16, seed: int
         seed: Seed of the printed images (font, size, position, slant).
     """
     if n_source < len(DIGIT_CLASSES):
-        raise UserError(f"digits: source_size must be at least {len(DIGIT_CLASSES)}, got {n_source}")
+        raise UserError(f"digits: n_source must be at least {len(DIGIT_CLASSES)}, got {n_source}")
     if not 1 <= n_test < N_HANDWRITTEN:
         raise UserError(
-            f"digits: test_size must be between 1 and {N_HANDWRITTEN - 1}, got {n_test};"
+            f"digits: n_test must be between 1 and {N_HANDWRITTEN - 1}, got {n_test};"
             f" there are {N_HANDWRITTEN} handwritten images"
         )
     if size < 8:
@@ -70,7 +70,7 @@ def digits(*, n_source: int = 4000, n_test: int = 500, size: int = 16, seed: int
 
 def _select_images(pixels: Tensor, indices: NDArray[np.int64]) -> Images:
     """Select images; their keys are indices into scikit-learn's data set."""
-    return Images(tuple(f"handwritten/{row:04d}" for row in indices), pixels[indices])
+    return Images(tuple(f"handwritten/{index:04d}" for index in indices), pixels[indices])
 
 
 def _load_handwritten(size: int) -> tuple[Tensor, Tensor]:
@@ -134,9 +134,8 @@ def _warp(glyph: Image.Image, size: int, generator: np.random.Generator) -> Imag
     rotation, shear = uniform(-0.26, 0.26), uniform(-0.25, 0.25)
     x_scale, y_scale = uniform(0.75, 1.2), uniform(0.85, 1.25)
     matrix = np.array([[np.cos(rotation), -np.sin(rotation)], [np.sin(rotation), np.cos(rotation)]])
-    matrix = matrix @ np.array(
-        [[x_scale, shear], [0, y_scale]]
-    )  # from master (relative to its centre) to image
+    # From master (relative to its centre) to image.
+    matrix = matrix @ np.array([[x_scale, shear], [0, y_scale]])
     canvas = size * _OVERSAMPLING
     # PIL expects the inverse map, from output to input.
     inverse = np.linalg.inv(matrix) * (_MASTER_SIDE / canvas)

@@ -45,7 +45,7 @@ def resolve_split(
     """Resolve the setting for given data: the images to evaluate on, and the origin of the test set.
 
     Args:
-        split: See ``config.Evaluation``.
+        split: See ``config.EvaluationConfig``.
         has_test: Whether the data has a test set.
         has_ground_truth: Whether the target's ground truth is known.
         target_is_test: Whether the user gave the target as the test set.
@@ -60,9 +60,9 @@ def resolve_split(
         return "held_out", "own"  # there may be no test set
     if not has_ground_truth:
         raise UserError(
-            f"evaluation.split={split} needs the target's labels, but this data has none; give --ground-truth if "
-            "the target's folders are its classes, or drop the setting and give labelled target images with "
-            "--test"
+            f"evaluation.split={split} needs the target's labels, but this data has none; give "
+            "--ground-truth if the target's folders are its classes, or drop the setting and give labelled "
+            "target images with --test"
         )
     if split == "held_out":
         return "held_out", "split"
@@ -76,7 +76,7 @@ def attach_test_set(
 
     Args:
         data: Data as returned by the data set.
-        split: See ``config.Evaluation``.
+        split: See ``config.EvaluationConfig``.
         test_fraction: Fraction of each class to hold out if the test set is split from the target.
     """
     test, ground_truth = data.test, data.ground_truth
@@ -118,7 +118,7 @@ def n_held_out(class_size: int, fraction: float) -> int:
 
 
 def hold_out_source(data: AdaptationData, fraction: float) -> tuple[AdaptationData, Domain | None]:
-    """Split a validation set off the source; return the data and that set (None for a share of 0).
+    """Split a validation set off the source; return the data and that set (None for a fraction of 0).
 
     The split does not depend on the run's seed, which keeps results comparable.
 
@@ -132,8 +132,8 @@ def hold_out_source(data: AdaptationData, fraction: float) -> tuple[AdaptationDa
     held_out_index, kept_index = _stratified_split(source.labels, fraction, "held out source")
     if not len(held_out_index) or not len(kept_index):
         raise UserError(
-            f"evaluation.source_holdout_fraction={fraction} of {len(source)} source images leaves nothing to train on or "
-            "to validate with; choose another fraction, or 0 to hold out none"
+            f"evaluation.source_holdout_fraction={fraction} of {len(source)} source images leaves nothing to "
+            "train on or to validate with; choose another fraction, or 0 to hold out none"
         )
     remaining, held_out = (
         Domain(_subset_images(source.images, index), _subset_labels(source.labels, index), source.classes)
@@ -147,8 +147,8 @@ def _split_target(data: AdaptationData, labels: Labels, test_fraction: float) ->
     held_out_index, kept_index = _stratified_split(labels, test_fraction, "held out")
     if not len(held_out_index) or not len(kept_index):
         raise UserError(
-            f"evaluation.test_fraction={test_fraction} of {len(labels)} target images leaves nothing to label or to evaluate "
-            "on; use evaluation.split=unlabelled"
+            f"evaluation.test_fraction={test_fraction} of {len(labels)} target images leaves nothing to "
+            "label or to evaluate on; use evaluation.split=unlabelled"
         )
     return AdaptationData(
         source=data.source,
@@ -185,7 +185,7 @@ def _subset_images(images: Images, index: Tensor) -> Images:
     return Images(
         tuple(images.keys[i] for i in indices),
         Subset(images.pixels, index),
-        None if images.files is None else tuple(images.files[place] for place in indices),
+        None if images.files is None else tuple(images.files[i] for i in indices),
         None if images.aspect is None else images.aspect[index],
         None if images.original_sizes is None else images.original_sizes[index],
         None if images.void_masks is None else Subset(images.void_masks, index),

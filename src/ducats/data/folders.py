@@ -25,8 +25,8 @@ def folders(
 ) -> AdaptationData:
     """Read a labelled source and an unlabelled target from folders.
 
-    The source's sub-folders are the classes; the target's sub-folders are ignored, unless ``ground_truth`` is set.
-    Hidden files and folders, and files without an image suffix, are skipped. Classes are sorted in ASCII
+    The source's sub-folders are the classes; the target's sub-folders are ignored, unless ``ground_truth`` is
+    set. Hidden files and folders, and files without an image suffix, are skipped. Classes are sorted in ASCII
     order (``TV`` before ``Table``). Keys are POSIX paths relative to the folder.
 
     Args:
@@ -36,8 +36,8 @@ def folders(
             be the target folder, as in published protocols; images labelled during the run are then included.
         size: Height and width that images are resized to, ignoring the aspect ratio.
         ground_truth: Whether the target's first-level folders are its true classes, for a simulated oracle.
-        cache: Folder for decoded images that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
+        cache: Folder for decoded images that do not fit in memory; see ``decode_images``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
 
     Raises:
         UserError: A folder is missing, empty, invalid or inside another one, or an image is unreadable.
@@ -83,7 +83,7 @@ def read_labelled_folder(
         classes: Class names, in the order of the labels.
         size: Height and width that images are resized to, ignoring the aspect ratio.
         channels: 3 for RGB, 1 for grey.
-        memory_gb: Gigabytes of decoded images to hold in memory; None: see ``decode``.
+        memory_gb: Gigabytes of decoded images to hold in memory; None: see ``decode_images``.
     """
     files = _list_class_images("test", existing_folder("test", folder))
     labels = _labels("test", Path(folder), files, classes)
@@ -99,7 +99,7 @@ def read_image_folder(
     Args:
         size: Height and width that images are resized to, ignoring the aspect ratio.
         channels: 3 for RGB, 1 for grey.
-        memory_gb: Gigabytes of decoded images to hold in memory; None: see ``decode``.
+        memory_gb: Gigabytes of decoded images to hold in memory; None: see ``decode_images``.
     """
     files = _list_nonempty("image", existing_folder("image", folder))
     return decode_images(files, size, channels=channels, memory_gb=memory_gb)

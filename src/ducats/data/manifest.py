@@ -51,8 +51,8 @@ def manifest(
     Args:
         path: A ``.csv`` (UTF-8, comma-separated) or ``.parquet`` file.
         size: Height and width that images are resized to, ignoring the aspect ratio.
-        cache: Folder for decoded images that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
+        cache: Folder for decoded images that do not fit in memory; see ``decode_images``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
 
     Raises:
         UserError: The table is invalid, or an image is missing or unreadable.
@@ -107,8 +107,8 @@ def scan_manifest(table: Path) -> tuple[list[ManifestRow], list[str]]:
             continue
         if row.key in rows:
             problems.append(
-                f"{table}, {row.line_label}: the key {row.key!r} is already used on {rows[row.key].line_label};"
-                " keys must be unique: change it, or add a column `key`"
+                f"{table}, {row.line_label}: the key {row.key!r} is already used on"
+                f" {rows[row.key].line_label}; keys must be unique: change it, or add a column `key`"
             )
             continue
         rows[row.key] = row
@@ -204,7 +204,8 @@ def _parse_row(table: Path, line_label: str, cells: Mapping[str, str]) -> Manife
             raise UserError(f"{prefix} the {column} is {value!r}; it must be {allowed[0]} or {allowed[1]}")
     if (cell["domain"], split) == ("source", "test"):
         raise UserError(
-            f"{prefix} a source image cannot be in the test split; change the split to train or remove the row"
+            f"{prefix} a source image cannot be in the test split; change the split to train or remove the"
+            " row"
         )
     if not cell["label"] and (cell["domain"] == "source" or split == "test"):
         kind = "a source image" if cell["domain"] == "source" else "a test image"
@@ -248,7 +249,7 @@ def _labels(table: Path, rows: Sequence[ManifestRow], classes: Sequence[str]) ->
     for row in rows:
         if row.label not in index:
             raise UserError(
-                f"{table}, {row.line_label}: no source row has the label {row.label!r}; the source's labels are"
-                f" {', '.join(map(repr, classes))}; fix it or remove the row"
+                f"{table}, {row.line_label}: no source row has the label {row.label!r}; the source's labels"
+                f" are {', '.join(map(repr, classes))}; fix it or remove the row"
             )
     return torch.tensor([index[row.label] for row in rows], dtype=torch.int64)

@@ -1,7 +1,7 @@
 """Storage of decoded files: in memory, in a memory-mapped file, or decoded on demand.
 
-A ``Decoder`` describes how one file becomes an array (an image or a label map). A ``ArrayStore`` decides where the
-arrays of all files are stored.
+A ``Decoder`` describes how one file becomes an array (an image or a label map). An ``ArrayStore`` decides
+where the arrays of all files are stored.
 """
 
 import hashlib
@@ -107,9 +107,10 @@ class LazyFileArrays:
         return len(self._files)
 
     def __getitem__(self, index: int | slice | Tensor, /) -> Tensor:
-        rows = torch.arange(len(self))[index]
-        files = [self._files[row] for row in rows.flatten().tolist()]
-        return torch.from_numpy(_load_in_memory(files, self._decoder)).view(*rows.shape, *self._decoder.shape)
+        indices = torch.arange(len(self))[index]
+        files = [self._files[i] for i in indices.flatten().tolist()]
+        arrays = torch.from_numpy(_load_in_memory(files, self._decoder))
+        return arrays.view(*indices.shape, *self._decoder.shape)
 
 
 def memory_budget(memory_gb: float | None) -> float:
@@ -207,8 +208,8 @@ def _decode_files(files: KeyedPaths, decoder: Decoder) -> Iterator[_Array]:
 def _load_in_memory(files: KeyedPaths, decoder: Decoder) -> _Array:
     """Decode files into one array."""
     arrays = np.empty((len(files), *decoder.shape), decoder.dtype)
-    for row, array in enumerate(_decode_files(files, decoder)):
-        arrays[row] = array
+    for i, array in enumerate(_decode_files(files, decoder)):
+        arrays[i] = array
     return arrays
 
 
@@ -288,7 +289,7 @@ def _remove_stale_partials(path: Path) -> None:
 
 
 def _cache_digest(files: KeyedPaths, decoder: Decoder) -> str:
-    """Return a digest of the recipe and the files; it changes when any file is modified."""
+    """Return a digest of the decoder and the files; it changes when any file is modified."""
     # The path is included, because files from archives may agree in name, size and time.
     entries = [(key, str(path.absolute()), *_size_and_time(path)) for key, path in files]
     text = json.dumps([decoder.cache_key, (len(files), *decoder.shape), entries])

@@ -2,7 +2,7 @@
 
 Lengths are in metres, image coordinates in image heights. A point ``side`` metres right of the road's centre,
 ``up`` metres above the ground and ``depth`` metres away is drawn at scale ``s = 1 / depth``, at column
-``middle(s) + side * s`` and row ``horizon + (camera - up) * s``.
+``centre_column(s) + side * s`` and row ``horizon + (camera - up) * s``.
 
 Pixels are computed from the random numbers with ``+ - * /`` and comparisons only. These give the same bits on
 every machine; sines and exponentials do not.
@@ -23,8 +23,8 @@ ROAD, SIDEWALK, BUILDING, FENCE, POLE, SIGN, VEGETATION, SKY, PERSON, CAR = rang
 FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-_MAX_DEPTH_METRES = 90.0  # metres to the end of the street
-_STOREY_METRES = 3.2  # metres
+_MAX_DEPTH_METRES = 90.0  # to the end of the street
+_STOREY_METRES = 3.2  # height of a storey
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class StreetStyle:
 
 
 def interpolate_styles(one: StreetStyle, other: StreetStyle, amount: float) -> StreetStyle:
-    """Interpolate linearly between two looks; an ``amount`` above 1 extrapolates."""
+    """Interpolate linearly between two styles; an ``amount`` above 1 extrapolates."""
     return StreetStyle(
         **{
             f.name: (1 - amount) * getattr(one, f.name) + amount * getattr(other, f.name)
@@ -91,12 +91,12 @@ class StreetCanvas:
         self.vanishing = generator.uniform(-0.15, 0.15)
 
     def sample(self, name: str) -> float:
-        """Sample a number from a range of the look."""
+        """Sample a number from a range of the style."""
         low, high = np.sort(getattr(self.style, name))
         return max(float(self.generator.uniform(low, high)), 0.0 if low >= 0 else -np.inf)
 
     def sample_count(self, name: str) -> int:
-        """Sample a whole number from a range of the look."""
+        """Sample a whole number from a range of the style."""
         return int(self.sample(name) + 0.5)
 
     def random_bool(self, probability: FloatArray | float) -> bool:
@@ -136,9 +136,9 @@ class StreetCanvas:
         rows, aside = (self.y >= top) & (self.y < bottom), np.abs(self.x - self.centre_column(s) - side * s)
         return np.asarray(rows & (aside <= half_width))
 
-    def ellipse_mask(self, side: float, s: float, up: float, half: float, tall: float) -> Mask:
+    def ellipse_mask(self, side: float, s: float, up: float, half_width: float, half_height: float) -> Mask:
         """Return the mask of an upright ellipse, at least one or two pixels large."""
-        a, b = (max(r * s, 0.6 * self.pixel_side) for r in (half, tall))
+        a, b = (max(r * s, 0.6 * self.pixel_side) for r in (half_width, half_height))
         across, along = (self.x - self.centre_column(s) - side * s) / a, (self.y - self.row_at(up, s)) / b
         return np.asarray(across * across + along * along <= 1)
 
@@ -150,7 +150,7 @@ def render_street(
     canvas = StreetCanvas(style, height, width, generator)
     _paint_sky_and_ground(canvas)
     _paint_roadside(canvas)
-    for _, drawing, side, depth in sorted(_place_objects(canvas), key=lambda found: -found[0]):
+    for _, drawing, side, depth in sorted(_place_objects(canvas), key=lambda placed: -placed[0]):
         drawing(canvas, side, 1 / depth)
     return _simulate_camera(canvas), canvas.labels
 
@@ -169,8 +169,8 @@ def _paint_sky_and_ground(canvas: StreetCanvas) -> None:
     dash = (np.abs(aside) < 0.12) & ((1 / s) % 6 < 3)
     edge = np.abs(np.abs(aside) - canvas.road + 0.3) < 0.1
     marks = ground & (dash | edge) & (np.abs(aside) < canvas.road)
-    paint = float(canvas.style.marking_strength)
-    canvas.paint(marks, None, (1 - paint) * canvas.colour[marks] + paint * 0.92)
+    strength = float(canvas.style.marking_strength)
+    canvas.paint(marks, None, (1 - strength) * canvas.colour[marks] + strength * 0.92)
     # The houses on one side shade part of the street.
     shade, shaded_side = canvas.sample("shadow"), 1 if canvas.random_bool(0.5) else -1
     dark = ground & (shaded_side * aside > canvas.generator.uniform(-canvas.road, canvas.road))

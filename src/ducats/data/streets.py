@@ -12,7 +12,7 @@ from ducats.errors import UserError
 
 
 def _make_style(palette: Any, **ranges: Any) -> StreetStyle:
-    """Build a ``Look`` from colours in percent by class name, and the other fields unchanged."""
+    """Build a ``StreetStyle`` from colours in percent by class name, and the other fields unchanged."""
     colours = np.array([palette[name] for name in STREET_CLASSES]) / 100
     return StreetStyle(
         palette=colours, **{name: np.array(value, dtype=np.float64) for name, value in ranges.items()}
@@ -125,14 +125,22 @@ def streets(
         n_test: Number of held-out target images; 0 for none.
         height: At least 16 pixels.
         width: At least 16 pixels.
-        domain_shift: Strength of the domain shift, 0 to 2. 0: none, except for the bonnet; 1: large; more: larger.
+        domain_shift: Strength of the domain shift, 0 to 2. 0: none, except for the bonnet; 1: large; more:
+            larger.
         seed: An image depends only on the seed, its domain and its index.
 
-    >>> problem = streets(n_source=3, n_pool=2, n_test=1)
-    >>> problem.source.labels.svg_path, problem.pool.pixels.svg_path, problem.pool.keys
+    >>> data = streets(n_source=3, n_pool=2, n_test=1)
+    >>> data.source.labels.shape, data.pool.pixels.shape, data.pool.keys
     (torch.Size([3, 64, 128]), torch.Size([2, 3, 64, 128]), ('pool/000', 'pool/001'))
     """
-    _check(source=n_source, pool=n_pool, test=n_test, height=height, width=width, domain_shift=domain_shift)
+    _check(
+        n_source=n_source,
+        n_pool=n_pool,
+        n_test=n_test,
+        height=height,
+        width=width,
+        domain_shift=domain_shift,
+    )
     source_rng, pool_rng, test_rng = np.random.default_rng(seed).spawn(3)
     target_style, shape = interpolate_styles(SOURCE_STYLE, TARGET_STYLE, domain_shift), (height, width)
     void = _void_mask(*shape)
@@ -146,14 +154,12 @@ def streets(
 
 def _check(*, domain_shift: float, **given: int) -> None:
     """Raise if an argument is out of range."""
-    minimum = {"source": 1, "pool": 1, "test": 0, "height": 16, "width": 16}
+    minimum = {"n_source": 1, "n_pool": 1, "n_test": 0, "height": 16, "width": 16}
     for name, value in given.items():
         if value < minimum[name]:
             raise UserError(f"streets: {name} must be at least {minimum[name]}, got {value}")
     if not 0 <= domain_shift <= 2:
-        raise UserError(
-            f"streets: look must be between 0 (no domain shift) and 2 (largest), got {domain_shift}"
-        )
+        raise UserError(f"streets: domain_shift must be between 0 (none) and 2 (largest), got {domain_shift}")
 
 
 def _make_domain(

@@ -32,8 +32,8 @@ def toy(
         size: Height and width in pixels, at least 4.
         domain_shift: Strength of the domain shift. 0: none; 1: a source model is often wrong; more: worse.
 
-    >>> problem = toy(n_pool=10, n_test=4)
-    >>> len(problem.source), problem.source.split.pixels.svg_path[1:], len(problem.pool), len(problem.test_files)
+    >>> data = toy(n_pool=10, n_test=4)
+    >>> len(data.source), data.source.images.pixels.shape[1:], len(data.pool), len(data.test)
     (96, torch.Size([3, 8, 8]), 10, 4)
     """
     _check(
@@ -49,16 +49,9 @@ def toy(
     )
 
 
-def _check(*, n_classes: int, n_source_per_class: int, n_pool: int, n_test: int, size: int) -> None:
+def _check(**given: int) -> None:
     """Raise if a number is too small."""
-    minimum = {"classes": 2, "per_class": 1, "pool": 1, "test": 0, "size": 4}
-    given = {
-        "classes": n_classes,
-        "per_class": n_source_per_class,
-        "pool": n_pool,
-        "test": n_test,
-        "size": size,
-    }
+    minimum = {"n_classes": 2, "n_source_per_class": 1, "n_pool": 1, "n_test": 0, "size": 4}
     for name, value in given.items():
         if value < minimum[name]:
             raise UserError(f"toy: {name} must be at least {minimum[name]}, got {value}")

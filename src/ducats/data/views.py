@@ -1,9 +1,9 @@
 """Views: batched transforms from stored images to a model's input, with separate parameters for each image.
 
-``sample_view_params`` samples the augmentation parameters on the CPU, for a whole epoch at a time. ``apply_view`` applies them on
-the images' device. It samples nothing and reads no value back, so it never synchronises a GPU and can be part
-of a CUDA graph (except RandAugment, which processes images one by one). Every operation gives the result of
-torchvision's (``transforms.v2``, on floats in [0, 1]) on a single image.
+``sample_view_params`` samples the augmentation parameters on the CPU, for a whole epoch at a time.
+``apply_view`` applies them on the images' device. It samples nothing and reads no value back, so it never
+synchronises a GPU and can be part of a CUDA graph (except RandAugment, which processes images one by one).
+Every operation gives the result of torchvision's (``transforms.v2``, on floats in [0, 1]) on a single image.
 """
 
 import math
@@ -18,7 +18,7 @@ from ducats.data.colour_jitter import JITTER_FACTOR_COLUMNS, JITTER_ORDER_COLUMN
 from ducats.data.strong_augmentation import cutout, randaugment
 
 MAX_CROP_ATTEMPTS = 10  # to sample a RandomResizedCrop box that fits, as in torchvision
-N_AUG_PARAMS = 16  # number of augmentation parameters per image; FACTORS and ORDER are for colour jitter
+N_AUG_PARAMS = 16  # augmentation parameters per image; colour_jitter defines those of colour jitter
 BOX_COLUMNS = slice(0, 4)  # top, left, height, width, in stored pixels
 FLIP_COLUMN = 4  # 1 or 0
 SEED_COLUMN = 13  # seed of RandAugment; integers that float32 represents exactly
@@ -27,9 +27,9 @@ CUTOUT_COLUMNS = slice(14, 16)  # centre of the cutout, as fractions of height a
 
 @dataclass(frozen=True)
 class View:
-    """Crop, flip and colour of images; ``config.View`` documents the fields."""
+    """Crop, flip and colour of images; ``config.ViewConfig`` documents the fields."""
 
-    crop: Literal["none", "center", "random", "resized"] = "none"
+    crop: Literal["none", "center", "random", "random_resized"] = "none"
     size: int | tuple[int, int] | None = None
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (0.75, 4 / 3)
@@ -47,8 +47,8 @@ class View:
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Return height and width of the output for stored images of this height and width.
 
-        >>> View(size=5).sides(8, 9), View(size=(4, 6)).sides(8, 9), View().sides(8, 9)
-        ((5, 5), (4, 6), (8, 9))
+        >>> [View(size=size).output_size(8, 9) for size in (5, (4, 6), None)]
+        [(5, 5), (4, 6), (8, 9)]
         """
         if self.size is None:
             return height, width
@@ -99,13 +99,14 @@ def apply_view(images: Tensor, view: View, aug_params: Tensor) -> Tensor:
 
     Args:
         images: uint8 ``(N, C, H, W)`` on any device.
-        aug_params: Output of ``sample_view_params`` for this view and image size, ``(N, N_AUG_PARAMS)`` on the same device.
+        aug_params: Output of ``sample_view_params`` for this view and image size, ``(N, N_AUG_PARAMS)`` on
+            the same device.
 
     Returns:
         float32 ``(N, C, height, width)`` in [0, 1]; see ``View.output_size`` for height and width.
     """
     size = view.output_size(*images.shape[-2:])
-    if view.crop == "resized":
+    if view.crop == "random_resized":
         resize = resize_one_by_one if images.device.type == "cpu" else resize_batched
         augmented = resize(images, aug_params, size)
     elif view.resize == "short_side":
@@ -163,7 +164,7 @@ def _view_boxes(
     crop_height, crop_width = view.output_size(height, width)
     if view.crop == "none":
         return torch.tensor([0.0, 0.0, height, width]).expand(count, 4)
-    if view.crop == "resized":
+    if view.crop == "random_resized":
         return sample_crop_boxes(count, height, width, view.scale, view.ratio, generator)
     if view.resize == "short_side":
         if aspect is None:
@@ -298,8 +299,8 @@ def resize_batched(
     crop followed by a resize. Without, the image is resized first, and the box may be fractional.
     """
     top, left, box_height, box_width = aug_params[:, BOX_COLUMNS].unbind(1)
-    down = torch.arange(size[0], device=images.device, dtype=torch.float32).expand(len(images), size[0])
-    vertical = interpolation_weights(down, top, box_height, images.shape[-2], crop_first=crop_first)
+    rows = torch.arange(size[0], device=images.device, dtype=torch.float32).expand(len(images), size[0])
+    vertical = interpolation_weights(rows, top, box_height, images.shape[-2], crop_first=crop_first)
     horizontal = (
         interpolation_weights(
             _box_columns(aug_params, size[1]), left, box_width, images.shape[-1], crop_first=crop_first

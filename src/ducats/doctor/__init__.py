@@ -45,15 +45,11 @@ def verdict(findings: Sequence[Finding]) -> tuple[str, int]:
     """
     errors, warnings = (sum(f.severity == kind for f in findings) for kind in ("error", "warning"))
     if errors:
-        return (
-            f"{_pluralise(errors, 'error')} and {_pluralise(warnings, 'warning')}: fix the errors before training.",
-            1,
-        )
+        counts = f"{_pluralise(errors, 'error')} and {_pluralise(warnings, 'warning')}"
+        return f"{counts}: fix the errors before training.", 1
     if warnings:
-        return (
-            f"No errors and {_pluralise(warnings, 'warning')}: ready to run, but read the warnings first.",
-            0,
-        )
+        counts = f"No errors and {_pluralise(warnings, 'warning')}"
+        return f"{counts}: ready to run, but read the warnings first.", 0
     return "No errors and no warnings: ready to run.", 0
 
 

@@ -40,9 +40,9 @@ def _compare_counts(name: str, counts: Mapping[str, int], published: ImageCount)
     differences = join_names(_count_differences(counts, published), MAX_CLASSES_NAMED)
     return Finding(
         "warning",
-        f"{name}: {count_images(total)}{classes_text}, but {published.total}{published_classes_text} are published"
-        f"{f' ({differences})' if differences else ''}, so results are not comparable with published ones; "
-        "download or unpack it again",
+        f"{name}: {count_images(total)}{classes_text}, but {published.total}{published_classes_text} are "
+        f"published{f' ({differences})' if differences else ''}, so results are not comparable with "
+        "published ones; download or unpack it again",
     )
 
 

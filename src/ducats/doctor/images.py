@@ -21,9 +21,8 @@ LEAK_CHECKS: tuple[tuple[SplitRole, SplitRole, Severity, str], ...] = (
 PUBLISHED_ADVICE = "keep them if they are in the published data set, or results are not comparable"
 
 Fingerprint = str  # equal for images with equal bytes
-CopiesByFingerprint = Mapping[
-    Fingerprint, Mapping[SplitRole, Sequence[int]]
-]  # role and index of every occurrence
+# Role and index of every occurrence.
+CopiesByFingerprint = Mapping[Fingerprint, Mapping[SplitRole, Sequence[int]]]
 
 
 def check_images(survey: DataSurvey) -> list[Finding]:
@@ -35,12 +34,12 @@ def check_images(survey: DataSurvey) -> list[Finding]:
     if source is not None and len(source):
         findings += collect_findings(_check_source(source))
         for role in ("target", "test"):
-            part = survey.splits.get(role)
-            if part is not None and part.class_counts():
-                findings += collect_findings(_check_classes(source, part, survey.classes))
+            other = survey.splits.get(role)
+            if other is not None and other.class_counts():
+                findings += collect_findings(_check_classes(source, other, survey.classes))
     unreadable_paths: set[Path] = set()
-    for part in survey.splits.values():
-        findings += collect_findings(_check_readable(part, unreadable_paths))
+    for split in survey.splits.values():
+        findings += collect_findings(_check_readable(split, unreadable_paths))
     return findings + collect_findings(check_copies(survey, unreadable_paths))
 
 
@@ -64,8 +63,8 @@ def _report_counts(split: SplitSurvey) -> Iterator[Finding]:
     if max_count > MAX_CLASS_IMBALANCE * min_count:
         yield Finding(
             "note",
-            f"{split.role}: the class {largest!r} is {max_count / min_count:.0f} times as large as {smallest!r}, "
-            "so also look at the accuracy per class",
+            f"{split.role}: the class {largest!r} is {max_count / min_count:.0f} times as large as "
+            f"{smallest!r}, so also look at the accuracy per class",
         )
     rare = sorted(name for name, count in classes.items() if count < 2)
     if rare and split.role != "target":
@@ -111,8 +110,8 @@ def _check_readable(split: SplitSurvey, unreadable_paths: set[Path]) -> Iterator
         names_text = join_names([f"{path} ({reason})" for path, reason in unreadable], MAX_FILES_NAMED)
         yield Finding(
             "error",
-            f"{len(unreadable)} of {count_images(len(split))} of the {split.role} cannot be read: {names_text}; "
-            "remove or replace them",
+            f"{len(unreadable)} of {count_images(len(split))} of the {split.role} cannot be read: "
+            f"{names_text}; remove or replace them",
         )
 
 
@@ -128,11 +127,11 @@ def _find_copies(survey: DataSurvey, unreadable_paths: set[Path]) -> CopiesByFin
     files = {path for split in survey.splits.values() for path in split.paths} - unreadable_paths
     fingerprints = _file_fingerprints(files)
     occurrences: dict[Fingerprint, dict[SplitRole, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for role, part in survey.splits.items():
-        for index, fingerprint in enumerate(_split_fingerprints(part, fingerprints)):
+    for role, split in survey.splits.items():
+        for index, fingerprint in enumerate(_split_fingerprints(split, fingerprints)):
             if fingerprint is not None:
                 occurrences[fingerprint][role].append(index)
-    return {value: roles for value, roles in occurrences.items() if sum(map(len, roles.values())) > 1}
+    return {key: roles for key, roles in occurrences.items() if sum(map(len, roles.values())) > 1}
 
 
 def _split_fingerprints(
@@ -177,8 +176,8 @@ def _check_leaks(survey: DataSurvey, copies: CopiesByFingerprint) -> Iterator[Fi
             count = sum(len(roles[second_role]) for roles in shared_copies)
             yield Finding(
                 "warning" if survey.expected_counts else severity,
-                f"{count_images(count)} of the {second_role} {'is' if count == 1 else 'are'} also in the {first_role}, "
-                f"such as {example[0]} and {example[1]}, {consequence}; "
+                f"{count_images(count)} of the {second_role} {'is' if count == 1 else 'are'} also in the "
+                f"{first_role}, such as {example[0]} and {example[1]}, {consequence}; "
                 + (PUBLISHED_ADVICE if survey.expected_counts else "remove them from one of the two"),
             )
 
@@ -202,8 +201,8 @@ def _check_duplicates(survey: DataSurvey, copies: CopiesByFingerprint) -> Iterat
             names_text = join_names([_describe_contradiction(split, indices) for indices in contradictory], 5)
             yield Finding(
                 severity,
-                f"{count_images(len(contradictory))} of the {role} {'has' if len(contradictory) == 1 else 'have'} more than one "
-                f"class: {names_text}; "
+                f"{count_images(len(contradictory))} of the {role} "
+                f"{'has' if len(contradictory) == 1 else 'have'} more than one class: {names_text}; "
                 + (PUBLISHED_ADVICE if survey.expected_counts else "keep the right one"),
             )
 

@@ -32,10 +32,9 @@ class LabelMapStats:
     void_pixels: int = 0
     n_checked: int = 0  # label maps that were checked
     unreadable: list[tuple[Path, str]] = field(default_factory=list)
-    unknown_ids: dict[str, list[tuple[str, int]]] = field(
-        default_factory=dict
-    )  # files and pixel counts by id
-    invalid_indices: set[int] = field(default_factory=set)  # invalid class indices in built label maps
+    # Files and pixel counts by id.
+    unknown_ids: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    invalid_indices: set[int] = field(default_factory=set)  # class indices in built label maps
 
     @property
     def total_pixels(self) -> int:
@@ -58,7 +57,7 @@ def check_label_maps(survey: DataSurvey) -> list[Finding]:
 
 
 def _check_readable(split: SplitSurvey, unreadable_paths: set[Path]) -> Iterator[Finding]:
-    """Decode a sample of images, and all whose header is unreadable; add those that fail to ``unreadable_paths``."""
+    """Decode a sample of images, and all with an unreadable header; add failures to ``unreadable_paths``."""
     paths = {split.paths[index] for index in sample_indices(len(split.paths))}
     paths |= {path for path, size in zip(split.paths, split.original_sizes, strict=False) if size is None}
     unreadable = find_unreadable([(str(path), path) for path in split.paths if path in paths])
@@ -67,8 +66,8 @@ def _check_readable(split: SplitSurvey, unreadable_paths: set[Path]) -> Iterator
         names_text = join_names([f"{path} ({reason})" for path, reason in unreadable], MAX_FILES_NAMED)
         yield Finding(
             "error",
-            f"{len(unreadable)} of {count_images(len(split))} of the {split.role}{_sample_note(len(split))} cannot be read: "
-            f"{names_text}; remove or replace them, with their label files",
+            f"{len(unreadable)} of {count_images(len(split))} of the {split.role}{_sample_note(len(split))} "
+            f"cannot be read: {names_text}; remove or replace them, with their label files",
         )
 
 
@@ -85,8 +84,8 @@ def _check_sizes(split: SplitSurvey, files: Sequence[Path], file_kind: str) -> I
     if mismatches:
         yield Finding(
             "error",
-            f"{len(mismatches)} of {len(files)} {file_kind} of the {split.role} differ in size from their images: "
-            f"{join_names(mismatches, 5)} (height x width); make both the same size, or remove both",
+            f"{len(mismatches)} of {len(files)} {file_kind} of the {split.role} differ in size from their "
+            f"images: {join_names(mismatches, 5)} (height x width); make both the same size, or remove both",
         )
 
 
@@ -104,7 +103,8 @@ def _check_labels(survey: DataSurvey, split: SplitSurvey) -> Iterator[Finding]:
     yield Finding(
         "note",
         f"{split.role}: {count_images(len(split))} with label maps{_sample_note(len(split))}, "
-        f"{_format_percent(stats.void_pixels, stats.total_pixels)} of their pixels void{_describe_masks(split)}",
+        f"{_format_percent(stats.void_pixels, stats.total_pixels)} of their pixels void"
+        f"{_describe_masks(split)}",
     )
     occurring = [name for name, count in zip(survey.classes, stats.class_pixels, strict=True) if count]
     absent = [name for name in survey.classes if name not in occurring]
@@ -134,8 +134,8 @@ def _report_invalid(split: SplitSurvey, stats: LabelMapStats) -> Iterator[Findin
         names_text = join_names([f"{path} ({reason})" for path, reason in stats.unreadable], MAX_FILES_NAMED)
         yield Finding(
             "error",
-            f"{len(stats.unreadable)} of {len(split)} label files of the {split.role}{_sample_note(len(split))} cannot be "
-            f"read: {names_text}; replace them",
+            f"{len(stats.unreadable)} of {len(split)} label files of the {split.role}"
+            f"{_sample_note(len(split))} cannot be read: {names_text}; replace them",
         )
     if stats.unknown_ids:
         names_text = join_names(
@@ -147,7 +147,8 @@ def _report_invalid(split: SplitSurvey, stats: LabelMapStats) -> Iterator[Findin
         )
         yield Finding(
             "error",
-            f"label files of the {split.role}{_sample_note(len(split))} contain unknown values: {names_text}; {remedy}",
+            f"label files of the {split.role}{_sample_note(len(split))} contain unknown values: "
+            f"{names_text}; {remedy}",
         )
     if stats.invalid_indices:
         numbers = join_names([str(number) for number in sorted(stats.invalid_indices)], MAX_IDS_NAMED)
@@ -182,8 +183,8 @@ def _collect_stats(survey: DataSurvey, split: SplitSurvey) -> LabelMapStats | No
                 stats.class_pixels += outcome[:-1]
                 stats.void_pixels += int(outcome[-1])
     elif split.label_maps is not None:
-        for place in indices:
-            label_map = split.label_maps[place].numpy()
+        for index in indices:
+            label_map = split.label_maps[index].numpy()
             stats.n_checked += 1
             stats.invalid_indices |= {
                 value for value in np.unique(label_map).tolist() if not VOID <= value < n_classes

@@ -23,9 +23,7 @@ VIEW_ROLES: dict[str, SplitRole] = {  # the images that each view is applied to
     "scoring": "target",
     "test": "test",
 }
-
-
-DEFAULT_BACKBONES = {"timm": "resnet50", "deeplab_v2": "resnet101", "deeplab_v3plus": "resnet101"}  # defaults
+DEFAULT_BACKBONES = {"timm": "resnet50", "deeplab_v2": "resnet101", "deeplab_v3plus": "resnet101"}
 
 
 def check_plan(config: Config, survey: DataSurvey) -> list[Finding]:
@@ -113,7 +111,7 @@ def pool_size(config: Config, survey: DataSurvey) -> int:
     if survey.per_pixel:
         return len(target) - n_held_out(len(target), config.evaluation.test_fraction)
     class_counts = (survey.splits["test"] if survey.target_is_test else target).class_counts().values()
-    return len(target) - sum(n_held_out(members, config.evaluation.test_fraction) for members in class_counts)
+    return len(target) - sum(n_held_out(size, config.evaluation.test_fraction) for size in class_counts)
 
 
 def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
@@ -122,8 +120,8 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     if oracle == "ground_truth" and survey.has_ground_truth is False:
         yield Finding(
             "error",
-            "the oracle 'truth' needs the target's labels, but the data has none: use --oracle human, or "
-            "--ground-truth if the target's folders are its classes",
+            "the oracle 'ground_truth' needs the target's labels, but the data has none: use --oracle human, "
+            "or --ground-truth if the target's folders are its classes",
         )
     round_epochs, n_images = query_epochs(config), pool_size(config, survey)
     if not round_epochs:
@@ -152,8 +150,8 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     unit_name = "whole images" if survey.per_pixel else "labels"
     yield Finding(
         "note",
-        f"the budget is {sum(labels)} {unit_name} from {count_images(n_images)} of the target: {per_round_text}{suffix} "
-        f"after epoch {epochs} of {config.train.epochs}",
+        f"the budget is {sum(labels)} {unit_name} from {count_images(n_images)} of the target: "
+        f"{per_round_text}{suffix} after epoch {epochs} of {config.train.epochs}",
     )
     if oracle == "human" or (oracle == "auto" and survey.has_ground_truth is False):
         yield Finding(
@@ -168,29 +166,30 @@ def _describe_time_budget(
 ) -> Iterator[Finding]:
     """Describe a time budget, with an estimate of the first round."""
     round_epochs = query_epochs(config)
-    epochs, rounds = (
-        ", ".join(map(str, round_epochs)),
-        "1 round" if len(round_epochs) == 1 else f"{len(round_epochs)} rounds",
-    )
+    epochs = ", ".join(map(str, round_epochs))
+    rounds = "1 round" if len(round_epochs) == 1 else f"{len(round_epochs)} rounds"
     unit_name = f"{config.task.resolved_unit}s" if survey.per_pixel else "labels"
     first_round = time_budget.questions_in_round(None, 0, 0, len(round_epochs))
     yield Finding(
         "note",
-        f"the budget is {time_budget} for {unit_name} of {count_images(n_images)} of the target, in {rounds} after epoch {epochs} "
-        f"of {config.train.epochs}: about {first_round} in the first, at {time_budget.seconds_per_label:g} s each (acquisition.seconds_per_label); "
-        "later rounds depend on the measured time per answer",
+        f"the budget is {time_budget} for {unit_name} of {count_images(n_images)} of the target, in {rounds} "
+        f"after epoch {epochs} of {config.train.epochs}: about {first_round} in the first, at "
+        f"{time_budget.seconds_per_label:g} s each (acquisition.seconds_per_label); later rounds depend on "
+        "the measured time per answer",
     )
     if config.task.resolved_unit == "image" and first_round * len(round_epochs) > n_images:
         yield Finding(
             "warning",
-            f"{time_budget} is enough for about {first_round * len(round_epochs)} labels, but the pool has {count_images(n_images)}: "
-            "later rounds may have nothing left to query; lower acquisition.budget",
+            f"{time_budget} is enough for about {first_round * len(round_epochs)} labels, but the pool has "
+            f"{count_images(n_images)}: later rounds may have nothing left to query; lower "
+            "acquisition.budget",
         )
     oracle = config.oracle.name
     if oracle == "human" or (oracle == "auto" and survey.has_ground_truth is False):
         yield Finding(
             "note",
-            f"human annotators answer: the run pauses in each of {rounds} and stops querying after {time_budget}",
+            f"human annotators answer: the run pauses in each of {rounds} and stops querying after "
+            f"{time_budget}",
         )
 
 
@@ -245,7 +244,7 @@ def _check_memory(survey: DataSurvey) -> Iterator[Finding]:
     memory = disk = 0.0
     remaining = float("inf") if survey.memory_gb is None else survey.memory_gb
     for size in _array_sizes_gb(survey):
-        # Like a Room: an array that does not fit goes to a file as a whole.
+        # As in ArrayStore: an array that does not fit goes to a file as a whole.
         memory, disk, remaining = (
             (memory + size, disk, remaining - size) if size <= remaining else (memory, disk + size, remaining)
         )
@@ -265,9 +264,8 @@ def _check_memory(survey: DataSurvey) -> Iterator[Finding]:
     )
     yield Finding("note", f"decoded {content} take {_format_gb(memory + disk)}{limit_text}{cache_text}")
     free = free_memory_gb()
-    if (
-        survey.memory_gb is not None and free is not None and memory > free
-    ):  # built images are in memory already
+    # Built images are in memory already.
+    if survey.memory_gb is not None and free is not None and memory > free:
         yield Finding(
             "warning",
             f"{memory:.1f} GB of {content} would be kept in memory, but only {free:.1f} GB are free; lower "
@@ -276,9 +274,9 @@ def _check_memory(survey: DataSurvey) -> Iterator[Finding]:
     if disk > free_disk_gb(cache_folder) - RESERVED_DISK_GB:
         yield Finding(
             "warning",
-            f"{disk:.1f} GB of {content} would be written to {cache_folder}, but only {free_disk_gb(cache_folder):.1f} GB "
-            "are free there, so they will be decoded again for every batch, which is slower; set another "
-            "data.params.cache or a smaller data.params.size",
+            f"{disk:.1f} GB of {content} would be written to {cache_folder}, but only "
+            f"{free_disk_gb(cache_folder):.1f} GB are free there, so they will be decoded again for every "
+            "batch, which is slower; set another data.params.cache or a smaller data.params.size",
         )
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from ducats.config import Config
 from ducats.data import DATASETS
 from ducats.data.decoding import displayed_size, memory_budget
-from ducats.data.segmentation import LabelEncoding, SegmentationListing, SegmentationReader
-from ducats.data.segmentation import SplitFiles as Files
+from ducats.data.segmentation import LabelEncoding, SegmentationListing, SegmentationReader, SplitFiles
 from ducats.data.store import ReadFailure, try_files
 from ducats.doctor.finding import Finding
 from ducats.doctor.survey_result import DataSurvey, SplitRole, SplitSurvey, SurveyResult, get_data_param
@@ -36,10 +35,8 @@ def survey_segmentation_files(config: Config) -> SurveyResult:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         problem = f"the files of the data set {data.name!r} cannot be listed ({reason})"
         return survey, [*findings, Finding("error", f"{problem}; check data.params: {data.params}")]
-    survey.classes, survey.has_ground_truth = (
-        listing.encodings[0].classes,
-        listing.pool_files.labels is not None,
-    )
+    survey.classes = listing.encodings[0].classes
+    survey.has_ground_truth = listing.pool_files.labels is not None
     _add_split(survey, findings, "source", listing.source_files, listing.encodings[0], shapes[0])
     _add_split(survey, findings, "target", listing.pool_files, listing.encodings[1], shapes[1])
     if listing.test_files is not None:
@@ -52,7 +49,7 @@ def _add_split(
     survey: DataSurvey,
     findings: list[Finding],
     role: SplitRole,
-    files: Files,
+    files: SplitFiles,
     encoding: LabelEncoding,
     shape: tuple[int, int],
 ) -> None:
@@ -74,7 +71,7 @@ def _add_split(
     )
 
 
-def _same_images(first: Files, second: Files) -> bool:
+def _same_images(first: SplitFiles, second: SplitFiles) -> bool:
     """Return whether two sets are the same images, even if given by different paths."""
     keys = [[key for key, _ in files.images] for files in (first, second)]
     return bool(keys[0]) and keys[0] == keys[1] and first.images[0][1].samefile(second.images[0][1])

@@ -46,8 +46,8 @@ def describe_pixel_budget(
     """Describe the pixel budget per image and per round, and who labels it.
 
     Args:
-        pool_size: number of images that can be queried.
-        query_epochs: epochs after which the run queries.
+        pool_size: Number of images that can be queried.
+        query_epochs: Epochs after which the run queries.
     """
     areas = _image_areas(config, survey)[:pool_size]
     if not areas:
@@ -58,19 +58,18 @@ def describe_pixel_budget(
     per_round = [sum(image_counts) for image_counts in zip(*per_image_and_round, strict=True)]
     epochs = ", ".join(map(str, query_epochs))
     percent = 100 * sum(per_round) / sum(areas)
-    per_image_text, per_image_and_round_text = (
-        _format_range([sum(parts) for parts in per_image_and_round]),
-        _format_range([count for parts in per_image_and_round for count in parts]),
-    )
+    per_image_text = _format_range([sum(counts) for counts in per_image_and_round])
+    per_image_and_round_text = _format_range([count for counts in per_image_and_round for count in counts])
     yield Finding(
         "note",
-        f"the budget is {sum(per_round)} pixels ({percent:.3g} %) of {count_images(pool_size)} of the target: {per_image_text} per "
-        f"image, {per_image_and_round_text} per image and round; {' + '.join(map(str, per_round))} in total after epoch {epochs} "
-        f"of {config.train.epochs}, counted at the "
+        f"the budget is {sum(per_round)} pixels ({percent:.3g} %) of {count_images(pool_size)} of the "
+        f"target: {per_image_text} per image, {per_image_and_round_text} per image and round; "
+        f"{' + '.join(map(str, per_round))} in total after epoch {epochs} of {config.train.epochs}, "
+        f"counted at the "
         f"{'size of the network input' if config.task.resolution == 'network' else 'original image size'} "
         f"(task.resolution={config.task.resolution})",
     )
-    yield from _check_clusters(config, max(part for parts in per_image_and_round for part in parts))
+    yield from _check_clusters(config, max(count for counts in per_image_and_round for count in counts))
     oracle = config.oracle.name
     if oracle == "human" or (oracle == "auto" and survey.has_ground_truth is False):
         yield Finding(
@@ -88,7 +87,7 @@ def _check_clusters(config: Config, max_pixels: int) -> Iterator[Finding]:
     """Check that a clustering query does not need too many clusters.
 
     Args:
-        max_pixels: maximum number of pixels per image and round.
+        max_pixels: Maximum number of pixels per image and round.
     """
     query = config.query.name
     if query not in _CLUSTERING_QUERIES:
@@ -102,8 +101,8 @@ def _check_clusters(config: Config, max_pixels: int) -> Iterator[Finding]:
     if n_clusters > MAX_CLUSTERS:
         yield Finding(
             "error",
-            f"the query {query!r} would need {n_clusters} clusters for one image in one round, but the maximum "
-            f"is {MAX_CLUSTERS}: {KMEANS_REMEDY}",
+            f"the query {query!r} would need {n_clusters} clusters for one image in one round, but the "
+            f"maximum is {MAX_CLUSTERS}: {KMEANS_REMEDY}",
         )
 
 

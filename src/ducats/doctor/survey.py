@@ -80,11 +80,11 @@ def _add_folder(
     survey.splits[role] = SplitSurvey(role, description, [str(file) for file in paths], labels, paths)
     if not labelled or not images:
         return
-    loose = [key for key, _ in images if "/" not in key]
-    if loose:
+    outside = [key for key, _ in images if "/" not in key]
+    if outside:
         yield Finding(
             "error",
-            f"{description} has {len(loose)} images outside class folders, such as {loose[0]}; "
+            f"{description} has {len(outside)} images outside class folders, such as {outside[0]}; "
             "move each into a subfolder named after its class",
         )
     subfolders = {
@@ -94,7 +94,8 @@ def _add_folder(
     if empty:
         yield Finding(
             "error",
-            f"{description} has class folders without images: {join_quoted(empty)}; add images or remove the folders",
+            f"{description} has class folders without images: {join_quoted(empty)}; add images or remove the "
+            "folders",
         )
 
 
@@ -156,17 +157,17 @@ def _survey_benchmark(config: Config) -> SurveyResult:
         return survey, findings
     benchmark = BENCHMARKS[config.data.name]
     try:
-        listing = list_task(benchmark, root, task)
+        task_files = list_task(benchmark, root, task)
     except UserError as error:
         return survey, [*findings, Finding("error", str(error))]
-    for role, split in listing.by_role.items():
-        paths = [path for _, path in split.files]
+    for role, file_list in task_files.by_role.items():
+        paths = [path for _, path in file_list.files]
         survey.splits[role] = SplitSurvey(
-            role, split.description, [str(path) for path in paths], split.labels, paths
+            role, file_list.description, [str(path) for path in paths], file_list.labels, paths
         )
     survey.has_ground_truth = True
     try:
-        survey.classes = class_order(benchmark, listing)
+        survey.classes = class_order(benchmark, task_files)
     except UserError as error:
         findings.append(Finding("error", str(error)))
     return survey, findings
@@ -183,7 +184,7 @@ def _survey_built(config: Config) -> SurveyResult:
 
         data = load_data(config)
         if not isinstance(data, AdaptationData):
-            raise TypeError(f"it returned {type(data).__name__}, not a Shift")
+            raise TypeError(f"it returned {type(data).__name__}, not AdaptationData")
     except UserError as error:
         return DataSurvey(), [Finding("error", str(error))]
     except Exception as error:  # user code, or a parameter of an unexpected type

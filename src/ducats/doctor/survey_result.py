@@ -48,13 +48,11 @@ class DataSurvey:
     """What is known about the data. A role is missing if it is unused or could not be read."""
 
     splits: dict[SplitRole, SplitSurvey] = field(default_factory=dict)
-    stored_shapes: dict[SplitRole, tuple[int, int, int]] = field(
-        default_factory=dict
-    )  # channels, height, width as stored
+    # Channels, height and width as stored.
+    stored_shapes: dict[SplitRole, tuple[int, int, int]] = field(default_factory=dict)
     classes: Sequence[str] = ()  # from a benchmark or class list; if empty, those of the source count
-    expected_counts: dict[SplitRole, tuple[str, ImageCount]] = field(
-        default_factory=dict
-    )  # for benchmarks: domain name and published counts
+    # For benchmarks: domain name and published counts.
+    expected_counts: dict[SplitRole, tuple[str, ImageCount]] = field(default_factory=dict)
     has_ground_truth: bool | None = None  # whether the target has ground truth; None if unknown
     target_is_test: bool = False  # intended, as in published protocols
     memory_gb: float | None = None  # memory for decoded data; None: keep everything in memory

@@ -33,4 +33,7 @@ def task_mismatches(config: Config) -> Iterator[str]:
             "model.name=timm or small_cnn, or start with -c segmentation"
         )
     elif not is_segmentation and (config.evaluation.average_flipped or config.evaluation.miou_star_exclude):
-        yield "evaluation.average_flipped and evaluation.miou_star_exclude apply only to segmentation: remove them"
+        yield (
+            "evaluation.average_flipped and evaluation.miou_star_exclude apply only to segmentation: remove "
+            "them"
+        )

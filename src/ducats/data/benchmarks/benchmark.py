@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from ducats.errors import UserError
 
-Split = Literal["all", "train", "test"]  # part of a domain
-TaskRole = Literal["source", "target", "test"]  # use of a part in a task
+Split = Literal["all", "train", "test"]  # images of a domain
+TaskRole = Literal["source", "target", "test"]  # use of a split in a task
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class Benchmark:
 
 def count_from_table(images: Mapping[str, Sequence[int]], index: int) -> ImageCount:
     """Return the counts of one domain from a table of classes by domains."""
-    of_class = {name: row[index] for name, row in images.items()}
-    return ImageCount(sum(of_class.values()), len(of_class), of_class)
+    per_class = {name: row[index] for name, row in images.items()}
+    return ImageCount(sum(per_class.values()), len(per_class), per_class)
 
 
 def normalise_name(name: str) -> str:

@@ -60,7 +60,7 @@ def domainnet(
         root: Folder that contains ``clipart`` and the other domains, and the lists.
         task: Source and target: ``clp-skt``, ``rel-qdr``, ...; ``real->quickdraw`` also works.
         size: Height and width that images are resized to, ignoring the aspect ratio.
-        cache: Folder for decoded images that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
+        cache: Folder for decoded images that do not fit in memory; see ``decode_images``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
     """
     return load_task(DOMAINNET, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)

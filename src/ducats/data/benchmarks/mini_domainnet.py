@@ -13,7 +13,9 @@ MINI_DOMAINNET = Benchmark(
     title="miniDomainNet",
     domains=(CLIPART, PAINTING, REAL, SKETCH),
     n_classes=126,
-    download_info=f"{DOMAINNET_URL}, the images; https://github.com/KaiyangZhou/Dassl.pytorch (DATASETS.md), the lists",
+    download_info=(
+        f"{DOMAINNET_URL}, the images; https://github.com/KaiyangZhou/Dassl.pytorch (DATASETS.md), the lists"
+    ),
     layout="""
 clipart/aircraft_carrier/*.jpg   (DomainNet's images)
 splits_mini/clipart_train.txt, splits_mini/clipart_test.txt
@@ -51,7 +53,7 @@ def mini_domainnet(
         root: Folder that contains ``clipart`` and the other domains, and the lists in ``splits_mini``.
         task: Source and target: ``clp-skt``, ``rel-pnt``, ...; ``real->painting`` also works.
         size: Height and width that images are resized to, ignoring the aspect ratio.
-        cache: Folder for decoded images that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
+        cache: Folder for decoded images that do not fit in memory; see ``decode_images``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
     """
     return load_task(MINI_DOMAINNET, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)

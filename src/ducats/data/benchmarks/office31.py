@@ -81,7 +81,7 @@ def office31(
         root: Folder that contains ``amazon``, ``dslr`` and ``webcam``.
         task: Source and target: ``A-W``, ``D-A``, ...; ``A2W`` and ``amazon->webcam`` also work.
         size: Height and width that images are resized to, ignoring the aspect ratio.
-        cache: Folder for decoded images that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
+        cache: Folder for decoded images that do not fit in memory; see ``decode_images``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
     """
     return load_task(OFFICE31, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)

@@ -52,7 +52,7 @@ def office_home(
         root: Folder that contains ``Art``, ``Clipart``, ``Product`` and ``Real World``.
         task: Source and target: ``Ar-Cl``, ``Rw-Pr``, ...; ``Ar2Cl`` and ``Art->Clipart`` also work.
         size: Height and width that images are resized to, ignoring the aspect ratio.
-        cache: Folder for decoded images that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
+        cache: Folder for decoded images that do not fit in memory; see ``decode_images``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
     """
     return load_task(OFFICE_HOME, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)

@@ -59,7 +59,7 @@ def pacs(
         root: Folder that contains ``photo``, ``art_painting``, ``cartoon`` and ``sketch``.
         task: Source and target: ``P-A``, ``C-S``, ...; ``P2A`` and ``photo->art`` also work.
         size: Height and width that images are resized to, ignoring the aspect ratio.
-        cache: Folder for decoded images that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
+        cache: Folder for decoded images that do not fit in memory; see ``decode_images``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
     """
     return load_task(PACS, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)

@@ -21,13 +21,14 @@ def list_class_folders(
     Args:
         split: Must be "all".
         search_folders: Sub-folders of the root to search for the domain, in this order.
-        class_parents: Sub-folders of the domain that may hold the class folders; the first that exists is used.
+        class_parents: Sub-folders of the domain that may hold the class folders; the first that exists is
+            used.
     """
     assert split == "all"
     domain_folder = find_domain_folder(root, domain, search_folders)
     if domain_folder is None:
         return None
-    folder = next(domain_folder / part for part in (*class_parents, "") if (domain_folder / part).is_dir())
+    folder = next(domain_folder / name for name in (*class_parents, "") if (domain_folder / name).is_dir())
     images = list_images(folder)
     outside = [key for key, _ in images if "/" not in key]
     if outside:
@@ -46,13 +47,14 @@ def list_split_file(
     """List the images of ``DOMAIN_train.txt`` or ``DOMAIN_test.txt``, in the order of the file.
 
     Args:
-        list_folders: Sub-folders of the root to search for the file, in this order; the domain's folder comes last.
+        list_folders: Sub-folders of the root to search for the file, in this order; the domain's folder comes
+            last.
     """
     domain_folder = find_domain_folder(root, domain)
     if domain_folder is None:
         return None
     file_name = f"{domain.name}_{split}.txt".lower()
-    for folder in (*(root / part for part in list_folders), domain_folder):
+    for folder in (*(root / name for name in list_folders), domain_folder):
         for file in _entries(folder):
             if file.name.lower() == file_name and file.is_file():
                 return parse_list_file(root, file, domain_folder)
@@ -96,15 +98,15 @@ def parse_list_file(root: Path, file: Path, domain_folder: Path) -> FileList | N
 
 def find_domain_folder(root: Path, domain: DomainInfo, search_folders: Sequence[str] = ("",)) -> Path | None:
     """Find a domain's folder, ignoring case and separators in its name."""
-    for part in search_folders:
+    for subfolder in search_folders:
         found = [
             entry
-            for entry in _entries(root / part)
+            for entry in _entries(root / subfolder)
             if normalise_name(entry.name) == normalise_name(domain.name) and entry.is_dir()
         ]
         if len({entry.resolve() for entry in found}) > 1:
             raise UserError(
-                f"{root / part} has {len(found)} folders for {domain.name}:"
+                f"{root / subfolder} has {len(found)} folders for {domain.name}:"
                 f" {', '.join(entry.name for entry in found)}; keep only one"
             )
         if found:

@@ -21,14 +21,12 @@ class TaskFiles:
     """Image files of a task by role."""
 
     by_role: Mapping[TaskRole, FileList]  # without "test" if nothing is held out
-    source_test_list: FileList | None = (
-        None  # the source's test list, which may contain a class that no other list has
-    )
+    source_test_list: FileList | None = None  # it may contain a class that no other list has
 
     def source_and_target(self) -> tuple[list[FileList], list[FileList]]:
         """Return all file lists of the source and of the target."""
         source = [self.by_role["source"], *([self.source_test_list] if self.source_test_list else [])]
-        return source, [part for role, part in self.by_role.items() if role != "source"]
+        return source, [file_list for role, file_list in self.by_role.items() if role != "source"]
 
 
 def list_task(benchmark: Benchmark, root: str | Path, task: Any) -> TaskFiles:
@@ -58,7 +56,7 @@ def _list_split(benchmark: Benchmark, root: Path, domain: DomainInfo, split: Spl
     return file_list
 
 
-def missing_images_error(benchmark: Benchmark, root: Path, what: str) -> UserError:
+def missing_images_error(benchmark: Benchmark, root: Path, split_name: str) -> UserError:
     """Return the error for missing images, with the download page and the expected layout."""
     if not root.exists():
         found = "the folder does not exist"
@@ -68,7 +66,7 @@ def missing_images_error(benchmark: Benchmark, root: Path, what: str) -> UserErr
         found = f"it contains {_join_names(sorted(entry.name for entry in root.iterdir())) or 'nothing'}"
     layout = "\n".join(f"  {line}" for line in benchmark.layout.strip().splitlines())
     return UserError(
-        f"{benchmark.title}: the images of {what} are not in {root} ({found});"
+        f"{benchmark.title}: the images of {split_name} are not in {root} ({found});"
         f" get them from {benchmark.download_info}, and set --root to the folder that contains\n{layout}"
     )
 
@@ -87,13 +85,14 @@ def class_order(benchmark: Benchmark, task_files: TaskFiles) -> tuple[str, ...]:
     ):
         if classes - other_classes:
             raise UserError(
-                f"{other_list.description} lacks classes that the other domain has: {_join_names(sorted(classes - other_classes))};"
-                f" download {benchmark.title} again, or remove these classes from the other domain"
+                f"{other_list.description} lacks classes that the other domain has:"
+                f" {_join_names(sorted(classes - other_classes))}; download {benchmark.title}"
+                " again, or remove these classes from the other domain"
             )
     if len(names) > benchmark.n_classes:
         raise UserError(
-            f"{source[0].description} has {len(names)} classes, but {benchmark.title} has {benchmark.n_classes};"
-            " check for another data set or an extra folder"
+            f"{source[0].description} has {len(names)} classes, but {benchmark.title} has"
+            f" {benchmark.n_classes}; check for another data set or an extra folder"
         )
     numbers = _class_numbers([*source, *target])
     return tuple(sorted(names, key=lambda name: (numbers.get(name, 0), name)))
@@ -110,8 +109,8 @@ def _class_numbers(file_lists: Iterable[FileList]) -> dict[str, int]:
         for name, number in file_list.class_numbers.items():
             if numbers.setdefault(name, number) != number:
                 raise UserError(
-                    f"{file_list.description} gives the class {name!r} the number {number}, but another list gives it"
-                    f" {numbers[name]}; get all lists from the same source"
+                    f"{file_list.description} gives the class {name!r} the number {number}, but another list"
+                    f" gives it {numbers[name]}; get all lists from the same source"
                 )
     by_number: dict[int, str] = {}
     for name, number in numbers.items():

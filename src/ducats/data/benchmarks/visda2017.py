@@ -67,7 +67,7 @@ def visda2017(
         root: Folder that contains ``train`` and ``validation``.
         task: ``S-R``, synthetic to real, is the only one.
         size: Height and width that images are resized to, ignoring the aspect ratio.
-        cache: Folder for decoded images that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
+        cache: Folder for decoded images that do not fit in memory; see ``decode_images``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
     """
     return load_task(VISDA2017, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)

@@ -1,7 +1,8 @@
 """Segmentation data sets: images, label files and their label encoding.
 
-A reader first lists pairs of files (``pairs``), so missing files are found before anything is decoded. It
-then maps the numbers in label files to classes by name (``codes``) and decodes all files (``loading``).
+A reader first lists pairs of files (``file_pairs``), so missing files are found before anything is decoded.
+It then maps the ids in label files to classes by name (``label_encoding``) and decodes all files
+(``reader``).
 """
 
 from ducats.data.segmentation.camvid import carla_camvid, find_camvid, find_carla
@@ -13,21 +14,21 @@ from ducats.data.segmentation.label_maps import FileLabelMaps, VoidMasks, load_l
 from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader
 
 __all__ = [
-    "LabelEncoding",
     "FileLabelMaps",
     "FileLayout",
+    "LabelEncoding",
     "SegmentationListing",
-    "VoidMasks",
-    "SplitFiles",
     "SegmentationReader",
+    "SplitFiles",
     "UnknownIdError",
+    "VoidMasks",
+    "carla_camvid",
     "find_camvid",
     "find_carla",
-    "carla_camvid",
     "gtav_cityscapes",
     "load_label_maps",
     "load_segmentation_folder",
-    "segmentation_folders",
     "require_pairs",
+    "segmentation_folders",
     "synthia_cityscapes",
 ]

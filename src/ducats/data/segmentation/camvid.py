@@ -102,8 +102,8 @@ def find_carla(root: str | Path, carla_version: str = "0.9.14") -> tuple[SplitFi
     """
     if not re.fullmatch(r"\d+(\.\d+)*", str(carla_version)):
         raise UserError(
-            f"data.params.carla_version={carla_version!r} is not a CARLA version; give the version that rendered the"
-            " images, such as 0.9.14"
+            f"data.params.carla_version={carla_version!r} is not a CARLA version; give the version that"
+            " rendered the images, such as 0.9.14"
         )
     is_renumbered = tuple(int(number) for number in str(carla_version).split(".")) >= (0, 9, 14)
     folder = Path(root).expanduser()
@@ -111,9 +111,8 @@ def find_carla(root: str | Path, carla_version: str = "0.9.14") -> tuple[SplitFi
     if layout is None:
         pairs = " or ".join(f"{layout.images}/ and {layout.labels}/" for layout in _CARLA_LAYOUTS)
         raise UserError(f"CARLA: {folder} does not contain {pairs}; check data.params.source")
-    return find_pairs(folder, layout), carla_camvid_encoding(
-        CARLA_IDS_SINCE_0_9_14 if is_renumbered else CARLA_IDS_BEFORE_0_9_14, CARLA_VOID, "red"
-    )
+    id_names = CARLA_IDS_SINCE_0_9_14 if is_renumbered else CARLA_IDS_BEFORE_0_9_14
+    return find_pairs(folder, layout), carla_camvid_encoding(id_names, CARLA_VOID, "red_channel")
 
 
 @SegmentationReader
@@ -125,7 +124,7 @@ def carla_camvid(
     test: str | Path = "test",
     size: ImageSize = (360, 480),
     source_size: ImageSize | None = None,
-    void_pixels: VoidPixels = "known",
+    void_pixels: VoidPixels = "excluded",
     extra_ids: Mapping[int, str] | None = None,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
@@ -145,12 +144,13 @@ def carla_camvid(
         test: The split to evaluate on: ``test`` or ``val``.
         size: Height and width of target images.
         source_size: Height and width of source images. Defaults to ``size``.
-        void_pixels: ``known``: void pixels of the pool are excluded beforehand and never queried. This reads the
-            positions of void pixels from the target's label files, but no classes. ``asked``: void pixels
-            are not excluded, and querying one costs budget.
-        extra_ids: Names for tags that are missing from the tables, such as ``{255: void_pixels}``. Unknown ids raise.
-        cache: Folder for decoded images and label maps that do not fit in memory; see ``decode``.
-        memory_gb: Memory for decoded images and label maps together, in gigabytes. None: see ``decode``.
+        void_pixels: ``excluded``: void pixels of the pool are excluded beforehand and never queried. This
+            reads the positions of void pixels from the target's label files, but no classes. ``queried``:
+            void pixels are not excluded, and querying one costs budget.
+        extra_ids: Names for tags that are missing from the tables, such as ``{255: void}``. Unknown ids
+            raise.
+        cache: Folder for decoded images and label maps that do not fit in memory; see ``decode_images``.
+        memory_gb: Memory for decoded images and label maps together, in gigabytes; see ``decode_images``.
 
     Raises:
         UserError: Files are missing, corrupt, unpaired or of different sizes, or an id is unknown.

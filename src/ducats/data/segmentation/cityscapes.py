@@ -37,15 +37,18 @@ class StreetDataset:
         """Return whether a split has label files."""
         return self.layouts[split].has_label_files(Path(folder).expanduser())
 
-    def find_files(self, folder: str | Path, split: str, param: str, *, labelled: bool = True) -> SplitFiles:
+    def find_files(
+        self, folder: str | Path, split: str, param: str, *, with_labels: bool = True
+    ) -> SplitFiles:
         """Return the images of a split, with or without label files."""
         root, layout = Path(folder).expanduser(), self.layouts[split]
-        if not (layout.exists_in(root) if labelled else (root / layout.images).is_dir()):
+        if not (layout.exists_in(root) if with_labels else (root / layout.images).is_dir()):
             raise UserError(
                 f"{self.title}: {root} does not contain the folders {layout.images} and {layout.labels}; get"
-                f" them from {self.download_from}, and set data.params.{param} to the folder that contains them"
+                f" them from {self.download_from}, and set data.params.{param} to the folder that contains"
+                " them"
             )
-        return find_pairs(root, layout, with_labels=labelled)
+        return find_pairs(root, layout, with_labels=with_labels)
 
     def encoding(self, classes: tuple[str, ...], extra_ids: Mapping[int, str] | None) -> LabelEncoding:
         """Return the label encoding for the given classes."""
@@ -67,7 +70,7 @@ SYNTHIA_DATASET = StreetDataset(
     SYNTHIA_IDS,
     SYNTHIA_VOID,
     {"all": FileLayout("RGB", "GT/LABELS")},
-    "red",
+    "red_channel",
 )
 CITYSCAPES_DATASET = StreetDataset(
     "Cityscapes",
@@ -82,10 +85,8 @@ CITYSCAPES_DATASET = StreetDataset(
     },
 )
 _CLASSES_BY_COUNT = {19: CLASSES_19, 16: CLASSES_16, 13: CLASSES_13}
-_MISMATCHED_GTAV_KEYS = (
-    "15188.png",
-    "17705.png",
-)  # these images do not match their label files in the published GTAV
+# These images do not match their label files in the published GTAV.
+_MISMATCHED_GTAV_KEYS = ("15188.png", "17705.png")
 
 
 @SegmentationReader
@@ -96,7 +97,7 @@ def gtav_cityscapes(
     classes: int = 19,
     size: ImageSize = (640, 1280),
     source_size: ImageSize = (720, 1280),
-    void_pixels: VoidPixels = "known",
+    void_pixels: VoidPixels = "excluded",
     extra_ids: Mapping[int, str] | None = None,
     skip_keys: Sequence[str] = _MISMATCHED_GTAV_KEYS,
     cache: str | Path | None = None,
@@ -117,14 +118,14 @@ def gtav_cityscapes(
         classes: 19, or the subset of 16 or 13 that SYNTHIA is evaluated on. All other classes become void.
         size: Height and width of target images.
         source_size: Height and width of source images.
-        void_pixels: ``known``: void pixels of the pool (the bonnet, a border) are excluded beforehand and never
-            queried. This reads the positions of void pixels from the target's label files, but no classes.
-            ``asked`` (published): void pixels are not excluded, and querying one costs budget.
-        extra_ids: Names for ids that are missing from the published lists, such as ``{255: void_pixels}``. Unknown ids
-            raise.
+        void_pixels: ``excluded``: void pixels of the pool (the bonnet, a border) are excluded beforehand and
+            never queried. This reads the positions of void pixels from the target's label files, but no
+            classes. ``queried`` (published): void pixels are not excluded, and querying one costs budget.
+        extra_ids: Names for ids that are missing from the published lists, such as ``{255: void}``. Unknown
+            ids raise.
         skip_keys: Keys of source images to exclude. The two defaults do not match their label files.
-        cache: Folder for decoded images and label maps that do not fit in memory; see ``decode``.
-        memory_gb: Memory for decoded images and label maps together, in gigabytes. None: see ``decode``.
+        cache: Folder for decoded images and label maps that do not fit in memory; see ``decode_images``.
+        memory_gb: Memory for decoded images and label maps together, in gigabytes; see ``decode_images``.
 
     Raises:
         UserError: Files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
@@ -151,7 +152,7 @@ def synthia_cityscapes(
     classes: int = 16,
     size: ImageSize = (640, 1280),
     source_size: ImageSize = (720, 1280),
-    void_pixels: VoidPixels = "known",
+    void_pixels: VoidPixels = "excluded",
     extra_ids: Mapping[int, str] | None = None,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
@@ -168,11 +169,11 @@ def synthia_cityscapes(
         classes: 16, or 13 without wall, fence and pole. All other classes become void.
         size: Height and width of target images.
         source_size: Height and width of source images.
-        void_pixels: ``known`` or ``asked``; see ``gtav_cityscapes``.
-        extra_ids: Names for ids that are missing from the published lists, such as ``{255: void_pixels}``. Unknown ids
-            raise.
-        cache: Folder for decoded images and label maps that do not fit in memory; see ``decode``.
-        memory_gb: Memory for decoded images and label maps together, in gigabytes. None: see ``decode``.
+        void_pixels: ``excluded`` or ``queried``; see ``gtav_cityscapes``.
+        extra_ids: Names for ids that are missing from the published lists, such as ``{255: void}``. Unknown
+            ids raise.
+        cache: Folder for decoded images and label maps that do not fit in memory; see ``decode_images``.
+        memory_gb: Memory for decoded images and label maps together, in gigabytes; see ``decode_images``.
 
     Raises:
         UserError: Files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
@@ -193,7 +194,7 @@ def _find_files(
 ) -> tuple[SplitFiles, SplitFiles, SplitFiles | None]:
     source_files = source_dataset.find_files(source, "all", "source")
     has_ground_truth = CITYSCAPES_DATASET.has_label_files(target, "train")
-    pool_files = CITYSCAPES_DATASET.find_files(target, "train", "target", labelled=has_ground_truth)
+    pool_files = CITYSCAPES_DATASET.find_files(target, "train", "target", with_labels=has_ground_truth)
     # With labels only in the train split, the copy is incomplete and the run would evaluate on the pool.
     has_test_labels = has_ground_truth or CITYSCAPES_DATASET.has_label_files(target, "val")
     return (
@@ -209,9 +210,8 @@ def _encodings(
     """Return the label encodings of source and target."""
     if classes not in allowed:
         raise UserError(
-            f"{source_dataset.title} to Cityscapes has {' or '.join(map(str, allowed))} classes, not {classes!r};"
-            " set data.params.classes to one of these"
+            f"{source_dataset.title} to Cityscapes has {' or '.join(map(str, allowed))} classes, not"
+            f" {classes!r}; set data.params.classes to one of these"
         )
-    return source_dataset.encoding(_CLASSES_BY_COUNT[classes], extra_ids), CITYSCAPES_DATASET.encoding(
-        _CLASSES_BY_COUNT[classes], extra_ids
-    )
+    names = _CLASSES_BY_COUNT[classes]
+    return source_dataset.encoding(names, extra_ids), CITYSCAPES_DATASET.encoding(names, extra_ids)

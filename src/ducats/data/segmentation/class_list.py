@@ -29,7 +29,8 @@ def encoding_from_class_list(
             names that end with ``(void)``, stand for pixels without a class.
         merge_classes: For a class, the names to merge into it, in addition to its own.
         keep_classes: The classes to keep, in order; all others become void. None keeps all.
-        label_format: ``ids`` in a single channel or in the ``red`` channel. Ignored for lists of colours.
+        label_format: ``ids`` in a single channel or, with ``red_channel``, in the red one. Ignored for lists
+            of colours.
 
     Raises:
         UserError: The list is malformed, or ``merge_classes`` or ``keep_classes`` contain unknown names.
@@ -92,13 +93,13 @@ def _parse_class_list(classes: Any) -> tuple[str, list[tuple[Any, str]], bool]:
         (line_number, line.split("#")[0].strip())
         for line_number, line in enumerate(text.splitlines(), start=1)
     ]
-    lines = [(place, line) for place, line in lines if line]
+    lines = [(line_number, line) for line_number, line in lines if line]
     is_colour_list = bool(lines) and all(_COLOUR_LINE.fullmatch(line) for _, line in lines)
     entries = []
-    for place, line in lines:
+    for line_number, line in lines:
         match = (_COLOUR_LINE if is_colour_list else _ID_LINE).fullmatch(line)
         if match is None:
-            raise UserError(f"{path}, line {place}: {line!r} is not `id name`; fix the line")
+            raise UserError(f"{path}, line {line_number}: {line!r} is not `id name`; fix the line")
         entries.append((match[1].replace(";", " "), match[2]))
     return str(path), entries, is_colour_list
 
@@ -116,7 +117,8 @@ def _merge_members(
         for name in dict.fromkeys((*merged_names, *((label,) if label in names else ()))):
             if name not in names:
                 raise UserError(
-                    f"data.params.merge_classes contains {name!r}, which is not in {list_name}; use {', '.join(names)}"
+                    f"data.params.merge_classes contains {name!r}, which is not in {list_name}; use"
+                    f" {', '.join(names)}"
                 )
             if class_of.setdefault(name, label) != label:
                 raise UserError(
@@ -136,6 +138,7 @@ def _select_classes(members: Mapping[str, Any], keep_classes: Sequence[str] | No
     unknown = [label for label in keep_classes if label not in members]
     if isinstance(keep_classes, str) or unknown or len(set(keep_classes)) != len(keep_classes):
         raise UserError(
-            f"data.params.keep_classes must be a list of distinct classes from {', '.join(members)}, not {keep_classes!r}"
+            f"data.params.keep_classes must be a list of distinct classes from {', '.join(members)}, not"
+            f" {keep_classes!r}"
         )
     return tuple(keep_classes)

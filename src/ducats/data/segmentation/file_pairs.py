@@ -84,15 +84,15 @@ class SplitFiles:
 
 
 def concat_files(named_files: Sequence[tuple[str, SplitFiles]]) -> SplitFiles:
-    """Concatenate parts. If there are several, their names become key prefixes."""
+    """Concatenate files of several folders. If there are several, the names become key prefixes."""
     if len(named_files) == 1:
         return named_files[0][1]
     prefixed = [split_files.with_key_prefix(f"{name}/") for name, split_files in named_files]
-    labels = [part.labels for part in prefixed]
+    labels = [files.labels for files in prefixed]
     return SplitFiles(
-        images=tuple(file for part in prefixed for file in part.images),
-        labels=tuple(file for files in labels for file in files or ()),
-        problems=tuple(problem for part in prefixed for problem in part.problems),
+        images=tuple(file for files in prefixed for file in files.images),
+        labels=tuple(file for label_files in labels for file in label_files or ()),
+        problems=tuple(problem for files in prefixed for problem in files.problems),
     )
 
 
@@ -153,9 +153,8 @@ def find_pairs(
     )
 
 
-_FilesByStem = dict[
-    str, tuple[str, Path]
-]  # keys and paths, by the name that an image shares with its label file
+# Keys and paths, by the name that an image shares with its label file.
+_FilesByStem = dict[str, tuple[str, Path]]
 
 
 def _find_partners(
@@ -181,14 +180,16 @@ def _find_partners(
     images_without_partner = sorted(images[stem][0] for stem in set(images) - set(partners))
     if images_without_partner:
         problems.append(
-            f"{len(images_without_partner)} of {len(images)} images in {image_folder} have no {file_kind} file in {partner_folder}:"
-            f" {_join_names(images_without_partner)}; add the files or remove the images"
+            f"{len(images_without_partner)} of {len(images)} images in {image_folder} have no {file_kind}"
+            f" file in {partner_folder}: {_join_names(images_without_partner)}; add the files or remove"
+            " the images"
         )
     partners_without_image = sorted(partners[stem][0] for stem in set(partners) - set(images))
     if partners_without_image:
         problems.append(
-            f"{len(partners_without_image)} of {len(partners)} {file_kind} files in {partner_folder} have no image in {image_folder}:"
-            f" {_join_names(partners_without_image)}; add the images or remove the {file_kind} files"
+            f"{len(partners_without_image)} of {len(partners)} {file_kind} files in {partner_folder} have no"
+            f" image in {image_folder}: {_join_names(partners_without_image)}; add the images or"
+            f" remove the {file_kind} files"
         )
     return {stem: file for stem, file in partners.items() if stem not in lossy}
 
@@ -224,16 +225,14 @@ def _check_sizes(images: KeyedPaths, image_sizes: Tensor, files: KeyedPaths, fil
     file_sizes = read_image_sizes([path for _, path in files], file_kind)
     mismatched = torch.nonzero((image_sizes != file_sizes).any(1)).flatten().tolist()
     if mismatched:
-        (image_path, file_path), n_more = (
-            (images[mismatched[0]][1], files[mismatched[0]][1]),
-            len(mismatched) - 1,
-        )
+        first, n_more = mismatched[0], len(mismatched) - 1
         image_size, file_size = (
-            "x".join(map(str, size[mismatched[0]].tolist())) for size in (image_sizes, file_sizes)
+            "x".join(map(str, sizes[first].tolist())) for sizes in (image_sizes, file_sizes)
         )
         raise UserError(
-            f"{image_path} is {image_size} (height x width), but {file_path} is {file_size}"
-            f"{f' ({n_more} more {file_kind} also differ)' if n_more else ''}; make both the same size, or remove both"
+            f"{images[first][1]} is {image_size} (height x width), but {files[first][1]} is {file_size}"
+            f"{f' ({n_more} more {file_kind} also differ)' if n_more else ''}; make both the same size, or"
+            " remove both"
         )
 
 

@@ -32,7 +32,7 @@ def segmentation_folders(
     label_format: LabelFormat = "ids",
     size: ImageSize = (512, 1024),
     source_size: ImageSize | None = None,
-    void_pixels: VoidPixels = "known",
+    void_pixels: VoidPixels = "excluded",
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> SegmentationListing:
@@ -46,22 +46,23 @@ def segmentation_folders(
         source: One or several folders with ``images/`` and ``labels/``.
         target: A folder with ``images/``. Its ``labels/`` are read only with ``ground_truth``.
         classes: The class list: a file with lines ``id name`` (or ``r g b name``), or a mapping. Ids that are
-            not in the list raise. Names such as void and ignore, and names that end with ``(void_pixels)``, stand
+            not in the list raise. Names such as void and ignore, and names that end with ``(void)``, stand
             for pixels without a class.
         test: A folder of the target domain with ``images/`` and ``labels/``. May be the target folder.
         root: Base of relative paths; None for the current folder.
         ground_truth: Use the target's ``labels/`` as ground truth for a simulated oracle.
         merge_classes: For a class, the names to merge into it: ``{building: [wall]}``.
         keep_classes: The classes to keep, in order; all others become void. None keeps all.
-        label_format: ``ids`` in the single channel of the label files, or in the ``red`` channel.
+        label_format: ``ids`` in the single channel of the label files, or, with ``red_channel``, in the red
+            one.
         size: Height and width of target images.
         source_size: Height and width of source images. Defaults to ``size``.
-        void_pixels: ``known``: void pixels of the pool are excluded beforehand and never queried. With ``ground_truth``,
-            their positions (but no classes) are read from the target's label files. If the target has a
-            folder ``masks/``, non-zero pixels in its files are excluded as well. ``asked``: void pixels are
-            not excluded, and querying one costs budget.
-        cache: Folder for decoded images and label maps that do not fit in memory; see ``decode``.
-        memory_gb: Memory for decoded images and label maps together, in gigabytes. None: see ``decode``.
+        void_pixels: ``excluded``: void pixels of the pool are excluded beforehand and never queried. With
+            ``ground_truth``, their positions (but no classes) are read from the target's label files. If the
+            target has a folder ``masks/``, non-zero pixels in its files are excluded as well. ``queried``:
+            void pixels are not excluded, and querying one costs budget.
+        cache: Folder for decoded images and label maps that do not fit in memory; see ``decode_images``.
+        memory_gb: Memory for decoded images and label maps together, in gigabytes; see ``decode_images``.
 
     Raises:
         UserError: Folders or files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
@@ -94,7 +95,7 @@ def segmentation_folders(
             target_folder,
             FOLDER_LAYOUT,
             with_labels=ground_truth,
-            mask_folder=MASK_FOLDER if void_pixels == "known" else None,
+            mask_folder=MASK_FOLDER if void_pixels == "excluded" else None,
         ),
         None if test_folder is None else find_pairs(test_folder, FOLDER_LAYOUT),
         encodings=(encoding, encoding),
@@ -121,18 +122,17 @@ def load_segmentation_folder(
 
     Args:
         size: Height and width to resize images and label maps to.
-        classes: The class list. See ``segmentation_folders`` for this, ``merge_classes``, ``keep_classes`` and ``label_format``.
+        classes: The class list. See ``segmentation_folders`` for this, ``merge_classes``, ``keep_classes``
+            and ``label_format``.
         root: Base of a relative path of the class list.
-        memory_gb: Memory for decoded images and label maps together, in gigabytes. None: see ``decode``.
+        memory_gb: Memory for decoded images and label maps together, in gigabytes; see ``decode_images``.
 
     Raises:
         UserError: Folders or files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
     """
     base = Path("" if root is None else root).expanduser()
-    encoding, store = (
-        _make_encoding(base, classes, merge_classes, keep_classes, label_format),
-        ArrayStore(None, memory_gb),
-    )
+    encoding = _make_encoding(base, classes, merge_classes, keep_classes, label_format)
+    store = ArrayStore(None, memory_gb)
     files = require_pairs(existing_folder("test", folder), FOLDER_LAYOUT)
     domain = load_labelled(store, files, encoding, size, files.read_sizes())
     store.warn_if_on_demand()

@@ -12,7 +12,7 @@ from ducats.domain import VOID
 from ducats.errors import UserError
 
 _Array = NDArray[Any]
-LabelFormat = Literal["ids", "red", "colours"]
+LabelFormat = Literal["ids", "red_channel", "colours"]
 LABEL_FORMATS: tuple[str, ...] = get_args(LabelFormat)
 
 _MAX_IDS_NAMED = 5  # maximum number of unknown ids in a message
@@ -43,7 +43,7 @@ class LabelEncoding:
     members: Mapping[str, tuple[str, ...]]  # names that belong to each class
     void_names: frozenset[str]  # names of pixels without a class
     label_format: LabelFormat = "ids"  # ids in a single channel, ids in the red channel, or colours
-    ids_param: str = "ids"  # the data parameter in which users can name more ids
+    ids_param: str = "extra_ids"  # the data parameter in which users can name more ids
 
     def __post_init__(self) -> None:
         if set(self.members) != set(self.classes) or len(set(self.classes)) != len(self.classes):
@@ -65,8 +65,9 @@ class LabelEncoding:
     def advice(self) -> str:
         """Advice for label files that cannot be read."""
         return (
-            f"replace corrupt files, and add unknown {'colours' if self.label_format == 'colours' else 'ids'} to"
-            f" data.params.{self.ids_param}, with the name of their class or void"
+            "replace corrupt files, and add unknown"
+            f" {'colours' if self.label_format == 'colours' else 'ids'} to data.params.{self.ids_param},"
+            " with the name of their class or void"
         )
 
     @cached_property
@@ -94,7 +95,8 @@ class LabelEncoding:
                 )
             if self.id_names.get(label_id, name) != name:
                 raise UserError(
-                    f"data.params.extra_ids maps {raw_id} to {name!r}, which means {self.id_names[label_id]!r}; remove it"
+                    f"data.params.extra_ids maps {raw_id} to {name!r}, which means"
+                    f" {self.id_names[label_id]!r}; remove it"
                 )
             new_ids[label_id] = name
         members = {
@@ -118,8 +120,8 @@ class LabelEncoding:
             encoded = np.where(known_ids[position] == raw_ids, indices[position], self._unknown_index)
         unknown = encoded == self._unknown_index
         if unknown.any():
-            known_ids, counts = np.unique(raw_ids[unknown], return_counts=True)
-            id_texts = map(self._format_id, known_ids.tolist())
+            unknown_ids, counts = np.unique(raw_ids[unknown], return_counts=True)
+            id_texts = map(self._format_id, unknown_ids.tolist())
             raise UnknownIdError(dict(zip(id_texts, counts.tolist(), strict=True)))
         return encoded
 

@@ -24,7 +24,7 @@ def read_ids(path: Path, label_format: LabelFormat) -> _Array:
     """Return the raw ids of a label file: (height, width).
 
     Raises:
-        ValueError: The file does not contain ids in the given coding.
+        ValueError: The file does not contain ids in the given format.
     """
     if label_format == "colours":
         colours = _read_colours(path).astype(np.int64)
@@ -35,8 +35,8 @@ def read_ids(path: Path, label_format: LabelFormat) -> _Array:
         return channels
     if label_format == "ids" and not (channels == channels[..., :1]).all():
         raise ValueError(
-            "its channels differ; set data.params.label_format=red_channel if the ids are in the red channel, or give a class"
-            " list with colours (r g b name)"
+            "its channels differ; set data.params.label_format=red_channel if the ids are in the red channel,"
+            " or give a class list with colours (r g b name)"
         )
     return np.ascontiguousarray(channels[..., 0])
 

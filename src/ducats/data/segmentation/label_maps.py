@@ -53,7 +53,7 @@ class FileLabelMaps:
         return _load_original(self.files[index], self.encoding)
 
     def __repr__(self) -> str:
-        return f"LabelMaps({len(self)} of {tuple(self.shape[1:])}, {len(self.encoding.classes)} classes)"
+        return f"FileLabelMaps({len(self)} of {tuple(self.shape[1:])}, {len(self.encoding.classes)} classes)"
 
 
 def load_label_maps(
@@ -121,15 +121,13 @@ def make_void_masks(
     stored_masks: list[Callable[[slice], Tensor]] = []
     original_masks: list[Callable[[int], Tensor]] = []
     if label_maps is not None:
-        label_files, encoding = (
-            label_maps.files,
-            label_maps.encoding,
-        )  # not the maps: a pool must not give access to labels
-        stored_masks.append(lambda some: void_mask(label_maps[some]))
+        # Keep files and encoding, not the maps: a pool must not give access to labels.
+        label_files, encoding = label_maps.files, label_maps.encoding
+        stored_masks.append(lambda chunk: void_mask(label_maps[chunk]))
         original_masks.append(lambda i: void_mask(_load_original(label_files[i], encoding)))
     if mask_files is not None:
         mask_arrays = LazyFileArrays(mask_files, _mask_decoder(height, width))
-        stored_masks.append(lambda some: mask_arrays[some])
+        stored_masks.append(lambda chunk: mask_arrays[chunk])
         original_masks.append(
             lambda i: torch.from_numpy(
                 map_files(read_mask, [mask_files[i][1]], _MASK_FILE_KIND, _MASK_ADVICE)[0]
@@ -142,11 +140,11 @@ def make_void_masks(
     for start in range(0, count, _MAPS_PER_CHUNK):
         chunk = slice(start, start + _MAPS_PER_CHUNK)
         bits[chunk] = np.packbits(_union([get_masks(chunk) for get_masks in stored_masks]).numpy(), axis=-1)
-    return VoidMasks(bits, width, lambda i: _union([mask(i) for mask in original_masks]))
+    return VoidMasks(bits, width, lambda i: _union([get_mask(i) for get_mask in original_masks]))
 
 
 def _mask_decoder(height: int, width: int) -> Decoder:
-    """Return the recipe for masks. They are read once and packed, so the identity need not be unique."""
+    """Return the decoder of masks. They are read once and packed, so the cache key need not be unique."""
     return Decoder(
         read=lambda path: resize_label_map(read_mask(path), height, width),
         check=displayed_size,

@@ -17,7 +17,7 @@ from ducats.domain import AdaptationData, Domain, Images
 from ducats.errors import UserError
 
 _P = ParamSpec("_P")
-VoidPixels = Literal["known", "asked"]  # void pixels of the pool are excluded beforehand, or may be queried
+VoidPixels = Literal["excluded", "queried"]  # of the pool: excluded beforehand, or may be queried
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class SegmentationListing:
     encodings: tuple[LabelEncoding, LabelEncoding]  # of the label files of source and target
     size: ImageSize  # height and width of target images
     source_size: ImageSize | None = None  # of source images; None for the same
-    void_pixels: VoidPixels = "known"  # see ``load_segmentation_data``
+    void_pixels: VoidPixels = "excluded"  # see ``load_segmentation_data``
     cache: str | Path | None = None  # folder for decoded images and label maps that do not fit in memory
-    memory_gb: float | None = None  # memory for both together; None: see ``decode``
+    memory_gb: float | None = None  # memory for both together; None: see ``decode_images``
 
     def __post_init__(self) -> None:
         if self.void_pixels not in get_args(VoidPixels):
-            raise UserError(f"data.params.void_pixels must be known or asked, not {self.void_pixels!r}")
+            raise UserError(f"data.params.void_pixels must be excluded or queried, not {self.void_pixels!r}")
         assert self.encodings[0].classes == self.encodings[1].classes
 
     @property
@@ -51,10 +51,8 @@ class SegmentationReader(Generic[_P]):
     def __init__(self, list_files: Callable[_P, SegmentationListing]) -> None:
         self.list_files = list_files
         update_wrapper(self, list_files)
-        self.__annotations__ = {
-            **list_files.__annotations__,
-            "return": AdaptationData,
-        }  # as for a data set function
+        # As for a data set function.
+        self.__annotations__ = {**list_files.__annotations__, "return": AdaptationData}
 
     def __call__(self, *args: _P.args, **params: _P.kwargs) -> AdaptationData:
         """Read the data set."""
@@ -62,10 +60,10 @@ class SegmentationReader(Generic[_P]):
 
 
 def load_segmentation_data(listing: SegmentationListing) -> AdaptationData:
-    """Decode source, pool and test set; the pool's label maps, if listed, become the ``truth``.
+    """Decode source, pool and test set; the pool's label maps, if listed, become the ``ground_truth``.
 
-    If ``void`` is ``known``, pixels that are void in the pool's label files or masks are marked in its
-    ``void`` and never queried. If it is ``asked``, they are not marked.
+    If ``void_pixels`` is ``excluded``, pixels that are void in the pool's label files or masks are marked in
+    its ``void_masks`` and never queried. If it is ``queried``, they are not marked.
 
     Raises:
         UserError: Files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
@@ -78,13 +76,13 @@ def load_segmentation_data(listing: SegmentationListing) -> AdaptationData:
         None if files is None else files.validated()
         for files in (listing.source_files, listing.pool_files, listing.test_files)
     ]
-    original_sizes = [None if part is None else part.read_sizes() for part in file_sets]
+    original_sizes = [None if files is None else files.read_sizes() for files in file_sets]
     source = load_labelled(store, listing.source_files, source_encoding, source_size, original_sizes[0])
     pool = _load_images(store, listing.pool_files, size, original_sizes[1])
     ground_truth: FileLabelMaps | None = None
     if listing.pool_files.labels is not None:
         ground_truth = load_label_maps(store, listing.pool_files.labels, target_encoding, size)
-    if listing.void_pixels == "known":
+    if listing.void_pixels == "excluded":
         masks = make_void_masks(ground_truth, listing.pool_files.masks, size)
         pool = Images(
             pool.keys, pool.pixels, pool.files, original_sizes=pool.original_sizes, void_masks=masks
