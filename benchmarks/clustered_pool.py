@@ -18,10 +18,7 @@ from ducats.samples import SampleTable
 FEATURES, CLASSES, MODES, SOURCE_MODES = 256, 65, 8, 5  # modes per class, and how many of them the source has
 NOISE_DIM = 32  # dimension of the noise subspace
 N_SOURCE = 10_000
-DUPLICATE_FRACTION, DUPLICATES_PER_SAMPLE = (
-    0.3,
-    10,
-)  # fraction of near-duplicate samples, and copies per original
+DUPLICATE_FRACTION, DUPLICATES_PER_SAMPLE = 0.3, 10  # near-duplicate samples, and copies per original
 OUTLIER_FRACTION = 0.005
 LOGIT_SCALE = 30.0  # scale of the logits; sets the confidence of the classifier
 
@@ -53,14 +50,13 @@ def make_pool(count: int, seed: int) -> ClusteredPool:
     modes = classes + normal(CLASSES, MODES, FEATURES) * 0.5
     basis = normal(NOISE_DIM, FEATURES) / NOISE_DIM**0.5
 
-    def make_features(label: Tensor, mode: Tensor, wide: Tensor) -> Tensor:
+    def make_features(label: Tensor, mode: Tensor, noise_scale: Tensor) -> Tensor:
         noise = normal(len(label), NOISE_DIM) @ basis + 0.1 * normal(len(label), FEATURES)
-        found: Tensor = (modes[label, mode] + 0.4 * wide[:, None] * noise).relu_()
-        return found
+        features: Tensor = (modes[label, mode] + 0.4 * noise_scale[:, None] * noise).relu_()
+        return features
 
-    class_weights = (
-        1 / torch.arange(1.0, CLASSES + 1) ** 0.7
-    )  # the first class is 19 times as common as the last
+    # The first class is 19 times as common as the last.
+    class_weights = 1 / torch.arange(1.0, CLASSES + 1) ** 0.7
     label = torch.multinomial(class_weights, count, replacement=True, generator=generator)
     mode = torch.multinomial(1 / torch.arange(1.0, MODES + 1), count, replacement=True, generator=generator)
     mode = (mode + label) % MODES  # the most common mode differs between classes

@@ -11,6 +11,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -64,10 +65,8 @@ def main() -> None:
     for shape, repeats in (((32, 10), 200), ((100_000, 65), 3)):
         z = torch.randn(shape, generator=generator)
         with torch.no_grad():
-            rows.append((f"score {shape}, usual", best_seconds(lambda z=z: naive_uncertainties(z), repeats)))  # type: ignore[misc]
-            rows.append(
-                (f"score {shape}, ours", best_seconds(lambda z=z: dirichlet.uncertainties(z), repeats))
-            )  # type: ignore[misc]
+            for name, formula in (("usual", naive_uncertainties), ("ours", dirichlet.uncertainties)):
+                rows.append((f"score {shape}, {name}", best_seconds(partial(formula, z), repeats)))
     z = torch.randn(32, 10, generator=generator)
     rows.append(("train (32, 10), usual", best_seconds(training_step(naive_uncertainties, z), 200)))
     rows.append(("train (32, 10), ours", best_seconds(training_step(dirichlet.uncertainties, z), 200)))

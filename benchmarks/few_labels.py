@@ -4,11 +4,12 @@
 been acquired for that purpose. ``accuracy`` is measured on the remaining images, which are never used for
 selection.
 
-    python benchmarks/fewest.py --digits digits.npz --emoji emoji_64.zip --out fewest.jsonl \
+    python benchmarks/few_labels.py --digits digits.npz --emoji emoji_64.zip --out few_labels.jsonl \
         --pairs fonts-optdigits fonts-usps --methods duc random spread --budgets 1 2 5 --seeds 0 1 2
 
-A method is the name of a config, optionally with settings: ``spread:query.params.kappa=5,acquisition.growth=1.5``.
-Each result is one line of the output file. Results already in the file are not computed again.
+A method is the name of a config, optionally with settings, as in
+``spread:query.params.kappa=5,acquisition.growth=1.5``. Each result is one line of the output file. Results
+already in the file are not computed again.
 """
 
 import argparse
@@ -49,7 +50,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--device", default="cpu", help="cpu or cuda; all jobs share one GPU")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--out", type=Path, default=Path("fewest.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("few_labels.jsonl"))
     options = parser.parse_args()
     cells = [
         (pair, method, budget, seed)
@@ -122,7 +123,7 @@ def run_cell(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -
 def correct_predictions(components: "Components", run_folder: "RunFolder", fabric: "Fabric") -> "Tensor":
     """Return, for each test image, whether the final model classifies it correctly."""
     from ducats.models import EvidentialModel
-    from ducats.training.image_selection import score_images as score
+    from ducats.training.image_selection import score_images
 
     assert components.test is not None
     model = (
@@ -133,7 +134,7 @@ def correct_predictions(components: "Components", run_folder: "RunFolder", fabri
     model.network.load_state_dict(run_folder.load_model())
     ready = fabric.setup_module(model.eval())
     images, view = components.test.images, components.views.test
-    samples = score(ready, images, ("z",), view=view, batch_size=500, seed=0, fabric=fabric)
+    samples = score_images(ready, images, ("z",), view=view, batch_size=500, seed=0, fabric=fabric)
     labels = components.test.labels[:]
     return samples.z.argmax(1).eq(labels)
 

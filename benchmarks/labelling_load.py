@@ -1,6 +1,6 @@
 """Load test of the labelling page: concurrent annotators, answer latency, and lost answers.
 
-    python benchmarks/answering.py [--people 8] [--seconds 60] [--questions 100000] [--json FILE]
+    python benchmarks/labelling_load.py [--annotators 8] [--seconds 60] [--questions 100000] [--json FILE]
 
 Starts `ducats label` on a synthetic round over loopback. Each simulated annotator answers the next question
 as fast as the server responds. Then the server is killed, and every answer it acknowledged must be in the
@@ -36,7 +36,7 @@ class Annotator:
     name: str
     host: str
     cookie: str
-    saved: list[str] = field(default_factory=list)  # refs acknowledged by the server
+    saved: list[str] = field(default_factory=list)  # ids of answers acknowledged by the server
     latencies: list[float] = field(default_factory=list)
     failed: str = ""
 
@@ -50,16 +50,21 @@ class Annotator:
     def _work(self, until: float) -> None:
         connection = http.client.HTTPConnection(self.host, timeout=60)
         headers = {"Cookie": self.cookie, "Origin": f"http://{self.host}", "Content-Type": "application/json"}
-        state = self._request(connection, "GET", f"/api/state?who={self.name}", None, headers)
+        state = self._request(connection, "GET", f"/api/state?annotator={self.name}", None, headers)
         while time.monotonic() < until and state["next"]:
-            ref = f"{self.name}-{len(self.saved)}.0"
+            external_id = f"{self.name}-{len(self.saved)}.0"
             word = CLASSES[len(self.saved) % len(CLASSES)]
-            answer = {"question": state["next"][0]["id"], "word": word, "seconds": 1.0, "ref": ref}
-            body = json.dumps({"who": self.name, "answers": [answer]})
+            answer = {
+                "question": state["next"][0]["id"],
+                "word": word,
+                "seconds": 1.0,
+                "external_id": external_id,
+            }
+            body = json.dumps({"annotator": self.name, "answers": [answer]})
             start = time.perf_counter()
             state = self._request(connection, "POST", "/api/answers", body, headers)
             self.latencies.append(time.perf_counter() - start)
-            self.saved.append(ref)
+            self.saved.append(external_id)
         connection.close()
 
     def _request(
@@ -117,7 +122,7 @@ def measure_load(n_annotators: int, seconds: float, questions: int) -> dict[str,
             Annotator("nobody", address.netloc, cookie).work(0.0)  # warm-up: the server reads the round
             annotators = [Annotator(f"person{n}", address.netloc, cookie) for n in range(n_annotators)]
             start = time.monotonic()
-            threads = [threading.Thread(target=one.work, args=(start + seconds,)) for one in annotators]
+            threads = [threading.Thread(target=a.work, args=(start + seconds,)) for a in annotators]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -126,13 +131,13 @@ def measure_load(n_annotators: int, seconds: float, questions: int) -> dict[str,
         finally:
             server.kill()
             server.wait()
-        logged_refs = [
-            answer.external_id for answer in AnswerLog(run / "questions" / "received.jsonl").answers()
+        logged_ids = [
+            answer.external_id for answer in AnswerLog(run / "questions" / "answers.jsonl").answers()
         ]
-    if errors := [one.failed for one in annotators if one.failed]:
+    if errors := [annotator.failed for annotator in annotators if annotator.failed]:
         print(*errors, sep="\n", file=sys.stderr)
-    saved = [ref for one in annotators for ref in one.saved]
-    latencies = sorted(value for one in annotators for value in one.latencies)
+    saved = [external_id for annotator in annotators for external_id in annotator.saved]
+    latencies = sorted(value for annotator in annotators for value in annotator.latencies)
     return {
         "people": n_annotators,
         "seconds": round(took, 1),
@@ -142,9 +147,9 @@ def measure_load(n_annotators: int, seconds: float, questions: int) -> dict[str,
         "median_ms": quantile_ms(0.5, latencies),
         "p99_ms": quantile_ms(0.99, latencies),
         "slowest_ms": quantile_ms(1.0, latencies),
-        "lost": len(set(saved) - set(logged_refs)),
-        "doubled": len(logged_refs) - len(set(logged_refs)),
-        "failed": [one.failed for one in annotators if one.failed],
+        "lost": len(set(saved) - set(logged_ids)),
+        "doubled": len(logged_ids) - len(set(logged_ids)),
+        "failed": errors,
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
     }
 
@@ -152,12 +157,12 @@ def measure_load(n_annotators: int, seconds: float, questions: int) -> dict[str,
 def main() -> None:
     """Run the load test, print the result, and write JSON if requested."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--people", type=int, default=8)
+    parser.add_argument("--annotators", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--questions", type=int, default=100_000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    result = measure_load(options.people, options.seconds, options.questions)
+    result = measure_load(options.annotators, options.seconds, options.questions)
     text = json.dumps(result, indent=1)
     print(text)
     if options.json is not None:

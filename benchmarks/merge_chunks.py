@@ -1,6 +1,6 @@
 """Time and peak memory of merging the chunks of a scored pool, by number of chunks.
 
-    python benchmarks/gathering.py [--parts 4 12] [--rows 1000000] [--out FILE]
+    python benchmarks/merge_chunks.py [--chunks 4 12] [--rows 1000000] [--out FILE]
 
 Each chunk on disk has as many samples as the merged result, with keys of 36 characters. Each measurement runs
 in its own process.
@@ -29,12 +29,12 @@ def main() -> None:
     """Measure, print, and write JSON if requested."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--parts", type=int, nargs="+", default=[4, 12])
+    parser.add_argument("--chunks", type=int, nargs="+", default=[4, 12])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     cells = []
-    for n_chunks in options.parts:
+    for n_chunks in options.chunks:
         with tempfile.TemporaryDirectory() as folder:
             files = write_chunks(Path(folder), n_chunks, options.rows)
             with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -46,8 +46,8 @@ def main() -> None:
 
 def write_chunks(folder: Path, n_chunks: int, n_samples: int) -> list[Path]:
     """Write chunks with random scores."""
-    (folder / "parts").mkdir()
     files = [chunk_file(folder, rank, n_chunks) for rank in range(n_chunks)]
+    files[0].parent.mkdir()
     for rank, path in enumerate(files):
         random, number = np.random.default_rng(rank), np.arange(n_samples) * n_chunks + rank
         key = np.array([f"train/shard-{n // 10000:06d}/{n:013d}.jpg" for n in number.tolist()], object)

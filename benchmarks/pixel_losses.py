@@ -37,8 +37,8 @@ def pieced_loss(labels: Tensor, target: bool) -> LossFn:
     size = (labels.shape[1], labels.shape[2])
 
     def losses(z: Tensor) -> Tensor:
-        part = LabelledImages(z, labels)
-        batch = Batch(part, None, None, part if target else None)
+        data = LabelledImages(z, labels)
+        batch = Batch(data, None, None, data if target else None)
         found = duc(lambda images: Output(images, None, size, EVIDENCE), batch, source=0.0 if target else 1.0)
         return torch.stack(list(found.values())).sum()
 
@@ -53,14 +53,14 @@ def plain_loss(labels: Tensor, target: bool) -> LossFn:
         return (values * counted).sum() / counted.sum().clamp(min=1)
 
     def losses(z: Tensor) -> Tensor:
-        whole = EVIDENCE(F.interpolate(z, size, mode="bilinear", align_corners=True))
-        label, known = labels.long(), labels >= 0
-        loss = mean(dirichlet.negative_log_likelihood(whole, label), known)
-        loss = loss + mean(dirichlet.misleading_evidence(whole, label) / z.shape[1], known)
+        dense = EVIDENCE(F.interpolate(z, size, mode="bilinear", align_corners=True))
+        label, is_labelled = labels.long(), labels >= 0
+        loss = mean(dirichlet.negative_log_likelihood(dense, label), is_labelled)
+        loss = loss + mean(dirichlet.misleading_evidence(dense, label) / z.shape[1], is_labelled)
         if target:
-            found = dirichlet.uncertainties(whole)
-            unknown = labels == UNLABELLED
-            loss = loss + mean(found.distribution, unknown) + 0.05 * mean(found.data, unknown)
+            found = dirichlet.uncertainties(dense)
+            is_unlabelled = labels == UNLABELLED
+            loss = loss + mean(found.distribution, is_unlabelled) + 0.05 * mean(found.data, is_unlabelled)
         return loss
 
     return losses
@@ -127,32 +127,30 @@ def compare(options: argparse.Namespace, target: bool) -> dict[str, Any]:
     if target:
         labels[torch.rand(shape, generator=generator) > 0.05] = UNLABELLED
     labels = labels.to(options.device)
-    ours, theirs = pieced_loss(labels, target), plain_loss(labels, target)
+    chunked, plain = pieced_loss(labels, target), plain_loss(labels, target)
     result: dict[str, Any] = {
-        "walked": measure(lambda: loss_and_gradient(ours, z), options.device, options.repeats)
+        "walked": measure(lambda: loss_and_gradient(chunked, z), options.device, options.repeats)
     }
     if options.graph:
-        result["recorded"] = measure(record_graph(ours, z), options.device, options.repeats)
-    found, again = loss_and_gradient(ours, z), loss_and_gradient(ours, z)
+        result["recorded"] = measure(record_graph(chunked, z), options.device, options.repeats)
+    found, again = loss_and_gradient(chunked, z), loss_and_gradient(chunked, z)
     result["repeats_to_the_bit"] = all(a.equal(b) for a, b in zip(found, again, strict=True))
     fused, dirichlet.COMPILE_FORMULAS = dirichlet.COMPILE_FORMULAS, False
     try:
-        result["plain"] = measure(lambda: loss_and_gradient(theirs, z), options.device, options.repeats)
-        reference = loss_and_gradient(theirs, z)
+        result["plain"] = measure(lambda: loss_and_gradient(plain, z), options.device, options.repeats)
+        reference = loss_and_gradient(plain, z)
         result["float32"] = relative_error(found, reference)
         # Both float32 results have rounding errors; compare each with float64.
-        exact = loss_and_gradient(theirs, z.double())
+        exact = loss_and_gradient(plain, z.double())
         result["float32_from_float64"] = relative_error(found, exact)
         result["plain_from_float64"] = relative_error(reference, exact)
         dirichlet.COMPILE_FORMULAS = fused
-        half = loss_and_gradient(ours, z.bfloat16())
+        half = loss_and_gradient(chunked, z.bfloat16())
         dirichlet.COMPILE_FORMULAS = False
-        result["bfloat16"] = relative_error(
-            half, loss_and_gradient(theirs, z.bfloat16().float())
-        )  # the same logits
-        result["bfloat16_from_float32_logits"] = relative_error(
-            half, reference
-        )  # includes rounding of the logits
+        same_logits = loss_and_gradient(plain, z.bfloat16().float())
+        result["bfloat16"] = relative_error(half, same_logits)
+        # This includes the rounding of the logits.
+        result["bfloat16_from_float32_logits"] = relative_error(half, reference)
     except torch.OutOfMemoryError:
         result.setdefault("plain", None)  # does not fit in memory
     finally:
@@ -179,7 +177,9 @@ def main() -> None:
     dirichlet.COMPILE_FORMULAS = options.compile
     if options.piece:
         module = importlib.import_module("ducats.objectives.reduction")
-        setattr(module, "CACHED" if options.device == "cpu" else "LAUNCHED", options.piece)
+        setattr(
+            module, "CPU_CHUNK_ELEMENTS" if options.device == "cpu" else "GPU_CHUNK_ELEMENTS", options.piece
+        )
     name = torch.cuda.get_device_name() if options.device == "cuda" else platform.machine()
     print(f"{name}, torch {torch.__version__}, {options.images} x {options.height} x {options.width}")
     results = {stream: compare(options, stream == "target") for stream in ("source", "target")}

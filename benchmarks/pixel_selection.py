@@ -1,7 +1,7 @@
 """Speed of pixel selection: from log alpha on the device to the selected positions, image by image.
 
-    python benchmarks/picking.py [--device cuda] [--height 1024 --width 2048 --classes 19] [--images 20]
-        [--query duc ...] [--unit pixel] [--share 0.01] [--known 0.02] [--out FILE]
+    python benchmarks/pixel_selection.py [--device cuda] [--height 1024 --width 2048 --classes 19]
+        [--images 20] [--query duc ...] [--unit pixel] [--selected 0.01] [--labelled 0.02] [--out FILE]
 
 Log alpha are smooth random maps; only the selection is timed. Without --query, all queries of the table below
 are measured, each with its own unit. Prints milliseconds per image and, on a GPU, the memory that selection
@@ -48,7 +48,10 @@ def main() -> None:
             "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.processor(),
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
-            **{k: getattr(options, k) for k in ("height", "width", "classes", "images", "share", "known")},
+            **{
+                k: getattr(options, k)
+                for k in ("height", "width", "classes", "images", "selected", "labelled")
+            },
         }
         options.out.write_text(json.dumps({"about": about, "results": results}, indent=1), encoding="utf-8")
 
@@ -65,9 +68,9 @@ def parse() -> argparse.Namespace:
         "--query", action="append", choices=list(QUERIES), help="query to measure; may be repeated"
     )
     parser.add_argument("--unit", choices=["pixel", "region", "superpixel"])
-    parser.add_argument("--share", type=float, default=0.01, help="fraction of pixels to select per image")
+    parser.add_argument("--selected", type=float, default=0.01, help="fraction of pixels to select per image")
     parser.add_argument(
-        "--known", type=float, default=0.02, help="fraction of pixels that are already labelled"
+        "--labelled", type=float, default=0.02, help="fraction of pixels that are already labelled"
     )
     parser.add_argument("--out", type=Path, help="JSON output file")
     return parser.parse_args()
@@ -75,7 +78,7 @@ def parse() -> argparse.Namespace:
 
 def measure(name: str, unit: str, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Return the mean time per image, without the first, and the peak memory in addition to the maps."""
-    spec, budget = QUERIES[name], round(options.share * options.height * options.width)
+    spec, budget = QUERIES[name], round(options.selected * options.height * options.width)
     seconds, peak, n_selected = 0.0, 0, 0
     for image in range(options.images + 1):
         z, target, pixels = make_inputs(options, image, device)
@@ -123,7 +126,7 @@ def make_inputs(
         weight * F.interpolate(part.to(device), size, mode="bilinear", align_corners=True)[0]
         for part, weight in ((shapes, 3.0), (grain, 0.7))
     )
-    is_labelled = torch.rand(size, generator=generator) < options.known
+    is_labelled = torch.rand(size, generator=generator) < options.labelled
     target = torch.where(is_labelled, 0, UNLABELLED).to(torch.int8)
     pixels = torch.randint(0, 256, (1, 3, max(2, size[0] // 16), max(2, size[1] // 16)), generator=generator)
     photo = F.interpolate(pixels.float(), size, mode="bilinear").to(torch.uint8)[0]

@@ -47,8 +47,8 @@ def endless_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield shuffled full batches without end.
 
-    By default the workers are restarted for each pass over the files. ``persistent`` uses persistent workers and
-    pinned memory.
+    By default the workers are restarted for each pass over the files. ``persistent`` uses persistent workers
+    and pinned memory.
     """
     loader = DataLoader(
         files,

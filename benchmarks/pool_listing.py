@@ -1,6 +1,6 @@
 """Speed of listing the samples of a pool: folder, CSV or Parquet table, tar shards.
 
-    python benchmarks/listing.py [--names 200000] [--parts 8] [--batch 256] [--out FILE]
+    python benchmarks/pool_listing.py [--names 200000] [--chunks 8] [--batch 256] [--out FILE]
 
 In a folder or table, each chunk walks over all names and keeps its own; with shards, it opens only its own
 files. Reports the names per second of one chunk, counting all names it walks over, and the peak memory of the
@@ -29,18 +29,18 @@ def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--names", type=int, default=200_000)
-    parser.add_argument("--parts", type=int, default=8)
+    parser.add_argument("--chunks", type=int, default=8)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     cells = []
     with tempfile.TemporaryDirectory() as folder:
-        for kind, where in write_pools(Path(folder), options.names).items():
-            pool = open_pool(str(where))
-            cells.append({"kind": kind, **measure_walk(pool, options.parts, options.batch, options.names)})
+        for kind, path in write_pools(Path(folder), options.names).items():
+            pool = open_pool(str(path))
+            cells.append({"kind": kind, **measure_walk(pool, options.chunks, options.batch, options.names)})
             print(json.dumps(cells[-1]), flush=True)
     if options.out:
-        about = {"machine": platform.machine(), "parts": options.parts, "batch": options.batch}
+        about = {"machine": platform.machine(), "parts": options.chunks, "batch": options.batch}
         options.out.write_text(json.dumps({"about": about, "cells": cells}, indent=1) + "\n", "utf-8")
 
 

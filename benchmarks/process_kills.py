@@ -1,6 +1,6 @@
 """Kill one of two processes of a run repeatedly; check clean exits and identical results after resuming.
 
-    python benchmarks/killing.py [--runs 3] [--launcher own|torchrun] [--json FILE]
+    python benchmarks/process_kills.py [--runs 3] [--launcher own|torchrun] [--json FILE]
 
 Each run is killed four times by SIGKILL: during an epoch, while the pool is scored, and while a file is half
 written. The two processes are killed in turn. After each kill all processes must exit within seconds, with a
@@ -131,8 +131,8 @@ def state_after_kill(folder: Path) -> str:
     if has_partial_file(folder):
         return "half a file"
     if folder.exists() and n_requests < len(RunFolder(folder).read_records("stage")):
-        return "measured, not asked"
-    return "asked, not answered" if n_requests > n_answered else "in an epoch"
+        return "evaluated, not queried"
+    return "queried, not labelled" if n_requests > n_answered else "in an epoch"
 
 
 def run_to_end(folder: Path, launcher: str) -> None:
@@ -153,8 +153,9 @@ def kill_process(
 ) -> KillOutcome:
     """Start or resume a run and kill one of its processes.
 
-    The run queries labels after every second epoch and is killed once in every two epochs; ``n_earlier_kills`` counts
-    the earlier kills. ``victim`` is a rank, ``moment`` one of `KILL_MOMENTS`; ``rng`` varies the exact time.
+    The run queries labels after every second epoch and is killed once in every two epochs;
+    ``n_earlier_kills`` counts the earlier kills. ``victim`` is a rank, ``moment`` one of `KILL_MOMENTS`;
+    ``rng`` varies the exact time.
     """
     run = start_run(folder, launcher)
     wait = partial(wait_until, run=run, folder=folder)

@@ -42,60 +42,60 @@ SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "20 shards": {"shards": 20},
         "10 b drawn": {"times": 10},
         "30 b drawn": {"times": 30},
-        "10 b uncertain": {"times": 10, "chosen": "highest_entropy"},
-        "30 b uncertain": {"times": 30, "chosen": "highest_entropy"},
+        "10 b uncertain": {"times": 10, "subsample_by": "highest_entropy"},
+        "30 b uncertain": {"times": 30, "subsample_by": "highest_entropy"},
     },
     "badge": {
         "exact": {},
         "10 b drawn": {"times": 10},
         "30 b drawn": {"times": 30},
-        "10 b uncertain": {"times": 10, "chosen": "highest_entropy"},
-        "30 b uncertain": {"times": 30, "chosen": "highest_entropy"},
+        "10 b uncertain": {"times": 10, "subsample_by": "highest_entropy"},
+        "30 b uncertain": {"times": 30, "subsample_by": "highest_entropy"},
     },
     "clue": {
-        "exact": {"exact": math.inf},
-        "mini-batches": {"exact": 0.0},
-        "10 b drawn": {"times": 10, "exact": math.inf},
-        "30 b drawn": {"times": 30, "exact": math.inf},
-        "30 b drawn, mini-batches": {"times": 30, "exact": 0.0},
-        "10 b uncertain": {"times": 10, "chosen": "highest_entropy", "exact": math.inf},
-        "30 b uncertain": {"times": 30, "chosen": "highest_entropy", "exact": math.inf},
+        "exact": {"full_kmeans_limit": math.inf},
+        "mini-batches": {"full_kmeans_limit": 0.0},
+        "10 b drawn": {"times": 10, "full_kmeans_limit": math.inf},
+        "30 b drawn": {"times": 30, "full_kmeans_limit": math.inf},
+        "30 b drawn, mini-batches": {"times": 30, "full_kmeans_limit": 0.0},
+        "10 b uncertain": {"times": 10, "subsample_by": "highest_entropy", "full_kmeans_limit": math.inf},
+        "30 b uncertain": {"times": 30, "subsample_by": "highest_entropy", "full_kmeans_limit": math.inf},
     },
     "las": {
-        "exact": {"pairs": math.inf, "exact": math.inf},
+        "exact": {"max_pairs": math.inf, "full_kmeans_limit": math.inf},
         "neighbours among 50 000": {"neighbours": 50_000},
         "neighbours among 5000": {"neighbours": 5000},
         "neighbours among 500": {"neighbours": 500},
         "20 b drawn, neighbours among 20 000": {
             "times": 20,
-            "chosen": "entropy_weighted",
+            "subsample_by": "entropy_weighted",
             "neighbours": 20_000,
         },
         "20 b uncertain, neighbours among 20 000": {
             "times": 20,
-            "chosen": "highest_entropy",
+            "subsample_by": "highest_entropy",
             "neighbours": 20_000,
         },
         "50 b uncertain, neighbours among 20 000": {
             "times": 50,
-            "chosen": "highest_entropy",
+            "subsample_by": "highest_entropy",
             "neighbours": 20_000,
         },
         "20 b uncertain, neighbours among 5000": {
             "times": 20,
-            "chosen": "highest_entropy",
+            "subsample_by": "highest_entropy",
             "neighbours": 5000,
         },
         "the same, mini-batches": {
             "times": 20,
-            "chosen": "highest_entropy",
+            "subsample_by": "highest_entropy",
             "neighbours": 5000,
-            "exact": 0.0,
+            "full_kmeans_limit": 0.0,
         },
     },
-    "spread": {"exact": {"exact": math.inf}, "mini-batches": {"exact": 0.0}},
+    "spread": {"exact": {"full_kmeans_limit": math.inf}, "mini-batches": {"full_kmeans_limit": 0.0}},
     "dbal": {
-        "exact": {"subset": 10**9},
+        "exact": {"subsample": 10**9},
         "subset of half": {"share": 0.5},
         "subset of a fifth": {"share": 0.2},
         "subset of a twentieth": {"share": 0.05},
@@ -130,9 +130,8 @@ def main() -> None:
                     json.dumps({"about": about, "cells": cells}, indent=1), encoding="utf-8"
                 )
     for name in options.only or SETTINGS:
-        print(
-            f"\n{name}: {CRITERIA[name]}\n\n{results_table([cell for cell in cells if cell['query'] == name])}"
-        )
+        query_cells = [cell for cell in cells if cell["query"] == name]
+        print(f"\n{name}: {CRITERIA[name]}\n\n{results_table(query_cells)}")
 
 
 def parse() -> argparse.Namespace:
@@ -190,14 +189,13 @@ def query_params(given: Mapping[str, Any], rows: int, budget: int) -> dict[str, 
     """Return the query parameters of a setting for a pool of this size."""
     params = dict(given)
     if "times" in params:
-        params["among"] = params.pop("times") * budget
+        params["subsample"] = params.pop("times") * budget
     if "neighbours" in params:
         n_neighbours_pool = params.pop("neighbours")
-        params["pairs"] = float(
-            n_neighbours_pool * (params["among"] + n_neighbours_pool if "among" in params else rows)
-        )
+        considered = params["subsample"] + n_neighbours_pool if "subsample" in params else rows
+        params["max_pairs"] = float(n_neighbours_pool * considered)
     if "share" in params:
-        params["subset"] = math.ceil(params.pop("share") * rows)
+        params["subsample"] = math.ceil(params.pop("share") * rows)
     return params
 
 
@@ -231,23 +229,23 @@ class CachedNeighbourScores:
     """Cached LAS scores: the scores from all pairs of a pool take minutes and are computed once."""
 
     def __init__(self) -> None:
-        self._found: Tensor | None = None
+        self._scores: Tensor | None = None
 
-    def __call__(self, features: Tensor, p: Tensor, among: Tensor, K: int) -> Tensor:
-        """Return the scores of `propagated`."""
-        if len(among) < len(features):
-            return propagated_scores(features, p, among, K)
-        if self._found is None:
-            self._found = propagated_scores(features, p, among, K)
-        return self._found
+    def __call__(self, features: Tensor, p: Tensor, neighbour_pool: Tensor, K: int) -> Tensor:
+        """Return the scores of `propagated_scores`."""
+        if len(neighbour_pool) < len(features):
+            return propagated_scores(features, p, neighbour_pool, K)
+        if self._scores is None:
+            self._scores = propagated_scores(features, p, neighbour_pool, K)
+        return self._scores
 
 
 def _manhattan(pool: ClusteredPool) -> Callable[[Tensor], float]:
     weight = 1 - probability_margin(pool.z)
 
     def nearest(centres: Tensor) -> Tensor:
-        parts = [torch.cdist(pool.features, some, p=1).amin(1) for some in centres.split(500)]
-        return torch.stack(parts).amin(0)
+        distances = [torch.cdist(pool.features, some, p=1).amin(1) for some in centres.split(500)]
+        return torch.stack(distances).amin(0)
 
     to_source = nearest(pool.source)
     return lambda picks: float(

@@ -1,8 +1,8 @@
 """Scaling of queries: time and memory of one selection as the pool grows.
 
-    python benchmarks/queries.py --rows 10000 100000 1000000 [--only NAME[:PARAM=VALUE,...] ...]
-        [--features 256] [--classes 65] [--budget 0.01 --most 5000] [--limit 600] [--out FILE]
-    python benchmarks/queries.py --rows 10000000 --disk FOLDER [--memory 8] ...
+    python benchmarks/queries_scaling.py --rows 10000 100000 1000000 [--only NAME[:PARAM=VALUE,...] ...]
+        [--features 256] [--classes 65] [--budget 0.01 --max-picks 5000] [--limit 600] [--out FILE]
+    python benchmarks/queries_scaling.py --rows 10000000 --disk FOLDER [--memory 8] ...
 
 Samples are images with random columns; only the columns that a query reads are generated. Each cell runs in a
 fresh process, and its peak memory is counted in addition to the table itself. Prints a Markdown table of wall
@@ -39,7 +39,8 @@ from ducats.queries import QUERIES, QuerySpec
 from ducats.randomness import make_generator
 from ducats.samples import LazyColumn, QueryContext, SampleTable, run_query
 
-IMAGE_QUERIES = [name for name, strategy in QUERIES.items() if not strategy.per_pixel]
+IMAGE_QUERIES = [name for name, spec in QUERIES.items() if not spec.per_pixel]
+OPTIONS = ("features", "classes", "budget", "max_picks", "limit", "memory")  # passed on to each process
 WIDE_COLUMNS = ("z", "features")  # columns that may be stored on disk
 N_COMMITTEE_MEMBERS = 5  # members of a committee
 N_SOURCE = 10_000  # number of source images, for queries that read the source
@@ -56,7 +57,7 @@ def main() -> None:
         "machine": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        **{k: getattr(options, k) for k in ("features", "classes", "budget", "most", "limit", "memory")},
+        **{k: getattr(options, k) for k in OPTIONS},
     }
     cells = []
     for rows in options.rows:
@@ -80,7 +81,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--features", type=int, default=256)
     parser.add_argument("--classes", type=int, default=65)
     parser.add_argument("--budget", type=float, default=0.01, help="fraction of the samples to select")
-    parser.add_argument("--most", type=int, default=5000, help="upper limit of the budget")
+    parser.add_argument("--max-picks", type=int, default=5000, help="upper limit of the budget")
     parser.add_argument("--limit", type=int, default=600, help="CPU seconds per cell")
     parser.add_argument(
         "--memory", type=float, default=8.0, help="gigabytes per cell, in addition to the table"
@@ -115,11 +116,11 @@ def check_query_name(text: str) -> str:
 
 
 def parse_query(text: str) -> QuerySpec:
-    """Parse a query with its parameters: ``clue``, ``clue:among=1000000,chosen=make_context``."""
+    """Parse a query with its parameters: ``clue``, ``clue:subsample=1000000,full_kmeans_limit=0``."""
     name, _, text_params = text.partition(":")
     params = dict[str, Any]()
-    for one in text_params.split(",") if text_params else []:
-        key, _, value = one.partition("=")
+    for assignment in text_params.split(",") if text_params else []:
+        key, _, value = assignment.partition("=")
         try:
             params[key] = json.loads(value)
         except json.JSONDecodeError:
@@ -130,8 +131,8 @@ def parse_query(text: str) -> QuerySpec:
 def measure(name: str, rows: int, options: argparse.Namespace) -> dict[str, Any]:
     """Measure one cell in its own process."""
     command = [sys.executable, __file__, "--child", "--only", name, "--rows", str(rows)]
-    for key in ("features", "classes", "budget", "most", "limit", "memory"):
-        command += [f"--{key}", str(getattr(options, key))]
+    for key in OPTIONS:
+        command += [f"--{key.replace('_', '-')}", str(getattr(options, key))]
     if options.disk:
         command += ["--disk", str(options.disk)]
     process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -146,7 +147,7 @@ def measure(name: str, rows: int, options: argparse.Namespace) -> dict[str, Any]
 def child(options: argparse.Namespace) -> None:
     """Generate the samples, run the query, and print time and memory."""
     name, rows = options.only[0], options.rows[0]
-    budget = min(math.ceil(options.budget * rows), options.most)
+    budget = min(math.ceil(options.budget * rows), options.max_picks)
     context = make_context(name, rows, budget, options)
     memory_before = peak_memory_mb()
     set_limits(options.limit, options.memory)
@@ -256,8 +257,8 @@ def set_limits(seconds: int, gigabytes: float) -> None:
 
 def peak_memory_mb() -> float:
     """Return the peak memory of this process in megabytes."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (2**20 if sys.platform == "darwin" else 2**10)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def format_cell(cell: dict[str, Any]) -> str:

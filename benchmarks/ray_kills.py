@@ -115,7 +115,7 @@ def run_trial(trained: TrainedModel, pool: Path, base: Path, name: str, kind: st
 
 def n_finished_chunks(out: Path) -> int:
     """Return the number of finished chunks."""
-    return len(list((out / "parts").glob("part-*")))
+    return len(list((out / "chunks").glob("chunk-*")))
 
 
 def scoring_pids(cluster: Any) -> list[int]:
@@ -129,7 +129,10 @@ def scoring_pids(cluster: Any) -> list[int]:
             command, status = (folder / "cmdline").read_bytes(), (folder / "stat").read_text()
         except OSError:
             continue
-        if command.startswith(b"ray::score_one") and int(status.rpartition(")")[2].split()[1]) in raylets:
+        if (
+            command.startswith(b"ray::score_chunk_on_node")
+            and int(status.rpartition(")")[2].split()[1]) in raylets
+        ):
             found.append(int(folder.name))
     return found
 

@@ -144,9 +144,9 @@ def measure(
         "processes": processes,
         "images": record["images"],
         "images_per_second": record["images_per_second"],
-        "of_parts": sum(part["images"] / part["seconds"] for part in record["parts"]),
-        "per_cpu_second": record["images"] / sum(part["cpu_seconds"] for part in record["parts"]),
-        "peak_mb": [part["memory"] / 2**20 for part in record["parts"]],
+        "of_parts": sum(chunk["images"] / chunk["seconds"] for chunk in record["chunks"]),
+        "per_cpu_second": record["images"] / sum(chunk["cpu_seconds"] for chunk in record["chunks"]),
+        "peak_mb": [chunk["peak_memory_bytes"] / 2**20 for chunk in record["chunks"]],
     }
 
 

@@ -1,7 +1,9 @@
 """Estimated cost of scoring a billion images, computed from measured rates.
 
-    python benchmarks/scale.py measure [--device auto] [--precision bf16-mixed] [--networks resnet50] --out F
-    python benchmarks/scale.py tell F [--images 1e9] [--gpus 8 64] [--cores 16 32 100] [--budget 100000]
+    python benchmarks/scoring_cost.py measure [--device auto] [--precision bf16-mixed] [--networks resnet50]
+        --out F
+    python benchmarks/scoring_cost.py estimate F [--images 1e9] [--gpus 8 64] [--cores 16 32 100]
+        [--budget 100000]
 
 ``measure`` measures two rates in images per second: one thread that decodes JPEGs of 500 x 375 from memory
 for a network with 224 x 224 input, and one process that receives decoded blocks (transfer to the device,
@@ -33,9 +35,8 @@ from scoring import make_run, write_images
 
 DECODED_SIZE = (256, 256)
 KEY_CHARS = 50  # characters
-SAMPLE_BYTES = (
-    6 * 4 + 2 + 8 + 8 + KEY_CHARS
-)  # bytes of a stored sample: scores, prediction, number, key and its length
+# Bytes of a stored sample: scores, prediction, number, length of the key, key.
+SAMPLE_BYTES = 6 * 4 + 2 + 8 + 8 + KEY_CHARS
 
 
 def main() -> None:
@@ -51,7 +52,7 @@ def main() -> None:
     first.add_argument("--blocks", type=int, default=100)
     first.add_argument("--out", type=Path, required=True)
     first.set_defaults(do=measure)
-    second = commands.add_parser("tell")
+    second = commands.add_parser("estimate")
     second.add_argument("rates", type=Path)
     second.add_argument("--images", type=float, default=1e9)
     second.add_argument("--gpus", type=int, nargs="+", default=[8, 64])
@@ -111,7 +112,7 @@ def measure_model(run: Path, samples: list[PoolSample], options: argparse.Namesp
     pool, plan = open_pool(str(Path(run).parent / "pool")), make_streaming_query(trained.config, "duc", 1000)
     best = math.inf
     for count in (3, options.blocks, options.blocks):  # the first is the warm-up
-        with mock.patch.object(chunk, "decoded", lambda *_, count=count: decoded_blocks(count)):
+        with mock.patch.object(chunk, "decode_blocks", lambda *_, count=count: decoded_blocks(count)):
             result = score_chunk(
                 trained, pool, 0, 1, streaming_query=plan, fabric=fabric, batch_size=options.batch
             )

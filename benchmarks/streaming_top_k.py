@@ -1,6 +1,6 @@
 """Streaming top-k selection: time and memory as the pool grows, on scores generated on the fly.
 
-    python benchmarks/selection.py [--scores 10000 ... 100000000] [--budget 1000] [--kappa 10]
+    python benchmarks/streaming_top_k.py [--scores 10000 ... 100000000] [--budget 1000] [--kappa 10]
         [--processes 1 2] [--out FILE]
 
 Scores are generated in chunks, each seeded by its number: they are never all in memory, and they do not
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ducats import npz_columns, resources
-from ducats.streaming_top_k import ScoredSamples, StreamingTopK, merge_top_k, two_round_top_k
+from ducats.streaming_top_k import ScoredSamples, StreamingTopK, merge_top_k, select_in_two_rounds
 
 CHUNK_SCORES = 2**17  # scores generated at a time
 MAX_SORTED_SCORES = 1_000_000  # number of scores up to which the picks are compared with a full sort
@@ -89,7 +89,7 @@ def measure(scores: int, processes: int, budget: int, kappa: int) -> tuple[dict[
         records = [json.loads(child.communicate()[0]) for child in children]
         merging = time.perf_counter()
         merged = merge_top_k([load_result(file) for file in files], "u_dis", kappa * budget)
-        picks = two_round_top_k(merged, "u_dis", "u_data", kappa * budget, min(budget, len(merged)))
+        picks = select_in_two_rounds(merged, "u_dis", "u_data", kappa * budget, min(budget, len(merged)))
         end = time.perf_counter()
     assert sum(one["scores"] for one in records) == scores
     cell = {

@@ -40,7 +40,7 @@ from ducats.training.step import Step
 from ducats.training.streams import Streams, StreamViews
 
 SIZE = 224
-TRAIN_VIEW = View(crop="resized", size=SIZE, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
+TRAIN_VIEW = View(crop="random_resized", size=SIZE, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
 VIEWS = StreamViews(
     source=TRAIN_VIEW,
     labelled=TRAIN_VIEW,
@@ -53,9 +53,9 @@ VIEWS = StreamViews(
 def main() -> None:
     """Measure, print a table, and write JSON if requested."""
     options = parse()
-    with tempfile.TemporaryDirectory() as drawn:
+    with tempfile.TemporaryDirectory() as folder:
         if options.source is None:
-            options.source, options.target = write_images(Path(drawn), options.draw)
+            options.source, options.target = write_images(Path(folder), options.random_images)
         results = measure(options)
     print(as_table(results))
     if options.json:
@@ -69,7 +69,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--source", type=Path)
     parser.add_argument("--target", type=Path)
     parser.add_argument(
-        "--draw", type=int, default=1024, help="random images per domain, if no folders are given"
+        "--random-images", type=int, default=1024, help="random images per domain, if no folders are given"
     )
     parser.add_argument("--weights", type=str)
     parser.add_argument("--strides", default="timm")
@@ -77,7 +77,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--plain-steps", type=int, default=30)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--bought", type=int, default=2, help="batches of labelled target images")
+    parser.add_argument("--labelled-batches", type=int, default=2, help="batches of labelled target images")
     parser.add_argument("--scoring-batch", type=int, default=256)
     parser.add_argument("--workers", type=int, default=4, help="DataLoader workers of the plain loop")
     parser.add_argument("--device", default="auto")
@@ -156,7 +156,7 @@ def labelled_targets(options: argparse.Namespace, data: AdaptationData) -> Tenso
     """Return targets with some batches of labels; two batches are about 5 % of the Webcam images."""
     assert data.ground_truth is not None
     targets = torch.full((len(data.pool),), UNLABELLED)
-    count = min(options.bought * options.batch, len(targets) // 2)
+    count = min(options.labelled_batches * options.batch, len(targets) // 2)
     targets[:count] = data.ground_truth[:count]
     return targets
 

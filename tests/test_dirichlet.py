@@ -64,17 +64,17 @@ class Exact:
             + [(a - 1) * (mp.digamma(a) - psi_0) - mp.loggamma(a) for a in self.alpha]
         )
 
-    def slopes(self) -> tuple[list[Any], list[Any]]:
+    def gradients(self) -> tuple[list[Any], list[Any]]:
         """Gradients of U_data and U_dis, the latter as the gradient of the entropy minus the former."""
         data, entropy = self.data(), self.entropy()
         psi_0, b_0 = mp.digamma(self.alpha_0 + 1), self.alpha_0 * mp.psi(1, self.alpha_0 + 1)
-        of_data, of_distribution = [], []
+        data_gradients, distribution_gradients = [], []
         for a, v in zip(self.alpha, self.z, strict=True):
             p = a / self.alpha_0
-            slope = p * (psi_0 - mp.digamma(a + 1) + b_0 - a * mp.psi(1, a + 1) - data)
-            of_data.append(slope)
-            of_distribution.append(p * (mp.log(self.alpha_0) - v - entropy) - slope)
-        return of_data, of_distribution
+            gradient = p * (psi_0 - mp.digamma(a + 1) + b_0 - a * mp.psi(1, a + 1) - data)
+            data_gradients.append(gradient)
+            distribution_gradients.append(p * (mp.log(self.alpha_0) - v - entropy) - gradient)
+        return data_gradients, distribution_gradients
 
 
 def relative(found: Tensor, exact: Any) -> float:
@@ -107,7 +107,7 @@ def families(classes: int) -> Iterator[Tensor]:
 def test_uncertainties_match_exact_arithmetic(classes: int) -> None:
     for z in families(classes):
         exact = Exact.of(z[0])
-        data, distribution, whole = exact.data(), exact.distribution(), exact.entropy()
+        data, distribution, entropy = exact.data(), exact.distribution(), exact.entropy()
         found = dirichlet.uncertainties(z)
         logarithm = dirichlet.log_distribution_uncertainty(z)
         assert logarithm.dtype == torch.float32
@@ -115,7 +115,7 @@ def test_uncertainties_match_exact_arithmetic(classes: int) -> None:
             assert relative(found.distribution, distribution) < 1.5e-6, z
         if data > TINY:
             assert relative(found.data, data) < 1.5e-6, z
-        assert relative(dirichlet.entropy(z), whole) < 5e-7, z
+        assert relative(dirichlet.entropy(z), entropy) < 5e-7, z
         assert abs(logarithm.item() - mp.log(distribution)) < (4e-6 if z.abs().max() < 95 else 1e-5), z
         found = dirichlet.uncertainties(z.double())
         assert relative(found.distribution, distribution) < 2e-14, z
@@ -140,14 +140,14 @@ def test_gradients_match_exact_arithmetic(classes: int) -> None:
     for z in families(classes):
         if not -25 < z.median() < 85:
             continue
-        exact = Exact.of(z[0]).slopes()
-        for part, slope in enumerate(exact):
+        exact = Exact.of(z[0]).gradients()
+        for part, gradient in enumerate(exact):
             for dtype, bound in ((torch.float32, 2.5e-6), (torch.float64, 2e-14)):
                 leaf = z.to(dtype, copy=True).requires_grad_()
                 dirichlet.uncertainties(leaf)[part].sum().backward()
                 assert leaf.grad is not None
-                errors = [mp.mpf(g) - s for g, s in zip(leaf.grad[0].tolist(), slope, strict=True)]
-                assert mp.norm(errors) < bound * mp.norm(slope) + 1e-43, (part, dtype, z)
+                errors = [mp.mpf(g) - s for g, s in zip(leaf.grad[0].tolist(), gradient, strict=True)]
+                assert mp.norm(errors) < bound * mp.norm(gradient) + 1e-43, (part, dtype, z)
 
 
 # Other references -----------------------------------------------------------------------------------------
@@ -161,9 +161,9 @@ FIXTURES = [  # z, y, U_dis, U_data, H, nll, KL
 ]
 
 
-@pytest.mark.parametrize(("z", "y", "distribution", "data", "whole", "nll", "kl"), FIXTURES)
+@pytest.mark.parametrize(("z", "y", "distribution", "data", "entropy", "nll", "kl"), FIXTURES)
 def test_hand_computed_values(
-    z: tuple[int, ...], y: int, distribution: float, data: float, whole: float, nll: float, kl: float
+    z: tuple[int, ...], y: int, distribution: float, data: float, entropy: float, nll: float, kl: float
 ) -> None:
     row, label = torch.tensor([z], dtype=torch.float64), torch.tensor([y])
     found = [
@@ -174,7 +174,7 @@ def test_hand_computed_values(
         dirichlet.negative_log_likelihood(row, label),
         dirichlet.misleading_evidence(row, label),
     ]
-    expected = [distribution, distribution, data, whole, nll, kl]
+    expected = [distribution, distribution, data, entropy, nll, kl]
     assert torch.cat(found).tolist() == pytest.approx(expected, abs=1e-8)
 
 
@@ -229,11 +229,11 @@ def test_loss_gradients_match_finite_differences() -> None:
     label = torch.tensor([0, 4, -1, 2])
     for loss in (dirichlet.negative_log_likelihood, dirichlet.misleading_evidence):
         assert torch.autograd.gradcheck(lambda v, f=loss: f(v, label), (z,))
-        (slope,) = torch.autograd.grad(loss(z, label).sum(), z)
-        assert slope[2].eq(0).all()
+        (gradient,) = torch.autograd.grad(loss(z, label).sum(), z)
+        assert gradient[2].eq(0).all()
     assert torch.autograd.gradcheck(dirichlet.expected_probability, (z,))
-    (slope,) = torch.autograd.grad(dirichlet.misleading_evidence(z, label).sum(), z)
-    assert slope[1, 4] == 0  # evidence for the true class is not penalised
+    (gradient,) = torch.autograd.grad(dirichlet.misleading_evidence(z, label).sum(), z)
+    assert gradient[1, 4] == 0  # evidence for the true class is not penalised
 
 
 @pytest.mark.parametrize("classes", [1, 2, 10, 65])
@@ -295,8 +295,8 @@ def test_negative_labels_are_ignored() -> None:
     for loss in (dirichlet.negative_log_likelihood, dirichlet.misleading_evidence):
         value = loss(z, label)
         assert value.tolist() == [0.0] * 3
-        (slope,) = torch.autograd.grad(value.sum(), z)
-        assert slope.eq(0).all()
+        (gradient,) = torch.autograd.grad(value.sum(), z)
+        assert gradient.eq(0).all()
 
 
 def test_a_label_beyond_the_classes_is_an_error() -> None:
@@ -371,13 +371,13 @@ def test_losses_on_maps_and_rows_agree() -> None:
 @pytest.mark.parametrize("positions", [1, 2, 300])
 def test_memory_layout_does_not_matter(formula: Callable[[Tensor], Tensor], positions: int) -> None:
     z = torch.randn(5, positions, generator=torch.Generator().manual_seed(2)).mul_(4)  # as in a map
-    apart, together = z.T.requires_grad_(), z.T.contiguous().requires_grad_()
-    found, expected = formula(apart), formula(together)
+    strided, contiguous = z.T.requires_grad_(), z.T.contiguous().requires_grad_()
+    found, expected = formula(strided), formula(contiguous)
     torch.testing.assert_close(found, expected, rtol=2e-6, atol=1e-6)
-    (slope,), (expected_slope,) = (
-        torch.autograd.grad(values.sum(), leaf) for values, leaf in ((found, apart), (expected, together))
+    (gradient,), (expected_gradient,) = (
+        torch.autograd.grad(values.sum(), leaf) for values, leaf in ((found, strided), (expected, contiguous))
     )
-    torch.testing.assert_close(slope, expected_slope, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
 
 
 def test_compiled_formulas_give_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,15 +385,15 @@ def test_compiled_formulas_give_the_same_result(monkeypatch: pytest.MonkeyPatch)
     compiled = partial(torch.compile, fullgraph=True, backend="aot_eager")
     z = torch.randn(1, 5, 40, generator=torch.Generator().manual_seed(2)).mul_(4).requires_grad_()
     plain = [formula(z) for formula in UNARY]
-    slopes = [torch.autograd.grad(values.sum(), z)[0] for values in plain]
+    gradients = [torch.autograd.grad(values.sum(), z)[0] for values in plain]
     with monkeypatch.context() as patch:
         patch.setattr(dirichlet, "COMPILE_FORMULAS", True)
         patch.setattr(torch, "compile", compiled)
         dirichlet._compile_cached.cache_clear()
-        for formula, expected, slope in zip(UNARY, plain, slopes, strict=True):
+        for formula, expected, gradient in zip(UNARY, plain, gradients, strict=True):
             found = formula(z)
             torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-            torch.testing.assert_close(torch.autograd.grad(found.sum(), z)[0], slope, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(torch.autograd.grad(found.sum(), z)[0], gradient, rtol=1e-5, atol=1e-6)
         assert dirichlet._compile_cached.cache_info().currsize == 4  # both uncertainties share one formula
     dirichlet._compile_cached.cache_clear()
     assert not dirichlet.can_compile(torch.device("cpu"))
@@ -401,13 +401,13 @@ def test_compiled_formulas_give_the_same_result(monkeypatch: pytest.MonkeyPatch)
 
 def test_chunked_computation_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     z = torch.randn(23, 5, generator=torch.Generator().manual_seed(2)).requires_grad_()
-    whole = dirichlet.uncertainties(z)
-    (slope,) = torch.autograd.grad(whole.data.sum() + 2 * whole.distribution.sum(), z)
+    full = dirichlet.uncertainties(z)
+    (gradient,) = torch.autograd.grad(full.data.sum() + 2 * full.distribution.sum(), z)
     monkeypatch.setattr(dirichlet, "_CPU_CHUNK_ELEMENTS", 20)
-    cut = dirichlet.uncertainties(z)
-    (cut_slope,) = torch.autograd.grad(cut.data.sum() + 2 * cut.distribution.sum(), z)
-    torch.testing.assert_close(cut, whole, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(cut_slope, slope, rtol=1e-5, atol=1e-7)
+    chunked = dirichlet.uncertainties(z)
+    (chunked_gradient,) = torch.autograd.grad(chunked.data.sum() + 2 * chunked.distribution.sum(), z)
+    torch.testing.assert_close(chunked, full, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(chunked_gradient, gradient, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -22,42 +22,42 @@ def normal_tail(threshold: float) -> float:
     return math.erfc(threshold / math.sqrt(2)) / 2
 
 
-def gaussians(seed: int, *, shift: float, width: int = 8, count: int = 600) -> tuple[Tensor, ...]:
+def gaussians(seed: int, *, offset: float, width: int = 8, count: int = 600) -> tuple[Tensor, ...]:
     """Source-train, source-validation and target: standard normal, with the target shifted along one axis."""
     generator = torch.Generator().manual_seed(seed)
     source, validation, target = (torch.randn(n, width, generator=generator) for n in (count, 300, count))
-    target[:, 0] += shift
+    target[:, 0] += offset
     return source, validation, target
 
 
-def true_weights(x: Tensor, shift: float) -> Tensor:
-    """Density of N(shift, 1) over that of N(0, 1)."""
-    return (shift * x - shift**2 / 2).exp()
+def true_weights(x: Tensor, offset: float) -> Tensor:
+    """Density of N(offset, 1) over that of N(0, 1)."""
+    return (offset * x - offset**2 / 2).exp()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_estimate_is_close_to_the_target_risk(seed: int) -> None:
-    source, validation, target = gaussians(seed, shift=1.0)
+    source, validation, target = gaussians(seed, offset=1.0)
     found = dev_risk(source, validation, target, (validation[:, 0] > 0.5).double(), seed=seed)
-    truth = normal_tail(0.5 - 1.0)  # 0.69, and 0.31 on the source
+    expected = normal_tail(0.5 - 1.0)  # 0.69, and 0.31 on the source
     assert abs(found.source_risk - normal_tail(0.5)) < 0.08
-    assert abs(found.risk - truth) < 0.1 < abs(found.source_risk - truth)
-    assert abs(found.uncorrected_risk - truth) < abs(found.source_risk - truth)
+    assert abs(found.risk - expected) < 0.1 < abs(found.source_risk - expected)
+    assert abs(found.uncorrected_risk - expected) < abs(found.source_risk - expected)
     assert 0.6 < found.domain_accuracy < 0.78  # the best possible is P(x > -0.5) = 0.69
     assert not found.is_degenerate
 
 
 def test_weights_are_density_ratios_for_domains_of_different_sizes() -> None:
-    source, validation, target = gaussians(3, shift=1.0, count=1500)
-    truth = true_weights(validation[:, 0], 1.0).double()
+    source, validation, target = gaussians(3, offset=1.0, count=1500)
+    expected = true_weights(validation[:, 0], 1.0).double()
     for few in (target, target[:400]):
         found = domain_weights(source, validation, few, seed=0)
-        assert float(found.values.mean()) == pytest.approx(float(truth.mean()), abs=0.25)
-        assert float(torch.corrcoef(torch.stack([found.values.log(), truth.log()]))[0, 1]) > 0.8
+        assert float(found.values.mean()) == pytest.approx(float(expected.mean()), abs=0.25)
+        assert float(torch.corrcoef(torch.stack([found.values.log(), expected.log()]))[0, 1]) > 0.8
 
 
 def test_similar_domains_have_weights_near_one() -> None:
-    source, validation, target = gaussians(0, shift=0.0)
+    source, validation, target = gaussians(0, offset=0.0)
     losses = (validation[:, 0] > 0.5).double()
     found = dev_risk(source, validation, target, losses, seed=0)
     assert found.weight_mean == pytest.approx(1, abs=0.1)
@@ -67,11 +67,11 @@ def test_similar_domains_have_weights_near_one() -> None:
 
 
 def test_distant_domains_are_degenerate() -> None:
-    source, validation, target = gaussians(0, shift=6.0)
+    source, validation, target = gaussians(0, offset=6.0)
     found = dev_risk(source, validation, target, torch.ones(len(validation)), seed=0)
     assert found.domain_accuracy > 0.97
     assert found.is_degenerate
-    assert found.as_dict()["effective"] < 0.05
+    assert found.as_dict()["effective_fraction"] < 0.05
 
 
 def test_control_variate_matches_linear_regression() -> None:
@@ -104,8 +104,8 @@ def test_control_variate_reduces_the_variance_and_keeps_the_mean() -> None:
         plain.append(found.uncorrected_risk)
         risk.append(found.risk)
         deviation.append(found.standard_error)
-    truth = normal_tail(0.5 - 0.7)
-    assert statistics.fmean(risk) == pytest.approx(truth, abs=0.03)
+    expected = normal_tail(0.5 - 0.7)
+    assert statistics.fmean(risk) == pytest.approx(expected, abs=0.03)
     assert statistics.stdev(risk) < 0.5 * statistics.stdev(plain)
     assert statistics.fmean(deviation) == pytest.approx(statistics.stdev(risk), rel=0.25)
 
@@ -132,16 +132,16 @@ def test_normalising() -> None:
 
 
 def test_normalised_weights_are_used_in_the_risk() -> None:
-    source, validation, target = gaussians(0, shift=1.0, count=100)
+    source, validation, target = gaussians(0, offset=1.0, count=100)
     losses = (validation[:, 0] > 0.5).double()
     values = domain_weights(source, validation, target, seed=0).values
     found = dev_risk(source, validation, target, losses, seed=0, weight_normalisation="standardize")
-    wanted = ((1 + (values - values.mean()) / values.std()) * losses).mean()  # mean 1, so no correction
-    assert found.risk == pytest.approx(float(wanted), rel=1e-6)
+    expected = ((1 + (values - values.mean()) / values.std()) * losses).mean()  # mean 1, so no correction
+    assert found.risk == pytest.approx(float(expected), rel=1e-6)
     assert found.weight_max == pytest.approx(float(values.max()))
 
 
-def test_effective_share_by_hand() -> None:
+def test_effective_fraction_by_hand() -> None:
     assert effective_sample_fraction(torch.tensor([5.0, 5.0])) == pytest.approx(1)
     assert effective_sample_fraction(torch.tensor([3.0, 1.0])) == pytest.approx(16 / 10 / 2)
     assert effective_sample_fraction(
@@ -150,30 +150,29 @@ def test_effective_share_by_hand() -> None:
 
 
 def test_same_seed_gives_identical_results_without_global_random_state() -> None:
-    source, validation, target = gaussians(0, shift=1.0, count=100)
+    source, validation, target = gaussians(0, offset=1.0, count=100)
     losses = validation[:, 0].abs()
     torch.manual_seed(0)
     one = dev_risk(source, validation, target, losses, seed=0)
-    drawn = torch.rand(1)
+    random_value = torch.rand(1)
     torch.manual_seed(0)
-    assert torch.equal(torch.rand(1), drawn)
+    assert torch.equal(torch.rand(1), random_value)
     torch.manual_seed(9)
     assert dev_risk(source, validation, target, losses, seed=0) == one
     assert dev_risk(source, validation, target, losses, seed=1) != one
 
 
 def test_large_sets_are_subsampled() -> None:
-    source, validation, target = gaussians(0, shift=1.0)
-    some = domain_weights(source, validation, target, seed=0, max_samples=60)
-    every = domain_weights(source, validation, target, seed=0)
-    assert round(some.domain_accuracy * 24, 6) == round(
-        some.domain_accuracy * 24
-    )  # a fifth of 120 are held out
-    assert not torch.equal(some.values, every.values)
+    source, validation, target = gaussians(0, offset=1.0)
+    subsampled = domain_weights(source, validation, target, seed=0, max_samples=60)
+    full = domain_weights(source, validation, target, seed=0)
+    # A fifth of 120 are held out.
+    assert round(subsampled.domain_accuracy * 24, 6) == round(subsampled.domain_accuracy * 24)
+    assert not torch.equal(subsampled.values, full.values)
 
 
 def test_invalid_inputs_raise() -> None:
-    source, validation, target = gaussians(0, shift=0.0, count=20)
+    source, validation, target = gaussians(0, offset=0.0, count=20)
     losses = torch.zeros(len(validation))
     with pytest.raises(ValueError, match=r"common width, not .*target \(20, 4\)"):
         dev_risk(source, validation, target[:, :4], losses, seed=0)

@@ -48,15 +48,15 @@ class InProcessLauncher:
 
     def __call__(self, trial: Trial) -> None:
         self.names.append(trial.name)
-        parts, plan = build_run(trial.config, trial.run_folder)
+        components, plan = build_run(trial.config, trial.run_folder)
         fabric = make_fabric("cpu")
         fabric.launch()
-        run(parts, plan, trial.run_folder.path, fabric=fabric, identity=trial.config.identity())
+        run(components, plan, trial.run_folder.path, fabric=fabric, identity=trial.config.identity())
 
 
-def search(out: Path, *settings: str, launch: Any = None, choices: Any = SMALL, **more: Any) -> TuningResult:
+def search(out: Path, *settings: str, launcher: Any = None, grid: Any = SMALL, **more: Any) -> TuningResult:
     config = more.pop("config", None) or quick(*settings)
-    return tune(config, out, grid=choices, launcher=launch or InProcessLauncher(), **more)
+    return tune(config, out, grid=grid, launcher=launcher or InProcessLauncher(), **more)
 
 
 def read_tune_json(out: Path) -> dict[str, Any]:
@@ -64,28 +64,33 @@ def read_tune_json(out: Path) -> dict[str, Any]:
 
 
 def test_grid_is_ranked_saved_and_not_repeated(tmp_path: Path) -> None:
-    launch, said = InProcessLauncher(), []  # type: InProcessLauncher, list[str]
-    found = search(tmp_path, choices=GRID, launch=launch, say=said.append)
-    kept = read_tune_json(tmp_path)
-    assert len(set(launch.names)) == len(found.results) == found.n_combinations == 4
-    assert {tuple(one.settings.values()) for one in found.results} == {
+    launcher, messages = InProcessLauncher(), list[str]()
+    found = search(tmp_path, grid=GRID, launcher=launcher, on_message=messages.append)
+    saved = read_tune_json(tmp_path)
+    assert len(set(launcher.names)) == len(found.results) == found.n_combinations == 4
+    assert {tuple(result.settings.values()) for result in found.results} == {
         (0.1, 2),
         (0.1, 10),
         (1.0, 2),
         (1.0, 10),
     }
-    risks = [one.risk for one in found.results]
-    assert risks == sorted(risks) == [one["risk"] for one in kept["trials"]]
-    assert kept["criterion"] == {"by": "dev", "loss": "nll", "normalise": "none", "source_share": 0.2}
-    assert "deep embedded validation from 20 % of the source" in kept["says"]
-    assert len(said) == 4
+    risks = [result.risk for result in found.results]
+    assert risks == sorted(risks) == [result["risk"] for result in saved["trials"]]
+    assert saved["criterion"] == {
+        "estimator": "dev",
+        "loss": "nll",
+        "weight_normalisation": "none",
+        "source_holdout_fraction": 0.2,
+    }
+    assert "deep embedded validation from 20 % of the source" in saved["risk_description"]
+    assert len(messages) == 4
     # Each trial is a run of the base config with its own two settings and held-out source images.
-    for one in found.results:
-        made = Config.model_validate(RunFolder(tmp_path / one.name).identity)
-        assert made.objective.params["beta"] == one.settings["objective.params.beta"]
-        assert made.query.params["kappa"] == one.settings["query.params.kappa"]
-        assert made.evaluation.source_holdout_fraction == 0.2
-        assert RunFolder(tmp_path / one.name).data_summary["source"]["images"] == 96 - 4 * 5
+    for result in found.results:
+        config = Config.model_validate(RunFolder(tmp_path / result.name).identity)
+        assert config.objective.params["beta"] == result.settings["objective.params.beta"]
+        assert config.query.params["kappa"] == result.settings["query.params.kappa"]
+        assert config.evaluation.source_holdout_fraction == 0.2
+        assert RunFolder(tmp_path / result.name).data_summary["source"]["images"] == 96 - 4 * 5
     best = configs.load_config([found.best_config])
     assert best.objective.params["beta"] == found.results[0].settings["objective.params.beta"]
     assert best.query.params["kappa"] == found.results[0].settings["query.params.kappa"]
@@ -93,95 +98,99 @@ def test_grid_is_ranked_saved_and_not_repeated(tmp_path: Path) -> None:
     assert best.model_copy(update={"objective": quick().objective, "query": quick().query}) == quick(
         "engine.precision=32-true"
     )
-    assert search(tmp_path, choices=GRID, launch=launch) == found
-    assert len(launch.names) == 4
+    assert search(tmp_path, grid=GRID, launcher=launcher) == found
+    assert len(launcher.names) == 4
 
 
 def test_interrupted_search_resumes(tmp_path: Path) -> None:
-    whole = search(tmp_path / "whole")
-    launch = InProcessLauncher()
+    full = search(tmp_path / "whole")
+    launcher = InProcessLauncher()
 
     def killed(trial: Trial) -> None:
-        if launch.names:
+        if launcher.names:
             raise KeyboardInterrupt
-        launch(trial)
+        launcher(trial)
 
     with pytest.raises(KeyboardInterrupt):
-        search(tmp_path / "cut", launch=killed)
-    assert [one["name"] for one in read_tune_json(tmp_path / "cut")["trials"]] == launch.names
-    again = search(tmp_path / "cut", launch=launch)
-    assert sorted(launch.names) == sorted(one.name for one in whole.results)  # each runs once
-    assert again.results == whole.results
+        search(tmp_path / "cut", launcher=killed)
+    assert [result["name"] for result in read_tune_json(tmp_path / "cut")["trials"]] == launcher.names
+    resumed = search(tmp_path / "cut", launcher=launcher)
+    assert sorted(launcher.names) == sorted(result.name for result in full.results)  # each runs once
+    assert resumed.results == full.results
 
 
-def test_dev_parts_match_the_trained_model(tmp_path: Path) -> None:
+def test_dev_details_match_the_trained_model(tmp_path: Path) -> None:
     """The mean source loss matches the model, and the risk does not depend on test images."""
-    found = search(tmp_path / "with", trials=1, loss="error")
+    found = search(tmp_path / "with", max_trials=1, loss="error")
     bare = search(
-        tmp_path / "without", "data.params={n_test: 0}", "evaluation.split=auto", trials=1, loss="error"
+        tmp_path / "without", "data.params={n_test: 0}", "evaluation.split=auto", max_trials=1, loss="error"
     )
     assert bare.results[0].risk == found.results[0].risk
-    one = found.results[0]
-    _, held = hold_out_source(toy(), 0.2)
-    assert held is not None
-    model = load_trained_model(tmp_path / "with" / one.name).model.eval()
+    result = found.results[0]
+    _, held_out = hold_out_source(toy(), 0.2)
+    assert held_out is not None
+    model = load_trained_model(tmp_path / "with" / result.name).model.eval()
     with torch.inference_mode():
-        wrong = model(held.images.pixels[:].float() / 255).z.argmax(1) != held.labels[:]
-    assert one.details["source"] == pytest.approx(float(wrong.double().mean()))
-    assert 0 < one.details["effective"] <= 1
-    assert 0.5 <= one.details["domain_accuracy"] <= 1
+        wrong = model(held_out.images.pixels[:].float() / 255).z.argmax(1) != held_out.labels[:]
+    assert result.details["source_risk"] == pytest.approx(float(wrong.double().mean()))
+    assert 0 < result.details["effective_fraction"] <= 1
+    assert 0.5 <= result.details["domain_accuracy"] <= 1
 
 
 def test_changing_the_loss_reuses_the_runs(tmp_path: Path) -> None:
-    launch = InProcessLauncher()
-    errors = search(tmp_path, launch=launch, loss="error")
-    other = search(tmp_path, launch=launch, normalise="max")
-    assert len(launch.names) == 2
+    launcher = InProcessLauncher()
+    errors = search(tmp_path, launcher=launcher, loss="error")
+    other = search(tmp_path, launcher=launcher, weight_normalisation="max")
+    assert len(launcher.names) == 2
     assert read_tune_json(tmp_path)["criterion"]["loss"] == "nll"
-    assert {one.name for one in other.results} == {one.name for one in errors.results}
+    assert {result.name for result in other.results} == {result.name for result in errors.results}
     assert other.results[0].risk != errors.results[0].risk
 
 
 def test_losses_by_hand() -> None:
     z, labels = torch.tensor([[0.0, 1.0], [2.0, 0.0]]), torch.tensor([1, 1])
     assert per_image_losses(z, labels, "error").tolist() == [0, 1]
-    wanted = [torch.tensor(-1.0).exp().log1p().item(), torch.tensor(2.0).exp().log1p().item()]
-    assert per_image_losses(z, labels, "nll").tolist() == pytest.approx(wanted)
+    expected = [torch.tensor(-1.0).exp().log1p().item(), torch.tensor(2.0).exp().log1p().item()]
+    assert per_image_losses(z, labels, "nll").tolist() == pytest.approx(expected)
 
 
 def test_validation_labels_are_random_counted_and_acquired_once(tmp_path: Path) -> None:
-    found = search(tmp_path, by="target_labels", validation=30)
-    assert read_tune_json(tmp_path)["criterion"] == {"by": "target_labels", "loss": "error", "validation": 30}
+    found = search(tmp_path, estimator="target_labels", validation_labels=30)
+    assert read_tune_json(tmp_path)["criterion"] == {
+        "estimator": "target_labels",
+        "loss": "error",
+        "validation_labels": 30,
+    }
     assert "on 30 random target images" in found.risk_description
     ledger = RunFolder(tmp_path / "validation-30").load_ledger()
     assert len(ledger) == 30
-    truth, known = toy().ground_truth, ledger.targets()
-    assert truth is not None
-    assert torch.equal(known[known >= 0], truth[:][known >= 0])
-    asked = torch.zeros(80, dtype=torch.bool)
-    for one in found.results:
-        trained = load_trained_model(tmp_path / one.name)
-        bought = trained.run_folder.load_ledger().targets() != UNLABELLED
-        assert (one.n_labels, int(bought.sum())) == (20, 20)
-        asked |= bought
-        left = (known >= 0) & ~bought
+    ground_truth, labels = toy().ground_truth, ledger.targets()
+    assert ground_truth is not None
+    assert torch.equal(labels[labels >= 0], ground_truth[:][labels >= 0])
+    is_labelled_by_any = torch.zeros(80, dtype=torch.bool)
+    for result in found.results:
+        trained = load_trained_model(tmp_path / result.name)
+        is_labelled = trained.run_folder.load_ledger().targets() != UNLABELLED
+        assert (result.n_labels, int(is_labelled.sum())) == (20, 20)
+        is_labelled_by_any |= is_labelled
+        remaining = (labels >= 0) & ~is_labelled
         with torch.inference_mode():
-            said = trained.model.eval()(toy().pool.pixels[left].float() / 255).z.argmax(1)
-        wrong = (said != truth[:][left]).double()
-        assert one.risk == pytest.approx(float(wrong.mean()))
-        assert one.details == {"images": int(left.sum())}
-        assert one.standard_error == pytest.approx(float(wrong.std()) / int(left.sum()) ** 0.5)
-    assert found.label_counts == {"trials": int(asked.sum()), "validation": 30}
+            predicted = trained.model.eval()(toy().pool.pixels[remaining].float() / 255).z.argmax(1)
+        wrong = (predicted != ground_truth[:][remaining]).double()
+        assert result.risk == pytest.approx(float(wrong.mean()))
+        assert result.details == {"images": int(remaining.sum())}
+        assert result.standard_error == pytest.approx(float(wrong.std()) / int(remaining.sum()) ** 0.5)
+    assert found.label_counts == {"trials": int(is_labelled_by_any.sum()), "validation": 30}
     # No source images are held out, so the best trial is the run of best.yaml.
     assert configs.load_config([found.best_config]).digest() == found.results[0].name
 
 
 def human_config(tmp_path: Path) -> Config:
     """Config for image folders with an unlabelled target."""
-    shift = toy(n_source_per_class=6, n_pool=20)
+    data = toy(n_source_per_class=6, n_pool=20)
     for part, images, names in (
-        ("source", shift.source.images, [shift.classes[i] for i in shift.source.labels[:].tolist()]),
-        ("target", shift.pool, ["."] * 20),
+        ("source", data.source.images, [data.classes[i] for i in data.source.labels[:].tolist()]),
+        ("target", data.pool, ["."] * 20),
     ):
         for number, name in enumerate(names):
             path = tmp_path / part / name / f"{number:03d}.png"
@@ -195,16 +204,22 @@ def test_annotators_answer_only_for_validation(tmp_path: Path) -> None:
     config = human_config(tmp_path)
     with pytest.raises(UserError, match="tune with --rounds 0"):
         search(tmp_path / "tune", config=config)
-    still = config.model_copy(
-        update={"acquisition": config.acquisition.model_copy(update={"rounds": 0, "after": None})}
+    without_rounds = config.model_copy(
+        update={"acquisition": config.acquisition.model_copy(update={"rounds": 0, "after_epochs": None})}
     )
-    assert "query.params.kappa" not in default_grid(still)
-    by_dev = search(tmp_path / "tune", config=still)
+    assert "query.params.kappa" not in default_grid(without_rounds)
+    by_dev = search(tmp_path / "tune", config=without_rounds)
     assert by_dev.label_counts == {"trials": 0, "validation": 0}
-    launch = InProcessLauncher()
+    launcher = InProcessLauncher()
     with pytest.raises(AwaitingLabels, match="waits for 5 labels"):
-        search(tmp_path / "tune", config=still, by="target_labels", validation=5, launch=launch)
-    assert not launch.names  # validation labels come first
+        search(
+            tmp_path / "tune",
+            config=without_rounds,
+            estimator="target_labels",
+            validation_labels=5,
+            launcher=launcher,
+        )
+    assert not launcher.names  # validation labels come first
     folder = tmp_path / "tune" / "validation-5" / "questions" / "round-01"
     lines = (folder / "questions.csv").read_text().splitlines()
     answers = [
@@ -212,60 +227,64 @@ def test_annotators_answer_only_for_validation(tmp_path: Path) -> None:
         *(f"{line.split(',')[1]},{'void' if n == 0 else 'blob-1'}" for n, line in enumerate(lines[1:])),
     ]
     (folder / "answers.csv").write_text("\n".join(answers) + "\n")
-    found = search(tmp_path / "tune", config=still, by="target_labels", validation=5)
-    assert [one.details for one in found.results] == [{"images": 4}] * 2  # no class applies to the fifth
+    found = search(tmp_path / "tune", config=without_rounds, estimator="target_labels", validation_labels=5)
+    assert [result.details for result in found.results] == [
+        {"images": 4}
+    ] * 2  # no class applies to the fifth
 
 
 def test_failing_trial_does_not_stop_the_others(tmp_path: Path) -> None:
-    launch = InProcessLauncher()
+    launcher = InProcessLauncher()
 
     def fragile(trial: Trial) -> None:
         if trial.config.train.epochs == 3:
             raise UserError("the training diverged")
-        launch(trial)
+        launcher(trial)
 
-    found = search(tmp_path, launch=fragile)
+    found = search(tmp_path, launcher=fragile)
     assert found.failed == read_tune_json(tmp_path)["failed"] == {"epochs=3": "the training diverged"}
-    assert [one.settings for one in found.results] == [{"train.epochs": 4}]
+    assert [result.settings for result in found.results] == [{"train.epochs": 4}]
     with pytest.raises(UserError, match="all 1 trials failed; first error: the training diverged"):
-        search(tmp_path, choices={"train.epochs": (3,)}, launch=fragile)
+        search(tmp_path, grid={"train.epochs": (3,)}, launcher=fragile)
 
 
 def test_labels_of_failed_trials_are_counted(tmp_path: Path) -> None:
-    launch, failing, grid = InProcessLauncher(), {0.001}, {"train.lr": (0.001, 0.2)}
+    launcher, failing, grid = InProcessLauncher(), {0.001}, {"train.lr": (0.001, 0.2)}
 
     def fragile(trial: Trial) -> None:
-        launch(trial)
+        launcher(trial)
         if trial.config.train.lr in failing:
             raise UserError("out of memory")
 
-    found = search(tmp_path, launch=fragile, choices=grid)
-    bought = {
-        entry.key for name in launch.names for entry in RunFolder(tmp_path / name).load_ledger().entries()
+    found = search(tmp_path, launcher=fragile, grid=grid)
+    labelled_keys = {
+        entry.key for name in launcher.names for entry in RunFolder(tmp_path / name).load_ledger().entries()
     }
-    assert len(launch.names) == 2
-    assert len(bought) > 20  # more than those of the trial that did not fail
-    assert found.label_counts == {"trials": len(bought), "validation": 0}
+    assert len(launcher.names) == 2
+    assert len(labelled_keys) > 20  # more than those of the trial that did not fail
+    assert found.label_counts == {"trials": len(labelled_keys), "validation": 0}
     failing.add(0.2)
     with pytest.raises(UserError, match="all 2 trials failed"):
-        search(tmp_path / "all", launch=fragile, choices=grid)
-    assert read_tune_json(tmp_path / "all")["labels"] == found.label_counts
+        search(tmp_path / "all", launcher=fragile, grid=grid)
+    assert read_tune_json(tmp_path / "all")["label_counts"] == found.label_counts
 
 
 def test_both_criteria_rank_the_same_runs_with_the_same_held_out_source(tmp_path: Path) -> None:
-    launch, share = InProcessLauncher(), "evaluation.source_holdout_fraction=0.2"
-    dev = search(tmp_path, share, launch=launch)
-    bought = search(tmp_path, share, launch=launch, by="target_labels", validation=30)
-    assert len(launch.names) == 2
-    assert {one.name for one in bought.results} == {one.name for one in dev.results}
-    search(tmp_path, launch=launch, by="target_labels", validation=30, trials=1)  # on the full source
-    assert len(launch.names) == 3
+    launcher, holdout = InProcessLauncher(), "evaluation.source_holdout_fraction=0.2"
+    dev = search(tmp_path, holdout, launcher=launcher)
+    by_labels = search(tmp_path, holdout, launcher=launcher, estimator="target_labels", validation_labels=30)
+    assert len(launcher.names) == 2
+    assert {result.name for result in by_labels.results} == {result.name for result in dev.results}
+    search(
+        tmp_path, launcher=launcher, estimator="target_labels", validation_labels=30, max_trials=1
+    )  # on the full source
+    assert len(launcher.names) == 3
 
 
 def test_ranking_warnings() -> None:
     def outcome(risk: float, effective: float = 0.5, source: float = 0.1) -> TrialResult:
-        parts = {"effective": effective, "source": source}
-        return TrialResult("x", {}, risk, 0.02, parts, effective < 0.05, 0)
+        details = {"effective_fraction": effective, "source_risk": source}
+        return TrialResult("x", {}, risk, 0.02, details, effective < 0.05, 0)
 
     assert ranking_warnings([outcome(0.1), outcome(0.13)], "dev") == []
     (near,) = ranking_warnings([outcome(0.1), outcome(0.11), outcome(0.2)], "target_labels")
@@ -288,11 +307,11 @@ def test_command_runs_trials_in_child_processes(tmp_path: Path, capsys: pytest.C
     with pytest.raises(SystemExit) as end:
         main([*command, "--grid", "train.epochs=3"])
     assert not end.value.code
-    said = " ".join(capsys.readouterr().out.split())
-    assert "risk: mean negative log-likelihood on the target, estimated by deep embedded validation" in said
-    assert "1 of 1 combinations tried; 20 distinct target labels acquired by the trials, 0 for" in said
-    assert f"`ducats run -c {tmp_path / 'tune' / 'best.yaml'}`" in said
-    here = search(tmp_path / "here", choices={"train.epochs": (3,)})
+    output = " ".join(capsys.readouterr().out.split())
+    assert "risk: mean negative log-likelihood on the target, estimated by deep embedded validation" in output
+    assert "1 of 1 combinations tried; 20 distinct target labels acquired by the trials, 0 for" in output
+    assert f"`ducats run -c {tmp_path / 'tune' / 'best.yaml'}`" in output
+    here = search(tmp_path / "here", grid={"train.epochs": (3,)})
     (trial,) = read_tune_json(tmp_path / "tune")["trials"]
     assert TrialResult(**trial) == here.results[0]
 
@@ -321,8 +340,8 @@ def test_command_rejects_invalid_options(
 def test_failing_process_reports_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = Trial({}, quick(), RunFolder(tmp_path / "run"))
 
-    def ends_with(code: int, said: str) -> None:
-        done = subprocess.CompletedProcess([], code, "a table\n", said)
+    def ends_with(code: int, output: str) -> None:
+        done = subprocess.CompletedProcess([], code, "a table\n", output)
         monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
         run_in_subprocess(trial)
 
@@ -336,7 +355,7 @@ def test_failing_process_reports_its_error(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_settings_that_cannot_be_searched() -> None:
-    for over, sentence in {
+    for option, sentence in {
         "seed=0,1": "the best seed would win by chance",
         "data.params.domain_shift=0,1": "it would change the problem",
         "acquisition.budget=5,50": "more labels would always win",
@@ -346,7 +365,7 @@ def test_settings_that_cannot_be_searched() -> None:
         "train.lr=[1": "invalid YAML",
     }.items():
         with pytest.raises(UserError, match=sentence):
-            parse_grid([over])
+            parse_grid([option])
     with pytest.raises(UserError, match=r"train\.lr is given twice"):
         parse_grid(["train.lr=1", "train.lr=2"])
     with pytest.raises(UserError, match="no default search space"):
@@ -356,22 +375,22 @@ def test_settings_that_cannot_be_searched() -> None:
 
 
 def test_invalid_searches_fail_before_training(tmp_path: Path) -> None:
-    launch = InProcessLauncher()
+    launcher = InProcessLauncher()
     with pytest.raises(UserError, match="`ducats tune` supports only classification"):
-        search(tmp_path, config=quick_pixels(), launch=launch)
+        search(tmp_path, config=quick_pixels(), launcher=launcher)
     with pytest.raises(UserError, match="no parameter 'kapa'"):
-        search(tmp_path, choices={"query.params.kapa": (1, 2)}, launch=launch)
+        search(tmp_path, grid={"query.params.kapa": (1, 2)}, launcher=launcher)
     with pytest.raises(UserError, match="kappa must be at least 1"):
-        search(tmp_path, choices={"query.params.kappa": (2, 0.5)}, launch=launch)
+        search(tmp_path, grid={"query.params.kappa": (2, 0.5)}, launcher=launcher)
     with pytest.raises(UserError, match="epochs=3 and epochs=3 are the same run"):
-        search(tmp_path, choices={"train.epochs": (3, 3)}, launch=launch)
+        search(tmp_path, grid={"train.epochs": (3, 3)}, launcher=launcher)
     with pytest.raises(UserError, match="--validation-labels must be between 2 and 80"):
-        search(tmp_path, by="target_labels", validation=81, launch=launch)
+        search(tmp_path, estimator="target_labels", validation_labels=81, launcher=launcher)
     with pytest.raises(
-        UserError, match=r"evaluation\.source_share=0\.001 of 96 source images leaves nothing"
+        UserError, match=r"evaluation\.source_holdout_fraction=0\.001 of 96 source images leaves nothing"
     ):
-        search(tmp_path, "evaluation.source_holdout_fraction=0.001", launch=launch)
-    assert not launch.names
+        search(tmp_path, "evaluation.source_holdout_fraction=0.001", launcher=launcher)
+    assert not launcher.names
 
 
 def test_points_are_distinct_and_more_trials_extend_fewer() -> None:
@@ -386,46 +405,46 @@ def test_points_are_distinct_and_more_trials_extend_fewer() -> None:
 def test_settings_round_trip_through_yaml() -> None:
     grid = parse_grid(["train.lr=1e-5, 0.5", "query.params.order=data_dis", "train.nesterov=false"])
     assert grid == {"train.lr": (1e-5, 0.5), "query.params.order": ("data_dis",), "train.nesterov": (False,)}
-    made = quick(*to_settings({key: values[0] for key, values in grid.items()}))
-    assert (made.train.lr, made.query.params["order"], made.train.nesterov) == (1e-5, "data_dis", False)
+    config = quick(*to_settings({key: values[0] for key, values in grid.items()}))
+    assert (config.train.lr, config.query.params["order"], config.train.nesterov) == (1e-5, "data_dis", False)
 
 
 def test_held_out_source_is_stratified_and_independent_of_the_seed() -> None:
-    shift = toy(n_source_per_class=10)
-    small, held = hold_out_source(shift, 0.3)
-    assert held is not None
-    assert held.labels[:].bincount().tolist() == [3, 3, 3, 3]
+    data = toy(n_source_per_class=10)
+    small, held_out = hold_out_source(data, 0.3)
+    assert held_out is not None
+    assert held_out.labels[:].bincount().tolist() == [3, 3, 3, 3]
     assert small.source.labels[:].bincount().tolist() == [7, 7, 7, 7]
-    assert {*held.images.keys, *small.source.images.keys} == {*shift.source.images.keys}
-    place = {key: number for number, key in enumerate(shift.source.images.keys)}
-    for part in (held, small.source):
-        at = torch.tensor([place[key] for key in part.images.keys])
-        assert torch.equal(part.labels[:], shift.source.labels[at])
-        assert torch.equal(part.images.pixels[:], shift.source.images.pixels[at])
-    assert (small.pool, small.ground_truth, small.test) == (shift.pool, shift.ground_truth, shift.test)
-    assert hold_out_source(shift, 0.0) == (shift, None)
-    one, other = (
+    assert {*held_out.images.keys, *small.source.images.keys} == {*data.source.images.keys}
+    index_of = {key: number for number, key in enumerate(data.source.images.keys)}
+    for part in (held_out, small.source):
+        order = torch.tensor([index_of[key] for key in part.images.keys])
+        assert torch.equal(part.labels[:], data.source.labels[order])
+        assert torch.equal(part.images.pixels[:], data.source.images.pixels[order])
+    assert (small.pool, small.ground_truth, small.test) == (data.pool, data.ground_truth, data.test)
+    assert hold_out_source(data, 0.0) == (data, None)
+    result, other = (
         load_tuning_data(quick("evaluation.source_holdout_fraction=0.3", f"seed={seed}")).held_out_source
         for seed in (0, 1)
     )
-    assert one is not None
+    assert result is not None
     assert other is not None
-    assert one.images.keys == other.images.keys
+    assert result.images.keys == other.images.keys
 
 
-def test_zero_source_share_does_not_change_the_identity() -> None:
-    assert "source_share" not in quick().identity()["evaluation"]
+def test_zero_source_holdout_does_not_change_the_identity() -> None:
+    assert "source_holdout_fraction" not in quick().identity()["evaluation"]
     shared = quick("evaluation.source_holdout_fraction=0.2")
-    assert shared.identity()["evaluation"]["source_share"] == 0.2
+    assert shared.identity()["evaluation"]["source_holdout_fraction"] == 0.2
     assert shared.digest() != quick().digest()
-    assert yaml.safe_load(configs.to_yaml(quick()))["evaluation"]["source_share"] == 0
+    assert yaml.safe_load(configs.to_yaml(quick()))["evaluation"]["source_holdout_fraction"] == 0
 
 
 def test_changed_data_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    search(tmp_path, trials=1)
+    search(tmp_path, max_trials=1)
     (tmp_path / "tune.json").unlink()  # forces a new score
     real = toy()
     pool = Images(tuple(f"other/{key}" for key in real.pool.keys), real.pool.pixels)
     monkeypatch.setattr("ducats.tune.scorers.load_data", lambda _: replace(real, pool=pool))
     with pytest.raises(UserError, match="the pool images have changed"):
-        search(tmp_path, trials=1)
+        search(tmp_path, max_trials=1)

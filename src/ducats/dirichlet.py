@@ -21,8 +21,8 @@ from torch.nn import functional as F
 
 from ducats import dirichlet_kernels
 
-# Whether to compile formulas into a few kernels each; set it only if `can_compile` is true. This saves about a
-# hundred launches per chunk of a map and takes a few seconds at first use. Results differ by rounding.
+# Whether to compile formulas into a few kernels each; set it only if `can_compile` is true. This saves about
+# a hundred launches per chunk of a map and takes a few seconds at first use. Results differ by rounding.
 COMPILE_FORMULAS = False
 _CPU_CHUNK_ELEMENTS = 2**17  # elements per pass: a dozen temporaries then fit into a core's cache
 
@@ -79,8 +79,9 @@ def data_uncertainty(z: Tensor) -> Tensor:
 def distribution_uncertainty(z: Tensor) -> Tensor:
     """Compute the mutual information ``U_dis = I[y, rho] = H[p] - U_data``, which is high without evidence.
 
-    It is not computed as the difference (see `ducats.dirichlet_kernels`), so the relative error is about 1e-6 in
-    float32 for any evidence. From z = 87 on it underflows in float32; rank by `log_distribution_uncertainty_kernel`.
+    It is not computed as the difference (see `ducats.dirichlet_kernels`), so the relative error is about 1e-6
+    in float32 for any evidence. From z = 87 on it underflows in float32; rank by
+    `log_distribution_uncertainty`.
 
     >>> distribution_uncertainty(torch.tensor([[0.0, 0.0], [20.0, 20.0]]))
     tensor([1.9315e-01, 5.1529e-10])
@@ -94,7 +95,7 @@ def log_distribution_uncertainty(z: Tensor) -> Tensor:
     The value is -inf and the gradient 0 for a single class, or if the largest logit exceeds the others by
     more than about 100.
 
-    >>> log_distribution_uncertainty_kernel(torch.tensor([[200.0, 200.0], [201.0, 200.0]]))
+    >>> log_distribution_uncertainty(torch.tensor([[200.0, 200.0], [201.0, 200.0]]))
     tensor([-201.3863, -202.0064])
     """
     return _per_position(dirichlet_kernels.log_distribution_uncertainty_kernel, z)[0]
@@ -122,7 +123,7 @@ def kl_to_uniform(z: Tensor) -> Tensor:
     It increases on both sides of z = 0, like 1/alpha on the negative side. Below z = -88 it is inf in
     float32.
 
-    >>> kl_to_uniform_kernel(torch.tensor([[2.0, 0.0, -1.0], [-2.0, -2.0, -2.0]]))
+    >>> kl_to_uniform(torch.tensor([[2.0, 0.0, -1.0], [-2.0, -2.0, -2.0]]))
     tensor([3.1501, 7.8858])
     """
     return _per_position(dirichlet_kernels.kl_to_uniform_kernel, z)[0]
@@ -221,8 +222,8 @@ class _FormulaFunction(torch.autograd.Function):
         )
         results = [formula(chunk, needs_grad) for chunk in rows.split(chunk_rows)]
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*_concat_chunks(part.gradients for part in results))
-        return _concat_chunks(part.values for part in results)
+        ctx.save_for_backward(*_concat_chunks(result.gradients for result in results))
+        return _concat_chunks(result.values for result in results)
 
     @staticmethod
     @once_differentiable

@@ -33,9 +33,7 @@ class _SeriesConstants(NamedTuple):
     shift: int  # w
     series: tuple[float, ...]  # c_k
     derivative: tuple[float, ...]  # 2k c_k: the derivative of the series
-    difference_from_zero: tuple[
-        float, ...
-    ]  # divided difference of the series with x = 0, in powers of 1/(x+w)^2
+    difference_from_zero: tuple[float, ...]  # divided difference with x = 0, in powers of 1/(x+w)^2
     binet: tuple[float, ...]  # c_k / (2k-1): the series of ln Gamma
     min_z: float  # below this z, w exp(-z) overflows and alpha becomes subnormal
     max_z: float  # above this z, h(alpha) is 1/2 to the last bit
@@ -107,7 +105,7 @@ def _polynomial(coefficients: tuple[float, ...], u: Tensor) -> Tensor:
 
 
 def _divided_difference(coefficients: tuple[float, ...], u: Tensor, v: Tensor) -> Tensor:
-    """``(_P(u) - _P(v)) / (u - v)`` for the polynomial P above, by Horner's rule without division."""
+    """``(P(u) - P(v)) / (u - v)`` for the polynomial P above, by Horner's rule without division."""
     value = difference = torch.full_like(u, coefficients[-1])
     for c in reversed(coefficients[:-1]):
         value = value * u + c
@@ -165,7 +163,7 @@ class _Differences(NamedTuple):
 def _differences(
     x: Tensor, rho: Tensor, total_terms: _DigammaTerms, constants: _SeriesConstants, needs_grad: bool
 ) -> _Differences:
-    """Compute differences between alpha_0, given as ``total_terms``, and ``x`` = alpha_m = alpha_0 / (1 + rho)."""
+    """Compute differences of alpha_0, whose terms are given, and ``x = alpha_m = alpha_0 / (1 + rho)``."""
     w, d = constants.shift, x * rho
     at_x = (x + torch.arange(1, w + 1, dtype=x.dtype, device=x.device)).reciprocal_()  # (R, w)
     at_y = torch.cat(total_terms.reciprocals, 1)
@@ -220,7 +218,7 @@ class _EntropySplit(NamedTuple):
     is_below_1: Tensor  # (R, 1) alpha_0 < 1
     data: Tensor  # (R, 1) U_data
     scaled: Tensor  # (R, 1)
-    scale: Tensor  # (R, 1) 1 where tiny, else 1 / alpha_0
+    scale: Tensor  # (R, 1) 1 where alpha_0 < 1, else 1 / alpha_0
     data_gradient: Tensor | None  # (R, C)
     scaled_gradient: Tensor | None  # (R, C)
 
@@ -268,7 +266,7 @@ def _split_entropy(z: Tensor, needs_grad: bool) -> _EntropySplit:
 def _alphas(rows: _RelativeRows, alpha_0: Tensor, constants: _SeriesConstants) -> tuple[Tensor, Tensor]:
     """Return alpha of the other classes with alpha_0 appended, and their inverses: ``(R, C + 1)`` each.
 
-    Alpha is capped at the ceiling. Above it, h does not depend on alpha and q is not used.
+    Alpha is capped at ``exp(max_z)``. Above it, h does not depend on alpha and q is not used.
     """
     x = rows.others.clamp(max=constants.max_z).exp_()
     inverse = rows.others.clamp(constants.min_z, constants.max_z).neg_().exp_()

@@ -11,14 +11,14 @@ from ducats.models.backbone import FeatureExtractor, check_feature_maps, make_fe
 
 
 def feature_extractor(name: str, output_stride: int, *reductions: int, **params: object) -> FeatureExtractor:
-    given = {"channels": 3, "pretrained": False, "weights": None, "strides": "timm", **params}
+    arguments = {"channels": 3, "pretrained": False, "weights": None, "strides": "timm", **params}
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return make_feature_extractor(
             name,
             output_stride=output_stride,
             reductions=reductions or (output_stride,),
-            **given,  # type: ignore[arg-type]
+            **arguments,  # type: ignore[arg-type]
         )
 
 
@@ -64,14 +64,14 @@ def test_dilated_network_contains_the_map_of_the_strided_one(
 
 def test_strides_first_matches_the_plain_network() -> None:
     images = some_images(64, 64)
-    whole = randomise_norms(timm.create_model("resnet26", num_classes=0, global_pool=""))
+    plain_network = randomise_norms(timm.create_model("resnet26", num_classes=0, global_pool=""))
     for stage in ("layer2", "layer3", "layer4"):
-        block = whole.get_submodule(f"{stage}.0")
+        block = plain_network.get_submodule(f"{stage}.0")
         block.conv1.stride, block.conv2.stride = (2, 2), (1, 1)  # type: ignore[assignment]
     net = feature_extractor("resnet26", 32, strides="first").net
-    net.load_state_dict(whole.state_dict())
+    net.load_state_dict(plain_network.state_dict())
     with torch.no_grad():
-        assert torch.allclose(net.eval()(images)[0], whole(images), atol=1e-5)
+        assert torch.allclose(net.eval()(images)[0], plain_network(images), atol=1e-5)
 
 
 @pytest.mark.parametrize(

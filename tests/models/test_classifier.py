@@ -99,12 +99,12 @@ def test_backbone_without_features_raises() -> None:
 
 
 def test_strides_move_to_the_first_convolution() -> None:
-    ours, timms = random_classifier("resnet26", strides="first"), random_classifier("resnet26")
-    strided = {n for n, m in ours.backbone.named_modules() if getattr(m, "stride", 1) == (2, 2)}
+    strides_first, timm_layout = random_classifier("resnet26", strides="first"), random_classifier("resnet26")
+    strided = {n for n, m in strides_first.backbone.named_modules() if getattr(m, "stride", 1) == (2, 2)}
     moved = {f"layer{i}.0.conv1" for i in (2, 3, 4)}
     assert strided == {"conv1"} | moved | {f"layer{i}.0.downsample.0" for i in (2, 3, 4)}
     maps = {}
-    for name, model in (("first", ours), ("timm", timms)):
+    for name, model in (("first", strides_first), ("timm", timm_layout)):
         for block in model.backbone.modules():
             if isinstance(block, Bottleneck):
                 block.bn3.weight.data.fill_(1)  # type: ignore[operator]  # zero in timm's initial blocks
@@ -137,16 +137,16 @@ def in_bf16(model: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("backbone", ["resnet18", "convnext_atto"])
-@pytest.mark.parametrize(("way", "close"), [(in_channels_last, 1e-4), (in_bf16, 0.1)])
+@pytest.mark.parametrize(("run_variant", "tolerance"), [(in_channels_last, 1e-4), (in_bf16, 0.1)])
 def test_channels_last_and_bfloat16_give_the_same_result(
-    way: Callable[[Classifier, Tensor], tuple[Tensor, Tensor]], close: float, backbone: str
+    run_variant: Callable[[Classifier, Tensor], tuple[Tensor, Tensor]], tolerance: float, backbone: str
 ) -> None:
     model = random_classifier(backbone)
     images = some_images(8)
     plain = model(images)
-    for one, other in zip(plain, way(model, images), strict=True):
-        assert one.shape == other.shape
-        assert float(((one - other).abs().max() / one.abs().max()).detach()) < close
-    loss = way(model, images)[0].square().mean()
+    for actual, other in zip(plain, run_variant(model, images), strict=True):
+        assert actual.shape == other.shape
+        assert float(((actual - other).abs().max() / actual.abs().max()).detach()) < tolerance
+    loss = run_variant(model, images)[0].square().mean()
     loss.backward()
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())

@@ -26,10 +26,10 @@ STRIDE = {"deeplab_v2": 8, "deeplab_v3plus": 4}
 
 
 def build_deeplab(name: str = "deeplab_v2", /, seed: int = 0, **params: Any) -> DeepLab:
-    given = {"classes": 5, "channels": 3, "backbone": "resnet18", "pretrained": False, **params}
+    arguments = {"classes": 5, "channels": 3, "backbone": "resnet18", "pretrained": False, **params}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        network = MODELS[name](**given)
+        network = MODELS[name](**arguments)
     assert isinstance(network, DeepLab)
     return network
 
@@ -75,7 +75,7 @@ def test_v3plus_logits_have_stride_4(head_norm: str, output_stride: int) -> None
     logits, features = network(some_images(65, 98))
     assert logits.shape == (2, 5, 17, 25)
     assert features.shape == (2, 512, 17, 25)
-    assert torch.equal(logits, network.head.last(features))  # type: ignore[operator]
+    assert torch.equal(logits, network.head.classifier(features))  # type: ignore[operator]
     norms = {type(m).__name__ for m in network.head.modules() if "Norm" in type(m).__name__}
     assert norms == {"group": {"GroupNorm"}, "batch": {"BatchNorm2d"}, "none": set()}[head_norm]
 
@@ -94,19 +94,19 @@ def test_backbone_without_feature_maps_raises(name: str) -> None:
         build_deeplab(name, backbone="vit_tiny_patch16_224")
 
 
-@pytest.mark.parametrize("given", [{}, {"head_std": 0.01}])
-def test_v2_head_is_a_sum_of_convolutions(given: dict[str, Any]) -> None:
-    network = build_deeplab(**given).eval()
+@pytest.mark.parametrize("arguments", [{}, {"head_std": 0.01}])
+def test_v2_head_is_a_sum_of_convolutions(arguments: dict[str, Any]) -> None:
+    network = build_deeplab(**arguments).eval()
     logits, features = network(some_images())
     state = network.head.state_dict()
     expected = sum(
-        F.conv2d(features, state[f"looks.{i}.weight"], state[f"looks.{i}.bias"], padding=r, dilation=r)
+        F.conv2d(features, state[f"branches.{i}.weight"], state[f"branches.{i}.bias"], padding=r, dilation=r)
         for i, r in enumerate((6, 12, 18, 24))
     )
     assert isinstance(expected, Tensor)
     assert torch.allclose(logits, expected, atol=1e-6)
-    stacked = torch.cat([state[f"looks.{i}.weight"].flatten() for i in range(4)])
-    assert float(stacked.std()) == pytest.approx(given.get("head_std", 0.001), rel=0.02)
+    stacked = torch.cat([state[f"branches.{i}.weight"].flatten() for i in range(4)])
+    assert float(stacked.std()) == pytest.approx(arguments.get("head_std", 0.001), rel=0.02)
 
 
 def test_v3plus_head_matches_the_published_one() -> None:
@@ -121,23 +121,23 @@ def test_v3plus_head_matches_the_published_one() -> None:
         each = F.conv2d(maps, w[f"{key}.0"], padding=rate, dilation=rate, groups=maps.shape[1]).relu()
         return F.conv2d(each, w[f"{key}.2"]).relu()
 
-    pooled = F.conv2d(F.adaptive_avg_pool2d(deep, 1), w["whole.0"]).relu()
-    seen = [
-        F.conv2d(deep, w["point.0"]).relu(),
-        *(separable(deep, f"looks.{i}", rate) for i, rate in enumerate((6, 12, 18))),
+    pooled = F.conv2d(F.adaptive_avg_pool2d(deep, 1), w["image_pooling.0"]).relu()
+    branch_outputs = [
+        F.conv2d(deep, w["pointwise.0"]).relu(),
+        *(separable(deep, f"branches.{i}", rate) for i, rate in enumerate((6, 12, 18))),
         F.interpolate(pooled, deep.shape[-2:], mode="bilinear"),
     ]
-    joined = F.conv2d(torch.cat(seen, 1), w["join.0"], padding=1).relu()
+    joined = F.conv2d(torch.cat(branch_outputs, 1), w["projection.0"], padding=1).relu()
     fine = F.interpolate(joined, low.shape[-2:], mode="bilinear", align_corners=True)
-    features = torch.cat([fine, F.conv2d(low, w["low.0"]).relu()], 1)
+    features = torch.cat([fine, F.conv2d(low, w["low_level.0"]).relu()], 1)
     assert features.shape[1] == 560
-    for key in ("decode.0", "decode.1"):
+    for key in ("decoder.0", "decoder.1"):
         features = separable(features, key, 1)
-    logits = F.conv2d(features, w["last"], w["last.bias"])
-    ours = head([low, deep])
-    assert torch.allclose(ours[1], features, atol=1e-4)
-    assert torch.allclose(ours[0], logits, atol=1e-4)
-    assert float(w["join.0"].std()) == pytest.approx((2 / (2560 * 9)) ** 0.5, rel=0.01)  # Kaiming
+    logits = F.conv2d(features, w["classifier"], w["classifier.bias"])
+    output = head([low, deep])
+    assert torch.allclose(output[1], features, atol=1e-4)
+    assert torch.allclose(output[0], logits, atol=1e-4)
+    assert float(w["projection.0"].std()) == pytest.approx((2 / (2560 * 9)) ** 0.5, rel=0.01)  # Kaiming
 
 
 def test_parameters_of_the_published_network() -> None:
@@ -161,13 +161,13 @@ def test_norms_are_frozen_with_pretrained_weights(name: str, tmp_path: Path) -> 
     assert len(norms) == 20
     assert not any(isinstance(m, nn.BatchNorm2d) for m in network.modules())
     assert not any(isinstance(m, FrozenNorm) for m in build_deeplab(name).modules())
-    learning = build_deeplab(name, weights=str(file), frozen=False)
-    assert not any(isinstance(m, FrozenNorm) for m in learning.modules())
+    trainable = build_deeplab(name, weights=str(file), frozen=False)
+    assert not any(isinstance(m, FrozenNorm) for m in trainable.modules())
     images = some_images()
     eval_, train = (network.train(mode).backbone(images) for mode in (False, True))
-    assert all(torch.equal(one, other) for one, other in zip(eval_, train, strict=True))
-    same = learning.eval().backbone(images)
-    assert all(torch.allclose(one, other, atol=1e-4) for one, other in zip(eval_, same, strict=True))
+    assert all(torch.equal(actual, other) for actual, other in zip(eval_, train, strict=True))
+    same = trainable.eval().backbone(images)
+    assert all(torch.allclose(actual, other, atol=1e-4) for actual, other in zip(eval_, same, strict=True))
 
 
 @pytest.mark.parametrize("strides", ["timm", "first"])
@@ -200,14 +200,14 @@ def test_every_parameter_learns_and_the_backbone_has_its_own_rate(name: str, tmp
 
 
 @BOTH
-@pytest.mark.parametrize("learnt", [True, False])
-def test_a_resumed_run_needs_no_weights(name: str, learnt: bool, tmp_path: Path) -> None:
-    file = str(save_int8_weights(tmp_path)[0]) if learnt else None
+@pytest.mark.parametrize("pretrained", [True, False])
+def test_a_resumed_run_needs_no_weights(name: str, pretrained: bool, tmp_path: Path) -> None:
+    file = str(save_int8_weights(tmp_path)[0]) if pretrained else None
     network = build_deeplab(name, weights=file)
     params = {"classes": 5, "channels": 3, "backbone": "resnet18", "pretrained": False}
-    other = MODELS_WITHOUT_WEIGHTS[name](**params, weights=str(tmp_path / "gone.npz") if learnt else None)
+    other = MODELS_WITHOUT_WEIGHTS[name](**params, weights=str(tmp_path / "gone.npz") if pretrained else None)
     assert isinstance(other, DeepLab)
-    assert other.lr_multipliers == network.lr_multipliers == ({"backbone": 0.1} if learnt else {})
+    assert other.lr_multipliers == network.lr_multipliers == ({"backbone": 0.1} if pretrained else {})
     other.load_state_dict(network.state_dict())
     assert torch.equal(other.eval()(some_images())[0], network.eval()(some_images())[0])
 
@@ -219,19 +219,19 @@ def test_bfloat16_outputs_are_close(name: str, tmp_path: Path) -> None:
     plain = network(images)
     with torch.autocast("cpu", torch.bfloat16):
         half = network(images)
-    for one, other in zip(half, plain, strict=True):
-        assert one.dtype == torch.bfloat16
-        assert one.shape == other.shape
-        assert float((one - other).detach().abs().max() / other.detach().abs().max()) < 0.1
+    for actual, other in zip(half, plain, strict=True):
+        assert actual.dtype == torch.bfloat16
+        assert actual.shape == other.shape
+        assert float((actual - other).detach().abs().max() / other.detach().abs().max()) < 0.1
 
 
 def test_normalisation_is_that_of_the_backbone() -> None:
     network, images = build_deeplab(backbone="tf_efficientnet_lite0").eval(), some_images()
     assert torch.allclose(network(images)[1], network.backbone(2 * images - 1)[-1], atol=1e-4)
-    street = build_deeplab().eval()
+    resnet = build_deeplab().eval()
     mean = torch.tensor([0.485, 0.456, 0.406]).reshape(3, 1, 1)
     std = torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)
-    assert torch.allclose(street(images)[1], street.backbone((images - mean) / std)[-1], atol=1e-4)
+    assert torch.allclose(resnet(images)[1], resnet.backbone((images - mean) / std)[-1], atol=1e-4)
 
 
 @BOTH

@@ -82,9 +82,9 @@ class PositionwiseNetwork(nn.Module):
         self.body, self.head = nn.Linear(3, 5), nn.Linear(5, 2)
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        seen = self.body(images[..., ::2, ::2].movedim(1, -1)).relu()
-        logits: Tensor = self.head(seen).movedim(-1, 1)
-        return (logits, seen.movedim(-1, 1)) if self.returns_features else logits
+        features = self.body(images[..., ::2, ::2].movedim(1, -1)).relu()
+        logits: Tensor = self.head(features).movedim(-1, 1)
+        return (logits, features.movedim(-1, 1)) if self.returns_features else logits
 
 
 @pytest.mark.parametrize("returns_features", [True, False])

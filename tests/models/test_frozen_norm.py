@@ -74,15 +74,15 @@ def test_dtype_and_layout_are_preserved(dtype: torch.dtype) -> None:
 
 def test_only_the_scale_is_saved_for_the_backward_pass() -> None:
     frozen, maps = FrozenNorm(randomise_norm(nn.BatchNorm2d(4))), random_tensor(2, 4, 5, 3).requires_grad_()
-    kept: list[int] = []
+    saved_sizes: list[int] = []
 
     def pack(tensor: Tensor) -> Tensor:
-        kept.append(tensor.numel())
+        saved_sizes.append(tensor.numel())
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         normed = frozen(maps)
-    assert kept == [4]
+    assert saved_sizes == [4]
     normed.sum().backward()
     assert maps.grad is not None
     scale = frozen.weight / (frozen.running_var + 1e-5).sqrt()
@@ -130,8 +130,8 @@ def test_frozen_network_matches_the_network_in_evaluation_mode(backbone: str) ->
     with torch.no_grad():
         expected = network(images)
         assert freeze_norms(network) == count > 10
-        for one, other in zip(network.train()(images), expected, strict=True):
-            assert torch.allclose(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()))
+        for actual, other in zip(network.train()(images), expected, strict=True):
+            assert torch.allclose(actual, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()))
     assert not any(isinstance(m, nn.BatchNorm2d) for m in network.modules())
 
 

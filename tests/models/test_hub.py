@@ -15,29 +15,29 @@ from ducats.models import hub, timm_classifier
 @pytest.fixture
 def unreachable_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Simulate an unreachable hub and an empty cache; return the requested URLs."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     def head(address: str, timeout: float) -> None:
-        asked.append(address)
+        requests.append(address)
         raise ConnectionError("name not known")
 
     monkeypatch.setattr(hub, "get_session", lambda: SimpleNamespace(head=head))
     monkeypatch.setattr("ducats.models.hub.time.sleep", lambda seconds: None)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    return asked
+    return requests
 
 
-def test_unreachable_hub_error_lists_the_options(knocks: list[str]) -> None:
+def test_unreachable_hub_error_lists_the_options(unreachable_hub: list[str]) -> None:
     with pytest.raises(
         UserError,
         match=r"weights of 'resnet18' \(name not known\).*model.params.weights=FILE.*ducats\[offline\].*",
     ):
         timm_classifier(classes=2, channels=3, backbone="resnet18")
-    assert knocks == [constants.ENDPOINT] * 2  # and none of timm's dozen attempts
+    assert unreachable_hub == [constants.ENDPOINT] * 2  # and none of timm's dozen attempts
 
 
 @pytest.mark.parametrize("form", ["model.safetensors", "pytorch_model.bin"])
-def test_a_cached_file_needs_no_hub(knocks: list[str], tmp_path: Path, form: str) -> None:
+def test_a_cached_file_needs_no_hub(unreachable_hub: list[str], tmp_path: Path, form: str) -> None:
     state = timm.create_model("resnet18").state_dict()
     repository = tmp_path / "models--timm--resnet18.a1_in1k"
     snapshot = repository / "snapshots" / "abc"
@@ -48,10 +48,12 @@ def test_a_cached_file_needs_no_hub(knocks: list[str], tmp_path: Path, form: str
     model = timm_classifier(classes=2, channels=3, backbone="resnet18")
     assert torch.equal(model.backbone.state_dict()["layer4.1.conv2.weight"], state["layer4.1.conv2.weight"])
     assert model.lr_multipliers == {"backbone": 0.1}
-    assert knocks == []
+    assert unreachable_hub == []
 
 
-def test_timm_downloads_if_the_hub_is_reachable(knocks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timm_downloads_if_the_hub_is_reachable(
+    unreachable_hub: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def cut_off(name: str, **params: Any) -> None:
         assert (name, params["pretrained"], params["in_chans"]) == ("resnet18", True, 3)
         raise OSError("connection lost") from TimeoutError("no byte in 10 s")
@@ -62,7 +64,7 @@ def test_timm_downloads_if_the_hub_is_reachable(knocks: list[str], monkeypatch: 
         timm_classifier(classes=2, channels=3, backbone="resnet18")
 
 
-def test_backbone_without_pretrained_weights_raises(knocks: list[str]) -> None:
+def test_backbone_without_pretrained_weights_raises(unreachable_hub: list[str]) -> None:
     with pytest.raises(UserError, match=r"timm has no pretrained weights for 'resnet50t'"):
         timm_classifier(classes=2, channels=3, backbone="resnet50t")
-    assert knocks == []
+    assert unreachable_hub == []

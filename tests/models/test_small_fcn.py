@@ -25,12 +25,12 @@ def test_output_does_not_depend_on_the_batch(width: int) -> None:
     torch.manual_seed(0)
     network = small_fcn(classes=3, channels=3, width=width).train()
     images = torch.rand(4, 3, 16, 32)
-    together, alone = network(images)[0], network(images[2:3])[0]
-    assert torch.allclose(together[2:3], alone, atol=1e-5)
+    batched, single = network(images)[0], network(images[2:3])[0]
+    assert torch.allclose(batched[2:3], single, atol=1e-5)
 
 
-@pytest.mark.parametrize(("dilations", "reach"), [((), 11), ((1,), 19), ((1, 2, 4), 67)], ids=str)
-def test_receptive_field(dilations: tuple[int, ...], reach: int) -> None:
+@pytest.mark.parametrize(("dilations", "field"), [((), 11), ((1,), 19), ((1, 2, 4), 67)], ids=str)
+def test_receptive_field(dilations: tuple[int, ...], field: int) -> None:
     torch.manual_seed(0)
     network = small_fcn(classes=2, channels=1, width=8, dilations=dilations)
     # Remove norms, which see the whole image, to measure the convolutions only.
@@ -43,8 +43,8 @@ def test_receptive_field(dilations: tuple[int, ...], reach: int) -> None:
     image = torch.rand(1, 1, 128, 128, requires_grad=True)
     network(image)[0][0, :, 32, 32].sum().backward()
     assert image.grad is not None
-    seen = image.grad[0, 0].abs().sum(0).nonzero().flatten()
-    assert int(seen[-1] - seen[0]) + 1 == reach
+    columns = image.grad[0, 0].abs().sum(0).nonzero().flatten()
+    assert int(columns[-1] - columns[0]) + 1 == field
 
 
 def test_learns_a_label_map() -> None:

@@ -64,9 +64,9 @@ def test_int8_arrays_are_scaled_per_output_channel(
     for name, tensor in saved.items():
         if tensor.ndim == 4:
             scale = tensor.abs().amax(dim=(1, 2, 3), keepdim=True) / 127
-            whole = (tensor / scale).round().to(torch.int8)
-            expected[name] = whole.float() * scale
-            arrays[f"{name}|q"] = whole.numpy()
+            quantised = (tensor / scale).round().to(torch.int8)
+            expected[name] = quantised.float() * scale
+            arrays[f"{name}|q"] = quantised.numpy()
             arrays[f"{name}|s"] = scale.flatten().numpy() if flat else scale.numpy()
         else:
             arrays[name] = tensor.numpy()

@@ -9,31 +9,31 @@ from ducats.objectives.eada import RunningFreeEnergy, eada
 
 
 def test_running_mean_with_random_momentum() -> None:
-    level = RunningFreeEnergy(auxiliary_context(TinyNetwork()))
+    running_energy = RunningFreeEnergy(auxiliary_context(TinyNetwork()))
     means = [torch.tensor(value) for value in (-2.0, -1.0, -4.0, -3.0)]
     torch.manual_seed(7)
-    paces = [torch.rand(()) for _ in means]
+    momenta = [torch.rand(()) for _ in means]
     expected = means[0]
     torch.manual_seed(7)
     for number, mean in enumerate(means):
-        level.update(mean)
+        running_energy.update(mean)
         if number:
-            expected = paces[number] * expected + (1 - paces[number]) * mean
-        torch.testing.assert_close(level.delta, expected)
-    assert {"delta", "is_initialised"} == level.state_dict().keys()
-    again = RunningFreeEnergy(auxiliary_context(TinyNetwork()))
-    again.load_state_dict(level.state_dict())
+            expected = momenta[number] * expected + (1 - momenta[number]) * mean
+        torch.testing.assert_close(running_energy.delta, expected)
+    assert {"delta", "is_initialised"} == running_energy.state_dict().keys()
+    restored = RunningFreeEnergy(auxiliary_context(TinyNetwork()))
+    restored.load_state_dict(running_energy.state_dict())
     torch.manual_seed(8)
-    again.update(torch.tensor(5.0))
+    restored.update(torch.tensor(5.0))
     torch.manual_seed(8)
-    level.update(torch.tensor(5.0))
-    assert torch.equal(again.delta, level.delta)
+    running_energy.update(torch.tensor(5.0))
+    assert torch.equal(restored.delta, running_energy.delta)
 
 
 def test_losses_by_hand() -> None:
     model, batch = TinyNetwork(), image_batch()
-    level = RunningFreeEnergy(auxiliary_context(model))
-    losses = eada(model, batch, level, align=0.5, source=2.0)
+    running_energy = RunningFreeEnergy(auxiliary_context(model))
+    losses = eada(model, batch, running_energy, align=0.5, source=2.0)
     assert batch.labelled is not None
     assert batch.unlabelled is not None
     source, target = model(batch.source.images).z, model(batch.unlabelled).z
@@ -67,21 +67,23 @@ def test_pixels_count_as_samples() -> None:
     losses = eada(model, batch, RunningFreeEnergy(auxiliary_context(model)), align=1.0)
     assert batch.target is not None
     source, target = flatten_maps(model(batch.source.images).z), flatten_maps(model(batch.target.images).z)
-    labels, of_target = batch.source.labels.flatten().long(), batch.target.labels.flatten().long()
+    labels, target_labels = batch.source.labels.flatten().long(), batch.target.labels.flatten().long()
     delta = -source[labels >= 0].exp().sum(1).log().mean()
-    energy = -target[of_target == -1].exp().sum(1).log()
+    energy = -target[target_labels == -1].exp().sum(1).log()
     torch.testing.assert_close(
         losses["unlabelled/energy"], (energy - delta).clamp(min=0).mean(), rtol=1e-5, atol=1e-6
     )
-    bought = of_target >= 0
-    torch.testing.assert_close(losses["labelled/nll"], F.cross_entropy(target[bought], of_target[bought]))
+    is_labelled = target_labels >= 0
+    torch.testing.assert_close(
+        losses["labelled/nll"], F.cross_entropy(target[is_labelled], target_labels[is_labelled])
+    )
 
 
 def test_running_mean_without_unlabelled_target() -> None:
     model, batch = TinyNetwork(), image_batch()
-    level = RunningFreeEnergy(auxiliary_context(model))
-    assert eada(model, Batch(batch.source, None, None), level).keys() == {"source/nll"}
-    assert bool(level.is_initialised)
-    still = RunningFreeEnergy(auxiliary_context(model))
-    assert "unlabelled/energy" not in eada(model, batch, still, align=0.0)
-    assert not bool(still.is_initialised)
+    running_energy = RunningFreeEnergy(auxiliary_context(model))
+    assert eada(model, Batch(batch.source, None, None), running_energy).keys() == {"source/nll"}
+    assert bool(running_energy.is_initialised)
+    unused = RunningFreeEnergy(auxiliary_context(model))
+    assert "unlabelled/energy" not in eada(model, batch, unused, align=0.0)
+    assert not bool(unused.is_initialised)

@@ -32,9 +32,9 @@ def certainty_sampling(rate: float = 0.0) -> CertaintySampling:
 
 def variances(z: Tensor) -> tuple[Tensor, Tensor]:
     """Epistemic variance summed over the classes, and the rest of p (1 - p)."""
-    law = Dirichlet(z.exp())
-    epistemic = law.variance.sum(1)
-    return epistemic, (law.mean * (1 - law.mean)).sum(1) - epistemic
+    dirichlet = Dirichlet(z.exp())
+    epistemic = dirichlet.variance.sum(1)
+    return epistemic, (dirichlet.mean * (1 - dirichlet.mean)).sum(1) - epistemic
 
 
 def kl(z: Tensor, label: Tensor) -> Tensor:
@@ -47,17 +47,17 @@ def test_losses_by_hand() -> None:
     model, plain = TinyNetwork(), image_batch()
     assert plain.labelled is not None
     assert plain.unlabelled is not None
-    certain = LabelledImages(plain.labelled.images + 1, plain.labelled.labels)
+    pseudo_labelled = LabelledImages(plain.labelled.images + 1, plain.labelled.labels)
     losses = euq(
         model,
-        Batch(plain.source, plain.labelled, plain.unlabelled, pseudo_labelled=certain),
+        Batch(plain.source, plain.labelled, plain.unlabelled, pseudo_labelled=pseudo_labelled),
         certainty_sampling(),
     )
     expected: dict[str, Tensor] = {}
     for name, part, count in (
         ("source", plain.source, 5),
         ("labelled", plain.labelled, 4),
-        ("certain", certain, 4),
+        ("pseudo_labelled", pseudo_labelled, 4),
     ):
         z, labels = model(part.images).z[:count], part.labels[:count]
         expected |= {f"{name}/nll": F.cross_entropy(z, labels), f"{name}/kl": kl(z, labels)}
@@ -70,11 +70,11 @@ def test_losses_by_hand() -> None:
 
 def test_with_entropy_it_is_duc() -> None:
     model, batch = TinyNetwork(), image_batch()
-    ours = euq(model, batch, certainty_sampling(), uncertainty="entropy")
-    theirs = duc(model, batch, beta=1.0, lambda_=0.05)
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
-        torch.testing.assert_close(ours[name], value)
+    euq_losses = euq(model, batch, certainty_sampling(), uncertainty="entropy")
+    duc_losses = duc(model, batch, beta=1.0, lambda_=0.05)
+    assert euq_losses.keys() == duc_losses.keys()
+    for name, value in duc_losses.items():
+        torch.testing.assert_close(euq_losses[name], value)
     with pytest.raises(ValueError, match="uncertainty"):
         euq(model, batch, certainty_sampling(), uncertainty="both")  # type: ignore[arg-type]
 
@@ -85,9 +85,9 @@ def test_pixels_count_as_samples() -> None:
     assert batch.target is not None
     eu, _ = variances(flatten_maps(model(batch.target.images).z)[batch.target.labels.flatten() == -1])
     torch.testing.assert_close(losses["unlabelled/eu"], 2 * eu.mean())
-    with pytest.raises(UserError, match=r"objective\.params\.rate=0"):
+    with pytest.raises(UserError, match=r"objective\.params\.certainty_rate=0"):
         certainty_by_epistemic(auxiliary_context(model))
-    with pytest.raises(UserError, match=r"objective\.params\.certainty=0"):
+    with pytest.raises(UserError, match=r"objective\.params\.certainty_rate=0"):
         certainty_by_u_dis(auxiliary_context(model), certainty_rate=0.1)
 
 
@@ -95,22 +95,22 @@ def test_duc_learns_from_pseudo_labels() -> None:
     model, batch = TinyNetwork(), image_batch()
     assert batch.labelled is not None
     losses = duc(model, Batch(batch.source, None, batch.unlabelled, pseudo_labelled=batch.labelled))
-    bought = duc(model, batch)
+    labelled = duc(model, batch)
     for term in ("nll", "kl"):
-        torch.testing.assert_close(losses[f"pseudo_labelled/{term}"], bought[f"labelled/{term}"])
+        torch.testing.assert_close(losses[f"pseudo_labelled/{term}"], labelled[f"labelled/{term}"])
 
 
 # ---- certainty sampling
 
 
-def reference_passes(doubt: list[float], guess: list[int], count: int) -> list[int]:
+def reference_passes(uncertainty: list[float], predicted: list[int], count: int) -> list[int]:
     """The published loop: passes by rising uncertainty, each class at most once per pass."""
-    left, taken = sorted(range(len(doubt)), key=lambda i: (doubt[i], i)), list[int]()
+    left, taken = sorted(range(len(uncertainty)), key=lambda i: (uncertainty[i], i)), list[int]()
     while left and len(taken) < count:
-        seen = set[int]()
+        classes_in_pass = set[int]()
         for i in list(left):
-            if guess[i] not in seen and len(taken) < count:
-                seen.add(guess[i])
+            if predicted[i] not in classes_in_pass and len(taken) < count:
+                classes_in_pass.add(predicted[i])
                 taken.append(i)
                 left.remove(i)
     return taken
@@ -119,11 +119,11 @@ def reference_passes(doubt: list[float], guess: list[int], count: int) -> list[i
 def test_passes_take_each_class_once() -> None:
     generator = torch.Generator().manual_seed(0)
     for size in (0, 1, 7, 40):
-        doubt = torch.randint(0, 6, (size,), generator=generator).float()  # with ties
-        guess = torch.randint(0, 4, (size,), generator=generator) * 3  # some classes are never predicted
+        uncertainty = torch.randint(0, 6, (size,), generator=generator).float()  # with ties
+        predicted = torch.randint(0, 4, (size,), generator=generator) * 3  # some classes are never predicted
         for count in (0, 1, 5, size, size + 3):
-            found = most_certain_per_class(doubt, guess, count).tolist()
-            assert found == reference_passes(doubt.tolist(), guess.tolist(), count)
+            found = most_certain_per_class(uncertainty, predicted, count).tolist()
+            assert found == reference_passes(uncertainty.tolist(), predicted.tolist(), count)
 
 
 class FixedPool:
@@ -156,72 +156,75 @@ def test_certain_images_get_labels_before_each_round() -> None:
     z = logits_with_evidence(
         *((label, 9.0 - 0.5 * n) for n, label in enumerate([0, 0, 0, 1, 1, 2, 2, 0, 1, 2]))
     )
-    targets = torch.full((10,), UNLABELLED)
-    targets[0], targets[1] = 0, VOID
+    pool_labels = torch.full((10,), UNLABELLED)
+    pool_labels[0], pool_labels[1] = 0, VOID
     sampling = certainty_by_epistemic(
         auxiliary_context(TinyNetwork(), pool=10), certainty_rate=0.1, max_fraction=0.6
     )
     assert not sampling.is_due(RefreshContext(3, 9, next_round=0, rounds=5))
     assert sampling.is_due(RefreshContext(3, 9, next_round=1, rounds=5))
 
-    def ask(question: int) -> list[int]:
-        sampling.refresh(RefreshContext(question, 9, question, 5), FixedPool(z, targets))
-        own = sampling.pseudo_labels()
-        assert own is not None
-        return own.tolist()
+    def refresh_before(next_round: int) -> list[int]:
+        sampling.refresh(RefreshContext(next_round, 9, next_round, 5), FixedPool(z, pool_labels))
+        pseudo_labels = sampling.pseudo_labels()
+        assert pseudo_labels is not None
+        return pseudo_labels.tolist()
 
-    assert ask(1) == [-1, -1, 0, -1, -1, -1, -1, -1, -1, -1]
-    assert ask(2) == [-1, -1, 0, 1, -1, 2, -1, -1, -1, -1]
+    assert refresh_before(1) == [-1, -1, 0, -1, -1, -1, -1, -1, -1, -1]
+    assert refresh_before(2) == [-1, -1, 0, 1, -1, 2, -1, -1, -1, -1]
     # Three more: the next of each class. Then the maximum of 60 % is reached.
-    assert ask(3) == [-1, -1, 0, 1, 1, 2, 2, 0, -1, -1]
-    assert ask(4) == [-1, -1, 0, 1, 1, 2, 2, 0, -1, -1]
-    again = certainty_by_epistemic(
+    assert refresh_before(3) == [-1, -1, 0, 1, 1, 2, 2, 0, -1, -1]
+    assert refresh_before(4) == [-1, -1, 0, 1, 1, 2, 2, 0, -1, -1]
+    restored = certainty_by_epistemic(
         auxiliary_context(TinyNetwork(), pool=10), certainty_rate=0.1, max_fraction=0.6
     )
-    again.load_state_dict(sampling.state_dict())
-    assert torch.equal(again.labels, sampling.labels)
+    restored.load_state_dict(sampling.state_dict())
+    assert torch.equal(restored.labels, sampling.labels)
 
 
 def test_an_exhausted_pool() -> None:
     sampling = certainty_by_epistemic(
         auxiliary_context(TinyNetwork(), pool=3), certainty_rate=1.0, max_fraction=1.0
     )
-    look = FixedPool(
+    full_pass = FixedPool(
         logits_with_evidence((0, 1.0), (1, 2.0), (1, 3.0)), torch.tensor([UNLABELLED, UNLABELLED, 2])
     )
-    for question in (1, 2):
-        sampling.refresh(RefreshContext(1, 9, question, 2), look)
+    for next_round in (1, 2):
+        sampling.refresh(RefreshContext(1, 9, next_round, 2), full_pass)
         assert sampling.labels.tolist() == [0, 1, UNLABELLED]
 
 
 def test_seven_per_cent_of_a_hundred_are_seven() -> None:
     sampling = certainty_by_epistemic(auxiliary_context(TinyNetwork(), pool=100), certainty_rate=0.07)
-    look = FixedPool(
+    full_pass = FixedPool(
         logits_with_evidence(*((n % 3, 1.0 + n / 100) for n in range(100))), torch.full((100,), UNLABELLED)
     )
-    sampling.refresh(RefreshContext(1, 9, 1, 5), look)
+    sampling.refresh(RefreshContext(1, 9, 1, 5), full_pass)
     assert int((sampling.labels >= 0).sum()) == 7
 
 
 def test_a_rate_of_zero_has_no_state_and_no_effect() -> None:
-    for still in (certainty_sampling(0.0), certainty_by_u_dis(auxiliary_context(TinyNetwork()))):
-        assert not still.state_dict()
-        assert still.pseudo_labels() is None
-        assert not still.is_due(RefreshContext(1, 9, 1, 5))
+    for sampling in (certainty_sampling(0.0), certainty_by_u_dis(auxiliary_context(TinyNetwork()))):
+        assert not sampling.state_dict()
+        assert sampling.pseudo_labels() is None
+        assert not sampling.is_due(RefreshContext(1, 9, 1, 5))
     with pytest.raises(ValueError, match="rate=-1"):
         certainty_sampling(-1.0)
 
 
 def test_params_reach_the_auxiliary_module() -> None:
-    def made(name: str, **params: object) -> AuxiliaryModule:
-        training = OBJECTIVES[name]
-        assert isinstance(training, ObjectiveSpec)
-        bound = training.bind(params)
+    def build_auxiliary(name: str, **params: object) -> AuxiliaryModule:
+        spec = OBJECTIVES[name]
+        assert isinstance(spec, ObjectiveSpec)
+        bound = spec.bind(params)
         assert bound.auxiliary is not None
         return bound.auxiliary(auxiliary_context(TinyNetwork()))
 
-    ours, theirs = made("euq", uncertainty="entropy", rate=0.2), made("duc", certainty=0.3)
-    assert isinstance(ours, CertaintySampling)
-    assert isinstance(theirs, CertaintySampling)
-    assert (ours.rate, theirs.rate) == (0.2, 0.3)
-    assert ours.uncertainty_fn is theirs.uncertainty_fn
+    euq_losses, duc_losses = (
+        build_auxiliary("euq", uncertainty="entropy", certainty_rate=0.2),
+        build_auxiliary("duc", certainty_rate=0.3),
+    )
+    assert isinstance(euq_losses, CertaintySampling)
+    assert isinstance(duc_losses, CertaintySampling)
+    assert (euq_losses.rate, duc_losses.rate) == (0.2, 0.3)
+    assert euq_losses.uncertainty_fn is duc_losses.uncertainty_fn

@@ -63,15 +63,15 @@ def batch() -> Batch:
 def test_duc_adds_it_to_its_other_losses(batch: Batch) -> None:
     assert batch.unlabelled is not None
     assert batch.strong is not None
-    plain, taught = duc(as_logits, batch), duc(as_logits, batch, fixmatch=0.5, tau=0.6)
+    plain, with_fixmatch = duc(as_logits, batch), duc(as_logits, batch, fixmatch=0.5, tau=0.6)
     expected = 0.5 * fixmatch_loss(batch.unlabelled, batch.strong, 0.6)
     assert expected > 0
-    assert torch.equal(taught.pop("unlabelled/fixmatch"), expected)
-    assert taught.keys() == plain.keys()
-    assert all(torch.equal(taught[name], plain[name]) for name in plain)
+    assert torch.equal(with_fixmatch.pop("unlabelled/fixmatch"), expected)
+    assert with_fixmatch.keys() == plain.keys()
+    assert all(torch.equal(with_fixmatch[name], plain[name]) for name in plain)
 
 
-class Normed(nn.Module):
+class NormalisedModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(4)
@@ -82,25 +82,25 @@ class Normed(nn.Module):
 
 def test_strong_views_do_not_change_running_statistics(batch: Batch) -> None:
     assert batch.strong is not None
-    plain, taught = Normed().train(), Normed().train()
+    plain, with_fixmatch = NormalisedModel().train(), NormalisedModel().train()
     duc(CachedForward(plain), batch)
-    shifted = replace(batch, strong=batch.strong + 100)
-    losses = duc(CachedForward(taught), shifted, fixmatch=1.0, tau=0.3)
-    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), taught.buffers(), strict=True))
-    assert taught.norm.track_running_stats
-    unshifted = duc(CachedForward(Normed().train()), batch, fixmatch=1.0, tau=0.3)
+    moved = replace(batch, strong=batch.strong + 100)
+    losses = duc(CachedForward(with_fixmatch), moved, fixmatch=1.0, tau=0.3)
+    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), with_fixmatch.buffers(), strict=True))
+    assert with_fixmatch.norm.track_running_stats
+    unmoved = duc(CachedForward(NormalisedModel().train()), batch, fixmatch=1.0, tau=0.3)
     name = "unlabelled/fixmatch"
-    torch.testing.assert_close(losses[name], unshifted[name], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(losses[name], unmoved[name], rtol=1e-4, atol=1e-4)
 
 
 def test_strong_view_only_if_needed() -> None:
-    training = OBJECTIVES["duc"]
-    assert isinstance(training, ObjectiveSpec)
-    assert not training.needs_strong_view()
-    assert not training.bind({"fixmatch": 0.0, "tau": 0.9}).needs_strong_view()
-    assert training.bind({"fixmatch": 1.0}).needs_strong_view()
-    assert {"fixmatch", "tau", "certainty", "beta"} <= training.signature.parameters.keys()
-    assert "companion" not in training.signature.parameters
+    spec = OBJECTIVES["duc"]
+    assert isinstance(spec, ObjectiveSpec)
+    assert not spec.needs_strong_view()
+    assert not spec.bind({"fixmatch": 0.0, "tau": 0.9}).needs_strong_view()
+    assert spec.bind({"fixmatch": 1.0}).needs_strong_view()
+    assert {"fixmatch", "tau", "certainty_rate", "beta"} <= spec.signature.parameters.keys()
+    assert "auxiliary" not in spec.signature.parameters
 
 
 def test_unsupported_cases(batch: Batch) -> None:

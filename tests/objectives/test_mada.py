@@ -29,24 +29,24 @@ from ducats.objectives.mada import TargetAnchors, mada
 def by_loops(z: Tensor, features: Tensor, counted: Tensor | None = None) -> Tensor:
     rows = []
     for n in range(len(z)):
-        parts = []
+        class_means = []
         for c in range(z.shape[1]):
-            here = z[n].argmax(0) == c
-            here = here if counted is None else here & counted[n]
-            some = features[n][:, here]
-            parts.append(some.mean(1) if some.shape[1] >= 10 else torch.zeros(len(features[n])))
-        rows.append(torch.cat(parts))
+            is_class = z[n].argmax(0) == c
+            is_class = is_class if counted is None else is_class & counted[n]
+            some = features[n][:, is_class]
+            class_means.append(some.mean(1) if some.shape[1] >= 10 else torch.zeros(len(features[n])))
+        rows.append(torch.cat(class_means))
     return torch.stack(rows)
 
 
 def test_descriptors_are_class_means_of_enough_positions() -> None:
     generator = torch.Generator().manual_seed(0)
-    z, seen = torch.randn(3, 4, 6, 8, generator=generator), torch.randn(3, 5, 6, 8, generator=generator)
+    z, features = torch.randn(3, 4, 6, 8, generator=generator), torch.randn(3, 5, 6, 8, generator=generator)
     z[:, 3] -= 2  # rare
     counted = torch.rand(3, 6, 8, generator=generator) < 0.8
     for some in (None, counted):
-        found = class_descriptors.class_descriptors(z, seen, some)
-        torch.testing.assert_close(found, by_loops(z, seen, some))
+        found = class_descriptors.class_descriptors(z, features, some)
+        torch.testing.assert_close(found, by_loops(z, features, some))
         assert (found[:, 15:] == 0).any()
 
 
@@ -58,10 +58,10 @@ def test_nearest_pixel_with_aligned_corners() -> None:
 
 
 def test_anchors_are_cluster_centres() -> None:
-    middles = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
-    rows = (middles[:, None] + torch.tensor([[0.1, 0.0], [-0.1, 0.0], [0.0, 0.3]])).flatten(0, 1)
+    centres = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    rows = (centres[:, None] + torch.tensor([[0.1, 0.0], [-0.1, 0.0], [0.0, 0.3]])).flatten(0, 1)
     found = class_descriptors.fit_anchors(rows, 3, seed=0)
-    torch.testing.assert_close(found[found[:, 0].argsort()].sum(0), middles.sum(0) + torch.tensor([0.0, 0.3]))
+    torch.testing.assert_close(found[found[:, 0].argsort()].sum(0), centres.sum(0) + torch.tensor([0.0, 0.3]))
     assert torch.equal(found, class_descriptors.fit_anchors(rows, 3, seed=0))
     assert (
         len(class_descriptors.fit_anchors(rows[:1].repeat(5, 1), 3, seed=0)) == 1
@@ -70,63 +70,63 @@ def test_anchors_are_cluster_centres() -> None:
 
 def with_anchors(count: int = 3) -> tuple[TinySegmenter, TargetAnchors]:
     model = TinySegmenter()
-    companion = TargetAnchors(auxiliary_context(model), n_anchors=count)
-    assert [e for e in range(10) if companion.is_due(at_epoch(e))] == [5]
-    companion.refresh(at_epoch(5), Pool(model, random_images(5, 6)))
+    auxiliary = TargetAnchors(auxiliary_context(model), n_anchors=count)
+    assert [e for e in range(10) if auxiliary.is_due(at_epoch(e))] == [5]
+    auxiliary.refresh(at_epoch(5), Pool(model, random_images(5, 6)))
     perturb(model)
-    return model, companion
+    return model, auxiliary
 
 
 def test_stage_two_adds_pseudo_labels_and_anchors() -> None:
-    model, companion = with_anchors()
+    model, auxiliary = with_anchors()
     batch = map_batch()
     assert batch.target is not None
     images, labels = batch.target
-    middles = companion.anchors.clone()
-    losses = mada(model, batch, companion, pseudo=0.4, anchor=0.6, ema_rate=0.1)
-    guess = upsample(companion.frozen(images).z).argmax(1)
-    each = F.cross_entropy(upsample(model(images).z), guess, reduction="none")
+    centres = auxiliary.anchors.clone()
+    losses = mada(model, batch, auxiliary, pseudo=0.4, anchor=0.6, ema_rate=0.1)
+    predicted = upsample(auxiliary.frozen(images).z).argmax(1)
+    each = F.cross_entropy(upsample(model(images).z), predicted, reduction="none")
     torch.testing.assert_close(losses["pseudo/nll"], 0.4 * each[labels == UNLABELLED].mean())
     output = model(images)
-    described = by_loops(output.z, output.features)
-    errors = torch.stack([torch.stack([((d - a) ** 2).mean() for a in middles]) for d in described])
+    descriptors = by_loops(output.z, output.features)
+    errors = torch.stack([torch.stack([((d - a) ** 2).mean() for a in centres]) for d in descriptors])
     expected = 0.6 * (3 / (1 / errors).sum(1)).mean()
     torch.testing.assert_close(losses["target/anchor"], expected)
     found = gradients({"it": losses["target/anchor"]}, model)
     model.zero_grad()
     torch.testing.assert_close(found["body.weight"], gradients({"it": expected}, model)["body.weight"])
-    moved = middles.clone()
-    for number, image in zip(errors.argmin(1).tolist(), described.detach(), strict=True):
-        moved[number] += 0.1 * (image - middles[number])
-    torch.testing.assert_close(companion.anchors, moved)
+    moved = centres.clone()
+    for number, image in zip(errors.argmin(1).tolist(), descriptors.detach(), strict=True):
+        moved[number] += 0.1 * (image - centres[number])
+    torch.testing.assert_close(auxiliary.anchors, moved)
 
 
 def test_two_images_move_their_common_anchor() -> None:
-    _, companion = with_anchors(count=1)
-    before = companion.anchors.clone()
-    described = torch.randn(2, CLASSES * WIDTH, generator=torch.Generator().manual_seed(0))
-    error = companion.pull_anchors(described, 0.1)
-    torch.testing.assert_close(error, ((described - before) ** 2).mean(1))
-    torch.testing.assert_close(companion.anchors, before + 0.1 * (described - before).sum(0))
+    _, auxiliary = with_anchors(count=1)
+    before = auxiliary.anchors.clone()
+    descriptors = torch.randn(2, CLASSES * WIDTH, generator=torch.Generator().manual_seed(0))
+    error = auxiliary.pull_anchors(descriptors, 0.1)
+    torch.testing.assert_close(error, ((descriptors - before) ** 2).mean(1))
+    torch.testing.assert_close(auxiliary.anchors, before + 0.1 * (descriptors - before).sum(0))
 
 
 def test_before_stage_two_nothing_is_added_or_moved() -> None:
     model = TinySegmenter()
-    companion = TargetAnchors(auxiliary_context(model))
-    losses = mada(model, map_batch(), companion)
+    auxiliary = TargetAnchors(auxiliary_context(model))
+    losses = mada(model, map_batch(), auxiliary)
     assert losses["pseudo/nll"] == losses["target/anchor"] == 0
-    assert (companion.anchors == 0).all()
-    assert all(slope.isfinite().all() for slope in gradients(losses, model).values())
+    assert (auxiliary.anchors == 0).all()
+    assert all(gradient.isfinite().all() for gradient in gradients(losses, model).values())
 
 
 def test_a_small_pool_has_duplicate_anchors() -> None:
-    _, companion = with_anchors(count=10)
-    assert len(companion.anchors) == 10
-    assert 1 <= len(companion.anchors.unique(dim=0)) <= 6
+    _, auxiliary = with_anchors(count=10)
+    assert len(auxiliary.anchors) == 10
+    assert 1 <= len(auxiliary.anchors.unique(dim=0)) <= 6
 
 
 def test_invalid_params_raise() -> None:
-    with pytest.raises(ValueError, match="count"):
+    with pytest.raises(ValueError, match="n_anchors"):
         TargetAnchors(auxiliary_context(TinySegmenter()), n_anchors=0)
     with pytest.raises(UserError, match="for segmentation"):
         TargetAnchors(AuxiliaryContext(TinySegmenter(), CLASSES, WIDTH, 3, per_pixel=False))
@@ -141,7 +141,9 @@ def test_invalid_params_raise() -> None:
     ],
 )
 def test_a_run_on_streets(run_pixels: Runner, settings: list[str]) -> None:
-    home = run_pixels(*settings, "objective={name: mada}", method="mada")
-    losses = [line["losses"] for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
+    run_folder = run_pixels(*settings, "objective={name: mada}", method="mada")
+    losses = [
+        line["losses"] for line in records.read_records(run_folder.metrics_path) if line["kind"] == "epoch"
+    ]
     assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, False, True, True]
     assert ("labelled/nll" in losses[-1]) == ("rounds: 0" not in settings[0])

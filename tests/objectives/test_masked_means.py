@@ -43,9 +43,9 @@ def maps(kind: str, images: int = 3) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     labels = torch.randint(0, CLASSES, (images, *SIZE), generator=generator).to(torch.int8)
     if kind == "mixed":
-        luck = torch.rand(labels.shape, generator=generator)
-        labels[luck < 0.6] = UNLABELLED
-        labels[luck > 0.9] = VOID
+        random = torch.rand(labels.shape, generator=generator)
+        labels[random < 0.6] = UNLABELLED
+        labels[random > 0.9] = VOID
     elif kind != "labelled":
         labels[:] = {"unlabelled": UNLABELLED, "void": VOID}[kind]
     return labels
@@ -59,82 +59,82 @@ def reference_means(
     evidence: Callable[[Tensor], Tensor] = bounded,
 ) -> tuple[Tensor, ...]:
     """Mean of the formula on the whole map over the counted positions."""
-    whole = evidence(F.interpolate(z, SIZE, mode="bilinear", align_corners=True))
-    rows, row_labels = whole.permute(0, 2, 3, 1)[counted], labels.long()[counted]
+    dense = evidence(F.interpolate(z, SIZE, mode="bilinear", align_corners=True))
+    rows, row_labels = dense.permute(0, 2, 3, 1)[counted], labels.long()[counted]
     values = formula(rows, row_labels)
-    return tuple(v.mean() if len(v) else whole.sum() * 0 for v in values)
+    return tuple(v.mean() if len(v) else dense.sum() * 0 for v in values)
 
 
-@pytest.mark.parametrize("room", [1, 200, 700, 3000, 10**6])  # one row, some, an image, two, all
+@pytest.mark.parametrize("chunk_elements", [1, 200, 700, 3000, 10**6])  # one row, some, an image, two, all
 @pytest.mark.parametrize("kind", ["mixed", "labelled", "unlabelled", "void"])
-@pytest.mark.parametrize(("formula", "where"), [(fit, is_labelled), (uncertainty_terms, unlabelled)])
+@pytest.mark.parametrize(("formula", "mask_fn"), [(fit, is_labelled), (uncertainty_terms, unlabelled)])
 @pytest.mark.parametrize("indexed", [True, False])  # a CPU indexes positions, a GPU multiplies by zero
 def test_chunks_give_value_and_gradient_of_the_whole_map(
-    room: int,
+    chunk_elements: int,
     kind: str,
     formula: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
-    where: Callable[[Tensor], Tensor],
+    mask_fn: Callable[[Tensor], Tensor],
     indexed: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "CACHED", room)
-    monkeypatch.setattr(module, "INDEXED", ("cpu",) if indexed else ())
+    monkeypatch.setattr(module, "CPU_CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr(module, "INDEXING_DEVICES", ("cpu",) if indexed else ())
     z, labels = coarse(), maps(kind)
-    ours, theirs = z.clone().requires_grad_(), z.clone().requires_grad_()
-    found = masked_means(Output(ours, None, SIZE, bounded), formula, labels, where)
-    expected = reference_means(theirs, formula, labels, where(labels))
+    chunked, reference = z.clone().requires_grad_(), z.clone().requires_grad_()
+    found = masked_means(Output(chunked, None, SIZE, bounded), formula, labels, mask_fn)
+    expected = reference_means(reference, formula, labels, mask_fn(labels))
     for number, weight in enumerate((1.0, 0.3)):
         torch.testing.assert_close(found[number], expected[number], rtol=1e-5, atol=1e-12)
         (weight * found[number]).backward(retain_graph=True)
         (weight * expected[number]).backward(retain_graph=True)
-    assert ours.grad is not None
-    assert theirs.grad is not None
-    assert (ours.grad - theirs.grad).norm() <= 1e-5 * theirs.grad.norm()
+    assert chunked.grad is not None
+    assert reference.grad is not None
+    assert (chunked.grad - reference.grad).norm() <= 1e-5 * reference.grad.norm()
     if kind == "void":
         assert [v.item() for v in found] == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(("formula", "where"), [(fit, is_labelled), (uncertainty_terms, unlabelled)])
+@pytest.mark.parametrize(("formula", "mask_fn"), [(fit, is_labelled), (uncertainty_terms, unlabelled)])
 @pytest.mark.parametrize("evidence", dirichlet.EVIDENCE_FUNCTIONS)
 def test_gradients_match_finite_differences(
     formula: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
-    where: Callable[[Tensor], Tensor],
+    mask_fn: Callable[[Tensor], Tensor],
     evidence: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "CACHED", 400)
+    monkeypatch.setattr(module, "CPU_CHUNK_ELEMENTS", 400)
     z = torch.randn(2, CLASSES, 2, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     labels = maps("mixed", images=2)
 
-    def weighed(leaf: Tensor) -> Tensor:
+    def weighted_sum(leaf: Tensor) -> Tensor:
         first, second = masked_means(
-            Output(leaf, None, SIZE, dirichlet.EVIDENCE_FUNCTIONS[evidence]), formula, labels, where
+            Output(leaf, None, SIZE, dirichlet.EVIDENCE_FUNCTIONS[evidence]), formula, labels, mask_fn
         )
         return 2 * first + 0.5 * second
 
-    assert torch.autograd.gradcheck(weighed, (z.requires_grad_(),))
+    assert torch.autograd.gradcheck(weighted_sum, (z.requires_grad_(),))
 
 
 def test_one_value_alone_has_a_gradient() -> None:
     z, labels = coarse().requires_grad_(), maps("mixed")
     _, kl = masked_means(Output(z, None, SIZE, bounded), fit, labels, is_labelled)
-    (slope,) = torch.autograd.grad(kl, z)
+    (gradient,) = torch.autograd.grad(kl, z)
     (expected,) = torch.autograd.grad(reference_means(z, fit, labels, is_labelled(labels))[1], z)
-    torch.testing.assert_close(slope, expected, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize(("formula", "where"), [(fit, is_labelled), (uncertainty_terms, unlabelled)])
+@pytest.mark.parametrize(("formula", "mask_fn"), [(fit, is_labelled), (uncertainty_terms, unlabelled)])
 def test_half_precision_logits_under_autocast(
-    formula: Callable[[Tensor, Tensor], tuple[Tensor, ...]], where: Callable[[Tensor], Tensor]
+    formula: Callable[[Tensor, Tensor], tuple[Tensor, ...]], mask_fn: Callable[[Tensor], Tensor]
 ) -> None:
     z, labels = coarse(), maps("mixed")
     half, full = z.bfloat16().requires_grad_(), z.bfloat16().float().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = masked_means(Output(half, None, SIZE, bounded), formula, labels, where)
-    expected = reference_means(full, formula, labels, where(labels))
-    for one, other in zip(found, expected, strict=True):
-        assert one.dtype == torch.float32
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=0)
+        found = masked_means(Output(half, None, SIZE, bounded), formula, labels, mask_fn)
+    expected = reference_means(full, formula, labels, mask_fn(labels))
+    for actual, other in zip(found, expected, strict=True):
+        assert actual.dtype == torch.float32
+        torch.testing.assert_close(actual, other, rtol=1e-5, atol=0)
     sum(found[1:], found[0]).backward()
     sum(expected[1:], expected[0]).backward()
     assert half.grad is not None
@@ -151,8 +151,8 @@ def test_without_a_gradient_none_is_computed(monkeypatch: pytest.MonkeyPatch) ->
     with torch.no_grad():
         without = masked_means(output, fit, labels, is_labelled)
     assert not without[0].requires_grad
-    for one, other in zip(with_gradient, without, strict=True):
-        assert one.item() == other.item()
+    for actual, other in zip(with_gradient, without, strict=True):
+        assert actual.item() == other.item()
     with pytest.raises(TypeError):
         masked_means(output, fit, labels, is_labelled)
 
@@ -170,10 +170,10 @@ class Recorder:
     """A "model" that returns the images as logits and records how many were forwarded."""
 
     def __init__(self) -> None:
-        self.seen: list[int] = []
+        self.batch_sizes: list[int] = []
 
     def __call__(self, images: Tensor) -> Output:
-        self.seen.append(len(images))
+        self.batch_sizes.append(len(images))
         return Output(images, None, SIZE, bounded)
 
 
@@ -188,7 +188,7 @@ def pixels(kind: str = "mixed") -> Batch:
 def test_duc_on_pixels_is_the_papers_sum(kind: str, void: str) -> None:
     batch, model = pixels(kind), Recorder()
     losses = duc(model, batch, beta=0.7, lambda_=0.3, kl=0.5, void=void)  # type: ignore[arg-type]
-    assert model.seen == [3, 2]  # each image once
+    assert model.batch_sizes == [3, 2]  # each image once
     assert batch.target is not None
     z, labels = batch.target
     unknown = labels == UNLABELLED if void == "ignored" else labels < 0
@@ -213,7 +213,7 @@ def named_terms(stream: str, values: tuple[Tensor, ...]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("params", "gone", "seen"),
+    ("params", "gone", "batch_sizes"),
     [
         ({"beta": 0.0}, {"unlabelled/u_dis"}, [3, 2]),
         ({"beta": 0.0, "lambda_": 0.0}, {"unlabelled/u_dis", "unlabelled/u_data"}, [3, 2]),
@@ -227,24 +227,28 @@ def named_terms(stream: str, values: tuple[Tensor, ...]) -> dict[str, Tensor]:
         ({"source": 0.0}, {"source/nll", "source/kl"}, [2]),
     ],
 )
-def test_terms_on_pixels_can_be_disabled(params: dict[str, float], gone: set[str], seen: list[int]) -> None:
-    whole, model = duc(Recorder(), pixels()), Recorder()
+def test_terms_on_pixels_can_be_disabled(
+    params: dict[str, float], gone: set[str], batch_sizes: list[int]
+) -> None:
+    dense, model = duc(Recorder(), pixels()), Recorder()
     part = duc(model, pixels(), **params)  # type: ignore[arg-type]
-    assert part.keys() == whole.keys() - gone
-    assert model.seen == seen
+    assert part.keys() == dense.keys() - gone
+    assert model.batch_sizes == batch_sizes
     for name, value in part.items():
-        torch.testing.assert_close(value, whole[name])
+        torch.testing.assert_close(value, dense[name])
 
 
 def test_whole_labelled_images_and_unlabelled_maps() -> None:
-    bought = LabelledImages(coarse(4, 4), maps("labelled", 4))
+    has_target_labels = LabelledImages(coarse(4, 4), maps("labelled", 4))
     rest = pixels("unlabelled").target
-    batch = Batch(pixels().source, bought, None, rest)
+    batch = Batch(pixels().source, has_target_labels, None, rest)
     for objective in (duc, softmax):
         model = Recorder()
         losses = objective(model, batch)
-        assert sorted(model.seen) == [2, 3, 4]
-        expected = reference_means(bought.images, fit, bought.labels, bought.labels >= 0)[0]
+        assert sorted(model.batch_sizes) == [2, 3, 4]
+        expected = reference_means(
+            has_target_labels.images, fit, has_target_labels.labels, has_target_labels.labels >= 0
+        )[0]
         torch.testing.assert_close(losses["labelled/nll"], expected, rtol=1e-5, atol=0)
 
 
@@ -254,8 +258,8 @@ def test_softmax_on_pixels_is_cross_entropy_on_labelled_ones() -> None:
     assert losses.keys() == {"source/nll", "labelled/nll"}
     assert batch.target is not None
     z, labels = batch.target
-    whole = F.interpolate(z, SIZE, mode="bilinear", align_corners=True).clamp(max=10)
-    expected = F.cross_entropy(whole, labels.long().masked_fill(labels < 0, -100), ignore_index=-100)
+    dense = F.interpolate(z, SIZE, mode="bilinear", align_corners=True).clamp(max=10)
+    expected = F.cross_entropy(dense, labels.long().masked_fill(labels < 0, -100), ignore_index=-100)
     torch.testing.assert_close(losses["labelled/nll"], 0.5 * expected, rtol=1e-5, atol=0)
 
 
@@ -295,29 +299,31 @@ def test_whole_images_are_bitwise_equal_to_plain_arithmetic(dtype: torch.dtype, 
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name].item() == value.item(), name
-    ours = torch.autograd.grad(torch.stack(list(found.values())).sum(), z)
-    theirs = torch.autograd.grad(torch.stack([expected[name] for name in found]).sum(), z)
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.equal(other)
+    chunked = torch.autograd.grad(torch.stack(list(found.values())).sum(), z)
+    reference = torch.autograd.grad(torch.stack([expected[name] for name in found]).sum(), z)
+    for actual, other in zip(chunked, reference, strict=True):
+        assert actual.equal(other)
 
 
-@pytest.mark.parametrize("bought", [False, True])
-def test_target_is_forwarded_only_if_needed(bought: bool) -> None:
+@pytest.mark.parametrize("has_target_labels", [False, True])
+def test_target_is_forwarded_only_if_needed(has_target_labels: bool) -> None:
     """Before the first round there is no cross-entropy, and DUC only has the uncertainties."""
-    seen = []
+    batch_sizes = []
 
     def model(images: Tensor) -> Output:
-        seen.append(len(images))
+        batch_sizes.append(len(images))
         return Output(images.mean((2, 3), keepdim=True)[:, :2], None, (2, 2))
 
     maps = torch.tensor([[0, 1], [UNLABELLED, VOID]], dtype=torch.int8)
     source = LabelledImages(torch.rand(3, 3, 2, 2), maps.expand(3, 2, 2))
     target = LabelledImages(torch.rand(4, 3, 2, 2), maps.expand(4, 2, 2))
-    batch = Batch(source, None, None, target, has_target_labels=bought)
-    assert set(softmax(model, batch)) == ({"source/nll", "labelled/nll"} if bought else {"source/nll"})
-    assert seen == ([3, 4] if bought else [3])
-    labelled = {"labelled/nll", "labelled/kl"} if bought else set()
+    batch = Batch(source, None, None, target, has_target_labels=has_target_labels)
+    assert set(softmax(model, batch)) == (
+        {"source/nll", "labelled/nll"} if has_target_labels else {"source/nll"}
+    )
+    assert batch_sizes == ([3, 4] if has_target_labels else [3])
+    labelled = {"labelled/nll", "labelled/kl"} if has_target_labels else set()
     known = {"source/nll", "source/kl", "unlabelled/u_dis", "unlabelled/u_data"}
     assert set(duc(model, batch)) == known | labelled
     assert set(duc(model, batch, beta=0.0, lambda_=0.0)) == {"source/nll", "source/kl"} | labelled
-    assert seen[-1] == (4 if bought else 3)
+    assert batch_sizes[-1] == (4 if has_target_labels else 3)

@@ -31,10 +31,10 @@ def test_last_layer_raises_and_features_lower_the_entropy() -> None:
     model, batch = TinyNetwork(), image_batch()
     assert batch.unlabelled is not None
 
-    def now() -> float:
+    def mean_entropy() -> float:
         return float(entropy(model(batch.unlabelled).z, 1.0).mean().detach())
 
-    before = now()
+    before = mean_entropy()
     mme(model, batch, LastLayerRef(auxiliary_context(model)))["unlabelled/entropy"].backward()
     for part, sign in ((model.head, 1), (model.body, -1)):
         start = [p.detach().clone() for p in part.parameters()]
@@ -42,7 +42,7 @@ def test_last_layer_raises_and_features_lower_the_entropy() -> None:
             for p in part.parameters():
                 assert p.grad is not None
                 p.sub_(0.1 * p.grad)
-        assert sign * (now() - before) > 1e-6
+        assert sign * (mean_entropy() - before) > 1e-6
         with torch.no_grad():
             for p, value in zip(part.parameters(), start, strict=True):
                 p.copy_(value)

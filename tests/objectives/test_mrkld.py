@@ -42,8 +42,8 @@ def test_thresholds_are_quantiles_up_to_a_bin(portion: float) -> None:
     found = log_thresholds(certainty_histogram(z[:4]) + certainty_histogram(z[4:]), portion)
     p = z.softmax(1)
     for c in range(3):
-        sure = p.amax(1)[p.argmax(1) == c].sort(descending=True).values
-        exact = sure[math.ceil(portion * len(sure)) - 1]
+        confidences = p.amax(1)[p.argmax(1) == c].sort(descending=True).values
+        exact = confidences[math.ceil(portion * len(confidences)) - 1]
         # The threshold is at most one certainty bin below the quantile.
         below = 1 - (1 - exact) * math.exp(BIN)
         assert below - 1e-6 <= found[c].exp() <= exact + 1e-6
@@ -82,10 +82,10 @@ def trained_teacher(epoch: int = 4) -> tuple[TinySegmenter, Teacher]:
 def test_each_round_has_its_own_portion_and_teacher() -> None:
     for epoch, portion in ((4, 0.3), (6, 0.4), (8, 0.5)):
         _, teacher = trained_teacher(epoch)
-        said = torch.cat([output.z for _, output in Pool(TinySegmenter(), random_images(5, 6)).pool()]).clamp(
+        z = torch.cat([output.z for _, output in Pool(TinySegmenter(), random_images(5, 6)).pool()]).clamp(
             max=10
         )
-        torch.testing.assert_close(teacher.log_threshold, log_thresholds(certainty_histogram(said), portion))
+        torch.testing.assert_close(teacher.log_threshold, log_thresholds(certainty_histogram(z), portion))
         first = TinySegmenter().state_dict()
         assert all(
             torch.equal(first[name], value) for name, value in teacher.frozen_model.model.state_dict().items()
@@ -119,8 +119,8 @@ def test_losses_match_the_full_resolution_map() -> None:
     found = gradients({name: loss for name, loss in losses.items() if name.startswith("pseudo")}, model)
     model.zero_grad()
     expected = gradients(dict(zip("ab", (0.7 * fit, 0.2 * smooth), strict=True)), model)
-    for name, slope in found.items():
-        torch.testing.assert_close(slope, expected[name], rtol=1e-4, atol=1e-6)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6)
     assert all(p.grad is None for p in teacher.parameters())
 
 
@@ -131,39 +131,43 @@ def test_before_the_first_round_nothing_is_kept() -> None:
     found = gradients(losses, model)
     model.zero_grad()
     expected = gradients(dict(softmax(model, map_batch())), model)
-    assert all(torch.equal(slope, expected[name]) for name, slope in found.items())
+    assert all(torch.equal(gradient, expected[name]) for name, gradient in found.items())
 
 
 def test_labelled_pixels_are_trained_on_and_not_pseudo_labelled() -> None:
     model, teacher = trained_teacher()
     batch = map_batch(labelled=True)
     assert batch.target is not None
-    losses, seen = mrkld(model, batch, teacher), model(batch.target.images)
+    losses, output = mrkld(model, batch, teacher), model(batch.target.images)
     labels = batch.target.labels.long()
-    expected = F.cross_entropy(upsample(seen.z), labels.masked_fill(labels < 0, -100))
+    expected = F.cross_entropy(upsample(output.z), labels.masked_fill(labels < 0, -100))
     torch.testing.assert_close(losses["labelled/nll"], expected)
     assert losses["pseudo/nll"] != mrkld(model, map_batch(), teacher)["pseudo/nll"]
 
 
-@pytest.mark.parametrize("params", [{"warmup": 1.0}, {"rounds": 0}, {"portion": 0.0}, {"most": 1.5}])
+@pytest.mark.parametrize("params", [{"warmup": 1.0}, {"rounds": 0}, {"portion": 0.0}, {"max_portion": 1.5}])
 def test_invalid_parameters_raise(params: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(params))):
         Teacher(auxiliary_context(TinySegmenter()), **params)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("asks", [False, True])
-def test_segmentation_run(run_pixels: Runner, asks: bool) -> None:
-    never = () if asks else ("acquisition={rounds: 0, after_epochs: null}",)
-    home = run_pixels("objective.params={warmup: 0.5, rounds: 2}", *never, method="mrkld")
-    losses = [line["losses"] for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
+@pytest.mark.parametrize("labels", [False, True])
+def test_segmentation_run(run_pixels: Runner, labels: bool) -> None:
+    never = () if labels else ("acquisition={rounds: 0, after_epochs: null}",)
+    run_folder = run_pixels("objective.params={warmup: 0.5, rounds: 2}", *never, method="mrkld")
+    losses = [
+        line["losses"] for line in records.read_records(run_folder.metrics_path) if line["kind"] == "epoch"
+    ]
     assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, False, True, True]
-    assert ("labelled/nll" in losses[-1]) == asks
+    assert ("labelled/nll" in losses[-1]) == labels
 
 
 def test_classification_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     config = quick("objective={name: mrkld, params: {warmup: 0.5}}", method="entropy")
-    parts, plan = build_run(config, RunFolder(folder))
-    home = run(parts, plan, folder, fabric=make_fabric("cpu"), identity=config.identity())
-    losses = [line["losses"] for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
+    components, plan = build_run(config, RunFolder(folder))
+    run_folder = run(components, plan, folder, fabric=make_fabric("cpu"), identity=config.identity())
+    losses = [
+        line["losses"] for line in records.read_records(run_folder.metrics_path) if line["kind"] == "epoch"
+    ]
     assert losses[1]["pseudo/nll"] == 0 < losses[2]["pseudo/nll"]

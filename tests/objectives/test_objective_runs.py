@@ -42,8 +42,8 @@ def run_config(config: Config, folder: Path, stop: int | None = None) -> RunFold
     return run(components, plan, folder, fabric=fabric, identity=config.identity(), on_event=on_event)
 
 
-def losses_of(home: RunFolder) -> list[dict[str, float]]:
-    lines = [line for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
+def losses_of(run_folder: RunFolder) -> list[dict[str, float]]:
+    lines = [line for line in records.read_records(run_folder.metrics_path) if line["kind"] == "epoch"]
     return [json.loads(json.dumps(line["losses"])) for line in lines]
 
 
@@ -53,9 +53,9 @@ def test_images(objective: str, query: str, tmp_path: Path) -> None:
     config = quick(
         *SHORT, f"objective={{name: {objective}, params: {{}}}}", f"query={{name: {query}, params: {{}}}}"
     )
-    home = run_config(config, tmp_path / "run")
-    assert IMAGE_LOSSES[objective] <= losses_of(home)[-1].keys()
-    assert len(home.load_ledger()) == 20
+    run_folder = run_config(config, tmp_path / "run")
+    assert IMAGE_LOSSES[objective] <= losses_of(run_folder)[-1].keys()
+    assert len(run_folder.load_ledger()) == 20
 
 
 @pytest.mark.parametrize("objective", sorted(PIXEL_OBJECTIVES))
@@ -69,7 +69,7 @@ def test_pixels(objective: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("objective", ["tqs", "euq", "duc"])
 def test_image_only_features_raise_for_pixels(objective: str, tmp_path: Path) -> None:
-    params = "{certainty: 0.1}" if objective == "duc" else "{}"
+    params = "{certainty_rate: 0.1}" if objective == "duc" else "{}"
     config = quick_pixels(f"objective={{name: {objective}, params: {params}}}")
     with pytest.raises(UserError, match="pixels"):
         run_config(config, tmp_path / "run")
@@ -81,7 +81,7 @@ def test_image_only_features_raise_for_pixels(objective: str, tmp_path: Path) ->
         "{name: eada, params: {align: 0.1}}",
         "{name: waal, params: {weight: 0.1}}",
         "{name: tqs, params: {}}",
-        "{name: duc, params: {certainty: 0.05, fixmatch: 1.0, tau: 0.3}}",
+        "{name: duc, params: {certainty_rate: 0.05, fixmatch: 1.0, tau: 0.3}}",
     ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(objective: str, tmp_path: Path) -> None:
@@ -91,10 +91,10 @@ def test_a_resumed_run_equals_an_uninterrupted_one(objective: str, tmp_path: Pat
         "query={name: entropy, params: {}}",
         "views.strong={crop: none, randaugment: [2, 10], cutout: 0.5}",
     )
-    whole = run_config(config, tmp_path / "whole")
+    full = run_config(config, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         run_config(config, tmp_path / "cut", stop=8)
-    cut = run_config(config, tmp_path / "cut")
-    assert losses_of(whole) == losses_of(cut)
-    weights = [(home.path / "model.safetensors").read_bytes() for home in (whole, cut)]
+    resumed = run_config(config, tmp_path / "cut")
+    assert losses_of(full) == losses_of(resumed)
+    weights = [(run_folder.path / "model.safetensors").read_bytes() for run_folder in (full, resumed)]
     assert weights[0] == weights[1]

@@ -14,10 +14,10 @@ class Recorder:
     """A "model" that returns the images as logits and records the order of forward passes."""
 
     def __init__(self) -> None:
-        self.seen: list[int] = []
+        self.batch_sizes: list[int] = []
 
     def __call__(self, images: Tensor) -> Output:
-        self.seen.append(len(images))
+        self.batch_sizes.append(len(images))
         return Output(images, None)
 
 
@@ -83,13 +83,13 @@ def test_each_term_can_be_disabled(batch: Batch, params: dict[str, float], gone:
 def test_streams_are_forwarded_separately_and_only_if_needed(batch: Batch) -> None:
     model = Recorder()
     duc(model, batch)
-    assert model.seen == [6, 7, 5]  # source, unlabelled, labelled: the published order
+    assert model.batch_sizes == [6, 7, 5]  # source, unlabelled, labelled: the published order
     model = Recorder()
     duc(model, batch, beta=0.0, lambda_=0.0)
-    assert model.seen == [6, 5]
+    assert model.batch_sizes == [6, 5]
     model = Recorder()
     softmax(model, batch)
-    assert model.seen == [6, 5]
+    assert model.batch_sizes == [6, 5]
 
 
 def test_before_the_first_round_and_after_the_last(batch: Batch) -> None:

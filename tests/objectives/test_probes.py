@@ -12,7 +12,7 @@ from ducats.objectives.probes.committee import augment_per_member
 from ducats.samples import Output
 
 
-class Pooled(nn.Module):
+class MeanColourModel(nn.Module):
     """Returns channel means as features and logits."""
 
     def forward(self, images: Tensor) -> Output:
@@ -25,7 +25,7 @@ def images(level: float, count: int, seed: int = 0) -> Tensor:
     return level + 0.1 * noise
 
 
-def slope(critic: Critic, row: Tensor) -> float:
+def gradient_norm(critic: Critic, row: Tensor) -> float:
     """Gradient norm of ``sigmoid(b + w relu(a + V x))``, by its formula."""
     v, a, w, b = critic.parameters()
     inner = v @ row + a
@@ -41,11 +41,13 @@ def test_the_penalty_by_hand() -> None:
     torch.manual_seed(5)
     found = critic.gradient_penalty(some, others)
     torch.manual_seed(5)
-    share = torch.rand(4, 1)
-    between = share * some + (1 - share) * others[[0, 1, 0, 1]]
+    weight = torch.rand(4, 1)
+    between = weight * some + (1 - weight) * others[[0, 1, 0, 1]]
     with torch.no_grad():
-        slopes = [slope(critic, row) for row in (*between, *some, *others)]
-    assert float(found.detach()) == pytest.approx(sum((s - 1) ** 2 for s in slopes) / len(slopes), rel=1e-5)
+        gradient_norms = [gradient_norm(critic, row) for row in (*between, *some, *others)]
+    assert float(found.detach()) == pytest.approx(
+        sum((s - 1) ** 2 for s in gradient_norms) / len(gradient_norms), rel=1e-5
+    )
 
 
 def test_a_constant_critic_has_a_finite_gradient() -> None:
@@ -72,12 +74,12 @@ def test_critic_learns_without_affecting_the_model() -> None:
             features = self.inner(images.mean((2, 3)))
             return Output(features, features)
 
-    net, known, unknown = Net(), images(0.0, 8), images(3.0, 8, seed=1)
+    net, labelled, unlabelled = Net(), images(0.0, 8), images(3.0, 8, seed=1)
     critic = Critic(AuxiliaryContext(net, 2, 3, 8, per_pixel=False))
     batch = Batch(
-        LabelledImages(known[:4], torch.zeros(4).long()),
-        LabelledImages(known[4:], torch.zeros(4).long()),
-        unknown,
+        LabelledImages(labelled[:4], torch.zeros(4).long()),
+        LabelledImages(labelled[4:], torch.zeros(4).long()),
+        unlabelled,
     )
     optimiser = torch.optim.SGD(critic.parameters(), lr=0.1)
     for _ in range(150):
@@ -89,18 +91,20 @@ def test_critic_learns_without_affecting_the_model() -> None:
     assert all(p.grad is None for p in net.parameters())
     critic.eval()
     with torch.no_grad():
-        told_known, told_unknown = (critic.extra_columns(net(some))["critic"] for some in (known, unknown))
-    assert told_known.shape == (8,)
-    assert told_known.max() + 0.3 < told_unknown.min()
+        labelled_scores, unlabelled_scores = (
+            critic.extra_columns(net(some))["critic"] for some in (labelled, unlabelled)
+        )
+    assert labelled_scores.shape == (8,)
+    assert labelled_scores.max() + 0.3 < unlabelled_scores.min()
     assert critic.losses(CachedForward(net), Batch(batch.source, None, None)) == {}
 
 
 def test_critic_on_maps_scores_each_position() -> None:
     critic = Critic(AuxiliaryContext(nn.Identity(), 2, 3, 1, per_pixel=True)).eval()
     features = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
-    told = critic.extra_columns(Output(features, features, (8, 10)))["critic"]
-    assert told.shape == (2, 4, 5)
-    torch.testing.assert_close(told[1, 2, 3], critic(features[1, :, 2, 3][None])[0])
+    columns = critic.extra_columns(Output(features, features, (8, 10)))["critic"]
+    assert columns.shape == (2, 4, 5)
+    torch.testing.assert_close(columns[1, 2, 3], critic(features[1, :, 2, 3][None])[0])
 
 
 def test_a_discriminator_may_be_linear() -> None:
@@ -110,7 +114,7 @@ def test_a_discriminator_may_be_linear() -> None:
 
 def committee(classes: int = 4) -> Committee:
     torch.manual_seed(0)
-    return Committee(AuxiliaryContext(Pooled(), classes, 3, 1, per_pixel=False))
+    return Committee(AuxiliaryContext(MeanColourModel(), classes, 3, 1, per_pixel=False))
 
 
 def test_members_learn_from_their_own_images() -> None:
@@ -131,23 +135,23 @@ def test_members_learn_from_their_own_images() -> None:
 
 
 def test_members_start_differently_and_return_probabilities() -> None:
-    members, output = committee(), Pooled()(images(0.5, 7))
-    told = members.extra_columns(output)["committee"]
-    assert told.shape == (7, 5, 4)
-    torch.testing.assert_close(told.sum(2), torch.ones(7, 5))
-    assert all(not torch.equal(told[:, i], told[:, j]) for i in range(5) for j in range(i))
+    members, output = committee(), MeanColourModel()(images(0.5, 7))
+    columns = members.extra_columns(output)["committee"]
+    assert columns.shape == (7, 5, 4)
+    torch.testing.assert_close(columns.sum(2), torch.ones(7, 5))
+    assert all(not torch.equal(columns[:, i], columns[:, j]) for i in range(5) for j in range(i))
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
 def test_augmented_images_keep_their_order(channels: int) -> None:
-    shown = torch.rand(11, channels, 9, 9, generator=torch.Generator().manual_seed(0))
+    augmented = torch.rand(11, channels, 9, 9, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(1)
-    found = augment_per_member(shown)
+    found = augment_per_member(augmented)
     torch.manual_seed(1)
-    assert torch.equal(found, augment_per_member(shown))
+    assert torch.equal(found, augment_per_member(augmented))
     torch.manual_seed(2)
-    assert not torch.equal(found, augment_per_member(shown))
-    assert found.shape == shown.shape
+    assert not torch.equal(found, augment_per_member(augmented))
+    assert found.shape == augmented.shape
     assert found.min() >= 0
     assert found.max() <= 1
     # A uniform image keeps its colour where no border is visible, regardless of the other images.
@@ -157,7 +161,7 @@ def test_augmented_images_keep_their_order(channels: int) -> None:
 
 
 def test_committee_learns_from_labelled_images_without_affecting_the_model() -> None:
-    members, model = committee(classes=2), Pooled().train()
+    members, model = committee(classes=2), MeanColourModel().train()
     batch = Batch(
         LabelledImages(torch.cat([images(0.1, 10), images(0.9, 10)]), torch.tensor([0] * 10 + [1] * 10)),
         LabelledImages(images(0.9, 5, seed=3), torch.ones(5).long()),
@@ -170,22 +174,22 @@ def test_committee_learns_from_labelled_images_without_affecting_the_model() -> 
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    told = members.extra_columns(model(images(0.9, 4, seed=9)))["committee"]
-    assert told[:, :, 1].min() > 0.6
+    columns = members.extra_columns(model(images(0.9, 4, seed=9)))["committee"]
+    assert columns[:, :, 1].min() > 0.6
 
 
 def test_committee_rejects_pixels() -> None:
     with pytest.raises(UserError, match="whole images only"):
-        Committee(AuxiliaryContext(Pooled(), 2, 3, 1, per_pixel=True))
+        Committee(AuxiliaryContext(MeanColourModel(), 2, 3, 1, per_pixel=True))
 
 
 def test_every_probe_provides_its_column() -> None:
     for name, make in PROBES.items():
-        witness = make(AuxiliaryContext(Pooled(), 4, 3, 1, per_pixel=False)).eval()
-        assert witness.provides == (name,)
-        told = witness.extra_columns(Pooled()(images(0.5, 2)))
-        assert told.keys() == {name}
-        assert len(told[name]) == 2
+        probe = make(AuxiliaryContext(MeanColourModel(), 4, 3, 1, per_pixel=False)).eval()
+        assert probe.provides == (name,)
+        columns = probe.extra_columns(MeanColourModel()(images(0.5, 2)))
+        assert columns.keys() == {name}
+        assert len(columns[name]) == 2
 
 
 def test_degenerate_perspective_leaves_the_image_unchanged() -> None:
@@ -194,5 +198,5 @@ def test_degenerate_perspective_leaves_the_image_unchanged() -> None:
 
     images = torch.rand(45, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     with global_seed(1, "network", 6, 0):  # the 28th draw of this seed is degenerate
-        shown = [augment_per_member(images) for _ in range(60)]
-    assert all(bool(some.isfinite().all()) for some in shown)
+        augmented = [augment_per_member(images) for _ in range(60)]
+    assert all(bool(some.isfinite().all()) for some in augmented)

@@ -30,7 +30,7 @@ from ducats.objectives.self_training import PrototypeTeacher, proda
 from ducats.objectives.self_training.colour_jitter import jitter_colours
 from ducats.run_folder import RunFolder
 
-NO_UPDATES: dict[str, Any] = {"jitter": 0.0, "pace": 0.0, "prototype_pace": 0.0, "domain": 0.0}
+NO_UPDATES: dict[str, Any] = {"jitter": 0.0, "ema_rate": 0.0, "prototype_ema_rate": 0.0, "domain": 0.0}
 
 
 def prototype_teacher(stage: int) -> tuple[TinySegmenter, PrototypeTeacher]:
@@ -48,28 +48,30 @@ def prototype_teacher(stage: int) -> tuple[TinySegmenter, PrototypeTeacher]:
 def distances(features: Tensor, auxiliary: PrototypeTeacher) -> Tensor:
     """Distances ``(N, C, h, w)``, one position at a time."""
     rows = features.permute(0, 2, 3, 1).reshape(-1, WIDTH)
-    apart = torch.stack([torch.stack([(row - own).norm() for own in auxiliary.prototypes]) for row in rows])
-    return apart.view(len(features), *features.shape[-2:], CLASSES).permute(0, 3, 1, 2)
+    distance = torch.stack(
+        [torch.stack([(row - own).norm() for own in auxiliary.prototypes]) for row in rows]
+    )
+    return distance.view(len(features), *features.shape[-2:], CLASSES).permute(0, 3, 1, 2)
 
 
 def test_prototypes_are_means_over_predicted_classes() -> None:
     _, auxiliary = prototype_teacher(1)
     output = TinySegmenter()(random_images(5, 6))
     assert output.features is not None
-    guess, seen = output.z.argmax(1), output.features.permute(0, 2, 3, 1)
+    predicted, features = output.z.argmax(1), output.features.permute(0, 2, 3, 1)
     for c in range(CLASSES):
-        here = guess == c
-        assert auxiliary.has_prototype[c] == here.any()
-        expected = seen[here].mean(0) if here.any() else torch.zeros(WIDTH)
+        is_class = predicted == c
+        assert auxiliary.has_prototype[c] == is_class.any()
+        expected = features[is_class].mean(0) if is_class.any() else torch.zeros(WIDTH)
         torch.testing.assert_close(auxiliary.prototypes[c], expected)
 
 
 def test_a_class_never_predicted_has_no_assignment() -> None:
     _, auxiliary = prototype_teacher(1)
     auxiliary.has_prototype.copy_(torch.tensor([1.0, 0.0, 1.0, 1.0]))
-    near = auxiliary.log_assignment(torch.rand(2, WIDTH, 3, 4), 1.0)
-    assert near[:, 1].exp().max() == 0
-    torch.testing.assert_close(near.exp().sum(1), torch.ones(2, 3, 4))
+    log_assignment = auxiliary.log_assignment(torch.rand(2, WIDTH, 3, 4), 1.0)
+    assert log_assignment[:, 1].exp().max() == 0
+    torch.testing.assert_close(log_assignment.exp().sum(1), torch.ones(2, 3, 4))
 
 
 def test_stage_one_rectifies_pseudo_labels() -> None:
@@ -82,24 +84,24 @@ def test_stage_one_rectifies_pseudo_labels() -> None:
     assert teacher.features is not None
     weight = (-distances(teacher.features, auxiliary) / 0.5).softmax(1)
     score = teacher.z.clamp(max=10).softmax(1) * weight
-    guess = upsample(score / score.sum(1, keepdim=True), apply_evidence=False).argmax(1)
-    assert (guess != upsample(teacher.z).argmax(1)).any()
+    predicted = upsample(score / score.sum(1, keepdim=True), apply_evidence=False).argmax(1)
+    assert (predicted != upsample(teacher.z).argmax(1)).any()
     open_ = labels == UNLABELLED
     p = upsample(student.z).softmax(1)
     torch.testing.assert_close(
-        losses["pseudo/nll"], 0.2 * F.nll_loss(p.log(), guess, reduction="none")[open_].mean()
+        losses["pseudo/nll"], 0.2 * F.nll_loss(p.log(), predicted, reduction="none")[open_].mean()
     )
-    sure = F.one_hot(guess, CLASSES).movedim(-1, 1).clamp(min=1e-4).float()
-    torch.testing.assert_close(losses["pseudo/rce"], -0.7 * (p * sure.log()).sum(1)[open_].mean())
+    one_hot = F.one_hot(predicted, CLASSES).movedim(-1, 1).clamp(min=1e-4).float()
+    torch.testing.assert_close(losses["pseudo/rce"], -0.7 * (p * one_hot.log()).sum(1)[open_].mean())
     torch.testing.assert_close(losses["pseudo/reg"], -0.3 * p.log().mean(1)[open_].mean())
     other = (-distances(student.features, auxiliary) / 0.5).softmax(1)
     expected = 2.0 * (weight * (weight / other).log()).sum(1).mean()
     torch.testing.assert_close(losses["target/consistency"], expected, rtol=1e-3, atol=1e-6)
     found = gradients({"it": losses["target/consistency"]}, model)
     model.zero_grad()
-    for name, slope in gradients({"it": expected}, model).items():
-        if slope is not None:
-            torch.testing.assert_close(found[name], slope, rtol=1e-3, atol=1e-5)
+    for name, gradient in gradients({"it": expected}, model).items():
+        if gradient is not None:
+            torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5)
     assert all(p.grad is None for p in (*auxiliary.teacher.parameters(), *auxiliary.ema_model.parameters()))
 
 
@@ -111,12 +113,12 @@ def test_distillation_keeps_confident_labels_of_a_new_teacher() -> None:
     losses = proda(model, batch, auxiliary, confidence_threshold=0.9, **NO_UPDATES)
     once = TinySegmenter()
     perturb(once, seed=1)
-    score, guess = upsample(once(images).z.clamp(max=10).softmax(1), apply_evidence=False).max(1)
+    score, predicted = upsample(once(images).z.clamp(max=10).softmax(1), apply_evidence=False).max(1)
     kept = (labels == UNLABELLED) & (score >= 0.9)
     assert 0 < kept.sum() < (labels == UNLABELLED).sum()
     p = upsample(model(images).z).softmax(1)
     torch.testing.assert_close(
-        losses["pseudo/nll"], F.nll_loss(p.log(), guess, reduction="none")[kept].mean()
+        losses["pseudo/nll"], F.nll_loss(p.log(), predicted, reduction="none")[kept].mean()
     )
     assert losses["pseudo/rce"] == losses["target/consistency"] == 0
 
@@ -131,12 +133,12 @@ def test_moving_average_and_prototypes_are_updated() -> None:
     assert torch.equal(auxiliary.teacher.model.get_parameter("head.weight"), first)
     batch = map_batch()
     assert batch.target is not None
-    said = auxiliary.ema_model(batch.target.images)
-    assert said.features is not None
-    guess, seen = said.z.argmax(1), said.features.permute(0, 2, 3, 1)
+    output = auxiliary.ema_model(batch.target.images)
+    assert output.features is not None
+    predicted, features = output.z.argmax(1), output.features.permute(0, 2, 3, 1)
     for c in range(CLASSES):
-        here = guess == c
-        expected = before[c].lerp(seen[here].mean(0), 0.1) if here.any() else before[c]
+        is_class = predicted == c
+        expected = before[c].lerp(features[is_class].mean(0), 0.1) if is_class.any() else before[c]
         torch.testing.assert_close(auxiliary.prototypes[c], expected)
 
 
@@ -154,10 +156,10 @@ def test_warm_up_has_only_source_and_adversarial_losses() -> None:
 def test_jitter_changes_only_colours() -> None:
     images = random_images(0, 50)
     torch.manual_seed(3)
-    shown = jitter_colours(images, 0.4)
-    assert shown.shape == images.shape
-    assert 0 <= shown.min() <= shown.max() <= 1
-    assert (shown != images).flatten(1).any(1).all()
+    jittered = jitter_colours(images, 0.4)
+    assert jittered.shape == images.shape
+    assert 0 <= jittered.min() <= jittered.max() <= 1
+    assert (jittered != images).flatten(1).any(1).all()
     torch.testing.assert_close(jitter_colours(images, 0.0), images)
     flat = torch.full((200, 3, 2, 2), 0.5)  # no contrast or saturation, so only brightness changes
     factor = jitter_colours(flat, 0.4)[:, 0, 0, 0] / 0.5
@@ -169,7 +171,7 @@ def test_jitter_changes_only_colours() -> None:
 
 def test_invalid_parameters_raise() -> None:
     model, auxiliary = prototype_teacher(0)
-    with pytest.raises(ValueError, match="distil"):
+    with pytest.raises(ValueError, match="distillation_start"):
         PrototypeTeacher(auxiliary_context(model), warmup=0.5, distillation_start=0.4)
     with pytest.raises(ValueError, match="tau"):
         proda(model, map_batch(), auxiliary, tau=0.0)
@@ -177,31 +179,35 @@ def test_invalid_parameters_raise() -> None:
         PrototypeTeacher(AuxiliaryContext(model, CLASSES, WIDTH, 3, per_pixel=False))
 
 
-def losses_of(home: RunFolder) -> list[dict[str, float]]:
-    return [line["losses"] for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
+def losses_of(run_folder: RunFolder) -> list[dict[str, float]]:
+    return [
+        line["losses"] for line in records.read_records(run_folder.metrics_path) if line["kind"] == "epoch"
+    ]
 
 
-@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("labels", [False, True])
 def test_an_interrupted_run_resumes_to_the_same_result(
-    run_pixels: Runner, tmp_path: Path, asks: bool
+    run_pixels: Runner, tmp_path: Path, labels: bool
 ) -> None:
     settings = [
         "objective.params={hidden: 4, warmup: 0.25, distillation_start: 0.75, confidence_threshold: 0.2}"
     ]
-    settings += [] if asks else ["acquisition={rounds: 0, after_epochs: null}"]
+    settings += [] if labels else ["acquisition={rounds: 0, after_epochs: null}"]
 
     def stop(event: Any) -> None:
         if event.phase == "train" and event.step == 5:  # third epoch, in stage 1
             raise KeyboardInterrupt
 
-    through = run_pixels(*settings, method="proda", folder="through")
+    uninterrupted = run_pixels(*settings, method="proda", folder="uninterrupted")
     with pytest.raises(KeyboardInterrupt):
-        run_pixels(*settings, method="proda", folder="cut", on_event=stop)
-    cut = run_pixels(*settings, method="proda", folder="cut")
-    losses = losses_of(through)
-    assert losses == losses_of(cut)
+        run_pixels(*settings, method="proda", folder="interrupted", on_event=stop)
+    interrupted = run_pixels(*settings, method="proda", folder="interrupted")
+    losses = losses_of(uninterrupted)
+    assert losses == losses_of(interrupted)
     assert [loss["pseudo/rce"] > 0 for loss in losses] == [False, True, True, False]
     assert losses[3]["pseudo/nll"] > 0
-    assert ("labelled/nll" in losses[-1]) == asks
-    model = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("through", "cut")]
+    assert ("labelled/nll" in losses[-1]) == labels
+    model = [
+        (tmp_path / folder / "model.safetensors").read_bytes() for folder in ("uninterrupted", "interrupted")
+    ]
     assert model[0] == model[1]

@@ -71,17 +71,20 @@ def test_stage_two_weights_pseudo_labels_by_disagreement() -> None:
     coarse = first.z.clamp(max=10).softmax(1) + 0.5 * heads.frozen_aux.model(first.features).clamp(
         max=10
     ).softmax(1)
-    guess = upsample(coarse, apply_evidence=False).argmax(1)
+    predicted = upsample(coarse, apply_evidence=False).argmax(1)
     p, q = both_probabilities(model, heads, images)
-    apart = kl(q, p)
-    each = [F.nll_loss(one.log(), guess, reduction="none") * torch.exp(-apart) + apart for one in (p, q)]
+    disagreement = kl(q, p)
+    each = [
+        F.nll_loss(one.log(), predicted, reduction="none") * torch.exp(-disagreement) + disagreement
+        for one in (p, q)
+    ]
     expected = 0.8 * (each[0] + 0.5 * each[1])[labels == UNLABELLED].mean()
     torch.testing.assert_close(losses["pseudo/rectified"], expected, rtol=1e-5, atol=1e-6)
     assert losses["target/memory"] == 0
     found = gradients({"it": losses["pseudo/rectified"]}, model)
     model.zero_grad()
-    for name, slope in gradients({"it": expected}, model).items():
-        torch.testing.assert_close(found[name], slope, rtol=1e-4, atol=1e-6)
+    for name, gradient in gradients({"it": expected}, model).items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
     assert all(p.grad is None for p in (*heads.frozen_model.parameters(), *heads.frozen_aux.parameters()))
 
 
@@ -90,9 +93,9 @@ def test_adversarial_loss_trains_the_model_only_in_stage_one(second_stage: bool)
     model, heads = two_heads(second_stage=second_stage)
     loss = seg_uncertainty(model, map_batch(), heads, domain=0.5)["domain/nll"]
     found = gradients({"it": loss}, model)
-    assert all((slope == 0).all() for slope in found.values()) == second_stage
-    learnt = [p.grad for p in heads.discriminator.parameters()]
-    assert all(slope is not None and slope.abs().sum() > 0 for slope in learnt)
+    assert all((gradient == 0).all() for gradient in found.values()) == second_stage
+    discriminator_gradients = [p.grad for p in heads.discriminator.parameters()]
+    assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in discriminator_gradients)
 
 
 def test_adversarial_gradient_is_reversed_and_scaled() -> None:
@@ -101,13 +104,13 @@ def test_adversarial_gradient_is_reversed_and_scaled() -> None:
     assert batch.target is not None
     weight = next(iter(model.head.parameters()))
     loss = seg_uncertainty(model, batch, heads, domain=0.5)["domain/nll"]
-    (slope,) = torch.autograd.grad(loss, weight)
-    seen = heads.discriminator(coarse_of(model, batch.target.images))
-    (plain,) = torch.autograd.grad(F.softplus(seen).mean() / 2, weight)
-    torch.testing.assert_close(slope, -0.5 * plain)
+    (gradient,) = torch.autograd.grad(loss, weight)
+    log_odds = heads.discriminator(coarse_probability(model, batch.target.images))
+    (plain,) = torch.autograd.grad(F.softplus(log_odds).mean() / 2, weight)
+    torch.testing.assert_close(gradient, -0.5 * plain)
 
 
-def coarse_of(model: TinySegmenter, images: Tensor) -> Tensor:
+def coarse_probability(model: TinySegmenter, images: Tensor) -> Tensor:
     probability: Tensor = model(images).z.clamp(max=10).softmax(1)
     return probability
 
@@ -126,11 +129,13 @@ def test_classification_raises() -> None:
         TwoHeads(AuxiliaryContext(TinySegmenter(), CLASSES, 5, 3, per_pixel=False))
 
 
-@pytest.mark.parametrize("asks", [False, True])
-def test_segmentation_run(run_pixels: Runner, asks: bool) -> None:
-    never = () if asks else ("acquisition={rounds: 0, after_epochs: null}",)
-    home = run_pixels("objective.params={hidden: 4}", *never, method="seg-uncertainty")
-    losses = [line["losses"] for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
+@pytest.mark.parametrize("labels", [False, True])
+def test_segmentation_run(run_pixels: Runner, labels: bool) -> None:
+    never = () if labels else ("acquisition={rounds: 0, after_epochs: null}",)
+    run_folder = run_pixels("objective.params={hidden: 4}", *never, method="seg-uncertainty")
+    losses = [
+        line["losses"] for line in records.read_records(run_folder.metrics_path) if line["kind"] == "epoch"
+    ]
     assert [loss["target/memory"] > 0 for loss in losses] == [True, True, False, False]
     assert [loss["pseudo/rectified"] > 0 for loss in losses] == [False, False, True, True]
-    assert ("labelled/aux" in losses[-1]) == asks
+    assert ("labelled/aux" in losses[-1]) == labels

@@ -57,10 +57,10 @@ def test_votes_match_plain_loops(radius: int) -> None:
     threshold = torch.tensor([0.7, 0.6, 0.65, torch.inf])
     found = neighbour_votes(p, threshold, radius)
     torch.testing.assert_close(found, neighbour_votes_by_loops(p, threshold, radius))
-    alone = (p / threshold[:, None, None]).amax(1) >= 1
+    passing = (p / threshold[:, None, None]).amax(1) >= 1
     dense = found.amax(1) >= 1
-    assert (dense | ~alone).all()
-    assert (dense.sum() > alone.sum()) == (radius == 1)  # distant neighbours belong to other classes
+    assert (dense | ~passing).all()
+    assert (dense.sum() > passing.sum()) == (radius == 1)  # distant neighbours belong to other classes
 
 
 def test_a_vote_by_hand() -> None:
@@ -86,15 +86,15 @@ def densifying_teacher(epoch: int) -> tuple[TinySegmenter, DensifyingTeacher]:
 def test_phase_two_is_the_second_half_and_half_the_pool_is_easy() -> None:
     assert [densifying_teacher(epoch)[1].phase.item() for epoch in (4, 6, 8)] == [1, 1, 2]
     _, teacher = densifying_teacher(8)
-    sure = mean_confidence(TinySegmenter()(random_images(5, 6)).z.clamp(max=10))
-    assert (sure >= teacher.min_easy_confidence).sum() == 3
+    confidence = mean_confidence(TinySegmenter()(random_images(5, 6)).z.clamp(max=10))
+    assert (confidence >= teacher.min_easy_confidence).sum() == 3
     expected = TinySegmenter()(random_images(5, 6)).z.clamp(max=10).softmax(1).amax(1).flatten(1).mean(1)
-    torch.testing.assert_close(sure, expected)
+    torch.testing.assert_close(confidence, expected)
 
 
-def bootstrapped(p: Tensor, guess: Tensor, beta: float) -> Tensor:
+def bootstrapped(p: Tensor, predicted: Tensor, beta: float) -> Tensor:
     own = F.nll_loss(p.log(), p.argmax(1), reduction="none")
-    return beta * F.nll_loss(p.log(), guess, reduction="none") + (1 - beta) * own
+    return beta * F.nll_loss(p.log(), predicted, reduction="none") + (1 - beta) * own
 
 
 def test_phase_one_learns_from_voted_labels() -> None:
@@ -104,20 +104,20 @@ def test_phase_one_learns_from_voted_labels() -> None:
     images, labels = batch.target
     losses = tpld(model, batch, teacher, beta=0.6, reg=0.2, radius=1)
     q = teacher.frozen_model(images).z.clamp(max=10).softmax(1)
-    score, guess = upsample(
+    score, predicted = upsample(
         neighbour_votes_by_loops(q, teacher.log_threshold.exp(), 1), apply_evidence=False
     ).max(1)
     kept = (labels == UNLABELLED) & (score >= 1)
     assert 0 < kept.sum() < (labels == UNLABELLED).sum()
     p = upsample(model(images).z).softmax(1)
-    expected = bootstrapped(p, guess, 0.6)[kept].mean()
+    expected = bootstrapped(p, predicted, 0.6)[kept].mean()
     torch.testing.assert_close(losses["pseudo/nll"], expected)
     torch.testing.assert_close(losses["pseudo/reg"], -0.2 * p.log().mean(1)[kept].mean())
     assert losses["domain/nll"] == 0
     found = gradients({"it": losses["pseudo/nll"]}, model)
     model.zero_grad()
-    for name, slope in gradients({"it": expected}, model).items():
-        torch.testing.assert_close(found[name], slope, rtol=1e-4, atol=1e-6)
+    for name, gradient in gradients({"it": expected}, model).items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_phase_two_labels_easy_images_and_adapts_hard_ones() -> None:
@@ -126,52 +126,54 @@ def test_phase_two_labels_easy_images_and_adapts_hard_ones() -> None:
     assert batch.target is not None
     images, labels = batch.target
     q = teacher.frozen_model(images).z.clamp(max=10).softmax(1)
-    sure = mean_confidence(teacher.frozen_model(images).z.clamp(max=10))
-    teacher.min_easy_confidence.copy_(sure.mean())  # one easy, one hard
-    easy = sure >= teacher.min_easy_confidence
+    confidence = mean_confidence(teacher.frozen_model(images).z.clamp(max=10))
+    teacher.min_easy_confidence.copy_(confidence.mean())  # one easy, one hard
+    is_easy = confidence >= teacher.min_easy_confidence
     losses = tpld(model, batch, teacher, beta=1.0, domain=0.5)
-    p, guess = upsample(model(images).z).softmax(1), upsample(q, apply_evidence=False).argmax(1)
-    kept = (labels == UNLABELLED) & easy[:, None, None]
+    p, predicted = upsample(model(images).z).softmax(1), upsample(q, apply_evidence=False).argmax(1)
+    kept = (labels == UNLABELLED) & is_easy[:, None, None]
     torch.testing.assert_close(
-        losses["pseudo/nll"], F.nll_loss(p.log(), guess, reduction="none")[kept].mean()
+        losses["pseudo/nll"], F.nll_loss(p.log(), predicted, reduction="none")[kept].mean()
     )
     coarse = model(images).z.clamp(max=10).softmax(1)
-    odds = teacher.discriminator(coarse)
-    expected = (F.softplus(-odds[easy]).mean() + F.softplus(odds[~easy]).mean()) / 2
+    log_odds = teacher.discriminator(coarse)
+    expected = (F.softplus(-log_odds[is_easy]).mean() + F.softplus(log_odds[~is_easy]).mean()) / 2
     torch.testing.assert_close(losses["domain/nll"], expected)
     weight = model.head.weight
-    (slope,) = torch.autograd.grad(losses["domain/nll"], weight)
-    (plain,) = torch.autograd.grad(F.softplus(teacher.discriminator(coarse[~easy])).mean() / 2, weight)
-    torch.testing.assert_close(slope, -0.5 * plain)
+    (gradient,) = torch.autograd.grad(losses["domain/nll"], weight)
+    (plain,) = torch.autograd.grad(F.softplus(teacher.discriminator(coarse[~is_easy])).mean() / 2, weight)
+    torch.testing.assert_close(gradient, -0.5 * plain)
 
 
-@pytest.mark.parametrize("least", [0.0, 1.1])
-def test_a_batch_with_only_easy_or_hard_images(least: float) -> None:
+@pytest.mark.parametrize("min_confidence", [0.0, 1.1])
+def test_a_batch_with_only_easy_or_hard_images(min_confidence: float) -> None:
     model, teacher = densifying_teacher(8)
-    teacher.min_easy_confidence.fill_(least)
+    teacher.min_easy_confidence.fill_(min_confidence)
     losses = tpld(model, map_batch(), teacher)
-    assert (losses["pseudo/nll"] > 0) == (least == 0)
+    assert (losses["pseudo/nll"] > 0) == (min_confidence == 0)
     found = gradients(losses, model)
-    assert all(slope.isfinite().all() for slope in found.values())
+    assert all(gradient.isfinite().all() for gradient in found.values())
 
 
 def test_invalid_parameters_raise() -> None:
     model, teacher = densifying_teacher(4)
     with pytest.raises(ValueError, match="radius"):
         tpld(model, map_batch(), teacher, radius=-1)
-    with pytest.raises(ValueError, match="easy"):
+    with pytest.raises(ValueError, match="easy_fraction"):
         DensifyingTeacher(auxiliary_context(model), easy_fraction=0.0)
     with pytest.raises(UserError, match="for segmentation"):
         DensifyingTeacher(AuxiliaryContext(model, CLASSES, 5, 3, per_pixel=False))
 
 
-@pytest.mark.parametrize("asks", [False, True])
-def test_segmentation_run(run_pixels: Runner, asks: bool) -> None:
-    never = () if asks else ("acquisition={rounds: 0, after_epochs: null}",)
-    home = run_pixels(
+@pytest.mark.parametrize("labels", [False, True])
+def test_segmentation_run(run_pixels: Runner, labels: bool) -> None:
+    never = () if labels else ("acquisition={rounds: 0, after_epochs: null}",)
+    run_folder = run_pixels(
         "objective.params={hidden: 4, warmup: 0.25, rounds: 3, easy_fraction: 0.8}", *never, method="tpld"
     )
-    losses = [line["losses"] for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
+    losses = [
+        line["losses"] for line in records.read_records(run_folder.metrics_path) if line["kind"] == "epoch"
+    ]
     assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, True, True, True]
     assert [loss["domain/nll"] > 0 for loss in losses] == [False, False, False, True]
-    assert ("labelled/nll" in losses[-1]) == asks
+    assert ("labelled/nll" in losses[-1]) == labels

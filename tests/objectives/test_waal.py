@@ -28,12 +28,12 @@ def gap(model: TinyNetwork, critic: Critic, batch: Batch) -> float:
     """``mean g(U) - gamma mean g(L)``, computed directly."""
     assert batch.labelled is not None
     assert batch.unlabelled is not None
-    known = torch.cat([batch.source.images[:5], batch.labelled.images])  # the sixth has no label
+    labelled = torch.cat([batch.source.images[:5], batch.labelled.images])  # the sixth has no label
     with torch.no_grad():
-        of_known = critic(model(known).features)
-        of_others = critic(model(batch.unlabelled).features)
-    gamma = len(of_known) / len(of_others)
-    return float(of_others.mean() - gamma * of_known.mean())
+        labelled_scores = critic(model(labelled).features)
+        unlabelled_scores = critic(model(batch.unlabelled).features)
+    gamma = len(labelled_scores) / len(unlabelled_scores)
+    return float(unlabelled_scores.mean() - gamma * labelled_scores.mean())
 
 
 def test_values_by_hand() -> None:
@@ -83,21 +83,21 @@ def test_penalty_trains_only_the_critic_towards_unit_gradient() -> None:
     losses["critic/penalty"].backward()
     assert all(p.grad is None for p in model.parameters())
     assert batch.unlabelled is not None
-    some, known = (model(images).features for images in (batch.unlabelled, batch.source.images))
-    assert some is not None
-    assert known is not None
+    unlabelled, labelled = (model(images).features for images in (batch.unlabelled, batch.source.images))
+    assert unlabelled is not None
+    assert labelled is not None
     assert batch.labelled is not None
-    of_bought = model(batch.labelled.images).features
-    assert of_bought is not None
+    labelled_target = model(batch.labelled.images).features
+    assert labelled_target is not None
     torch.manual_seed(1)
-    steepness = critic.gradient_penalty(some, torch.cat([known, of_bought])).detach()
-    assert steepness > 0
-    torch.testing.assert_close(losses["critic/penalty"].detach(), 2 * steepness)  # added, not subtracted
+    penalty = critic.gradient_penalty(unlabelled, torch.cat([labelled, labelled_target])).detach()
+    assert penalty > 0
+    torch.testing.assert_close(losses["critic/penalty"].detach(), 2 * penalty)  # added, not subtracted
     optimiser = torch.optim.SGD(critic.parameters(), lr=0.5)
     torch.manual_seed(0)
-    first = float(critic.gradient_penalty(some, known).detach())
+    first = float(critic.gradient_penalty(unlabelled, labelled).detach())
     for _ in range(100):
         optimiser.zero_grad()
-        critic.gradient_penalty(some, known).backward()
+        critic.gradient_penalty(unlabelled, labelled).backward()
         optimiser.step()
-    assert float(critic.gradient_penalty(some, known).detach()) < first / 2
+    assert float(critic.gradient_penalty(unlabelled, labelled).detach()) < first / 2

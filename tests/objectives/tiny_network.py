@@ -50,9 +50,9 @@ def image_batch() -> Batch:
 def map_batch() -> Batch:
     """Two source maps, and two target maps of 2 x 3 labelled, unlabelled and void pixels."""
     source, target = (random_inputs(seed, 12).reshape(2, 2, 3, INPUTS).movedim(-1, 1) for seed in (4, 5))
-    of_source = torch.tensor([[[0, 1, 2], [0, -2, 1]], [[2, 2, 0], [1, 1, 0]]], dtype=torch.int8)
-    of_target = torch.tensor([[[0, -1, -1], [-1, -2, 1]], [[-1, -1, -1], [2, -1, -2]]], dtype=torch.int8)
-    return Batch(LabelledImages(source, of_source), None, None, LabelledImages(target, of_target))
+    source_labels = torch.tensor([[[0, 1, 2], [0, -2, 1]], [[2, 2, 0], [1, 1, 0]]], dtype=torch.int8)
+    target_labels = torch.tensor([[[0, -1, -1], [-1, -2, 1]], [[-1, -1, -1], [2, -1, -2]]], dtype=torch.int8)
+    return Batch(LabelledImages(source, source_labels), None, None, LabelledImages(target, target_labels))
 
 
 def flatten_maps(maps: Tensor) -> Tensor:

@@ -17,9 +17,9 @@ from ducats.samples import QueryContext, SampleTable
 
 
 def make_context(z: Tensor, features: Tensor, budget: int, seed: int = 0) -> QueryContext:
-    where = torch.arange(len(z))
-    rows = SampleTable(where, torch.zeros_like(where), {"z": z, "features": features})
-    return QueryContext(rows, rows[where[:0]], budget, torch.Generator().manual_seed(seed))
+    indices = torch.arange(len(z))
+    samples = SampleTable(indices, torch.zeros_like(indices), {"z": z, "features": features})
+    return QueryContext(samples, samples[indices[:0]], budget, torch.Generator().manual_seed(seed))
 
 
 def pool(seed: int, count: int) -> tuple[Tensor, Tensor]:
@@ -30,12 +30,12 @@ def pool(seed: int, count: int) -> tuple[Tensor, Tensor]:
 
 def gradients(z: Tensor, features: Tensor) -> np.typing.NDArray[np.float64]:
     """Gradient of the cross-entropy with respect to the last layer, by autograd, sample by sample."""
-    found = []
-    for logits, seen in zip(z.double(), features.double(), strict=True):
-        weights = torch.zeros(len(logits), len(seen), dtype=torch.float64, requires_grad=True)
-        loss = torch.nn.functional.cross_entropy((weights @ seen + logits)[None], logits.argmax()[None])
-        found.append(torch.autograd.grad(loss, weights)[0].flatten().numpy())
-    return np.stack(found)
+    result = []
+    for logits, feature in zip(z.double(), features.double(), strict=True):
+        weights = torch.zeros(len(logits), len(feature), dtype=torch.float64, requires_grad=True)
+        loss = torch.nn.functional.cross_entropy((weights @ feature + logits)[None], logits.argmax()[None])
+        result.append(torch.autograd.grad(loss, weights)[0].flatten().numpy())
+    return np.stack(result)
 
 
 def test_first_pick_is_the_largest_gradient() -> None:
@@ -54,43 +54,47 @@ def test_distances_between_gradients() -> None:
     assert (found[:7] == 0).all()
 
 
-@pytest.mark.parametrize("patience", [0, 10**9])
-def test_sampling_is_proportional_to_squared_distance(patience: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("min_rejections", [0, 10**9])
+def test_sampling_is_proportional_to_squared_distance(
+    min_rejections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Also if distances are only updated for drawn samples.
-    monkeypatch.setattr(module, "MIN_REJECTIONS_BEFORE_UPDATE", patience)
+    monkeypatch.setattr(module, "MIN_REJECTIONS_BEFORE_UPDATE", min_rejections)
     z, features = pool(3, 6)
     squared = cdist(gradients(z, features), gradients(z, features)) ** 2
     first = int(badge(make_context(z, features, 1))[0])
     runs = 600
-    seen = Counter(tuple(badge(make_context(z, features, 3, seed)).tolist()) for seed in range(runs))
+    counts = Counter(tuple(badge(make_context(z, features, 3, seed)).tolist()) for seed in range(runs))
     pairs = list(itertools.permutations([row for row in range(6) if row != first], 2))
     expected = []
     for second, third in pairs:
         after = np.minimum(squared[first], squared[second])
         expected.append(squared[first, second] / squared[first].sum() * after[third] / after.sum())
-    assert set(seen) <= {(first, *pair) for pair in pairs}
-    often = [seen[first, second, third] for second, third in pairs]
-    assert chisquare(often, np.array(expected) * runs).pvalue > 0.01
+    assert set(counts) <= {(first, *pair) for pair in pairs}
+    observed = [counts[first, second, third] for second, third in pairs]
+    assert chisquare(observed, np.array(expected) * runs).pvalue > 0.01
 
 
-@pytest.mark.parametrize("patience", [0, 10**9])
-def test_sampling_is_proportional_to_sample_weights(patience: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MIN_REJECTIONS_BEFORE_UPDATE", patience)
+@pytest.mark.parametrize("min_rejections", [0, 10**9])
+def test_sampling_is_proportional_to_sample_weights(
+    min_rejections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MIN_REJECTIONS_BEFORE_UPDATE", min_rejections)
     z, features = pool(3, 6)
     squared = cdist(gradients(z, features), gradients(z, features)) ** 2
-    stands_for, runs, often = torch.tensor([1.0, 5.0, 2.0, 1.0, 9.0, 3.0]), 600, Counter[int]()
+    sample_weight, runs, counts = torch.tensor([1.0, 5.0, 2.0, 1.0, 9.0, 3.0]), 600, Counter[int]()
     factors = (module._residual(z), features)
     for seed in range(runs):
         generator = torch.Generator().manual_seed(seed)
         seeds = module._KMeansPlusPlus(
-            make_context(z, features, 3).candidates, factors, 3, generator, stands_for
+            make_context(z, features, 3).candidates, factors, 3, generator, sample_weight
         )
         seeds.add(0)
         seeds.add(3)
-        often[seeds.sample()] += 1
+        counts[seeds.sample()] += 1
     others = [1, 2, 4, 5]
-    expected = squared[:, [0, 3]].min(1)[others] * stands_for.numpy()[others]
-    assert chisquare([often[row] for row in others], expected / expected.sum() * runs).pvalue > 0.01
+    expected = squared[:, [0, 3]].min(1)[others] * sample_weight.numpy()[others]
+    assert chisquare([counts[row] for row in others], expected / expected.sum() * runs).pvalue > 0.01
 
 
 def test_one_of_each_kind_then_uniform() -> None:
@@ -151,12 +155,16 @@ def test_chunk_sizes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_regions_overlap_only_if_no_other_is_left() -> None:
     z, features = pool(6, 40)
-    where = torch.arange(40)
-    rows = SampleTable(torch.zeros_like(where), where, {"z": z, "features": features}, (1, 40), 1)
+    indices = torch.arange(40)
+    samples = SampleTable(torch.zeros_like(indices), indices, {"z": z, "features": features}, (1, 40), 1)
     for seed in range(5):
         picks = (
-            badge(QueryContext(rows, rows[where[:0]], 13, torch.Generator().manual_seed(seed))).sort().values
+            badge(QueryContext(samples, samples[indices[:0]], 13, torch.Generator().manual_seed(seed)))
+            .sort()
+            .values
         )
         assert picks.diff().min() > 1
-        everything = badge(QueryContext(rows, rows[where[:0]], 40, torch.Generator().manual_seed(seed)))
-        assert everything.sort().values.tolist() == where.tolist()
+        everything = badge(
+            QueryContext(samples, samples[indices[:0]], 40, torch.Generator().manual_seed(seed))
+        )
+        assert everything.sort().values.tolist() == indices.tolist()

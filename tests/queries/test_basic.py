@@ -13,19 +13,19 @@ from ducats.queries import QUERIES
 from ducats.samples import QueryContext, SampleTable, top_k
 
 
-def of_margin(z: Tensor) -> Tensor:
+def negative_margin(z: Tensor) -> Tensor:
     top = dirichlet.expected_probability(z).topk(2, dim=1).values
     return top[:, 1] - top[:, 0]
 
 
-def published(z: Tensor) -> Tensor:
+def published_u_dis(z: Tensor) -> Tensor:
     probability = dirichlet.expected_probability(z)
     return -(probability * (probability + 1e-7).log()).sum(1) - dirichlet.data_uncertainty(z)
 
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "entropy": dirichlet.entropy,
-    "margin": of_margin,
+    "margin": negative_margin,
     "least_confident": lambda z: -dirichlet.expected_probability(z).amax(dim=1),
     "u_dis": dirichlet.log_distribution_uncertainty,
     "u_data": dirichlet.data_uncertainty,
@@ -41,34 +41,34 @@ def pools() -> list[Tensor]:
 @pytest.mark.parametrize("z", pools(), ids=["plain", "sure", "ties", "nothing", "two classes"])
 @pytest.mark.parametrize("name", SCORES)
 def test_one_score(name: str, z: Tensor) -> None:
-    where = torch.arange(len(z)).flip(0)
-    plain = SampleTable(where, torch.zeros_like(where), {})
-    rows = SampleTable(where, torch.zeros_like(where), compute_columns(z, None, QUERIES[name].needs))
-    picks = QUERIES[name].fn(QueryContext(rows, rows[where[:0]], 40, torch.Generator()))
-    assert torch.equal(picks, top_k(SCORES[name](z), 40, plain))
+    indices = torch.arange(len(z)).flip(0)
+    locations = SampleTable(indices, torch.zeros_like(indices), {})
+    samples = SampleTable(indices, torch.zeros_like(indices), compute_columns(z, None, QUERIES[name].needs))
+    picks = QUERIES[name].fn(QueryContext(samples, samples[indices[:0]], 40, torch.Generator()))
+    assert torch.equal(picks, top_k(SCORES[name](z), 40, locations))
 
 
 @pytest.mark.parametrize("z", pools(), ids=["plain", "sure", "ties", "nothing", "two classes"])
 @pytest.mark.parametrize("epsilon", [None, 1e-7])
 @pytest.mark.parametrize("order", ["dis_data", "data_dis"])
 def test_two_rounds(z: Tensor, epsilon: float | None, order: str) -> None:
-    where = torch.arange(len(z)).flip(0)
-    plain = SampleTable(where, torch.zeros_like(where), {})
-    distribution = dirichlet.log_distribution_uncertainty if epsilon is None else published
+    indices = torch.arange(len(z)).flip(0)
+    locations = SampleTable(indices, torch.zeros_like(indices), {})
+    distribution = dirichlet.log_distribution_uncertainty if epsilon is None else published_u_dis
     first, second = distribution, dirichlet.data_uncertainty
     if order == "data_dis":
         first, second = second, first
-    passed = top_k(first(z), math.ceil(2.5 * 40), plain)
-    expected = passed[top_k(second(z[passed]), 40, plain[passed])]
+    passed = top_k(first(z), math.ceil(2.5 * 40), locations)
+    expected = passed[top_k(second(z[passed]), 40, locations[passed])]
 
-    strategy = QUERIES["duc"].bind({"kappa": 2.5, "epsilon": epsilon, "order": order})
-    rows = SampleTable(where, torch.zeros_like(where), compute_columns(z, None, strategy.needs))
-    assert torch.equal(strategy.fn(QueryContext(rows, rows[where[:0]], 40, torch.Generator())), expected)
+    spec = QUERIES["duc"].bind({"kappa": 2.5, "epsilon": epsilon, "order": order})
+    samples = SampleTable(indices, torch.zeros_like(indices), compute_columns(z, None, spec.needs))
+    assert torch.equal(spec.fn(QueryContext(samples, samples[indices[:0]], 40, torch.Generator())), expected)
 
 
 def test_columns_of_log_alpha_and_features() -> None:
     z, features = torch.randn(9, 3), torch.randn(9, 4)
-    where = torch.arange(9)
-    rows = SampleTable(where, torch.zeros_like(where), compute_columns(z, features, ("z", "features")))
-    assert torch.equal(rows.z, z)
-    assert torch.equal(rows.features, features)
+    indices = torch.arange(9)
+    samples = SampleTable(indices, torch.zeros_like(indices), compute_columns(z, features, ("z", "features")))
+    assert torch.equal(samples.z, z)
+    assert torch.equal(samples.features, features)

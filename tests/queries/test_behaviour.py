@@ -14,10 +14,10 @@ from ducats.units import Unit, select_in_image
 
 
 def select(name: str, z: Tensor, budget: int, features: Tensor | None = None, **params: Any) -> list[int]:
-    strategy, where = QUERIES[name].bind(params), torch.arange(len(z))
-    rows = SampleTable(where, torch.zeros_like(where), compute_columns(z, features, strategy.needs))
-    slate = QueryContext(rows, rows[where[:0]], budget, torch.Generator().manual_seed(0))
-    picks: list[int] = strategy.fn(slate).tolist()
+    spec, indices = QUERIES[name].bind(params), torch.arange(len(z))
+    samples = SampleTable(indices, torch.zeros_like(indices), compute_columns(z, features, spec.needs))
+    context = QueryContext(samples, samples[indices[:0]], budget, torch.Generator().manual_seed(0))
+    picks: list[int] = spec.fn(context).tolist()
     return picks
 
 
@@ -26,7 +26,7 @@ def select_pixels(
 ) -> list[tuple[int, int]]:
     """Rows and columns of the pixels selected in one map ``(C, H, W)``."""
     height, width = z.shape[1:]
-    picked = select_in_image(
+    selection = select_in_image(
         QUERIES[name].bind(params),
         unit or Unit("pixel"),
         z=z,
@@ -37,7 +37,7 @@ def select_pixels(
         budget=budget,
         generator=torch.Generator().manual_seed(0),
     )
-    return [divmod(position, width) for position in picked.position.tolist()]
+    return [divmod(position, width) for position in selection.position.tolist()]
 
 
 def log_alpha(*alphas: list[float]) -> Tensor:
@@ -46,10 +46,8 @@ def log_alpha(*alphas: list[float]) -> Tensor:
 
 def test_scores_of_probabilities_by_hand() -> None:
     z = log_alpha([60, 30, 10], [50, 49, 1], [34, 33, 33], [98, 1, 1])
-    assert select("margin", z, 2) == [
-        1,
-        2,
-    ]  # gaps 0.30, 0.01, 0.01 (0.34 - 0.33), 0.97: ties go to the lower location
+    # The gaps are 0.30, 0.01, 0.01 (0.34 - 0.33) and 0.97; ties go to the lower location.
+    assert select("margin", z, 2) == [1, 2]
     assert select("least_confident", z, 2) == [2, 1]
     assert select("entropy", z, 2) == [2, 0]  # H = 0.898, 0.741, 1.0986, 0.112
 
@@ -114,9 +112,11 @@ def test_spread_of_identical_images_still_spends_the_budget() -> None:
 def test_published_first_round_is_a_fraction_of_the_pool() -> None:
     # Ten candidates and no labelled samples: kappa 2 times 20 % of the pool are four, for any budget.
     z = torch.tensor([[4.0 - n / 2, 4.0 - n / 2 - (n % 3)] for n in range(10)])
-    assert select("duc", z, 1, kappa=2, share=0.2) == select("duc", z, 1, kappa=4)
-    assert select("duc", z, 2, kappa=2, share=0.2) == select("duc", z, 2, kappa=2)
-    assert select("duc", z, 3, kappa=1, share=0.1) == select("duc", z, 3, kappa=1)  # at least the budget
+    assert select("duc", z, 1, kappa=2, pool_fraction=0.2) == select("duc", z, 1, kappa=4)
+    assert select("duc", z, 2, kappa=2, pool_fraction=0.2) == select("duc", z, 2, kappa=2)
+    assert select("duc", z, 3, kappa=1, pool_fraction=0.1) == select(
+        "duc", z, 3, kappa=1
+    )  # at least the budget
 
 
 def test_published_arithmetic_agrees_until_it_underflows() -> None:

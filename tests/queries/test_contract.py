@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ducats.criteria import IMAGE_COLUMNS
 from ducats.errors import UserError
-from ducats.queries import QUERIES as PLAIN
+from ducats.queries import QUERIES as ALL_QUERIES
 from ducats.queries import compute_columns
 from ducats.samples import QueryContext, SampleTable
 from ducats.units.pixel_columns import PixelColumns
@@ -18,23 +18,29 @@ SHAPE = (20, 24)
 
 # Settings for large pools fulfil the same contract.
 LARGE: dict[str, tuple[str, dict[str, Any]]] = {
-    "clue drawn": ("clue", {"among": 25}),
-    "clue uncertain": ("clue", {"among": 25, "chosen": "highest_entropy", "exact": 0.0}),
-    "badge drawn": ("badge", {"among": 25}),
-    "badge uncertain": ("badge", {"among": 25, "chosen": "highest_entropy"}),
-    "coreset drawn": ("coreset", {"among": 25}),
-    "coreset in shards": ("coreset", {"shards": 3}),
-    "coreset in shards of the uncertain": (
-        "coreset",
-        {"shards": 3, "among": 40, "chosen": "highest_entropy"},
+    "clue entropy-weighted": ("clue", {"subsample": 25}),
+    "clue highest entropy": (
+        "clue",
+        {"subsample": 25, "subsample_by": "highest_entropy", "full_kmeans_limit": 0.0},
     ),
-    "las drawn": ("las", {"among": 25, "chosen": "entropy_weighted"}),
-    "las among a few neighbours": ("las", {"pairs": 1000.0}),
-    "las uncertain": ("las", {"among": 25, "chosen": "highest_entropy", "pairs": 1000.0}),
-    "spread in batches": ("spread", {"exact": 0.0}),
-    "dbal of a subset": ("dbal", {"subset": 25}),
+    "badge entropy-weighted": ("badge", {"subsample": 25}),
+    "badge highest entropy": ("badge", {"subsample": 25, "subsample_by": "highest_entropy"}),
+    "coreset entropy-weighted": ("coreset", {"subsample": 25}),
+    "coreset in shards": ("coreset", {"shards": 3}),
+    "coreset in shards of the highest entropy": (
+        "coreset",
+        {"shards": 3, "subsample": 40, "subsample_by": "highest_entropy"},
+    ),
+    "las entropy-weighted": ("las", {"subsample": 25, "subsample_by": "entropy_weighted"}),
+    "las with few neighbour candidates": ("las", {"max_pairs": 1000.0}),
+    "las highest entropy": ("las", {"subsample": 25, "subsample_by": "highest_entropy", "max_pairs": 1000.0}),
+    "spread in batches": ("spread", {"full_kmeans_limit": 0.0}),
+    "dbal of a subset": ("dbal", {"subsample": 25}),
 }
-QUERIES = {**PLAIN, **{label: PLAIN[name].bind(params) for label, (name, params) in LARGE.items()}}
+QUERIES = {
+    **ALL_QUERIES,
+    **{label: ALL_QUERIES[name].bind(params) for label, (name, params) in LARGE.items()},
+}
 
 
 def probe_outputs(count: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -49,59 +55,66 @@ def probe_outputs(count: int, generator: torch.Generator) -> dict[str, Tensor]:
 def table(name: str, count: int, pixels: bool, seed: int = 0) -> SampleTable:
     """Candidates with only the declared columns, some of them exact duplicates."""
     generator = torch.Generator().manual_seed(seed)
-    needs, where = QUERIES[name].needs, torch.arange(count)
+    needs, indices = QUERIES[name].needs, torch.arange(count)
     if pixels:
         z = torch.randn(5, *SHAPE, generator=generator) * 3
         z[:, SHAPE[0] // 2 :] = z[:, : SHAPE[0] // 2]
         features = torch.randn(8, 5, 6, generator=generator).relu()
         # Probes have their own grid.
-        told = {k: v.movedim(0, -1).unflatten(-1, (3, 4)) for k, v in probe_outputs(12, generator).items()}
-        scene = PixelColumns(z, features, SHAPE, told)
-        position = where * 5
+        probe_columns = {
+            k: v.movedim(0, -1).unflatten(-1, (3, 4)) for k, v in probe_outputs(12, generator).items()
+        }
+        pixel_columns = PixelColumns(z, features, SHAPE, probe_columns)
+        position = indices * 5
         columns = (
-            scene.for_regions(needs, 1, position)
+            pixel_columns.for_regions(needs, 1, position)
             if "impurity" in needs
-            else scene.for_pixels(needs, position)
+            else pixel_columns.for_pixels(needs, position)
         )
-        return SampleTable(torch.full_like(where, 3), position, columns, SHAPE)
-    return SampleTable(where * 2, torch.zeros_like(where), images(needs, count, generator))
+        return SampleTable(torch.full_like(indices, 3), position, columns, SHAPE)
+    return SampleTable(indices * 2, torch.zeros_like(indices), images(needs, count, generator))
 
 
 def images(needs: Sequence[str], count: int, generator: torch.Generator) -> dict[str, Tensor]:
     """Columns of images; every seventh of the second half duplicates the first."""
     z = torch.randn(count, 5, generator=generator) * 3
-    features, told = torch.randn(count, 8, generator=generator).relu(), probe_outputs(count, generator)
-    whole = {"descriptor": torch.randn(count, 40, generator=generator)}
-    for column in (z, features, *told.values(), *whole.values()):
+    features, probe_columns = (
+        torch.randn(count, 8, generator=generator).relu(),
+        probe_outputs(count, generator),
+    )
+    image_columns = {"descriptor": torch.randn(count, 40, generator=generator)}
+    for column in (z, features, *probe_columns.values(), *image_columns.values()):
         column[count // 2 :: 7] = column[0].clone()
-    made = compute_columns(z, features, [name for name in needs if name not in IMAGE_COLUMNS], told)
-    return made | {name: whole[name] for name in needs if name in IMAGE_COLUMNS}
+    columns = compute_columns(
+        z, features, [name for name in needs if name not in IMAGE_COLUMNS], probe_columns
+    )
+    return columns | {name: image_columns[name] for name in needs if name in IMAGE_COLUMNS}
 
 
 def make_context(
-    name: str, rows: SampleTable, budget: int, seed: int = 0, labelled: SampleTable | None = None
+    name: str, samples: SampleTable, budget: int, seed: int = 0, labelled: SampleTable | None = None
 ) -> QueryContext:
     """Context as in a run: with source and last layer only if declared."""
-    strategy, generator, source = QUERIES[name], torch.Generator().manual_seed(9), None
-    if strategy.source_needs and rows.shape is None:
-        where = torch.arange(30)
-        source = SampleTable(where, torch.zeros_like(where), images(strategy.source_needs, 30, generator))
-    head = torch.randn(5, 8, generator=generator) if strategy.needs_head else None
-    bought = rows[torch.arange(0)] if labelled is None else labelled
-    return QueryContext(rows, bought, budget, torch.Generator().manual_seed(seed), source, head)
+    spec, generator, source = QUERIES[name], torch.Generator().manual_seed(9), None
+    if spec.source_needs and samples.shape is None:
+        indices = torch.arange(30)
+        source = SampleTable(indices, torch.zeros_like(indices), images(spec.source_needs, 30, generator))
+    head = torch.randn(5, 8, generator=generator) if spec.needs_head else None
+    labelled_samples = samples[torch.arange(0)] if labelled is None else labelled
+    return QueryContext(samples, labelled_samples, budget, torch.Generator().manual_seed(seed), source, head)
 
 
 def select(
-    name: str, rows: SampleTable, budget: int, seed: int = 0, labelled: SampleTable | None = None
+    name: str, samples: SampleTable, budget: int, seed: int = 0, labelled: SampleTable | None = None
 ) -> Tensor:
-    return QUERIES[name].fn(make_context(name, rows, budget, seed, labelled))
+    return QUERIES[name].fn(make_context(name, samples, budget, seed, labelled))
 
 
 def needs_whole_images(name: str) -> bool:
     return any(need in IMAGE_COLUMNS for need in QUERIES[name].needs)
 
 
-every_query = pytest.mark.parametrize("name", PLAIN)
+every_query = pytest.mark.parametrize("name", ALL_QUERIES)
 every_kind = pytest.mark.parametrize(
     ("name", "pixels"),
     [(n, True) for n in QUERIES if not needs_whole_images(n)]
@@ -114,8 +127,8 @@ every_kind = pytest.mark.parametrize(
 def test_distinct_within_budget_from_declared_columns(
     name: str, pixels: bool, count: int, budget: int
 ) -> None:
-    rows = table(name, count, pixels) if count else table(name, 60, pixels)[torch.arange(0)]
-    picks = select(name, rows, budget)
+    samples = table(name, count, pixels) if count else table(name, 60, pixels)[torch.arange(0)]
+    picks = select(name, samples, budget)
     assert picks.dtype == torch.long
     assert len(picks) == len(picks.unique()) == min(count, budget)
     assert not len(picks) or (picks.min() >= 0 and picks.max() < count)
@@ -123,26 +136,29 @@ def test_distinct_within_budget_from_declared_columns(
 
 @every_kind
 def test_same_seed_same_picks(name: str, pixels: bool) -> None:
-    rows = table(name, 80, pixels)
-    assert torch.equal(select(name, rows, 9, seed=4), select(name, rows, 9, seed=4))
+    samples = table(name, 80, pixels)
+    assert torch.equal(select(name, samples, 9, seed=4), select(name, samples, 9, seed=4))
 
 
 @every_kind
 def test_a_pool_of_identical_rows_still_spends_the_budget(name: str, pixels: bool) -> None:
     one = table(name, 20, pixels)[torch.zeros(20, dtype=torch.long)]
     columns = {column: one.column(column) for column in one.columns}
-    where = torch.arange(20)
-    twins = SampleTable(where, where, columns, SHAPE if pixels else None)
-    assert len(select(name, twins, 6).unique()) == 6
+    indices = torch.arange(20)
+    duplicates = SampleTable(indices, indices, columns, SHAPE if pixels else None)
+    assert len(select(name, duplicates, 6).unique()) == 6
 
 
 @every_kind
 def test_a_permuted_pool_permutes_the_picks(name: str, pixels: bool) -> None:
     everything = table(name, 90, pixels)
-    rows, labelled = everything[torch.arange(80)], everything[torch.arange(80, 90)]
+    samples, labelled = everything[torch.arange(80)], everything[torch.arange(80, 90)]
     mixed = torch.randperm(80, generator=torch.Generator().manual_seed(2))
-    for bought in (None, labelled):
-        picks, same = select(name, rows, 9, 0, bought), select(name, rows[mixed], 9, 0, bought)
+    for labelled_samples in (None, labelled):
+        picks, same = (
+            select(name, samples, 9, 0, labelled_samples),
+            select(name, samples[mixed], 9, 0, labelled_samples),
+        )
         assert torch.equal(mixed[same], picks)
 
 
@@ -159,8 +175,8 @@ def test_queries_of_neighbourhoods_reject_images(name: str) -> None:
 
 
 def test_random_depends_on_the_seed() -> None:
-    rows = table("random", 80, False)
-    assert not torch.equal(select("random", rows, 9, seed=0), select("random", rows, 9, seed=1))
+    samples = table("random", 80, False)
+    assert not torch.equal(select("random", samples, 9, seed=0), select("random", samples, 9, seed=1))
 
 
 def test_undeclared_columns_raise() -> None:
@@ -178,7 +194,7 @@ def test_undeclared_columns_raise() -> None:
         ("euq", {}, ("epistemic_variance", "aleatoric_variance")),
         ("euq", {"uncertainty": "entropy"}, ("u_dis", "u_data")),
         ("tqs", {}, ("margin", "committee", "domain", "confidence")),
-        ("tqs", {"reach": 2}, ("margin", "committee", "domain")),
+        ("tqs", {"candidate_factor": 2}, ("margin", "committee", "domain")),
         ("ripu_points", {}, ("impurity@32", "entropy")),
         ("ripu_points", {"radius": 2}, ("impurity@2", "entropy")),
     ],
@@ -201,15 +217,17 @@ def test_a_missing_probe_raises() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @every_kind
 def test_budget_on_a_gpu(name: str, pixels: bool) -> None:
-    def there(rows: SampleTable | None) -> SampleTable | None:
-        if rows is None:
+    def to_gpu(samples: SampleTable | None) -> SampleTable | None:
+        if samples is None:
             return None
-        columns = {column: rows.column(column).cuda() for column in rows.columns}
-        return SampleTable(rows.image.cuda(), rows.position.cuda(), columns, rows.shape)
+        columns = {column: samples.column(column).cuda() for column in samples.columns}
+        return SampleTable(samples.image.cuda(), samples.position.cuda(), columns, samples.shape)
 
-    here = make_context(name, table(name, 60, pixels), 9)
-    head = None if here.head is None else here.head.cuda()
-    candidates, labelled, source = map(there, (here.candidates, here.labelled, here.source))
+    cpu_context = make_context(name, table(name, 60, pixels), 9)
+    head = None if cpu_context.head is None else cpu_context.head.cuda()
+    candidates, labelled, source = map(
+        to_gpu, (cpu_context.candidates, cpu_context.labelled, cpu_context.source)
+    )
     assert candidates is not None
     assert labelled is not None
     picks = QUERIES[name].fn(QueryContext(candidates, labelled, 9, torch.Generator(), source, head))

@@ -16,16 +16,18 @@ from ducats.samples import LazyColumn, QueryContext, SampleTable
 
 
 def images(features: Tensor, start: int = 0) -> SampleTable:
-    where = torch.arange(start, start + len(features))
-    return SampleTable(where, torch.zeros_like(where), {"features": features})
+    indices = torch.arange(start, start + len(features))
+    return SampleTable(indices, torch.zeros_like(indices), {"features": features})
 
 
 def select(features: Tensor, budget: int, labelled: Tensor | None = None, **params: Any) -> list[int]:
-    bought = images(features[:0] if labelled is None else labelled, 1000)
+    labelled_table = images(features[:0] if labelled is None else labelled, 1000)
     source = params.pop("source", None)
-    given = None if source is None else images(source)
-    slate = QueryContext(images(features), bought, budget, torch.Generator().manual_seed(0), given)
-    picks: list[int] = coreset(slate, **params).tolist()
+    source_table = None if source is None else images(source)
+    context = QueryContext(
+        images(features), labelled_table, budget, torch.Generator().manual_seed(0), source_table
+    )
+    picks: list[int] = coreset(context, **params).tolist()
     return picks
 
 
@@ -41,16 +43,16 @@ def pool(seed: int, count: int = 200) -> Tensor:
 
 def plain(features: Tensor, budget: int, centres: Tensor) -> list[int]:
     """Greedy k-centre that recomputes all distances."""
-    x, known = features.double().numpy(), [*centres.double().numpy()]
+    x, centres_so_far = features.double().numpy(), [*centres.double().numpy()]
     picks = list[int]()
-    if not known:
+    if not centres_so_far:
         picks.append(int(((x - x.mean(0)) ** 2).sum(1).argmin()))
-        known.append(x[picks[0]])
+        centres_so_far.append(x[picks[0]])
     while len(picks) < budget:
-        distance = cdist(x, np.stack(known)).min(1)
+        distance = cdist(x, np.stack(centres_so_far)).min(1)
         distance[picks] = -1
         picks.append(int(distance.argmax()))
-        known.append(x[picks[-1]])
+        centres_so_far.append(x[picks[-1]])
     return picks[:budget]
 
 
@@ -66,9 +68,9 @@ def test_without_labels_it_starts_near_the_mean() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("bought", [0, 7])
-def test_picks_equal_the_plain_algorithm(seed: int, bought: int) -> None:
-    features, labelled = pool(seed), pool(seed + 50)[:bought]
+@pytest.mark.parametrize("n_labelled", [0, 7])
+def test_picks_equal_the_plain_algorithm(seed: int, n_labelled: int) -> None:
+    features, labelled = pool(seed), pool(seed + 50)[:n_labelled]
     assert select(features, 60, labelled) == plain(features, 60, labelled)
 
 
@@ -93,9 +95,9 @@ def test_invalid_input_raises() -> None:
 
 @pytest.mark.parametrize("budget", [1, 9, 200, 300])
 def test_picks_follow_a_permuted_pool(budget: int) -> None:
-    rows, mixed = images(pool(4)), torch.randperm(200, generator=torch.Generator().manual_seed(1))
-    slates = (QueryContext(r, r[mixed[:0]], budget, torch.Generator()) for r in (rows, rows[mixed]))
-    straight, permuted = (coreset(slate) for slate in slates)
+    samples, mixed = images(pool(4)), torch.randperm(200, generator=torch.Generator().manual_seed(1))
+    contexts = (QueryContext(r, r[mixed[:0]], budget, torch.Generator()) for r in (samples, samples[mixed]))
+    straight, permuted = (coreset(context) for context in contexts)
     assert torch.equal(mixed[permuted], straight)
     assert len(straight.unique()) == min(budget, 200)
 
@@ -121,26 +123,28 @@ def test_chunk_sizes_do_not_matter(few: int, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_most_distances_are_never_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     features = torch.randn(6000, 6, generator=torch.Generator().manual_seed(0))
-    compared, whole = [0], distances.squared_distance_to_nearest
+    compared, original = [0], distances.squared_distance_to_nearest
 
-    def counted(rows: list[Tensor], centres: list[Tensor]) -> Tensor:
-        compared[0] += len(rows[0]) * len(centres[0])
-        return whole(rows, centres)
+    def counted(factors: list[Tensor], centres: list[Tensor]) -> Tensor:
+        compared[0] += len(factors[0]) * len(centres[0])
+        return original(factors, centres)
 
-    monkeypatch.setattr(module, "squared_to_nearest", counted)
+    monkeypatch.setattr(module, "squared_distance_to_nearest", counted)
     assert select(features, 60) == plain(features, 60, features[:0])
     assert compared[0] < 6000 * 60 / 2
 
 
 def test_regions_overlap_only_if_no_other_is_left() -> None:
-    where = torch.arange(24)  # a map of 2 x 12, and regions of radius two
-    rows = SampleTable(torch.zeros_like(where), where, {"features": where[:, None].float()}, (2, 12), 2)
-    column = coreset(QueryContext(rows, rows[where[:0]], 6, torch.Generator())) % 12
-    apart = (column[:4, None] - column[:4]).abs() + 99 * torch.eye(4)
-    assert apart.min() > 2  # no more than four fit side by side
+    indices = torch.arange(24)  # a map of 2 x 12, and regions of radius two
+    samples = SampleTable(
+        torch.zeros_like(indices), indices, {"features": indices[:, None].float()}, (2, 12), 2
+    )
+    column = coreset(QueryContext(samples, samples[indices[:0]], 6, torch.Generator())) % 12
+    distance = (column[:4, None] - column[:4]).abs() + 99 * torch.eye(4)
+    assert distance.min() > 2  # no more than four fit side by side
     assert (column[4:, None] - column[:4]).abs().min() <= 2
-    everything = coreset(QueryContext(rows, rows[where[:0]], 24, torch.Generator()))
-    assert everything.sort().values.tolist() == where.tolist()
+    everything = coreset(QueryContext(samples, samples[indices[:0]], 24, torch.Generator()))
+    assert everything.sort().values.tolist() == indices.tolist()
 
 
 def test_too_large_pixel_features_raise() -> None:
@@ -150,8 +154,10 @@ def test_too_large_pixel_features_raise() -> None:
         computed.append(len(position))
         return torch.zeros(1, 2**15).expand(len(position), -1)
 
-    where = torch.arange(50_000)
-    rows = SampleTable(torch.zeros_like(where), where, {"features": LazyColumn(features, where)}, (1, 50_000))
+    indices = torch.arange(50_000)
+    samples = SampleTable(
+        torch.zeros_like(indices), indices, {"features": LazyColumn(features, indices)}, (1, 50_000)
+    )
     with pytest.raises(UserError, match=r"6.1 GB of features.*task.unit=superpixel"):
-        coreset(QueryContext(rows, rows[where[:0]], 3, torch.Generator()))
+        coreset(QueryContext(samples, samples[indices[:0]], 3, torch.Generator()))
     assert computed == [1]

@@ -19,16 +19,16 @@ def normal(*shape: int, seed: int) -> Tensor:
 
 
 def images(features: Tensor, start: int = 0) -> SampleTable:
-    where = torch.arange(start, start + len(features))
-    return SampleTable(where, torch.zeros_like(where), {"features": features})
+    indices = torch.arange(start, start + len(features))
+    return SampleTable(indices, torch.zeros_like(indices), {"features": features})
 
 
 def select(
     features: Tensor, budget: int, labelled: Tensor | None = None, seed: int = 0, **params: Any
 ) -> Tensor:
-    bought = images(features[:0] if labelled is None else labelled, 1000)
+    labelled_table = images(features[:0] if labelled is None else labelled, 1000)
     return coreset(
-        QueryContext(images(features), bought, budget, torch.Generator().manual_seed(seed)),
+        QueryContext(images(features), labelled_table, budget, torch.Generator().manual_seed(seed)),
         **params,
     )
 
@@ -41,30 +41,30 @@ def radius(features: Tensor, centres: Tensor) -> float:
 def best_radius(features: Tensor, labelled: Tensor, budget: int) -> float:
     """Optimal radius, by exhaustive search."""
     distance = cdist(features.double(), features.double())
-    known = cdist(features.double(), labelled.double()).min(1) if len(labelled) else np.inf
+    label_distance = cdist(features.double(), labelled.double()).min(1) if len(labelled) else np.inf
     choices = itertools.combinations(range(len(features)), budget)
-    return min(float(np.minimum(distance[list(some)].min(0), known).max()) for some in choices)
+    return min(float(np.minimum(distance[list(some)].min(0), label_distance).max()) for some in choices)
 
 
 @pytest.mark.parametrize("shards", [2, 3])
-@pytest.mark.parametrize("bought", [0, 2])
+@pytest.mark.parametrize("n_labelled", [0, 2])
 @pytest.mark.parametrize("kind", ["cloud", "groups"])
-def test_within_four_times_the_optimal_radius(shards: int, bought: int, kind: str) -> None:
+def test_within_four_times_the_optimal_radius(shards: int, n_labelled: int, kind: str) -> None:
     for seed in range(8):
-        labelled = normal(bought, 2, seed=seed + 90)
+        labelled = normal(n_labelled, 2, seed=seed + 90)
         features = normal(24, 2, seed=seed)
         if kind == "groups":
             features = 0.02 * features + normal(6, 2, seed=seed + 30)[torch.arange(24) % 6]
-        known = [labelled] if bought else []
-        least = best_radius(features, labelled, 3)
-        won, _ = module._shard_representatives(
-            images(features), known, 3, shards, torch.Generator().manual_seed(seed)
+        labelled_features = [labelled] if n_labelled else []
+        optimum = best_radius(features, labelled, 3)
+        representatives, _ = module._shard_representatives(
+            images(features), labelled_features, 3, shards, torch.Generator().manual_seed(seed)
         )
         # The representatives alone are within twice the optimum.
-        assert radius(features, torch.cat([features[won], labelled])) <= 2 * least + 1e-6
+        assert radius(features, torch.cat([features[representatives], labelled])) <= 2 * optimum + 1e-6
         picks = select(features, 3, labelled, seed, shards=shards)
         assert len(picks.unique()) == 3
-        assert radius(features, torch.cat([features[picks], labelled])) <= 4 * least + 1e-6
+        assert radius(features, torch.cat([features[picks], labelled])) <= 4 * optimum + 1e-6
 
 
 def test_outliers_are_found_in_any_shard() -> None:
@@ -84,16 +84,16 @@ def test_shards_no_larger_than_the_budget_change_nothing() -> None:
         )
 
 
-@pytest.mark.parametrize("bought", [0, 5])
-def test_picks_follow_a_permuted_pool(bought: int) -> None:
-    rows, labelled = images(normal(200, 4, seed=3).relu()), images(normal(bought, 4, seed=4), 1000)
+@pytest.mark.parametrize("n_labelled", [0, 5])
+def test_picks_follow_a_permuted_pool(n_labelled: int) -> None:
+    samples, labelled = images(normal(200, 4, seed=3).relu()), images(normal(n_labelled, 4, seed=4), 1000)
     mixed = torch.randperm(200, generator=torch.Generator().manual_seed(1))
     straight, permuted = (
         coreset(QueryContext(some, labelled, 15, torch.Generator().manual_seed(7)), shards=4)
-        for some in (rows, rows[mixed])
+        for some in (samples, samples[mixed])
     )
     assert torch.equal(mixed[permuted], straight)
-    other = coreset(QueryContext(rows, labelled, 15, torch.Generator().manual_seed(8)), shards=4)
+    other = coreset(QueryContext(samples, labelled, 15, torch.Generator().manual_seed(8)), shards=4)
     assert not torch.equal(other, straight)
 
 
@@ -111,9 +111,9 @@ def test_at_most_one_shard_is_read_at_once() -> None:
         computed.append(len(position))
         return features[position]
 
-    where = torch.arange(2000)
-    rows = SampleTable(where, torch.zeros_like(where), {"features": LazyColumn(some, where)})
-    given = QueryContext(rows, rows[where[:0]], 20, torch.Generator().manual_seed(0))
+    indices = torch.arange(2000)
+    samples = SampleTable(indices, torch.zeros_like(indices), {"features": LazyColumn(some, indices)})
+    given = QueryContext(samples, samples[indices[:0]], 20, torch.Generator().manual_seed(0))
     assert torch.equal(coreset(given, shards=10), select(features, 20, shards=10))
     assert max(computed) < 300
     assert sum(computed) < 2 * 2000
@@ -124,12 +124,14 @@ def test_dropped_samples_are_near_a_centre(block: int, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "CENTRES_PER_BLOCK", block)
     features, centres = normal(300, 6, seed=6) + 10, normal(20, 6, seed=7) + 10
     squared = (cdist(features.double(), centres.double()) ** 2).min(1)
-    enough = float(np.median(squared))
-    ordered = module._order_by_coverage([centres[:5], centres[5:]], features[:100], enough)
+    squared_radius = float(np.median(squared))
+    ordered = module._order_by_coverage([centres[:5], centres[5:]], features[:100], squared_radius)
     assert torch.equal(ordered.sort(0).values, centres.sort(0).values)
-    left = module._uncovered(features, ordered, enough)
-    assert set((squared > enough).nonzero()[0]) <= set(left.tolist())
-    assert squared[left].min() > enough - 0.05  # the tolerance is relative to the norms, which are large
+    uncovered = module._uncovered(features, ordered, squared_radius)
+    assert set((squared > squared_radius).nonzero()[0]) <= set(uncovered.tolist())
+    assert (
+        squared[uncovered].min() > squared_radius - 0.05
+    )  # the tolerance is relative to the norms, which are large
 
 
 def test_centres_that_cover_most_come_first() -> None:

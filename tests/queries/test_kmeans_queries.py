@@ -20,10 +20,10 @@ from ducats.units import Unit, select_in_image
 
 
 def select(name: str, z: Tensor, features: Tensor, budget: int, **params: Any) -> list[int]:
-    strategy, where = QUERIES[name].bind(params), torch.arange(len(z))
-    rows = SampleTable(where, torch.zeros_like(where), compute_columns(z, features, strategy.needs))
-    slate = QueryContext(rows, rows[where[:0]], budget, torch.Generator().manual_seed(0))
-    picks: list[int] = strategy.fn(slate).tolist()
+    spec, indices = QUERIES[name].bind(params), torch.arange(len(z))
+    samples = SampleTable(indices, torch.zeros_like(indices), compute_columns(z, features, spec.needs))
+    context = QueryContext(samples, samples[indices[:0]], budget, torch.Generator().manual_seed(0))
+    picks: list[int] = spec.fn(context).tolist()
     return picks
 
 
@@ -37,11 +37,13 @@ def groups(count: int, each: int) -> tuple[Tensor, Tensor]:
     return torch.eye(count)[group] * 50 + normal(count * each, count).float() * 0.1, group
 
 
-@pytest.mark.parametrize("exact", [kmeans.FULL_KMEANS_LIMIT, 0.0], ids=["at once", "in mini-batches"])
-def test_clue_selects_one_per_group_including_certain_ones(exact: float) -> None:
+@pytest.mark.parametrize(
+    "full_kmeans_limit", [kmeans.FULL_KMEANS_LIMIT, 0.0], ids=["at once", "in mini-batches"]
+)
+def test_clue_selects_one_per_group_including_certain_ones(full_kmeans_limit: float) -> None:
     features, group = groups(5, 40)
     z = torch.where(group[:, None] == 3, torch.tensor([4.0, 0.0]), torch.tensor([0.1, 0.0]))
-    picks = select("clue", z, features, 5, exact=exact)
+    picks = select("clue", z, features, 5, full_kmeans_limit=full_kmeans_limit)
     assert sorted(int(group[p]) for p in picks) == [0, 1, 2, 3, 4]
 
 
@@ -88,10 +90,10 @@ def by_scan(centres: Tensor, features: Tensor) -> list[int]:
     return taken
 
 
-@pytest.mark.parametrize("at_once", [kmeans.DISTANCES_PER_CHUNK, 200, 1])
+@pytest.mark.parametrize("chunk_size", [kmeans.DISTANCES_PER_CHUNK, 200, 1])
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32])
-def test_nearest_to_each_centre(at_once: int, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kmeans, "DISTANCES_PER_CHUNK", at_once)
+def test_nearest_to_each_centre(chunk_size: int, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kmeans, "DISTANCES_PER_CHUNK", chunk_size)
     features, centres = normal(70, 5).to(kind) + 3, normal(30, 5, seed=1).to(kind) + 3
     assert nearest_unique(centres, features).tolist() == by_scan(centres, features)
     # Identical centres: each takes the next nearest, beyond the shortlist.
@@ -101,9 +103,9 @@ def test_nearest_to_each_centre(at_once: int, kind: torch.dtype, monkeypatch: py
 
 def test_clusters_are_deterministic_and_weighted() -> None:
     features, _ = groups(3, 30)
-    even = torch.ones(90)
+    uniform_weights = torch.ones(90)
     first, again = (
-        one_per_cluster(features, even, 3, torch.Generator().manual_seed(5), full_kmeans_limit=0.0)
+        one_per_cluster(features, uniform_weights, 3, torch.Generator().manual_seed(5), full_kmeans_limit=0.0)
         for _ in range(2)
     )
     assert torch.equal(first, again)
@@ -116,26 +118,30 @@ def test_clusters_are_deterministic_and_weighted() -> None:
     assert one_per_cluster(line, pull, 1, torch.Generator()).tolist() == [7]
 
 
-def las_scores(features: Tensor, p: Tensor, among: list[int], K: int) -> list[float]:
+def las_scores(features: Tensor, p: Tensor, neighbour_pool: list[int], K: int) -> list[float]:
     """LAS by its definition, sample by sample."""
     unit = features / features.norm(dim=1, keepdim=True)
     near, weight, q = [], [], []
     for i in range(len(p)):
-        alike = sorted(((float(unit[i] @ unit[j]), j) for j in among if j != i), reverse=True)[:K]
-        total = sum(s for s, _ in alike)
-        near.append([j for _, j in alike])
-        weight.append([s / total for s, _ in alike])
+        similarities = sorted(
+            ((float(unit[i] @ unit[j]), j) for j in neighbour_pool if j != i), reverse=True
+        )[:K]
+        total = sum(s for s, _ in similarities)
+        near.append([j for _, j in similarities])
+        weight.append([s / total for s, _ in similarities])
         q.append(-sum(w * float(p[i] @ p[j]) for w, j in zip(weight[i], near[i], strict=True)))
     return [q[i] + sum(w * q[j] for w, j in zip(weight[i], near[i], strict=True)) for i in range(len(p))]
 
 
-@pytest.mark.parametrize("at_once", [las.SIMILARITIES_PER_CHUNK, 50])
-@pytest.mark.parametrize("among", [range(40), range(3, 40, 4)])
-def test_las_against_its_definition(among: range, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(las, "SIMILARITIES_PER_CHUNK", at_once)
+@pytest.mark.parametrize("chunk_size", [las.SIMILARITIES_PER_CHUNK, 50])
+@pytest.mark.parametrize("neighbour_pool", [range(40), range(3, 40, 4)])
+def test_las_against_its_definition(
+    neighbour_pool: range, chunk_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(las, "SIMILARITIES_PER_CHUNK", chunk_size)
     features, p = normal(40, 6).abs(), (normal(40, 4, seed=1) * 2).softmax(1)
-    found = propagated_scores(torch.nn.functional.normalize(features), p, torch.tensor(among), 5)
-    assert found.tolist() == pytest.approx(las_scores(features, p, list(among), 5))
+    found = propagated_scores(torch.nn.functional.normalize(features), p, torch.tensor(neighbour_pool), 5)
+    assert found.tolist() == pytest.approx(las_scores(features, p, list(neighbour_pool), 5))
 
 
 def test_las_without_spare_candidates_takes_the_highest_scores() -> None:
@@ -159,9 +165,9 @@ def test_las_searches_a_subset_if_there_are_too_many_pairs() -> None:
     z = torch.zeros(80, 2)
     z[:, 0] = 5.0
     z[(group < 2) & (torch.arange(80) % 8 < 4)] = torch.tensor([0.0, 5.0])
-    picks = select("las", z, features, 2, K=4, pairs=80 * 40)
+    picks = select("las", z, features, 2, K=4, max_pairs=80 * 40)
     assert sorted(int(group[p]) for p in picks) == [0, 1]
-    assert len(set(select("las", z, features, 9, K=4, pairs=1))) == 9
+    assert len(set(select("las", z, features, 9, K=4, max_pairs=1))) == 9
 
 
 def test_las_on_zero_and_negative_features() -> None:
@@ -174,20 +180,20 @@ def test_las_on_zero_and_negative_features() -> None:
 
 @pytest.mark.parametrize("name", ["clue", "las"])
 def test_too_many_clusters_raise(name: str) -> None:
-    rows = MAX_CLUSTERS + 2
-    said = f"the query {name!r} needs 8193 clusters"
-    with pytest.raises(UserError, match=re.escape(said)):
-        select(name, torch.zeros(rows, 2), torch.zeros(rows, 1), MAX_CLUSTERS + 1)
+    count = MAX_CLUSTERS + 2
+    message = f"the query {name!r} needs 8193 clusters"
+    with pytest.raises(UserError, match=re.escape(message)):
+        select(name, torch.zeros(count, 2), torch.zeros(count, 1), MAX_CLUSTERS + 1)
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "said"),
+    ("name", "params", "message"),
     [
         ("clue", {"temperature": 0}, "temperature must be above 0"),
         ("las", {"K": 0}, "K must be at least 1"),
         ("las", {"M": -1}, "M must be at least 0"),
     ],
 )
-def test_invalid_params_raise(name: str, params: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_invalid_params_raise(name: str, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         select(name, torch.zeros(3, 2), torch.zeros(3, 2), 1, **params)

@@ -19,17 +19,15 @@ from ducats.samples import QueryContext, SampleTable
 from ducats.units.image_descriptor import image_descriptor
 
 
-def rows(descriptors: Tensor) -> SampleTable:
-    everyone = torch.arange(len(descriptors))
-    return SampleTable(everyone, torch.zeros_like(everyone), {"descriptor": descriptors})
+def make_samples(descriptors: Tensor) -> SampleTable:
+    indices = torch.arange(len(descriptors))
+    return SampleTable(indices, torch.zeros_like(indices), {"descriptor": descriptors})
 
 
 def make_context(candidates: Tensor, source: Tensor | None, budget: int) -> QueryContext:
-    given = None if source is None else rows(source)
-    everyone = rows(candidates)
-    return QueryContext(
-        everyone, everyone[everyone.image[:0]], budget, torch.Generator().manual_seed(0), given
-    )
+    given = None if source is None else make_samples(source)
+    samples = make_samples(candidates)
+    return QueryContext(samples, samples[samples.image[:0]], budget, torch.Generator().manual_seed(0), given)
 
 
 def test_farthest_from_the_nearest_anchor() -> None:
@@ -51,7 +49,7 @@ def test_ties_go_to_the_lower_location() -> None:
 
 def test_descriptor_counts_open_or_correct_pixels() -> None:
     generator = torch.Generator().manual_seed(0)
-    z, seen = torch.randn(3, 14, 18, generator=generator), torch.randn(4, 7, 9, generator=generator)
+    z, features = torch.randn(3, 14, 18, generator=generator), torch.randn(4, 7, 9, generator=generator)
     target = torch.full((14, 18), UNLABELLED, dtype=torch.int8)
     target[:5] = VOID
     labels = torch.randint(0, 3, (14, 18), generator=generator).to(torch.int8)
@@ -66,9 +64,9 @@ def test_descriptor_counts_open_or_correct_pixels() -> None:
                     open_ = given[y, x] == UNLABELLED or not bool((given == UNLABELLED).any())
                     counts = open_ if truth is None else truth[y, x] == c
                     if z[:, y, x].argmax() == c and counts:
-                        some.append(seen[:, i, j])
+                        some.append(features[:, i, j])
             expected.append(torch.stack(some).mean(0) if len(some) >= 10 else torch.zeros(4))
-        torch.testing.assert_close(image_descriptor(z, seen, given, truth)[0], torch.cat(expected))
+        torch.testing.assert_close(image_descriptor(z, features, given, truth)[0], torch.cat(expected))
 
 
 def test_requires_whole_images(tmp_path: Path) -> None:
@@ -85,24 +83,26 @@ def test_requires_whole_images(tmp_path: Path) -> None:
 def test_run_labels_whole_images_and_passes_the_source(
     run_pixels: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[QueryContext] = []
+    contexts: list[QueryContext] = []
 
-    def noted(slate: QueryContext, **params: Any) -> Tensor:
-        seen.append(slate)
-        return mada(slate, **params)
+    def recording_query(context: QueryContext, **params: Any) -> Tensor:
+        contexts.append(context)
+        return mada(context, **params)
 
-    monkeypatch.setitem(QUERIES, "mada", replace(QUERIES["mada"], fn=noted))
-    home = run_pixels(
+    monkeypatch.setitem(QUERIES, "mada", replace(QUERIES["mada"], fn=recording_query))
+    run_folder = run_pixels(
         "acquisition={budget: 2, rounds: null, after_epochs: [1]}", "query={name: mada}", method="mada"
     )
-    source, candidates = seen[-1].source, seen[-1].candidates
+    source, candidates = contexts[-1].source, contexts[-1].candidates
     assert source is not None
     assert (len(source), len(candidates)) == (6, 5)
     wide = source.column("descriptor")
     assert wide.shape[1] == candidates.column("descriptor").shape[1] == 10 * 16  # classes, features
     assert (wide != 0).any()
-    counts = home.load_ledger().labels_per_image(1)
-    picks = mada(replace(seen[-1], generator=torch.Generator().manual_seed(1)))  # six images: all are anchors
+    counts = run_folder.load_ledger().labels_per_image(1)
+    picks = mada(
+        replace(contexts[-1], generator=torch.Generator().manual_seed(1))
+    )  # six images: all are anchors
     assert (counts > 0).nonzero().flatten().tolist() == sorted(candidates.image[picks].tolist())
     assert counts.max() > 300  # of 512 pixels, minus void ones
 
@@ -110,16 +110,16 @@ def test_run_labels_whole_images_and_passes_the_source(
 def test_queries_of_whole_images_read_source_and_head(run_pixels: Runner) -> None:
     settings = ["task.unit=image", "acquisition.budget=2"]
     settings += ["query={name: coreset, params: {centres: source_and_labelled}}"]
-    home = run_pixels(*settings, method="entropy")
-    assert (home.load_ledger().labels_per_image(2) > 0).sum() == 2
-    home = run_pixels(
+    run_folder = run_pixels(*settings, method="entropy")
+    assert (run_folder.load_ledger().labels_per_image(2) > 0).sum() == 2
+    run_folder = run_pixels(
         "task.unit=image", "acquisition.budget=2", "query={name: sdm}", method="entropy", folder="sdm"
     )
-    assert (home.load_ledger().labels_per_image(2) > 0).sum() == 2
+    assert (run_folder.load_ledger().labels_per_image(2) > 0).sum() == 2
 
 
 @pytest.mark.parametrize("method", ["aada-seg", "eada-seg"])
 def test_image_methods_on_streets(run_pixels: Runner, method: str) -> None:
     budget = ["acquisition.budget=2"] if method == "aada-seg" else []
-    home = run_pixels(*budget, method=method)
-    assert (home.load_ledger().labels_per_image(2) > 0).sum() == (2 if method == "aada-seg" else 5)
+    run_folder = run_pixels(*budget, method=method)
+    assert (run_folder.load_ledger().labels_per_image(2) > 0).sum() == (2 if method == "aada-seg" else 5)

@@ -16,17 +16,24 @@ def select(
     name: str,
     z: Tensor,
     budget: int,
-    told: dict[str, Tensor] | None = None,
+    probe_columns: dict[str, Tensor] | None = None,
     seed: int = 0,
     labelled: int = 0,
     **params: Any,
 ) -> list[int]:
     """Picks of a query; the last samples may be labelled."""
-    strategy, where = QUERIES[name].bind(params), torch.arange(len(z))
-    rows = SampleTable(where, torch.zeros_like(where), compute_columns(z, None, strategy.needs, told))
-    left = len(z) - labelled
-    slate = QueryContext(rows[where[:left]], rows[where[left:]], budget, torch.Generator().manual_seed(seed))
-    picks: list[int] = strategy.fn(slate).tolist()
+    spec, indices = QUERIES[name].bind(params), torch.arange(len(z))
+    samples = SampleTable(
+        indices, torch.zeros_like(indices), compute_columns(z, None, spec.needs, probe_columns)
+    )
+    n_candidates = len(z) - labelled
+    context = QueryContext(
+        samples[indices[:n_candidates]],
+        samples[indices[n_candidates:]],
+        budget,
+        torch.Generator().manual_seed(seed),
+    )
+    picks: list[int] = spec.fn(context).tolist()
     return picks
 
 
@@ -42,9 +49,9 @@ def test_eada_takes_small_gaps_among_high_free_energies() -> None:
     # z are negative energies. F = -0.64, -5.69, -0.53, -6.00: low if one or two classes fit.
     z = torch.tensor([[0.0, -0.1], [5.0, 5.0], [0.5, -3.0], [6.0, 0.0]])
     assert select("eada", z, 1) == [0]  # of samples 0 and 2
-    assert select("eada", z, 1, share=1.0) == [1]
+    assert select("eada", z, 1, pool_fraction=1.0) == [1]
     assert select("eada", z, 2) == [0, 2]
-    assert select("eada", z, 3, share=0.01) == [1, 0, 2]  # at least the budget
+    assert select("eada", z, 3, pool_fraction=0.01) == [1, 0, 2]  # at least the budget
 
 
 def test_eada_counts_labelled_samples_in_the_pool() -> None:
@@ -73,10 +80,10 @@ def test_euq_with_entropy_is_duc() -> None:
 def test_aada_by_hand() -> None:
     # (1 - D) / D times H: 1 x 0.693, 9 x 0.693, 1/9 x 0.693, 3 x 0.198 (95 to 5)
     z = log_alpha([50, 50], [50, 50], [50, 50], [95, 5])
-    told = {"domain": torch.tensor([0.5, 0.1, 0.9, 0.25])}
-    assert select("aada", z, 1, told) == [1]
-    assert set(select("aada", z, 2, told)) == {0, 1}  # at least the budget
-    assert set(select("aada", z, 3, told)) == {0, 1, 3}
+    probe_columns = {"domain": torch.tensor([0.5, 0.1, 0.9, 0.25])}
+    assert select("aada", z, 1, probe_columns) == [1]
+    assert set(select("aada", z, 2, probe_columns)) == {0, 1}  # at least the budget
+    assert set(select("aada", z, 3, probe_columns)) == {0, 1, 3}
 
 
 def test_aada_avoids_division_by_zero() -> None:
@@ -89,7 +96,7 @@ def test_aada_samples_uniformly_from_the_top() -> None:
     p = z.softmax(1)
     score = (1 - domain) / domain * -(p * p.log()).sum(1)
     top = sorted(range(50), key=lambda i: -score[i].item())[:10]  # 20 % of the pool
-    drawn = [select("aada", z, 3, {"domain": domain}, seed, share=0.2) for seed in range(400)]
+    drawn = [select("aada", z, 3, {"domain": domain}, seed, pool_fraction=0.2) for seed in range(400)]
     counts = [sum(i in picks for picks in drawn) for i in range(50)]
     assert sum(counts[i] for i in top) == 3 * 400
     assert all(80 < counts[i] < 160 for i in top)  # 120 on average, and a deviation of 9
@@ -133,39 +140,39 @@ def tqs_pool() -> tuple[Tensor, dict[str, Tensor]]:
 
 @pytest.mark.parametrize(("weight", "sigma"), [(1.0, 0.25), (3.0, 0.1), (0.0, 0.25)])
 def test_tqs_adds_three_scores(weight: float, sigma: float) -> None:
-    z, told = tqs_pool()
-    scores = tqs_scores(z, told["domain"], told["committee"], weight, sigma)
-    picks = select("tqs", z, 9, told, domainness=weight, sigma=sigma, reach=1)
+    z, probe_columns = tqs_pool()
+    scores = tqs_scores(z, probe_columns["domain"], probe_columns["committee"], weight, sigma)
+    picks = select("tqs", z, 9, probe_columns, domainness=weight, sigma=sigma, candidate_factor=1)
     assert set(picks) == set(sorted(range(60), key=lambda i: -scores[i])[:9])
 
 
 def test_tqs_samples_from_the_expected_number_of_errors() -> None:
-    z, told = tqs_pool()
-    scores = tqs_scores(z, told["domain"], told["committee"], 1.0, 0.25)
+    z, probe_columns = tqs_pool()
+    scores = tqs_scores(z, probe_columns["domain"], probe_columns["committee"], 1.0, 0.25)
     wrong = 60 - round(sum(max(row) for row in z.softmax(1).tolist()))
     assert 10 < wrong < 30
-    seen = {pick for seed in range(300) for pick in select("tqs", z, 2, told, seed)}
-    assert seen == set(sorted(range(60), key=lambda i: -scores[i])[:wrong])
+    picked = {pick for seed in range(300) for pick in select("tqs", z, 2, probe_columns, seed)}
+    assert picked == set(sorted(range(60), key=lambda i: -scores[i])[:wrong])
 
 
 def test_tqs_with_a_confident_model_and_one_member() -> None:
     z = torch.tensor([[60.0, 0.0], [50.0, 0.0], [40.0, 0.0]])
-    told = {"domain": torch.tensor([0.5, 0.0, 0.4]), "committee": torch.full((3, 1, 2), 0.5)}
-    assert set(select("tqs", z, 2, told)) == {0, 2}
+    probe_columns = {"domain": torch.tensor([0.5, 0.0, 0.4]), "committee": torch.full((3, 1, 2), 0.5)}
+    assert set(select("tqs", z, 2, probe_columns)) == {0, 2}
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "said"),
+    ("name", "params", "message"),
     [
-        ("eada", {"share": 0.0}, "share must be above 0"),
-        ("aada", {"share": 1.5}, "share must be above 0 and at most 1"),
+        ("eada", {"pool_fraction": 0.0}, "pool_fraction must be above 0"),
+        ("aada", {"pool_fraction": 1.5}, "pool_fraction must be above 0 and at most 1"),
         ("euq", {"kappa": 0.5}, "kappa must be at least 1"),
         ("euq", {"uncertainty": "spread"}, "must be one of variance, entropy"),
         ("tqs", {"sigma": 0.0}, "sigma must be above 0"),
-        ("tqs", {"reach": 0.5}, "reach must be at least 1"),
+        ("tqs", {"candidate_factor": 0.5}, "candidate_factor must be at least 1"),
     ],
 )
-def test_invalid_params_raise(name: str, params: dict[str, Any], said: str) -> None:
-    told = {"domain": torch.zeros(3), "committee": torch.zeros(3, 2, 2)}
-    with pytest.raises(ValueError, match=said):
-        select(name, torch.zeros(3, 2), 1, told, **params)
+def test_invalid_params_raise(name: str, params: dict[str, Any], message: str) -> None:
+    probe_columns = {"domain": torch.zeros(3), "committee": torch.zeros(3, 2, 2)}
+    with pytest.raises(ValueError, match=message):
+        select(name, torch.zeros(3, 2), 1, probe_columns, **params)

@@ -23,9 +23,9 @@ def layer(seed: int = 0, count: int = 60) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def make_context(z: Tensor, head: Tensor | None, budget: int) -> QueryContext:
-    where = torch.arange(len(z))
-    rows = SampleTable(where, torch.zeros_like(where), {"z": z})
-    return QueryContext(rows, rows[where[:0]], budget, torch.Generator(), None, head)
+    indices = torch.arange(len(z))
+    samples = SampleTable(indices, torch.zeros_like(indices), {"z": z})
+    return QueryContext(samples, samples[indices[:0]], budget, torch.Generator(), None, head)
 
 
 def loss(features: Tensor, head: Tensor, bias: Tensor, label: Tensor) -> Tensor:
@@ -41,7 +41,8 @@ def expected_step(h: Tensor, head: Tensor, bias: Tensor) -> Tensor:
     h = h.clone().requires_grad_()
     p, order = (head @ h + bias).softmax(0).detach().sort(descending=True)
     losses = [
-        share * loss(h[None], head, bias, label[None]) for share, label in zip(p[:2], order, strict=False)
+        probability * loss(h[None], head, bias, label[None])
+        for probability, label in zip(p[:2], order, strict=False)
     ]
     return -torch.autograd.grad(torch.stack(losses).sum(), h)[0]
 
@@ -56,8 +57,8 @@ def reference(features: Tensor, head: Tensor, bias: Tensor, weight: float) -> Te
         (q,) = torch.autograd.grad(p[0] - p[1], h)
         q = q - first * second * (head[order[0]] - head[order[1]])  # without the cross terms of the two
         step = torch.zeros_like(q)
-        for share, label in ((first, order[0]), (second, order[1])):
-            step -= share * torch.autograd.grad(loss(h[None], head, bias, label[None]), h)[0]
+        for probability, label in ((first, order[0]), (second, order[1])):
+            step -= probability * torch.autograd.grad(loss(h[None], head, bias, label[None]), h)[0]
         cosine = float(q @ step / q.norm() / step.norm())
         scores.append(first - second - weight * cosine)
     return torch.tensor(scores, dtype=torch.float64)
@@ -120,8 +121,8 @@ def test_zero_logits_and_exact_ties() -> None:
     picks = sdm(make_context(z, head, len(z)))
     assert picks.unique().tolist() == list(range(len(z)))
     assert loss_gradient(torch.zeros(1, 4), torch.tensor([[2]])).tolist() == [[0.25, 0.25, -0.75, 0.25]]
-    twins = [pick for pick in picks.tolist() if 9 <= pick < 20]
-    assert twins == sorted(twins)
+    duplicates = [pick for pick in picks.tolist() if 9 <= pick < 20]
+    assert duplicates == sorted(duplicates)
 
 
 def test_picks_follow_a_permuted_pool(monkeypatch: pytest.MonkeyPatch) -> None:

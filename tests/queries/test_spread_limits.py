@@ -19,24 +19,24 @@ def make_context(candidates: int, budget: int, width: int, computed: list[int]) 
         computed.append(len(position))
         return torch.zeros(1, width).expand(len(position), width)
 
-    where = torch.arange(candidates)
+    indices = torch.arange(candidates)
     entropy = torch.ones(candidates)
-    columns: dict[str, Tensor | LazyColumn] = {"entropy": entropy, "features": LazyColumn(features, where)}
-    rows = SampleTable(torch.zeros_like(where), where, columns, (1, candidates))
-    return QueryContext(rows, rows[where[:0]], budget, torch.Generator().manual_seed(0))
+    columns: dict[str, Tensor | LazyColumn] = {"entropy": entropy, "features": LazyColumn(features, indices)}
+    samples = SampleTable(torch.zeros_like(indices), indices, columns, (1, candidates))
+    return QueryContext(samples, samples[indices[:0]], budget, torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(
-    ("candidates", "budget", "width", "said"),
+    ("candidates", "budget", "width", "message"),
     [
         (MAX_CLUSTERS + 2, MAX_CLUSTERS + 1, 1, "needs 8193 clusters"),
         (50_000, 2_000, 2**15, "needs to cluster 4.9 GB of features"),
     ],
 )
-def test_too_much_for_k_means_raises(candidates: int, budget: int, width: int, said: str) -> None:
+def test_too_much_for_k_means_raises(candidates: int, budget: int, width: int, message: str) -> None:
     computed: list[int] = []
     remedies = "lower acquisition.budget .* task.unit=image"
-    with pytest.raises(UserError, match=f"{re.escape(said)}.* {remedies}"):
+    with pytest.raises(UserError, match=f"{re.escape(message)}.* {remedies}"):
         QUERIES["spread"].fn(make_context(candidates, budget, width, computed))
     assert sum(computed) <= 1
 

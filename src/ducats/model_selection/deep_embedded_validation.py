@@ -69,21 +69,23 @@ def dev_risk(
     """Estimate the mean loss on the target.
 
     Args:
-        source_train: features ``(_S, D)`` of source samples that the model was trained on.
+        source_train: features ``(S, D)`` of source samples that the model was trained on.
         source_validation: features ``(V, D)`` of held-out source samples.
-        target: features ``(_T, D)`` of target samples.
+        target: features ``(T, D)`` of target samples.
         losses: losses of the validation samples, ``(V,)``.
         seed: seed of the domain classifier.
-        weight_normalisation: ``max`` divides the weights by the largest; ``standardize`` gives them mean 1 and standard
-            deviation 1. Both limit the influence of a few samples, and both make the estimate biased.
-        max_samples: maximum number of samples per domain for training the domain classifier, sampled at random.
+        weight_normalisation: ``max`` divides the weights by the largest; ``standardize`` gives them mean 1
+            and standard deviation 1. Both limit the influence of a few samples, and both make the estimate
+            biased.
+        max_samples: maximum number of samples per domain for training the domain classifier, sampled at
+            random.
         device: device of the domain classifier.
     """
     _check_inputs(source_train, source_validation, target, losses)
-    domain_weights_found = domain_weights(
+    importance = domain_weights(
         source_train, source_validation, target, seed=seed, max_samples=max_samples, device=device
     )
-    weights, losses = domain_weights_found.values, losses.double().cpu()
+    weights, losses = importance.values, losses.double().cpu()
     estimate = control_variate_estimate(normalise_weights(weights, weight_normalisation), losses)
     return DevEstimate(
         risk=estimate.risk,
@@ -94,8 +96,8 @@ def dev_risk(
         weight_mean=float(weights.mean()),
         weight_max=float(weights.max()),
         effective_fraction=effective_sample_fraction(weights),
-        domain_accuracy=domain_weights_found.domain_accuracy,
-        weight_decay=domain_weights_found.weight_decay,
+        domain_accuracy=importance.domain_accuracy,
+        weight_decay=importance.weight_decay,
     )
 
 
@@ -121,7 +123,9 @@ def control_variate_estimate(weights: Tensor, losses: Tensor) -> ControlVariateE
 def normalise_weights(weights: Tensor, method: WeightNormalisation) -> Tensor:
     """Normalise weights to limit the influence of a few large ones."""
     if method not in WEIGHT_NORMALISATIONS:
-        raise ValueError(f"normalise must be one of {', '.join(WEIGHT_NORMALISATIONS)}, not {method!r}")
+        raise ValueError(
+            f"weight_normalisation must be one of {', '.join(WEIGHT_NORMALISATIONS)}, not {method!r}"
+        )
     if method == "max":
         return weights / weights.max()
     if method == "standardize":

@@ -9,9 +9,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ducats.randomness import make_generator
 
-WEIGHT_DECAYS = tuple(
-    10 ** (-exponent / 2) for exponent in range(2, 11)
-)  # 1e-1 ... 1e-5, half a decade apart
+WEIGHT_DECAYS = tuple(10 ** (-exponent / 2) for exponent in range(2, 11))  # 1e-1 to 1e-5
 HELD_OUT_FRACTION = 0.2  # fraction of the classifier's samples
 _BATCH_SIZE, _LEARNING_RATE, _MAX_EPOCHS, _PATIENCE_EPOCHS = 128, 1e-3, 100, 5
 MAX_SAMPLES_PER_DOMAIN = 2000  # training samples per domain
@@ -40,12 +38,12 @@ def domain_weights(
 
     The domain classifier has two hidden layers as wide as the features. One classifier per weight decay is
     trained, all in parallel, with early stopping on the cross-entropy of the held-out fifth. The one with the
-    best held-out accuracy gives ``w = _P(target) / _P(source) * N_source / N_target``.
+    best held-out accuracy gives ``w = P(target) / P(source) * N_source / N_target``.
 
     Args:
-        source_train: features ``(_S, D)``.
+        source_train: features ``(S, D)``.
         source_validation: features ``(V, D)``.
-        target: features ``(_T, D)``.
+        target: features ``(T, D)``.
         seed: seed of the initial weights, the split and the batches.
         max_samples: maximum number of training samples per domain.
     """
@@ -63,7 +61,7 @@ def domain_weights(
         )
         for slices in (
             [slice(count) for count in held_out_counts],
-            [slice(cut, None) for cut in held_out_counts],
+            [slice(count, None) for count in held_out_counts],
         )
     )
     # Standardise the features: this does not change the density ratio, but helps training.

@@ -40,11 +40,11 @@ MODEL_CHECKS: Mapping[str, Callable[..., None]] = {
 }
 
 __all__ = [
+    "MODELS",
     "MODELS_WITHOUT_WEIGHTS",
     "MODEL_CHECKS",
-    "MODELS",
-    "ModelBuilder",
     "EvidentialModel",
+    "ModelBuilder",
     "deeplab_v2",
     "deeplab_v3plus",
     "find_head_weights",

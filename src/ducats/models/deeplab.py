@@ -274,8 +274,8 @@ def check_deeplab_params(
     _check_head_norm(head_norm)
     if frozen and not pretrained and weights is None:
         raise UserError(
-            "model.params.frozen=true needs pretrained weights (model.params.pretrained, model.params.weights); "
-            "with random weights set it to null"
+            "model.params.frozen=true needs pretrained weights (model.params.pretrained, "
+            "model.params.weights); with random weights set it to null"
         )
 
 
@@ -284,7 +284,8 @@ def _freeze_if(stages: FeatureExtractor, frozen: bool, eps: float | None) -> Non
         freeze_norms(stages.net, eps)
     elif eps is not None:
         raise UserError(
-            "model.params.norm_eps applies only to frozen norms; set it to null, or model.params.frozen to true"
+            "model.params.norm_eps applies only to frozen norms; set it to null, or model.params.frozen to "
+            "true"
         )
 
 

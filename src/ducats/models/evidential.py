@@ -25,9 +25,8 @@ class EvidentialModel(nn.Module):
         self.evidence = evidence
         self.auxiliaries = nn.ModuleDict()  # auxiliary modules in training, by name
         self._evidence_fn = EVIDENCE_FUNCTIONS[evidence]
-        self._calls: list[
-            tuple[nn.Module, Tensor, Tensor]
-        ] = []  # linear layers called in the current forward pass
+        # Linear layers called in the current forward pass, with input and output.
+        self._calls: list[tuple[nn.Module, Tensor, Tensor]] = []
         self._hooks = {
             module: module.register_forward_hook(self._record_call)
             for module in network.modules()

@@ -11,12 +11,8 @@ from torch import Tensor, nn
 
 from ducats.errors import UserError
 
-_NORM_TENSORS = (
-    "weight",
-    "bias",
-    "running_mean",
-    "running_var",
-)  # names of a batch norm's tensors in a state dict
+# Names of a batch norm's tensors in a state dict.
+_NORM_TENSORS = ("weight", "bias", "running_mean", "running_var")
 
 
 class _CachedAffine(NamedTuple):
@@ -56,9 +52,8 @@ class FrozenNorm(nn.Module):
         # timm's norms with an activation apply dropout before it; neither has tensors.
         after = [norm.get_submodule(name) for name in ("drop", "act") if hasattr(norm, name)]
         self.after = nn.Sequential(*[m for m in after if not isinstance(m, nn.Identity)])
-        self._cache: dict[
-            torch.dtype, _CachedAffine
-        ] = {}  # float32 and, under autocast, a half-precision dtype
+        # float32 and, under autocast, a half-precision dtype
+        self._cache: dict[torch.dtype, _CachedAffine] = {}
 
     def forward(self, maps: Tensor) -> Tensor:
         """Normalise maps ``(N, C, H, W)`` and keep their dtype."""
@@ -77,9 +72,7 @@ class FrozenNorm(nn.Module):
 
     def _is_current(self, cached: _CachedAffine) -> bool:
         tensors = self._tensors()
-        same = all(
-            current is cached_tensor for current, cached_tensor in zip(tensors, cached.tensors, strict=True)
-        )
+        same = all(new is old for new, old in zip(tensors, cached.tensors, strict=True))
         return same and all(_version(n) == v for n, v in zip(tensors, cached.versions, strict=True))
 
     def _compute(self, dtype: torch.dtype) -> _CachedAffine:
@@ -106,9 +99,9 @@ class FrozenNorm(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-def _version(number: Tensor) -> int:
+def _version(tensor: Tensor) -> int:
     """Return the number of in-place changes of a tensor; -1 for inference tensors, which do not track it."""
-    return -1 if number.is_inference() else number._version
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def freeze_norms(network: nn.Module, eps: float | None = None) -> int:

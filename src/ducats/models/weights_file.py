@@ -53,7 +53,7 @@ def read_weights(path: Path) -> StateDict:
 
 
 def _read_npz(path: Path) -> StateDict:
-    """Read arrays by name; NAME is ``MAX_NAME_LENGTH|q`` (int8) times ``MAX_NAME_LENGTH|s``, a scale per output channel."""
+    """Read arrays by name; NAME is ``NAME|q`` (int8) times ``NAME|s``, a scale per output channel."""
     state = {}
     with np.load(path, allow_pickle=False) as arrays:
         for key in arrays.files:
@@ -142,7 +142,8 @@ def _describe_mismatch(state: StateDict, trunk: nn.Module, name: str) -> str:
         problems.append(f"{len(missing)} of {len(needed)} tensors are missing, e.g. {missing[0]}")
     if wrong_shape:
         problems.append(
-            f"{wrong_shape[0]} is {_shape(state[wrong_shape[0]])} instead of {_shape(expected[wrong_shape[0]])}"
+            f"{wrong_shape[0]} is {_shape(state[wrong_shape[0]])} instead of "
+            f"{_shape(expected[wrong_shape[0]])}"
         )
     if unexpected:
         problems.append(f"{len(unexpected)} are unexpected, e.g. {unexpected[0]}")

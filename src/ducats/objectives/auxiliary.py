@@ -62,11 +62,11 @@ class AuxiliaryModule(nn.Module):
     shardable = False  # True: has no weights and reads none of the model's, so the model may be sharded
 
     def losses(self, model: "CachedForward", batch: Batch) -> Losses:  # noqa: ARG002 - for subclasses
-        """Losses of a probe in a training step, computed from ``model.aside(...)``."""
+        """Losses of a probe in a training step, computed from ``model.eval_forward(...)``."""
         return {}
 
     def extra_columns(self, output: Output) -> Mapping[str, Tensor]:  # noqa: ARG002
-        """Compute the columns in ``tells`` for a batch: ``(N, ...)``, or per pixel ``(N, ..., h, w)``."""
+        """Compute the columns in ``provides`` for a batch: ``(N, ...)``, or per pixel ``(N, ..., h, w)``."""
         return {}
 
     def is_due(self, context: RefreshContext) -> bool:  # noqa: ARG002
@@ -79,8 +79,8 @@ class AuxiliaryModule(nn.Module):
     def pseudo_labels(self) -> Tensor | None:
         """Return pseudo-labels for the pool, ``(pool,)``, UNLABELLED elsewhere; None: no pseudo-labels.
 
-        Pseudo-labelled images form ``batch.certain``, leave the unlabelled stream and are not selected by
-        queries.
+        Pseudo-labelled images form ``batch.pseudo_labelled``, leave the unlabelled stream and are not
+        selected by queries.
         """
         return None
 
@@ -89,10 +89,8 @@ class AuxiliaryModule(nn.Module):
 class ObjectiveSpec:
     """An objective and its requirements."""
 
-    fn: Callable[..., Losses]  # (model, batch), or (model, batch, companion) if there is one
-    auxiliary: Callable[..., AuxiliaryModule] | None = (
-        None  # called with a `AuxiliaryContext`; its parameters are keyword-only
-    )
+    fn: Callable[..., Losses]  # (model, batch), or (model, batch, auxiliary) if there is one
+    auxiliary: Callable[..., AuxiliaryModule] | None = None  # of an `AuxiliaryContext` and keyword parameters
     strong_view_if: Callable[[Mapping[str, Any]], bool] = lambda _: False  # whether it reads `batch.strong`
     cuda_graph_safe: bool = True  # False: a step samples in Python, which a CUDA graph would freeze
     params: Mapping[str, Any] = field(default_factory=dict)  # bound parameters
@@ -135,7 +133,7 @@ class ObjectiveSpec:
 
 
 def as_objective_spec(objective: "Callable[..., Losses] | ObjectiveSpec") -> ObjectiveSpec:
-    """Wrap a plain function; return a `ObjectiveSpec` unchanged."""
+    """Wrap a plain function; return an `ObjectiveSpec` unchanged."""
     return objective if isinstance(objective, ObjectiveSpec) else ObjectiveSpec(objective)
 
 
@@ -172,10 +170,9 @@ class CachedForward:
         if id(images) not in self._outputs:
             group = self._joint_images if any(images is other for other in self._joint_images) else (images,)
             outputs = self._model(torch.cat(tuple(group))) if len(group) > 1 else self._model(images)
-            for images_of_group, output in zip(
-                group, split_output(outputs, [len(some) for some in group]), strict=True
-            ):
-                self._outputs[id(images_of_group)] = (images_of_group, output)
+            lengths = [len(member) for member in group]
+            for member, output in zip(group, split_output(outputs, lengths), strict=True):
+                self._outputs[id(member)] = (member, output)
         return self._outputs[id(images)][1]
 
     def eval_forward(self, images: Tensor) -> Output:
@@ -240,9 +237,8 @@ class FrozenCopy(nn.Module):
     @torch.no_grad()
     def ema_update(self, ema_rate: float = 1.0) -> None:
         """Move the weights towards the model's; 1 copies them, 0.001 is a typical moving average."""
-        source_state = self._source_model[0].state_dict(
-            keep_vars=True
-        )  # includes auxiliary modules, which the copy lacks
+        # Includes auxiliary modules, which the copy lacks.
+        source_state = self._source_model[0].state_dict(keep_vars=True)
         for name, parameter in self.model.state_dict(keep_vars=True).items():
             if parameter.is_floating_point() and parameter.requires_grad is False and ema_rate < 1:
                 parameter.lerp_(source_state[name], ema_rate)
@@ -252,17 +248,17 @@ class FrozenCopy(nn.Module):
 
 class _ReverseGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, strength: float) -> Tensor:
-        ctx.strength = strength
+    def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
+        ctx.scale = scale
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return -ctx.strength * gradient, None
+        return -ctx.scale * gradient, None
 
 
 def reverse_gradient(x: Tensor, scale: float = 1.0) -> Tensor:
-    """Return ``x``, with the gradient multiplied by ``-strength`` (Ganin and Lempitsky, 2015)."""
+    """Return ``x``, with the gradient multiplied by ``-scale`` (Ganin and Lempitsky, 2015)."""
     reversed_: Tensor = _ReverseGradient.apply(x, scale)
     return reversed_
 
@@ -276,6 +272,7 @@ def require_feature_width(context: AuxiliaryContext, consumer: str) -> int:
     """Return the width of the features; raise if the model returns none."""
     if not context.n_features:
         raise UserError(
-            f"{consumer} needs features, but the model returns none; return (logits, features) from its forward"
+            f"{consumer} needs features, but the model returns none; return (logits, features) from its "
+            "forward"
         )
     return context.n_features

@@ -28,9 +28,7 @@ class Batch:
     unlabelled: Tensor | None  # target images without label; None when all are labelled
     target: LabelledImages | None = None  # segmentation: images with maps of labels, UNLABELLED and VOID
     strong: Tensor | None = None  # `unlabelled` in the strong view, if the objective reads it
-    pseudo_labelled: LabelledImages | None = (
-        None  # target images pseudo-labelled by the objective's auxiliary module
-    )
+    pseudo_labelled: LabelledImages | None = None  # target images labelled by the auxiliary module
     has_target_labels: bool = True  # whether `target` may have labels; False before the first round
 
 

@@ -33,12 +33,13 @@ class CertaintySampling(AuxiliaryModule):
         *,
         rate: float,
         max_fraction: float = 0.5,
-        rate_name: str = "rate",
+        rate_name: str = "certainty_rate",
     ) -> None:
         super().__init__()
         if not 0 <= rate <= 1 or not 0 <= max_fraction <= 1:
             raise ValueError(
-                f"fractions of the pool must be between 0 and 1, not {rate_name}={rate}, most={max_fraction}"
+                f"fractions of the pool must be between 0 and 1, not {rate_name}={rate}, "
+                f"max_fraction={max_fraction}"
             )
         if rate and context.per_pixel:
             raise UserError(

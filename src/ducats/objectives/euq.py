@@ -11,10 +11,8 @@ from ducats.objectives.certainty_sampling import CertaintySampling
 from ducats.objectives.evidential import UnlabelledTerms, dirichlet_uncertainties, evidential_losses
 
 UncertaintyKind = Literal["variance", "entropy"]
-DEFAULT_EU_WEIGHTS = {
-    "variance": 50.0,
-    "entropy": 1.0,
-}  # published weights of the epistemic uncertainty for Office-Home
+# Published weights of the epistemic uncertainty for Office-Home.
+DEFAULT_EU_WEIGHTS = {"variance": 50.0, "entropy": 1.0}
 EPISTEMIC_UNCERTAINTIES = {"variance": CRITERIA["epistemic_variance"].fn, "entropy": CRITERIA["u_dis"].fn}
 
 
@@ -66,8 +64,8 @@ def certainty_by_epistemic(
 
     Args:
         uncertainty: as in the loss.
-        certainty_rate: fraction of the pool that is pseudo-labelled before the first round, twice that before the
-            second, and so on; 0 disables it.
+        certainty_rate: fraction of the pool that is pseudo-labelled before the first round, twice that before
+            the second, and so on; 0 disables it.
         max_fraction: maximum fraction of the pool that is pseudo-labelled in total.
     """
     _check_uncertainty(uncertainty)
@@ -79,7 +77,8 @@ def certainty_by_epistemic(
 def _check_uncertainty(uncertainty: str) -> None:
     if uncertainty not in EPISTEMIC_UNCERTAINTIES:
         raise ValueError(
-            f"objective.params.uncertainty must be one of {', '.join(EPISTEMIC_UNCERTAINTIES)}, not {uncertainty!r}"
+            f"objective.params.uncertainty must be one of {', '.join(EPISTEMIC_UNCERTAINTIES)}, "
+            f"not {uncertainty!r}"
         )
 
 

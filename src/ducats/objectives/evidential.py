@@ -12,8 +12,7 @@ from ducats.errors import UserError
 from ducats.objectives.auxiliary import AuxiliaryContext
 from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled
 from ducats.objectives.certainty_sampling import CertaintySampling
-from ducats.objectives.fixmatch import fixmatch_loss as fixmatch_loss
-from ducats.objectives.fixmatch import frozen_running_stats
+from ducats.objectives.fixmatch import fixmatch_loss, frozen_running_stats
 from ducats.objectives.reduction import masked_means
 from ducats.objectives.unlabelled import is_unlabelled, unlabelled_means
 from ducats.samples import Output
@@ -91,7 +90,7 @@ def certainty_by_u_dis(context: AuxiliaryContext, *, certainty_rate: float = 0.0
     Args:
         certainty_rate: rate of certainty sampling; 0 disables it.
     """
-    return CertaintySampling(context, CRITERIA["u_dis"].fn, rate=certainty_rate, rate_name="certainty")
+    return CertaintySampling(context, CRITERIA["u_dis"].fn, rate=certainty_rate)
 
 
 def evidential_losses(
@@ -130,9 +129,9 @@ def evidential_losses(
             losses |= _fit_losses("labelled", output, batch.target.labels, target_fit_weights)
         losses |= _unlabelled_losses(lambda _: output, batch, unlabelled_terms)
     # If whole images are labelled, the target stream contains other, unlabelled images.
-    for stream, part in (("labelled", batch.labelled), ("pseudo_labelled", batch.pseudo_labelled)):
-        if part is not None and any(target_fit_weights.values()):
-            values = _fit_losses(stream, model(part.images), part.labels, target_fit_weights)
+    for stream, data in (("labelled", batch.labelled), ("pseudo_labelled", batch.pseudo_labelled)):
+        if data is not None and any(target_fit_weights.values()):
+            values = _fit_losses(stream, model(data.images), data.labels, target_fit_weights)
             losses |= {name: losses[name] + loss if name in losses else loss for name, loss in values.items()}
     return losses
 
@@ -154,7 +153,7 @@ def _fixmatch_losses(model: ForwardFn, batch: Batch, *, weight: float, tau: floa
     if batch.strong is None:
         raise UserError(
             "objective.params.fixmatch needs a strong view of unlabelled images; name the objective 'duc' in "
-            "a config, or pass OBJECTIVES['duc'].bound({'fixmatch': 1.0}) to the run"
+            "a config, or pass OBJECTIVES['duc'].bind({'fixmatch': 1.0}) to the run"
         )
     weak = model(batch.unlabelled).z
     with frozen_running_stats(model):

@@ -30,10 +30,10 @@ def labelled_losses(
         ("labelled", batch.target if batch.has_target_labels else None, target),
         ("labelled", batch.labelled, target),
     )
-    for stream, part, stream_weight in streams:
-        if part is None or not stream_weight:
+    for stream, data, stream_weight in streams:
+        if data is None or not stream_weight:
             continue
-        values = masked_means(model(part.images), formula, part.labels, is_labelled)
+        values = masked_means(model(data.images), formula, data.labels, is_labelled)
         for (name, weight), value in zip(weights.items(), values, strict=True):
             if weight:
                 key, loss = f"{stream}/{name}", stream_weight * weight * value

@@ -32,7 +32,7 @@ class TargetAnchors(AuxiliaryModule):
         n_anchors: number of anchors.
     """
 
-    anchors: Tensor  # (count, C * D)
+    anchors: Tensor  # (n_anchors, C * D)
     stage: Tensor  # 0 in stage 1, 1 in stage 2
 
     def __init__(self, context: AuxiliaryContext, *, warmup: float = 0.5, n_anchors: int = 10) -> None:
@@ -57,10 +57,9 @@ class TargetAnchors(AuxiliaryModule):
         """Copy the model and cluster the class descriptors of the pool."""
         self.frozen.ema_update()
         seed = int(torch.randint(2**31, ()))  # the caller has seeded torch
-        found = fit_anchors(
-            torch.cat([_descriptors_of(output).cpu() for _, output in full_pass.pool()]), self.n_anchors, seed
-        )
-        self.anchors.copy_(found[torch.arange(self.n_anchors) % len(found)])
+        descriptors = torch.cat([_descriptors_of(output).cpu() for _, output in full_pass.pool()])
+        anchors = fit_anchors(descriptors, self.n_anchors, seed)
+        self.anchors.copy_(anchors[torch.arange(self.n_anchors) % len(anchors)])
         self.stage.fill_(1.0)
 
     @property
@@ -107,18 +106,18 @@ def mada(
     losses = softmax(model, batch, source=source, target=target)
     if batch.target is None:
         return losses
-    images, maps = batch.target
+    images, label_maps = batch.target
     student, stage = model(images), auxiliary.stage
 
     def formula(z: Tensor, _: Tensor) -> tuple[Tensor, ...]:
         own, others = z.chunk(2, 1)
         return (-log_probability_of(own.log_softmax(1), others.detach().argmax(1)),)
 
-    (fit,) = masked_means(stack_outputs(student, [auxiliary.frozen(images).z]), formula, maps, is_unlabelled)
+    stacked_output = stack_outputs(student, [auxiliary.frozen(images).z])
+    (fit,) = masked_means(stacked_output, formula, label_maps, is_unlabelled)
     losses["pseudo/nll"] = pseudo * stage * fit
-    losses["target/anchor"] = (
-        anchor * stage * auxiliary.pull_anchors(_descriptors_of(student), ema_rate).mean()
-    )
+    errors = auxiliary.pull_anchors(_descriptors_of(student), ema_rate)
+    losses["target/anchor"] = anchor * stage * errors.mean()
     return losses
 
 

@@ -128,12 +128,11 @@ def _chunks(
 ) -> Iterator[tuple[slice, slice]]:
     """Slices of images and rows of each chunk: several small images, or some rows of a large one."""
     height, width = size
-    max_rows = max(
-        1, (CPU_CHUNK_ELEMENTS if device.type == "cpu" else GPU_CHUNK_ELEMENTS) // (classes * width)
-    )  # rows
+    elements = CPU_CHUNK_ELEMENTS if device.type == "cpu" else GPU_CHUNK_ELEMENTS
+    max_rows = max(1, elements // (classes * width))
     images_per_chunk = max(1, max_rows // height)
-    parts = -(-height // max_rows)
-    rows = -(-height // parts)  # about equal heights, which lets buffers be reused
+    chunks_per_image = -(-height // max_rows)
+    rows = -(-height // chunks_per_image)  # about equal heights, which lets buffers be reused
     for image in range(0, max(images, 1), images_per_chunk):
         for row in range(0, height, rows):
             yield slice(image, min(image + images_per_chunk, images)), slice(row, min(row + rows, height))

@@ -51,11 +51,9 @@ class QuerySpec:
     fn: Callable[..., Tensor]
     needs: tuple[str, ...] = MODEL_COLUMNS  # with default parameters
     needs_fn: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # if they depend on parameters
-    source_needs: tuple[str, ...] = ()  # columns of `slate.source`; whole images only
-    source_needs_fn: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = (
-        None  # if they depend on parameters
-    )
-    needs_head: bool = False  # whether it reads `slate.head`, the weights of the last layer
+    source_needs: tuple[str, ...] = ()  # columns of `context.source`; whole images only
+    source_needs_fn: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # likewise
+    needs_head: bool = False  # whether it reads `context.head`, the weights of the last layer
 
     def bind(self, params: Mapping[str, Any]) -> "QuerySpec":
         """Return a copy with the parameters bound and the columns resolved."""

@@ -16,7 +16,8 @@ def aada(context: QueryContext, *, pool_fraction: float = 0.02) -> Tensor:
     the discriminator's probability of the source.
 
     Args:
-        pool_fraction: fraction of the pool (candidates and labelled samples) to sample from; at least the budget.
+        pool_fraction: fraction of the pool (candidates and labelled samples) to sample from; at least the
+            budget.
     """
     check_pool_fraction(pool_fraction)
     samples = context.candidates

@@ -33,10 +33,10 @@ def badge(
     The first pick is the largest gradient. Once every candidate equals a pick, the rest is uniform.
 
     Args:
-        subsample: number of candidates to consider; None: all. Sampled candidates are weighted by the inverse of
-            their inclusion probability.
-        subsample_by: ``drawn`` samples them with probability proportional to the entropy; ``uncertain`` takes the
-            highest entropies.
+        subsample: number of candidates to consider; None: all. Sampled candidates are weighted by the inverse
+            of their inclusion probability.
+        subsample_by: ``entropy_weighted`` samples them with probability proportional to the entropy;
+            ``highest_entropy`` takes the highest entropies.
     """
     order, inclusion_probability = subsample_candidates(context, subsample, subsample_by)
     count = min(context.budget, len(order))
@@ -127,9 +127,8 @@ class _KMeansPlusPlus:
                 len(self._cumulative_mass) - 1,
             )
             one = slice(index, index + 1)
-            if bool(self._available.mask[index]) and acceptance * float(self._stale[index]) < float(
-                self._refreshed(one)
-            ):
+            threshold = acceptance * float(self._stale[index])
+            if bool(self._available.mask[index]) and threshold < float(self._refreshed(one)):
                 return index
             self._rejections += 1
             if self._rejections >= max(MIN_REJECTIONS_BEFORE_UPDATE, len(self._stale) // 64):

@@ -30,10 +30,10 @@ def clue(
         temperature: temperature of the softmax whose entropy is the weight; lower values reduce the weight of
             confident samples.
         full_kmeans_limit: limit of candidates times budget for full k-means; above it, mini-batches are used.
-        subsample: number of candidates to cluster; None: all. Sampled candidates are weighted by the inverse of
-            their inclusion probability.
-        subsample_by: ``drawn`` samples them with probability proportional to the entropy; ``uncertain`` takes the
-            highest entropies.
+        subsample: number of candidates to cluster; None: all. Sampled candidates are weighted by the inverse
+            of their inclusion probability.
+        subsample_by: ``entropy_weighted`` samples them with probability proportional to the entropy;
+            ``highest_entropy`` takes the highest entropies.
 
     Raises:
         UserError: If there are more than `MAX_CLUSTERS` clusters or more than `_MAX_FEATURE_GIB` of features.

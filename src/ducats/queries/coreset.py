@@ -22,9 +22,7 @@ from ducats.samples import QueryContext, SampleTable
 REFRESH_GROUP_SIZE = 256  # samples of similar staleness updated together
 CENTRES_PER_BLOCK = 128  # centres compared with a shard before covered samples are dropped
 COVERAGE_SAMPLE_SIZE = 2048  # samples used to estimate how many samples each centre covers
-FLOAT32_DISTANCE_RTOL = (
-    1e-5  # bound on the float32 error of a squared distance, relative to the squared norms
-)
+FLOAT32_DISTANCE_RTOL = 1e-5  # bound on float32 errors of squared distances, relative to the squared norms
 
 
 def coreset(
@@ -46,8 +44,8 @@ def coreset(
             union of their picks. Only one shard of features is in memory at a time. The guarantee on the
             largest distance to a label is then 4 times the optimum instead of 2.
         subsample: number of candidates to consider; None: all.
-        subsample_by: ``drawn`` samples them with probability proportional to the entropy; ``uncertain`` takes the
-            highest entropies.
+        subsample_by: ``entropy_weighted`` samples them with probability proportional to the entropy;
+            ``highest_entropy`` takes the highest entropies.
     """
     if shards < 1:
         raise ValueError(f"query.params.shards must be at least 1, not {shards}")
@@ -130,9 +128,9 @@ def _shard_representatives(
     them if they are more. Every sample is then within twice the optimal radius of a representative.
     """
     random_keys = uniform_per_location(generator, samples.image, samples.position)
-    parts = [part for part in _split((random_keys * shards).long(), shards) if len(part)]
-    first_shard_picks = parts[0][
-        _greedy_k_centre(samples[parts[0]], labelled_features, min(count + 1, len(parts[0])))
+    shard_indices = [shard for shard in _split((random_keys * shards).long(), shards) if len(shard)]
+    first_shard_picks = shard_indices[0][
+        _greedy_k_centre(samples[shard_indices[0]], labelled_features, min(count + 1, len(shard_indices[0])))
     ]
     first, squared_radius = (None if labelled_features else int(first_shard_picks[0])), -torch.inf
     centres = [load_features(samples[first_shard_picks[:count]], "coreset"), *labelled_features]
@@ -141,11 +139,11 @@ def _shard_representatives(
         squared_radius = min(
             float(squared_distance_to_nearest([last], [some.to(last.device)])) for some in centres
         )
-    some = parts[0][random_keys[parts[0]].argsort(stable=True)[:COVERAGE_SAMPLE_SIZE]]
+    some = shard_indices[0][random_keys[shard_indices[0]].argsort(stable=True)[:COVERAGE_SAMPLE_SIZE]]
     ordered = _order_by_coverage(centres, load_features(samples[some], "coreset"), squared_radius)
     representatives_per_shard = [first_shard_picks[:count]]
-    for part in parts[1:]:
-        uncovered = part[_uncovered(load_features(samples[part], "coreset"), ordered, squared_radius)]
+    for shard in shard_indices[1:]:
+        uncovered = shard[_uncovered(load_features(samples[shard], "coreset"), ordered, squared_radius)]
         if len(uncovered) > count:
             uncovered = uncovered[
                 _greedy_k_centre(samples[uncovered], centres, count, squared_radius=squared_radius)
@@ -184,27 +182,20 @@ def _order_by_coverage(centres: Sequence[Tensor], sample: Tensor, squared_radius
 
 
 def _uncovered(features: Tensor, centres: Tensor, squared_radius: float) -> Tensor:
-    """Indices of samples whose squared distance to all centres may exceed ``squared_radius``, given rounding."""
+    """Indices of samples whose squared distance to all centres may, given rounding, exceed the radius."""
     blocks = [(block, block.square().sum(1)) for block in centres.split(CENTRES_PER_BLOCK)]
     uncovered = []
     for chunk in chunk_slices(len(features), features.shape[1] + CENTRES_PER_BLOCK):
-        part = features[chunk].float()
+        rows = features[chunk].float()
         indices = torch.arange(chunk.start, chunk.stop, device=features.device)
-        squared_norms = (1 + FLOAT32_DISTANCE_RTOL) * part.square().sum(1)
+        squared_norms = (1 + FLOAT32_DISTANCE_RTOL) * rows.square().sum(1)
         for block, block_squared_norms in blocks:
-            is_covered = (
-                torch.addmm((1 + FLOAT32_DISTANCE_RTOL) * block_squared_norms, part, block.T, alpha=-2).amin(
-                    1
-                )
-                + squared_norms
-                <= squared_radius
-            )
+            block_norms = (1 + FLOAT32_DISTANCE_RTOL) * block_squared_norms
+            partial = torch.addmm(block_norms, rows, block.T, alpha=-2).amin(1)
+            is_covered = partial + squared_norms <= squared_radius
             if bool(is_covered.any()):
-                part, indices, squared_norms = (
-                    part[~is_covered],
-                    indices[~is_covered],
-                    squared_norms[~is_covered],
-                )
+                rows, indices = rows[~is_covered], indices[~is_covered]
+                squared_norms = squared_norms[~is_covered]
         uncovered.append(indices)
     return torch.cat(uncovered)
 

@@ -20,7 +20,7 @@ def dbal(context: QueryContext, *, subsample: int = 5000, medoid_passes: int = 0
     Args:
         subsample: number of candidates, sampled at random, to cover and to select from; at least twice the
             budget.
-        medoid_passes: maximum number of passes that move each pick to the medoid of the samples nearest to it.
+        medoid_passes: maximum number of passes that move each pick to the medoid of its nearest samples.
     """
     if subsample < 1 or medoid_passes < 0:
         raise ValueError(
@@ -104,11 +104,11 @@ class _LabelCoverage:
 
     def member_cost(self, members: Tensor) -> Tensor:
         """Weighted sum of the distances of each member to the other members."""
-        parts = [
+        costs = [
             self.distances(members[chunk])[:, members].mul_(self._weight[members]).sum(1)
             for chunk in chunk_slices(len(members), len(self._features))
         ]
-        return torch.cat(parts)
+        return torch.cat(costs)
 
     def nearest_pick(self, picks: Tensor) -> Tensor:
         """Index of the pick nearest to each sample, ``(n,)``; -1 where a label is as near."""
@@ -118,9 +118,8 @@ class _LabelCoverage:
             distance, number = self.distances(picks[chunk]).min(0)
             closer = distance < nearest
             pick_index[closer], nearest[closer] = number[closer] + chunk.start, distance[closer]
-        pick_index[picks] = torch.arange(
-            len(picks), device=picks.device
-        )  # or duplicates could become one pick
+        # Without this, duplicates could become one pick.
+        pick_index[picks] = torch.arange(len(picks), device=picks.device)
         return pick_index
 
 

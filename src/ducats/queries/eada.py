@@ -10,8 +10,8 @@ def eada(context: QueryContext, *, pool_fraction: float = 0.5) -> Tensor:
     """Keep the candidates with the highest free energy, then pick the smallest energy gaps (EADA).
 
     Args:
-        pool_fraction: fraction of the pool (candidates and labelled samples) that passes the first round; at least
-            the budget.
+        pool_fraction: fraction of the pool (candidates and labelled samples) that passes the first round; at
+            least the budget.
     """
     check_pool_fraction(pool_fraction)
     return two_round_top_k(context, "free_energy", "energy_gap", pool_fraction * initial_pool_size(context))

@@ -28,7 +28,7 @@ def one_per_cluster(
     *,
     full_kmeans_limit: float = FULL_KMEANS_LIMIT,
 ) -> Tensor:
-    """Cluster into ``n_clusters`` clusters and return the distinct indices of the samples nearest to the centres.
+    """Run k-means and return the distinct indices of the samples nearest to the centres.
 
     Deterministic for a given order of the samples. Identical samples count as one point. If there are fewer
     points than clusters, the first remaining samples fill up the number.
@@ -152,10 +152,8 @@ def _shortlist(centres: Tensor, features: Tensor) -> Tensor:
         chunk_distances, chunk_indices = half_distances.topk(
             min(SHORTLIST_SIZE, half_distances.shape[1]), largest=False
         )
-        best_distances, best_indices = (
-            torch.cat([best_distances, chunk_distances], 1),
-            torch.cat([best_indices, chunk_indices + start], 1),
-        )
+        best_distances = torch.cat([best_distances, chunk_distances], 1)
+        best_indices = torch.cat([best_indices, chunk_indices + start], 1)
         best_distances, keep = best_distances.topk(
             min(SHORTLIST_SIZE, best_distances.shape[1]), largest=False
         )

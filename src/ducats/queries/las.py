@@ -38,13 +38,14 @@ def las(
     Args:
         K: number of neighbours, by cosine similarity of the features.
         M: cluster the ``(1 + M)`` times budget candidates with the highest disagreement.
-        max_pairs: maximum number of similarities to compute. If all pairs are more, neighbours are searched in a
-            random subset of the candidates.
-        full_kmeans_limit: limit of clustered candidates times budget for full k-means; above it, mini-batches are used.
+        max_pairs: maximum number of similarities to compute. If all pairs are more, neighbours are searched
+            in a random subset of the candidates.
+        full_kmeans_limit: limit of clustered candidates times budget for full k-means; above it, mini-batches
+            are used.
         subsample: number of candidates to consider; None: all. Neighbours are still searched in all
             candidates, or in the random subset that ``max_pairs`` allows.
-        subsample_by: ``drawn`` samples them with probability proportional to the entropy; ``uncertain`` takes the
-            highest entropies.
+        subsample_by: ``entropy_weighted`` samples them with probability proportional to the entropy;
+            ``highest_entropy`` takes the highest entropies.
 
     Raises:
         UserError: If there are more than `MAX_CLUSTERS` clusters or more than `_MAX_FEATURE_GIB` of features.
@@ -96,7 +97,7 @@ def las(
 def _sample_neighbour_pool(
     samples: SampleTable, n_considered: int, K: int, max_pairs: float, generator: torch.Generator
 ) -> Tensor:
-    """Indices of the samples in which neighbours are searched: all, or a random subset that ``max_pairs`` allows.
+    """Indices of the samples in which neighbours are searched: all, or as many as ``max_pairs`` allows.
 
     The score also needs the neighbours of neighbours. With a subsample, the similarities to compute are those
     of the subsample and of the neighbour candidates.
@@ -138,7 +139,8 @@ def k_nearest(features: Tensor, neighbour_pool: Tensor, K: int) -> tuple[Tensor,
 
     Args:
         features: ``(R, D)``, of unit norm.
-        neighbour_pool: ascending indices of the samples that can be neighbours; a sample is not its own neighbour.
+        neighbour_pool: ascending indices of the samples that can be neighbours; a sample is not its own
+            neighbour.
         K: number of neighbours; all others if there are fewer.
     """
     device, K = features.device, min(K, len(neighbour_pool) - 1)

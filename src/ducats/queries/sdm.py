@@ -31,11 +31,11 @@ def sdm(context: QueryContext, *, weight: float = 0.01) -> Tensor:
     samples = reorder(context.candidates, order)
     z = samples.z
     head = context.head.flatten(1).to(z.device, torch.float64)
-    parts = [
+    scores = [
         _score(z[chunk].double(), head, weight)
         for chunk in chunk_slices(len(z), sum(head.shape) + z.shape[1])
     ]
-    return order[top_k(-torch.cat(parts), context.budget, samples)]
+    return order[top_k(-torch.cat(scores), context.budget, samples)]
 
 
 def _score(z: Tensor, head: Tensor, weight: float) -> Tensor:
@@ -68,9 +68,8 @@ def loss_gradient(z: Tensor, label: Tensor) -> Tensor:
     norm = z.norm(dim=1, keepdim=True)
     unit = z / norm.clamp(min=torch.finfo(z.dtype).tiny)
     one_hot = torch.zeros_like(z).scatter_(1, label, 1.0)
-    violates_margin = (1 - unit.gather(1, label) + unit > 0) & (
-        one_hot == 0
-    )  # classes less than 1 below the label
+    # Classes less than 1 below the label.
+    violates_margin = (1 - unit.gather(1, label) + unit > 0) & (one_hot == 0)
     unit_gradient = violates_margin / z.shape[1] - one_hot * (
         1 + violates_margin.sum(1, keepdim=True) / z.shape[1]
     )

@@ -21,9 +21,7 @@ CandidateCriterion = Literal["entropy", "u_dis", "u_data", "margin"]
 ClusterWeight = Literal["entropy", "u_dis", "u_data", "uniform"]
 ClusterSpace = Literal["features", "normalised_features", "gradients"]
 
-MAX_CLUSTERED_GIB = (
-    2.0  # maximum size of clustered features, in units of 2**30 bytes; k-means holds several copies
-)
+MAX_CLUSTERED_GIB = 2.0  # maximum size of clustered features, in 2**30 bytes; k-means holds several copies
 
 
 def spread(
@@ -45,15 +43,17 @@ def spread(
     Args:
         kappa: multiple of the budget that is clustered.
         candidates_by: uncertainty that selects the clustered samples.
-        weights_by: uncertainty that weights samples in k-means, or ``even`` for equal weights.
+        weights_by: uncertainty that weights samples in k-means, or ``uniform`` for equal weights.
         space: what is clustered: features, features of unit norm, or BADGE's last-layer gradients.
-        dedup_cosine: cosine similarity of features from which samples count as near-duplicates. Of near-duplicates
-            only the most uncertain is clustered, and none if one is already labelled. None: no deduplication.
+        dedup_cosine: cosine similarity of features from which samples count as near-duplicates. Of
+            near-duplicates only the most uncertain is clustered, and none if one is already labelled. None:
+            no deduplication.
         distance_weighted: whether to multiply weights by the distance to the nearest labelled sample.
-        full_kmeans_limit: limit of clustered samples times budget for full k-means; above it, mini-batches are used.
+        full_kmeans_limit: limit of clustered samples times budget for full k-means; above it, mini-batches
+            are used.
 
     Raises:
-        UserError: If there are more than `MAX_CLUSTERS` clusters or more than `MAX_CLUSTERED_GIB` of features.
+        UserError: If there are more than `MAX_CLUSTERS` clusters or `MAX_CLUSTERED_GIB` of features.
     """
     if kappa < 1:
         raise ValueError(f"query.params.kappa must be at least 1, not {kappa}")
@@ -62,8 +62,8 @@ def spread(
             f"query.params.dedup_cosine must be above 0 and at most 1, not {dedup_cosine}; it is a cosine"
         )
     for name, value, literal in (
-        ("candidates", candidates_by, CandidateCriterion),
-        ("weights", weights_by, ClusterWeight),
+        ("candidates_by", candidates_by, CandidateCriterion),
+        ("weights_by", weights_by, ClusterWeight),
         ("space", space, ClusterSpace),
     ):
         if value not in get_args(literal):
@@ -71,7 +71,7 @@ def spread(
                 f"query.params.{name} must be one of {', '.join(get_args(literal))}, not {value!r}"
             )
     candidate_scores = context.candidates.column(candidates_by)
-    # `best` also fixes the order, which makes the clustering independent of the order of the pool.
+    # `top_k` also fixes the order, which makes the clustering independent of the order of the pool.
     candidate_indices = top_k(
         -candidate_scores if candidates_by == "margin" else candidate_scores,
         math.ceil(kappa * context.budget),
@@ -110,7 +110,7 @@ def spread(
 
 def spread_needs(params: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the columns of the two uncertainties and of the clustered space."""
-    names = [params.get("candidates", "entropy"), params.get("weights", "entropy"), "features"]
+    names = [params.get("candidates_by", "entropy"), params.get("weights_by", "entropy"), "features"]
     if params.get("space") == "gradients":
         names.append("z")
     return tuple(dict.fromkeys(name for name in names if name != "uniform"))
@@ -142,12 +142,13 @@ def _check_gradients(n_samples: int, width: int) -> None:
     if gigabytes > MAX_CLUSTERED_GIB:
         raise UserError(
             f"the query 'spread' needs to cluster {gigabytes:.1f} GB of gradients; the maximum is "
-            f"{MAX_CLUSTERED_GIB:g} GB. Set query.params.space=features, or query.name=badge, which never builds them"
+            f"{MAX_CLUSTERED_GIB:g} GB. Set query.params.space=features, or query.name=badge, which never "
+            "builds them"
         )
 
 
 def _deduplicate(samples: SampleTable, labelled: SampleTable, cosine: float, min_count: int) -> Tensor:
-    """Indices without near-duplicates of earlier or labelled samples; refilled up to ``min_count`` if too few."""
+    """Indices without near-duplicates of earlier or labelled samples; if too few, ``min_count`` with them."""
     own = F.normalize(samples.features.flatten(1).double())
     open_ = torch.ones(len(samples), dtype=torch.bool, device=own.device)
     if len(labelled):

@@ -38,12 +38,13 @@ def subsample_candidates(
     Args:
         context: needs the column ``entropy`` if a subsample is taken.
         subsample: size of the subsample; None: all candidates.
-        subsample_by: ``drawn`` samples without replacement, with probability proportional to the entropy;
-            ``uncertain`` takes the candidates with the highest entropy.
+        subsample_by: ``entropy_weighted`` samples without replacement, with probability proportional to the
+            entropy; ``highest_entropy`` takes the candidates with the highest entropy.
     """
     if subsample_by not in get_args(SubsampleBy):
         raise ValueError(
-            f"query.params.subsample_by must be one of {', '.join(get_args(SubsampleBy))}, not {subsample_by!r}"
+            f"query.params.subsample_by must be one of {', '.join(get_args(SubsampleBy))}, "
+            f"not {subsample_by!r}"
         )
     if subsample is not None and subsample < 1:
         raise ValueError(
@@ -73,7 +74,7 @@ def subsample_candidates(
 def needs_with_subsampling(*needs: str) -> Callable[[Mapping[str, Any]], tuple[str, ...]]:
     """Return a function from parameters to the columns of a query, with the entropy if it subsamples."""
 
-    def with_knobs(params: Mapping[str, Any]) -> tuple[str, ...]:
-        return needs if params.get("among") is None else ("entropy", *needs)
+    def needs_for(params: Mapping[str, Any]) -> tuple[str, ...]:
+        return needs if params.get("subsample") is None else ("entropy", *needs)
 
-    return with_knobs
+    return needs_for

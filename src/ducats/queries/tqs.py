@@ -36,7 +36,8 @@ def tqs(
         raise ValueError(f"query.params.sigma must be above 0, not {sigma}")
     if candidate_factor is not None and candidate_factor < 1:
         raise ValueError(
-            f"query.params.candidate_factor must be at least 1, not {candidate_factor}; it is a multiple of the budget"
+            f"query.params.candidate_factor must be at least 1, not {candidate_factor}; it is a multiple of "
+            "the budget"
         )
     # In a fixed order, as the last bits of a mean depend on it.
     order = sort_by_location(context.candidates)
@@ -65,9 +66,9 @@ def tqs(
 
 
 def tqs_needs(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the columns; the confidence is only needed without `reach`."""
+    """Return the columns; the confidence is only needed without `candidate_factor`."""
     always = ("margin", "committee", "domain")
-    return (*always, "confidence") if params.get("reach") is None else always
+    return (*always, "confidence") if params.get("candidate_factor") is None else always
 
 
 def committee_disagreement(samples: SampleTable) -> Tensor:
@@ -75,7 +76,7 @@ def committee_disagreement(samples: SampleTable) -> Tensor:
     committee = samples.column("committee")
     correction = min(1, committee.shape[1] - 1)  # a single member has no deviation
     # In chunks: the whole table in float64 would need twice the memory.
-    parts = [
+    deviations = [
         chunk.double().std(1, correction=correction).mean(1) for chunk in committee.split(_SAMPLES_PER_CHUNK)
     ]
-    return torch.cat(parts)
+    return torch.cat(deviations)

@@ -22,8 +22,8 @@ def two_round(
     Args:
         kappa: multiple of the budget that passes the first round; 1 selects by the first criterion alone.
         order: ``dis_data`` as in the paper; ``data_dis`` swaps the two rounds.
-        pool_fraction: if given, κ times this fraction of the pool (candidates and labelled samples) passes the first
-            round, instead of κ times the budget; the published code uses 0.01 for images.
+        pool_fraction: if given, κ times this fraction of the pool (candidates and labelled samples) passes
+            the first round, instead of κ times the budget; the published code uses 0.01 for images.
         epsilon: if given, rank by U_dis itself with log(p + epsilon) in its entropy, as the published code
             does with 1e-7.
     """

@@ -4,10 +4,10 @@ from rich.table import Table
 
 from ducats.tune.search import TuningResult
 
-DETAIL_COLUMNS = {  # columns for parts of a score: title, factor, digits
-    "source": ("source risk", 1, 4),
-    "plain": ("uncorrected risk", 1, 4),
-    "effective": ("effective sample %", 100, 1),
+DETAIL_COLUMNS = {  # columns for details of a score: title, factor, digits
+    "source_risk": ("source risk", 1, 4),
+    "uncorrected_risk": ("uncorrected risk", 1, 4),
+    "effective_fraction": ("effective sample %", 100, 1),
     "domain_accuracy": ("domain accuracy %", 100, 1),
     "images": ("images", 1, 0),
 }

@@ -83,7 +83,8 @@ class DevScorer:
         labelled = (held_out_source.labels[:] >= 0).nonzero().squeeze(1)
         if len(labelled) < 2:
             raise UserError(
-                f"{len(labelled)} held-out source image(s) are too few; increase evaluation.source_holdout_fraction"
+                f"{len(labelled)} held-out source image(s) are too few; increase "
+                "evaluation.source_holdout_fraction"
             )
         estimate = dev_risk(
             source_train.features,
@@ -95,7 +96,8 @@ class DevScorer:
             device=fabric.device,
         )
         details = estimate.as_dict()
-        return RiskEstimate(details.pop("risk"), details.pop("deviation"), details, estimate.is_degenerate)
+        risk, standard_error = details.pop("risk"), details.pop("standard_error")
+        return RiskEstimate(risk, standard_error, details, estimate.is_degenerate)
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,8 @@ class TargetLabelScorer:
         labelled = ((self.labels >= 0) & is_unlabelled).nonzero().squeeze(1)
         if len(labelled) < 2:
             raise UserError(
-                f"the trial itself labelled all but {len(labelled)} of the validation images; raise --validation-labels"
+                f"the trial itself labelled all but {len(labelled)} of the validation images; raise "
+                "--validation-labels"
             )
         z = _predict(trained, fabric, self.tuning_data.data.pool, ("z",)).z[labelled]
         image_losses = per_image_losses(z, self.labels[labelled], self.loss)
@@ -173,7 +176,7 @@ def _load_trial(trial: Trial, tuning_data: TuningData) -> tuple[TrainedModel, Fa
         "pool": data_digest(pool.keys),
     }
     for name, current_digest in current_digests.items():
-        if trained.run_folder.data_summary[name]["keys"] != current_digest:
+        if trained.run_folder.data_summary[name]["digest"] != current_digest:
             raise UserError(f"the {name} images have changed since this trial was run; use another --out")
     device = trial.config.engine.device
     return trained, make_fabric(device, precision=supported_precision(trained, device))

@@ -80,13 +80,13 @@ def tune(
         config: base config of all trials.
         out: output folder, with one run folder per trial, base.yaml, tune.json and best.yaml.
         grid: values of each searched setting; None: those of `default_grid`.
-        estimator: ``dev`` estimates the risk from held-out source images, ``bought`` from labels of random target
-            images, acquired for validation.
+        estimator: ``dev`` estimates the risk from held-out source images, ``target_labels`` from labels of
+            random target images, acquired for validation.
         max_trials: maximum number of combinations, sampled at random.
         loss: error rate or mean negative log-likelihood. None: the latter for DEV, because a good model makes
             no errors on the source, which leaves nothing to weight.
         weight_normalisation: normalisation of DEV's weights.
-        validation_labels: number of validation labels, for ``bought``.
+        validation_labels: number of validation labels, for ``target_labels``.
         launcher: runs a trial to its end.
         on_message: called with a line of text after each trial.
     """
@@ -110,16 +110,19 @@ def tune(
         check_components(trial.config, is_resumable=trial.run_folder.is_resumable)
     tuning_data = load_tuning_data(planned_trials[0].config)
     _check_no_human_oracle(config, tuning_data)
-    criterion: dict[str, Any] = {"by": estimator, "loss": loss}
+    criterion: dict[str, Any] = {"estimator": estimator, "loss": loss}
     if estimator == "dev":
         scorer: TrialScorer = DevScorer(tuning_data, loss, weight_normalisation)
-        criterion |= {"normalise": weight_normalisation, "source_share": source_holdout}
+        criterion |= {
+            "weight_normalisation": weight_normalisation,
+            "source_holdout_fraction": source_holdout,
+        }
     else:
         folder = out / f"validation-{validation_labels}"
         scorer = TargetLabelScorer(
             tuning_data, loss, acquire_validation_labels(config, tuning_data, validation_labels, folder)
         )
-        criterion |= {"validation": validation_labels}
+        criterion |= {"validation_labels": validation_labels}
     earlier_results = _load_results(out / "tune.json", criterion)
     results: list[TrialResult] = []
     failed: dict[str, str] = {}
@@ -143,13 +146,12 @@ def tune(
         "validation": validation_labels if estimator == "target_labels" else 0,
     }
     if not results:
-        _write_results(
-            out / "tune.json", criterion, list(earlier_results.values()), failed, {"labels": label_counts}
-        )
+        summary = {"label_counts": label_counts}
+        _write_results(out / "tune.json", criterion, list(earlier_results.values()), failed, summary)
         raise UserError(
             f"all {len(planned_trials)} trials failed; first error: {next(iter(failed.values()))}"
         )
-    results.sort(key=lambda one: one.risk)
+    results.sort(key=lambda result: result.risk)
     tuning_result = TuningResult(
         risk_description=_describe_risk(estimator, loss, source_holdout, validation_labels),
         results=results,
@@ -161,7 +163,8 @@ def tune(
     )
     best = configs.load_config([out / "base.yaml"], to_settings(results[0].settings))
     write_text_atomically(tuning_result.best_config, configs.to_yaml(best))
-    summary = {key: getattr(tuning_result, key) for key in ("says", "combinations", "labels", "warnings")}
+    keys = ("risk_description", "n_combinations", "label_counts", "warnings")
+    summary = {key: getattr(tuning_result, key) for key in keys}
     _write_results(out / "tune.json", criterion, results, failed, summary)
     return tuning_result
 
@@ -204,12 +207,12 @@ def _describe_risk(
     loss_name = "error rate" if loss == "error" else "mean negative log-likelihood"
     if estimator == "dev":
         return (
-            f"{loss_name} on the target, estimated by deep embedded validation from {100 * source_holdout:g} % of the "
-            "source, held out from all trials; no target labels used"
+            f"{loss_name} on the target, estimated by deep embedded validation from "
+            f"{100 * source_holdout:g} % of the source, held out from all trials; no target labels used"
         )
     return (
-        f"{loss_name} on {validation_labels} random target images, labelled for validation, except those that a trial "
-        "labelled itself"
+        f"{loss_name} on {validation_labels} random target images, labelled for validation, except those "
+        "that a trial labelled itself"
     )
 
 
@@ -220,16 +223,19 @@ def ranking_warnings(results: Sequence[TrialResult], estimator: RiskEstimator) -
     if n_degenerate:
         warnings.append(
             f"DEV is unreliable for {n_degenerate} of {len(results)} trials"
-            f"{', including the best' if best.is_degenerate else ''}: a few source images carry all the weight "
-            "(effective sample size below 5 %), because source and target are too easy to separate; use "
-            "--estimator target_labels (reruns the trials, on the full source) or --weight-normalisation standardize"
+            f"{', including the best' if best.is_degenerate else ''}: a few source images carry all the "
+            "weight (effective sample size below 5 %), because source and target are too easy to separate; "
+            "use --estimator target_labels (reruns the trials, on the full source) or --weight-normalisation "
+            "standardize"
         )
-    if estimator == "dev" and best.details["source"] == 0:
+    if estimator == "dev" and best.details["source_risk"] == 0:
         warnings.append(
             "no held-out source image is misclassified, so the risk is uninformative; use --loss nll"
         )
     # The standard error of a best trial without any errors is 0.
-    n_near = sum(one.risk - best.risk <= max(one.standard_error, best.standard_error) for one in results[1:])
+    n_near = sum(
+        result.risk - best.risk <= max(result.standard_error, best.standard_error) for result in results[1:]
+    )
     if n_near:
         remedy = (
             "increase evaluation.source_holdout_fraction"
@@ -237,8 +243,8 @@ def ranking_warnings(results: Sequence[TrialResult], estimator: RiskEstimator) -
             else "increase --validation-labels"
         )
         warnings.append(
-            f"{n_near} other trial{'s are' if n_near > 1 else ' is'} within one standard error of the best, so "
-            f"their order is not significant; {remedy} to separate them"
+            f"{n_near} other trial{'s are' if n_near > 1 else ' is'} within one standard error of the best, "
+            f"so their order is not significant; {remedy} to separate them"
         )
     return warnings
 
@@ -271,6 +277,6 @@ def _write_results(
     failed: Mapping[str, str],
     summary: Mapping[str, Any],
 ) -> None:
-    ranked = [asdict(result) for result in sorted(results, key=lambda one: one.risk)]
+    ranked = [asdict(result) for result in sorted(results, key=lambda result: result.risk)]
     text = {"criterion": criterion, **summary, "trials": ranked, "failed": failed}
     write_text_atomically(path, json.dumps(text, indent=1) + "\n")

@@ -48,7 +48,8 @@ def make_trials(
         name = config.digest()
         if name in trials:
             raise UserError(
-                f"{format_grid_point(point)} and {format_grid_point(trials[name].point)} are the same run; list each value only once"
+                f"{format_grid_point(point)} and {format_grid_point(trials[name].point)} are the same run; "
+                "list each value only once"
             )
         trials[name] = Trial(point, config, RunFolder(out / name))
     return list(trials.values())

@@ -59,9 +59,9 @@ class Committee(AuxiliaryModule):
 
     def losses(self, model: CachedForward, batch: Batch) -> Losses:
         """Return the cross-entropy of the members on their shares of the labelled images."""
-        parts = [part for part in (batch.source, batch.labelled) if part is not None]
-        images = torch.cat([part.images for part in parts])
-        labels = torch.cat([part.labels for part in parts])
+        streams = [stream for stream in (batch.source, batch.labelled) if stream is not None]
+        images = torch.cat([stream.images for stream in streams])
+        labels = torch.cat([stream.labels for stream in streams])
         features = model.eval_forward(augment_per_member(images)).features
         assert features is not None
         return {"probe/committee": self.loss(features, labels)}
@@ -92,9 +92,8 @@ def augment_per_member(images: Tensor) -> Tensor:
         if len(share):
             augmented = augmentation(share)
             # A perspective may be degenerate on a small image: torchvision then returns non-finite values.
-            result[number :: len(MEMBER_INITS)] = torch.where(augmented.isfinite(), augmented, share).clamp(
-                0, 1
-            )
+            finite = torch.where(augmented.isfinite(), augmented, share)
+            result[number :: len(MEMBER_INITS)] = finite.clamp(0, 1)
     return result
 
 
@@ -105,17 +104,14 @@ def _member_augmentations(channels: int) -> "Sequence[v2.Transform]":
     coloured = channels in (1, 3)
 
     def pipeline(*steps: v2.Transform) -> v2.Transform:
-        bent = [
+        supported = [
             step for step in steps if coloured or not isinstance(step, v2.ColorJitter | v2.RandomGrayscale)
         ]
-        return v2.Compose([v2.RandomHorizontalFlip(), *bent])
+        return v2.Compose([v2.RandomHorizontalFlip(), *supported])
 
     affine = partial(v2.RandomAffine, interpolation=v2.InterpolationMode.BILINEAR)
-    perspective, colour_jitter, grey = (
-        v2.RandomPerspective(),
-        v2.ColorJitter(0.2, 0.2, 0.2),
-        v2.RandomGrayscale(0.1),
-    )
+    perspective, grey = v2.RandomPerspective(), v2.RandomGrayscale(0.1)
+    colour_jitter = v2.ColorJitter(0.2, 0.2, 0.2)
     return (
         pipeline(affine(30, translate=(0.1, 0.1), scale=(0.9, 1.1), shear=0.2), grey),
         pipeline(perspective, colour_jitter),

@@ -57,19 +57,14 @@ class Critic(AuxiliaryModule):
 
     def gradient_penalty(self, unlabelled: Tensor, labelled: Tensor) -> Tensor:
         """Gradient penalty ``mean (||grad g|| - 1)^2`` at and between the features, for the critic alone."""
-        unlabelled_features, labelled_features = (
-            cast_to_weights(x.detach(), self.net) for x in (unlabelled, labelled)
-        )
-        index = torch.arange(
-            max(len(unlabelled_features), len(labelled_features)), device=unlabelled_features.device
-        )
-        share = torch.rand(len(index), 1, device=unlabelled_features.device, dtype=unlabelled_features.dtype)
+        unlabelled, labelled = (cast_to_weights(x.detach(), self.net) for x in (unlabelled, labelled))
+        index = torch.arange(max(len(unlabelled), len(labelled)), device=unlabelled.device)
+        weight = torch.rand(len(index), 1, device=unlabelled.device, dtype=unlabelled.dtype)
         # The shorter one is repeated.
         between = (
-            share * unlabelled_features[index % len(unlabelled_features)]
-            + (1 - share) * labelled_features[index % len(labelled_features)]
+            weight * unlabelled[index % len(unlabelled)] + (1 - weight) * labelled[index % len(labelled)]
         )
-        points = torch.cat([between, unlabelled_features, labelled_features]).requires_grad_()
+        points = torch.cat([between, unlabelled, labelled]).requires_grad_()
         with torch.enable_grad():
             (gradient,) = torch.autograd.grad(self(points).sum(), points, create_graph=True)
         gradient_norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
@@ -84,9 +79,9 @@ class Critic(AuxiliaryModule):
         images = target_images(batch)
         if images is None:
             return {}
-        parts = [part for part in (batch.source, batch.labelled) if part is not None]
-        labelled = torch.cat([_flat_features(model(part.images)) for part in parts])
-        unlabelled, mask = _flat_features(model(images)), _labelled_mask(parts, labelled)
+        streams = [stream for stream in (batch.source, batch.labelled) if stream is not None]
+        labelled = torch.cat([_flat_features(model(stream.images)) for stream in streams])
+        unlabelled, mask = _flat_features(model(images)), _labelled_mask(streams, labelled)
         distance = self.distance(
             reverse_gradient(unlabelled, strength), reverse_gradient(labelled, strength), mask
         )
@@ -112,8 +107,8 @@ def _flat_features(output: Output) -> Tensor:
     return output.features.movedim(1, -1).flatten(0, -2)
 
 
-def _labelled_mask(parts: Sequence[LabelledImages], rows: Tensor) -> Tensor:
+def _labelled_mask(streams: Sequence[LabelledImages], rows: Tensor) -> Tensor:
     """Mask of labelled rows; all rows of maps, as a coarse position covers many pixels."""
-    if parts[0].labels.ndim == 1:
-        return is_labelled(torch.cat([part.labels for part in parts]))
+    if streams[0].labels.ndim == 1:
+        return is_labelled(torch.cat([stream.labels for stream in streams]))
     return torch.ones(len(rows), dtype=torch.bool, device=rows.device)

@@ -37,8 +37,8 @@ class Discriminator(AuxiliaryModule):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the log odds of the source, ``(N,)`` or ``(N, h, w)``."""
-        odds: Tensor = self.net(cast_to_weights(features, self.net)).squeeze(1)
-        return odds
+        log_odds: Tensor = self.net(cast_to_weights(features, self.net)).squeeze(1)
+        return log_odds
 
     def loss(self, source: Tensor, target: Tensor) -> Tensor:
         """Binary cross-entropy with equal weights of the domains."""

@@ -42,10 +42,8 @@ def output_space_adversarial_loss(
         target: model output on target images; receives the reversed gradient times ``strength``.
         strength: scalar; 0 does not train the model.
     """
-    source_probability, target_probability = (
-        coarse_log_alpha(source).softmax(1).detach(),
-        coarse_log_alpha(target).softmax(1),
-    )
+    source_probability = coarse_log_alpha(source).softmax(1).detach()
+    target_probability = coarse_log_alpha(target).softmax(1)
     # The strength may change between steps, so it is a tensor. It scales only the gradient.
     scaled_probability = target_probability.detach() + strength * (
         target_probability - target_probability.detach()

@@ -62,14 +62,13 @@ class PrototypeTeacher(AuxiliaryModule):
         require_segmentation(context, "proda")
         if not 0 <= warmup < distillation_start <= 1:
             raise ValueError(
-                f"warmup={warmup} and distil={distillation_start} must satisfy 0 <= warmup < distil <= 1"
+                f"warmup={warmup} and distillation_start={distillation_start} must satisfy "
+                "0 <= warmup < distillation_start <= 1"
             )
         self.warmup, self.distillation_start = warmup, distillation_start
         width = require_feature_width(context, "the objective 'proda'")
-        self.teacher, self.ema_model = (
-            FrozenCopy(context.model, context.autocast_dtype),
-            FrozenCopy(context.model, context.autocast_dtype),
-        )
+        self.teacher = FrozenCopy(context.model, context.autocast_dtype)
+        self.ema_model = FrozenCopy(context.model, context.autocast_dtype)
         self.discriminator = OutputDiscriminator(context.classes, hidden)
         self.register_buffer("prototypes", torch.zeros(context.classes, width))
         self.register_buffer("has_prototype", torch.ones(context.classes))
@@ -178,8 +177,8 @@ def proda(
     def formula(z: Tensor, _: Tensor) -> tuple[Tensor, ...]:
         log_p = z[:, :classes].log_softmax(1)
         best, label = z[:, classes:].detach().max(1)
-        right = log_probability_of(log_p, label)
-        return -right, NEG_LOG_ZERO * (1 - right.exp()), -log_p.mean(1), best >= min_confidence
+        label_log_p = log_probability_of(log_p, label)
+        return -label_log_p, NEG_LOG_ZERO * (1 - label_log_p.exp()), -log_p.mean(1), best >= min_confidence
 
     fit, reverse, smooth = means_over_kept(
         stack_outputs(student, (), [score]), formula, label_maps, is_unlabelled

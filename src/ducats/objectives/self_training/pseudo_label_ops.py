@@ -1,4 +1,4 @@
-"""Losses on pseudo-labels: outputs of model and teacher stacked as channels for `means`."""
+"""Losses on pseudo-labels: outputs of model and teacher stacked as channels for `masked_means`."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -48,7 +48,7 @@ def _resize_to(grid_size: torch.Size, x: Tensor) -> Tensor:
 def means_over_kept(
     output: Output, formula: Formula, labels: Tensor, mask_fn: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, ...]:
-    """Compute means like `means`, but only over positions that the formula keeps; zero if it keeps none.
+    """Like `masked_means`, but only over positions that the formula keeps; zero if it keeps none.
 
     Args:
         output: from `stack_outputs`.

@@ -57,10 +57,8 @@ class TwoHeads(AuxiliaryModule):
         self.warmup, self.rounds = warmup, rounds
         width = require_feature_width(context, "the objective 'seg_uncertainty'")
         self.dropout, self.aux = nn.Dropout(dropout), nn.Conv2d(width, context.classes, 1)
-        self.frozen_model, self.frozen_aux = (
-            FrozenCopy(context.model, context.autocast_dtype),
-            FrozenCopy(self.aux),
-        )
+        self.frozen_model = FrozenCopy(context.model, context.autocast_dtype)
+        self.frozen_aux = FrozenCopy(self.aux)
         self.discriminator = OutputDiscriminator(context.classes, hidden)
         self.register_buffer("stage", torch.zeros(()))
 
@@ -86,9 +84,8 @@ class TwoHeads(AuxiliaryModule):
         first = self.frozen_model(images)
         assert first.features is not None
         second = self.frozen_aux.model(cast_to_weights(first.features, self.frozen_aux))
-        return coarse_log_alpha(first).softmax(1) + aux * coarse_log_alpha(first._replace(z=second)).softmax(
-            1
-        )
+        second_log_alpha = coarse_log_alpha(first._replace(z=second))
+        return coarse_log_alpha(first).softmax(1) + aux * second_log_alpha.softmax(1)
 
 
 def seg_uncertainty(
@@ -133,11 +130,13 @@ def seg_uncertainty(
     def formula(z: Tensor, _: Tensor) -> tuple[Tensor, ...]:
         log_p, log_q = z[:, :classes].log_softmax(1), z[:, classes : 2 * classes].log_softmax(1)
         label = z[:, 2 * classes :].detach().argmax(1)
-        agree = (log_p.exp() * (log_p - log_q)).sum(1)
-        apart = (log_q.exp() * (log_q - log_p)).sum(1)
-        sure = torch.exp(-apart)
-        first, second = (sure * -log_probability_of(log, label) + apart for log in (log_p, log_q))
-        return agree, first + aux * second
+        agreement = (log_p.exp() * (log_p - log_q)).sum(1)
+        disagreement = (log_q.exp() * (log_q - log_p)).sum(1)
+        confidence = torch.exp(-disagreement)
+        first, second = (
+            confidence * -log_probability_of(log, label) + disagreement for log in (log_p, log_q)
+        )
+        return agreement, first + aux * second
 
     agreement, rectified_loss = masked_means(stacked_output, formula, label_maps, is_unlabelled)
     losses["target/memory"] = memory * (1 - stage) * agreement

@@ -48,7 +48,7 @@ class Teacher(AuxiliaryModule):
     ) -> None:
         super().__init__()
         check_round_schedule(warmup, rounds)
-        for name, value in (("portion", portion), ("most", max_portion)):
+        for name, value in (("portion", portion), ("max_portion", max_portion)):
             if not 0 < value <= 1:
                 raise ValueError(f"{name} is a fraction and must be in (0, 1], not {value}")
         self.warmup, self.rounds = warmup, rounds
@@ -73,7 +73,7 @@ class Teacher(AuxiliaryModule):
 
 
 def certainty_histogram(z: Tensor) -> Tensor:
-    """Compute a histogram of certainty per predicted class, ``(C, N_CERTAINTY_BINS)``, from log alpha ``(N, C, ...)``."""
+    """Compute histograms of certainty by predicted class: ``(N, C, ...) -> (C, N_CERTAINTY_BINS)``."""
     classes = z.shape[1]
     predicted = z.argmax(1)
     others = z.scatter(1, predicted[:, None], -torch.inf).logsumexp(1)

@@ -55,7 +55,9 @@ class DensifyingTeacher(Teacher):
             context, warmup=warmup, rounds=rounds, portion=portion, growth=growth, max_portion=max_portion
         )
         if not 0 < easy_fraction <= 1:
-            raise ValueError(f"easy is a fraction of the images and must be in (0, 1], not {easy_fraction}")
+            raise ValueError(
+                f"easy_fraction is a fraction of the images and must be in (0, 1], not {easy_fraction}"
+            )
         self.easy_fraction = easy_fraction
         self.discriminator = OutputDiscriminator(context.classes, hidden)
         self.register_buffer("phase", torch.zeros(()))
