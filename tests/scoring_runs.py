@@ -30,11 +30,11 @@ def train_run(folder: Path, *settings: str, method: str = "duc") -> TrainedModel
 def write_image_folder(folder: Path, count: int = 37) -> Path:
     """Write images of several sizes into subfolders."""
     for number in range(count):
-        kind = "JPEG" if number % 3 else "PNG"
+        image_format = "JPEG" if number % 3 else "PNG"
         suffix = "jpg" if number % 3 else "png"
         write_file(
             folder / str(number % 4) / f"{number:03d}.{suffix}",
-            image_bytes(number, SIZES[number % 4], kind=kind),
+            image_bytes(number, SIZES[number % 4], image_format=image_format),
         )
     return folder
 

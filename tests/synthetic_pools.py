@@ -10,11 +10,11 @@ from PIL import Image
 from ducats.streaming import Pool
 
 
-def image_bytes(seed: int, size: tuple[int, int] = (10, 8), kind: str = "PNG") -> bytes:
+def image_bytes(seed: int, size: tuple[int, int] = (10, 8), image_format: str = "PNG") -> bytes:
     """Return the encoded bytes of a random image of size (width, height)."""
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind)
+    Image.fromarray(pixels).save(file, image_format)
     return file.getvalue()
 
 
@@ -35,8 +35,8 @@ def write_tar(path: Path, members: dict[str, bytes], mode: str = "w") -> None:
 def chunk_keys(pool: Pool, n_chunks: int = 1, block_size: int = 1) -> list[list[str]]:
     """Return the keys of each chunk."""
     return [
-        [s.key for block in pool.blocks(rank, n_chunks, block_size) for s in block]
-        for rank in range(n_chunks)
+        [s.key for block in pool.blocks(chunk, n_chunks, block_size) for s in block]
+        for chunk in range(n_chunks)
     ]
 
 

@@ -10,7 +10,13 @@ from ducats import streaming_top_k
 from ducats.errors import UserError
 from ducats.queries.two_round import two_round
 from ducats.samples import QueryContext, SampleTable, run_query
-from ducats.streaming_top_k import ScoredSamples, StreamingTopK, concat_samples, merge_top_k, two_round_top_k
+from ducats.streaming_top_k import (
+    ScoredSamples,
+    StreamingTopK,
+    concat_samples,
+    merge_top_k,
+    select_in_two_rounds,
+)
 
 LEVELS = [0.0, -0.0, 0.25, 0.5, 1.0, -np.inf]  # few levels, so most rows tie
 
@@ -19,7 +25,7 @@ def table(
     first: list[float], second: list[float] | None = None, keys: list[str] | None = None
 ) -> ScoredSamples:
     key = np.empty(len(first), object)
-    key[:] = keys if keys is not None else [f"{place:04d}" for place in range(len(first))]
+    key[:] = keys if keys is not None else [f"{index:04d}" for index in range(len(first))]
     columns = {"first": np.array(first, np.float32)}
     if second is not None:
         columns["second"] = np.array(second, np.float32)
@@ -40,9 +46,9 @@ def streams(draw: st.DrawFn) -> tuple[ScoredSamples, list[list[np.ndarray]], int
     seconds = draw(st.lists(st.sampled_from(LEVELS), min_size=count, max_size=count))
     keys = draw(st.lists(st.text("abé", max_size=6), min_size=count, max_size=count, unique=True))
     order = np.array(draw(st.permutations(range(count))), int)
-    world = draw(st.integers(1, 4))
+    n_shares = draw(st.integers(1, 4))
     cuts = sorted(draw(st.lists(st.integers(0, count), max_size=6)))
-    shares = [[chunk[rank::world] for chunk in np.split(order, cuts)] for rank in range(world)]
+    shares = [[chunk[rank::n_shares] for chunk in np.split(order, cuts)] for rank in range(n_shares)]
     return table(values, seconds, keys), shares, draw(st.integers(0, count + 3))
 
 
@@ -58,10 +64,10 @@ def test_top_k_does_not_depend_on_order_chunks_and_shares(
             streaming_top_k, "MIN_BUFFER_ROWS", slack
         )  # small enough that rows are dropped all the time
         for chunks in shares:
-            keeper = StreamingTopK("first", k)
+            selector = StreamingTopK("first", k)
             for chunk in chunks:
-                keeper.add(some[chunk])
-            kept.append(keeper.top_k())
+                selector.add(some[chunk])
+            kept.append(selector.top_k())
             mine = some[np.concatenate(chunks)]
             assert kept[-1].key.tolist() == sorted_keys(mine, "first", k)
         found = merge_top_k(kept[::-1], "first", k)
@@ -82,26 +88,28 @@ def test_two_rounds_match_the_query(
     k = min(k, len(some))
     kept = []
     for chunks in shares:
-        keeper = StreamingTopK("first", kappa * k)
+        selector = StreamingTopK("first", kappa * k)
         for chunk in chunks:
-            keeper.add(some[chunk])
-        kept.append(keeper.top_k())
-    found = two_round_top_k(merge_top_k(kept, "first", kappa * k), "first", "second", kappa * k, k)
+            selector.add(some[chunk])
+        kept.append(selector.top_k())
+    found = select_in_two_rounds(merge_top_k(kept, "first", kappa * k), "first", "second", kappa * k, k)
     columns = {"u_dis": torch.from_numpy(some.columns["first"])}
     columns["u_data"] = torch.from_numpy(some.columns["second"])
-    rows = SampleTable(torch.from_numpy(some.pool_index), torch.zeros(len(some), dtype=torch.long), columns)
-    slate = QueryContext(rows, rows[torch.zeros(0, dtype=torch.long)], k, torch.Generator())
-    expected = run_query(lambda slate: two_round(slate, kappa=kappa), slate)
+    samples = SampleTable(
+        torch.from_numpy(some.pool_index), torch.zeros(len(some), dtype=torch.long), columns
+    )
+    context = QueryContext(samples, samples[torch.zeros(0, dtype=torch.long)], k, torch.Generator())
+    expected = run_query(lambda context: two_round(context, kappa=kappa), context)
     assert found.pool_index.tolist() == expected.tolist()
 
 
 def test_by_hand() -> None:
     some = table([1, 3, 2, 3, 0], [5, 1, 9, 1, 7])
     assert merge_top_k([some], "first", 3).pool_index.tolist() == [1, 3, 2]
-    assert two_round_top_k(some, "first", "second", 3, 2).pool_index.tolist() == [2, 1]
-    assert two_round_top_k(some, "first", "second", 5, 2).pool_index.tolist() == [2, 4]
+    assert select_in_two_rounds(some, "first", "second", 3, 2).pool_index.tolist() == [2, 1]
+    assert select_in_two_rounds(some, "first", "second", 5, 2).pool_index.tolist() == [2, 4]
     with pytest.raises(ValueError, match="must be at least k"):
-        two_round_top_k(some, "first", "second", 1, 2)
+        select_in_two_rounds(some, "first", "second", 1, 2)
 
 
 @pytest.mark.parametrize("kind", ["S4", "U4", object])
@@ -115,11 +123,11 @@ def test_keys_of_any_kind(kind: object) -> None:
 def test_vector_columns_stay_with_their_rows() -> None:
     random = np.random.default_rng(0)
     score, wide = random.random(30_000).astype(np.float32), random.random((30_000, 3)).astype(np.float32)
-    keeper = StreamingTopK("first", 100)
+    selector = StreamingTopK("first", 100)
     for rows in np.split(np.arange(30_000), 30):
         key = np.array([f"{row:05d}".encode() for row in rows])
-        keeper.add(ScoredSamples(key, rows, {"first": score[rows], "features": wide[rows]}))
-    found = keeper.top_k()
+        selector.add(ScoredSamples(key, rows, {"first": score[rows], "features": wide[rows]}))
+    found = selector.top_k()
     order = np.argsort(-score)[:100]
     np.testing.assert_array_equal(found.pool_index, order)
     np.testing.assert_array_equal(found.columns["features"], wide[order])
@@ -128,18 +136,18 @@ def test_vector_columns_stay_with_their_rows() -> None:
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rising scores are the worst case: every chunk beats all earlier ones."""
     lengths = []
-    genuine = streaming_top_k._top_indices
+    original = streaming_top_k._top_indices
 
     def watched(score: np.ndarray, key: np.ndarray, k: int) -> np.ndarray:
         lengths.append(len(score))
-        return genuine(score, key, k)
+        return original(score, key, k)
 
     monkeypatch.setattr(streaming_top_k, "_top_indices", watched)
-    keeper, chunk = StreamingTopK("first", 5000), 1000
+    selector, chunk = StreamingTopK("first", 5000), 1000
     for start in range(0, 200_000, chunk):
         rows = np.arange(start, start + chunk)
-        keeper.add(ScoredSamples(rows.astype("S9"), rows, {"first": rows.astype(np.float64)}))
-    assert keeper.top_k().pool_index.tolist() == list(range(199_999, 194_999, -1))
+        selector.add(ScoredSamples(rows.astype("S9"), rows, {"first": rows.astype(np.float64)}))
+    assert selector.top_k().pool_index.tolist() == list(range(199_999, 194_999, -1))
     assert max(lengths) <= 2 * 5000 + chunk
     assert len(lengths) < 200_000 / 5000 + 2  # sorting is rare
 

@@ -1,4 +1,4 @@
-"""`ducats run_watch`: running, finished, waiting, killed and corrupt runs."""
+"""`ducats watch`: running, finished, waiting, killed and corrupt runs."""
 
 import io
 import json
@@ -57,10 +57,10 @@ def test_a_finished_run(run_quickly: Runner, capsys: pytest.CaptureFixture[str])
         None,
     )
     assert (state.method, state.labels_spent, state.problems) == ("duc", 20, ())
-    assert state.learning_curve() == [(one["labels"], one["accuracy"]) for one in stages]
-    assert state.learning_curve("ece") == [(one["labels"], one["ece"]) for one in stages]
+    assert state.learning_curve() == [(stage["labels"], stage["accuracy"]) for stage in stages]
+    assert state.learning_curve("ece") == [(stage["labels"], stage["ece"]) for stage in stages]
     assert state.compute_seconds == stages[-1]["seconds"]
-    assert list(state.losses) == [one["losses"] for one in run_folder.read_records("epoch")]
+    assert list(state.losses) == [record["losses"] for record in run_folder.read_records("epoch")]
 
     text = render([state])
     assert "finished, 4 epochs" in text
@@ -83,11 +83,16 @@ def test_a_run_waiting_for_annotators(run_quickly: Runner, tmp_path: Path) -> No
     store = AnnotationStore(tmp_path / "run" / "questions")
     question_round = store.open_round()
     assert question_round is not None
-    output = [
-        {"question": one.id, "word": question_round.rules.classes[0], "who": "anna", "seconds": 30.0}
-        for one in question_round.questions[:3]
+    answers = [
+        {
+            "question": question.id,
+            "word": question_round.rules.classes[0],
+            "annotator": "anna",
+            "seconds": 30.0,
+        }
+        for question in question_round.questions[:3]
     ]
-    store.receive(output, channel="test")
+    store.receive(answers, channel="test")
     watcher = RunWatcher()
     state = watcher.read_state(tmp_path / "run")
     assert (state.phase, state.epoch, state.annotation_seconds) == ("waiting", 1, 90.0)
@@ -103,7 +108,7 @@ def test_a_run_waiting_for_annotators(run_quickly: Runner, tmp_path: Path) -> No
     assert "1.5 min of annotation" in text
     assert f"ducats label {tmp_path / 'run'}" in text.replace("\n", "")
 
-    store.receive([{**output[0], "question": question_round.questions[3].id}], channel="test")
+    store.receive([{**answers[0], "question": question_round.questions[3].id}], channel="test")
     (store.round_folder(1) / "answers-anna.csv").write_text("key,label\n")
     again = watcher.read_state(tmp_path / "run")  # the same watcher reads the new answers
     assert str(again.open_round) == "round 1, 4 of 10 questions settled, 1 answer file"
@@ -113,27 +118,27 @@ def test_segmentation_runs_show_miou(run_pixels: Runner, tmp_path: Path) -> None
     run_folder = run_pixels()
     state = RunWatcher().read_state(run_folder.path)
     assert state.headline == "mean_iou"
-    assert state.learning_curve() == [(one["labels"], one["mean_iou"]) for one in run_folder.stages()]
+    assert state.learning_curve() == [(stage["labels"], stage["mean_iou"]) for stage in run_folder.stages()]
     assert f"mIoU {100 * run_folder.stages()[-1]['mean_iou']:.1f} %" in status_line(state)
 
 
 @NEEDS_PROC_LOCKS
 def test_a_running_and_a_killed_run(run_quickly: Runner, tmp_path: Path) -> None:
-    watcher, seen = RunWatcher(), []
+    watcher, observed = RunWatcher(), []
 
-    def listen(event: Event) -> None:
+    def listener(event: Event) -> None:
         if event.phase != "train" or event.step % 6 == 1:
-            seen.append((event.phase, event.epoch, watcher.read_state(tmp_path / "run")))
+            observed.append((event.phase, event.epoch, watcher.read_state(tmp_path / "run")))
         if event.epoch == 3:
             raise Stop
 
     with pytest.raises(Stop):
-        run_quickly(on_event=listen)
-    assert all(state.is_active for _, _, state in seen)
-    assert all(state.epoch == epoch for _, epoch, state in seen)
-    assert [state.phase for phase, _, state in seen if phase == "train"] == ["training"] * 4
-    assert {state.phase for phase, _, state in seen if phase == "query"} == {"querying"}
-    assert all(state.seconds_left is not None for _, epoch, state in seen if epoch)
+        run_quickly(on_event=listener)
+    assert all(state.is_active for _, _, state in observed)
+    assert all(state.epoch == epoch for _, epoch, state in observed)
+    assert [state.phase for phase, _, state in observed if phase == "train"] == ["training"] * 4
+    assert {state.phase for phase, _, state in observed if phase == "query"} == {"querying"}
+    assert all(state.seconds_left is not None for _, epoch, state in observed if epoch)
 
     state = watcher.read_state(tmp_path / "run")
     assert (state.phase, state.is_active, state.epoch) == ("training", False, 3)
@@ -143,7 +148,7 @@ def test_a_running_and_a_killed_run(run_quickly: Runner, tmp_path: Path) -> None
 
 def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = RunWatcher().read_state(tmp_path)
-    assert (state.phase, state.epochs, state.seconds_left) == ("nothing", None, None)
+    assert (state.phase, state.epochs, state.seconds_left) == ("empty", None, None)
     assert run_watch(tmp_path, "--once") == 0
     text = capsys.readouterr().out
     assert "no run here yet" in text
@@ -154,11 +159,11 @@ def test_corrupt_files_are_reported(run_quickly: Runner, tmp_path: Path) -> None
     run_folder = run_quickly()
     stages = len(run_folder.stages())
     lines = run_folder.metrics_path.read_text().splitlines()
-    spoilt = [*lines, '{"kind": "stage", "epoch": 4}', "[1]", '{"kind": "st']
-    run_folder.metrics_path.write_text("\n".join(spoilt))
+    corrupted = [*lines, '{"kind": "stage", "epoch": 4}', "[1]", '{"kind": "st']
+    run_folder.metrics_path.write_text("\n".join(corrupted))
     (run_folder.path / "config.yaml").write_text("a: [")
     (run_folder.path / "questions" / "round-01").mkdir(parents=True)
-    (run_folder.path / "questions" / "round-01" / "terms.json").write_text("{")
+    (run_folder.path / "questions" / "round-01" / "rules.json").write_text("{")
     (run_folder.path / "model.safetensors").unlink()
     (run_folder.path / "labels" / "round-01.npz").unlink()
     (run_folder.path / "labels" / "round-02.npz").unlink()
@@ -174,7 +179,7 @@ def test_corrupt_files_are_reported(run_quickly: Runner, tmp_path: Path) -> None
     assert status_line(state).startswith("run: ")
 
     strange = {"kind": "stage", "stage": 0, "epoch": 1, "labels": 0, "seconds": 1.0, "accuracy": "good"}
-    run_folder.metrics_path.write_text(json.dumps(strange | {"ece": None, "headline": "charm"}) + "\n")
+    run_folder.metrics_path.write_text(json.dumps(strange | {"ece": None, "headline_metric": "charm"}) + "\n")
     assert "epoch" in render([RunWatcher().read_state(run_folder.path)])
 
 
@@ -208,7 +213,7 @@ def test_bad_options_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_a_run_of_the_python_api(run_quickly: Runner, tmp_path: Path) -> None:
     run_folder = run_quickly()
-    plan = {"plan": {"epochs": 9, "ask_after": [1, 2, 3], "seed": 0}}
+    plan = {"plan": {"epochs": 9, "query_epochs": [1, 2, 3], "seed": 0}}
     (run_folder.path / "config.yaml").write_text(json.dumps(plan))
     state = RunWatcher().read_state(run_folder.path)
     assert (state.method, state.epochs, state.n_rounds) == ("run", 9, 3)
@@ -216,23 +221,25 @@ def test_a_run_of_the_python_api(run_quickly: Runner, tmp_path: Path) -> None:
 
 def test_seconds_per_epoch_are_recorded_or_observed() -> None:
     stage = {"kind": "stage", "epoch": 4, "seconds": 10.0}
-    pace = EtaEstimator()
-    assert pace.seconds_per_epoch([], 0, started_at=100.0) is None
-    pace.update(1, 103.0, query_epochs=())
-    assert pace.seconds_per_epoch([], 1, started_at=100.0) == 3.0
-    assert pace.seconds_per_epoch([stage], 1, started_at=100.0) == 2.5  # recorded times contain no pauses
-    pace.update(1, 109.0, query_epochs=())  # an evaluation wrote to the file
-    pace.update(2, 107.0, query_epochs=())
-    pace.update(3, 113.0, query_epochs=(3,))
-    assert pace.seconds_per_epoch([stage], 3, started_at=100.0) == 5.0  # the median of 4 and 6
-    pace.update(4, 10_000.0, query_epochs=(3,))  # the run waited for annotators
-    assert pace.seconds_per_epoch([stage], 4, started_at=100.0) == 5.0
+    estimator = EtaEstimator()
+    assert estimator.seconds_per_epoch([], 0, started_at=100.0) is None
+    estimator.update(1, 103.0, query_epochs=())
+    assert estimator.seconds_per_epoch([], 1, started_at=100.0) == 3.0
+    assert (
+        estimator.seconds_per_epoch([stage], 1, started_at=100.0) == 2.5
+    )  # recorded times contain no pauses
+    estimator.update(1, 109.0, query_epochs=())  # an evaluation wrote to the file
+    estimator.update(2, 107.0, query_epochs=())
+    estimator.update(3, 113.0, query_epochs=(3,))
+    assert estimator.seconds_per_epoch([stage], 3, started_at=100.0) == 5.0  # the median of 4 and 6
+    estimator.update(4, 10_000.0, query_epochs=(3,))  # the run waited for annotators
+    assert estimator.seconds_per_epoch([stage], 4, started_at=100.0) == 5.0
     timed = [{"kind": "epoch", "epoch": n, "seconds": s} for n, s in ((1, 9.0), (2, 1.0), (3, 2.0))]
     assert (
-        pace.seconds_per_epoch([stage, *timed], 4, started_at=100.0) == 2.0
+        estimator.seconds_per_epoch([stage, *timed], 4, started_at=100.0) == 2.0
     )  # recorded epoch times come first
     assert (
-        pace.seconds_per_epoch([stage, {"kind": "epoch", "epoch": 1}], 4, started_at=100.0) == 5.0
+        estimator.seconds_per_epoch([stage, {"kind": "epoch", "epoch": 1}], 4, started_at=100.0) == 5.0
     )  # a run of an older version
 
 
@@ -240,10 +247,12 @@ def test_time_left(run_quickly: Runner, tmp_path: Path) -> None:
     with pytest.raises(Stop):
         run_quickly(on_event=stop_after(3))
     folder = tmp_path / "run"
-    each = [line["seconds"] for line in RunFolder(folder).read_records("epoch")]
+    epoch_seconds = [record["seconds"] for record in RunFolder(folder).read_records("epoch")]
     state = RunWatcher().read_state(folder)
-    assert len(each) == 3
-    assert state.seconds_left == pytest.approx(sorted(each)[1])  # one epoch, the median of the first three
+    assert len(epoch_seconds) == 3
+    assert state.seconds_left == pytest.approx(
+        sorted(epoch_seconds)[1]
+    )  # one epoch, the median of the first three
     assert (
         state.compute_seconds == RunFolder(folder).stages()[-1]["seconds"]
     )  # of the whole run, not of an epoch

@@ -48,11 +48,11 @@ def concat_samples(tables: Sequence[ScoredSamples]) -> ScoredSamples:
     if len(non_empty) == 1:
         return non_empty[0]
     columns = {
-        name: np.concatenate([part.columns[name] for part in non_empty]) for name in non_empty[0].columns
+        name: np.concatenate([table.columns[name] for table in non_empty]) for name in non_empty[0].columns
     }
     return ScoredSamples(
-        np.concatenate([part.key for part in non_empty]),
-        np.concatenate([part.pool_index for part in non_empty]),
+        np.concatenate([table.key for table in non_empty]),
+        np.concatenate([table.pool_index for table in non_empty]),
         columns,
     )
 
@@ -64,10 +64,10 @@ class StreamingTopK:
         column: name of the column to rank by.
         k: number of rows to keep.
 
-    >>> keeper = StreamingTopK("entropy", 2)
+    >>> selector = StreamingTopK("entropy", 2)
     >>> for key, value in (("b", 0.5), ("c", 0.1), ("a", 0.5)):
-    ...     keeper.add(ScoredSamples(np.array([key]), np.zeros(1, int), {"entropy": np.array([value])}))
-    >>> keeper.best().key.tolist()
+    ...     selector.add(ScoredSamples(np.array([key]), np.zeros(1, int), {"entropy": np.array([value])}))
+    >>> selector.top_k().key.tolist()
     ['a', 'b']
     """
 
@@ -112,22 +112,23 @@ def merge_top_k(tables: Iterable[ScoredSamples], column: str, k: int) -> ScoredS
     Raises:
         UserError: a key occurs twice, because the same sample was scored in two places.
     """
-    top_k = StreamingTopK(column, k)
+    selector = StreamingTopK(column, k)
     for samples in tables:
-        top_k.add(samples)
-    merged = top_k.top_k()
+        selector.add(samples)
+    merged = selector.top_k()
     duplicates = np.flatnonzero(merged.key[1:] == merged.key[:-1])
     if len(duplicates):
         raise UserError(
-            f"the sample {key_text(merged.key[duplicates[0]])} was scored twice; give each sample a unique key"
+            f"the sample {key_text(merged.key[duplicates[0]])} was scored twice; give each sample "
+            "a unique key"
         )
     return merged
 
 
-def two_round_top_k(
+def select_in_two_rounds(
     samples: ScoredSamples, first_column: str, second_column: str, kappa_k: int, k: int
 ) -> ScoredSamples:
-    """DUC's query: of the ``kappa_k`` rows highest in ``first_column``, the ``k`` highest in ``second_column``."""
+    """Return DUC's picks: of the ``kappa_k`` highest in the first column, the ``k`` highest in the second."""
     if kappa_k < k:
         raise ValueError(f"kappa_k ({kappa_k}) must be at least k ({k})")
     return merge_top_k([merge_top_k([samples], first_column, kappa_k)], second_column, k)
@@ -143,8 +144,8 @@ def _checked_scores(samples: ScoredSamples, column: str) -> _Array:
     wrong = np.flatnonzero(np.isnan(score))
     if len(wrong):
         raise UserError(
-            f"the {column} of {key_text(samples.key[wrong[0]])} is NaN: the model or the formula of the score is "
-            "broken; train the model again"
+            f"the {column} of {key_text(samples.key[wrong[0]])} is NaN: the model or the formula of the "
+            "score is broken; train the model again"
         )
     return score
 

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from ducats.cli import main
-from ducats.cluster import TaskLost, TaskPool, TaskResult, ray_connection, ray_session, versions
-from ducats.cluster import ray_pool as crews
+from ducats.cluster import TaskLost, TaskPool, TaskResult, ray_connection, ray_pool, ray_session, versions
 from ducats.deploy import TrainedModel, load_trained_model
 from ducats.errors import UserError
 from ducats.scoring import ScoringInterrupted, ray_backend, score_pool
@@ -35,7 +34,7 @@ from pathlib import Path
 import ray
 from torch import nn
 
-HERE = Path({home!r})
+HERE = Path({workspace!r})
 
 class Net(nn.Module):
     def __init__(self, classes, channels):
@@ -68,7 +67,9 @@ def count(folder, name):
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Folder with a run whose model can be blocked, and a pool of four blocks, two with a white image."""
     workspace = tmp_path_factory.mktemp("ray")
-    write_file(workspace / "modules" / "held_net.py", BLOCKING_NET.format(home=str(workspace)).encode())
+    write_file(
+        workspace / "modules" / "blocking_net.py", BLOCKING_NET.format(workspace=str(workspace)).encode()
+    )
     write_file(workspace / "modules" / "deadly.py", DEADLY_TASK.encode())
     (workspace / "at").mkdir()
     write_image_folder(workspace / "pool", 30)
@@ -80,7 +81,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("PYTHONPATH", str(workspace / "modules"), prepend=os.pathsep)
         patch.setenv("OMP_NUM_THREADS", "1")
         pytest.importorskip("ray", reason="needs ducats[ray]")
-        train_run(workspace / "run", "model.name=held_net:Net", "model.params={}")
+        train_run(workspace / "run", "model.name=blocking_net:Net", "model.params={}")
         score_pool(
             load_trained_model(workspace / "run"),
             str(workspace / "pool"),
@@ -103,7 +104,7 @@ def cluster(workspace: Path) -> Iterator[Any]:
 
 def score_picks(workspace: Path, out: str, trained: TrainedModel | None = None, **params: object) -> bytes:
     trained = trained or load_trained_model(workspace / "run")
-    kwargs: Any = {"budget": 4, "device": "cpu", "engine": "ray", "parts": 4, "params": params}
+    kwargs: Any = {"budget": 4, "device": "cpu", "backend": "ray", "chunks": 4, "backend_params": params}
     score_pool(trained, str(workspace / "pool"), out=workspace / out, **kwargs)
     return (workspace / out / "picks.csv").read_bytes()
 
@@ -115,15 +116,15 @@ def wait_until(true: Callable[[], object], seconds: float = 240.0) -> None:
         time.sleep(0.02)
 
 
-def wait_for_results(crew: TaskPool, count: int) -> list[TaskResult]:
+def wait_for_results(task_pool: TaskPool, count: int) -> list[TaskResult]:
     """Wait for this many tasks and return their results."""
     ended = list[TaskResult]()
 
-    def so_many() -> bool:
-        ended.extend(crew.wait(1.0))
+    def all_ended() -> bool:
+        ended.extend(task_pool.wait(1.0))
         return len(ended) == count
 
-    wait_until(so_many)
+    wait_until(all_ended)
     return ended
 
 
@@ -145,7 +146,7 @@ def blocked_workers(workspace: Path, out: str) -> Iterator[dict[str, int]]:
     thread.start()
     try:
         wait_until(lambda: failure or len(list((workspace / "at").iterdir())) == 2)
-        wait_until(lambda: failure or len(list((workspace / out / "parts").glob("part-*"))) == 2)
+        wait_until(lambda: failure or len(list((workspace / out / "chunks").glob("chunk-*"))) == 2)
         yield {mark.read_text(): int(mark.name) for mark in (workspace / "at").iterdir()}
     finally:
         (workspace / "hold").unlink()
@@ -159,7 +160,7 @@ def test_picks_equal_those_of_one_machine(
     workspace: Path, cluster: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--budget", "4", "--backend", "ray", "--ray-address", cluster.address, "--device", "cpu"]
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as caught:
         main(
             [
                 "score",
@@ -170,10 +171,10 @@ def test_picks_equal_those_of_one_machine(
                 str(workspace / "same"),
             ]
         )
-    assert not left.value.code
+    assert not caught.value.code
     assert "32 images scored" in capsys.readouterr().out
     assert (workspace / "same" / "picks.csv").read_bytes() == (workspace / "local" / "picks.csv").read_bytes()
-    assert len(list((workspace / "same" / "parts").iterdir())) == 64
+    assert len(list((workspace / "same" / "chunks").iterdir())) == 64
 
 
 def test_both_nodes_are_used_and_keep_half_of_their_cpus(workspace: Path, cluster: Any) -> None:
@@ -199,25 +200,25 @@ def test_killed_worker_is_replaced(workspace: Path, cluster: Any) -> None:
 
 def test_task_that_kills_every_worker_is_given_up(workspace: Path, cluster: Any, tmp_path: Path) -> None:
     deadly = importlib.import_module("deadly")
-    crew = TaskPool(deadly.count)
+    task_pool = TaskPool(deadly.count)
     for name in ("deadly", "harmless"):
-        crew.submit(name, str(tmp_path), name)
-    ended = {one.name: one for one in wait_for_results(crew, 2)}
+        task_pool.submit(name, str(tmp_path), name)
+    ended = {one.name: one for one in wait_for_results(task_pool, 2)}
     assert ended["harmless"] == ("harmless", "harmless", None)
     error = ended["deadly"].error
     assert isinstance(error, TaskLost)
     assert (tmp_path / "deadly").read_text() == "xxx"
-    assert crew.free_slots() == 2
-    told = ray_backend._translate_error(3, SimpleNamespace(parts=4), error)  # type: ignore[arg-type]
-    assert isinstance(told, ScoringInterrupted)
-    assert str(told).startswith("chunk 3 of 4 was lost: its worker was killed, 3 times in a row (")
-    assert str(told).endswith("run the same command again to resume")
+    assert task_pool.free_slots() == 2
+    interrupted = ray_backend._translate_error(3, SimpleNamespace(n_chunks=4), error)  # type: ignore[arg-type]
+    assert isinstance(interrupted, ScoringInterrupted)
+    assert str(interrupted).startswith("chunk 3 of 4 was lost: its worker was killed, 3 times in a row (")
+    assert str(interrupted).endswith("run the same command again to resume")
 
 
-def user_error_of(crew: TaskPool) -> str:
+def user_error_of(task_pool: TaskPool) -> str:
     """Run a task without arguments and return the message of its UserError."""
-    crew.submit("it")
-    (ended,) = wait_for_results(crew, 1)
+    task_pool.submit("it")
+    (ended,) = wait_for_results(task_pool, 1)
     assert isinstance(ended.error, UserError)
     return str(ended.error)
 
@@ -227,9 +228,11 @@ def test_node_must_have_the_same_packages(
 ) -> None:
     write_file(tmp_path / "only_here.py", b"def work():\n    return 1\n")
     monkeypatch.syspath_prepend(tmp_path)
-    said = user_error_of(TaskPool(importlib.import_module("only_here").work))
-    assert said.startswith("a node lacks a required package (No module named 'only_here')")
-    monkeypatch.setattr(crews, "versions", lambda: {**versions.installed_versions(), "torch": "0.4"})
+    message = user_error_of(TaskPool(importlib.import_module("only_here").work))
+    assert message.startswith("a node lacks a required package (No module named 'only_here')")
+    monkeypatch.setattr(
+        ray_pool, "installed_versions", lambda: {**versions.installed_versions(), "torch": "0.4"}
+    )
     message = user_error_of(TaskPool(platform.node))
     assert f"torch is {metadata.version('torch')} on node" in message
     assert "0.4 on the submitting machine" in message
@@ -254,24 +257,24 @@ def test_scoring_resumes_after_timeout(
 
     def later() -> float:
         """The current time, plus two hours once two chunks are done."""
-        return time.monotonic() + 7200.0 * (len(list((workspace / "late" / "parts").glob("part-*"))) == 2)
+        return time.monotonic() + 7200.0 * (len(list((workspace / "late" / "chunks").glob("chunk-*"))) == 2)
 
     (workspace / "hold").touch()
     try:
         with monkeypatch.context() as patch:
             patch.setattr(ray_backend, "time", SimpleNamespace(monotonic=later))
-            with pytest.raises(SystemExit) as left:
+            with pytest.raises(SystemExit) as caught:
                 main(command)
     finally:
         (workspace / "hold").unlink()
-    assert left.value.code == 1
-    said = capsys.readouterr().err
-    assert "--timeout 1h reached with 2 of 4 chunks left" in " ".join(said.split())
-    kept = {path: path.stat().st_mtime_ns for path in (workspace / "late" / "parts").iterdir()}
+    assert caught.value.code == 1
+    message = capsys.readouterr().err
+    assert "--timeout 1h reached with 2 of 4 chunks left" in " ".join(message.split())
+    kept = {path: path.stat().st_mtime_ns for path in (workspace / "late" / "chunks").iterdir()}
     assert len(kept) == 2
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as caught:
         main(command)
-    assert not left.value.code
+    assert not caught.value.code
     assert (workspace / "late" / "picks.csv").read_bytes() == (workspace / "local" / "picks.csv").read_bytes()
     assert {path: path.stat().st_mtime_ns for path in kept} == kept  # not scored again
 
@@ -311,9 +314,9 @@ def test_invalid_duration(time: str) -> None:
 
 
 def connection_error(address: str) -> str:
-    with pytest.raises(UserError) as refused, ray_session(address):
+    with pytest.raises(UserError) as caught, ray_session(address):
         raise AssertionError
-    return str(refused.value)
+    return str(caught.value)
 
 
 @pytest.fixture
@@ -323,33 +326,33 @@ def disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
 
 
-def test_no_server_at_address(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server_at_address(disconnected: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert connection_error("localhost:1").startswith("no Ray cluster answers at --ray-address localhost:1 (")
     monkeypatch.setenv("RAY_ADDRESS", "localhost:1")
     assert connection_error("auto").startswith("no Ray cluster answers at --ray-address auto (")
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 505 No\r\n", b"SSH-2.0", b""])
-def test_other_server_at_address(alone: None, answer: bytes) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as door:
+@pytest.mark.parametrize("reply", [b"HTTP/1.1 505 No\r\n", b"SSH-2.0", b""])
+def test_other_server_at_address(disconnected: None, reply: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
-            line, _ = door.accept()
-            with line:
-                line.recv(100)
-                line.sendall(answer)
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(reply)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        said = connection_error(f"127.0.0.1:{door.getsockname()[1]}")
+        message = connection_error(f"127.0.0.1:{server.getsockname()[1]}")
         thread.join()
-    assert "(the server there is not Ray)" in said
+    assert "(the server there is not Ray)" in message
 
 
 @pytest.mark.parametrize(
     "address", ["ray://10.0.0.1:10001", "http://10.0.0.1:8265", "local", "10.0.0.1", ":1"]
 )
-def test_invalid_address(alone: None, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_address(disconnected: None, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert connection_error(address).startswith(f"--ray-address {address} is not a host:port")
     monkeypatch.setenv("RAY_ADDRESS", address)
     assert connection_error("auto").startswith(
@@ -357,18 +360,18 @@ def test_invalid_address(alone: None, address: str, monkeypatch: pytest.MonkeyPa
     )
 
 
-def test_ray_version_mismatch(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_version_mismatch(disconnected: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def init(**_: object) -> None:
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.0")
 
     monkeypatch.setattr(importlib.import_module("ray"), "init", init)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    said = connection_error("auto")
-    assert "(Version mismatch: The cluster was started with: Ray: 2.0); install the same Python" in said
+    message = connection_error("auto")
+    assert "(Version mismatch: The cluster was started with: Ray: 2.0); install the same Python" in message
 
 
-def test_ray_options_need_ray_engine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as left:
+def test_ray_options_need_ray_backend(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as caught:
         main(["score", "run", "pool", "--budget", "1", "--out", str(tmp_path), "--timeout", "2h"])
-    assert left.value.code == 2
+    assert caught.value.code == 2
     assert "--timeout needs --backend ray" in capsys.readouterr().err

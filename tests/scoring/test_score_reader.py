@@ -19,20 +19,20 @@ def decode_constant(sample: PoolSample) -> DecodedImage:
 
 
 def test_blocks_are_in_order_and_prefetch_is_bounded() -> None:
-    begun, finished = 0, 0
+    started, finished = 0, 0
 
     def blocks() -> Iterator[list[PoolSample]]:
-        nonlocal begun
+        nonlocal started
         for sample in samples(100):
-            begun += 1
+            started += 1
             yield [sample, sample]
 
     for number, block in enumerate(decode_blocks(blocks(), decode_constant, threads=3)):
         finished += 1
         assert block.pool_index == [number, number]
         assert block.pixels[:, 0, 0, 0].tolist() == [number, number]
-        # AHEAD in the queue, one held by the consumer, one by the producer.
-        assert begun - finished <= PREFETCH_BLOCKS + 2
+        # PREFETCH_BLOCKS in the queue, one held by the consumer, one by the producer.
+        assert started - finished <= PREFETCH_BLOCKS + 2
     assert finished == 100
 
 

@@ -38,7 +38,7 @@ class Net(nn.Module):
         self.head = nn.Linear(channels * 64, classes)
 
     def forward(self, images):
-        print("I am looking")
+        print("forward")
         while (images == 1).flatten(1).all(1).any() and Path("hold").exists():
             time.sleep(0.01)
         return self.head(images.flatten(1))
@@ -50,8 +50,8 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder with a run whose model can be blocked, and a pool whose tenth image, in block 1, blocks it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    write_file(tmp_path / "holding_net.py", BLOCKING_NET.encode())
-    train_run(tmp_path / "run", "model.name=holding_net:Net", "model.params={}")
+    write_file(tmp_path / "blocking_net.py", BLOCKING_NET.encode())
+    train_run(tmp_path / "run", "model.name=blocking_net:Net", "model.params={}")
     write_image_folder(tmp_path / "pool", 30)
     write_file(tmp_path / "pool" / "0" / "zz-white.ppm", WHITE)
     return tmp_path
@@ -90,7 +90,7 @@ def test_scoring_resumes_after_a_worker_is_killed(workspace: Path) -> None:
 
     thread = threading.Thread(target=command)
     thread.start()
-    done, held = (workspace / "out" / "parts" / f"part-{rank}-of-2.npz" for rank in (0, 1))
+    done, blocked = (workspace / "out" / "chunks" / f"chunk-{chunk}-of-2.npz" for chunk in (0, 1))
     wait_until(lambda: done.exists() and len(child_pids() - before) == 1)
     (worker,) = child_pids() - before
     os.kill(worker, signal.SIGKILL)
@@ -100,7 +100,7 @@ def test_scoring_resumes_after_a_worker_is_killed(workspace: Path) -> None:
     assert "was killed by SIGKILL" in str(failure[0])
     assert "run the same command again to resume" in str(failure[0])
     assert child_pids() == before
-    assert not held.exists()
+    assert not blocked.exists()
     assert not (workspace / "out" / "picks.csv").exists()
     kept = done.stat().st_mtime_ns
     (workspace / "hold").unlink()
@@ -114,25 +114,25 @@ def test_picks_do_not_depend_on_number_of_processes(
     pool = str(write_shard_folder(workspace / "shards", 3))
     for processes in ("1", "2"):
         options = ["--budget", "10%", "--query", "spread", "--processes", processes, "--device", "cpu"]
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as caught:
             main(["score", "run", pool, *options, "--out", processes])
-        assert not left.value.code
+        assert not caught.value.code
         assert "33 images scored" in capsys.readouterr().out
     one, two = ((workspace / name / "picks.csv").read_bytes() for name in ("1", "2"))
     assert one == two
     assert one.count(b"\n") == 1 + 3
-    told = json.loads((workspace / "2" / "score.json").read_text())
-    assert [part["images"] for part in told["parts"]] == [22, 11]
+    summary = json.loads((workspace / "2" / "score.json").read_text())
+    assert [chunk["images"] for chunk in summary["chunks"]] == [22, 11]
     assert not list((workspace / "2").glob("*.log"))
 
 
 def make_job(workspace: Path) -> Job:
-    plan = make_streaming_query(load_trained_model(workspace / "run").config, "duc", 1)
+    streaming_query = make_streaming_query(load_trained_model(workspace / "run").config, "duc", 1)
     return Job(
         str(workspace / "run"),
         str(workspace / "pool"),
         "auto",
-        plan,
+        streaming_query,
         1,
         8,
         False,
@@ -151,7 +151,7 @@ def test_worker_exits_with_its_parent(workspace: Path) -> None:
     assert process.stdout is not None
     process.stdin.write(f"{make_job(workspace).to_json()}\n[0]\n")
     process.stdin.flush()
-    assert json.loads(process.stdout.readline()) == {"seen": 8}  # it is running and now blocked
+    assert json.loads(process.stdout.readline()) == {"n_samples": 8}  # it is running and now blocked
     process.stdin.close()
     assert process.wait(60) == 1
     process.stdout.close()
@@ -164,8 +164,8 @@ def test_worker_reports_progress_and_errors(
     text = f"{make_job(workspace).to_json()}\n[0]\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     assert worker.run_worker() == 0
-    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert said == [{"seen": seen} for seen in (8, 16, 24, 31)]
+    messages = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert messages == [{"n_samples": n_samples} for n_samples in (8, 16, 24, 31)]
     (workspace / "run" / "model.safetensors").unlink()
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     assert worker.run_worker() == 2
@@ -173,7 +173,7 @@ def test_worker_reports_progress_and_errors(
 
 
 @pytest.mark.parametrize(
-    ("code", "error", "sentence"),
+    ("code", "error", "message"),
     [
         ('print(\'{"error": "the pool is empty"}\'); exit(2)', UserError, "^the pool is empty$"),
         ("exit(7)", ScoringInterrupted, r"process 1 exited with code 7 .*process-1\.log"),
@@ -181,13 +181,13 @@ def test_worker_reports_progress_and_errors(
     ],
 )
 def test_failure_of_one_worker_stops_the_others(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch, code: str, error: type[Exception], sentence: str
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, code: str, error: type[Exception], message: str
 ) -> None:
     """Of two fake workers, the first fails and the second sleeps."""
-    script = f"import sys, time; job = input(); ranks = input(); time.sleep(60 * (ranks != '[0]')); {code}"
+    script = f"import sys, time; job = input(); chunks = input(); time.sleep(60 * (chunks != '[0]')); {code}"
     monkeypatch.setattr(local_backend, "WORKER_COMMAND", [sys.executable, "-c", script])
     before = child_pids()
-    with pytest.raises(error, match=sentence):
+    with pytest.raises(error, match=message):
         score_picks(load_trained_model(workspace / "run"), workspace, "out", processes=2)
     assert child_pids() == before
     assert ("ZeroDivisionError" in (workspace / "out" / "process-1.log").read_text()) == (code == "1 / 0")
@@ -198,7 +198,7 @@ def test_failure_of_one_worker_stops_the_others(
 
 def kill_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[bytes]], object]], None]:
     """Return a ``write_atomically`` that kills the process before, inside or after its n-th call."""
-    genuine, calls = files.write_atomically, 0
+    original, calls = files.write_atomically, 0
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -213,7 +213,7 @@ def kill_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[byte
         calls += 1
         if calls == number and moment == "before":
             die()
-        genuine(path, half if calls == number and moment == "inside" else put)
+        original(path, half if calls == number and moment == "inside" else put)
         if calls == number:
             die()
 
@@ -223,7 +223,7 @@ def kill_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[byte
 def test_resume_after_kill_at_any_write(workspace: Path) -> None:
     """Seven writes: settings, three chunks, unreadable.csv, score.json, picks.csv."""
     trained = load_trained_model(workspace / "run")
-    undisturbed = score_picks(trained, workspace, "undisturbed", parts=3)
+    undisturbed = score_picks(trained, workspace, "undisturbed", chunks=3)
     names = {path.name for path in (workspace / "undisturbed").rglob("*")}
     for number in range(1, 8):
         for moment in ("before", "inside", "after"):
@@ -231,10 +231,10 @@ def test_resume_after_kill_at_any_write(workspace: Path) -> None:
 
             def act(write: object = kill_at_write(number, moment), out: str = out) -> None:
                 files.write_atomically = write  # type: ignore[assignment]
-                score_picks(trained, workspace, out, parts=3)
+                score_picks(trained, workspace, out, chunks=3)
 
             assert run_in_child(act) == -signal.SIGKILL
             found = workspace / out / "picks.csv"
             assert found.exists() == ((number, moment) == (7, "after"))
-            assert score_picks(trained, workspace, out, parts=3) == undisturbed
+            assert score_picks(trained, workspace, out, chunks=3) == undisturbed
             assert {path.name for path in (workspace / out).rglob("*")} == names

@@ -26,28 +26,32 @@ from ducats.scoring.streaming_query import default_query, needs_pool_size
         ((), "clue", 3.0, (21, "entropy", None)),
         ((), "margin", None, (7, "-margin", None)),
         ((), "least_confident", None, (7, "-confidence", None)),
-        ((), "random", None, (7, "luck", None)),
+        ((), "random", None, (7, "random", None)),
     ],
 )  # fmt: skip
 def test_candidates_kept(
     settings: tuple[str, ...], query: str, kappa: float | None, expected: tuple[int, str, str | None]
 ) -> None:
-    plan = make_streaming_query(quick(*settings), query, 7, kappa=kappa, pool_size=1000)
-    assert (plan.n_candidates, plan.first_column, plan.second_column) == expected
-    assert plan.needs_features == (query in ("spread", "clue"))
+    streaming_query = make_streaming_query(quick(*settings), query, 7, kappa=kappa, pool_size=1000)
+    assert (
+        streaming_query.n_candidates,
+        streaming_query.first_column,
+        streaming_query.second_column,
+    ) == expected
+    assert streaming_query.needs_features == (query in ("spread", "clue"))
 
 
-def test_share_needs_pool_size() -> None:
-    shared, plain = quick("query.params={pool_fraction: 0.01}"), quick()
-    assert needs_pool_size(shared, "duc")
-    assert not needs_pool_size(shared, "u_dis")
+def test_pool_fraction_needs_pool_size() -> None:
+    with_fraction, plain = quick("query.params={pool_fraction: 0.01}"), quick()
+    assert needs_pool_size(with_fraction, "duc")
+    assert not needs_pool_size(with_fraction, "u_dis")
     assert not needs_pool_size(plain, "duc")
     with pytest.raises(ValueError, match="needs the pool size"):
-        make_streaming_query(shared, "duc", 7)
+        make_streaming_query(with_fraction, "duc", 7)
 
 
 @pytest.mark.parametrize(
-    ("settings", "query", "kappa", "sentence"),
+    ("settings", "query", "kappa", "message"),
     [
         ((), "mada", None, "--query mada cannot score a pool; choose from: duc, u_dis"),
         ((), "duc", 0.5, "at least 1, not 0.5"),
@@ -63,15 +67,17 @@ def test_share_needs_pool_size() -> None:
     ],
 )
 def test_invalid_query_or_kappa_is_a_user_error(
-    settings: tuple[str, ...], query: str, kappa: float | None, sentence: str
+    settings: tuple[str, ...], query: str, kappa: float | None, message: str
 ) -> None:
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         make_streaming_query(quick(*settings), query, 7, kappa=kappa)
 
 
 def test_job_json_round_trip() -> None:
-    plan = StreamingQuery("spread", 3, 30, "entropy", params={"kappa": 10.0, "space": "normalised_features"})
-    job = Job("run", "s3://pool", "shards", plan, 4, 256, True, "cpu", 2, "out/é")
+    streaming_query = StreamingQuery(
+        "spread", 3, 30, "entropy", params={"kappa": 10.0, "space": "normalised_features"}
+    )
+    job = Job("run", "s3://pool", "shards", streaming_query, 4, 256, True, "cpu", 2, "out/é")
     assert Job.from_json(job.to_json()) == job
     assert "\n" not in job.to_json()
 

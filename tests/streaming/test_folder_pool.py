@@ -35,7 +35,11 @@ def test_keys_and_order_match_predict(folder: Path) -> None:
 
 def test_chunks_are_strided(folder: Path) -> None:
     pool = open_pool(str(folder), pool_format="folder")
-    assert [[s.pool_index for s in pool.samples(rank, 3)] for rank in range(3)] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert [[s.pool_index for s in pool.samples(chunk, 3)] for chunk in range(3)] == [
+        [0, 3, 6],
+        [1, 4],
+        [2, 5],
+    ]
 
 
 @given(n_chunks=st.integers(1, 9), block_size=st.integers(1, 9))
@@ -50,9 +54,9 @@ def test_blocks_do_not_depend_on_number_of_chunks(
     pool = open_pool(str(folder))
     whole = [[s.pool_index for s in block] for block in pool.blocks(0, 1, block_size)]
     assert whole == [list(range(start, min(start + block_size, 11))) for start in range(0, 11, block_size)]
-    for rank in range(n_chunks):
-        assert [[s.pool_index for s in block] for block in pool.blocks(rank, n_chunks, block_size)] == whole[
-            rank::n_chunks
+    for chunk in range(n_chunks):
+        assert [[s.pool_index for s in block] for block in pool.blocks(chunk, n_chunks, block_size)] == whole[
+            chunk::n_chunks
         ]
 
 

@@ -58,31 +58,31 @@ def test_manifest_of_a_run_gives_its_pool(tmp_path: Path, suffix: str) -> None:
     assert read_errors(pool)[last] == "the path is empty"
 
 
-@pytest.mark.parametrize(("size", "world"), [(1, 1), (3, 2), (7, 3), (4, 5), (30, 2)])
+@pytest.mark.parametrize(("block_size", "n_chunks"), [(1, 1), (3, 2), (7, 3), (4, 5), (30, 2)])
 def test_parquet_and_csv_give_the_same_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, world: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_size: int, n_chunks: int
 ) -> None:
     """Batches and row groups end within blocks, and blocks end within batches."""
     monkeypatch.setattr("ducats.streaming.manifest.PARQUET_BATCH_ROWS", 5)
     rows: TableRows = [{"path": f"{n}.png", "key": f"k{n}" if n % 4 else ""} for n in range(23)]
     pools = [write_table(tmp_path / f"pool.{suffix}", rows) for suffix in ("csv", "parquet")]
-    for rank in range(world):
+    for chunk in range(n_chunks):
         found = [
             [
                 [(sample.key, sample.pool_index) for sample in block]
-                for block in pool.blocks(rank, world, size)
+                for block in pool.blocks(chunk, n_chunks, block_size)
             ]
             for pool in pools
         ]
         assert found[0] == found[1]
-        assert rank > 0 or found[0]
+        assert chunk > 0 or found[0]
 
 
 def test_parquet_rows_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ducats.streaming.manifest.PARQUET_BATCH_ROWS", 3)
     pool = write_table(tmp_path / "pool.parquet", [{"path": f"{n}.png"} for n in range(20)])
     assert chunk_keys(pool, n_chunks=2, block_size=4) == [
-        [f"{n}.png" for n in range(20) if n // 4 % 2 == rank] for rank in range(2)
+        [f"{n}.png" for n in range(20) if n // 4 % 2 == chunk] for chunk in range(2)
     ]
 
 

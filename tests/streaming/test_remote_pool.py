@@ -35,7 +35,7 @@ def test_folder(store: Any) -> None:
     put_files(store, {"/pool/.hidden/x.png": b"", "/pool/notes.txt": b"", "/other/x.png": b""})
     pool = open_pool("memory://pool")
     assert chunk_keys(pool) == [["a-b.png", "a.png", "a/b/1.png", "a0.png", "é.png"]]
-    assert {s.key: s.read() for rank in range(2) for s in pool.samples(rank, 2)} == images
+    assert {s.key: s.read() for chunk in range(2) for s in pool.samples(chunk, 2)} == images
     store.rm("/pool/a.png")
     assert chunk_keys(pool, 2) == [["a-b.png", "a0.png"], ["a/b/1.png", "é.png"]]
 
@@ -50,10 +50,10 @@ def test_shards(store: Any) -> None:
                 archive.addfile(info, io.BytesIO(image_bytes(number)))
         put_files(store, {f"/shards/{shard}.tar": file.getvalue()})
     all_keys = [f"{shard}.tar/{number}.png" for shard in range(3) for number in range(4)]
-    for where in ("memory://shards", "memory://shards/{0..2}.tar", "memory://shards/*.tar"):
-        pool = open_pool(where)
+    for uri in ("memory://shards", "memory://shards/{0..2}.tar", "memory://shards/*.tar"):
+        pool = open_pool(uri)
         assert chunk_keys(pool) == [all_keys]
-        assert sorted(key for part in chunk_keys(pool, 5, 2) for key in part) == all_keys
+        assert sorted(key for keys in chunk_keys(pool, 5, 2) for key in keys) == all_keys
     assert [s.read() for s in pool.samples(0, 3)] == [image_bytes(n) for n in range(4)]
 
 
@@ -93,7 +93,7 @@ def test_local_path_imports_neither_torch_nor_fsspec(tmp_path: Any) -> None:
     (tmp_path / "a.png").write_bytes(b"")
     code = (
         "import sys; from ducats.streaming import open_pool; "
-        f"assert open_pool({str(tmp_path)!r}).counted() == 1; "
+        f"assert open_pool({str(tmp_path)!r}).count_samples() == 1; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'fsspec', 'pyarrow')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -30,21 +30,21 @@ def test_every_sample_is_in_one_chunk_and_batch(
 ) -> None:
     all_keys = write_shards(tmp_path, count)
     pool = open_pool(str(tmp_path))
-    parts = chunk_keys(pool, n_chunks, block_size)
-    assert sorted(key for part in parts for key in part) == all_keys
+    keys_by_chunk = chunk_keys(pool, n_chunks, block_size)
+    assert sorted(key for keys in keys_by_chunk for key in keys) == all_keys
     # Batches do not depend on the number of chunks and never mix shards; whole shards if there are enough.
     batches = {tuple(s.key for s in block) for block in pool.blocks(0, 1, block_size)}
     found = [
         tuple(s.key for s in block)
-        for rank in range(n_chunks)
-        for block in pool.blocks(rank, n_chunks, block_size)
+        for chunk in range(n_chunks)
+        for block in pool.blocks(chunk, n_chunks, block_size)
     ]
     assert set(found) == batches
     assert len(found) == len(batches)
     assert all(len({key.split("/")[0] for key in batch}) == 1 for batch in batches)
     if count >= n_chunks:
-        for rank, part in enumerate(parts):
-            assert part == [key for key in all_keys if int(key[0]) % n_chunks == rank]
+        for chunk, keys in enumerate(keys_by_chunk):
+            assert keys == [key for key in all_keys if int(key[0]) % n_chunks == chunk]
     assert pool.count_samples() == len(all_keys)
 
 
@@ -61,7 +61,7 @@ def test_compressed_shards(tmp_path: Path, suffix: str, mode: str) -> None:
     all_keys = write_shards(tmp_path, 2, suffix=suffix, mode=mode)
     pool = open_pool(str(tmp_path))
     assert read_errors(pool) == {}
-    assert sorted(key for part in chunk_keys(pool, 3, 2) for key in part) == all_keys
+    assert sorted(key for keys in chunk_keys(pool, 3, 2) for key in keys) == all_keys
 
 
 def test_one_shard_range_and_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,9 +129,9 @@ def test_corrupt_shard_is_reported_and_others_are_read(
     corrupt(tmp_path / "0.tar")  # type: ignore[operator]
     pool = open_pool(str(tmp_path))
     expected = [f"0.tar/{n}.png" for n in range(n_readable)] + [f"1.tar/{n}.png" for n in range(4)]
-    parts = chunk_keys(pool, n_chunks, block_size)
-    assert sorted(key for part in parts for key in part if key != "0.tar") == expected
-    assert [part.count("0.tar") for part in parts] == [1] * n_chunks  # reported by each chunk
+    keys_by_chunk = chunk_keys(pool, n_chunks, block_size)
+    assert sorted(key for keys in keys_by_chunk for key in keys if key != "0.tar") == expected
+    assert [keys.count("0.tar") for keys in keys_by_chunk] == [1] * n_chunks  # reported by each chunk
     assert pool.count_samples() == len(expected) + 1
     (found,) = read_errors(pool).items()
     assert found[0] == "0.tar"
@@ -145,11 +145,11 @@ def test_tar_members_are_not_accumulated(tmp_path: Path) -> None:
     import tarfile
 
     write_tar(tmp_path / "x.tar", {f"{n:04d}.png": b"" for n in range(500)})
-    max_members, genuine = 0, tarfile.TarFile.next
+    max_members, original = 0, tarfile.TarFile.next
 
     def watched(self: tarfile.TarFile) -> tarfile.TarInfo | None:
         nonlocal max_members
-        found = genuine(self)
+        found = original(self)
         max_members = max(max_members, len(self.members))  # type: ignore[attr-defined]
         return found
 

@@ -7,4 +7,4 @@ from ducats.cluster.ray_connection import parse_duration, ray_session
 from ducats.cluster.ray_pool import TaskLost, TaskPool, TaskResult
 from ducats.cluster.subcommand import run_subcommand
 
-__all__ = ["TaskPool", "TaskResult", "TaskLost", "ray_session", "run_subcommand", "parse_duration"]
+__all__ = ["TaskLost", "TaskPool", "TaskResult", "parse_duration", "ray_session", "run_subcommand"]

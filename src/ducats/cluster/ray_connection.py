@@ -46,15 +46,15 @@ def ray_session(address: str) -> Iterator[None]:
         _check_server(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # ConnectionError, RuntimeError, ValueError and others
-        why = " ".join(str(error).split()) or type(error).__name__
-        if "ersion mismatch" in why:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if "ersion mismatch" in reason:
             raise UserError(
-                f"the Ray cluster at --ray-address {address} has other versions than this machine ({why}); "
-                "install the same Python and Ray on both"
+                f"the Ray cluster at --ray-address {address} has other versions than this machine "
+                f"({reason}); install the same Python and Ray on both"
             ) from error
         raise UserError(
-            f"no Ray cluster answers at --ray-address {address} ({why}); start one with `ray start --head`, or "
-            "give the address of a running one"
+            f"no Ray cluster answers at --ray-address {address} ({reason}); start one with `ray start "
+            "--head`, or give the address of a running one"
         ) from error
     try:
         yield
@@ -73,8 +73,9 @@ def _check_address(address: str) -> None:
     if resolved != "auto" and not (host and port.isdecimal() and "/" not in host):
         origin = " (from RAY_ADDRESS)" if resolved != address else ""
         raise UserError(
-            f"--ray-address {resolved}{origin} is not a host:port; run the command on a machine of the cluster, "
-            "without --ray-address or with the one printed by `ray start --head`, such as 10.0.0.1:6379"
+            f"--ray-address {resolved}{origin} is not a host:port; run the command on a machine of the "
+            "cluster, without --ray-address or with the one printed by `ray start --head`, such as "
+            "10.0.0.1:6379"
         )
 
 
@@ -89,8 +90,8 @@ def _check_server(address: str) -> None:
         if os.environ.get("RAY_USE_TLS", "0") == "1":
             return
         connection.sendall(HTTP2_PREFACE)
-        answer = connection.recv(9)
-        if answer[3:4] != bytes([HTTP2_SETTINGS_FRAME]):
+        reply = connection.recv(9)
+        if reply[3:4] != bytes([HTTP2_SETTINGS_FRAME]):
             raise ConnectionError("the server there is not Ray")
 
 

@@ -96,7 +96,7 @@ class TaskPool:
         ready, pending = self._ray.wait(list(self._running), timeout=timeout)
         ready += self._ray.wait(pending, num_returns=len(pending), timeout=0)[0] if ready and pending else []
         results = [self._result(reference, self._running.pop(reference)) for reference in ready]
-        return [one for one in results if one is not None]
+        return [result for result in results if result is not None]
 
     def stop(self) -> None:
         """Kill all running tasks and their workers."""
@@ -123,8 +123,8 @@ class TaskPool:
             if task.losses < MAX_ATTEMPTS:
                 self._to_retry.append(task)
                 return None
-            why = _LOSS_REASONS.get(type(cause).__name__) or str(cause).partition("\n")[0]
-            return TaskResult(task.name, None, TaskLost(f"{why}, {task.losses} times in a row"))
+            reason = _LOSS_REASONS.get(type(cause).__name__) or str(cause).partition("\n")[0]
+            return TaskResult(task.name, None, TaskLost(f"{reason}, {task.losses} times in a row"))
 
     def _has_free_slot(self) -> bool:
         return any(count for count, _ in self._free_slots().values()) and (
@@ -154,13 +154,13 @@ class TaskPool:
                 count, resources = task_slots(
                     node["Resources"], cpus_per_task=self._cpus_per_task, use_gpu=self._use_gpu
                 )
-                taken = sum(piece.node == node["NodeID"] for piece in self._running.values())
+                taken = sum(task.node == node["NodeID"] for task in self._running.values())
                 if count:
                     found[node["NodeID"]] = (max(0, count - taken), resources)
         return found
 
     def _node_address(self, node: str) -> str:
-        names = {each["NodeID"]: each["NodeManagerAddress"] for each in self._ray.nodes()}
+        names = {info["NodeID"]: info["NodeManagerAddress"] for info in self._ray.nodes()}
         return str(names.get(node, "?"))
 
 
@@ -173,12 +173,12 @@ _LOSS_REASONS = {
 def _explain_import_error(error: Exception) -> Exception:
     """Convert an import error on a node to a UserError; return other errors unchanged."""
     if isinstance(error, ImportError):
-        why = str(error)
+        reason = str(error)
     elif "failed to import on the worker" in str(error):
-        why = "ducats is missing or outdated"
+        reason = "ducats is missing or outdated"
     else:
         return error
-    return UserError(f"a node lacks a required package ({why}); install the same packages on all nodes")
+    return UserError(f"a node lacks a required package ({reason}); install the same packages on all nodes")
 
 
 def task_slots(
@@ -191,10 +191,12 @@ def task_slots(
         cpus_per_task: per task, at most half of the node's; None: an even share.
         use_gpu: whether each task gets a GPU.
 
-    >>> task_slots({"CPU": 9}, cpus_per_task=2, use_gpu=False), task_slots({"CPU": 1}, cpus_per_task=2, use_gpu=False)
-    ((2, Place(cpus=2, gpus=0)), (1, Place(cpus=0.5, gpus=0)))
+    >>> task_slots({"CPU": 9}, cpus_per_task=2, use_gpu=False)
+    (2, TaskResources(cpus=2, gpus=0))
+    >>> task_slots({"CPU": 1}, cpus_per_task=2, use_gpu=False)
+    (1, TaskResources(cpus=0.5, gpus=0))
     >>> task_slots({"CPU": 64, "GPU": 8}, cpus_per_task=None, use_gpu=True)
-    (8, Place(cpus=4, gpus=1))
+    (8, TaskResources(cpus=4, gpus=1))
     """
     half = resources.get("CPU", 0.0) / 2
     if half == 0:

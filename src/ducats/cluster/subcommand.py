@@ -27,7 +27,8 @@ def run_subcommand(
     Args:
         command: arguments of ``ducats``.
         log: its output is appended to this file.
-        lock: file that a process with the same work holds locked; waited for, up to ``LOCK_TIMEOUT_SECONDS`` seconds.
+        lock: file that a process with the same work holds locked; waited for, up to
+            ``LOCK_TIMEOUT_SECONDS``.
         environment: added to the environment of this process.
     """
     _wait_for_lock(lock)

@@ -40,8 +40,8 @@ def run_if_same_versions(caller_versions: Mapping[str, str], function: str, *arg
         if node_versions.get(package) != caller_versions.get(package):
             raise UserError(
                 f"{package} is {node_versions.get(package, 'not installed')} on node {platform.node()}, but "
-                f"{caller_versions.get(package, 'not installed')} on the submitting machine; install the same version "
-                "on all nodes"
+                f"{caller_versions.get(package, 'not installed')} on the submitting machine; install the "
+                "same version on all nodes"
             )
     module, _, name = function.partition(":")
     return getattr(importlib.import_module(module), name)(*arguments)

@@ -37,7 +37,7 @@ class ScoringResult(NamedTuple):
     """Result of scoring a pool."""
 
     picks: ScoredSamples  # in order
-    n_samples: int  # number of samples
+    n_samples: int
     n_excluded: int
     n_unreadable: int
     seconds: float  # scoring time of this call
@@ -73,20 +73,19 @@ def score_pool(
         out: output folder.
         budget: number of picks, or a percentage of the pool such as ``"1%"``.
         query: one of ``STREAMING_QUERIES``; None: the run's query if it is one of them, else `duc`.
-        kappa: see ``make_plan``.
-        pool_format: pool format.
-        backend: one of ``ENGINES``.
-        backend_params: parameters of the backend; `ray` has ``address`` and ``timeout``.
+        kappa: see ``make_streaming_query``.
+        backend: one of ``SCORING_BACKENDS``.
+        backend_params: parameters of the backend; `ray` has ``ray_address`` and ``timeout``.
         processes: number of parallel processes; None: 1 locally, as many as fit on a cluster.
         chunks: number of chunks, each saved when it is done; None: one per process, 64 on a cluster.
         exclude_labelled: skip samples that the run has labelled, identified by their keys.
-        batch_size: None: the run's ``backend.scoring_batch``.
+        batch_size: None: the run's ``engine.scoring_batch_size``.
         device: auto, cpu, cuda or mps.
         on_progress: called regularly with the number of samples so far.
 
     Raises:
         UserError: An argument is invalid, or the pool or the run cannot be used.
-        Unfinished: A process ended before its chunks were done.
+        ScoringInterrupted: A process ended before its chunks were done.
     """
     if trained.per_pixel:
         raise UserError(
@@ -95,11 +94,11 @@ def score_pool(
     batch_size = trained.config.engine.scoring_batch_size if batch_size is None else batch_size
     processes = 1 if processes is None and backend not in DEFAULT_CHUNKS else processes
     chunks = DEFAULT_CHUNKS.get(backend, processes or 1) if chunks is None else chunks
-    for name, value in (("processes", processes), ("parts", chunks), ("batch", batch_size)):
+    for option, value in (("processes", processes), ("chunks", chunks), ("batch-size", batch_size)):
         if value is not None and value < 1:
-            raise UserError(f"--{name} must be at least 1, not {value}")
+            raise UserError(f"--{option} must be at least 1, not {value}")
     run_backend: ScoringBackend = bind_params(
-        "engine", backend, resolve("engine", SCORING_BACKENDS, backend), 2, backend_params or {}
+        "backend", backend, resolve("backend", SCORING_BACKENDS, backend), 2, backend_params or {}
     )
     if out.absolute() == trained.run_folder.path.absolute():
         raise UserError(f"--out {out} is the run folder; choose another folder")
@@ -113,16 +112,16 @@ def score_pool(
     settings = {
         "model": hash_weights(trained.run_folder.path),
         "pool": pool_uri,
-        "kind": pool_format,
+        "pool_format": pool_format,
         "samples": pool.n_samples,
         "budget": str(budget),
         "labels": streaming_query.budget,
         "query": query,
-        "kept": streaming_query.n_candidates,
+        "candidates": streaming_query.n_candidates,
         "columns": [name for name in (streaming_query.first_column, streaming_query.second_column) if name],
         "params": dict(streaming_query.params),
-        "exclude_bought": exclude_labelled,
-        "batch": batch_size,
+        "exclude_labelled": exclude_labelled,
+        "batch_size": batch_size,
     }
     threads = max(1, available_cores() // (processes or 1))
     run_folder = str(trained.run_folder.path.absolute())
@@ -145,7 +144,7 @@ def score_pool(
             job.chunk_file(0).parent.mkdir(parents=True, exist_ok=True)
             run_backend(job, missing, processes=processes, trained=trained, on_progress=on_progress)
         seconds = time.perf_counter() - start
-        summary = {"engine": backend, "processes": processes, **settings}
+        summary = {"backend": backend, "processes": processes, **settings}
         return _write_results(
             trained,
             streaming_query,
@@ -196,12 +195,12 @@ def _write_results(
         )
     if not len(candidates):
         raise UserError(
-            f"the run has already labelled all readable images of {summary['pool']}; omit --exclude-labelled or "
-            "choose another pool"
+            f"the run has already labelled all readable images of {summary['pool']}; omit --exclude-labelled "
+            "or choose another pool"
         )
     picks = select_picks(streaming_query, candidates, merged.labelled, trained.config.seed)
     _check_keys(picks)
-    n_scored = sum(merged.chunks[chunk].n_samples for chunk in missing)
+    n_scored = sum(merged.chunks[index].n_samples for index in missing)
     rate = n_scored / seconds if missing else None
     counts = {
         "images": n_samples,
@@ -210,14 +209,14 @@ def _write_results(
         "picked": len(picks),
         "seconds": seconds,
         "images_per_second": rate,
-        "parts": [
+        "chunks": [
             {
-                "images": r.n_samples,
-                "seconds": r.seconds,
-                "cpu_seconds": r.cpu_seconds,
-                "memory": r.peak_memory_bytes,
+                "images": chunk.n_samples,
+                "seconds": chunk.seconds,
+                "cpu_seconds": chunk.cpu_seconds,
+                "peak_memory_bytes": chunk.peak_memory_bytes,
             }
-            for r in merged.chunks
+            for chunk in merged.chunks
         ],
     }
     _write_csv(out / UNREADABLE_FILE, ("key", "why"), unreadable)

@@ -31,16 +31,14 @@ ProgressCallback = Callable[[int], None]  # called with the number of samples so
 class ChunkResult(NamedTuple):
     """Candidates and counts of one chunk."""
 
-    candidates: (
-        ScoredSamples  # candidates, best first: probability, entropy, u_data, u_dis, guess, first, ...
-    )
+    candidates: ScoredSamples  # best first; columns probability, entropy, u_data, u_dis, guess, first, ...
     labelled: ScoredSamples  # samples labelled by the run; empty unless the query uses them
     n_samples: int  # all samples: scored, excluded or unreadable
     n_excluded: int  # samples labelled by the run
     unreadable: list[tuple[str, str]]  # keys and reasons
     seconds: float
     cpu_seconds: float  # of all threads of this process
-    peak_memory_bytes: int | None  # peak memory of the process in bytes
+    peak_memory_bytes: int | None  # of the process
 
 
 def score_chunk(
@@ -156,7 +154,7 @@ def _score_blocks(
             if len(pending) == (1 if device.type == "cpu" else MAX_PENDING_BATCHES):
                 yield from (_to_samples(block_output, streaming_query, seed) for block_output in pending)
                 pending = []
-    yield from (_to_samples(answer, streaming_query, seed) for answer in pending)
+    yield from (_to_samples(block_output, streaming_query, seed) for block_output in pending)
 
 
 @torch.inference_mode()

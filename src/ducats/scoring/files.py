@@ -21,13 +21,13 @@ from ducats.scoring.chunk import ChunkResult
 from ducats.streaming_top_k import ScoredSamples
 
 _Array = NDArray[Any]
-SETTINGS_FILE, CHUNKS_FOLDER = "settings.json", "parts"
+SETTINGS_FILE, CHUNKS_FOLDER = "settings.json", "chunks"
 PICKS_FILE, UNREADABLE_FILE, SUMMARY_FILE = RESULT_FILES = "picks.csv", "unreadable.csv", "score.json"
 
 
 def chunk_file(out: Path, chunk: int, n_chunks: int) -> Path:
     """Return the file of a chunk."""
-    return out / CHUNKS_FOLDER / f"part-{chunk}-of-{n_chunks}.npz"
+    return out / CHUNKS_FOLDER / f"chunk-{chunk}-of-{n_chunks}.npz"
 
 
 @contextmanager
@@ -39,11 +39,9 @@ def open_output_folder(out: Path, settings: Mapping[str, Any]) -> Iterator[None]
     with folder_lock(out) as acquired:
         if not acquired:
             raise UserError(f"another process is scoring into {out}; wait for it or stop it")
-        for temporary in (
-            *out.glob(".*.part"),
-            *(out / CHUNKS_FOLDER).glob(".*.part"),
-        ):  # left by a killed process
-            temporary.unlink(missing_ok=True)
+        for folder in (out, out / CHUNKS_FOLDER):
+            for temporary in folder.glob(".*.part"):  # left by a killed process
+                temporary.unlink(missing_ok=True)
         path, current = out / SETTINGS_FILE, json.loads(json.dumps(settings))
         changed = settings_differences(_load_settings(path) if path.exists() else current, current)
         if changed and any((out / CHUNKS_FOLDER).glob("*")):
@@ -67,19 +65,19 @@ def _load_settings(path: Path) -> dict[str, Any]:
 def save_chunk(path: Path, result: ChunkResult) -> None:
     """Write the result of a chunk atomically."""
     metadata = {
-        "seen": result.n_samples,
-        "excluded": result.n_excluded,
+        "n_samples": result.n_samples,
+        "n_excluded": result.n_excluded,
         "seconds": result.seconds,
         "cpu_seconds": result.cpu_seconds,
-        "memory": result.peak_memory_bytes,
+        "peak_memory_bytes": result.peak_memory_bytes,
         "unreadable": result.unreadable,
     }
-    arrays: dict[str, _Array] = {"about": _encode_text(json.dumps(metadata))}
-    for name, samples in (("kept", result.candidates), ("known", result.labelled)):
+    arrays: dict[str, _Array] = {"metadata": _encode_text(json.dumps(metadata))}
+    for name, samples in (("candidates", result.candidates), ("labelled", result.labelled)):
         keys = [key.encode("utf-8") for key in samples.key]
         arrays[f"{name}.keys"] = np.frombuffer(b"".join(keys), np.uint8)
         arrays[f"{name}.lengths"] = np.array([len(key) for key in keys], np.int64)
-        arrays[f"{name}.number"] = samples.pool_index
+        arrays[f"{name}.pool_index"] = samples.pool_index
         arrays |= {f"{name}:{column}": values for column, values in samples.columns.items()}
     npz_columns.write_columns(path, {name: (values, values.dtype) for name, values in arrays.items()})
 
@@ -88,17 +86,17 @@ def load_chunk(path: Path) -> ChunkResult | None:
     """Load the result of a chunk; None if its file is missing or corrupt."""
     try:
         arrays = npz_columns.read_columns(path, ())
-        metadata = json.loads(arrays["about"].tobytes())
-        candidates, labelled = _load_samples(arrays, "kept"), _load_samples(arrays, "known")
+        metadata = json.loads(arrays["metadata"].tobytes())
+        candidates, labelled = _load_samples(arrays, "candidates"), _load_samples(arrays, "labelled")
         return ChunkResult(
             candidates,
             labelled,
-            metadata["seen"],
-            metadata["excluded"],
+            metadata["n_samples"],
+            metadata["n_excluded"],
             [(key, reason) for key, reason in metadata["unreadable"]],
             metadata["seconds"],
             metadata["cpu_seconds"],
-            metadata["memory"],
+            metadata["peak_memory_bytes"],
         )
     except npz_columns.READ_ERRORS:
         return None
@@ -116,7 +114,7 @@ def _load_samples(arrays: Mapping[str, _Array], name: str) -> ScoredSamples:
         for column, array in arrays.items()
         if column.startswith(f"{name}:")
     }
-    return ScoredSamples(key, arrays[f"{name}.number"], values)
+    return ScoredSamples(key, arrays[f"{name}.pool_index"], values)
 
 
 def _encode_text(text: str) -> _Array:

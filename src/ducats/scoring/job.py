@@ -16,7 +16,7 @@ from ducats.streaming import PoolFormat, open_pool
 from ducats.training.distributed import make_fabric
 
 
-class ScoringInterrupted(Exception):  # noqa: N818 - not an error: finished chunks are saved, and the command can resume
+class ScoringInterrupted(Exception):  # noqa: N818 - not an error: finished chunks are saved
     """Scoring stopped before all chunks were done; it can be resumed."""
 
 
@@ -24,11 +24,11 @@ class ScoringInterrupted(Exception):  # noqa: N818 - not an error: finished chun
 class Job:
     """Everything needed to score a chunk in any process."""
 
-    run_folder: str  # run folder
+    run_folder: str
     pool_uri: str
     pool_format: PoolFormat
     streaming_query: StreamingQuery
-    n_chunks: int  # number of chunks
+    n_chunks: int
     batch_size: int
     exclude_labelled: bool
     device: str
@@ -47,7 +47,7 @@ class Job:
     def from_json(text: str) -> "Job":
         """Parse the output of ``to_json``."""
         values = json.loads(text)
-        return Job(**{**values, "plan": StreamingQuery(**values["plan"])})
+        return Job(**{**values, "streaming_query": StreamingQuery(**values["streaming_query"])})
 
 
 class ChunkScorer:
@@ -91,7 +91,7 @@ class ChunkScorer:
 
 
 def _offset_progress(n_previous: int, on_progress: ProgressCallback) -> ProgressCallback:
-    return lambda seen: on_progress(n_previous + seen)
+    return lambda n_samples: on_progress(n_previous + n_samples)
 
 
 def labelled_keys(run_folder: RunFolder) -> frozenset[str]:
@@ -122,6 +122,6 @@ class ScoringBackend(Protocol):
             on_progress: called regularly with the number of samples so far.
 
         Raises:
-            Unfinished: A process ended before its chunks were done.
+            ScoringInterrupted: A process ended before its chunks were done.
             UserError: A chunk cannot be scored.
         """

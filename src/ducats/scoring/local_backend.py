@@ -55,7 +55,10 @@ class _WorkerProcess:
         assert self.handle.stdout is not None
         for line in self.handle.stdout:
             message = json.loads(line)
-            self.n_samples, self.error = message.get("seen", self.n_samples), message.get("error", self.error)
+            self.n_samples, self.error = (
+                message.get("n_samples", self.n_samples),
+                message.get("error", self.error),
+            )
 
 
 def _run_processes(
@@ -92,7 +95,7 @@ def _start(job: Job, chunks: Sequence[int], number: int, processes: int) -> _Wor
             start_new_session=True,  # only this process receives Ctrl-C; it then kills the workers
         )
     process = _WorkerProcess(number, handle, log, threading.Thread())
-    process.reader = threading.Thread(target=process.read_messages, daemon=True, name="ducats-listen")
+    process.reader = threading.Thread(target=process.read_messages, daemon=True, name="ducats-progress")
     process.reader.start()
     assert handle.stdin is not None
     try:
@@ -134,8 +137,8 @@ def _check_exit(process: _WorkerProcess) -> None:
     if code:
         outcome = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         raise ScoringInterrupted(
-            f"process {process.number} {outcome} (out of memory? see {process.log}); finished chunks are saved: "
-            "run the same command again to resume"
+            f"process {process.number} {outcome} (out of memory? see {process.log}); finished chunks are "
+            "saved: run the same command again to resume"
         )
     process.log.unlink(missing_ok=True)
 

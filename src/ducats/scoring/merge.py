@@ -22,12 +22,12 @@ class MergedChunks(NamedTuple):
     @property
     def n_samples(self) -> int:
         """Number of samples."""
-        return sum(part.n_samples for part in self.chunks) - (self.n_failures - len(self.unreadable))
+        return sum(chunk.n_samples for chunk in self.chunks) - (self.n_failures - len(self.unreadable))
 
     @property
     def n_excluded(self) -> int:
         """Number of samples labelled by the run."""
-        return sum(part.n_excluded for part in self.chunks)
+        return sum(chunk.n_excluded for chunk in self.chunks)
 
 
 def missing_chunks(files: Sequence[Path]) -> list[int]:

@@ -20,7 +20,7 @@ from ducats.scoring.files import save_chunk
 from ducats.scoring.job import ChunkScorer, Job, ScoringInterrupted
 
 DEFAULT_TIMEOUT = "24h"
-DEFAULT_RAY_CHUNKS = 64  # default; many chunks, so that losing a node loses little work
+DEFAULT_RAY_CHUNKS = 64  # many, so that losing a node loses little work
 _POLL_SECONDS = 1.0  # maximum polling interval
 
 
@@ -45,7 +45,7 @@ def score_on_ray(
         timeout: time limit, such as ``2h``; the chunks left can be scored by another call.
 
     Raises:
-        Unfinished: The time limit is reached, or a chunk was lost repeatedly.
+        ScoringInterrupted: The time limit is reached, or a chunk was lost repeatedly.
         UserError: There is no cluster, or a chunk cannot be scored.
     """
     deadline = time.monotonic() + parse_duration(timeout)
@@ -65,8 +65,8 @@ def score_on_ray(
                 seconds_left = deadline - time.monotonic()
                 if seconds_left <= 0:
                     raise ScoringInterrupted(
-                        f"--timeout {timeout} reached with {len(chunks) - n_done} of {job.n_chunks} chunks left; "
-                        "finished chunks are saved: run the same command again to resume"
+                        f"--timeout {timeout} reached with {len(chunks) - n_done} of {job.n_chunks} chunks "
+                        "left; finished chunks are saved: run the same command again to resume"
                     )
                 while remaining and task_pool.free_slots():
                     chunk = remaining.pop(0)
@@ -75,7 +75,7 @@ def score_on_ray(
                     if error is not None:
                         raise _translate_error(chunk, job, error)
                     save_chunk(job.chunk_file(chunk), result)
-                    n_done, n_samples = n_done + 1, n_samples + result.seen
+                    n_done, n_samples = n_done + 1, n_samples + result.n_samples
                     if on_progress is not None:
                         on_progress(n_samples)
         finally:

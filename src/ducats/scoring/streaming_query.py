@@ -16,10 +16,10 @@ from ducats.errors import UserError
 from ducats.queries.two_round import two_round_needs
 from ducats.randomness import make_generator, uniform_per_location
 from ducats.samples import QueryContext, SampleTable, run_query
-from ducats.streaming_top_k import ScoredSamples, merge_top_k, two_round_top_k
+from ducats.streaming_top_k import ScoredSamples, merge_top_k, select_in_two_rounds
 
 DEFAULT_KAPPA = 10.0  # default number of candidates, as a multiple of the budget
-RANDOM_COLUMN = "luck"  # column of uniform random numbers
+RANDOM_COLUMN = "random"  # column of uniform random numbers
 
 # Ranking column of each query; a leading minus ranks the lowest first.
 RANKING_COLUMNS: Mapping[str, str] = {
@@ -64,7 +64,7 @@ def make_streaming_query(
         kappa: number of candidates as a multiple of the budget: those that pass the first round (`duc`), are
             clustered (`spread`), or are kept at all (`clue`, `badge`, `coreset`). None: the run's value, or
             10.
-        pool_size: number of samples; required if the run's `duc` sets ``share``.
+        pool_size: number of samples; required if the run's `duc` sets ``pool_fraction``.
     """
     if query not in STREAMING_QUERIES:
         raise UserError(f"--query {query} cannot score a pool; choose from: {', '.join(STREAMING_QUERIES)}")
@@ -82,7 +82,7 @@ def make_streaming_query(
         return _duc_query(params, budget, candidate_factor, pool_size)
     n_candidates, first_column = max(math.ceil(candidate_factor * budget - 1e-9), budget), "entropy"
     if query == "spread":
-        params["kappa"], first_column = candidate_factor, params.get("candidates", "entropy")
+        params["kappa"], first_column = candidate_factor, params.get("candidates_by", "entropy")
         first_column = "-margin" if first_column == "margin" else first_column
     if queries.QUERIES[query].bind(params).source_needs:
         raise UserError(
@@ -99,7 +99,7 @@ def default_query(config: Config) -> str:
 
 def needs_pool_size(config: Config, query: str) -> bool:
     """Whether the number of candidates depends on the pool size for any budget."""
-    return query == "duc" == config.query.name and config.query.params.get("share") is not None
+    return query == "duc" == config.query.name and config.query.params.get("pool_fraction") is not None
 
 
 def _duc_query(params: Mapping[str, Any], budget: int, kappa: float, pool_size: int | None) -> StreamingQuery:
@@ -109,12 +109,12 @@ def _duc_query(params: Mapping[str, Any], budget: int, kappa: float, pool_size: 
         if params.get("order", "dis_data") == "dis_data"
         else (u_data_column, u_dis_column)
     )
-    share = params.get("share")
+    pool_fraction = params.get("pool_fraction")
     n_wanted = kappa * budget
-    if share is not None:
+    if pool_fraction is not None:
         if pool_size is None:
-            raise ValueError("`share` needs the pool size")
-        n_wanted = kappa * share * pool_size
+            raise ValueError("`pool_fraction` needs the pool size")
+        n_wanted = kappa * pool_fraction * pool_size
     return StreamingQuery("duc", budget, max(math.ceil(n_wanted - 1e-9), budget), *round_columns)
 
 
@@ -150,11 +150,11 @@ def select_picks(
     """Select the picks, in order, from the merged candidates.
 
     Args:
-        candidates: the top ``streaming_query.keep`` samples of the pool, or all if there are fewer.
+        candidates: the top ``streaming_query.n_candidates`` samples of the pool, or all if there are fewer.
         labelled: labelled samples with their features; empty unless the query uses them.
     """
     if streaming_query.second_column is not None:
-        return two_round_top_k(
+        return select_in_two_rounds(
             candidates,
             "first",
             "second",

@@ -32,7 +32,7 @@ def run_worker() -> int:
 
     with redirect_stdout(sys.stderr):  # output printed by the model belongs in the log
         try:
-            ChunkScorer(job).score_and_save(chunks, lambda seen: send(seen=seen))
+            ChunkScorer(job).score_and_save(chunks, lambda n_samples: send(n_samples=n_samples))
         except UserError as error:
             send(error=str(error))
             return 2

@@ -6,4 +6,4 @@ Only the samples being processed are in memory. Listing a pool does not import t
 from ducats.streaming.factory import PoolFormat, open_pool
 from ducats.streaming.pool import Pool, PoolSample
 
-__all__ = ["PoolFormat", "Pool", "PoolSample", "open_pool"]
+__all__ = ["Pool", "PoolFormat", "PoolSample", "open_pool"]

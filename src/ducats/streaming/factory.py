@@ -21,14 +21,15 @@ def open_pool(pool_uri: str, *, pool_format: PoolFormat = "auto") -> Pool:
     Args:
         pool_uri: a folder, a ``.csv`` or ``.parquet`` table, a ``.tar`` file, a folder of ``.tar`` files, or
             several as ``shards-{000..099}.tar`` or ``shards-*.tar``. A path, or a URL that fsspec supports.
-        pool_format: pool format; ``auto`` detects it from the name or, for a folder, from its files.
+        pool_format: ``auto`` detects it from the name or, for a folder, from its files.
 
     Raises:
         UserError: The pool does not exist or cannot be read.
     """
     if pool_format not in get_args(PoolFormat):
         raise UserError(
-            f"--pool-format {pool_format} is not a pool format; choose from: {', '.join(get_args(PoolFormat))}"
+            f"--pool-format {pool_format} is not a pool format; choose from: "
+            f"{', '.join(get_args(PoolFormat))}"
         )
     if escape_non_utf8(pool_uri) != pool_uri:
         raise UserError(f"the pool name {escape_non_utf8(pool_uri)} is not valid UTF-8; rename it")
@@ -67,13 +68,15 @@ def _detect_format(pool_uri: str, filesystem: FileSystem, path: str) -> PoolForm
         return "shards"
     if not filesystem.is_folder(path):
         raise UserError(
-            f"pool {pool_uri} does not exist; pass a folder of images, a .csv or .parquet table, or .tar shards"
+            f"pool {pool_uri} does not exist; pass a folder of images, a .csv or .parquet table, or "
+            ".tar shards"
         )
     names = [entry.name for entry in filesystem.list_folder(path) if not entry.is_folder]
     has_tars, has_images = any(map(_is_tar, names)), any(map(is_image_name, names))
     if has_tars and has_images:
         raise UserError(
-            f"{pool_uri} contains images and tar files; choose with --pool-format folder or --pool-format shards"
+            f"{pool_uri} contains images and tar files; choose with --pool-format folder or "
+            "--pool-format shards"
         )
     return "shards" if has_tars else "folder"
 
@@ -89,9 +92,11 @@ def _find_shards(pool_uri: str, filesystem: FileSystem, path: str) -> list[tuple
         found = [(name, f"{path.rstrip('/')}/{name}") for name in names]
     else:
         paths = [
-            one_path for pattern in expand_ranges(path) for one_path in _glob(pool_uri, filesystem, pattern)
+            shard_path
+            for pattern in expand_ranges(path)
+            for shard_path in _glob(pool_uri, filesystem, pattern)
         ]
-        file_names = [one.rsplit("/", 1)[-1] for one in paths]
+        file_names = [shard_path.rsplit("/", 1)[-1] for shard_path in paths]
         found = list(
             zip(file_names if len(set(file_names)) == len(file_names) else paths, paths, strict=True)
         )

@@ -96,9 +96,8 @@ def _list_remote(store: Any, folder: str) -> list[FolderEntry]:
     for entry in store.ls(folder, detail=True):
         path = entry["name"].rstrip("/")
         name = path.rsplit("/", 1)[-1]
-        if (
-            name and not name.startswith(".") and path != folder.rstrip("/")
-        ):  # some stores list the folder itself
+        # Some stores list the folder itself.
+        if name and not name.startswith(".") and path != folder.rstrip("/"):
             found.append(FolderEntry(name, entry["type"] == "directory"))
     store.invalidate_cache(folder)  # the cache would otherwise keep every listing in memory
     return _sort_entries(found)
@@ -107,7 +106,8 @@ def _list_remote(store: Any, folder: str) -> list[FolderEntry]:
 def _sort_entries(entries: Sequence[FolderEntry]) -> list[FolderEntry]:
     """Sort by name, with ``/`` appended to folder names, so a walk yields keys in sorted order.
 
-    >>> [entry.name for entry in _sort_entries([FolderEntry("a", True), FolderEntry("a.png", False), FolderEntry("a0.png", False)])]
+    >>> entries = [FolderEntry("a", True), FolderEntry("a.png", False), FolderEntry("a0.png", False)]
+    >>> [entry.name for entry in _sort_entries(entries)]
     ['a.png', 'a', 'a0.png']
     """
     return sorted(entries, key=lambda entry: f"{entry.name}/" if entry.is_folder else entry.name)

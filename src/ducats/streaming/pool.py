@@ -17,8 +17,8 @@ class PoolSample(NamedTuple):
 class Pool(ABC):
     """Samples in an order that is the same on every machine.
 
-    A pool is first cut into blocks, and each block then belongs to exactly one of ``world`` chunks. A batch
-    therefore holds the same images for any number of processes.
+    A pool is first cut into blocks, and each block then belongs to exactly one of ``n_chunks`` chunks. A
+    batch therefore holds the same images for any number of processes.
     """
 
     name: str  # as the user entered it

@@ -9,9 +9,7 @@ from ducats.streaming.filesystem import FileSystem
 from ducats.streaming.pool import Pool, PoolSample, check_chunk, escape_non_utf8, failing_reader, make_sample
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-MAX_SAMPLES_PER_SHARD = (
-    2**32
-)  # indices reserved for each shard, so that an index does not depend on earlier shards
+MAX_SAMPLES_PER_SHARD = 2**32  # indices reserved for each shard; an index does not depend on earlier shards
 
 
 class ShardPool(Pool):

@@ -5,4 +5,4 @@ from ducats.watch.folders import discover_run_folders
 from ducats.watch.reader import RunWatcher
 from ducats.watch.run_state import OpenRound, RunState
 
-__all__ = ["Dashboard", "OpenRound", "RunState", "RunWatcher", "status_line", "discover_run_folders"]
+__all__ = ["Dashboard", "OpenRound", "RunState", "RunWatcher", "discover_run_folders", "status_line"]

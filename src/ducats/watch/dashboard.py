@@ -13,7 +13,7 @@ from ducats.progress_display import stage_table
 from ducats.watch.run_state import METRIC_NAMES, RunState
 from ducats.watch.text_plots import braille_plot, sparkline
 
-PHASE_STYLES = {"finished": "green", "waiting": "yellow", "nothing": "dim"}
+PHASE_STYLES = {"finished": "green", "waiting": "yellow", "empty": "dim"}
 BAR_WIDTH, PLOT_WIDTH, PLOT_HEIGHT = 30, 36, 6
 FULL_TABLE_COLUMNS = 110  # terminal columns needed for the full table
 UNBOUNDED_COLUMNS = 1000  # terminal columns; wider than any output
@@ -42,7 +42,7 @@ def status_line(state: RunState) -> str:
     """Return the status of a run in one line.
 
     >>> from pathlib import Path
-    >>> status_line(State(Path("/runs/a"), phase="training", epoch=3, epochs=20, left=90.0))
+    >>> status_line(RunState(Path("/runs/a"), phase="training", epoch=3, epochs=20, seconds_left=90.0))
     'a: training, 3 of 20 epochs, about 1.5 min left'
     """
     phrases = [f"{state.name}: {state.describe()}"]
@@ -51,9 +51,8 @@ def status_line(state: RunState) -> str:
     if ece := state.learning_curve("ece"):
         phrases.append(f"ECE {100 * ece[-1][1]:.1f} %")
     if state.labels_spent is not None:
-        phrases[-1] += (
-            f" with {state.labels_spent} labels"  # at the last evaluation; more may have been acquired since
-        )
+        # At the last evaluation; more may have been acquired since.
+        phrases[-1] += f" with {state.labels_spent} labels"
     if state.annotation_seconds is not None:
         phrases.append(f"{format_duration(state.annotation_seconds)} of annotation")
     if state.seconds_left is not None:
@@ -93,7 +92,7 @@ def _title(state: RunState) -> Text:
 
 
 def _style(state: RunState) -> str:
-    stopped = state.is_active is False and state.phase not in ("finished", "waiting", "nothing")
+    stopped = state.is_active is False and state.phase not in ("finished", "waiting", "empty")
     return "red" if stopped else PHASE_STYLES.get(state.phase, "cyan")
 
 
@@ -142,8 +141,8 @@ def _loss_table(state: RunState) -> list[RenderableType]:
     if not state.losses:
         return []
     grid = Table.grid(padding=(0, 2))
-    for name in list(dict.fromkeys(name for epoch_losses in state.losses for name in epoch_losses)):
-        values = [one[name] for one in state.losses if name in one and one[name] == one[name]]
+    for name in list(dict.fromkeys(name for losses in state.losses for name in losses)):
+        values = [losses[name] for losses in state.losses if name in losses and losses[name] == losses[name]]
         last_value = state.losses[-1].get(name)
         grid.add_row(
             name, "–" if last_value is None else f"{last_value:.4f}", Text(sparkline(values), style="magenta")
@@ -158,7 +157,7 @@ def _messages(state: RunState) -> list[RenderableType]:
     if state.phase == "waiting":
         resume_hint = "; then run the same `ducats run` command again" if state.is_active is False else ""
         hints.append(f"answer with `ducats label {state.folder}` or with answer files{resume_hint}")
-    elif state.phase not in ("finished", "nothing") and state.seconds_since_write is not None:
+    elif state.phase not in ("finished", "empty") and state.seconds_since_write is not None:
         ago = format_duration(state.seconds_since_write)
         if state.is_active is False:
             hints.append(
@@ -167,7 +166,7 @@ def _messages(state: RunState) -> list[RenderableType]:
         elif state.is_active is None and state.seconds_since_write > SILENCE_NOTICE_SECONDS:
             hints.append(f"last write {ago} ago")
     messages: list[RenderableType] = [Text(text, style="dim") for text in hints]
-    return messages + [Text(sentence, style="yellow") for sentence in state.problems]
+    return messages + [Text(problem, style="yellow") for problem in state.problems]
 
 
 def _render_table(states: Sequence[RunState], *, is_wide: bool) -> RenderableType:

@@ -5,7 +5,7 @@ from statistics import median
 
 from ducats.records import Record
 
-MAX_EPOCH_TIMES = 20  # number of epoch times to keep
+MAX_EPOCH_TIMES = 20  # to keep
 
 
 class EtaEstimator:
@@ -53,7 +53,9 @@ class EtaEstimator:
             return median(epoch_seconds[-MAX_EPOCH_TIMES:])
         if self._epoch_times:
             return median(self._epoch_times)
-        evaluated = [line for line in records if line["kind"] in ("stage", "interim") and line["epoch"] > 0]
+        evaluated = [
+            record for record in records if record["kind"] in ("stage", "interim") and record["epoch"] > 0
+        ]
         if evaluated:
             return float(evaluated[-1]["seconds"]) / float(evaluated[-1]["epoch"])
         if started_at is None or self._last_update is None or epoch == 0:

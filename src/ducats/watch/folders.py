@@ -7,12 +7,7 @@ from pathlib import Path
 from ducats.errors import UserError
 
 MAX_FOLDER_DEPTH = 3  # `runs/office-home/art-clipart/duc-0`; deeper folders are data, not runs
-RUN_FILES = (
-    "config.yaml",
-    "metrics.jsonl",
-    "checkpoint.pt",
-    ".lock",
-)  # every run has one of them from the start
+RUN_FILES = ("config.yaml", "metrics.jsonl", "checkpoint.pt", ".lock")  # a run has one of them from the start
 
 
 def discover_run_folders(paths: Sequence[Path]) -> list[Path]:

@@ -11,7 +11,7 @@ import yaml
 from ducats.annotation import AnnotationStore, summary
 from ducats.config import Config, query_epochs
 from ducats.errors import UserError
-from ducats.records import Record
+from ducats.records import Record, check_format
 from ducats.watch.eta import EtaEstimator
 from ducats.watch.folders import is_run_active
 from ducats.watch.run_state import OpenRound, Phase, RunState, keep_valid_values
@@ -44,14 +44,12 @@ class RunWatcher:
         plan = self._plan(folder, problems)
         records = _read_valid_records(folder / "metrics.jsonl", problems)
         stages = tuple(record for record in records if record["kind"] == "stage")
-        epochs = [line for line in records if line["kind"] == "epoch"]
-        evaluated = [line for line in records if line["kind"] in ("stage", "interim")]
-        epoch = max((int(line["epoch"]) for line in [*epochs, *stages]), default=0)
-        phase = _current_phase(folder, epoch, plan, {int(one["epoch"]) for one in stages})
-        open_round, annotation_seconds = (
-            None,
-            max((one.get("annotation_seconds", 0.0) for one in stages), default=0.0),
-        )
+        epochs = [record for record in records if record["kind"] == "epoch"]
+        evaluated = [record for record in records if record["kind"] in ("stage", "interim")]
+        epoch = max((int(record["epoch"]) for record in [*epochs, *stages]), default=0)
+        phase = _current_phase(folder, epoch, plan, {int(stage["epoch"]) for stage in stages})
+        open_round = None
+        annotation_seconds = max((stage.get("annotation_seconds", 0.0) for stage in stages), default=0.0)
         try:
             if (folder / "questions").is_dir():
                 open_round, annotation_seconds = self._annotation(folder, phase == "waiting")
@@ -61,13 +59,13 @@ class RunWatcher:
             open_round = OpenRound(_count_labelled_rounds(folder / "labels") + 1, None, 0, 0, 0, 0)
         is_active, last_write = is_run_active(folder), _last_write(folder)
         estimator = self._estimators.setdefault(folder, EtaEstimator())
-        estimator.update(epoch, _modification_time(folder / "metrics.jsonl"), plan.get("after") or ())
+        estimator.update(epoch, _modification_time(folder / "metrics.jsonl"), plan.get("query_epochs") or ())
         seconds_per_epoch = estimator.seconds_per_epoch(
             records, epoch, started_at=_modification_time(folder / "pool.json")
         )
         seconds_left = None
         if (
-            phase not in ("finished", "nothing")
+            phase not in ("finished", "empty")
             and seconds_per_epoch is not None
             and plan.get("epochs") is not None
         ):
@@ -79,11 +77,11 @@ class RunWatcher:
             phase=phase,
             epoch=epoch,
             epochs=plan.get("epochs"),
-            n_rounds=len(plan["after"]) if plan.get("after") is not None else None,
+            n_rounds=len(plan["query_epochs"]) if plan.get("query_epochs") is not None else None,
             n_labelled_rounds=_count_labelled_rounds(folder / "labels"),
             stages=stages,
-            losses=tuple(_numeric_losses(line) for line in epochs),
-            compute_seconds=max((float(line["seconds"]) for line in evaluated), default=None),
+            losses=tuple(_numeric_losses(record) for record in epochs),
+            compute_seconds=max((float(record["seconds"]) for record in evaluated), default=None),
             annotation_seconds=annotation_seconds or None,
             open_round=open_round,
             seconds_left=seconds_left,
@@ -100,6 +98,7 @@ class RunWatcher:
             return {}
         if folder not in self._plans or self._plans[folder][0] != modified_at:
             try:
+                check_format(folder)
                 plan = _parse_plan(yaml.safe_load(path.read_text(encoding="utf-8")), folder)
             except RUN_READ_ERRORS as error:
                 problems.append(f"config.yaml cannot be read ({_describe_error(error)})")
@@ -110,20 +109,16 @@ class RunWatcher:
     def _annotation(self, folder: Path, waiting: bool) -> tuple[OpenRound | None, float]:
         """Return the open round and the annotation time of all accepted answers."""
         store = self._stores.setdefault(folder, AnnotationStore(folder / "questions"))
-        seconds = sum(
-            round_summary.seconds or 0.0
-            for round_summary in store.answers()
-            if round_summary.reject_reason is None
-        )
+        seconds = sum(answer.seconds or 0.0 for answer in store.answers() if answer.reject_reason is None)
         if not waiting:
             return None, seconds
         round_number = _count_labelled_rounds(folder / "labels") + 1
         round_folder = store.round_folder(round_number)
         n_files = len([*round_folder.glob("answers*.csv"), *round_folder.glob("answers/*.png")])
-        for one in summary.summarise_rounds(store):
-            if one.round == round_number:
+        for tally in summary.summarise_rounds(store):
+            if tally.round == round_number:
                 return OpenRound(
-                    round_number, one.questions, one.settled, one.open, one.disputed, n_files
+                    round_number, tally.questions, tally.settled, tally.open, tally.disputed, n_files
                 ), seconds
         return OpenRound(round_number, None, 0, 0, 0, n_files), seconds
 
@@ -135,11 +130,11 @@ def _parse_plan(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return {
             "method": folder.resolve().name,
             "epochs": int(plan["epochs"]),
-            "after": [int(epoch) for epoch in plan["ask_after"]],
+            "query_epochs": [int(epoch) for epoch in plan["query_epochs"]],
         }
     plan_values = {"method": str(config["method"]), "epochs": int(config["train"]["epochs"])}
     try:
-        return plan_values | {"after": list(query_epochs(Config.model_validate(config)))}
+        return plan_values | {"query_epochs": list(query_epochs(Config.model_validate(config)))}
     except ValueError:  # a setting of another version: only the query epochs are unknown
         return plan_values
 
@@ -149,14 +144,14 @@ def _current_phase(folder: Path, epoch: int, plan: Mapping[str, Any], evaluated_
     if (folder / "model.safetensors").is_file():
         return "finished"
     if _modification_time(folder / "config.yaml") is None and not epoch:
-        return "nothing"
+        return "empty"
     if (folder / "questions" / f"round-{n_labelled_rounds + 1:02d}").is_dir():
         return "waiting"
-    query_epochs = plan.get("after") or []
+    query_epochs = plan.get("query_epochs") or []
     is_query_epoch = epoch in query_epochs and n_labelled_rounds <= query_epochs.index(epoch)
     if (is_query_epoch or epoch == plan.get("epochs")) and epoch not in evaluated_epochs:
-        return "measuring"
-    return "asking" if is_query_epoch else "training"
+        return "evaluating"
+    return "querying" if is_query_epoch else "training"
 
 
 def _read_valid_records(path: Path, problems: list[str]) -> list[Record]:
@@ -203,7 +198,7 @@ def _modification_time(path: Path) -> float | None:
 
 def _last_write(folder: Path) -> float | None:
     names = ("config.yaml", "metrics.jsonl", "checkpoint.pt", "requests", "labels", "model.safetensors")
-    times = [when for name in names if (when := _modification_time(folder / name)) is not None]
+    times = [time for name in names if (time := _modification_time(folder / name)) is not None]
     return max(times, default=None)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ducats.records import Record, headline_metric
 
-Phase = Literal["nothing", "training", "measuring", "asking", "waiting", "finished"]
+Phase = Literal["empty", "training", "evaluating", "querying", "waiting", "finished"]
 METRIC_NAMES = {"accuracy": "accuracy", "mean_iou": "mIoU"}
 
 
@@ -60,7 +60,7 @@ class RunState:
 
     folder: Path
     method: str = ""
-    phase: Phase = "nothing"
+    phase: Phase = "empty"
     epoch: int = 0
     epochs: int | None = None
     n_rounds: int | None = None
@@ -99,7 +99,7 @@ class RunState:
     def describe(self) -> str:
         """Describe the current phase in a few words."""
         total = f" of {self.epochs}" if self.epochs is not None else ""
-        if self.phase == "nothing":
+        if self.phase == "empty":
             return "no run here yet"
         if self.phase == "finished":
             return f"finished, {self.epoch} epochs"
@@ -112,7 +112,7 @@ class RunState:
 
 def keep_valid_values(record: Mapping[str, Any]) -> Record:
     """Return a record without values that are not numbers (metrics undefined on a test set)."""
-    text_fields = ("kind", "headline", "evaluated_on", "resolution")
+    text_fields = ("kind", "headline_metric", "evaluated_on", "resolution")
     return {
         name: value
         for name, value in record.items()

@@ -73,18 +73,18 @@ class FakeStudio:
                 number = self.next_id()
                 self.projects[number] = {"id": number, "model_version": "", "created_at": now(), **body}
                 return 201, self.projects[number]
-            wanted = query.get("title", "")
-            found = [one for one in self.projects.values() if wanted in one["title"]]
+            title = query.get("title", "")
+            found = [one for one in self.projects.values() if title in one["title"]]
             return 200, {"results": found, "next": None}
         if match := re.fullmatch(r"/api/projects/(\d+)/", path):
             project = self.projects.get(int(match[1]))
             if project is None:
                 return 404, {"detail": "No Project matches"}
             body = body or {}
-            given = {
+            versions = {
                 one["model_version"] for task in self.tasks.values() for one in task.get("predictions", ())
             }
-            if body.get("model_version", "") not in {"", *given}:
+            if body.get("model_version", "") not in {"", *versions}:
                 return 400, {"detail": "Model version doesn't exist"}
             project.update(body)
             return 200, project
@@ -93,8 +93,8 @@ class FakeStudio:
             for task in body:
                 number = self.next_id()
                 own = {"id": number, "project": int(match[1]), "annotations": [], "updated_at": now()}
-                people = self.projects[int(match[1])].get("maximum_annotations", 1)
-                own.update({"overlap": people, "is_labeled": False})
+                n_annotators = self.projects[int(match[1])].get("maximum_annotations", 1)
+                own.update({"overlap": n_annotators, "is_labeled": False})
                 self.tasks[number] = {**task, **own}
                 numbers.append(number)
             return 201, {"task_count": len(body), "task_ids": numbers}
@@ -160,7 +160,7 @@ def serve_fake(slow: float = 0.4) -> Iterator[FakeStudio]:
     fake = FakeStudio()
 
     class Handler(BaseHTTPRequestHandler):
-        def _go(self) -> None:
+        def _handle(self) -> None:
             parts = urlsplit(self.path)
             query = {name: values[0] for name, values in parse_qs(parts.query).items()}
             raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -174,17 +174,17 @@ def serve_fake(slow: float = 0.4) -> Iterator[FakeStudio]:
                     self.close_connection = True
                     return
                 if fault in ("429", "503", "500 before"):
-                    self._say(int(fault[:3]), {"detail": "busy"}, {"Retry-After": "0"})
+                    self._reply(int(fault[:3]), {"detail": "busy"}, {"Retry-After": "0"})
                     return
-                status, told = self._authorised(parts.path, query, body)
+                status, reply = self._authorised(parts.path, query, body)
             if fault == "slow after":
                 time.sleep(slow)
             if fault == "hang up after":
                 self.close_connection = True
                 return
             if fault == "500 after":
-                status, told = 500, {"detail": "processed, but reported as failed"}
-            self._say(status, told, torn=fault == "torn after", spoilt=fault == "no JSON after")
+                status, reply = 500, {"detail": "processed, but reported as failed"}
+            self._reply(status, reply, torn=fault == "torn after", corrupt=fault == "no JSON after")
 
         def _authorised(self, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
             if path == "/api/token/refresh/":
@@ -198,17 +198,17 @@ def serve_fake(slow: float = 0.4) -> Iterator[FakeStudio]:
                 return 401, {"detail": "Given token not valid"}
             return fake.handle(str(self.command), path, query, body)
 
-        def _say(
+        def _reply(
             self,
             status: int,
-            told: Any,
+            reply: Any,
             headers: dict[str, str] | None = None,
             *,
             torn: bool = False,
-            spoilt: bool = False,
+            corrupt: bool = False,
         ) -> None:
-            text = b"" if told is None else json.dumps(told).encode()
-            if spoilt:
+            text = b"" if reply is None else json.dumps(reply).encode()
+            if corrupt:
                 text = b"<html>" + text
             try:
                 self.send_response(status)
@@ -222,7 +222,7 @@ def serve_fake(slow: float = 0.4) -> Iterator[FakeStudio]:
             if torn:
                 self.close_connection = True
 
-        do_GET = do_POST = do_PATCH = do_DELETE = _go  # noqa: N815 - names of http.server
+        do_GET = do_POST = do_PATCH = do_DELETE = _handle  # noqa: N815 - names of http.server
 
         def log_message(self, *_: Any) -> None:
             pass

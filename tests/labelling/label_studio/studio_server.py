@@ -30,12 +30,12 @@ class LabelStudioProcess:
 
     Args:
         program: path of ``label-studio``.
-        home: folder for the database; its subfolder ``media`` is the document root.
+        folder: folder for the database; its subfolder ``media`` is the document root.
     """
 
-    def __init__(self, program: Path, home: Path) -> None:
-        self.program, self.home = program, home
-        self.media = home / "media"
+    def __init__(self, program: Path, folder: Path) -> None:
+        self.program, self.folder = program, folder
+        self.media = folder / "media"
         self.media.mkdir(parents=True)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -54,7 +54,7 @@ class LabelStudioProcess:
         for name in ("HOST", "DEBUG", "PORT"):
             environment.pop(name, None)  # Label Studio reads these
         environment.update(
-            LABEL_STUDIO_BASE_DATA_DIR=str(self.home / "data"),
+            LABEL_STUDIO_BASE_DATA_DIR=str(self.folder / "data"),
             LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED="true",
             LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=str(self.media),
             LABEL_STUDIO_COLLECT_ANALYTICS="false",
@@ -67,11 +67,11 @@ class LabelStudioProcess:
             PYTHONWARNINGS="ignore",
         )
         arguments = ["start", "--no-browser", "--internal-host", "127.0.0.1", "--port", str(self.port)]
-        with (self.home / "log.txt").open("ab") as log:
+        with (self.folder / "log.txt").open("ab") as log:
             self._process = subprocess.Popen(
                 [str(self.program), *arguments],
                 env=environment,
-                cwd=self.home,
+                cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -86,7 +86,7 @@ class LabelStudioProcess:
             except (urllib.error.URLError, OSError):
                 time.sleep(0.25)
         self.stop()
-        raise RuntimeError(f"Label Studio did not start: {(self.home / 'log.txt').read_text()[-2000:]}")
+        raise RuntimeError(f"Label Studio did not start: {(self.folder / 'log.txt').read_text()[-2000:]}")
 
     def stop(self) -> None:
         """Kill the server, as in a crash."""
@@ -128,5 +128,5 @@ class LabelStudioProcess:
         csrf_token = next(str(one.value) for one in jar if one.name == "csrftoken")
         form = {"email": email, "password": self._password, "csrfmiddlewaretoken": csrf_token}
         post(page, urllib.parse.urlencode(form).encode())
-        made = json.loads(post("/api/token/", b"{}", **{"Content-Type": "application/json"}))
-        return str(made["token"])
+        created = json.loads(post("/api/token/", b"{}", **{"Content-Type": "application/json"}))
+        return str(created["token"])

@@ -1,4 +1,4 @@
-"""The commands `run_command push` and `run_command pull`."""
+"""The commands `ducats push` and `ducats pull`."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ def test_push_and_pull_with_a_token_file(
         fake.annotate(first, choice("cat"))
         fake.annotate(second, choice("cow"))
         assert run_command("pull", run, "--token-file", file) == 0
-        output = "1 answer accepted; 1 rejected (1 no class); round 1 waits for 2 of 3"
+        output = "1 answer accepted; 1 rejected (1 unknown class); round 1 waits for 2 of 3"
         assert output in capsys.readouterr().out
         fake.annotate(second, choice("dog"), user=2)
         fake.annotate(third, choice("dog"))

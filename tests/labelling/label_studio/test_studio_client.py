@@ -66,13 +66,13 @@ def test_a_get_request_is_retried_until_it_succeeds(fake: FakeStudio, fault: str
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_create_request_is_retried_only_if_it_was_not_processed(fake: FakeStudio, fault: str) -> None:
     fake.faults.append(fault)
-    make = {"title": "one", "description": "", "label_config": "<View/>"}
+    project_settings = {"title": "one", "description": "", "label_config": "<View/>"}
     if fault in ("429", "503"):
-        studio(fake).create_project(make)
+        studio(fake).create_project(project_settings)
         assert len(fake.projects) == 1
     else:
         with pytest.raises(UnknownOutcomeError):
-            studio(fake).create_project(make)
+            studio(fake).create_project(project_settings)
         assert len(fake.requests) == 1
 
 
@@ -113,7 +113,7 @@ def test_a_personal_token_is_exchanged_and_renewed(fake: FakeStudio) -> None:
     assert fake.refreshed == 2
     assert fake.authorizations.count("Bearer access-1") == 3
     assert fake.authorizations.count("Bearer access-2") == 1
-    assert not any(PERSONAL_TOKEN in seen for seen in fake.authorizations)
+    assert not any(PERSONAL_TOKEN in header for header in fake.authorizations)
 
 
 def test_a_wrong_token_is_reported_without_the_token(fake: FakeStudio) -> None:
@@ -129,8 +129,8 @@ def test_a_wrong_token_is_reported_without_the_token(fake: FakeStudio) -> None:
 def test_the_token_and_control_characters_are_removed_from_server_messages(
     fake: FakeStudio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = {"detail": f"we got {LEGACY_TOKEN} \x1b[31m\r\n from you"}
-    monkeypatch.setattr(fake, "answer", lambda *_: (400, told))
+    reply = {"detail": f"we got {LEGACY_TOKEN} \x1b[31m\r\n from you"}
+    monkeypatch.setattr(fake, "handle", lambda *_: (400, reply))
     with pytest.raises(HTTPStatusError, match=r"we got …") as caught:
         studio(fake).user_emails()
     assert LEGACY_TOKEN not in str(caught.value)
@@ -249,7 +249,7 @@ def test_any_faults_leave_one_task_per_question_and_one_answer_per_annotation(
         pull_answers(store, server)
     assert {answer.question: answer.word for answer in store.answers()} == words
     assert len(store.answers()) == 5
-    assert {question: one.word for question, one in store.statuses(1).items()} == words
+    assert {question: status.word for question, status in store.statuses(1).items()} == words
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -324,9 +324,9 @@ def test_watching_ends_when_the_round_is_closed_and_a_webhook_call_wakes_it(
     server = studio(fake)
     push_questions(store, server, "ducats: watch")
     number = next(iter(fake.projects))
-    called = threading.Event()
+    notified = threading.Event()
     messages: list[str] = []
-    with webhook_listener(server, number, "127.0.0.1:0", called, messages.append):
+    with webhook_listener(server, number, "127.0.0.1:0", notified, messages.append):
         registered = next(iter(fake.hooks.values()))
 
         def call(secret: str) -> int:
@@ -338,10 +338,10 @@ def test_watching_ends_when_the_round_is_closed_and_a_webhook_call_wakes_it(
                 return error.code
 
         assert call("guessed") == 403
-        assert not called.is_set()
+        assert not notified.is_set()
         pulls: list[int] = []
 
-        def told(pulled: Any) -> None:
+        def on_pull(pulled: Any) -> None:
             pulls.append(len(pulled.received))
             if len(pulls) == 1:  # an answer arrives an hour before the next poll
                 fake.annotate(next(iter(fake.tasks)), choice("cat"))
@@ -349,7 +349,7 @@ def test_watching_ends_when_the_round_is_closed_and_a_webhook_call_wakes_it(
             else:
                 assert store.close_round(1) is not None
 
-        pull_until_closed(store, server, number, poll=3600, on_pull=told, notified=called)
+        pull_until_closed(store, server, number, poll=3600, on_pull=on_pull, notified=notified)
         assert pulls == [0, 1]
     assert fake.hooks == {}
     assert messages == []

@@ -45,7 +45,7 @@ def choice(text: str) -> list[dict[str, Any]]:
 
 
 def labels(store: AnnotationStore) -> dict[str, str | None]:
-    return {question: one.word for question, one in store.statuses(1).items()}
+    return {question: status.word for question, status in store.statuses(1).items()}
 
 
 def after_pages(fake: FakeStudio, pages: int, act: Any) -> None:
@@ -53,11 +53,11 @@ def after_pages(fake: FakeStudio, pages: int, act: Any) -> None:
     n_pages, original = [0], fake._list
 
     def counted(query: dict[str, str]) -> tuple[int, Any]:
-        told = original(query)
+        reply = original(query)
         n_pages[0] += 1
         if n_pages[0] == pages:
             act()
-        return told
+        return reply
 
     fake._list = counted  # type: ignore[method-assign]
 
@@ -137,13 +137,13 @@ def test_tasks_that_change_during_a_pull_are_read_by_the_next_pull(
     module = importlib.import_module("ducats.labelling.label_studio.pull")
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
-    def meanwhile() -> None:  # ten minutes between the first and the second page
+    def annotate_between_pages() -> None:  # ten minutes between the first and the second page
         fake.annotate(first, choice("cat"))
         fake.annotate(last, choice("dog"))
         fake.tasks[first]["updated_at"] = LATER
         fake.tasks[last]["updated_at"] = "2099-01-01T00:09:00.000000Z"
 
-    after_pages(fake, 1, meanwhile)
+    after_pages(fake, 1, annotate_between_pages)
     assert [answer.word for answer in pull_answers(store, studio).received] == ["dog"]
     assert [answer.word for answer in pull_answers(store, studio).received] == ["cat"]
 
@@ -204,7 +204,7 @@ def test_unknown_tasks_in_the_project_are_logged_once_and_stop_nothing(
     assert push_questions(store, studio, "ducats: strangers").existing_tasks == 1
     for _ in range(3):
         pull_answers(store, studio)
-    assert [answer.reject_reason for answer in store.answers()] == ["no class", "foreign"]
+    assert [answer.reject_reason for answer in store.answers()] == ["unknown class", "unknown question"]
 
 
 def test_a_copy_of_the_run_with_other_pixels_gets_its_own_tasks(
@@ -212,14 +212,14 @@ def test_a_copy_of_the_run_with_other_pixels_gets_its_own_tasks(
 ) -> None:
     store = pixel_store(tmp_path / "a" / "run" / "questions", [[(0, 0)]])
     other = pixel_store(tmp_path / "b" / "run" / "questions", [[(0, 0)]])
-    for place, own in ((3, store), (5, other)):  # equal in the first round, different in the second
+    for offset, own in ((3, store), (5, other)):  # equal in the first round, different in the second
         first, second = own.round_folder(1), own.round_folder(2)
-        asked = pixel_store(tmp_path / str(place) / "questions", [[(place, place)]]).round_folder(1)
+        new_round = pixel_store(tmp_path / str(offset) / "questions", [[(offset, offset)]]).round_folder(1)
         own.close_round(1, answered_by_png=own.question_round(1).by_id)
         second.mkdir()
-        (second / "questions.jsonl").write_bytes((asked / "questions.jsonl").read_bytes())
-        terms = (first / "terms.json").read_text().replace('"round": 1', '"round": 2')
-        (second / "terms.json").write_text(terms)
+        (second / "questions.jsonl").write_bytes((new_round / "questions.jsonl").read_bytes())
+        rules = (first / "rules.json").read_text().replace('"round": 1', '"round": 2')
+        (second / "rules.json").write_text(rules)
         (first / "questions.jsonl").write_text((store.round_folder(1) / "questions.jsonl").read_text())
     assert push_questions(store, studio, "ducats: run", images="https://example.org/").new_tasks == 1
     assert push_questions(other, studio, "ducats: run", images="https://example.org/").new_tasks == 1
@@ -242,7 +242,7 @@ def test_a_long_title_is_truncated_to_the_limit_of_the_server(
 
 
 @pytest.mark.parametrize(
-    ("rule", "min_annotators", "words", "again"),
+    ("rule", "min_annotators", "words", "is_requested"),
     [
         ("first", 1, ["unsure"], True),
         ("first", 1, ["cat"], False),
@@ -258,28 +258,29 @@ def test_another_annotator_is_requested_if_that_can_settle_the_question(
     rule: str,
     min_annotators: int,
     words: list[str],
-    again: bool,
+    is_requested: bool,
 ) -> None:
     store = image_store(tmp_path / "questions", 1, rule=rule, min_annotators=min_annotators)
     push_questions(store, studio, "ducats: else")
     [task] = fake.tasks.values()
-    for who, word in enumerate(words, 1):
-        fake.annotate(task["id"], choice(word), user=who)
+    for user, word in enumerate(words, 1):
+        fake.annotate(task["id"], choice(word), user=user)
     for _ in range(3):
         pull_answers(store, studio)
-    asked = sum(method == "PATCH" and "/tasks/" in path for method, path in fake.requests)
-    assert asked == int(again)
-    assert task["overlap"] == (len(words) + 1 if again else min_annotators)
-    assert task["is_labeled"] == (not again and len(words) == min_annotators)
+    n_requests = sum(method == "PATCH" and "/tasks/" in path for method, path in fake.requests)
+    assert n_requests == int(is_requested)
+    assert task["overlap"] == (len(words) + 1 if is_requested else min_annotators)
+    assert task["is_labeled"] == (not is_requested and len(words) == min_annotators)
 
 
 def test_watching_ends_when_the_round_is_closed_while_the_server_is_down(tmp_path: Path) -> None:
     store = image_store(tmp_path / "questions", 1)
     messages: list[str] = []
 
-    def meanwhile(_: float) -> None:
+    def answer_and_close(_: float) -> None:
         store.receive(
-            [{"question": "cam/1-0.png", "word": "cat", "who": "anna", "ref": "one"}], channel="page"
+            [{"question": "cam/1-0.png", "word": "cat", "annotator": "anna", "external_id": "one"}],
+            channel="page",
         )
         store.close_round(1)
 
@@ -287,7 +288,7 @@ def test_watching_ends_when_the_round_is_closed_while_the_server_is_down(tmp_pat
         nobody.bind(("127.0.0.1", 0))  # bound, but not listening
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         client = JsonClient(
-            url, ApiToken(LEGACY_TOKEN), retry_timeout=2.0, notify=messages.append, sleep=meanwhile
+            url, ApiToken(LEGACY_TOKEN), retry_timeout=2.0, notify=messages.append, sleep=answer_and_close
         )
         pull_until_closed(
             store, LabelStudio(client), 1, poll=0.01, on_pull=lambda _: None, notified=threading.Event()

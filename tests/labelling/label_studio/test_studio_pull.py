@@ -63,8 +63,8 @@ def test_two_annotators_change_and_withdraw_answers(
     update_annotation(fake, one, 0, LATEST, was_cancelled=True)  # skipped later: the answer is withdrawn
     pull_answers(store, studio)
     assert [vote.annotator for vote in store.status("cam/1-0.png").votes] == []
-    refs = [answer.external_id for answer in store.answers()]
-    assert len(set(refs)) == len(refs)
+    external_ids = [answer.external_id for answer in store.answers()]
+    assert len(set(external_ids)) == len(external_ids)
 
 
 def test_the_newest_annotation_counts_and_the_older_one_after_it_is_deleted(
@@ -85,16 +85,16 @@ def test_the_newest_annotation_counts_and_the_older_one_after_it_is_deleted(
 def test_rejected_answers_are_logged_once(pushed: tuple[FakeStudio, AnnotationStore, LabelStudio]) -> None:
     fake, store, studio = pushed
     one, _ = fake.tasks
-    project, marks = next(iter(fake.projects)), fake.tasks[one]["meta"]
+    project, meta = next(iter(fake.projects)), fake.tasks[one]["meta"]
     fake.annotate(one, choice("unicorn"))
-    [foreign] = studio.import_tasks(project, [{"data": {"image": "x"}}])
-    fake.annotate(foreign, choice("cat"))
-    [stranger] = studio.import_tasks(project, [{"data": {}, "meta": {**marks, "run": "another"}}])
-    fake.annotate(stranger, choice("cat"))
-    [unasked] = studio.import_tasks(project, [{"data": {}, "meta": {**marks, "key": "not asked"}}])
-    fake.annotate(unasked, {"not": "a list"})
+    [unknown] = studio.import_tasks(project, [{"data": {"image": "x"}}])
+    fake.annotate(unknown, choice("cat"))
+    [of_another_run] = studio.import_tasks(project, [{"data": {}, "meta": {**meta, "run": "another"}}])
+    fake.annotate(of_another_run, choice("cat"))
+    [not_queried] = studio.import_tasks(project, [{"data": {}, "meta": {**meta, "key": "not queried"}}])
+    fake.annotate(not_queried, {"not": "a list"})
     pulled = pull_answers(store, studio)
-    assert pulled.rejected == {"no class": 1, "foreign": 2}  # tasks of another run are ignored
+    assert pulled.rejected == {"unknown class": 1, "unknown question": 2}  # tasks of another run are ignored
     (store.folder / "label-studio.json").write_text('{"url": ')  # corrupt: all is read again, stored once
     assert pull_answers(store, studio).received == []
     assert len(store.answers()) == 3
@@ -107,7 +107,7 @@ def test_a_later_answer_on_the_labelling_page_is_not_withdrawn(
     one = next(iter(fake.tasks))
     fake.annotate(one, choice("cat"))
     pull_answers(store, studio)
-    store.receive([{"question": "cam/1-0.png", "word": "dog", "who": "p1@example.org"}], channel="page")
+    store.receive([{"question": "cam/1-0.png", "word": "dog", "annotator": "p1@example.org"}], channel="page")
     fake.tasks[one]["annotations"].clear()
     fake.tasks[one]["updated_at"] = LATER
     assert pull_answers(store, studio).received == []
@@ -118,8 +118,8 @@ def test_late_answers_are_logged_as_late(pushed: tuple[FakeStudio, AnnotationSto
     fake, store, studio = pushed
     one, two = fake.tasks
     for task in (one, two):
-        for who in (1, 2):
-            fake.annotate(task, choice("cat"), user=who)
+        for user in (1, 2):
+            fake.annotate(task, choice("cat"), user=user)
     pull_answers(store, studio)
     assert store.close_round(1) is not None
     fake.annotate(one, choice("dog"), user=3)
@@ -131,14 +131,14 @@ def test_a_new_round_uses_the_same_project_and_skips_settled_questions(
 ) -> None:
     fake, store, studio = pushed
     for task in list(fake.tasks):
-        for who in (1, 2):
-            fake.annotate(task, choice("cat"), user=who)
+        for user in (1, 2):
+            fake.annotate(task, choice("cat"), user=user)
     pull_answers(store, studio)
     store.close_round(1)
     with pytest.raises(UserError, match="no open round"):
         push_questions(store, studio, "ducats: people")
     store = image_store(store.folder, 3, round_number=2)
-    store.receive([{"question": "cam/2-1.png", "word": "cat", "who": "anna"}], channel="page")
+    store.receive([{"question": "cam/2-1.png", "word": "cat", "annotator": "anna"}], channel="page")
     found = push_questions(store, studio, "ducats: people")
     assert (found.round, found.new_tasks, found.answered_images) == (2, 2, 1)
     assert len(fake.projects) == 1

@@ -16,40 +16,42 @@ from ducats.labelling.label_studio.rle import decode_mask, encode_mask
 def decode_values(rle: Sequence[int]) -> list[int]:
     """Decode all values of a stream bit by bit, following the format."""
     bits = "".join(f"{byte:08b}" for byte in rle)
-    place = 0
+    position = 0
 
     def number(size: int) -> int:
-        nonlocal place
-        place += size
-        return int(bits[place - size : place], 2)
+        nonlocal position
+        position += size
+        return int(bits[position - size : position], 2)
 
     total, word = number(32), number(5) + 1
-    kinds = [number(4) + 1 for _ in range(4)]
+    count_sizes = [number(4) + 1 for _ in range(4)]
     values: list[int] = []
     while len(values) < total:
         repeated = number(1)
-        count = number(kinds[number(2)]) + 1
+        count = number(count_sizes[number(2)]) + 1
         values += [number(word)] * count if repeated else [number(word) for _ in range(count)]
     return values
 
 
-def encode_random_blocks(values: Sequence[int], seed: int, kinds: Sequence[int] = (3, 4, 8, 16)) -> list[int]:
+def encode_random_blocks(
+    values: Sequence[int], seed: int, count_sizes: Sequence[int] = (3, 4, 8, 16)
+) -> list[int]:
     """Encode values in random blocks, literal or repeated, as another encoder might."""
     rng = random.Random(seed)
-    bits = f"{len(values):032b}{7:05b}" + "".join(f"{kind - 1:04b}" for kind in kinds)
-    at = 0
-    while at < len(values):
+    bits = f"{len(values):032b}{7:05b}" + "".join(f"{kind - 1:04b}" for kind in count_sizes)
+    start = 0
+    while start < len(values):
         kind = rng.randrange(4)
-        most = min(1 << kinds[kind], len(values) - at)
-        same = next((n for n in range(1, most) if values[at + n] != values[at]), most)
+        max_count = min(1 << count_sizes[kind], len(values) - start)
+        same = next((n for n in range(1, max_count) if values[start + n] != values[start]), max_count)
         if rng.random() < 0.5:
             count = rng.randint(1, same)
-            bits += f"1{kind:02b}{count - 1:0{kinds[kind]}b}{values[at]:08b}"
+            bits += f"1{kind:02b}{count - 1:0{count_sizes[kind]}b}{values[start]:08b}"
         else:
-            count = rng.randint(1, min(most, 40))
-            literal = "".join(f"{value:08b}" for value in values[at : at + count])
-            bits += f"0{kind:02b}{count - 1:0{kinds[kind]}b}{literal}"
-        at += count
+            count = rng.randint(1, min(max_count, 40))
+            literal = "".join(f"{value:08b}" for value in values[start : start + count])
+            bits += f"0{kind:02b}{count - 1:0{count_sizes[kind]}b}{literal}"
+        start += count
     bits += "0" * (-len(bits) % 8)
     return [int(bits[start : start + 8], 2) for start in range(0, len(bits), 8)]
 
@@ -58,8 +60,8 @@ def encode_random_blocks(values: Sequence[int], seed: int, kinds: Sequence[int] 
 def test_encoded_masks_are_decoded_by_both_decoders(mask: NDArray[np.bool_]) -> None:
     rle = encode_mask(mask)
     assert all(type(byte) is int and 0 <= byte < 256 for byte in rle)
-    wanted = np.where(mask, 255, 0)[..., None].repeat(4, axis=-1)  # red, green, blue, alpha
-    assert decode_values(rle) == wanted.ravel().tolist()
+    expected = np.where(mask, 255, 0)[..., None].repeat(4, axis=-1)  # red, green, blue, alpha
+    assert decode_values(rle) == expected.ravel().tolist()
     assert np.array_equal(decode_mask(rle, *mask.shape), mask)
 
 
@@ -77,8 +79,8 @@ def test_runs_longer_than_the_largest_count() -> None:
     st.integers(0, 2**32),
     st.lists(st.integers(1, 16), min_size=4, max_size=4),
 )
-def test_streams_of_other_encoders(pixels: NDArray[np.uint8], seed: int, kinds: list[int]) -> None:
-    rle = encode_random_blocks(pixels.ravel().tolist(), seed, kinds)
+def test_streams_of_other_encoders(pixels: NDArray[np.uint8], seed: int, count_sizes: list[int]) -> None:
+    rle = encode_random_blocks(pixels.ravel().tolist(), seed, count_sizes)
     assert decode_values(rle) == pixels.ravel().tolist()
     # Strokes drawn in a browser have soft edges: alpha above 127 is inside.
     assert np.array_equal(decode_mask(rle, *pixels.shape[:2]), pixels[..., 3] > 127)

@@ -44,11 +44,11 @@ SMALL_RUN_OPTIONS = (
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabelStudioProcess]:
     program = find_program()
     assert program is not None
-    made = LabelStudioProcess(program, tmp_path_factory.mktemp("label-studio"))
+    process = LabelStudioProcess(program, tmp_path_factory.mktemp("label-studio"))
     try:
-        yield made
+        yield process
     finally:
-        made.stop()
+        process.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -79,14 +79,14 @@ def test_an_image_run_end_to_end_with_a_server_outage(
     data = toy(n_source_per_class=6, n_pool=20, n_test=12)
     assert data.ground_truth is not None
     names = [data.classes[label] for label in data.ground_truth[:].tolist()]
-    for place, image in enumerate(data.pool.pixels[:]):
-        path = tmp_path / "target" / f"{place:03d}.png"
+    for index, image in enumerate(data.pool.pixels[:]):
+        path = tmp_path / "target" / f"{index:03d}.png"
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
-    for place, (image, label) in enumerate(
+    for index, (image, label) in enumerate(
         zip(data.source.images.pixels[:], data.source.labels[:].tolist(), strict=True)
     ):
-        path = tmp_path / "source" / data.classes[label] / f"{place}.png"
+        path = tmp_path / "source" / data.classes[label] / f"{index}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
     run = tmp_path / "my run"
@@ -102,7 +102,7 @@ def test_an_image_run_end_to_end_with_a_server_outage(
             run,
         ),
     )
-    right = {f"{place:03d}.png": name for place, name in enumerate(names)}
+    true_labels = {f"{index:03d}.png": name for index, name in enumerate(names)}
 
     assert run_command(*command) == 3
     assert run_command("push", run, "--url", server.url) == 0
@@ -139,7 +139,7 @@ def test_an_image_run_end_to_end_with_a_server_outage(
         wait_until(lambda: "round 1 waits for 3 of 3" in output())
         keys = list(state.tasks["1"])
         for key in keys:
-            server.annotate("anna", state.tasks["1"][key], choice(right[key]), 3.0)
+            server.annotate("anna", state.tasks["1"][key], choice(true_labels[key]), 3.0)
         server.annotate("bob", state.tasks["1"][keys[0]], choice("none of these"), 5.0)
         wait_until(lambda: "1 disputed" in output())
         server.stop()
@@ -147,7 +147,7 @@ def test_an_image_run_end_to_end_with_a_server_outage(
         server.start()
         wait_until(lambda: "Label Studio is back" in output())
         for key in keys[1:]:
-            server.annotate("bob", state.tasks["1"][key], choice(right[key]))
+            server.annotate("bob", state.tasks["1"][key], choice(true_labels[key]))
         wait_until(lambda: "round 1 waits for 1 of 3, 1 disputed" in output())
         for task in server.tasks("anna", state.project):
             for annotation in task["annotations"] if task["data"]["key"] == keys[0] else ():
@@ -165,15 +165,15 @@ def test_an_image_run_end_to_end_with_a_server_outage(
     assert server.client("anna").get("/api/webhooks/", project=state.project) == []
     closed = AnnotationStore(run / "questions").closed_round(1)
     assert closed is not None
-    assert closed.words == {keys[0]: "void", keys[1]: right[keys[1]], keys[2]: right[keys[2]]}
+    assert closed.words == {keys[0]: "void", keys[1]: true_labels[keys[1]], keys[2]: true_labels[keys[2]]}
     assert closed.seconds == {keys[0]: 9.0, keys[1]: 5.0, keys[2]: 5.0}
 
     assert run_command("push", run, "--url", server.url, "--blind") == 0
     second = SyncState.read(run / "questions")
     assert second.project == state.project
     for key, number in second.tasks["2"].items():
-        for who in ("anna", "bob"):
-            server.annotate(who, number, choice(right[key]))
+        for user in ("anna", "bob"):
+            server.annotate(user, number, choice(true_labels[key]))
     assert run_command("pull", run) == 0
     assert "6 answers accepted; round 2 is complete" in capsys.readouterr().out
     assert run_command("pull", run) == 0
@@ -185,9 +185,9 @@ def test_an_image_run_end_to_end_with_a_server_outage(
     assert len(lines) == 6
     for line in lines:
         _, key, label = line.split(",")
-        assert label == ("void" if key == keys[0] else right[key])
-    people = {answer.annotator for answer in AnnotationStore(run / "questions").answers()}
-    assert people == {"anna@example.org", "bob@example.org"}
+        assert label == ("void" if key == keys[0] else true_labels[key])
+    annotators = {answer.annotator for answer in AnnotationStore(run / "questions").answers()}
+    assert annotators == {"anna@example.org", "bob@example.org"}
     written = b"".join(path.read_bytes() for path in run.rglob("*") if path.is_file())
     assert server.tokens["anna"].encode() not in written
 
@@ -221,8 +221,8 @@ def test_a_pixel_run_end_to_end(
             assert [region["value"]["keypointlabels"] for region in result] == [
                 [questions[question].guess] for question in task["data"]["questions"]
             ]
-            for place, (question, region) in enumerate(zip(task["data"]["questions"], result, strict=True)):
-                expected[question] = ("road", "car", "sky")[(place + number) % 3]
+            for index, (question, region) in enumerate(zip(task["data"]["questions"], result, strict=True)):
+                expected[question] = ("road", "car", "sky")[(index + number) % 3]
                 region["value"]["keypointlabels"] = [expected[question]]
             server.annotate("bob", task["id"], result, 8.0)
         assert run_command("pull", run) == 0
@@ -273,4 +273,4 @@ def test_areas_with_images_served_from_local_files(server: LabelStudioProcess, t
     region["value"]["brushlabels"] = [CLASSES[2]]
     server.annotate("bob", first["id"], [*first["predictions"][0]["result"][:2], region], 1.0)
     assert [answer.word for answer in pull_answers(store, studio).received] == [CLASSES[2]]
-    assert np.isclose(sum(one.seconds for one in store.statuses(1).values()), 4.0 + 1.0 + 2.0)
+    assert np.isclose(sum(status.seconds for status in store.statuses(1).values()), 4.0 + 1.0 + 2.0)

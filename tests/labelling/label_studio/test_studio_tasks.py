@@ -140,8 +140,8 @@ def test_points_are_in_percent(tmp_path: Path) -> None:
 
 
 def test_points_are_assigned_to_their_pixels(tmp_path: Path) -> None:
-    asked = list(itertools.product(range(0, 40, 3), range(0, 60, 3)))
-    store = pixel_store(tmp_path / "questions", [asked])
+    pixels = list(itertools.product(range(0, 40, 3), range(0, 60, 3)))
+    store = pixel_store(tmp_path / "questions", [pixels])
     question_round = store.question_round(1)
     regions = build_tasks(store)[0]["predictions"][0]["result"]
     parsed = parse_annotation(regions, question_round.questions, question_round.rules)
@@ -188,9 +188,9 @@ def test_areas_round_trip(tmp_path: Path) -> None:
     assert decode_image(first).size == (60, 40)  # size of the grid: a mask matches pixel by pixel
     region = first["predictions"][0]["result"][1]
     mask = rle.decode_mask(region["value"]["rle"], region["original_height"], region["original_width"])
-    wanted = np.zeros((40, 60), dtype=np.bool_)
-    wanted[10:13, 20:23] = True
-    assert np.array_equal(mask, wanted)
+    expected = np.zeros((40, 60), dtype=np.bool_)
+    expected[10:13, 20:23] = True
+    assert np.array_equal(mask, expected)
     parsed = parse_annotation(
         first["predictions"][0]["result"], question_round.questions[:2], question_round.rules
     )
@@ -213,7 +213,7 @@ def test_the_label_that_covers_most_of_an_area_counts(tmp_path: Path) -> None:
         value = {"format": "rle", "rle": rle.encode_mask(mask), "brushlabels": [text]}
         return {"type": "brushlabels", "original_height": size[0], "original_width": size[1], "value": value}
 
-    spoilt = {"type": "brushlabels", "value": {"rle": [1, 2], "brushlabels": ["cat"]}}
+    corrupt = {"type": "brushlabels", "value": {"rle": [1, 2], "brushlabels": ["cat"]}}
     hostile = [
         {"type": "brushlabels", "original_height": height, "original_width": 5, "value": value}
         for height, values in ((0, [0, 0, 0, 0, 57, 27, 248]), (float("inf"), [0]), (8, 10**18))
@@ -227,7 +227,7 @@ def test_the_label_that_covers_most_of_an_area_counts(tmp_path: Path) -> None:
             "dog", slice(40, 48), slice(60, 72), (80, 180)
         ),  # at the size of the original: all of the second
         stroke("cat", slice(20, 24), slice(20, 24)),  # also all of it, and later
-        spoilt,
+        corrupt,
         *hostile,
     ]
     parsed = parse_annotation(drawn, question_round.questions, question_round.rules)
@@ -280,9 +280,9 @@ def test_local_and_remote_images(tmp_path: Path) -> None:
         question_round, question_round.questions[0]
     )
     assert web.url == "https://example.org/pool/cam/1-0.png"
-    for pictures, root in (("local-files", None), ("inline", tmp_path), ("file:///etc", None)):
+    for images, root in (("local-files", None), ("inline", tmp_path), ("file:///etc", None)):
         with pytest.raises(UserError, match="--images"):
-            make_image_factory(pictures, root, 1024)
+            make_image_factory(images, root, 1024)
     with pytest.raises(UserError, match="--max-side"):
         make_image_factory("inline", None, 0)
 

@@ -8,12 +8,12 @@ from ducats.labelling.label_studio.sync_state import SyncState
 from ducats.labelling.label_studio.token import ApiToken, load_token
 
 __all__ = [
+    "ApiToken",
     "JsonClient",
+    "LabelStudio",
     "PullResult",
     "PushResult",
     "SyncState",
-    "LabelStudio",
-    "ApiToken",
     "load_token",
     "pull_answers",
     "push_questions",

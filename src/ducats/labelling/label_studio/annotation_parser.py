@@ -18,7 +18,7 @@ class ParsedAnnotation(NamedTuple):
 
     words: dict[str, str]  # by question id
     stray_points: int  # points outside the queried pixels
-    invalid_regions: int  # invalid regions
+    invalid_regions: int
 
 
 def parse_annotation(result: Any, questions: Sequence[Question], rules: RoundRules) -> ParsedAnnotation:
@@ -27,7 +27,6 @@ def parse_annotation(result: Any, questions: Sequence[Question], rules: RoundRul
     Args:
         result: regions of the annotation, as sent by the server.
         questions: all questions of the task.
-        rules: rules of the round.
     """
     result_type = label_config.RESULT_TYPE_BY_TAG[label_config.control_tag(rules)]
     words_by_text = label_config.words_by_button_text(rules.classes)
@@ -60,11 +59,11 @@ def _parse_points(
     words: dict[str, str] = {}
     n_stray = n_invalid = 0
     for word, region in labelled:
-        place = areas[0]
+        grid = areas[0]
         try:
-            assert place is not None
-            x = float(region["value"]["x"]) / 100 * place.width - 0.5
-            y = float(region["value"]["y"]) / 100 * place.height - 0.5
+            assert grid is not None
+            x = float(region["value"]["x"]) / 100 * grid.width - 0.5
+            y = float(region["value"]["y"]) / 100 * grid.height - 0.5
         except (TypeError, KeyError, ValueError, OverflowError):
             n_invalid += 1
             continue

@@ -6,7 +6,7 @@ from typing import Any
 
 from ducats.labelling.label_studio.client import HTTPStatusError, JsonClient
 
-PAGE_SIZE = 100  # tasks per page
+PAGE_SIZE = 100  # tasks or projects per page
 # Fields of a task and of its annotations. `data` is left out: it may hold a whole image.
 TASK_FIELDS = "id,meta,updated_at,is_labeled,annotations,completed_by,result,was_cancelled,lead_time"
 TaskFilter = Mapping[str, Any]
@@ -57,7 +57,7 @@ class LabelStudio:
             for project in self._iter_pages("/api/projects/", title=title)
             if project["title"] == title
         ]
-        return sorted(found, key=lambda one: int(one["id"]))
+        return sorted(found, key=lambda project: int(project["id"]))
 
     def find_projects_by_description(self, text: str) -> list[dict[str, Any]]:
         """Return the projects whose description contains a text, oldest first."""
@@ -66,14 +66,14 @@ class LabelStudio:
             for project in self._iter_pages("/api/projects/")
             if text in (project["description"] or "")
         ]
-        return sorted(found, key=lambda one: int(one["id"]))
+        return sorted(found, key=lambda project: int(project["id"]))
 
     def create_project(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Create a project."""
-        made: dict[str, Any] = self.client.request(
+        created: dict[str, Any] = self.client.request(
             "POST", "/api/projects/", dict(settings), at_most_once=True
         )
-        return made
+        return created
 
     def update_project(self, project_id: int, settings: Mapping[str, Any]) -> None:
         """Change a project's settings."""
@@ -114,7 +114,7 @@ class LabelStudio:
         """Import tasks at most once and return their ids in order."""
         path = f"/api/projects/{project_id}/import?return_task_ids=true"
         reply = self.client.request("POST", path, list(tasks), at_most_once=True)
-        return [int(number) for number in reply.get("task_ids", ())]
+        return [int(task_id) for task_id in reply.get("task_ids", ())]
 
     def delete_task(self, task_id: int) -> None:
         """Delete a task with its annotations and predictions."""

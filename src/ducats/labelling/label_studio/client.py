@@ -14,12 +14,12 @@ from typing import Any, NoReturn, TypeVar
 from ducats.errors import UserError
 from ducats.labelling.label_studio.token import ApiToken
 
-ACCESS_TOKEN_REFRESH_SECONDS = 240.0  # seconds until an access token is renewed; it is valid for 300
+ACCESS_TOKEN_REFRESH_SECONDS = 240.0  # an access token is valid for 300 seconds
 MAX_RETRY_PAUSE_SECONDS = 30.0
 _T = TypeVar("_T")
 
 
-class HTTPStatusError(UserError):  # noqa: N818 - named like the other kinds of UserError
+class HTTPStatusError(UserError):
     """The server rejected a request."""
 
     def __init__(self, message: str, status: int) -> None:
@@ -27,15 +27,15 @@ class HTTPStatusError(UserError):  # noqa: N818 - named like the other kinds of 
         self.status = status
 
 
-class UnknownOutcomeError(Exception):  # noqa: N818 - not an error yet: the caller checks the server and continues
+class UnknownOutcomeError(Exception):
     """A request that must not be repeated was sent, and its outcome is unknown."""
 
 
-class ServerUnavailableError(UserError):  # noqa: N818 - see Refused
+class ServerUnavailableError(UserError):
     """The server did not respond within the retry time."""
 
 
-class _AttemptError(Exception):  # noqa: N818
+class _AttemptError(Exception):
     """One failed attempt; ``processed`` is None if the server may have processed the request."""
 
     def __init__(self, reason: str, *, processed: bool | None, retry_after: float = 0.0) -> None:
@@ -75,7 +75,7 @@ class JsonClient:
         self._timeout = timeout
         self._notify = notify
         self._sleep = sleep
-        self._outage_reported = False  # whether the outage was reported
+        self._outage_reported = False
         self._access_token: tuple[str, float] | None = None  # token and when it was issued
         self._jitter = random.Random(0)
         handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
@@ -102,7 +102,8 @@ class JsonClient:
             path: path below the server's URL.
             body: value to send as JSON.
             query: query parameters.
-            at_most_once: do not repeat a request that the server may have processed; raise ``UnknownOutcomeError`` instead.
+            at_most_once: do not repeat a request that the server may have processed; raise
+                ``UnknownOutcomeError`` instead.
         """
         full_url = self.url + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
         started, tries, token_renewed = time.monotonic(), 0, False
@@ -116,8 +117,8 @@ class JsonClient:
                 pause = max(attempt_error.retry_after, self._backoff_seconds(tries))
                 if time.monotonic() - started + pause > self.retry_timeout:
                     raise ServerUnavailableError(
-                        f"Label Studio at {self.url} does not respond ({attempt_error}); start it or correct --url, "
-                        "then run the same command again to resume"
+                        f"Label Studio at {self.url} does not respond ({attempt_error}); start it or correct "
+                        "--url, then run the same command again to resume"
                     ) from None
                 if tries == 1 and not self._outage_reported:
                     self._notify(f"Label Studio at {self.url} does not respond ({attempt_error}); waiting")
@@ -231,15 +232,15 @@ class JsonClient:
 
 
 def retry_until_known(check_and_act: Callable[[], _T], tries: int = 6) -> _T:
-    """Call ``check_and_act``, which checks the server and does what is missing, until its outcome is known."""
+    """Call a function that checks the server and does what is missing until its outcome is known."""
     for _ in range(tries):
         try:
             return check_and_act()
         except UnknownOutcomeError as error:
             reason = str(error)
     raise ServerUnavailableError(
-        f"Label Studio broke the connection {tries} times ({reason}); check its log, then run the same command "
-        "again to resume"
+        f"Label Studio broke the connection {tries} times ({reason}); check its log, then run the same "
+        "command again to resume"
     )
 
 
@@ -257,7 +258,11 @@ def normalise_url(url: str) -> str:
         (parts.hostname or "").encode("idna")
     except ValueError:
         is_valid = False
-    if not is_valid or not parts.path.isascii() or any(not mark.isprintable() or mark == " " for mark in url):
+    if (
+        not is_valid
+        or not parts.path.isascii()
+        or any(not character.isprintable() or character == " " for character in url)
+    ):
         raise UserError(f"--url {url!r} is not a valid address; use a form like http://127.0.0.1:8080")
     return url.rstrip("/")
 

@@ -7,10 +7,8 @@ from xml.etree import ElementTree
 from ducats.annotation import UNSURE_WORD, VOID_WORD, RoundRules
 from ducats.palette import class_colours
 
-IMAGE_TAG_NAME, CONTROL_TAG_NAME = (
-    "image",
-    "class",
-)  # names of the two tags; the first is also the key of the image in a task's data
+IMAGE_TAG_NAME = "image"  # also the key of the image in a task's data
+CONTROL_TAG_NAME = "class"
 CLASS_HOTKEYS = "1234567890qwertasdfgzxcb"  # for the first classes
 SPECIAL_LABEL_COLOUR, OPEN_LABEL_COLOUR = "#888888", "#ffffff"
 

@@ -179,7 +179,9 @@ def extract_new_answers(
         parsed = _parse(store, annotation, questions, task)
         n_stray += parsed.stray_points
         changed: list[dict[str, Any]] = []
-        for question in [*dict.fromkeys([*parsed.words, *(q for w, q in latest if w == annotator)])]:
+        for question in [
+            *dict.fromkeys([*parsed.words, *(question for name, question in latest if name == annotator)])
+        ]:
             word = parsed.words.get(question, UNDO_WORD)[:MAX_TEXT_LENGTH]
             previous = latest.get((annotator, question))
             if word == (previous.word if previous is not None else UNDO_WORD):
@@ -192,13 +194,16 @@ def extract_new_answers(
                 continue
             # An older annotation counts again when the annotator's newer one is deleted.
             n_repeats = sum(
-                one.question == question and str(one.external_id).startswith(version) for one in received
+                answer.question == question and str(answer.external_id).startswith(version)
+                for answer in received
             )
             external_id = f"{version}+{n_repeats}:{question}" if n_repeats else f"{version}:{question}"
-            changed.append({"question": question, "word": word, "who": annotator, "ref": external_id})
+            changed.append(
+                {"question": question, "word": word, "annotator": annotator, "external_id": external_id}
+            )
         seconds = _uncounted_seconds(annotation, received, f"{task_prefix}:{annotation['id']}:")
-        for one in changed:
-            one["seconds"] = None if seconds is None else round(seconds / len(changed), 3)
+        for raw in changed:
+            raw["seconds"] = None if seconds is None else round(seconds / len(changed), 3)
         raw_answers += changed
     for (annotator, question), answer in latest.items():
         if (
@@ -208,7 +213,7 @@ def extract_new_answers(
         ):
             external_id = f"{task_prefix}:{str(answer.external_id).split(':')[3]}:removed:{question}"
             raw_answers.append(
-                {"question": question, "word": UNDO_WORD, "who": annotator, "ref": external_id}
+                {"question": question, "word": UNDO_WORD, "annotator": annotator, "external_id": external_id}
             )
     return raw_answers, n_stray
 
@@ -216,7 +221,9 @@ def extract_new_answers(
 def _newest_annotations(annotations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield the newest annotation of each annotator, oldest first."""
     by_annotator: dict[Any, Mapping[str, Any]] = {}
-    for annotation in sorted(annotations, key=lambda one: (_parse_time(one["updated_at"]), int(one["id"]))):
+    for annotation in sorted(
+        annotations, key=lambda annotation: (_parse_time(annotation["updated_at"]), int(annotation["id"]))
+    ):
         by_annotator.pop(annotation["completed_by"], None)
         by_annotator[annotation["completed_by"]] = annotation
     yield from by_annotator.values()
@@ -261,14 +268,14 @@ def _uncounted_seconds(
     if isinstance(total, bool) or not isinstance(total, int | float):
         return None
     counted = sum(
-        one.seconds or 0.0
-        for one in received
-        if one.external_id is not None and one.external_id.startswith(id_prefix)
+        answer.seconds or 0.0
+        for answer in received
+        if answer.external_id is not None and answer.external_id.startswith(id_prefix)
     )
     return max(0.0, total - counted)
 
 
 def _is_latest(store: AnnotationStore, answer: Answer) -> bool:
     """Return whether this is the annotator's latest answer to the question, over all channels and tasks."""
-    own_answers = [one for one in store.answers(answer.question) if one.annotator == answer.annotator]
+    own_answers = [other for other in store.answers(answer.question) if other.annotator == answer.annotator]
     return not own_answers or own_answers[-1].external_id == answer.external_id

@@ -30,11 +30,11 @@ MAX_TITLE_LENGTH = 50  # limit of the server
 class PushResult:
     """Result of a push."""
 
-    project_url: str  # URL of the project
+    project_url: str
     round: int
-    new_tasks: int  # tasks created
-    existing_tasks: int  # tasks that existed
-    answered_images: int  # images already answered, without a task
+    new_tasks: int
+    existing_tasks: int
+    answered_images: int  # already answered, without a task
 
 
 def push_questions(

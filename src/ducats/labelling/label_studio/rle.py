@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 COUNT_SIZE_BITS = (3, 4, 8, 16)
 CHANNELS = 4
-ALPHA_THRESHOLD = 127  # alpha threshold; strokes drawn in a browser have soft edges
-MAX_MASK_VALUES = 1 << 30  # maximum number of values in a mask
-_WINDOW_BYTES = 5  # bytes
+ALPHA_THRESHOLD = 127  # strokes drawn in a browser have soft edges
+MAX_MASK_VALUES = 1 << 30
+_WINDOW_BYTES = 5
 
 _IntArray = NDArray[np.int64]
 

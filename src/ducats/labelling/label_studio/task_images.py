@@ -15,7 +15,7 @@ from ducats.errors import UserError
 from ducats.image_files import displayed_size, load_image
 
 INLINE, LOCAL_FILES = "inline", "local-files"
-MAX_PNG_BYTES = 200_000  # bytes; larger images are sent as JPEG
+MAX_PNG_BYTES = 200_000  # larger images are sent as JPEG
 
 
 class TaskImage(NamedTuple):
@@ -42,7 +42,7 @@ def make_image_factory(images: str, document_root: Path | None, max_side: int) -
     if (images == LOCAL_FILES) != (document_root is not None):
         raise UserError("--images local-files and --document-root must be given together")
     if images == INLINE:
-        return lambda sheet, question: _inline_image(sheet, question, max_side)
+        return lambda question_round, question: _inline_image(question_round, question, max_side)
     if document_root is not None:
         root = document_root.resolve()
         return lambda _, question: _local_file_image(question, root)
@@ -107,7 +107,8 @@ def _path_below_root(question: Question, root: Path) -> Path:
     path = Path(question.original_path).resolve() if question.original_path else None
     if path is None or not path.is_relative_to(root):
         raise UserError(
-            f"{question.original_path or question.key} is not below --document-root {root}; use --images inline"
+            f"{question.original_path or question.key} is not below --document-root {root}; use "
+            "--images inline"
         )
     return path
 

@@ -33,7 +33,7 @@ def make_task_meta(round_number: int, questions: Sequence[Question], fingerprint
         questions: all questions of the task.
         fingerprint: the run's ``run_fingerprint``.
     """
-    # A copy of the run has the same mark, but may query other pixels of the same image later.
+    # A copy of the run has the same fingerprint, but may query other pixels of the same image later.
     question_ids_digest = hashlib.sha256("\n".join(question.id for question in questions).encode("utf-8"))
     return {
         "run": fingerprint,

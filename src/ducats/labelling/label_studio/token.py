@@ -17,7 +17,7 @@ class ApiToken:
         self._secret = secret
 
     def __repr__(self) -> str:
-        return "Token(…)"
+        return "ApiToken(…)"
 
     def reveal(self) -> str:
         """Return the token in plain text."""
