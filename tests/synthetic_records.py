@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ducats import config
-from synthetic_snapshots import _Array
+from ducats.npz_columns import AnyArray
 
 N_BINS = 15
 
@@ -42,7 +42,7 @@ def stage_record(stage: int, epoch: int, labels: int, accuracy: float, classes: 
     }
 
 
-def _errors(confidence: _Array, is_correct: _Array) -> dict[str, float]:
+def _errors(confidence: AnyArray, is_correct: AnyArray) -> dict[str, float]:
     table = _reliability(confidence, is_correct)
     gaps = [
         n * abs(c - a)
@@ -59,14 +59,14 @@ def _errors(confidence: _Array, is_correct: _Array) -> dict[str, float]:
     }
 
 
-def _reliability(confidence: _Array, is_correct: _Array) -> dict[str, list[Any]]:
+def _reliability(confidence: AnyArray, is_correct: AnyArray) -> dict[str, list[Any]]:
     bin_index = np.ceil(confidence * N_BINS).clip(1, N_BINS).astype(int) - 1
     bin_masks = [bin_index == index for index in range(N_BINS)]
     return {
-        "upper": [(number + 1) / N_BINS for number in range(N_BINS)],
+        "upper": [(index + 1) / N_BINS for index in range(N_BINS)],
         "count": [int(mask.sum()) for mask in bin_masks],
-        "confidence": [float(confidence[some].mean()) if some.any() else None for some in bin_masks],
-        "accuracy": [float(is_correct[some].mean()) if some.any() else None for some in bin_masks],
+        "confidence": [float(confidence[mask].mean()) if mask.any() else None for mask in bin_masks],
+        "accuracy": [float(is_correct[mask].mean()) if mask.any() else None for mask in bin_masks],
     }
 
 
@@ -92,7 +92,7 @@ def write_records(
     lines: list[dict[str, Any]] = []
     for stage in stages:
         if not old_format:
-            stage["memory"] = 300_000_000 + 1_000_000 * stage["stage"]
+            stage["peak_memory_bytes"] = 300_000_000 + 1_000_000 * stage["stage"]
             if stage["stage"]:
                 stage["temperature_scaled"] = _temperature_scaled(stage)
     for epoch in range(run_config.train.epochs + 1 if finished else stages[-1]["epoch"] + 1):

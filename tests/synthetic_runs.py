@@ -14,12 +14,13 @@ import yaml
 
 from ducats import config
 from ducats.config.schema import query_epochs
+from ducats.npz_columns import AnyArray
 from ducats.palette import class_colours
+from ducats.records import FORMAT_KEY, RUN_FORMAT
 from synthetic_records import rising_scores, stage_record, write_records
 from synthetic_snapshots import (
     Samples,
     SnapshotSpec,
-    _Array,
     columns_from_log_alpha,
     features,
     log_alpha,
@@ -85,7 +86,7 @@ def write_run(
     pool_samples = samples(pool_labels, len(classes), True, 1)
     source_samples = samples(source_labels, len(classes), False, 1)
     snapshot_rows = _sample_indices(pool, pool if n_snapshot is None else n_snapshot)
-    selected: list[_Array] = []
+    selected: list[AnyArray] = []
     stages = rounds + 1 if finished else rounds
     for stage in range(stages):
         new_selection = np.zeros(0, np.int64)
@@ -178,7 +179,7 @@ def write_pixel_run(
     pool_record = {"resolution": "network", "size": list(size), "keys": keys}
     (folder / "pool.json").write_text(json.dumps(pool_record, indent=0))
     area = size[0] * size[1]
-    label_maps = np.stack([_label_map(place, size, len(classes)) for place in range(pool + pool // 2)])
+    label_maps = np.stack([_label_map(index, size, len(classes)) for index in range(pool + pool // 2)])
     pool_samples = samples(label_maps[:pool].reshape(-1), len(classes), True, 2)
     source_samples = samples(label_maps[pool:].reshape(-1), len(classes), False, 2)
     snapshot_rows, source_rows = (
@@ -190,7 +191,7 @@ def write_pixel_run(
             write_map_thumbnail(
                 folder, image, label_maps[image], np.array(class_colours(classes), np.float64)
             )
-    selected: list[_Array] = []
+    selected: list[AnyArray] = []
     stages = rounds + 1 if finished else rounds
     for stage in range(stages):
         new_selection = np.zeros(0, np.int64)
@@ -240,7 +241,12 @@ def write_pixel_run(
         per_class = [
             round(scores[stage] + 0.01 * (k - (len(classes) - 1) / 2), 6) for k in range(len(classes))
         ]
-        record |= {"clicks": n_labels, "pixels": 3 * area, "resolution": "original", "headline": "mean_iou"}
+        record |= {
+            "clicks": n_labels,
+            "pixels": 3 * area,
+            "resolution": "original",
+            "headline_metric": "mean_iou",
+        }
         record |= {"mean_iou": scores[stage], "class_iou": per_class}
         records.append(record | {"seconds": round(3.0 * (stage + 1) + 0.1 * seed, 3)})
     write_records(folder, run_config, records, old_format=old_format, finished=finished)
@@ -264,7 +270,7 @@ def _load_config(
         ),
         "methods/duc",
     )
-    acquisition = f"acquisition={{budget: {budget}, rounds: {rounds}, after: null}}"
+    acquisition = f"acquisition={{budget: {budget}, rounds: {rounds}, after_epochs: null}}"
     return config.load_config([*layers, layer], [f"seed={seed}", "train.epochs=20", acquisition, *settings])
 
 
@@ -273,7 +279,7 @@ def _data_record(
 ) -> dict[str, Any]:
     sides: object = size[0] if len(size) == 1 else list(size)
     counts = {"source": source, "pool": pool, "test": 1000}
-    domains = {part: {"images": count, "keys": f"{name}-{part}"} for part, count in counts.items()}
+    domains = {part: {"images": count, "digest": f"{name}-{part}"} for part, count in counts.items()}
     return {"classes": list(classes), "channels": 1 if len(size) == 1 else 3, "size": sides, **domains}
 
 
@@ -283,6 +289,7 @@ def _write_run_files(folder: Path, identity: Mapping[str, Any], data: Mapping[st
     (folder / "config.yaml").write_text(yaml.safe_dump(json_identity, sort_keys=False, allow_unicode=True))
     (folder / "data.yaml").write_text(yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True))
     environment = {
+        FORMAT_KEY: RUN_FORMAT,
         "python": "3.11.7",
         "platform": "Linux",
         "cores": 2,
@@ -292,19 +299,19 @@ def _write_run_files(folder: Path, identity: Mapping[str, Any], data: Mapping[st
     (folder / "environment.json").write_text(json.dumps(environment, indent=1))
 
 
-def _sample_indices(total: int, count: int) -> _Array:
+def _sample_indices(total: int, count: int) -> AnyArray:
     """Return random indices, the same ones for every run."""
-    indices: _Array = np.sort(np.random.default_rng(5).permutation(total)[:count])
+    indices: AnyArray = np.sort(np.random.default_rng(5).permutation(total)[:count])
     return indices
 
 
 def _select(
-    run_config: config.Config, pool: Samples, selected: _Array, budget: int, adapted: float, seed: int
-) -> _Array:
+    run_config: config.Config, pool: Samples, selected: AnyArray, budget: int, adapted: float, seed: int
+) -> AnyArray:
     """Select samples: in two rounds for the query ``duc``, else at random."""
     candidates = np.setdiff1d(np.arange(len(pool)), selected)
     if run_config.query.name != "duc":
-        found: _Array = np.random.default_rng([seed, len(selected)]).permutation(candidates)[:budget]
+        found: AnyArray = np.random.default_rng([seed, len(selected)]).permutation(candidates)[:budget]
         return found
     columns = columns_from_log_alpha(
         log_alpha(features(pool[candidates], adapted), 1 + int(pool.label.max()))
@@ -318,10 +325,10 @@ def _select(
 def _snapshot_spec(
     pool: Samples,
     source: Samples,
-    snapshot_rows: _Array,
-    source_rows: _Array,
-    selected: Sequence[_Array],
-    new_selection: _Array,
+    snapshot_rows: AnyArray,
+    source_rows: AnyArray,
+    selected: Sequence[AnyArray],
+    new_selection: AnyArray,
     classes: int,
     adapted: float,
 ) -> SnapshotSpec:
@@ -349,7 +356,7 @@ def _snapshot_spec(
 
 
 def _write_round(
-    folder: Path, number: int, columns: Mapping[str, _Array], label: _Array, seconds: _Array | None
+    folder: Path, number: int, columns: Mapping[str, AnyArray], label: AnyArray, seconds: AnyArray | None
 ) -> None:
     for part, extra in (
         ("requests", {"round": np.int64(number)}),
@@ -361,7 +368,7 @@ def _write_round(
         np.savez(path, allow_pickle=False, **columns, **extra, **seconds_column)
 
 
-def _label_map(number: int, size: tuple[int, int], classes: int) -> _Array:
+def _label_map(number: int, size: tuple[int, int], classes: int) -> AnyArray:
     """Return a label map with horizontal bands and some boxes on them."""
     rng = np.random.default_rng([number, 31])
     bands = np.sort(rng.integers(0, 3, 3)) % classes

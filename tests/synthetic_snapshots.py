@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 from scipy.special import digamma, logsumexp, softmax
 
 from ducats import snapshot_files
+from ducats.npz_columns import AnyArray
 
-_Array = np.ndarray[Any, Any]
 WIDTH = 16  # of the features
 
 
@@ -18,57 +17,57 @@ WIDTH = 16  # of the features
 class Samples:
     """Latent state of synthetic samples, independent of any model."""
 
-    label: _Array  # (N,) true class
-    other: _Array  # (N,) class that it is mixed with
-    mixed: _Array  # (N,) mixing weight, 0 … 0.5
-    noise: _Array  # (N, WIDTH)
+    label: AnyArray  # (N,) true class
+    other: AnyArray  # (N,) class that it is mixed with
+    mixed: AnyArray  # (N,) mixing weight, 0 … 0.5
+    noise: AnyArray  # (N, WIDTH)
     target: bool
 
     def __len__(self) -> int:
         return len(self.label)
 
-    def __getitem__(self, index: _Array) -> "Samples":
+    def __getitem__(self, index: AnyArray) -> "Samples":
         return Samples(
             self.label[index], self.other[index], self.mixed[index], self.noise[index], self.target
         )
 
 
-def samples(label: _Array, classes: int, target: bool, seed: int) -> Samples:
+def samples(label: AnyArray, classes: int, target: bool, seed: int) -> Samples:
     """Make samples, some clear, some between two classes; every fiftieth target sample may be a duplicate."""
-    draw = np.random.default_rng([seed, int(target)])
-    other = (label + draw.integers(1, max(classes, 2), len(label))) % classes
-    mixed, noise = draw.beta(1, 4, len(label)) / 2, 0.12 * draw.standard_normal((len(label), WIDTH))
+    rng = np.random.default_rng([seed, int(target)])
+    other = (label + rng.integers(1, max(classes, 2), len(label))) % classes
+    mixed, noise = rng.beta(1, 4, len(label)) / 2, 0.12 * rng.standard_normal((len(label), WIDTH))
     if target:
-        for place in range(49, len(label), 50):
-            if label[place] == label[place - 1]:
-                other[place], mixed[place] = other[place - 1], mixed[place - 1]
-                noise[place] = noise[place - 1]
+        for index in range(49, len(label), 50):
+            if label[index] == label[index - 1]:
+                other[index], mixed[index] = other[index - 1], mixed[index - 1]
+                noise[index] = noise[index - 1]
     return Samples(label, other, mixed, noise, target)
 
 
-def features(given: Samples, adapted: float) -> _Array:
-    """Return features ``(N, CERTAINTY_BIN_WIDTH)``; adaptation reduces the target's offset and raises its strength.
+def features(samples: Samples, adapted: float) -> AnyArray:
+    """Return features ``(N, WIDTH)``; adaptation reduces the target's offset and raises its strength.
 
     Args:
-        given: source or target.
+        samples: source or target.
         adapted: 0 before adaptation, 1 when both domains coincide.
     """
     axes = np.linalg.qr(np.random.default_rng(7).standard_normal((WIDTH, WIDTH)))[0]
-    strength, shift = (0.45 + 0.5 * adapted, 0.8 * (1 - adapted)) if given.target else (1.0, 0.0)
-    share = given.mixed[:, None]
-    where = strength * ((1 - share) * axes[given.label] + share * axes[given.other])
-    found: _Array = where + given.noise + shift * axes[-1]
-    return found
+    strength, offset = (0.45 + 0.5 * adapted, 0.8 * (1 - adapted)) if samples.target else (1.0, 0.0)
+    share = samples.mixed[:, None]
+    position = strength * ((1 - share) * axes[samples.label] + share * axes[samples.other])
+    result: AnyArray = position + samples.noise + offset * axes[-1]
+    return result
 
 
-def log_alpha(found: _Array, classes: int) -> _Array:
+def log_alpha(rows: AnyArray, classes: int) -> AnyArray:
     """Compute log alpha ``(N, C)`` from features."""
     axes = np.linalg.qr(np.random.default_rng(7).standard_normal((WIDTH, WIDTH)))[0]
-    z: _Array = 6.0 * found @ axes[:classes].T - 0.5
+    z: AnyArray = 6.0 * rows @ axes[:classes].T - 0.5
     return z
 
 
-def columns_from_log_alpha(z: _Array) -> dict[str, _Array]:
+def columns_from_log_alpha(z: AnyArray) -> dict[str, AnyArray]:
     """Compute the snapshot columns that follow from log alpha, by the paper's formulas in float64."""
     z = z.astype(np.float64)
     p, alpha = softmax(z, 1), np.exp(z)
@@ -76,8 +75,8 @@ def columns_from_log_alpha(z: _Array) -> dict[str, _Array]:
     entropy = -(p * np.log(p)).sum(1)
     u_data = (p * (digamma(alpha0 + 1) - digamma(alpha + 1))).sum(1)
     u_dis = np.maximum(entropy - u_data, 1e-30)
-    many = min(3, z.shape[1])
-    top = np.argsort(-z, 1, kind="stable")[:, :many]
+    n_top = min(3, z.shape[1])
+    top = np.argsort(-z, 1, kind="stable")[:, :n_top]
     return {
         "predicted": z.argmax(1).astype(np.int16),
         "probability": p.max(1).astype(np.float32),
@@ -91,12 +90,14 @@ def columns_from_log_alpha(z: _Array) -> dict[str, _Array]:
     }
 
 
-def pca_reference(found: _Array, most: int = 50) -> tuple[_Array, _Array]:
+def pca_reference(rows: AnyArray, max_components: int = 50) -> tuple[AnyArray, AnyArray]:
     """Return the principal components of the rows, strongest first, and each one's share of the variance."""
-    centred = found - found.mean(0)
+    centred = rows - rows.mean(0)
     u, s, _ = np.linalg.svd(centred, full_matrices=False)
-    many = min(most, len(s))
-    return (u * s)[:, :many].astype(np.float16), (s**2 / (s**2).sum())[:many].astype(np.float32)
+    n_components = min(max_components, len(s))
+    return (u * s)[:, :n_components].astype(np.float16), (s**2 / (s**2).sum())[:n_components].astype(
+        np.float32
+    )
 
 
 @dataclass
@@ -107,15 +108,15 @@ class SnapshotSpec:
     epoch: int
     pool: int
     source: int
-    target: _Array  # this and the following have one row per sample
-    image: _Array
-    position: _Array
-    sampled: _Array
-    picked: _Array
-    known: _Array
-    label: _Array
-    z: _Array
-    raw: _Array = field(repr=False)  # features
+    target: AnyArray  # this and the following have one row per sample
+    image: AnyArray
+    position: AnyArray
+    sampled: AnyArray
+    picked: AnyArray
+    known: AnyArray
+    label: AnyArray
+    z: AnyArray
+    raw: AnyArray = field(repr=False)  # features
     with_features: int = 2300
 
 
@@ -123,9 +124,9 @@ def write_snapshot(folder: Path, spec: SnapshotSpec) -> None:
     """Write one file of ``folder/snapshots`` as a run would."""
     rows = np.arange(len(spec.target))
     order = np.lexsort((np.random.default_rng(3).permutation(rows), ~(spec.picked | spec.known)))
-    features_of = np.sort(order[: spec.with_features])  # labelled ones first
-    components, explained = pca_reference(spec.raw[features_of])
-    z_of = np.flatnonzero(spec.picked)
+    feature_rows = np.sort(order[: spec.with_features])  # labelled ones first
+    components, explained = pca_reference(spec.raw[feature_rows])
+    z_rows = np.flatnonzero(spec.picked)
     snapshot_files.write_snapshot_file(
         folder,
         snapshot_files.Snapshot(
@@ -141,31 +142,31 @@ def write_snapshot(folder: Path, spec: SnapshotSpec) -> None:
             is_labelled=spec.known,
             label=spec.label,
             **columns_from_log_alpha(spec.z),
-            feature_rows=features_of,
+            feature_rows=feature_rows,
             features=components,
             explained_variance_ratio=explained,
-            z_rows=z_of,
-            z=spec.z[z_of],
+            z_rows=z_rows,
+            z=spec.z[z_rows],
         ),
     )
 
 
 def write_thumbnail(folder: Path, image: int, label: int, seed: int = 0) -> None:
     """Write a small grey thumbnail that shows the class number, slightly displaced."""
-    draw = np.random.default_rng([seed, image])
+    rng = np.random.default_rng([seed, image])
     canvas = Image.new("L", (16, 16), 0)
-    ImageDraw.Draw(canvas).text(tuple(draw.integers(2, 5, 2).tolist()), str(label), 255)
-    noisy = np.asarray(canvas, np.float64) + draw.normal(0, 25, (16, 16))
+    ImageDraw.Draw(canvas).text(tuple(rng.integers(2, 5, 2).tolist()), str(label), 255)
+    noisy = np.asarray(canvas, np.float64) + rng.normal(0, 25, (16, 16))
     _save(folder, image, Image.fromarray(noisy.clip(0, 255).astype(np.uint8)))
 
 
-def write_map_thumbnail(folder: Path, image: int, map_: _Array, colours: _Array) -> None:
+def write_map_thumbnail(folder: Path, image: int, label_map: AnyArray, colours: AnyArray) -> None:
     """Write a thumbnail of a label map in class colours, with noise."""
-    noisy = colours[map_] + np.random.default_rng(image).normal(0, 15, (*map_.shape, 3))
+    noisy = colours[label_map] + np.random.default_rng(image).normal(0, 15, (*label_map.shape, 3))
     _save(folder, image, Image.fromarray(noisy.clip(0, 255).astype(np.uint8)))
 
 
 def _save(folder: Path, image: int, thumbnail: Image.Image) -> None:
-    path = folder / "snapshots" / "pictures" / f"{image:06d}.png"
+    path = folder / "snapshots" / "thumbnails" / f"{image:06d}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     thumbnail.save(path)

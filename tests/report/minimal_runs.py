@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from ducats.records import FORMAT_KEY, RUN_FORMAT
 from ducats.report import Run, find_runs
 
 
@@ -37,9 +38,11 @@ def write_run(
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump({"method": method, "seed": seed, **(config or {})}))
     losses = [{"kind": "epoch", "epoch": e, "losses": {"source/nll": 1 / e}} for e in range(1, 5)]
-    stages = [stage_record(place, 10 * place, accuracy, ece) for place, accuracy in enumerate(accuracies)]
+    stages = [stage_record(index, 10 * index, accuracy, ece) for index, accuracy in enumerate(accuracies)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*losses, *stages]))
-    (folder / "environment.json").write_text(json.dumps({"python": "3.11.7", "versions": {"torch": "2.6.0"}}))
+    (folder / "environment.json").write_text(
+        json.dumps({FORMAT_KEY: RUN_FORMAT, "python": "3.11.7", "versions": {"torch": "2.6.0"}})
+    )
     if finished:
         (folder / "model.safetensors").touch()
     return folder

@@ -17,7 +17,7 @@ class ParsedPage(HTMLParser):
         self.tables: dict[str, list[list[str]]] = {}
         self.ids: list[str] = []
         self.links: list[str] = []
-        self.pictures: list[str] = []
+        self.images: list[str] = []
         self.tags: list[str] = []
         self.open: list[str] = []  # ids of details that are open
         self._words: list[str] = []
@@ -41,7 +41,7 @@ class ParsedPage(HTMLParser):
         self.tags.append(tag)
         self.ids += [known["id"]] if "id" in known else []
         self.links += [known[key] for key in ("href", "xlink:href") if key in known]
-        self.pictures += [known["src"]] if tag == "img" else []
+        self.images += [known["src"]] if tag == "img" else []
         if tag == "details" and "open" in known:
             self.open.append(known.get("id", ""))
         if tag == "table":

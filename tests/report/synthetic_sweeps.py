@@ -56,7 +56,7 @@ def write_sweep(root: Path) -> Path:
 def write_page_without_sections(runs: Sequence[Run], out: Path, broken: Sequence[BrokenRun] = ()) -> Path:
     """Write a page without run sections, which take a second each and are not tested here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ducats.report.page.chosen", lambda runs: [])
+        patch.setattr("ducats.report.page.select_section_runs", lambda runs: [])
         return write_page(runs, out, broken=broken)
 
 

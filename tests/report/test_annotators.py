@@ -37,12 +37,12 @@ def images(count: int) -> list[Question]:
 def submit_answer(
     store: AnnotationStore, image: int, annotator: str, word: str, seconds: float | None = None
 ) -> str | None:
-    answer = {"question": f"img/{image}.png", "word": word, "who": annotator, "seconds": seconds}
+    answer = {"question": f"img/{image}.png", "word": word, "annotator": annotator, "seconds": seconds}
     return store.receive([answer], channel="test")[0].reject_reason
 
 
 def annotated_run(folder: Path) -> AnnotationStore:
-    store = write_questions(folder, images(5), rule="majority", people=2, new_classes=True)
+    store = write_questions(folder, images(5), rule="majority", min_annotators=2, allow_new_classes=True)
     for image in range(5):
         submit_answer(store, image, "anna", "void" if image == 3 else "cat", 2.0 + image)  # 2, 3, 4, 5, 6
     for image, word in enumerate(["cat", "dog", "cat", "void"]):
@@ -113,7 +113,9 @@ def test_a_run_without_answers_has_no_annotator_section(tmp_path: Path) -> None:
 
 
 def test_names_are_escaped_and_unreadable_images_left_out(tmp_path: Path) -> None:
-    store = write_questions(tmp_path / "run", images(2), rule="unanimous", people=2, new_classes=True)
+    store = write_questions(
+        tmp_path / "run", images(2), rule="unanimous", min_annotators=2, allow_new_classes=True
+    )
     submit_answer(store, 0, "<script>alert(1)</script>", "<img src=x onerror=alert(2)>")
     submit_answer(store, 0, "bob", "cat")
     (store.round_folder(1) / "thumbnails" / "0001.png").write_bytes(b"gone")
@@ -125,13 +127,13 @@ def test_names_are_escaped_and_unreadable_images_left_out(tmp_path: Path) -> Non
 
 
 def test_a_pixel_question_shows_a_crop(tmp_path: Path) -> None:
-    place = QuestionArea(0, 255, 128, 256, ((255, 1),))
+    area = QuestionArea(0, 255, 128, 256, ((255, 1),))
     store = write_questions(
         tmp_path / "run",
-        [Question(1, "im#0,255", "im", "overlays/im.png", area=place)],
+        [Question(1, "im#0,255", "im", "overlays/im.png", area=area)],
         unit="pixel",
     )
-    store.receive([{"question": "im#0,255", "word": "void", "who": "anna"}], channel="test")
+    store.receive([{"question": "im#0,255", "word": "void", "annotator": "anna"}], channel="test")
     (found,) = annotation_stats(find_runs([tmp_path / "run"]))
     (row,) = found.shown_voids
     assert (row.question_id, row.answers) == ("im#0,255", "anna: void")

@@ -1,6 +1,6 @@
 """Comparison page: tables equal those of `ducats table`, curves, costs, no averages that mix tasks."""
 
-import csv as comma_separated
+import csv
 import io
 import re
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ def formatted(row: Mapping[str, str], column_prefix: str = "") -> str:
 def csv_rows(runs: Path, out: Path) -> dict[tuple[str, str], dict[str, str]]:
     with pytest.raises(SystemExit):
         main(["table", str(runs), "--out", str(out)])
-    rows = comma_separated.DictReader(io.StringIO(out.read_text()))
+    rows = csv.DictReader(io.StringIO(out.read_text()))
     return {(row["method"], row["task"]): row for row in rows}
 
 
@@ -65,8 +65,8 @@ def test_results_on_the_page_equal_the_csv_table(page: Path, runs: Path, tmp_pat
     for line, published in zip(ours, theirs, strict=True):
         rows = [known[line[0], task] for task in tasks]
         assert [cell.strip("*") for cell in line[1:5]] == [formatted(row) for row in rows]
-        spent = rows[0]
-        assert line[5:] == [spent["seeds"], f"{float(spent['labels']):.0f}", f"{float(spent['seconds']):.0f}"]
+        first = rows[0]
+        assert line[5:] == [first["seeds"], f"{float(first['labels']):.0f}", f"{float(first['seconds']):.0f}"]
         assert published == ["published†", *(formatted(row, "published") for row in rows), "", "", ""]
     assert [cell.startswith("*") for cell in ours[3][1:5]] == [True] * 4
     assert not any("*" in cell for line in ours[:3] for cell in line)
@@ -78,8 +78,8 @@ def test_differences_on_the_page_equal_the_csv_table(page: Path, runs: Path, tmp
     assert head == ["Method", "minus random", "p", "pairs", "minus duc", "p", "pairs"]
     for method, *cells in lines:
         row = known[method, "average"]
-        for place, other in enumerate(("random", "duc")):
-            difference, p, pairs = cells[3 * place : 3 * place + 3]
+        for index, other in enumerate(("random", "duc")):
+            difference, p, pairs = cells[3 * index : 3 * index + 3]
             if method == other:
                 assert (difference, p, pairs) == ("", "", "")
                 continue
@@ -120,7 +120,7 @@ def test_the_whole_page_has_unique_anchors(tmp_path: Path) -> None:
     assert "comparison" in set(re.findall(r'href="#([^"]+)"', text)) <= set(ids)
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_one_method_on_one_task_gives_no_comparison(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_sweep_run(tmp_path, "duc", "", seed, 0.8, data="digits")
@@ -131,7 +131,7 @@ def test_one_method_on_one_task_gives_no_comparison(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_several_methods_on_one_task_need_pairs_or_published_results(tmp_path: Path) -> None:
     write_sweep_run(tmp_path, "duc", "", 0, 0.8, data="digits")
     write_sweep_run(tmp_path, "random", "", 0, 0.7, data="digits")
@@ -140,9 +140,9 @@ def test_several_methods_on_one_task_need_pairs_or_published_results(tmp_path: P
     write_sweep_run(tmp_path, "random", "", 1, 0.71, data="digits")
     found = build_comparison(find_runs([tmp_path]))
     assert found is not None
-    assert not found["several"]
+    assert not found["multi_task"]
     (table,) = found["tables"]
-    assert [line.cells[:3] for line in table["compared"]] == [("", "", ""), ("+10.5", "0.030", "2")]
+    assert [line.cells[:3] for line in table["differences"]] == [("", "", ""), ("+10.5", "0.030", "2")]
     # Tables and curves of the overview are not repeated.
     assert (table["lines"], table["curves"]) == ([], [])
     text = write_page_without_sections(find_runs([tmp_path]), tmp_path / "page.html").read_text()
@@ -151,15 +151,15 @@ def test_several_methods_on_one_task_need_pairs_or_published_results(tmp_path: P
     assert "fieldset" not in text
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_one_task_of_a_benchmark_shows_published_results(tmp_path: Path) -> None:
     for method in ("duc", "random"):
         write_sweep_run(tmp_path, method, "Ar-Cl", 0, 0.6)
     found = build_comparison(find_runs([tmp_path]))
     assert found is not None
     first, second, *_ = found["tables"][0]["lines"]
-    assert (first.method, first.cells[0], first.published) == ("random", "60.0", False)
-    assert (second.method, second.cells[0], second.published) == ("random", "52.5", True)
+    assert (first.method, first.cells[0], first.is_published) == ("random", "60.0", False)
+    assert (second.method, second.cells[0], second.is_published) == ("random", "52.5", True)
 
 
 def test_each_data_set_and_kind_has_its_own_table(tmp_path: Path) -> None:
@@ -183,38 +183,45 @@ def test_each_data_set_and_kind_has_its_own_table(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_runs_without_memory_have_no_memory_figure(tmp_path: Path, runs: Path) -> None:
     # The synthetic runs use 300, 301 and 302 MB at their three stages.
     assert [row.memory for row in make_tables([runs])[0].rows] == [302e6] * 4
     found = build_comparison(find_runs([runs]))
     assert found is not None
     costs = found["tables"][0]["costs"]
-    assert {what: count for what, (count, _) in costs.items()} == {"seconds": 4, "memory": 4}
+    assert {cost_key: count for cost_key, (count, _) in costs.items()} == {"seconds": 4, "memory": 4}
     for method in ("duc", "random"):
         for task in ("Ar-Cl", "Cl-Ar"):
-            write_sweep_run(tmp_path, method, task, 0, 0.6, before=method == "duc")
+            write_sweep_run(tmp_path, method, task, 0, 0.6, old_format=method == "duc")
     found = build_comparison(find_runs([tmp_path]))
     assert found is not None
     assert set(found["tables"][0]["costs"]) == {"seconds"}
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_only_six_methods_have_distinct_colours(tmp_path: Path) -> None:
-    names = [f"method-{place}" for place in range(9)]
-    for place, name in enumerate([*names, "duc"]):
+    names = [f"method-{index}" for index in range(9)]
+    for index, name in enumerate([*names, "duc"]):
         for task in ("Ar-Cl", "Cl-Ar"):
-            last = 0.5 + 0.01 * place
-            write_sweep_run(tmp_path, "random", task, 0, last, name=name, folder=f"{task}-{name}")
+            final_accuracy = 0.5 + 0.01 * index
+            write_sweep_run(tmp_path, "random", task, 0, final_accuracy, name=name, folder=f"{task}-{name}")
     found = build_comparison(find_runs([tmp_path]))
     assert found is not None
     (table,) = found["tables"]
-    assert list(table["told"]) == ["duc", "method-8", "method-7", "method-6", "method-5", "method-4"]
-    assert len({look.colour for look in table["told"].values()}) == 6
-    assert table["faint"] == ["method-3", "method-2", "method-1", "method-0"]
+    assert list(table["coloured_styles"]) == [
+        "duc",
+        "method-8",
+        "method-7",
+        "method-6",
+        "method-5",
+        "method-4",
+    ]
+    assert len({style.colour for style in table["coloured_styles"].values()}) == 6
+    assert table["grey_methods"] == ["method-3", "method-2", "method-1", "method-0"]
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_missing_tasks_are_noted(runs: Path, tmp_path: Path) -> None:
     for task, value in (("Ar-Cl", 0.5), ("Cl-Ar", 0.6)):
         write_sweep_run(tmp_path, "duc", task, 0, value)
@@ -226,13 +233,13 @@ def test_missing_tasks_are_noted(runs: Path, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_the_report_folder_has_tables_by_task(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ducats.report.page.chosen", lambda runs: [])
-    told = report([runs], tmp_path / "out")
-    assert told.headline.sentence == result_sentences(make_tables([runs])[0])[0]
-    assert not any("different test sets" in caution for caution in told.cautions)
-    assert told.table_csv.read_text() == task_tables_csv(make_tables([runs]))
-    assert told.table_markdown.read_text() == task_tables_markdown(make_tables([runs]))
+    monkeypatch.setattr("ducats.report.page.select_section_runs", lambda runs: [])
+    result = report([runs], tmp_path / "out")
+    assert result.headline.sentence == result_sentences(make_tables([runs])[0])[0]
+    assert not any("different test sets" in caution for caution in result.cautions)
+    assert result.table_csv.read_text() == task_tables_csv(make_tables([runs]))
+    assert result.table_markdown.read_text() == task_tables_markdown(make_tables([runs]))

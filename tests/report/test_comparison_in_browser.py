@@ -21,11 +21,13 @@ METHODS = ("random", "entropy", "clue", "duc", "a-method-with-a-rather-long-name
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sweep")
-    for place, method in enumerate(METHODS):
+    for index, method in enumerate(METHODS):
         for task in ("Ar-Cl", "Cl-Ar", "Pr-Rw"):
             for seed in (0, 1):
-                last = 0.5 + 0.03 * place + 0.01 * seed
-                write_sweep_run(root, "duc", task, seed, last, name=method, folder=f"{task}-{method}-{seed}")
+                final_accuracy = 0.5 + 0.03 * index + 0.01 * seed
+                write_sweep_run(
+                    root, "duc", task, seed, final_accuracy, name=method, folder=f"{task}-{method}-{seed}"
+                )
     write_sweep_run(root, "duc", "Cl-Ar", 2, 0.6, finished=False)
     return write_page_without_sections(find_runs([root]), root / "page.html")
 
@@ -97,5 +99,5 @@ def test_wide_tables_scroll_within_their_box(browser: webdriver.Chrome, width: i
 
 
 def test_the_browser_logs_no_warnings(browser: webdriver.Chrome) -> None:
-    said = [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]  # type: ignore[no-untyped-call]
-    assert said == []
+    messages = [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]  # type: ignore[no-untyped-call]
+    assert messages == []

@@ -76,12 +76,12 @@ def test_two_methods_are_not_ranked(tmp_path: Path) -> None:
 
 def test_sentences_name_the_best_method_and_our_rank(runs: Path, tmp_path: Path) -> None:
     (table,) = make_tables([runs])
-    said = result_sentences(table)
-    assert said[0] == (
+    sentences = result_sentences(table)
+    assert sentences[0] == (
         "duc has the highest average accuracy over 3 tasks: 72.3% ± 0.5, 5.7 points above clue (p = 0.002, "
         "6 pairs), 12.3 points above random (p < 0.001, 6 pairs)."
     )
-    assert said[1:] == ["duc is first on 3 of 3 tasks."]
+    assert sentences[1:] == ["duc is first on 3 of 3 tasks."]
     for seed, (ours, other) in enumerate(((0.70, 0.72), (0.71, 0.70), (0.69, 0.70))):
         write_sweep_run(tmp_path, "duc", "", seed, ours, data="digits")
         write_sweep_run(tmp_path, "entropy", "", seed, other, data="digits")
@@ -115,9 +115,9 @@ def partial_sweep(tmp_path: Path) -> Path:
     return root
 
 
-def test_runs_that_are_not_in_the_tables_are_listed(half_done: Path) -> None:
-    found = scan_runs([half_done])
-    listed = {one.run_name: one for one in find_missing_runs(found.runs, found.broken)}
+def test_runs_that_are_not_in_the_tables_are_listed(partial_sweep: Path) -> None:
+    found = scan_runs([partial_sweep])
+    listed = {run.run_name: run for run in find_missing_runs(found.runs, found.broken)}
     assert set(listed) == {
         "office_home-Ar-Cl-random-0",
         "office_home-Cl-Ar-random-0",
@@ -128,17 +128,19 @@ def test_runs_that_are_not_in_the_tables_are_listed(half_done: Path) -> None:
     assert failed.reason == "Started, but wrote nothing."
     # A page reveals no local paths and has no external URLs.
     assert failed.last_log_line == "ducats: Art does not exist: see … or --root"
-    under_way = listed["office_home-Ar-Cl-random-0"]
-    assert "not finished" in under_way.reason
-    assert under_way.last_log_line == "epoch 9 of 20"
+    unfinished = listed["office_home-Ar-Cl-random-0"]
+    assert "not finished" in unfinished.reason
+    assert unfinished.last_log_line == "epoch 9 of 20"
     broken = listed["office_home-Cl-Ar-random-0"]
     assert "has no number for 'stage'" in broken.reason
     assert (broken.method, broken.task, broken.seed) == ("random", "Cl-Ar", "0")
 
 
-def test_the_page_lists_missing_runs(half_done: Path) -> None:
-    found = scan_runs([half_done])
-    text = write_page_without_sections(found.runs, half_done / "page.html", broken=found.broken).read_text()
+def test_the_page_lists_missing_runs(partial_sweep: Path) -> None:
+    found = scan_runs([partial_sweep])
+    text = write_page_without_sections(
+        found.runs, partial_sweep / "page.html", broken=found.broken
+    ).read_text()
     tables = TableParser(text).tables
     assert [line[0] for line in tables["missing"]] == [
         "Run",
@@ -158,5 +160,5 @@ def test_a_finished_run_without_a_test_set_is_listed(tmp_path: Path) -> None:
     for line in lines:
         line.pop("accuracy", None)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (one,) = find_missing_runs(find_runs([tmp_path]), [])
-    assert one.reason == "Finished, but without a result on a test set."
+    (missing_run,) = find_missing_runs(find_runs([tmp_path]), [])
+    assert missing_run.reason == "Finished, but without a result on a test set."

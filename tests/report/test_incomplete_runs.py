@@ -10,7 +10,7 @@ from page_parser import no_rendering as no_rendering
 from ducats.cli import main
 from synthetic_runs import write_run
 
-pytestmark = pytest.mark.usefixtures("blank")
+pytestmark = pytest.mark.usefixtures("no_rendering")
 
 
 def test_a_run_of_an_older_version_states_its_missing_data(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_an_unfinished_run_states_how_to_resume(tmp_path: Path) -> None:
 
 
 def test_a_run_that_has_just_started_is_not_treated_as_an_old_one(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "begun", finished=False, rounds=1, snapshots=False)
+    folder = write_run(tmp_path / "started", finished=False, rounds=1, snapshots=False)
     (folder / "metrics.jsonl").write_text("")
     found = parse_report_page(folder, out=tmp_path / "report.html")
     for sentence in (
@@ -77,7 +77,7 @@ def test_a_run_without_a_test_set_still_shows_selected_images(tmp_path: Path) ->
     found = parse_report_page(folder, out=tmp_path / "report.html")
     assert "No stage was evaluated on a test set" in found.words
     assert "not evaluated on a test set, so the gain from its labels is unknown" in found.words
-    assert len(found.pictures) >= 20
+    assert len(found.images) >= 20
 
 
 def test_a_run_without_records_gives_a_page(tmp_path: Path) -> None:

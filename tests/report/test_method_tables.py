@@ -1,6 +1,6 @@
 """Tables from synthetic run folders: means, averages, bold, published results, significance, formats."""
 
-import csv as comma_separated
+import csv
 import io
 import json
 import subprocess
@@ -28,7 +28,7 @@ from ducats.report.method_tables import (
 OFFICE_CONFIG: Mapping[str, Any] = {
     "acquisition": {"budget": "5%"},
     "model": {"params": {"backbone": "resnet50"}},
-    "evaluation": {"images": "published"},
+    "evaluation": {"split": "published"},
 }
 
 
@@ -63,7 +63,7 @@ def write_run(
             "labels": 100 * stage,
             "seconds": 30.0 * stage,
         }
-        line |= {key: score, "headline": key, "evaluated_on": "target", "images": 10}
+        line |= {key: score, "headline_metric": key, "evaluated_on": "target", "images": 10}
         lines.append(line | ({"mean_iou_star": mean_iou_star} if mean_iou_star is not None else {}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if finished:
@@ -131,9 +131,11 @@ def test_published_averages_cover_the_same_tasks_as_ours() -> None:
     assert some is not None
     assert some.mean == pytest.approx((0.655 + 0.730) / 2)
     assert known.average_over(["Ar-Cl", "nowhere"]) is None
-    alone = load_published_results()["office_home", "accuracy", "duc-a"]  # only the average is published
-    assert alone.average_over(["Ar-Cl", "Cl-Ar"]) is None
-    assert alone.average_over(alone.all_tasks) == alone.average
+    average_only = load_published_results()[
+        "office_home", "accuracy", "duc-a"
+    ]  # only the average is published
+    assert average_only.average_over(["Ar-Cl", "Cl-Ar"]) is None
+    assert average_only.average_over(average_only.all_tasks) == average_only.average
 
 
 def test_differences_are_paired_by_task_and_seed(runs: Path) -> None:
@@ -161,10 +163,10 @@ def test_the_t_test_equals_scipy(n: int) -> None:
 def test_too_few_pairs_or_no_spread_have_no_p() -> None:
     assert paired_t_test({0: 0.5}, {0: 0.4}) is None
     assert paired_t_test({0: 0.5, 1: 0.6}, {2: 0.4, 3: 0.5}) is None
-    alike = paired_t_test({0: 0.5, 1: 0.6, 2: 0.7}, {0: 0.4, 1: 0.5, 2: 0.6})
-    assert alike is not None
-    assert (alike.p, alike.n_pairs) == (None, 3)
-    assert alike.difference == pytest.approx(0.1)
+    equal = paired_t_test({0: 0.5, 1: 0.6, 2: 0.7}, {0: 0.4, 1: 0.5, 2: 0.6})
+    assert equal is not None
+    assert (equal.p, equal.n_pairs) == (None, 3)
+    assert equal.difference == pytest.approx(0.1)
 
 
 def test_methods_to_compare_with_can_be_chosen(runs: Path) -> None:
@@ -220,14 +222,14 @@ def test_tuning_trials_count_only_if_their_folder_is_given(runs: Path) -> None:
     assert (
         "Left out: 1 trial of `ducats tune` in tune-office; give that folder to include them." in table.notes
     )
-    for named in (search, trial):
-        (table,) = make_tables([named])
+    for given in (search, trial):
+        (table,) = make_tables([given])
         assert table.rows[0].values["Ar-Cl", "accuracy"].mean == pytest.approx(0.9)
         assert not any("Left out" in note for note in table.notes)
 
 
 def test_runs_with_unpublished_settings_are_marked(tmp_path: Path) -> None:
-    other = {**OFFICE_CONFIG, "acquisition": {"budget": "10%"}, "evaluation": {"images": "auto"}}
+    other = {**OFFICE_CONFIG, "acquisition": {"budget": "10%"}, "evaluation": {"split": "auto"}}
     write_run(tmp_path, "duc", 0, 0.7, config=other)
     text = task_tables_markdown(make_tables([tmp_path]))
     assert "| published† | 65.5 ± 0.3 |" in text
@@ -253,7 +255,7 @@ def test_each_data_set_has_its_own_table(tmp_path: Path) -> None:
 STREETS_CONFIG: Mapping[str, Any] = {
     "acquisition": {"budget": "40960/image"},
     "model": {"name": "deeplab_v2", "params": {"backbone": "resnet101.tv_in1k"}},
-    "evaluation": {"resolution": "original", "flip": True},
+    "evaluation": {"resolution": "original", "average_flipped": True},
 }
 
 
@@ -262,17 +264,17 @@ def test_segmentation_runs_with_unpublished_settings_are_marked(tmp_path: Path, 
     other: Mapping[str, Any] = {
         "acquisition": {"budget": "2%"},
         "model": {"name": "deeplab_v2", "params": {"backbone": "resnet50"}},
-        "evaluation": {"resolution": "network", "flip": False},
+        "evaluation": {"resolution": "network", "average_flipped": False},
     }
-    for folder, config in (("alike", STREETS_CONFIG), ("unlike", other)):
+    for folder, config in (("same", STREETS_CONFIG), ("different", other)):
         for method in ("duc", "source-only"):
             write_run(tmp_path / folder, method, 0, 0.6, data=data, params={}, config=config)
-    alike, unlike = (make_tables([tmp_path / folder])[0].rows for folder in ("alike", "unlike"))
-    assert [row.unpublished_settings for row in alike] == [(), ()]
-    measured = ("model.params.backbone", "evaluation.resolution", "evaluation.average_flipped")
-    assert {row.method: set(row.unpublished_settings) for row in unlike} == {
-        "source-only": set(measured),  # it has no budget
-        "duc": {*measured, "acquisition.budget"},
+    same, different = (make_tables([tmp_path / folder])[0].rows for folder in ("same", "different"))
+    assert [row.unpublished_settings for row in same] == [(), ()]
+    evaluation_settings = ("model.params.backbone", "evaluation.resolution", "evaluation.average_flipped")
+    assert {row.method: set(row.unpublished_settings) for row in different} == {
+        "source-only": set(evaluation_settings),  # it has no budget
+        "duc": {*evaluation_settings, "acquisition.budget"},
     }
 
 
@@ -323,7 +325,7 @@ def test_names_with_numbers_are_sorted_by_number(tmp_path: Path) -> None:
 
 
 def test_csv_has_unrounded_numbers(runs: Path) -> None:
-    rows = list(comma_separated.DictReader(io.StringIO(task_tables_csv(make_tables([runs])))))
+    rows = list(csv.DictReader(io.StringIO(task_tables_csv(make_tables([runs])))))
     assert len(rows) == 3 * 3
     duc = {row["task"]: row for row in rows if row["method"] == "duc"}
     assert float(duc["Ar-Cl"]["mean"]) == pytest.approx(0.65)

@@ -103,9 +103,9 @@ def test_a_single_run_is_expanded_and_several_are_collapsed(
     browser: webdriver.Chrome, pages: dict[str, Path]
 ) -> None:
     show(browser, pages["images"], WIDE)
-    assert evaluate_script(browser, "document.querySelector('details.chapter').open")
+    assert evaluate_script(browser, "document.querySelector('details.run-section').open")
     show(browser, pages["several"], WIDE)
-    first = "document.querySelector('details.chapter')"
+    first = "document.querySelector('details.run-section')"
     assert not evaluate_script(browser, f"{first}.open")
     evaluate_script(browser, f"{first}.querySelector('summary').click()")
     assert evaluate_script(browser, f"{first}.open")
@@ -117,7 +117,7 @@ def test_a_link_of_the_contents_opens_a_collapsed_section(
 ) -> None:
     show(browser, pages["several"], WIDE)
     evaluate_script(browser, "document.querySelector('nav a[href$=costs]').click()")
-    assert evaluate_script(browser, "document.querySelector('details.chapter').open")
+    assert evaluate_script(browser, "document.querySelector('details.run-section').open")
 
 
 def test_dark_mode_has_dark_background_and_light_text(

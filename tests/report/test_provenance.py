@@ -9,8 +9,7 @@ import pytest
 from minimal_runs import write_run, write_runs
 from page_parser import no_rendering as no_rendering
 
-from ducats.report import find_runs, report
-from ducats.report import write_page as page_of
+from ducats.report import find_runs, report, write_page
 from ducats.report.provenance import collect_cautions, differing_settings, group_environments
 
 # -- settings and tasks ----------------------------------------------------------------------------------
@@ -51,28 +50,30 @@ def test_paths_are_cut_to_their_last_part(tmp_path: Path) -> None:
     assert differing_settings(find_runs([tmp_path]))[0].values == ("one.npz", "two.npz", "one.npz")
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_a_page_contains_no_local_paths(tmp_path: Path) -> None:
     write_folder_run(tmp_path / "a", "duc", "/data/ann/photos", "C:\\ann\\web")
     write_folder_run(tmp_path / "b", "random", "/data/ann/photos", "~/ann/sketch")
     for paths in ([tmp_path], [tmp_path / "a"]):
-        text = page_of(find_runs(paths), tmp_path / "page.html").read_text(encoding="utf-8")
+        text = write_page(find_runs(paths), tmp_path / "page.html").read_text(encoding="utf-8")
         assert "photos" in text
         assert not any(folder in text for folder in ("/ann/", "home/ann", "ann\\\\web"))
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_runs_of_several_tasks_show_their_task(tmp_path: Path) -> None:
     write_folder_run(tmp_path / "a", "duc", "/x/photos", "/x/web-shop")
     write_folder_run(tmp_path / "b", "random", "/x/photos", "/x/sketch")
-    text = page_of(find_runs([tmp_path]), tmp_path / "page.html").read_text(encoding="utf-8")
+    text = write_page(find_runs([tmp_path]), tmp_path / "page.html").read_text(encoding="utf-8")
     assert "duc on photos-web-shop, seed 0</h2>" in text
     assert ">random on photos→sketch, seed 0</a>" in text  # in the table of contents
     _, head, *lines = text[text.index('class="every-run"') :].split("<tr>")[:4]
     assert "Task" in head
     assert [re.findall(r"<td>(.*?)</td>", line)[1] for line in lines] == ["photos-web-shop", "photos→sketch"]
-    alone = page_of(find_runs([tmp_path / "a", tmp_path / "a"]), tmp_path / "page.html").read_text("utf-8")
-    assert ">duc, seed 0</h2>" in re.sub(r"<svg.*?</svg>\s*", "", alone, flags=re.S)
+    single = write_page(find_runs([tmp_path / "a", tmp_path / "a"]), tmp_path / "page.html").read_text(
+        "utf-8"
+    )
+    assert ">duc, seed 0</h2>" in re.sub(r"<svg.*?</svg>\s*", "", single, flags=re.S)
 
 
 def test_warnings_about_mixed_settings_repeated_seeds_and_other_data(tmp_path: Path) -> None:
@@ -117,31 +118,31 @@ def write_evaluated_run(folder: Path, kind: str, images: int, **more: Any) -> Pa
     return folder
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_table_and_page_state_the_evaluated_images(tmp_path: Path) -> None:
-    made = [write_evaluated_run(tmp_path / str(n), "unlabelled", 60 + n, seed=n) for n in (0, 1)]
+    folders = [write_evaluated_run(tmp_path / str(n), "unlabelled", 60 + n, seed=n) for n in (0, 1)]
     sentence = "Evaluated on 60 to 61 target images without the labelled ones."
-    result = report(made, tmp_path / "out")
+    result = report(folders, tmp_path / "out")
     assert sentence in result.table_markdown.read_text()
     assert sentence in result.page.read_text()
     assert "different kinds of images" not in result.page.read_text()
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_evaluation_on_unlabelled_images_gives_a_warning(tmp_path: Path) -> None:
-    one = write_evaluated_run(tmp_path / "a", "unlabelled", 60, method="duc")
-    two = write_evaluated_run(tmp_path / "b", "unlabelled", 60, method="random")
-    page = report([one, two], tmp_path / "out").page.read_text()
+    first = write_evaluated_run(tmp_path / "a", "unlabelled", 60, method="duc")
+    second = write_evaluated_run(tmp_path / "b", "unlabelled", 60, method="random")
+    page = report([first, second], tmp_path / "out").page.read_text()
     assert "is evaluated on easier ones" in page
     assert ",unlabelled," in (tmp_path / "out" / "table.csv").read_text()
-    assert "easier ones" not in report([one], tmp_path / "alone").page.read_text()
+    assert "easier ones" not in report([first], tmp_path / "alone").page.read_text()
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_runs_evaluated_on_different_images_give_a_warning(tmp_path: Path) -> None:
-    one = write_evaluated_run(tmp_path / "a", "target", 80, method="duc")
-    two = write_evaluated_run(tmp_path / "b", "held_out", 20, method="random")
-    result = report([one, two], tmp_path / "out")
+    first = write_evaluated_run(tmp_path / "a", "target", 80, method="duc")
+    second = write_evaluated_run(tmp_path / "b", "held_out", 20, method="random")
+    result = report([first, second], tmp_path / "out")
     assert "evaluated on different kinds of images" in result.page.read_text()
     assert (
         "Evaluated on 80 target images, including the labelled ones; or on 20 held-out target images, "

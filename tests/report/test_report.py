@@ -26,8 +26,8 @@ from ducats.report import (
     read_run,
     report,
     summarise_runs,
+    write_page,
 )
-from ducats.report import write_page as page_of
 from ducats.report.curves import assign_line_styles
 from ducats.report.provenance import collect_cautions
 from ducats.report.tables import MeanStd, mean_curve, pool_reliability_bins
@@ -92,21 +92,21 @@ def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, name: str, text
     assert str(folder / name) in str(caught.value)
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_a_broken_run_does_not_hide_the_others(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "a")
     broken = write_run(tmp_path / "runs" / "b", seed=1)
     (broken / "metrics.jsonl").write_text("[1, 2]")
     result = report([tmp_path / "runs"], tmp_path / "out")
     assert [run.name for run in result.runs] == ["a"]
-    assert [one.name for one in result.broken] == ["b"]
+    assert [run.name for run in result.broken] == ["b"]
     text = result.page.read_text(encoding="utf-8")
     assert "<code>b</code>: metrics.jsonl line 1 is not a JSON record" in text
     assert "1 run folder could not be read" in text
     assert str(tmp_path) not in text
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_a_single_broken_run_gives_a_page_that_states_it(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a")
     (folder / "config.yaml").write_text("method: [")
@@ -167,9 +167,9 @@ def test_an_unfinished_run_does_not_count_in_the_mean_of_finished_ones(tmp_path:
     row = aggregate_methods([*runs, half])[0]
     assert row.accuracy.mean == pytest.approx(0.8)
     assert (row.seeds, row.n_left_out) == ((0, 1), 1)
-    alone = aggregate_methods([half])[0]
-    assert (alone.accuracy.mean, alone.finished, alone.n_left_out) == (0.1, False, 0)
-    assert "duc (unfinished)" in method_table_markdown([alone])
+    unfinished = aggregate_methods([half])[0]
+    assert (unfinished.accuracy.mean, unfinished.finished, unfinished.n_left_out) == (0.1, False, 0)
+    assert "duc (unfinished)" in method_table_markdown([unfinished])
     assert any("half" in caution for caution in collect_cautions([*runs, half]))
 
 
@@ -193,7 +193,7 @@ def test_reliability_pools_seeds_by_their_counts() -> None:
     assert (high.accuracy, high.count) == (0.25, 4)
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_a_measure_that_diverged_is_missing_and_not_nan(tmp_path: Path) -> None:
     result = report([write_run(tmp_path / "a", ece=math.nan)], tmp_path / "out")
     assert json.loads(result.summary_json.read_text())[0]["ece"] is None
@@ -317,9 +317,9 @@ def test_ids_are_unique_and_references_resolve(three: tuple[Report, str]) -> Non
 def test_the_page_shows_table_figures_and_runs(three: tuple[Report, str]) -> None:
     _, text = three
     assert "75.00 ± 7.07" in text
-    overview, chapters = text.split("Individual runs</h2>")
+    overview, run_sections = text.split("Individual runs</h2>")
     assert overview.count('role="img"') == 2 + 2 + 2
-    assert chapters.count('<details class="chapter"') == 3
+    assert run_sections.count('<details class="run-section"') == 3
     assert "<code>random-0</code>" in text
     assert "prefers-color-scheme: dark" in text
 
@@ -335,20 +335,20 @@ HOSTILE = ("<script>alert(1)</script>", '" onload="x', "$x_1$ | 'a' & b", "方�
 
 
 def test_a_hostile_name_stays_text_in_a_figure(tmp_path: Path) -> None:
-    for place, name in enumerate(HOSTILE):
-        write_run(tmp_path / str(place), name)
+    for index, name in enumerate(HOSTILE):
+        write_run(tmp_path / str(index), name)
     element = ElementTree.fromstring(draw_svg("calibration", find_runs([tmp_path])))
     assert not {"script", "img", "image", "a"} & {str(each.tag) for each in element.iter()}
     texts = " ".join(element.itertext())
     assert all(name in texts for name in HOSTILE)
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_a_hostile_name_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ducats.report.run_section.MAX_RUN_SECTIONS", len(HOSTILE))  # one section each
-    for place, name in enumerate(HOSTILE):
-        for method, root in ((name, "runs"), (f"plain-{place}", "others")):
-            write_run(tmp_path / root / str(place), method)
+    for index, name in enumerate(HOSTILE):
+        for method, root in ((name, "runs"), (f"plain-{index}", "others")):
+            write_run(tmp_path / root / str(index), method)
     result = report([tmp_path / "runs"], tmp_path / "out", title=" ".join(HOSTILE))
     clean = report([tmp_path / "others"], tmp_path / "clean")
     tags, clean_tags = (Tags(r.page.read_text(encoding="utf-8")) for r in (result, clean))
@@ -356,15 +356,15 @@ def test_a_hostile_name_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert tags.names.count("details") > len(HOSTILE)
     assert "script" not in tags.names
     assert "<script" not in result.table_markdown.read_text(encoding="utf-8")
-    told = json.loads(result.summary_json.read_text(encoding="utf-8"))
-    assert [row["method"] for row in told] == list(HOSTILE)
+    rows = json.loads(result.summary_json.read_text(encoding="utf-8"))
+    assert [row["method"] for row in rows] == list(HOSTILE)
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_runs_without_a_test_set_give_a_page_without_claims(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "a", accuracies=[None, None])
-    begun = write_run(tmp_path / "runs" / "b", seed=1, accuracies=[], finished=False)
-    (begun / "metrics.jsonl").unlink()
+    started = write_run(tmp_path / "runs" / "b", seed=1, accuracies=[], finished=False)
+    (started / "metrics.jsonl").unlink()
     result = report([tmp_path / "runs"], tmp_path / "out")
     text = result.page.read_text(encoding="utf-8")
     assert result.summary == ()
@@ -381,13 +381,13 @@ def test_losses_that_diverged_or_are_negative_are_drawn(tmp_path: Path) -> None:
         {"kind": "epoch", "epoch": e, "losses": {"x": v}} for e, v in ((1, -1.0), (2, math.nan), (3, 2.0))
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    page = page_of([read_run(folder)], tmp_path / "new" / "page.html", title="One")
+    page = write_page([read_run(folder)], tmp_path / "new" / "page.html", title="One")
     assert "<title>One</title>" in page.read_text(encoding="utf-8")
 
 
 def test_every_method_has_its_own_line_style() -> None:
-    found = assign_line_styles([str(place) for place in range(42)])
-    assert len({(look.colour, look.marker) for look in found.values()}) == 42
+    found = assign_line_styles([str(index) for index in range(42)])
+    assert len({(style.colour, style.marker) for style in found.values()}) == 42
 
 
 def test_a_report_does_not_change_matplotlib_settings(tmp_path: Path) -> None:

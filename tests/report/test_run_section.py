@@ -61,7 +61,7 @@ def page(text: str) -> ParsedPage:
 
 def test_numbers_of_each_stage_equal_the_records(run: Path, page: ParsedPage) -> None:
     stages = stage_records(run)
-    rows = page.table("run-1-measured")
+    rows = page.table("run-1-metrics")
     assert len(rows) == len(stages) == 4
     for row, record in zip(rows, stages, strict=True):
         assert row == {
@@ -79,28 +79,28 @@ def test_numbers_of_each_stage_equal_the_records(run: Path, page: ParsedPage) ->
 
 def test_calibration_and_temperature_scaling_equal_the_records(run: Path, page: ParsedPage) -> None:
     rows = page.table("run-1-calibration")
-    assert rows[0]["Temperature"] == rows[0]["Tempered: NLL"] == "–"
+    assert rows[0]["Temperature"] == rows[0]["Scaled: NLL"] == "–"
     for row, record in zip(rows[1:], stage_records(run)[1:], strict=True):
-        tempered = record["temperature_scaled"]
+        scaled = record["temperature_scaled"]
         assert row["Calibration error %"] == f"{100 * record['ece']:.2f}"
-        assert row["Temperature"] == f"{tempered['temperature']:.3f}"
-        assert row["Fitted on labels"] == str(tempered["labels"])
-        assert row["Tempered: Calibration error %"] == f"{100 * tempered['ece']:.2f}"
-        assert row["Tempered: NLL"] == f"{tempered['nll']:.3f}"
-        assert row["Tempered: Brier"] == f"{tempered['brier']:.3f}"
+        assert row["Temperature"] == f"{scaled['temperature']:.3f}"
+        assert row["Fitted on labels"] == str(scaled["labels"])
+        assert row["Scaled: Calibration error %"] == f"{100 * scaled['ece']:.2f}"
+        assert row["Scaled: NLL"] == f"{scaled['nll']:.3f}"
+        assert row["Scaled: Brier"] == f"{scaled['brier']:.3f}"
     assert "not a random sample of the target" in page.words
 
 
 def test_costs_equal_the_records(run: Path, page: ParsedPage) -> None:
-    spent = 0.0
+    seconds_before = 0.0
     for row, record in zip(page.table("run-1-costs"), stage_records(run), strict=True):
         assert row["Seconds so far"] == f"{record['seconds']:.1f}"
-        assert row["Seconds in this stage"] == f"{record['seconds'] - spent:.1f}"
-        assert row["Peak memory MB"] == f"{record['memory'] / MEGABYTE:,.0f}"
+        assert row["Seconds in this stage"] == f"{record['seconds'] - seconds_before:.1f}"
+        assert row["Peak memory MB"] == f"{record['peak_memory_bytes'] / MEGABYTE:,.0f}"
         assert row["Annotation minutes so far"] == (
             f"{record['annotation_seconds'] / 60:.1f}" if "annotation_seconds" in record else "–"
         )
-        spent = record["seconds"]
+        seconds_before = record["seconds"]
 
 
 def test_classes_have_counts_and_confusions(run: Path, page: ParsedPage) -> None:
@@ -109,12 +109,12 @@ def test_classes_have_counts_and_confusions(run: Path, page: ParsedPage) -> None
     changes = [b - a for a, b in zip(first["class_accuracy"], last["class_accuracy"], strict=True)]
     assert [row["Class"] for row in rows] == [str(k) for k in np.argsort(-np.array(changes), kind="stable")]
     for row in rows:
-        place = int(row["Class"])
-        assert row["Accuracy before %"] == f"{100 * first['class_accuracy'][place]:.1f}"
-        assert row["Accuracy after %"] == f"{100 * last['class_accuracy'][place]:.1f}"
-        assert row["Change"] == f"{100 * changes[place]:+.1f}".replace("-", "−")
+        class_index = int(row["Class"])
+        assert row["Accuracy before %"] == f"{100 * first['class_accuracy'][class_index]:.1f}"
+        assert row["Accuracy after %"] == f"{100 * last['class_accuracy'][class_index]:.1f}"
+        assert row["Change"] == f"{100 * changes[class_index]:+.1f}".replace("-", "−")
         assert row["Evaluated"] == "10"
-        assert row["Most often confused with"] == ("0 (3)" if place == 2 else "–")
+        assert row["Most often confused with"] == ("0 (3)" if class_index == 2 else "–")
 
 
 @pytest.mark.parametrize(("classes", "shown"), [(30, 30), (33, 33), (34, 30)])
@@ -132,9 +132,9 @@ def test_rounds_have_labels_and_correct_predictions(run: Path, page: ParsedPage)
     rows = page.table("run-1-rounds")
     assert len(rows) == 3
     for row, found in zip(rows, snapshot_files.load_snapshots(run), strict=False):
-        picks = snapshot_files.load_round_labels(run, found.round)
-        assert picks is not None
-        labels = dict(zip(picks.image.tolist(), picks.label.tolist(), strict=True))
+        round_labels = snapshot_files.load_round_labels(run, found.round)
+        assert round_labels is not None
+        labels = dict(zip(round_labels.image.tolist(), round_labels.label.tolist(), strict=True))
         picked = np.flatnonzero(found.picked)
         right = sum(labels[int(found.image[k])] == int(found.predicted[k]) for k in picked)
         assert row["Round"] == str(found.round)
@@ -154,11 +154,11 @@ def test_main_sentence_uses_the_records(run: Path, page: ParsedPage) -> None:
     assert "Annotation minutes 1.5" in page.words
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_numbers_of_a_segmentation_run_equal_the_records(tmp_path: Path) -> None:
     folder = write_pixel_run(tmp_path / "streets", rounds=2, pool=4)
     found = parse_report_page(folder, out=tmp_path / "report.html")
-    for row, record in zip(found.table("pixels-run-1-measured"), stage_records(folder), strict=True):
+    for row, record in zip(found.table("pixels-run-1-metrics"), stage_records(folder), strict=True):
         assert row["mIoU %"] == f"{100 * record['mean_iou']:.2f}"
         assert row["Labelled pixels"] == f"{record['labels']:,}"
         assert row["Pixel accuracy %"] == f"{100 * record['accuracy']:.2f}"
@@ -169,23 +169,24 @@ def test_numbers_of_a_segmentation_run_equal_the_records(tmp_path: Path) -> None
     sizes = snapshot_files.pool_grid_sizes(folder)
     assert sizes is not None
     for row in found.table("pixels-run-1-rounds"):
-        picks = snapshot_files.load_round_labels(folder, int(row["Round"]))
-        assert picks is not None
-        assert row["Labelled pixels"] == str(len(picks.image)) == "32"
-        assert row["Near another %"] == f"{100 * neighbour_share_by_hand(picks, 40):.0f}"
+        round_labels = snapshot_files.load_round_labels(folder, int(row["Round"]))
+        assert round_labels is not None
+        assert row["Labelled pixels"] == str(len(round_labels.image)) == "32"
+        assert row["Near another %"] == f"{100 * neighbour_share_by_hand(round_labels, 40):.0f}"
     assert "Selected pixels" in found.words
 
 
-def neighbour_share_by_hand(picks: RoundLabels, width: int) -> float:
+def neighbour_share_by_hand(round_labels: RoundLabels, width: int) -> float:
     """Compare every pair of pixels."""
     near = 0
-    places = [
-        (i, *divmod(p, width)) for i, p in zip(picks.image.tolist(), picks.position.tolist(), strict=True)
+    locations = [
+        (i, *divmod(p, width))
+        for i, p in zip(round_labels.image.tolist(), round_labels.position.tolist(), strict=True)
     ]
-    for k, (image, y, x) in enumerate(places):
-        others = [one for j, one in enumerate(places) if j != k and one[0] == image]
+    for k, (image, y, x) in enumerate(locations):
+        others = [other for j, other in enumerate(locations) if j != k and other[0] == image]
         near += any((y - v) ** 2 + (x - u) ** 2 <= 9 for _, v, u in others)
-    return near / len(places)
+    return near / len(locations)
 
 
 # -- images, size, links ---------------------------------------------------------------------------------
@@ -193,19 +194,20 @@ def neighbour_share_by_hand(picks: RoundLabels, width: int) -> float:
 
 def test_selected_images_have_prediction_label_and_both_uncertainties(run: Path, page: ParsedPage) -> None:
     found = snapshot_files.load_snapshots(run)[0]
-    picks = snapshot_files.load_round_labels(run, 1)
-    assert picks is not None
+    round_labels = snapshot_files.load_round_labels(run, 1)
+    assert round_labels is not None
     names = snapshot_files.pool_keys(run)
-    for image, label in zip(picks.image.tolist(), picks.label.tolist(), strict=True):
+    for image, label in zip(round_labels.image.tolist(), round_labels.label.tolist(), strict=True):
         row = int(np.flatnonzero(found.picked & (found.image == image))[0])
+        u_dis, u_data = format_uncertainty(found.u_dis[row]), format_uncertainty(found.u_data[row])
         mark = "✓ correct" if label == found.predicted[row] else "✗ wrong"
         assert (
             f"{mark} prediction {found.predicted[row]} ({100 * found.probability[row]:.0f}%) label {label} "
-            f"U_dis {format_uncertainty(found.u_dis[row])} U_data {format_uncertainty(found.u_data[row])} {names[image]}"
+            f"U_dis {u_dis} U_data {u_data} {names[image]}"
         ) in page.words
-        picture = snapshot_files.find_thumbnail(run, image)
-        assert image_data_url(picture) in page.pictures
-    assert all(address.startswith("data:image/png;base64,") for address in page.pictures)
+        thumbnail = snapshot_files.find_thumbnail(run, image)
+        assert image_data_url(thumbnail) in page.images
+    assert all(url.startswith("data:image/png;base64,") for url in page.images)
 
 
 def test_the_page_is_self_contained_and_has_no_script(run: Path, text: str) -> None:
@@ -220,14 +222,14 @@ def test_the_page_is_self_contained_and_has_no_script(run: Path, text: str) -> N
 
 
 def test_contents_link_to_every_section(page: ParsedPage) -> None:
-    sections = ("worth", "curve", "classes", "calibration", "why", "paper", "costs", "made")
+    sections = ("verdict", "curve", "classes", "calibration", "selections", "paper", "costs", "provenance")
     assert [link for link in page.links if link in [f"#run-1-{name}" for name in sections]] == [
         f"#run-1-{name}" for name in sections
     ]
     assert "run-1-top" in page.open
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_five_rounds_of_a_hundred_large_images_stay_below_ten_megabytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,22 +238,22 @@ def test_five_rounds_of_a_hundred_large_images_stay_below_ten_megabytes(
         FigurePanel(name, name, "", f'<svg viewBox="0 0 9 9"><desc>{"x" * 300_000}</desc></svg>')
         for name in "abc"
     ]
-    monkeypatch.setattr("ducats.report.run_section.of_rounds", lambda *_: tuple(heavy))
-    monkeypatch.setattr("ducats.report.run_section.of_the_paper", lambda *_: tuple(heavy))
+    monkeypatch.setattr("ducats.report.run_section.draw_round_panels", lambda *_: tuple(heavy))
+    monkeypatch.setattr("ducats.report.run_section.draw_paper_panels", lambda *_: tuple(heavy))
     folder = write_run(tmp_path / "big", rounds=5, per_round=100, pool=900, source=60, thumbnails=False)
-    draw = np.random.default_rng(0)
-    home = folder / "snapshots" / "pictures"
-    home.mkdir()
+    rng = np.random.default_rng(0)
+    thumbnails = folder / "snapshots" / "thumbnails"
+    thumbnails.mkdir()
     for number in range(1, 6):
-        picks = snapshot_files.load_round_labels(folder, number)
-        assert picks is not None
-        for image in picks.image.tolist():
-            noise = draw.integers(0, 255, (160, 160, 3), np.uint8)  # incompressible
-            Image.fromarray(noise).save(home / f"{image:06d}.png")
+        round_labels = snapshot_files.load_round_labels(folder, number)
+        assert round_labels is not None
+        for image in round_labels.image.tolist():
+            noise = rng.integers(0, 255, (160, 160, 3), np.uint8)  # incompressible
+            Image.fromarray(noise).save(thumbnails / f"{image:06d}.png")
     path = report_page([folder], tmp_path / "report.html").page
     assert path.stat().st_size < 10 * MEGABYTE
     found = ParsedPage(path.read_text(encoding="utf-8"))
-    shown = max(many for many in GALLERY_SIZES if 5 * many * 77_000 * 4 / 3 < 8 * MEGABYTE - 6 * 300_000)
+    shown = max(size for size in GALLERY_SIZES if 5 * size * 77_000 * 4 / 3 < 8 * MEGABYTE - 6 * 300_000)
     assert f"… and {100 - shown} more; images are left out to keep the page small." in found.words
 
 
@@ -266,7 +268,7 @@ def test_fewer_images_of_each_round_are_shown_if_space_is_short(tmp_path: Path) 
     assert text_bytes({"a": "xy", "b": [("z", "ä"), 3]}) == 5
 
 
-@pytest.mark.usefixtures("blank")  # figures have their own test of this
+@pytest.mark.usefixtures("no_rendering")  # figures have their own test of this
 def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(run, tmp_path / "elsewhere" / run.name)
     pages = [report_page([folder], tmp_path / f"{n}.html").page for n, folder in enumerate((run, moved))]
@@ -278,7 +280,7 @@ def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:
 
 def test_near_duplicates_are_pairs_with_similar_features(run: Path) -> None:
     found = snapshot_files.load_snapshots(run)[0]
-    rows = {int(row): place for place, row in enumerate(found.feature_rows)}
+    rows = {int(row): index for index, row in enumerate(found.feature_rows)}
     picked = [row for row in np.flatnonzero(found.picked).tolist() if row in rows]
     expected = set()
     for k, first in enumerate(picked):
@@ -303,10 +305,9 @@ def test_a_sample_is_shown_in_one_pair_only() -> None:
 
 
 def test_neighbouring_pixels_are_counted() -> None:
-    picks = RoundLabels(1, np.array([0, 0, 0, 1]), np.array([0, 3, 50, 3]), np.zeros(4))
-    assert (
-        neighbour_share(picks, np.array([[10, 10], [10, 10]])) == 0.5
-    )  # positions 0 and 3 of image 0; its position 50 is 5 rows away
+    round_labels = RoundLabels(1, np.array([0, 0, 0, 1]), np.array([0, 3, 50, 3]), np.zeros(4))
+    # Positions 0 and 3 of image 0 are neighbours; its position 50 is 5 rows away.
+    assert neighbour_share(round_labels, np.array([[10, 10], [10, 10]])) == 0.5
 
 
 # -- several runs ----------------------------------------------------------------------------------------
@@ -322,13 +323,18 @@ def test_few_runs_have_a_section_each_and_many_one_per_method(tmp_path: Path) ->
     assert select_section_runs(runs * 30) == []
 
 
-@pytest.mark.usefixtures("blank")
+@pytest.mark.usefixtures("no_rendering")
 def test_a_run_is_compared_with_random_runs(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_run(tmp_path / f"duc-{seed}", "duc", seed, snapshots=False, rounds=1, accuracies=[0.5, 0.8])
-        last = 0.70 + 0.02 * seed
+        final_accuracy = 0.70 + 0.02 * seed
         write_run(
-            tmp_path / f"random-{seed}", "random", seed, snapshots=False, rounds=1, accuracies=[0.5, last]
+            tmp_path / f"random-{seed}",
+            "random",
+            seed,
+            snapshots=False,
+            rounds=1,
+            accuracies=[0.5, final_accuracy],
         )
     found = parse_report_page(tmp_path, out=tmp_path / "report.html")
     # Differences 0.10 and 0.08: mean 0.09, interval of 12.706 standard errors of 0.01 on either side.

@@ -1,6 +1,6 @@
 """Report on segmentation runs: ranked by mIoU, shown by class, never averaged with classification."""
 
-import csv as comma_separated
+import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -36,13 +36,17 @@ def stage_record(
     valid_ious = [iou for iou in ious if iou is not None]
     record: dict[str, Any] = {"kind": "stage", "stage": number, "epoch": 2 * number + 2}
     record |= {"labels": labels, "clicks": clicks, "evaluated_on": "held_out", "images": 7, "pixels": 917504}
-    record |= {"headline": "mean_iou", "mean_iou": sum(valid_ious) / len(valid_ious), "class_iou": list(ious)}
+    record |= {
+        "headline_metric": "mean_iou",
+        "mean_iou": sum(valid_ious) / len(valid_ious),
+        "class_iou": list(ious),
+    }
     record |= {"resolution": "256x512 (network)", "accuracy": accuracy, "mean_class_accuracy": 0.7}
     record |= {"ece": 0.08, "nll": 0.4, "brier": 0.2, "aurc": 0.03}
     record |= {"mean_iou_star": sum(valid_ious[:2]) / len(valid_ious[:2])} if star else {}
     confidence = [(index + 0.5) / 5 for index in range(5)]
     record["reliability"] = {
-        "upper": [(place + 1) / 5 for place in range(5)],
+        "upper": [(index + 1) / 5 for index in range(5)],
         "count": [0, 4000, 20000, 93504, 800000],
         "confidence": [None, *confidence[1:]],
         "accuracy": [None, *(0.9 * c for c in confidence[1:])],
@@ -120,8 +124,8 @@ def test_several_seeds_give_mean_and_deviation_of_miou(tmp_path: Path) -> None:
     assert rows[0].score.mean == pytest.approx(0.4)
     assert rows[0].score.std == pytest.approx(0.1)
     assert "| duc | 40.00 ± 10.00 | 262,144 | 90.00 ± 0.00 |" in method_table_markdown(rows)
-    table = list(comma_separated.DictReader(method_table_csv(rows).splitlines()))
-    assert table[0]["headline"] == "mean_iou"
+    table = list(csv.DictReader(method_table_csv(rows).splitlines()))
+    assert table[0]["headline_metric"] == "mean_iou"
     assert float(table[0]["mean_iou_mean"]) == pytest.approx(0.4)
     assert float(table[0]["brier_mean"]) == pytest.approx(0.2)
 
@@ -147,7 +151,7 @@ def test_summary_of_a_segmentation_run(tmp_path: Path) -> None:
         "ece": 0.08,
         "labels": 262144,
         "seconds": 11.0,
-        "headline": "mean_iou",
+        "headline_metric": "mean_iou",
         "mean_iou": 0.4,
         "mean_iou_star": 0.55,
         "clicks": 65536,
@@ -177,7 +181,7 @@ def test_class_table_before_and_after(tmp_path: Path) -> None:
     assert before[1:] == (None, MeanStd(0.1, None))
     assert [value and round(value.mean, 6) for value in after] == [0.6, 0.2, None]
     assert table.before["source-only"] is None
-    assert [table.best_methods(place) for place in range(3)] == [{"source-only"}, {"duc"}, set()]
+    assert [table.best_methods(index) for index in range(3)] == [{"source-only"}, {"duc"}, set()]
 
 
 def test_classes_of_other_data_are_not_compared(tmp_path: Path) -> None:
@@ -258,8 +262,8 @@ def test_a_page_of_both_kinds_has_a_part_for_each_kind(tmp_path: Path) -> None:
     assert "duc has an accuracy of 70.0%" in result.headline.sentence
     assert "duc has an mIoU of 40.0%" in result.headline.sentence
     assert result.table_markdown.read_text().count("| Method |") == 2
-    lines = list(comma_separated.DictReader(result.table_csv.read_text().splitlines()))
-    assert [(line["headline"], line["mean_iou_mean"] != "") for line in lines] == [
+    lines = list(csv.DictReader(result.table_csv.read_text().splitlines()))
+    assert [(line["headline_metric"], line["mean_iou_mean"] != "") for line in lines] == [
         ("accuracy", False),
         ("mean_iou", True),
     ]
@@ -286,7 +290,7 @@ def test_the_page_of_segmentation_runs(tmp_path: Path) -> None:
     assert "accuracy over" not in page.lower()
     assert "| road | 50.0 → 70.0 | 50.0 → 70.0 |" in result.table_markdown.read_text()
     assert result.classes_csv is not None
-    lines = list(comma_separated.DictReader(result.classes_csv.read_text().splitlines()))
+    lines = list(csv.DictReader(result.classes_csv.read_text().splitlines()))
     assert [(line["method"], line["class"], line["after_mean"]) for line in lines[:2]] == [
         ("duc", "road", "0.7"),
         ("duc", "car", "0.4"),
@@ -320,7 +324,7 @@ def test_different_resolutions_give_a_warning(tmp_path: Path) -> None:
     [
         ({"class_iou": [0.5, "much"]}, "class_iou"),
         ({"class_iou": 0.5}, "class_iou"),
-        ({"headline": "beauty"}, "'beauty'"),
+        ({"headline_metric": "beauty"}, "'beauty'"),
         ({"mean_iou": "0.5"}, "'mean_iou'"),
         ({"pixels": "many"}, "'pixels'"),
     ],

@@ -25,7 +25,7 @@ from ducats.report.run_section.verdict import (
     make_verdict,
 )
 
-DATA = {"test": {"images": 200, "keys": "a"}}
+DATA = {"test": {"images": 200, "digest": "a"}}
 
 
 def run(
@@ -39,16 +39,16 @@ def run(
     per_round: int = 10,
     epochs: Sequence[int] | None = None,
     data: Any = DATA,
-    pixels: bool = False,
+    per_pixel: bool = False,
     finished: bool = True,
     **more: Any,
 ) -> Run:
     """Return a run whose stages have these scores."""
     stages = []
-    for place, score in enumerate(scores):
-        stage = {"kind": "stage", "stage": place, "epoch": (epochs or range(1, 99))[place]}
-        stage |= {"labels": per_round * place, "images": images, "evaluated_on": "held_out", "seconds": 1.0}
-        stage |= {"headline": "mean_iou", "mean_iou": score} if pixels else {"accuracy": score}
+    for index, score in enumerate(scores):
+        stage = {"kind": "stage", "stage": index, "epoch": (epochs or range(1, 99))[index]}
+        stage |= {"labels": per_round * index, "images": images, "evaluated_on": "held_out", "seconds": 1.0}
+        stage |= {"headline_metric": "mean_iou", "mean_iou": score} if per_pixel else {"accuracy": score}
         stages.append(stage | more)
     config = {"method": method, "seed": seed, "query": {"name": query or method}, "objective": objective}
     return Run(Path(f"{method}-{seed}"), method, seed, config, tuple(stages), finished=finished, data=data)
@@ -63,17 +63,17 @@ def test_gain_is_last_minus_first_with_agresti_caffo_interval() -> None:
     assert (found.before, found.after, found.labels) == (0.8, 0.9, 20)
     # (160 + 1) / 202 and (180 + 1) / 202 correct: one correct and one wrong prediction are added to each.
     p, q = 161 / 202, 181 / 202
-    reach = 1.959964 * math.sqrt(p * (1 - p) / 202 + q * (1 - q) / 202)
+    half_width = 1.959964 * math.sqrt(p * (1 - p) / 202 + q * (1 - q) / 202)
     assert found.interval is not None
-    assert found.interval.low == pytest.approx(q - p - reach)
-    assert found.interval.high == pytest.approx(q - p + reach)
+    assert found.interval.low == pytest.approx(q - p - half_width)
+    assert found.interval.high == pytest.approx(q - p + half_width)
     assert found.interval.basis == "from 200 evaluated images"
 
 
 def test_one_stage_has_no_gain_and_segmentation_has_no_interval() -> None:
     assert compute_gain(run([0.8])) is None
     assert compute_gain(run([])) is None
-    found = compute_gain(run([0.4, 0.5], pixels=True))
+    found = compute_gain(run([0.4, 0.5], per_pixel=True))
     assert found is not None
     assert found.interval is None
 
@@ -105,7 +105,7 @@ def test_one_seed_is_compared_with_the_same_seed_if_there_is_one() -> None:
 
 def test_only_random_runs_on_the_same_data_with_as_many_labels_count() -> None:
     ours = run([0.5, 0.8])
-    elsewhere = run([0.5, 0.6], "random", data={"test": {"images": 9, "keys": "b"}})
+    elsewhere = run([0.5, 0.6], "random", data={"test": {"images": 9, "digest": "b"}})
     fewer = run([0.5, 0.6], "random", per_round=9)
     unlike = run([0.5, 0.6], "entropy")
     assert compare_with_random(ours, [ours, elsewhere, fewer, unlike]) == []
@@ -119,10 +119,13 @@ def test_an_unfinished_run_is_compared_at_its_latest_stage() -> None:
 
 
 def test_a_method_with_the_same_training_is_marked_and_comes_last() -> None:
-    alike = run([0.5, 0.7], "duc-random", query="random")
+    same_training = run([0.5, 0.7], "duc-random", query="random")
     plain = run([0.5, 0.6], "random", objective="softmax")
-    found = compare_with_random(run([0.5, 0.8]), [alike, plain])
-    assert [(one.method, one.same_training) for one in found] == [("random", False), ("duc-random", True)]
+    found = compare_with_random(run([0.5, 0.8]), [same_training, plain])
+    assert [(comparison.method, comparison.same_training) for comparison in found] == [
+        ("random", False),
+        ("duc-random", True),
+    ]
 
 
 # -- the next batch --------------------------------------------------------------------------------------
@@ -130,11 +133,11 @@ def test_a_method_with_the_same_training_is_marked_and_comes_last() -> None:
 
 def test_points_on_a_saturating_curve_are_extrapolated_exactly() -> None:
     labels = np.array([0.0, 10, 20, 30, 40])
-    half = 40 * 10 ** (-1 + 2 * 20 / 60)  # one of the curves that are tried
-    scores = 0.9 - 0.4 * 2 ** (-labels / half)
-    guess, low, high = extrapolate_gain(labels, scores, 40, 10, 0.0)
-    exact = 0.4 * (2 ** (-40 / half) - 2 ** (-50 / half))
-    assert guess == pytest.approx(exact, rel=1e-6)
+    half_life = 40 * 10 ** (-1 + 2 * 20 / 60)  # one of the curves that are tried
+    scores = 0.9 - 0.4 * 2 ** (-labels / half_life)
+    estimate, low, high = extrapolate_gain(labels, scores, 40, 10, 0.0)
+    exact = 0.4 * (2 ** (-40 / half_life) - 2 ** (-50 / half_life))
+    assert estimate == pytest.approx(exact, rel=1e-6)
     assert low == pytest.approx(exact, abs=1e-4)
     assert high == pytest.approx(exact, abs=1e-4)
 
@@ -171,45 +174,45 @@ def test_the_estimated_score_does_not_exceed_one() -> None:
 
 
 def test_a_significant_gain_beats_random_selection() -> None:
-    said = comparison_sentence(
+    text = comparison_sentence(
         RandomComparison("random", 0.041, 5, ConfidenceInterval(0.012, 0.070, "over 5 shared seeds"), True)
     )
-    assert said == (
+    assert text == (
         "The score is 4.1 points above random, which trains the same way but selects at random (95% CI 1.2 "
         "to 7.0, over 5 shared seeds): the query beats random selection."
     )
 
 
 def test_a_difference_whose_interval_includes_zero_is_not_significant() -> None:
-    said = comparison_sentence(
+    text = comparison_sentence(
         RandomComparison(
             "random", 0.004, 1, ConfidenceInterval(-0.010, 0.018, "from 500 evaluated images"), False
         )
     )
-    assert said == (
+    assert text == (
         "The score is 0.4 points above random (95% CI −1.0 to 1.8, from 500 evaluated images). This "
         "difference is not significant."
     )
 
 
 def test_worse_than_random_is_stated() -> None:
-    said = comparison_sentence(
+    text = comparison_sentence(
         RandomComparison("random", -0.02, 3, ConfidenceInterval(-0.03, -0.01, "over 3 shared seeds"), False)
     )
-    assert said.startswith("The score is 2.0 points below random (95% CI −3.0 to −1.0, over 3 shared seeds)")
-    assert "the method is worse as a whole" in said
-    assert "also differ in training" in said
+    assert text.startswith("The score is 2.0 points below random (95% CI −3.0 to −1.0, over 3 shared seeds)")
+    assert "the method is worse as a whole" in text
+    assert "also differ in training" in text
 
 
 def test_one_segmentation_seed_asks_for_more_seeds() -> None:
-    said = comparison_sentence(RandomComparison("random", 0.012, 1, None, True))
-    assert said.startswith("The score is 1.2 points above random")
-    assert said.endswith("run more seeds of both methods.")
+    text = comparison_sentence(RandomComparison("random", 0.012, 1, None, True))
+    assert text.startswith("The score is 1.2 points above random")
+    assert text.endswith("run more seeds of both methods.")
 
 
 def test_sentences_about_the_next_batch() -> None:
-    said = forecast_sentence(GainForecast(13, 0.01, 0.004, 0.019, 5, 12), CLASSIFICATION)
-    assert said == (
+    text = forecast_sentence(GainForecast(13, 0.01, 0.004, 0.019, 5, 12), CLASSIFICATION)
+    assert text == (
         "The next 13 labels would likely add 0.4 to 1.9 points (best estimate 1.0, extrapolated with a "
         "saturating curve fitted to 5 stages). The last 12 epochs are left out: they reflect training more "
         "than labels."
@@ -238,16 +241,16 @@ def test_format_of_label_counts_and_points() -> None:
 def test_a_single_run_asks_for_runs_to_compare_with() -> None:
     found = make_verdict(run([0.5, 0.56, 0.6, 0.623]), [])
     assert found.sentence.startswith("Accuracy rose by 12.3 points, from 50.0% to 62.3%, with 30 labels (")
-    said = " ".join(found.remarks)
-    assert "--method random" in said
-    assert "from epoch 1 to 4" in said
-    assert "--method source-only" in said
+    text = " ".join(found.remarks)
+    assert "--method random" in text
+    assert "from epoch 1 to 4" in text
+    assert "--method source-only" in text
 
 
 def test_a_run_without_labels_shows_the_effect_of_training() -> None:
-    free = run([0.58], "source-only", query="none")
-    said = " ".join(make_verdict(run([0.5, 0.6]), [free]).remarks)
-    assert "source-only reached 58.0% with no labels." in said
+    unlabelled = run([0.58], "source-only", query="none")
+    text = " ".join(make_verdict(run([0.5, 0.6]), [unlabelled]).remarks)
+    assert "source-only reached 58.0% with no labels." in text
 
 
 @pytest.mark.parametrize(
@@ -263,7 +266,7 @@ def test_a_run_without_labels_shows_the_effect_of_training() -> None:
         ([0.6], {"finished": False}, "Accuracy is 60.0% before the first labels."),
         (
             [0.4, 0.5],
-            {"pixels": True},
+            {"per_pixel": True},
             "mIoU rose by 10.0 points, from 40.0% to 50.0%, with 10 labelled pixels.",
         ),
         ([], {}, "duc was not evaluated on a test set, so the gain from its labels is unknown."),
@@ -273,23 +276,27 @@ def test_main_sentence(scores: list[float], more: dict[str, Any], sentence: str)
     assert make_verdict(run(scores, **more), []).sentence.startswith(sentence)
 
 
-def test_facts_have_gain_per_label_and_annotation_minutes() -> None:
-    ours = run([0.5, 0.7], people_seconds=90.0)
-    facts = {fact.name: fact for fact in make_verdict(ours, [run([0.5, 0.6], "random")]).key_figures}
-    assert facts["Accuracy before"].value == "50.00%"
-    assert facts["Accuracy after"].value == "70.00%"
-    assert facts["Labels"].value == "10"
-    assert facts["Annotation minutes"].value == "1.5"
-    assert facts["Gain per label, points"].value == "+2.0"
-    assert facts["Gain over random per label, points"].value == "+1.0"
-    assert facts["Gain over random per label, points"].note.startswith("95% CI +")
-    streets = make_verdict(run([0.4, 0.5], pixels=True, per_round=2000), []).key_figures
-    assert [fact.value for fact in streets if fact.name == "Gain per 1,000 labelled pixels, points"] == [
-        "+5.0"
-    ]
+def test_key_figures_have_gain_per_label_and_annotation_minutes() -> None:
+    ours = run([0.5, 0.7], annotation_seconds=90.0)
+    key_figures = {
+        figure.name: figure for figure in make_verdict(ours, [run([0.5, 0.6], "random")]).key_figures
+    }
+    assert key_figures["Accuracy before"].value == "50.00%"
+    assert key_figures["Accuracy after"].value == "70.00%"
+    assert key_figures["Labels"].value == "10"
+    assert key_figures["Annotation minutes"].value == "1.5"
+    assert key_figures["Gain per label, points"].value == "+2.0"
+    assert key_figures["Gain over random per label, points"].value == "+1.0"
+    assert key_figures["Gain over random per label, points"].note.startswith("95% CI +")
+    streets = make_verdict(run([0.4, 0.5], per_pixel=True, per_round=2000), []).key_figures
+    assert [
+        figure.value for figure in streets if figure.name == "Gain per 1,000 labelled pixels, points"
+    ] == ["+5.0"]
 
 
 def test_evaluation_on_labelled_images_is_stated() -> None:
-    said = " ".join(make_verdict(run([0.5, 0.7], measured_on="target"), []).remarks)
-    assert "including those that it was trained on" in said
-    assert "not labelled yet" in " ".join(make_verdict(run([0.5, 0.7], measured_on="unlabelled"), []).remarks)
+    text = " ".join(make_verdict(run([0.5, 0.7], evaluated_on="target"), []).remarks)
+    assert "including those that it was trained on" in text
+    assert "not labelled yet" in " ".join(
+        make_verdict(run([0.5, 0.7], evaluated_on="unlabelled"), []).remarks
+    )

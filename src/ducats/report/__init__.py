@@ -29,15 +29,15 @@ __all__ = [
     "PAGE_SUFFIXES",
     "BrokenRun",
     "Headline",
+    "MeanStd",
     "MethodRow",
     "PageResult",
     "Report",
     "Run",
-    "MeanStd",
     "aggregate_methods",
-    "method_table_csv",
     "find_runs",
     "make_headline",
+    "method_table_csv",
     "method_table_markdown",
     "read_run",
     "report",
@@ -169,4 +169,4 @@ def _kind_markdown(runs: Sequence[Run]) -> str:
         class_iou.class_table_markdown(class_table) if class_table else "",
         f"{evaluation_note}\n" if evaluation_note else "",
     ]
-    return "\n".join(part for part in blocks if part)
+    return "\n".join(block for block in blocks if block)

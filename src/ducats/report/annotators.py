@@ -8,8 +8,15 @@ from pathlib import Path
 
 from PIL import Image
 
-from ducats.annotation import VOID_WORD, AnnotationStore, Question, summary
-from ducats.annotation.summary import AnnotatorSummary, Dispute, RoundSummary
+from ducats.annotation import VOID_WORD, AnnotationStore, Question
+from ducats.annotation.summary import (
+    AnnotatorSummary,
+    Dispute,
+    RoundSummary,
+    list_disputes,
+    summarise_annotators,
+    summarise_rounds,
+)
 from ducats.report.run_reader import Run
 
 MAX_SHOWN_QUESTIONS = 20  # disagreements, and void labels, shown per run
@@ -52,30 +59,27 @@ class AnnotationStats:
 
 def annotation_stats(runs: Sequence[Run]) -> list[AnnotationStats]:
     """Return the statistics of all runs with answers of annotators, in the order of the runs."""
-    return [_run_stats(run) for run in runs if (run.folder / "questions" / "received.jsonl").is_file()]
+    return [_run_stats(run) for run in runs if (run.folder / "questions" / "answers.jsonl").is_file()]
 
 
 def _run_stats(run: Run) -> AnnotationStats:
     store = AnnotationStore(run.folder / "questions")
-    rounds, annotators, disputes = (
-        summary.summarise_rounds(store),
-        summary.summarise_annotators(store),
-        summary.list_disputes(store),
-    )
+    rounds, annotators = summarise_rounds(store), summarise_annotators(store)
+    disputes = list_disputes(store)
     voids = _void_questions(store)
-    annotator_seconds = [tally.seconds for tally in annotators if tally.median_seconds is not None]
+    annotator_seconds = [summary.seconds for summary in annotators if summary.median_seconds is not None]
     return AnnotationStats(
         run.name,
         tuple(rounds),
         tuple(annotators),
         sum(annotator_seconds) if annotator_seconds else None,
-        sum(one.multi_annotated for one in rounds),
-        sum(one.unanimous for one in rounds),
+        sum(summary.multi_annotated for summary in rounds),
+        sum(summary.unanimous for summary in rounds),
         len(disputes),
-        tuple(_answered_question(store, one) for one in disputes[:MAX_SHOWN_QUESTIONS]),
+        tuple(_answered_question(store, dispute) for dispute in disputes[:MAX_SHOWN_QUESTIONS]),
         len(voids),
-        tuple(_answered_question(store, one) for one in voids[:MAX_SHOWN_QUESTIONS]),
-        sum(one.rejected.get("late", 0) for one in rounds),
+        tuple(_answered_question(store, void) for void in voids[:MAX_SHOWN_QUESTIONS]),
+        sum(summary.rejected.get("late", 0) for summary in rounds),
     )
 
 
@@ -83,11 +87,9 @@ def _void_questions(store: AnnotationStore) -> list[Dispute]:
     """Return the questions whose label is not one of the classes: void, or a new class name."""
     voids = []
     for round_number in store.round_numbers():
-        classes, statuses = (
-            set(store.question_round(round_number).rules.classes),
-            store.statuses(round_number),
-        )
-        for question in store.question_round(round_number).questions:
+        question_round, statuses = store.question_round(round_number), store.statuses(round_number)
+        classes = set(question_round.rules.classes)
+        for question in question_round.questions:
             status = statuses[question.id]
             if status.word is not None and status.word not in classes:
                 voids.append(Dispute(round_number, question, status.votes, status.word))

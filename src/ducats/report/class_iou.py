@@ -1,6 +1,6 @@
 """Table of the IoU by class and method, before the first labels and after the last."""
 
-import csv as comma_separated
+import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,13 +76,15 @@ def class_table_markdown(table: ClassTable) -> str:
 def class_table_csv(table: ClassTable) -> str:
     """Format the table as CSV with unrounded numbers, one line per method and class."""
     text = io.StringIO()
-    writer = comma_separated.writer(text, lineterminator="\n")
-    value_columns = [f"{when}_{part}" for when in ("before", "after") for part in ("mean", "deviation")]
+    writer = csv.writer(text, lineterminator="\n")
+    value_columns = [
+        f"{time}_{statistic}" for time in ("before", "after") for statistic in ("mean", "deviation")
+    ]
     writer.writerow(["method", "seeds", "class", *value_columns])
     for method in table.methods:
         before = table.before[method] or (None,) * len(table.class_names)
         for name, *ends in zip(table.class_names, before, table.after[method], strict=True):
-            cells = [part for end in ends for part in ((end.mean, end.std) if end else (None, None))]
+            cells = [number for end in ends for number in ((end.mean, end.std) if end else (None, None))]
             writer.writerow([method, table.seeds[method], name, *cells])
     return text.getvalue()
 

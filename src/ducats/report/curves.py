@@ -25,20 +25,14 @@ from ducats.report.tables import counted_runs, mean_curve, method_names
 __all__ = [
     "LineStyle",
     "assign_line_styles",
-    "draw_loss_curves",
     "draw_learning_curve",
+    "draw_loss_curves",
     "draw_method_reliability",
     "loss_term_styles",
 ]
 
-TERM_COLOURS = (
-    "#4477aa",
-    "#cc6677",
-    "#228833",
-    "#aa7744",
-    "#aa3377",
-    "#66ccee",
-)  # Paul Tol's colours, none of which is a method's colour
+# Paul Tol's colours, none of which is a method's colour.
+TERM_COLOURS = ("#4477aa", "#cc6677", "#228833", "#aa7744", "#aa3377", "#66ccee")
 MAX_LINEAR_AXIS_RATIO = 30  # the x axis is logarithmic if the largest budget is over 30 times the smallest
 
 
@@ -128,7 +122,7 @@ def draw_loss_curves(runs: Sequence[Run], method: str, *, id_prefix: str = "") -
     """Draw mean training losses over epochs, averaged over seeds; thin vertical lines mark new labels."""
     group = [run for run in runs if run.method == method]
     line_styles = loss_term_styles(runs)
-    lines = {svg_id: _mean_losses(group, svg_id) for svg_id in line_styles}
+    lines = {name: _mean_losses(group, name) for name in line_styles}
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -148,8 +142,8 @@ def draw_loss_curves(runs: Sequence[Run], method: str, *, id_prefix: str = "") -
             set_log_scale(axes)
 
     position = method_names(runs).index(method)
-    name = f"{id_prefix or runs[0].kind.id_prefix}losses-{position}"
-    return render_svg(draw, (4.3, 2.5), name, f"Training losses of {method} over epochs")
+    svg_id = f"{id_prefix or runs[0].kind.id_prefix}losses-{position}"
+    return render_svg(draw, (4.3, 2.5), svg_id, f"Training losses of {method} over epochs")
 
 
 def _seed_points(
@@ -158,7 +152,7 @@ def _seed_points(
     for run in group:
         pairs = [(finite_number(stage, x_key), finite_number(stage, metric_key)) for stage in run.stages]
         percent_points = [
-            (spent, 100 * value) for spent, value in pairs if spent is not None and value is not None
+            (x_value, 100 * value) for x_value, value in pairs if x_value is not None and value is not None
         ]
         if percent_points:
             x, y = zip(*percent_points, strict=True)
@@ -224,7 +218,7 @@ def _mean_losses(group: Sequence[Run], name: str) -> dict[int, float]:
 
 
 def _format_count_axis(axes: Axes, x_values: Sequence[float]) -> None:
-    """Format an x axis of large counts; make it symlog if the counts differ by more than ``MAX_LINEAR_AXIS_RATIO`` times."""
+    """Format an x axis of large counts; make it symlog if their ratio exceeds ``MAX_LINEAR_AXIS_RATIO``."""
     positive = [value for value in x_values if value > 0]
     if positive and max(positive) > MAX_LINEAR_AXIS_RATIO * min(positive):
         axes.set_xscale("symlog", linthresh=min(positive))

@@ -7,8 +7,8 @@ from ducats.report.run_kinds import CLASSIFICATION, RunKind
 from ducats.report.tables import MethodRow
 
 _HEADLINE_BASELINES = ("random", "source-only")  # the best method is always compared with these
-_MAIN_METHOD = "duc"  # the method of this library; its rank is stated even if it is not first
-_TIE_TOLERANCE = 0.0005  # smaller differences vanish in rounding
+MAIN_METHOD = "duc"  # the method of this library; its rank is stated even if it is not first
+TIE_TOLERANCE = 0.0005  # smaller differences vanish in rounding
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,20 @@ def _remarks(ranked: Sequence[MethodRow]) -> list[str]:
 
 def _main_method_remark(ranked: Sequence[MethodRow]) -> str:
     names = [row.method for row in ranked]
-    if _MAIN_METHOD not in names or names[0] == _MAIN_METHOD:
+    if MAIN_METHOD not in names or names[0] == MAIN_METHOD:
         return ""
-    row, best = ranked[names.index(_MAIN_METHOD)], ranked[0]
+    row, best = ranked[names.index(MAIN_METHOD)], ranked[0]
     gap_points = 100 * (best.score.mean - row.score.mean)
     rank = 1 + sum(other.score.mean > row.score.mean for other in ranked)
     if rank == 1:
-        return f"{_MAIN_METHOD} has the same {row.kind.mean_name} as {best.method}."
+        return f"{MAIN_METHOD} has the same {row.kind.mean_name} as {best.method}."
     distance = (
         f"level with {best.method}" if _is_tie(best, row) else f"{gap_points:.1f} points behind {best.method}"
     )
-    return f"{_MAIN_METHOD} ranks {rank} of {len(ranked)}, {distance}: {_format_score(row)} with {_labels_phrase(row)}."
+    return (
+        f"{MAIN_METHOD} ranks {rank} of {len(ranked)}, {distance}: "
+        f"{_format_score(row)} with {_labels_phrase(row)}."
+    )
 
 
 def _calibration_remark(ranked: Sequence[MethodRow]) -> str:
@@ -89,7 +92,8 @@ def _unequal_labels_remark(ranked: Sequence[MethodRow]) -> str:
     rows_with_labels = [row for row in ranked if _mean_labels(row) > 0]
     if len({_mean_labels(row) for row in rows_with_labels}) < 2:
         return ""
-    return f"The number of labels differs: {_join_words([f'{row.method} {_labels_phrase(row)}' for row in rows_with_labels])}."
+    phrases = [f"{row.method} {_labels_phrase(row)}" for row in rows_with_labels]
+    return f"The number of labels differs: {_join_words(phrases)}."
 
 
 def _single_seeds_remark(ranked: Sequence[MethodRow]) -> str:
@@ -124,15 +128,15 @@ def _close_methods_phrase(best: MethodRow, close: Sequence[MethodRow]) -> str:
         for is_tie, relation in ((True, "level with it"), (False, "within the deviation over seeds"))
     }
     parts = [
-        f"{_join_words(named_methods)} {'is' if len(named_methods) == 1 else 'are'} {how}"
-        for how, named_methods in methods_by_relation.items()
+        f"{_join_words(named_methods)} {'is' if len(named_methods) == 1 else 'are'} {relation}"
+        for relation, named_methods in methods_by_relation.items()
         if named_methods
     ]
     return _join_words(parts)
 
 
 def _is_tie(best: MethodRow, row: MethodRow) -> bool:
-    return best.score.mean - row.score.mean < _TIE_TOLERANCE
+    return best.score.mean - row.score.mean < TIE_TOLERANCE
 
 
 def _is_within_deviation(best: MethodRow, row: MethodRow) -> bool:

@@ -39,26 +39,26 @@ def build_overview(runs: Sequence[Run], multi_task: bool = False) -> dict[str, A
     is_single_run = len(runs) == 1
     annotation, warnings = _read_annotation(runs)
     context = {
-        "key": kind.id_prefix,
-        "alone": is_single_run,
-        "every": runs,
-        "chapters": [],
+        "id_prefix": kind.id_prefix,
+        "is_single_run": is_single_run,
+        "all_runs": runs,
+        "run_sections": [],
         "kind": kind,
-        "of_pixels": kind != CLASSIFICATION,
+        "per_pixel": kind != CLASSIFICATION,
         "headline": make_headline(rows, kind),
         "cautions": [
             *([] if multi_task or is_single_run else provenance.collect_cautions(runs)),
             *warnings,
         ],  # the section of a single run has its own warnings
-        "looks": curves.assign_line_styles(names),
-        "people": annotation,
+        "line_styles": curves.assign_line_styles(names),
+        "annotation": annotation,
         "class_table": None if is_single_run or multi_task else build_class_table(runs),
     }
     if multi_task:
         return (
             context
             | _tables_context(runs, rows)
-            | {"table": [], "reliability": {}, "losses": {}, "across": ()}
+            | {"table": [], "reliability": {}, "losses": {}, "multi_run_panels": ()}
         )
     return context if is_single_run else context | _tables_context(runs, rows) | _figures_context(runs, rows)
 
@@ -79,10 +79,10 @@ def _tables_context(runs: Sequence[Run], rows: Sequence[MethodRow]) -> dict[str,
     measures, kind = visible_measures(rows), runs[0].kind
     return {
         "score": kind.measure(kind.headline_metric),
-        "evaluated_on": provenance.describe_evaluation(runs),
+        "evaluation_note": provenance.describe_evaluation(runs),
         "measures": measures,
         "table": [(row, _row_cells(row, rows, measures)) for row in rows],
-        "measured": [row.method for row in rows],
+        "evaluated_methods": [row.method for row in rows],
         "methods": method_names(runs),
         "runs": _run_rows(runs),
         "settings": provenance.differing_settings(runs),
@@ -102,19 +102,21 @@ def _figures_context(runs: Sequence[Run], rows: Sequence[MethodRow]) -> dict[str
     ]
     has_clicks = any(measure.key == "clicks" for measure in visible_measures(rows))
 
-    def learning_curve(key: str, title: str, spent: str = "labels") -> Markup:
-        return Markup(curves.draw_learning_curve(runs, key, title, spent))
+    def learning_curve(metric_key: str, title: str, x_key: str = "labels") -> Markup:
+        return Markup(curves.draw_learning_curve(runs, metric_key, title, x_key))
 
     return {
-        "scores": learning_curve(kind.headline_metric, kind.score_name),
-        "over_clicks": learning_curve(kind.headline_metric, kind.score_name, "clicks") if has_clicks else "",
-        "calibration": learning_curve("ece", "calibration error"),
+        "score_curve": learning_curve(kind.headline_metric, kind.score_name),
+        "score_curve_by_clicks": learning_curve(kind.headline_metric, kind.score_name, "clicks")
+        if has_clicks
+        else "",
+        "ece_curve": learning_curve("ece", "calibration error"),
         "reliability": {
             name: Markup(curves.draw_method_reliability(runs, name)) for name in methods_with_reliability
         },
         "losses": {name: Markup(curves.draw_loss_curves(runs, name)) for name in methods_with_losses},
-        "terms": curves.loss_term_styles(runs),
-        "across": draw_multi_run_panels(runs, kind.id_prefix),
+        "loss_term_styles": curves.loss_term_styles(runs),
+        "multi_run_panels": draw_multi_run_panels(runs, kind.id_prefix),
     }
 
 

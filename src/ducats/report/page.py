@@ -45,21 +45,31 @@ def write_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"arrow": format_task, "tiny": format_uncertainty, "width": svg_width}
+    environment.filters |= {"arrow": format_task, "uncertainty": format_uncertainty, "svg_width": svg_width}
     contexts, figure_bytes = _kind_contexts(runs, broken)
-    rounds = [round for part in contexts for one in part["chapters"] for round in one.why.rounds]
-    galleries = [[pick.picture for pick in round.picks] for round in rounds]
-    pairs = [pick.picture for round in rounds for first, second, _ in round.pairs for pick in (first, second)]
+    rounds = [
+        query_round
+        for context in contexts
+        for section in context["run_sections"]
+        for query_round in section.selections.rounds
+    ]
+    galleries = [[image.thumbnail for image in query_round.images] for query_round in rounds]
+    pairs = [
+        image.thumbnail
+        for query_round in rounds
+        for first, second, _ in query_round.shown_pairs
+        for image in (first, second)
+    ]
     text = environment.get_template("page.html").render(
         title=title,
-        parts=contexts,
+        contexts=contexts,
         broken=broken,
-        percent=format_percent,
-        inlined=image_data_url,
-        shown=fitting_gallery_size(galleries, MAX_PAGE_BYTES - figure_bytes - data_url_bytes(pairs)),
-        most=GALLERY_SIZES[0],
-        alike=NEAR_DUPLICATE_COSINE,
-        near=NEIGHBOUR_DISTANCE_PIXELS,
+        format_percent=format_percent,
+        image_data_url=image_data_url,
+        n_shown_images=fitting_gallery_size(galleries, MAX_PAGE_BYTES - figure_bytes - data_url_bytes(pairs)),
+        max_shown_images=GALLERY_SIZES[0],
+        near_duplicate_cosine=NEAR_DUPLICATE_COSINE,
+        neighbour_distance=NEIGHBOUR_DISTANCE_PIXELS,
     )
     write_text_atomically(out, text)
     return out
@@ -78,15 +88,14 @@ def _kind_contexts(runs: Sequence[Run], broken: Sequence[BrokenRun]) -> tuple[li
     """Return the template context of each kind of run, and the bytes that all figures take."""
     contexts = [_kind_context(group, broken) for group in group_by_kind(runs)]
     if len(contexts) > 1 and not any(
-        context["compared"] and context["compared"]["several"] for context in contexts
+        context["method_comparison"] and context["method_comparison"]["multi_task"] for context in contexts
     ):
-        contexts[0]["cautions"].insert(
-            0, provenance.collect_cautions(runs)[0]
-        )  # the warning about several kinds
+        several_kinds_caution = provenance.collect_cautions(runs)[0]
+        contexts[0]["cautions"].insert(0, several_kinds_caution)
     figure_bytes = sum(map(text_bytes, contexts))
-    for part in contexts:
-        figure_bytes = _add_run_sections(part, figure_bytes)
-        part["contents"] = build_toc(part)
+    for context in contexts:
+        figure_bytes = _add_run_sections(context, figure_bytes)
+        context["toc"] = build_toc(context)
     return contexts, figure_bytes
 
 
@@ -95,34 +104,38 @@ def _kind_context(runs: Sequence[Run], broken: Sequence[BrokenRun]) -> dict[str,
     method_comparison = (
         build_comparison(runs, broken, id_prefix=runs[0].kind.id_prefix) if len(runs) > 1 else None
     )
-    if not method_comparison or not method_comparison["several"]:
-        return build_overview(runs) | {"compared": method_comparison}
+    if not method_comparison or not method_comparison["multi_task"]:
+        return build_overview(runs) | {"method_comparison": method_comparison}
     headline_context = {
         "headline": Headline(method_comparison["headline"]),
-        "looks": method_comparison["looks"],
+        "line_styles": method_comparison["line_styles"],
     }
-    return build_overview(runs, multi_task=True) | {"compared": method_comparison} | headline_context
+    return build_overview(runs, multi_task=True) | {"method_comparison": method_comparison} | headline_context
 
 
 def _add_run_sections(context: dict[str, Any], used_bytes: int) -> int:
     """Add run sections while they fit the size limit; the first is always added. Return the bytes used."""
-    all_runs: Sequence[Run] = context["every"]
+    all_runs: Sequence[Run] = context["all_runs"]
     section_runs, data_tasks = select_section_runs(all_runs), collect_data_tasks(all_runs)
     for position, run in enumerate(section_runs, start=1):
         without_paper_figures = position > 1 and len(all_runs) > MAX_RUNS_ALL_WITH_PAPER_FIGURES
-        id_prefix, task = f"{context['key']}run-{position}-", task_caption(run, data_tasks)
+        id_prefix, task = f"{context['id_prefix']}run-{position}-", task_caption(run, data_tasks)
         section = build_run_section(
-            run, all_runs, id_prefix, context["looks"], task=task, without_paper_figures=without_paper_figures
+            run,
+            all_runs,
+            id_prefix,
+            context["line_styles"],
+            task=task,
+            without_paper_figures=without_paper_figures,
         )
         section_bytes = text_bytes(section.figures)
-        if context["chapters"] and used_bytes + section_bytes > MAX_PAGE_BYTES:
+        if context["run_sections"] and used_bytes + section_bytes > MAX_PAGE_BYTES:
             break
-        context["chapters"].append(section)
+        context["run_sections"].append(section)
         used_bytes += section_bytes
-    context["without_chapter"] = len(all_runs) - len(context["chapters"])
-    context["more_methods"] = len(context["chapters"]) < len(method_names(all_runs))
-    if context["alone"]:
-        context["headline"] = Headline(
-            context["chapters"][0].worth.sentence, context["chapters"][0].worth.remarks
-        )
+    context["n_runs_without_section"] = len(all_runs) - len(context["run_sections"])
+    context["has_more_methods"] = len(context["run_sections"]) < len(method_names(all_runs))
+    if context["is_single_run"]:
+        verdict = context["run_sections"][0].verdict
+        context["headline"] = Headline(verdict.sentence, verdict.remarks)
     return used_bytes

@@ -48,8 +48,10 @@ def _first_run_by_method(runs: Sequence[Run]) -> list[Run]:
     runs_by_task: dict[DataTask, dict[str, Run]] = {}
     for run in runs:
         runs_by_task.setdefault(data_and_task(run.config), {}).setdefault(run.method, run)
-    most_common_task = max(runs_by_task.values(), key=len, default={})
-    return [most_common_task.get(name) or next(run for run in runs if run.method == name) for name in names]
+    runs_of_largest_task = max(runs_by_task.values(), key=len, default={})
+    return [
+        runs_of_largest_task.get(name) or next(run for run in runs if run.method == name) for name in names
+    ]
 
 
 def group_environments(runs: Sequence[Run]) -> list[Environment]:
@@ -89,7 +91,10 @@ def collect_cautions(
     groups = group_by_kind(runs)
     if len(groups) > 1:
         score_names = " and ".join(group[0].kind.score_name for group in groups)
-        mixed_caution = f"These runs are ranked by different metrics ({score_names}), so each kind is reported separately."
+        mixed_caution = (
+            f"These runs are ranked by different metrics ({score_names}), so each kind is reported "
+            "separately."
+        )
         return [
             mixed_caution,
             *(caution for group in groups for caution in collect_cautions(group, repeated_seed_note)),
@@ -142,7 +147,10 @@ def _objective_caution(runs: Sequence[Run]) -> str:
     groups_text = "; ".join(
         f"{', '.join(names)} with {objective}" for objective, names in methods_by_objective.items()
     )
-    return f"The training objectives differ ({groups_text}), so differences are not due to the selected labels alone."
+    return (
+        f"The training objectives differ ({groups_text}), so differences are not due to the selected labels "
+        "alone."
+    )
 
 
 def _no_result_caution(runs: Sequence[Run]) -> str:
@@ -151,9 +159,10 @@ def _no_result_caution(runs: Sequence[Run]) -> str:
         return ""
     fully_labelled = [run.name for run in without_result if run.stages and run.stages[-1].get("images") == 0]
     if len(fully_labelled) == len(without_result):
-        return f"All target images were labelled, so there is no result in the table: {', '.join(fully_labelled)}."
-    names = [run.name for run in without_result]
-    return f"No result on a test set, so not in tables and curves: {', '.join(names)}."
+        names = ", ".join(fully_labelled)
+        return f"All target images were labelled, so there is no result in the table: {names}."
+    names = ", ".join(run.name for run in without_result)
+    return f"No result on a test set, so not in tables and curves: {names}."
 
 
 def _unfinished_caution(group: Sequence[Run], method: str) -> str:

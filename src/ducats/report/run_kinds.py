@@ -56,12 +56,12 @@ class RunKind:
         return next(measure for measure in self.measures if measure.key == key)
 
 
-_ECE = Measure("ece", "Calibration error %", -1, 100, 2)
-_CLASS_MEAN_ACCURACY = Measure("mean_class_accuracy", "Class mean %", +1, 100, 2)
-_NLL = Measure("nll", "NLL", -1)
-_BRIER = Measure("brier", "Brier", -1)
-_AURC = Measure("aurc", "AURC", -1, digits=4)
-_SECONDS = Measure("seconds", "Seconds", 0, digits=1)
+ECE_MEASURE = Measure("ece", "Calibration error %", -1, 100, 2)
+_CLASS_MEAN_MEASURE = Measure("mean_class_accuracy", "Class mean %", +1, 100, 2)
+NLL_MEASURE = Measure("nll", "NLL", -1)
+BRIER_MEASURE = Measure("brier", "Brier", -1)
+AURC_MEASURE = Measure("aurc", "AURC", -1, digits=4)
+SECONDS_MEASURE = Measure("seconds", "Seconds", 0, digits=1)
 CLASSIFICATION = RunKind(
     headline_metric="accuracy",
     score_name="accuracy",
@@ -71,12 +71,12 @@ CLASSIFICATION = RunKind(
     measures=(
         Measure("accuracy", "Accuracy %", +1, 100, 2),
         Measure("labels", "Labels", 0, digits=0),
-        _ECE,
-        _CLASS_MEAN_ACCURACY,
-        _NLL,
-        _BRIER,
-        _AURC,
-        _SECONDS,
+        ECE_MEASURE,
+        _CLASS_MEAN_MEASURE,
+        NLL_MEASURE,
+        BRIER_MEASURE,
+        AURC_MEASURE,
+        SECONDS_MEASURE,
     ),
 )
 SEGMENTATION = RunKind(
@@ -93,12 +93,12 @@ SEGMENTATION = RunKind(
             "clicks", "Clicks", 0, digits=0, thousands_separator=True, optional=True, redundant_with="labels"
         ),
         Measure("accuracy", "Pixel accuracy %", +1, 100, 2),
-        _ECE,
-        _CLASS_MEAN_ACCURACY,
-        _NLL,
-        replace(_BRIER, csv_only=True),
-        replace(_AURC, csv_only=True),
-        _SECONDS,
+        ECE_MEASURE,
+        _CLASS_MEAN_MEASURE,
+        NLL_MEASURE,
+        replace(BRIER_MEASURE, csv_only=True),
+        replace(AURC_MEASURE, csv_only=True),
+        SECONDS_MEASURE,
     ),
     id_prefix="pixels-",
 )

@@ -12,13 +12,19 @@ import yaml
 from ducats import records
 from ducats.errors import UserError
 from ducats.figures.summary_stats import finite_number as finite_number
-from ducats.records import HEADLINE_METRICS, Record, headline_metric
+from ducats.records import (
+    ENVIRONMENT_FILE,
+    FORMAT_KEY,
+    HEADLINE_METRICS,
+    Record,
+    check_format,
+    headline_metric,
+)
 from ducats.report.run_kinds import RUN_KINDS, SEGMENTATION, RunKind
 
 METRIC_KEYS = ("accuracy", "mean_class_accuracy", "mean_iou", "mean_iou_star", "ece", "nll", "brier", "aurc")
-YAML_LOADER = getattr(
-    yaml, "CSafeLoader", yaml.SafeLoader
-)  # the C loader, where available, is ten times as fast
+# The C loader, where available, is ten times as fast.
+YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_SEARCH_DEPTH = 3  # levels searched for runs, enough for `runs/office-home/art-clipart/duc-0`
 
 
@@ -75,6 +81,7 @@ class Run:
 def read_run(folder: Path) -> Run:
     """Read one run folder. Raise ``UserError`` naming the file if one is corrupt."""
     config = _read_mapping(folder / "config.yaml")
+    check_format(folder)
     if not config:
         raise UserError(
             f"{folder} is not a run folder: it has no config.yaml. Give a folder written by `ducats run`"
@@ -86,6 +93,7 @@ def read_run(folder: Path) -> Run:
         raise UserError(
             f"{folder / 'config.yaml'} has no method or seed. Give a folder written by `ducats run`"
         )
+    environment = _read_mapping(folder / ENVIRONMENT_FILE)
     all_records = _read_validated_records(folder / "metrics.jsonl")
     return Run(
         folder=folder,
@@ -95,7 +103,7 @@ def read_run(folder: Path) -> Run:
         stages=tuple(sorted((r for r in all_records if r["kind"] == "stage"), key=lambda r: int(r["epoch"]))),
         epochs=tuple(sorted((r for r in all_records if r["kind"] == "epoch"), key=lambda r: int(r["epoch"]))),
         finished=(folder / "model.safetensors").exists(),
-        environment=_read_mapping(folder / "environment.json"),
+        environment={key: value for key, value in environment.items() if key != FORMAT_KEY},
         data=_read_mapping(folder / "data.yaml"),
     )
 
@@ -146,8 +154,8 @@ def find_run_folders(paths: Sequence[Path]) -> list[Path]:
         found_folders = list(_walk_run_folders(path, MAX_SEARCH_DEPTH))
         if not found_folders:
             raise UserError(
-                f"{path} contains no run (no config.yaml in it or up to {MAX_SEARCH_DEPTH} levels below). Give a folder "
-                "written by `ducats run` or `ducats sweep`"
+                f"{path} contains no run (no config.yaml in it or up to {MAX_SEARCH_DEPTH} levels below). "
+                "Give a folder written by `ducats run` or `ducats sweep`"
             )
         for folder in found_folders:
             folders.setdefault(folder.resolve(), folder)
@@ -187,8 +195,8 @@ def _read_validated_records(path: Path) -> list[Record]:
         all_records = records.read_records(path)
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text ({error.reason}); restore it from a backup") from error
-    for line_number, line in enumerate(all_records, start=1):
-        error_text = _record_error(line)
+    for line_number, record in enumerate(all_records, start=1):
+        error_text = _record_error(record)
         if error_text:
             raise UserError(f"{path} line {line_number} {error_text}; restore the file from a backup")
     return all_records
@@ -203,13 +211,14 @@ def _record_error(record: Any) -> str:
     for key in required_keys:
         if finite_number(record, key) is None:
             return f"has no number for {key!r}"
-    for key in (*METRIC_KEYS, "clicks", "images", "pixels", "memory", "annotation_seconds"):
+    for key in (*METRIC_KEYS, "clicks", "images", "pixels", "peak_memory_bytes", "annotation_seconds"):
         if record.get(key) is not None and not _is_number(record[key]):
             return f"has a value for {key!r} that is not a number"
     if not isinstance(record.get("losses", {}), dict):
         return "has a value for 'losses' that is not a mapping"
     if headline_metric(record) not in HEADLINE_METRICS:
-        return f"has the unknown headline {record['headline']!r} (known: {', '.join(HEADLINE_METRICS)})"
+        known = ", ".join(HEADLINE_METRICS)
+        return f"has the unknown headline metric {record['headline_metric']!r} (known: {known})"
     for key in ("class_iou", "class_accuracy"):
         if key in record and not _is_per_class(record[key]):
             return f"has a value for {key!r} that is not a list of numbers"

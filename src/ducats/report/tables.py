@@ -1,6 +1,6 @@
 """Results of a report: per run, per method over its seeds, and as curves over labels."""
 
-import csv as comma_separated
+import csv
 import html
 import io
 import statistics
@@ -94,7 +94,7 @@ def _segmentation_columns(run: Run) -> dict[str, Any]:
     result = run.stages[-1]
     ious = result.get("class_iou", [])
     return {
-        "headline": run.kind.headline_metric,
+        "headline_metric": run.kind.headline_metric,
         "mean_iou": _rounded(finite_number(result, "mean_iou")),
         "mean_iou_star": _rounded(finite_number(result, "mean_iou_star")),
         "clicks": result.get("clicks", result["labels"]),
@@ -131,7 +131,9 @@ def _method_rows(runs: Sequence[Run], method: str) -> list[MethodRow]:
     if not group:
         return []
     kind = group[0].kind
-    values = {m.key: _spread([finite_number(run.stages[-1], m.key) for run in group]) for m in kind.measures}
+    values = {
+        m.key: _mean_std([finite_number(run.stages[-1], m.key) for run in group]) for m in kind.measures
+    }
     total = sum(1 for run in runs if run.method == method and run.result)
     seeds = tuple(run.seed for run in group)
     evaluated_on = " or ".join(sorted({str(run.stages[-1].get("evaluated_on", "")) for run in group}))
@@ -142,7 +144,7 @@ def visible_measures(rows: Sequence[MethodRow], *, include_csv_only: bool = Fals
     """Return the columns of a table of these rows, without optional columns that add nothing.
 
     Args:
-        include_csv_only: include the spare columns.
+        include_csv_only: include the columns that only the CSV file has.
     """
     used_kinds = [kind for kind in RUN_KINDS.values() if any(row.kind == kind for row in rows)]
     all_measures = dict.fromkeys(
@@ -204,13 +206,20 @@ def method_table_markdown(rows: Sequence[MethodRow]) -> str:
 def method_table_csv(rows: Sequence[MethodRow]) -> str:
     """Format the table of methods as CSV with unrounded numbers; a missing deviation is an empty cell."""
     text = io.StringIO()
-    writer = comma_separated.writer(text, lineterminator="\n")
+    writer = csv.writer(text, lineterminator="\n")
     keys = list(dict.fromkeys(measure.key for measure in visible_measures(rows, include_csv_only=True)))
-    columns = [f"{key}_{part}" for key in keys for part in ("mean", "deviation")]
-    # The headline column is needed only if there are segmentation runs.
+    columns = [f"{key}_{statistic}" for key in keys for statistic in ("mean", "deviation")]
+    # The headline metric is needed only if there are segmentation runs.
     has_segmentation = any(row.kind != CLASSIFICATION for row in rows)
     writer.writerow(
-        ["method", *(["headline"] if has_segmentation else []), "seeds", "finished", "evaluated_on", *columns]
+        [
+            "method",
+            *(["headline_metric"] if has_segmentation else []),
+            "seeds",
+            "finished",
+            "evaluated_on",
+            *columns,
+        ]
     )
     for row in rows:
         cells: list[float | None] = []
@@ -224,7 +233,7 @@ def method_table_csv(rows: Sequence[MethodRow]) -> str:
     return text.getvalue()
 
 
-def _spread(values: Sequence[float | None]) -> MeanStd | None:
+def _mean_std(values: Sequence[float | None]) -> MeanStd | None:
     known = [value for value in values if value is not None]
     return MeanStd.from_values(known) if known else None
 

@@ -29,7 +29,7 @@ def data_and_task(config: Mapping[str, Any]) -> DataTask:
     if isinstance(params.get("task"), str):
         return name, params["task"]
     paths = [params.get(key) for key in FOLDER_SETTINGS.get(name, ())]
-    return name, "-".join(Path(strip_folders(end)).stem for end in paths if isinstance(end, str))
+    return name, "-".join(Path(strip_folders(path)).stem for path in paths if isinstance(path, str))
 
 
 def task_name(run: Run) -> str:
@@ -59,10 +59,10 @@ def task_caption(run: Run, data_tasks: Collection[DataTask]) -> str:
     """
     if len(data_tasks) < 2:
         return ""
-    data, task = data_and_task(run.config)
+    data_name, task = data_and_task(run.config)
     has_several_data_sets = len({name for name, _ in data_tasks}) > 1
     return (
-        " ".join(filter(None, (data, format_task(task))))
+        " ".join(filter(None, (data_name, format_task(task))))
         if has_several_data_sets or not task
         else format_task(task)
     )

@@ -42,8 +42,10 @@ def build_comparison(
     multi_task = len(tasks) > 1
     if not multi_task and not any(map(_adds_information, tables)):
         return None
-    ranks = [rank_methods(table) for table in tables]
-    line_styles = _ordered_line_styles(runs, ranks) if multi_task else assign_line_styles(method_names(runs))
+    rankings = [rank_methods(table) for table in tables]
+    line_styles = (
+        _ordered_line_styles(runs, rankings) if multi_task else assign_line_styles(method_names(runs))
+    )
     # Task numbers continue across tables; the filter of the page uses them.
     starts = accumulate((len(table.tasks) for table in tables), initial=0)
     table_contexts = [
@@ -51,11 +53,11 @@ def build_comparison(
         | _task_context(
             table, {task: start + n for n, task in enumerate(table.tasks)}, line_styles, id_prefix, multi_task
         )
-        for table, table_ranking, start in zip(tables, ranks, starts, strict=False)
+        for table, table_ranking, start in zip(tables, rankings, starts, strict=False)
     ]
     return {
-        "key": id_prefix,
-        "several": multi_task,
+        "id_prefix": id_prefix,
+        "multi_task": multi_task,
         "headline": _headline_sentence(tables),
         "runs": sum(len(table.runs) for table in tables),
         "tasks": [_task_name(table, task, len(tables) > 1) for table, task in tasks],
@@ -63,7 +65,7 @@ def build_comparison(
         "missing": [
             (missing_run, _task_number(missing_run, tasks)) for missing_run in find_missing_runs(runs, broken)
         ],
-        "looks": line_styles,
+        "line_styles": line_styles,
     }
 
 
@@ -85,10 +87,10 @@ def _adds_information(table: TaskTable) -> bool:
     return len(rows) > 1 and any(row.published or any(row.paired_tests.values()) for row in rows)
 
 
-def _ordered_line_styles(runs: Sequence[Run], ranks: Sequence[Ranking | None]) -> dict[str, LineStyle]:
-    """Return line styles, distinct ones first for the methods in ``DEFAULT_BASELINES``, then by rank, then the rest."""
+def _ordered_line_styles(runs: Sequence[Run], rankings: Sequence[Ranking | None]) -> dict[str, LineStyle]:
+    """Return line styles; ``DEFAULT_BASELINES`` get the first ones, then methods by rank, then the rest."""
     names = method_names(runs)
-    ranked_names = [rank.method for ranking in ranks if ranking is not None for rank in ranking.ranks]
+    ranked_names = [rank.method for ranking in rankings if ranking is not None for rank in ranking.ranks]
     return assign_line_styles(
         list(dict.fromkeys([*(name for name in DEFAULT_BASELINES if name in names), *ranked_names, *names]))
     )
@@ -118,7 +120,7 @@ def _task_number(missing_run: MissingRun, tasks: Sequence[tuple[TaskTable, str]]
 
 
 def _table_context(
-    table: TaskTable, ranks: Ranking | None, line_styles: Mapping[str, LineStyle], id_prefix: str
+    table: TaskTable, ranking: Ranking | None, line_styles: Mapping[str, LineStyle], id_prefix: str
 ) -> dict[str, Any]:
     """Return the context of a data set over all its tasks."""
     costs = {
@@ -126,19 +128,19 @@ def _table_context(
         for cost_key in ("seconds", "memory")
     }
     return {
-        "data": table.data_name or "runs",
+        "data_name": table.data_name or "runs",
         "score": table.kind.score_name,
         "sentences": result_sentences(table),
-        "others": table.baselines,
-        "compared": difference_lines(table),
+        "baselines": table.baselines,
+        "differences": difference_lines(table),
         "notes": [*filter(None, [describe_missing_pairs(table)]), *table.notes],
-        "looks": line_styles,
-        "ranks": Markup(figures.draw_ranks(ranks, line_styles, f"{id_prefix}ranks")) if ranks else "",
-        "about_ranks": ranking_note(ranks) if len(table.rows) > 1 else "",
-        "gap": ranks.critical_difference if ranks else None,
+        "line_styles": line_styles,
+        "ranks": Markup(figures.draw_ranks(ranking, line_styles, f"{id_prefix}ranks")) if ranking else "",
+        "ranking_note": ranking_note(ranking) if len(table.rows) > 1 else "",
+        "critical_difference": ranking.critical_difference if ranking else None,
         "costs": {
-            what: (len(figures.method_costs(table, what)), Markup(figure))
-            for what, figure in costs.items()
+            cost_key: (len(figures.method_costs(table, cost_key)), Markup(figure))
+            for cost_key, figure in costs.items()
             if figure
         },
     }
@@ -162,14 +164,15 @@ def _task_context(
     ordered = [name for name in line_styles if name in table_methods]
     coloured_styles = {name: line_styles[name] for name in ordered[:MAX_COLOURED_METHODS]}
     return {
-        "of": " ".join(map(str, task_numbers.values())),
+        "task_numbers": " ".join(map(str, task_numbers.values())),
         "columns": [
-            (head, task_numbers[head.task] if head.is_task_column else "") for head in table_headers(table)
+            (header, task_numbers[header.task] if header.is_task_column else "")
+            for header in table_headers(table)
         ],
         "lines": result_lines(table) if multi_task or any(row.published for row in table.rows) else [],
-        "how": f"{table.measures[0].title}: {TABLE_NOTE}" if table.measures else "",
-        "told": coloured_styles,
-        "faint": ordered[MAX_COLOURED_METHODS:],
+        "note": f"{table.measures[0].title}: {TABLE_NOTE}" if table.measures else "",
+        "coloured_styles": coloured_styles,
+        "grey_methods": ordered[MAX_COLOURED_METHODS:],
         "curves": [
             _curve_context(table, task, task_numbers[task], coloured_styles, id_prefix)
             for task in table.tasks
@@ -186,7 +189,7 @@ def _curve_context(
     name = format_task(task) or table.data_name
     title = f"{table.kind.score_name} over {table.kind.labels_axis} on {name}, one line per method"
     return {
-        "of": task_number,
+        "task_number": task_number,
         "name": name,
         "runs": len(runs),
         "methods": len(method_names(runs)),

@@ -53,26 +53,28 @@ def draw_task_curves(
     return render_svg(draw, (4.0, 2.9), id_prefix, title)
 
 
-def draw_ranks(ranks: Ranking, line_styles: Mapping[str, LineStyle], id_prefix: str) -> str:
+def draw_ranks(ranking: Ranking, line_styles: Mapping[str, LineStyle], id_prefix: str) -> str:
     """Draw the mean rank of each method, its interquartile range, and its best and worst rank."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for place, rank in enumerate(ranks.ranks):
-            shown = line_styles[rank.method]
-            axes.hlines(place, *rank.best_and_worst, color=shown.colour, linewidth=1.0, alpha=0.6)
-            axes.hlines(place, *rank.quartiles, color=shown.colour, linewidth=4.5, alpha=0.45)
-            axes.plot(rank.mean, place, shown.marker, color=shown.colour, markersize=7)
-        if ranks.critical_difference is not None:
-            first = ranks.ranks[0].mean
-            axes.axvspan(first, first + ranks.critical_difference, color=TEXT_COLOUR, alpha=0.08, linewidth=0)
-        axes.set_yticks(range(len(ranks.ranks)), [f"{r.method}  {r.mean:.2f}" for r in ranks.ranks])
-        axes.set(xlim=(0.5, len(ranks.ranks) + 0.5), ylim=(len(ranks.ranks) - 0.4, -0.6))
-        axes.set_xlabel(f"rank, 1 is the best; n = {ranks.n_comparisons}")
-        axes.set_xticks(range(1, len(ranks.ranks) + 1, 1 + len(ranks.ranks) // 10))
+        for row, rank in enumerate(ranking.ranks):
+            style = line_styles[rank.method]
+            axes.hlines(row, *rank.best_and_worst, color=style.colour, linewidth=1.0, alpha=0.6)
+            axes.hlines(row, *rank.quartiles, color=style.colour, linewidth=4.5, alpha=0.45)
+            axes.plot(rank.mean, row, style.marker, color=style.colour, markersize=7)
+        if ranking.critical_difference is not None:
+            first = ranking.ranks[0].mean
+            axes.axvspan(
+                first, first + ranking.critical_difference, color=TEXT_COLOUR, alpha=0.08, linewidth=0
+            )
+        axes.set_yticks(range(len(ranking.ranks)), [f"{r.method}  {r.mean:.2f}" for r in ranking.ranks])
+        axes.set(xlim=(0.5, len(ranking.ranks) + 0.5), ylim=(len(ranking.ranks) - 0.4, -0.6))
+        axes.set_xlabel(f"rank, 1 is the best; n = {ranking.n_comparisons}")
+        axes.set_xticks(range(1, len(ranking.ranks) + 1, 1 + len(ranking.ranks) // 10))
         axes.grid(visible=False, axis="y")
 
-    size = (6.4, 0.9 + 0.24 * len(ranks.ranks))
+    size = (6.4, 0.9 + 0.24 * len(ranking.ranks))
     return render_svg(draw, size, id_prefix, "Mean rank and spread of each method")
 
 
@@ -94,19 +96,19 @@ def draw_score_against_cost(
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        spent = {method: cost / scale for method, (cost, _) in points.items()}
+        cost_by_method = {method: cost / scale for method, (cost, _) in points.items()}
         for method, (_, value) in points.items():
-            shown = line_styles[method]
+            style = line_styles[method]
             mean, deviation = 100 * value.mean, 100 * (value.std or 0.0)
             axes.errorbar(
-                spent[method], mean, deviation, fmt=shown.marker, color=shown.colour, elinewidth=1.0
+                cost_by_method[method], mean, deviation, fmt=style.marker, color=style.colour, elinewidth=1.0
             )
-        if max(spent.values()) > 10 * min(spent.values()):
+        if max(cost_by_method.values()) > 10 * min(cost_by_method.values()):
             set_log_scale(axes, "x")
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.set(xlabel=f"{unit} per run, mean over runs", ylabel=f"{table.kind.score_name}, %")
         axes.margins(0.1, 0.12)
-        _name_points(figure, axes, {m: (spent[m], 100 * v.mean) for m, (_, v) in points.items()})
+        _name_points(figure, axes, {m: (cost_by_method[m], 100 * v.mean) for m, (_, v) in points.items()})
 
     return render_svg(
         draw, (5.4, 4.0), id_prefix, f"{table.kind.score_name} against {unit} per run, one point per method"
@@ -148,7 +150,7 @@ def _name_points(figure: Figure, axes: Axes, points: Mapping[str, tuple[float, f
     pixel_positions = {name: tuple(axes.transData.transform(point)) for name, point in points.items()}
     occupied: list[LabelBox] = [(x - 4, y - 4, x + 4, y + 4) for x, y in pixel_positions.values()]
     x_limits = axes.bbox.x0, figure.bbox.x1
-    for name, (x, y) in sorted(pixel_positions.items(), key=lambda spot: -spot[1][1]):
+    for name, (x, y) in sorted(pixel_positions.items(), key=lambda item: -item[1][1]):
         width, height = CHARACTER_WIDTH_PIXELS * len(name), 12.0
         sides = [(left, y + up) for up in (0, 6, -6) for left in (x + 7, x - 7 - width)]
         candidates = [*sides, (x - width / 2, y + 13), (x - width / 2, y - 13)]

@@ -63,7 +63,7 @@ def find_missing_runs(runs: Sequence[Run], broken: Sequence[BrokenRun]) -> list[
                         path.stem, _read_config(path), "Started, but wrote nothing.", _last_log_line(folder)
                     )
                 )
-    return sorted(missing_runs, key=lambda one: one.run_name)
+    return sorted(missing_runs, key=lambda missing_run: missing_run.run_name)
 
 
 def describe_missing_pairs(table: TaskTable) -> str:
@@ -80,9 +80,10 @@ def describe_missing_pairs(table: TaskTable) -> str:
     more = (
         f" and {len(missing_pairs) - MAX_LISTED_PAIRS} more" if len(missing_pairs) > MAX_LISTED_PAIRS else ""
     )
+    n_pairs = len(table.rows) * len(table.tasks)
     return (
-        f"{len(missing_pairs)} of {len(table.rows) * len(table.tasks)} combinations of method and task have no "
-        f"finished run: {', '.join(missing_pairs[:MAX_LISTED_PAIRS])}{more}."
+        f"{len(missing_pairs)} of {n_pairs} combinations of method and task have no finished run: "
+        f"{', '.join(missing_pairs[:MAX_LISTED_PAIRS])}{more}."
     )
 
 
@@ -93,11 +94,11 @@ def _missing_reason(run: Run) -> str:
 
 
 def _missing_run(run_name: str, config: Mapping[str, Any], reason: str, last_log_line: str) -> MissingRun:
-    data, task = data_and_task(config)
+    data_name, task = data_and_task(config)
     return MissingRun(
         run_name,
         str(config.get("method", "")),
-        data,
+        data_name,
         task,
         str(config.get("seed", "")),
         reason,
@@ -121,7 +122,7 @@ def _last_log_line(folder: Path) -> str:
 
 def _read_config(path: Path) -> Mapping[str, Any]:
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return {}  # only the name of the run is known
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}

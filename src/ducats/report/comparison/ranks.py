@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ducats.report.method_tables import FULLY_SUPERVISED, TaskTable
 
 MIN_COMPARISONS = 10  # minimum number of comparisons for the Nemenyi test
-SIGNIFICANCE_LEVEL = 0.05  # significance level
+SIGNIFICANCE_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,27 @@ def rank_methods(table: TaskTable) -> Ranking | None:
         row.method: row.scores for row in table.rows if FULLY_SUPERVISED not in row.method and row.scores
     }
     max_runs = max((len(method_scores) for method_scores in scores.values()), default=0)
-    ranked = {method: found for method, found in scores.items() if 2 * len(found) >= max_runs}
+    ranked = {
+        method: method_scores
+        for method, method_scores in scores.items()
+        if 2 * len(method_scores) >= max_runs
+    }
     shared_keys = [
-        key for key in next(iter(ranked.values()), {}) if all(key in found for found in ranked.values())
+        key
+        for key in next(iter(ranked.values()), {})
+        if all(key in method_scores for method_scores in ranked.values())
     ]
     if len(ranked) < 3 or len(shared_keys) < 2:
         return None
     ranks_by_method: dict[str, list[float]] = {method: [] for method in ranked}
     for shared_key in shared_keys:
         for method, rank in rank_scores(
-            {method: found[shared_key] for method, found in ranked.items()}
+            {method: method_scores[shared_key] for method, method_scores in ranked.items()}
         ).items():
             ranks_by_method[method].append(rank)
     ranks = sorted(
-        (_rank(method, found) for method, found in ranks_by_method.items()), key=lambda rank: rank.mean
+        (_rank(method, method_ranks) for method, method_ranks in ranks_by_method.items()),
+        key=lambda rank: rank.mean,
     )
     left_out = tuple(method for method in scores if method not in ranked)
     critical_difference = (

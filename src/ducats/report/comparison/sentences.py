@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from ducats.report.comparison.ranks import MIN_COMPARISONS, Ranking
+from ducats.report.comparison.ranks import MIN_COMPARISONS, SIGNIFICANCE_LEVEL, Ranking
+from ducats.report.headline import MAIN_METHOD
 from ducats.report.method_tables import (
     FULLY_SUPERVISED,
     TaskTable,
@@ -12,12 +13,11 @@ from ducats.report.method_tables import (
 )
 from ducats.report.tables import MeanStd
 
-_MAIN_METHOD, _RANDOM = "duc", "random"  # the best method is compared with these
-_SIGNIFICANCE_LEVEL = 0.05  # significance level
+_RANDOM = "random"  # the best method is compared with it
 
 
 def result_sentences(table: TaskTable) -> list[str]:
-    """State the method with the highest average, its lead, the number of tasks it wins, and our rank."""
+    """State the method with the highest average, its lead, how many tasks it wins, and the rank of DUC."""
     ranked = _rows_by_average(table)
     if not ranked:
         return ["No method has a finished run of every task, so averages cannot be compared."]
@@ -37,8 +37,8 @@ def result_sentences(table: TaskTable) -> list[str]:
     if others and has_several_tasks:
         result.append(f"{best.method} is first on {n_first} of {len(table.tasks)} tasks.")
     for rank, (row, _) in enumerate(ranked[1:], start=2):
-        if row.method == _MAIN_METHOD:
-            result.append(f"{_MAIN_METHOD} ranks {rank} of {len(ranked)}, {_difference_phrase(row, best)}.")
+        if row.method == MAIN_METHOD:
+            result.append(f"{MAIN_METHOD} ranks {rank} of {len(ranked)}, {_difference_phrase(row, best)}.")
     return result
 
 
@@ -58,10 +58,10 @@ def ranking_note(ranking: Ranking | None) -> str:
             for rank in ranking.ranks[1:]
             if rank.mean - ranking.ranks[0].mean < ranking.critical_difference
         ]
+        subject = _indistinguishable_phrase(indistinguishable, len(ranking.ranks) - 1)
         parts.append(
-            f"Differences of mean ranks below {ranking.critical_difference:.1f} are not significant (Nemenyi test at 5%, which "
-            f"assumes independent comparisons): {_indistinguishable_phrase(indistinguishable, len(ranking.ranks) - 1)} "
-            f"{ranking.ranks[0].method}."
+            f"Differences of mean ranks below {ranking.critical_difference:.1f} are not significant (Nemenyi "
+            f"test at 5%, which assumes independent comparisons): {subject} {ranking.ranks[0].method}."
         )
     if ranking.left_out:
         parts.append(f"Left out because of fewer runs: {', '.join(ranking.left_out)}.")
@@ -102,5 +102,5 @@ def _difference_phrase(row: TaskTableRow, other: TaskTableRow) -> str:
     if test.p is None:
         return f"{phrase} ({test.n_pairs} pairs)"
     p = format_p_value(test)
-    significance = "" if test.p < _SIGNIFICANCE_LEVEL else ", not significant"
+    significance = "" if test.p < SIGNIFICANCE_LEVEL else ", not significant"
     return f"{phrase} (p {p if p.startswith('<') else f'= {p}'}, {test.n_pairs} pairs{significance})"

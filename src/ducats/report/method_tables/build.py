@@ -12,8 +12,7 @@ from ducats.report.method_tables.run_filter import REPEATED_SEED_NOTE, select_co
 from ducats.report.provenance import collect_cautions, describe_evaluation
 from ducats.report.run_kinds import Measure, RunKind
 from ducats.report.run_reader import Run, find_runs, finite_number
-from ducats.report.tables import MeanStd
-from ducats.report.tables import method_names as methods_of
+from ducats.report.tables import MeanStd, method_names
 from ducats.report.tasks import data_and_task, task_name
 
 FULLY_SUPERVISED = "fully-supervised"  # upper bound with all labels; never marked as the best method
@@ -137,7 +136,7 @@ def _build_table(
         for key in keys
         if any(finite_number(run.stages[-1], key) is not None for run in counted_runs)
     )
-    names = sorted(methods_of(counted_runs), key=_sort_key)
+    names = sorted(method_names(counted_runs), key=_sort_key)
     scores = {name: _scores_by_seed(counted_runs, name, kind.headline_metric) for name in names}
     present_baselines = tuple(name for name in baselines if name in names)
     rows = []
@@ -187,7 +186,8 @@ def _build_row(
     }
     published_results = {key: entry for key, entry in entries.items() if entry.covers(tasks)}
     peak_memory = [
-        max((finite_number(stage, "memory") or 0.0 for stage in run.stages), default=0.0) for run in runs
+        max((finite_number(stage, "peak_memory_bytes") or 0.0 for stage in run.stages), default=0.0)
+        for run in runs
     ]
     return TaskTableRow(
         method=method,

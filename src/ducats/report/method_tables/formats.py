@@ -1,6 +1,6 @@
 """Output of tables as Markdown, CSV and LaTeX."""
 
-import csv as comma_separated
+import csv
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -56,10 +56,10 @@ def task_tables_csv(tables: Sequence[TaskTable]) -> str:
     """Format all tables as one CSV, unrounded, with a line per method, task (or average) and measure."""
     baselines = list(dict.fromkeys(baseline for table in tables for baseline in table.baselines))
     text = io.StringIO()
-    writer = comma_separated.writer(text, lineterminator="\n")
+    writer = csv.writer(text, lineterminator="\n")
     test_columns = [
-        f"{column_prefix}_{other}"
-        for other in baselines
+        f"{column_prefix}_{baseline}"
+        for baseline in baselines
         for column_prefix in ("minus", "p_against", "pairs_with")
     ]
     value_columns = ["mean", "deviation", "published", "published_deviation", "seeds", "labels", "seconds"]
@@ -89,8 +89,8 @@ def task_tables_csv(tables: Sequence[TaskTable]) -> str:
                     published_result.average_over(table.tasks) if published_result else None,
                 )
                 tests = [
-                    row.paired_tests.get(other) if measure is table.measures[0] else None
-                    for other in baselines
+                    row.paired_tests.get(baseline) if measure is table.measures[0] else None
+                    for baseline in baselines
                 ]
                 test_cells = [cell for test in tests for cell in _test_values(test)]
                 identity_cells = [table.data_name, row.method, "average", measure.key]
@@ -137,8 +137,8 @@ class TableFormat:
 
     def format_number(self, text: str, best: bool = False) -> str:
         """Format a number for a cell."""
-        for sign, written in self.replacements.items():
-            text = text.replace(sign, written)
+        for sign, replacement in self.replacements.items():
+            text = text.replace(sign, replacement)
         return self.bold.format(text) if best else text
 
 
@@ -169,8 +169,8 @@ def _table_grids(table: TaskTable, table_format: TableFormat) -> list[TextGrid]:
 
 def _result_grid(table: TaskTable, table_format: TableFormat) -> TextGrid:
     titles = [
-        ", ".join(filter(None, (table_format.task_header(head.task), table_format.escape(head.title))))
-        for head in table_headers(table)
+        ", ".join(filter(None, (table_format.task_header(header.task), table_format.escape(header.title))))
+        for header in table_headers(table)
     ]
     lines = [["Method", *titles]]
     for line in result_lines(table):

@@ -97,7 +97,7 @@ def _published_line(table: TaskTable, row: TaskTableRow) -> TableLine:
         for task in table.tasks
         if task in result.tasks
     }
-    averages = {key: known.average_over(table.tasks) for key, known in row.published.items()}
+    averages = {key: result.average_over(table.tasks) for key, result in row.published.items()}
     average = {key: value for key, value in averages.items() if value is not None}
     cells = (*_cells(table, values, average), "", "", "")
     return TableLine(

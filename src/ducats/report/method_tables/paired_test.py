@@ -29,7 +29,7 @@ class PairedTest:
 def paired_t_test(first: Mapping[_Key, float], second: Mapping[_Key, float]) -> PairedTest | None:
     """Compare two methods on their common keys; None with fewer than two pairs.
 
-    >>> paired_t_test({0: 0.9, 1: 0.8, 2: 0.9}, {0: 0.8, 1: 0.6}).pairs
+    >>> paired_t_test({0: 0.9, 1: 0.8, 2: 0.9}, {0: 0.8, 1: 0.6}).n_pairs
     2
     """
     differences = [value - second[key] for key, value in first.items() if key in second]

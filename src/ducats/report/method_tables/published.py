@@ -56,7 +56,7 @@ class PublishedResult:
 def load_published_results() -> Mapping[tuple[str, str, str], PublishedResult]:
     """Load all published results, by data set, measure and method."""
     blocks = yaml.safe_load(
-        (resources.files("ducats.report") / "across" / "published.yaml").read_text("utf-8")
+        (resources.files("ducats.report") / "method_tables" / "published.yaml").read_text("utf-8")
     )
     results: dict[tuple[str, str, str], PublishedResult] = {}
     for block in blocks:

@@ -35,7 +35,8 @@ def select_counted_runs(runs: Sequence[Run], given_folders: Collection[Path]) ->
     if tuning_folders := sorted({run.folder.resolve().parent.name for run in trials}):
         count = f"{len(trials)} trial{'s' if len(trials) > 1 else ''}"
         notes.append(
-            f"Left out: {count} of `ducats tune` in {', '.join(tuning_folders)}; give that folder to include them."
+            f"Left out: {count} of `ducats tune` in {', '.join(tuning_folders)}; give that folder to include "
+            "them."
         )
     if unfinished := [run.name for run in other_runs if not run.finished]:
         notes.append(f"Left out because unfinished: {', '.join(unfinished)}.")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ducats.figures.style import LineStyle
 from ducats.figures.summary_stats import finite_number
 from ducats.report import curves
+from ducats.report.headline import MAIN_METHOD
 from ducats.report.run_kinds import RunKind
 from ducats.report.run_reader import Run
 from ducats.report.run_section import plots, stage_tables
@@ -17,15 +18,13 @@ from ducats.report.run_section.stage_tables import TextTable
 from ducats.report.run_section.status import RunProvenance, progress_message, read_provenance
 from ducats.report.run_section.verdict import Verdict, make_verdict
 
-__all__ = ["RunSection", "FigurePanel", "build_run_section", "select_section_runs"]
+__all__ = ["FigurePanel", "RunSection", "build_run_section", "select_section_runs"]
 
 MAX_RUNS_ALL_WITH_SECTION = 3  # up to this many runs, every run has a section
-MAX_RUNS_ALL_WITH_PAPER_FIGURES = (
-    2  # up to this many runs, every section has the paper's figures; otherwise only the first
-)
+# Up to this many runs, every section has the paper's figures; otherwise only the first.
+MAX_RUNS_ALL_WITH_PAPER_FIGURES = 2
 MAX_RUN_SECTIONS = 4  # run sections on a page
 MAX_RUNS_WITH_SECTIONS = 100  # with more runs the page has no run sections: no single run represents a sweep
-_MAIN_METHOD = "duc"
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ class RunSection:
             self.epoch_seconds_figure,
             self.loss_figure,
         ]
-        return [*own, *(one.svg for one in (*self.round_panels, *self.paper_panels))]
+        return [*own, *(panel.svg for panel in (*self.round_panels, *self.paper_panels))]
 
 
 def select_section_runs(runs: Sequence[Run]) -> list[Run]:
@@ -126,7 +125,7 @@ def select_section_runs(runs: Sequence[Run]) -> list[Run]:
     if len(runs) <= MAX_RUNS_ALL_WITH_SECTION:
         return list(runs)
     first_by_method: dict[str, Run] = {}
-    for run in sorted(runs, key=lambda run: (run.method != _MAIN_METHOD, not run.finished, run.seed)):
+    for run in sorted(runs, key=lambda run: (run.method != MAIN_METHOD, not run.finished, run.seed)):
         first_by_method.setdefault(run.method, run)
     return list(first_by_method.values())[:MAX_RUN_SECTIONS]
 
@@ -209,10 +208,16 @@ def build_run_section(
 
 
 def _curve(
-    runs: Sequence[Run], line_styles: Mapping[str, LineStyle], id_prefix: str, x_key: str, measure: str = ""
+    runs: Sequence[Run],
+    line_styles: Mapping[str, LineStyle],
+    id_prefix: str,
+    x_key: str,
+    metric_key: str = "",
 ) -> str:
     kind = runs[0].kind
-    measure, title = (measure, "calibration error") if measure else (kind.headline_metric, kind.score_name)
+    metric_key, title = (
+        (metric_key, "calibration error") if metric_key else (kind.headline_metric, kind.score_name)
+    )
     return curves.draw_learning_curve(
-        runs, measure, title, x_key, line_styles=line_styles, id_prefix=id_prefix
+        runs, metric_key, title, x_key, line_styles=line_styles, id_prefix=id_prefix
     )

@@ -69,16 +69,20 @@ def read_class_results(run: Run) -> ClassResults | None:
     before_values = _values(first, key) if len(first[key]) == size and first is not last else (None,) * size
     counts, missing_note = _confusion(run.folder, last, size)
     rows = []
-    for place, (name, before, after) in enumerate(zip(names, before_values, _values(last, key), strict=True)):
+    for class_index, (name, before, after) in enumerate(
+        zip(names, before_values, _values(last, key), strict=True)
+    ):
         if counts is None:
             rows.append(ClassResult(name, before, after))
             continue
         confusions = [
-            0 if confused_with == place else count for confused_with, count in enumerate(counts[place])
+            0 if predicted == class_index else count for predicted, count in enumerate(counts[class_index])
         ]
         confusion_count = max(confusions)
-        other = names[confusions.index(confusion_count)] if confusion_count else ""
-        rows.append(ClassResult(name, before, after, sum(counts[place]), other, confusion_count))
+        confused_with = names[confusions.index(confusion_count)] if confusion_count else ""
+        rows.append(
+            ClassResult(name, before, after, sum(counts[class_index]), confused_with, confusion_count)
+        )
     if first is not last:
         rows.sort(key=lambda row: (row.change is None, -(row.change or 0.0)))
     shown, collapsed = rows, list[ClassResult]()

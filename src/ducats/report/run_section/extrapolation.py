@@ -15,9 +15,8 @@ MIN_STAGES = 3  # stages needed to fit a curve
 MAX_RANGE_WIDTH = 0.2  # a wider range is not reported
 # Half-lives of the curve: labels that halve the remaining gain, as a multiple of the labels so far.
 HALF_LIVES = np.geomspace(0.1, 10, 61)
-MAX_LAST_STEP_RATIO = (
-    2  # a last step with more than this many times the epochs of the others is mostly training
-)
+# A last step with more than this many times the epochs of the others is mostly training.
+MAX_LAST_STEP_RATIO = 2
 
 
 @dataclass(frozen=True)
@@ -55,15 +54,12 @@ def forecast_gain(run: Run) -> GainForecast:
     if not stages or stages[-1]["labels"] == stages[0]["labels"]:
         return GainForecast(reason_missing="no labels were acquired")
     labels = [float(stage["labels"]) for stage in stages]
-    n_labels, excluded_epochs = (
-        int(labels[-1] - labels[-2]),
-        _long_last_step([int(stage["epoch"]) for stage in stages]),
-    )
+    n_labels = int(labels[-1] - labels[-2])
+    excluded_epochs = _long_last_step([int(stage["epoch"]) for stage in stages])
     used = stages[:-1] if excluded_epochs else stages
     if len(used) < MIN_STAGES:
-        return GainForecast(
-            reason_missing=f"at least {MIN_STAGES} stages are needed{_excluded_epochs_phrase(excluded_epochs)}, but there are {len(used)}"
-        )
+        needed = f"at least {MIN_STAGES} stages are needed{_excluded_epochs_phrase(excluded_epochs)}"
+        return GainForecast(reason_missing=f"{needed}, but there are {len(used)}")
     scores = np.array([float(stage[key]) for stage in used])
     images = finite_number(stages[-1], "images") or 0.0
     score_deviation = (
@@ -86,12 +82,12 @@ def extrapolate_gain(
     n_labels: float,
     score_deviation: float,
 ) -> tuple[float, float, float]:
-    """Fit the curve and return the estimated gain of ``n_labels`` labels after ``labels_so_far``, with its 95% range.
+    """Fit the curve and return the estimated gain from ``n_labels`` more labels, with its 95% range.
 
     Args:
         labels: label count of each stage, increasing.
         scores: score of each stage.
-        labels_so_far: labels so far.
+        labels_so_far: labels before the addition; may exceed the last entry of ``labels``.
         n_labels: labels to add.
         score_deviation: standard deviation of a score due to the finite test set; 0 if unknown.
 
@@ -111,9 +107,8 @@ def extrapolate_gain(
             2 ** (-(labels_so_far - origin) / half_life)
             - 2 ** (-(labels_so_far + n_labels - origin) / half_life)
         )
-        gain_deviation = saturation_step * float(
-            np.linalg.norm(solve[1])
-        )  # of the gain, per unit deviation of each score
+        # Deviation of the gain per unit deviation of each score.
+        gain_deviation = saturation_step * float(np.linalg.norm(solve[1]))
         fits.append(
             _Fit(
                 float((weights * residuals**2).sum()),

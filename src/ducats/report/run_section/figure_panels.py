@@ -18,7 +18,6 @@ class FigurePanel:
 
     Args:
         name: its name in `ducats figure`.
-        caption: caption.
         svg: SVG text; empty if it cannot be drawn.
         reason_missing: the reason why it cannot be drawn, as a sentence.
     """
@@ -122,24 +121,24 @@ def draw_paper_panels(run: Run, id_prefix: str) -> tuple[FigurePanel, ...]:
 
 def draw_multi_run_panels(runs: Sequence[Run], id_prefix: str) -> tuple[FigurePanel, ...]:
     """Return the paper's figures about several runs, without those that cannot be drawn."""
-    return tuple(one for one in _draw_panels(MULTI_RUN_PANELS, runs, id_prefix) if one.svg)
+    return tuple(panel for panel in _draw_panels(MULTI_RUN_PANELS, runs, id_prefix) if panel.svg)
 
 
 def _draw_panels(
     panels: Sequence[FigurePanel], runs: Sequence[Run], id_prefix: str
 ) -> tuple[FigurePanel, ...]:
-    found: list[FigurePanel] = []
-    for one in panels:
+    drawn_panels: list[FigurePanel] = []
+    for panel in panels:
         try:
-            svg = figures.draw_svg(one.name, runs, id_prefix=id_prefix, max_points=TSNE_POINTS)
+            svg = figures.draw_svg(panel.name, runs, id_prefix=id_prefix, max_points=TSNE_POINTS)
         except UserError as error:
             reason = _reason_without_paths(error, runs)
             # The same reason, e.g. missing snapshots, is shown once for all figures.
-            if reason not in [other.reason_missing for other in found]:
-                found.append(replace(one, reason_missing=reason))
+            if reason not in [other.reason_missing for other in drawn_panels]:
+                drawn_panels.append(replace(panel, reason_missing=reason))
         else:
-            found.append(replace(one, svg=svg))
-    return tuple(found)
+            drawn_panels.append(replace(panel, svg=svg))
+    return tuple(drawn_panels)
 
 
 def _reason_without_paths(error: UserError, runs: Sequence[Run]) -> str:

@@ -110,13 +110,13 @@ def compare_with_random(run: Run, others: Sequence[Run]) -> list[RandomCompariso
             run,
             own_records,
             method,
-            theirs,
+            method_records,
             same_training=_settings_without_query(first_run_by_method[method])
             == _settings_without_query(run),
         )
-        for method, theirs in random_records.items()
+        for method, method_records in random_records.items()
     ]
-    return sorted(comparisons, key=lambda one: one.same_training)
+    return sorted(comparisons, key=lambda comparison: comparison.same_training)
 
 
 def selects_at_random(run: Run) -> bool:
@@ -153,12 +153,13 @@ def _compare(
             _paired_t_interval(differences),
             same_training,
         )
-    mine, other = own_records[run.seed], other_records.get(run.seed, other_records[min(other_records)])
+    own = own_records[run.seed]
+    other = other_records.get(run.seed, other_records[min(other_records)])
     return RandomComparison(
         method,
-        mine[key] - other[key],
+        own[key] - other[key],
         len(shared_seeds),
-        _agresti_caffo_interval(run, other, mine),
+        _agresti_caffo_interval(run, other, own),
         same_training,
     )
 

@@ -69,11 +69,14 @@ def _cosines(features: AnyArray) -> AnyArray:
     return np.asarray(unit @ unit.T)
 
 
-def neighbour_share(picks: RoundLabels, sizes: AnyArray) -> float:
-    """Return the share of labelled pixels close to another one of the round, from up to ``MAX_COMPARED_IMAGES`` images."""
+def neighbour_share(round_labels: RoundLabels, sizes: AnyArray) -> float:
+    """Return the share of labelled pixels close to another one of the round.
+
+    At most ``MAX_COMPARED_IMAGES`` images are used.
+    """
     from scipy.spatial import cKDTree
 
-    images = np.unique(picks.image)
+    images = np.unique(round_labels.image)
     compared_images = (
         images[np.unique(np.linspace(0, len(images) - 1, MAX_COMPARED_IMAGES).astype(int))]
         if len(images)
@@ -82,7 +85,7 @@ def neighbour_share(picks: RoundLabels, sizes: AnyArray) -> float:
     n_near = total = 0
     for image in compared_images.tolist():
         width = int(sizes[image][1])
-        coordinates = np.stack(np.divmod(picks.position[picks.image == image], width), axis=1)
+        coordinates = np.stack(np.divmod(round_labels.position[round_labels.image == image], width), axis=1)
         if len(coordinates) > 1:
             nearest, _ = cKDTree(coordinates).query(coordinates, k=2)
             n_near += int((nearest[:, 1] <= NEIGHBOUR_DISTANCE_PIXELS).sum())

@@ -27,19 +27,20 @@ def draw_class_results(class_results: ClassResults, line_style: LineStyle, id_pr
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             assert row.after is not None
             if row.before is not None:
                 ends = [100 * row.before, 100 * row.after]
-                axes.plot(ends, [place, place], color=line_style.colour, alpha=0.5, linewidth=2.5)
-                axes.plot(ends[0], place, "o", color=line_style.colour, markerfacecolor="none", markersize=6)
-            axes.plot(100 * row.after, place, "o", color=line_style.colour, markersize=6)
+                axes.plot(ends, [index, index], color=line_style.colour, alpha=0.5, linewidth=2.5)
+                axes.plot(ends[0], index, "o", color=line_style.colour, markerfacecolor="none", markersize=6)
+            axes.plot(100 * row.after, index, "o", color=line_style.colour, markersize=6)
         axes.set(xlabel=f"{class_results.metric_name}, %", ylim=(len(rows) - 0.4, -0.6))
         axes.set_yticks(range(len(rows)), [_shorten(row.name) for row in rows])
         axes.grid(axis="y", alpha=0.06)
 
     size = (4.9, 0.9 + 0.24 * len(rows))
-    title = f"{class_results.metric_name} of each class before the first labels (hollow) and after the last (filled)"
+    metric_name = class_results.metric_name
+    title = f"{metric_name} of each class before the first labels (hollow) and after the last (filled)"
     return render_svg(draw, size, f"{id_prefix}classes", title)
 
 
@@ -55,15 +56,15 @@ def draw_reliability_diagrams(
 
     def draw(figure: Figure) -> None:
         grid = figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False)
-        places = [axes for row in grid for axes in row]
-        for axes, stage in zip(places, shown_stages, strict=False):
+        panels = [axes for row in grid for axes in row]
+        for axes, stage in zip(panels, shown_stages, strict=False):
             _draw_reliability_panel(axes, stage, kind, line_style)
-        for axes in places[len(shown_stages) :]:
+        for axes in panels[len(shown_stages) :]:
             axes.set_visible(False)
         for row in grid:
             row[0].set_ylabel("accuracy, %")
-        for place, axes in enumerate(places[: len(shown_stages)]):
-            if place + n_columns >= len(shown_stages):
+        for index, axes in enumerate(panels[: len(shown_stages)]):
+            if index + n_columns >= len(shown_stages):
                 axes.set_xlabel("confidence, %")
                 axes.tick_params(labelbottom=True)
 
@@ -81,9 +82,13 @@ def _draw_reliability_panel(
     shares = [b.count / total for b in bins]
     width = 70 / len(stage["reliability"]["upper"])
     axes.bar(x, [100 * share for share in shares], width=width, color=TEXT_COLOUR, alpha=0.13, linewidth=0)
-    tempered = pool_reliability_bins([stage["temperature_scaled"]]) if "temperature_scaled" in stage else []
-    other = [[100 * getattr(b, part) for b in tempered] for part in ("confidence", "accuracy")]
-    axes.plot(*other, "s", color=TEMPERATURE_SCALING_COLOUR, markerfacecolor="none", markersize=4, alpha=0.9)
+    scaled_bins = (
+        pool_reliability_bins([stage["temperature_scaled"]]) if "temperature_scaled" in stage else []
+    )
+    scaled_points = [[100 * getattr(b, field) for b in scaled_bins] for field in ("confidence", "accuracy")]
+    axes.plot(
+        *scaled_points, "s", color=TEMPERATURE_SCALING_COLOUR, markerfacecolor="none", markersize=4, alpha=0.9
+    )
     axes.vlines(x, y, x, color=line_style.colour, alpha=0.6, linewidth=1.2)
     # The size of a point shows how many predictions are in its bin.
     axes.scatter(x, y, [(2.5 + 6 * math.sqrt(share)) ** 2 for share in shares], line_style.colour, zorder=3)
@@ -115,7 +120,7 @@ def evenly_spaced_stages(stages: Sequence[Record], max_stages: int) -> list[Reco
     """Return at most ``max_stages`` evenly spaced stages, including the first and the last."""
     if len(stages) <= max_stages:
         return list(stages)
-    return [stages[round(place * (len(stages) - 1) / (max_stages - 1))] for place in range(max_stages)]
+    return [stages[round(index * (len(stages) - 1) / (max_stages - 1))] for index in range(max_stages)]
 
 
 def _shorten(name: str, max_length: int = 22) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ducats import snapshot_files
 from ducats.errors import UserError
+from ducats.figures.runs import VOID_LABEL
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
 from ducats.report.run_section.near_duplicates import (
@@ -19,7 +20,6 @@ from ducats.report.run_section.near_duplicates import (
 )
 from ducats.snapshot_files import RoundLabels, Snapshot
 
-VOID_LABEL = -2  # label of samples to which no class applies
 MAX_SHOWN_PAIRS = 6  # near-duplicate pairs shown per round
 
 
@@ -93,10 +93,10 @@ def read_selections(run: Run) -> Selections:
         image_names = snapshot_files.pool_keys(run.folder)
     except UserError as error:
         missing_notes.append(_missing_note(error, run))
-    found, errors = snapshot_files.load_readable_snapshots(run.folder)
+    snapshots, errors = snapshot_files.load_readable_snapshots(run.folder)
     missing_notes += [_missing_note(sentence, run) for sentence in errors]
     rounds = []
-    for snapshot in found:
+    for snapshot in snapshots:
         if not snapshot.round:
             continue
         try:
@@ -105,7 +105,7 @@ def read_selections(run: Run) -> Selections:
             round_labels = None
             missing_notes.append(_missing_note(error, run))
         rounds.append(_round(run, snapshot, round_labels, image_names))
-    if not found and not missing_notes:
+    if not snapshots and not missing_notes:
         missing_notes.append(_no_rounds_note(run))
     return Selections(tuple(rounds), tuple(missing_notes))
 
@@ -131,9 +131,9 @@ def _round(
 ) -> QueryRound:
     labels: dict[tuple[int, int], int] = {}
     if round_labels is not None:
-        places = zip(round_labels.image.tolist(), round_labels.position.tolist(), strict=True)
-        labels = dict(zip(places, round_labels.label.tolist(), strict=True))
-    order = {place: rank for rank, place in enumerate(labels)}
+        round_locations = zip(round_labels.image.tolist(), round_labels.position.tolist(), strict=True)
+        labels = dict(zip(round_locations, round_labels.label.tolist(), strict=True))
+    order = {location: rank for rank, location in enumerate(labels)}
     locations = {
         row: (int(snapshot.image[row]), int(snapshot.position[row]))
         for row in np.flatnonzero(snapshot.picked).tolist()
@@ -149,9 +149,9 @@ def _round(
         number=snapshot.round,
         epoch=snapshot.epoch,
         n_labels=len(labels),
-        n_labelled_in_snapshot=sum(1 for pick in images.values() if pick.is_correct is not None),
-        n_correct=sum(1 for pick in images.values() if pick.is_correct),
-        n_void=sum(1 for pick in images.values() if pick.label and pick.is_correct is None),
+        n_labelled_in_snapshot=sum(1 for image in images.values() if image.is_correct is not None),
+        n_correct=sum(1 for image in images.values() if image.is_correct),
+        n_void=sum(1 for image in images.values() if image.label and image.is_correct is None),
         images=tuple(images.values()) if is_classification else (),
         near_duplicates=near_duplicates,
         shown_pairs=tuple((images[pair.first], images[pair.second], pair.cosine) for pair in pairs),

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 
 from ducats.figures.summary_stats import MeanStd, finite_number
 from ducats.records import Record
-from ducats.report.run_kinds import _AURC, _BRIER, _ECE, _NLL, _SECONDS, CLASSIFICATION, Measure, RunKind
+from ducats.report.run_kinds import (
+    AURC_MEASURE,
+    BRIER_MEASURE,
+    CLASSIFICATION,
+    ECE_MEASURE,
+    NLL_MEASURE,
+    SECONDS_MEASURE,
+    Measure,
+    RunKind,
+)
 from ducats.report.run_reader import Run
 from ducats.report.run_section.class_results import ClassResult, ClassResults
 from ducats.report.run_section.selections import QueryRound
@@ -29,7 +38,9 @@ _StageColumn = tuple[str, Callable[[Record], str]]
 def metrics_table(run: Run) -> TextTable:
     """Return the metrics of each stage."""
     shown_measures = [
-        m for m in run.kind.measures if m != _SECONDS and (not m.optional or _has_values(run.stages, m))
+        m
+        for m in run.kind.measures
+        if m != SECONDS_MEASURE and (not m.optional or _has_values(run.stages, m))
     ]
     columns: list[_StageColumn] = [("Stage", _raw_cell("stage")), ("Epoch", _raw_cell("epoch"))]
     columns += [(measure.title, _measure_cell(measure)) for measure in shown_measures]
@@ -41,15 +52,18 @@ def calibration_table(run: Run) -> TextTable:
     labels = run.kind.measure("labels")
     stages = [stage for stage in run.stages if finite_number(stage, "ece") is not None]
     columns: list[_StageColumn] = [(labels.title, _measure_cell(labels))]
-    columns += [(measure.title, _measure_cell(measure)) for measure in (_ECE, _NLL, _BRIER, _AURC)]
+    columns += [
+        (measure.title, _measure_cell(measure))
+        for measure in (ECE_MEASURE, NLL_MEASURE, BRIER_MEASURE, AURC_MEASURE)
+    ]
     if any("temperature_scaled" in stage for stage in stages):
         columns += [
-            ("Temperature", _temperature_scaling_cell(lambda one: f"{one['temperature']:.3f}")),
-            ("Fitted on labels", _temperature_scaling_cell(lambda one: f"{one['labels']:,}")),
+            ("Temperature", _temperature_scaling_cell(lambda scaled: f"{scaled['temperature']:.3f}")),
+            ("Fitted on labels", _temperature_scaling_cell(lambda scaled: f"{scaled['labels']:,}")),
         ]
         columns += [
-            (f"Tempered: {measure.title}", _temperature_scaling_cell(_measure_cell(measure)))
-            for measure in (_ECE, _NLL, _BRIER)
+            (f"Scaled: {measure.title}", _temperature_scaling_cell(_measure_cell(measure)))
+            for measure in (ECE_MEASURE, NLL_MEASURE, BRIER_MEASURE)
         ]
     return _stage_table(stages, columns)
 
@@ -64,14 +78,14 @@ def cost_table(run: Run) -> TextTable:
     columns: list[_StageColumn] = [
         ("Stage", _raw_cell("stage")),
         (labels.title, _measure_cell(labels)),
-        ("Seconds so far", _measure_cell(_SECONDS)),
+        ("Seconds so far", _measure_cell(SECONDS_MEASURE)),
         ("Seconds in this stage", lambda stage: f"{stage['seconds'] - seconds_before[id(stage)]:.1f}"),
     ]
-    if any("memory" in stage for stage in run.stages):
+    if any("peak_memory_bytes" in stage for stage in run.stages):
         columns.append(
             (
                 "Peak memory MB",
-                _measure_cell(Measure("memory", "", 0, 1 / MEGABYTE, 0, thousands_separator=True)),
+                _measure_cell(Measure("peak_memory_bytes", "", 0, 1 / MEGABYTE, 0, thousands_separator=True)),
             )
         )
     if any("annotation_seconds" in stage for stage in run.stages):
@@ -86,7 +100,7 @@ def missing_records(run: Run) -> str:
     names = []
     if run.epochs and not any(finite_number(epoch, "seconds") is not None for epoch in run.epochs):
         names.append("seconds of each epoch")
-    if run.stages and not any("memory" in stage for stage in run.stages):
+    if run.stages and not any("peak_memory_bytes" in stage for stage in run.stages):
         names.append("memory")
     return f"This run, made by an older version, did not record: {' and '.join(names)}." if names else ""
 
@@ -123,31 +137,45 @@ def _percent(share: float | None) -> str:
 
 def rounds_table(query_rounds: Sequence[QueryRound], kind: RunKind) -> TextTable:
     """Return the labels, correct predictions and redundancy of each round."""
-    has_void = any(one.n_void for one in query_rounds)
+    has_void = any(query_round.n_void for query_round in query_rounds)
+    # Some labelled samples are in no snapshot.
     is_partial = any(
-        one.n_labels and one.n_labelled_in_snapshot + one.n_void != one.n_labels for one in query_rounds
-    )  # some are in no snapshot
+        query_round.n_labels
+        and query_round.n_labelled_in_snapshot + query_round.n_void != query_round.n_labels
+        for query_round in query_rounds
+    )
     titles = ["Round", "After epoch", kind.measure("labels").title]
     titles += [*(["In snapshot"] if is_partial else []), "Predicted correctly", "Correct %"]
     titles += ["No class applies"] if has_void else []
     titles += ["Near-duplicates", "Expected at random"] if kind == CLASSIFICATION else ["Near another %"]
     rows = []
-    for one in query_rounds:
-        cells = [f"{one.number}", f"{one.epoch}", f"{one.n_labels:,}" if one.n_labels else "pending"]
-        cells += [f"{one.n_labelled_in_snapshot + one.n_void:,}"] if is_partial else []
-        cells.append(f"{one.n_correct:,}")
+    for query_round in query_rounds:
+        cells = [
+            f"{query_round.number}",
+            f"{query_round.epoch}",
+            f"{query_round.n_labels:,}" if query_round.n_labels else "pending",
+        ]
+        cells += [f"{query_round.n_labelled_in_snapshot + query_round.n_void:,}"] if is_partial else []
+        cells.append(f"{query_round.n_correct:,}")
         cells.append(
-            f"{100 * one.n_correct / one.n_labelled_in_snapshot:.0f}"
-            if one.n_labelled_in_snapshot
+            f"{100 * query_round.n_correct / query_round.n_labelled_in_snapshot:.0f}"
+            if query_round.n_labelled_in_snapshot
             else EMPTY_CELL
         )
-        cells += [f"{one.n_void:,}"] if has_void else []
+        cells += [f"{query_round.n_void:,}"] if has_void else []
         if kind != CLASSIFICATION:
-            cells.append(EMPTY_CELL if one.neighbour_share is None else f"{100 * one.neighbour_share:.0f}")
-        elif one.near_duplicates is None:
+            cells.append(
+                EMPTY_CELL
+                if query_round.neighbour_share is None
+                else f"{100 * query_round.neighbour_share:.0f}"
+            )
+        elif query_round.near_duplicates is None:
             cells += [EMPTY_CELL, EMPTY_CELL]
         else:
-            cells += [f"{len(one.near_duplicates.pairs):,}", f"{one.near_duplicates.n_expected_pairs:.1f}"]
+            cells += [
+                f"{len(query_round.near_duplicates.pairs):,}",
+                f"{query_round.near_duplicates.n_expected_pairs:.1f}",
+            ]
         rows.append(tuple(cells))
     return TextTable(tuple(titles), tuple(rows))
 

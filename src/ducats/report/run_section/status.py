@@ -45,11 +45,11 @@ def _first_unanswered_round(run: Run) -> int:
     """Return the first round that annotators have not answered; 0 if there is none."""
     if not (run.folder / "questions").is_dir():
         return 0
-    asked, answered = (
-        {path.stem for path in (run.folder / part).glob("round-*.npz") if path.stem[6:].isdigit()}
-        for part in ("requests", "labels")
+    requested, answered = (
+        {path.stem for path in (run.folder / subfolder).glob("round-*.npz") if path.stem[6:].isdigit()}
+        for subfolder in ("requests", "labels")
     )
-    return int(min(asked - answered)[6:]) if asked - answered else 0
+    return int(min(requested - answered)[6:]) if requested - answered else 0
 
 
 def read_provenance(run: Run) -> RunProvenance:
@@ -62,9 +62,9 @@ def read_provenance(run: Run) -> RunProvenance:
         ("settings digest", hashlib.blake2b(text.encode(), digest_size=4).hexdigest()),
     ]
     facts += [
-        (f"{part}", _describe_data(run.data[part]))
-        for part in ("source", "pool", "test")
-        if isinstance(run.data.get(part), Mapping)
+        (domain, _describe_data(run.data[domain]))
+        for domain in ("source", "pool", "test")
+        if isinstance(run.data.get(domain), Mapping)
     ]
     if run.classes:
         facts.append(("classes", str(len(run.classes))))
@@ -75,4 +75,4 @@ def read_provenance(run: Run) -> RunProvenance:
 def _describe_data(data_record: Mapping[str, Any]) -> str:
     images = data_record.get("images")
     count_text = f"{images:,} images" if isinstance(images, int) else "images"
-    return f"{count_text}, digest {data_record.get('keys', 'not recorded')}"
+    return f"{count_text}, digest {data_record.get('digest', 'not recorded')}"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ducats.records import Record
-from ducats.report.headline import _TIE_TOLERANCE
+from ducats.report.headline import TIE_TOLERANCE
 from ducats.report.run_kinds import RunKind
 from ducats.report.run_reader import Run, finite_number
 from ducats.report.run_section.extrapolation import GainForecast, forecast_gain
@@ -18,10 +18,8 @@ from ducats.report.run_section.gain import (
     selects_at_random,
 )
 
-LABELS_PER_GAIN_UNIT = {
-    "label": 1,
-    "labelled pixel": 1000,
-}  # unit of the gain: that of a single pixel would be tiny
+# Labels that the gain is stated for: that of a single pixel would be tiny.
+LABELS_PER_GAIN_UNIT = {"label": 1, "labelled pixel": 1000}
 UNFINISHED_REMARK = "The run is not finished; the numbers are from its latest stage."
 
 
@@ -79,8 +77,8 @@ def _sentence(run: Run, gain: Gain | None) -> str:
 
 def _change_phrase(gain: Gain) -> str:
     ends = f"from {100 * gain.before:.1f}% to {100 * gain.after:.1f}%"
-    if abs(gain.difference) < _TIE_TOLERANCE:
-        return f"changed by less than {100 * _TIE_TOLERANCE:g} points, {ends},"
+    if abs(gain.difference) < TIE_TOLERANCE:
+        return f"changed by less than {100 * TIE_TOLERANCE:g} points, {ends},"
     return f"{'rose' if gain.difference > 0 else 'fell'} by {format_points(abs(gain.difference))}, {ends},"
 
 
@@ -94,7 +92,7 @@ def _random_remarks(run: Run, gain: Gain | None, comparisons: Sequence[RandomCom
             "This report has no comparable run with random selection, so it cannot show whether random "
             "labels would have done as well. Run the same command with --method random and report both runs."
         ]
-    return [comparison_sentence(one) for one in comparisons]
+    return [comparison_sentence(comparison) for comparison in comparisons]
 
 
 def comparison_sentence(comparison: RandomComparison) -> str:
@@ -104,7 +102,8 @@ def comparison_sentence(comparison: RandomComparison) -> str:
         if comparison.same_training
         else comparison.method
     )
-    gap = f"{format_points(abs(comparison.difference))} {'above' if comparison.difference > 0 else 'below'} {other_method}"
+    direction = "above" if comparison.difference > 0 else "below"
+    gap = f"{format_points(abs(comparison.difference))} {direction} {other_method}"
     if comparison.interval is None:
         return (
             f"The score is {gap}. One seed cannot show whether this difference is significant; run more "
@@ -129,7 +128,7 @@ def forecast_sentence(forecast: GainForecast, kind: RunKind) -> str:
         return f"The gain from the next labels cannot be estimated: {forecast.reason_missing}."
     gain_range = f"{format_signed_points(forecast.low)} to {format_signed_points(forecast.high)} points"
     what = f"The next {format_label_count(forecast.n_labels, kind)} would likely add {gain_range}"
-    if forecast.low < _TIE_TOLERANCE:
+    if forecast.low < TIE_TOLERANCE:
         what += ", possibly nothing"
     how = f"extrapolated with a saturating curve fitted to {forecast.n_stages} stages"
     left_out = (
@@ -156,7 +155,7 @@ def _training_remark(run: Run, others: Sequence[Run]) -> str:
     ]
     if not unlabelled_runs:
         return f"{remark} Add a run with --method source-only to see the effect of training alone."
-    other = min(unlabelled_runs, key=lambda one: (one.seed != run.seed, one.seed))
+    other = min(unlabelled_runs, key=lambda other: (other.seed != run.seed, other.seed))
     assert other.result is not None
     return (
         f"{remark} {other.method} reached {100 * other.result[run.kind.headline_metric]:.1f}% with no labels."
@@ -199,8 +198,14 @@ def _key_figures(
     if gain is not None and gain.labels:
         key_figures.append(_gain_per_label("Gain", gain.difference, gain.labels, gain.interval, kind))
         key_figures += [
-            _gain_per_label(f"Gain over {one.method}", one.difference, gain.labels, one.interval, kind)
-            for one in comparisons
+            _gain_per_label(
+                f"Gain over {comparison.method}",
+                comparison.difference,
+                gain.labels,
+                comparison.interval,
+                kind,
+            )
+            for comparison in comparisons
         ]
     return key_figures
 
@@ -232,7 +237,7 @@ def _format_signed(value: float) -> str:
 
 
 def format_points(share: float) -> str:
-    """Format a difference of scores in percentage points: ``4.1 format_points``."""
+    """Format a difference of scores in percentage points: ``4.1 points``."""
     return f"{100 * share:.1f} point{'' if f'{100 * share:.1f}' == '1.0' else 's'}"
 
 
@@ -250,7 +255,8 @@ def format_label_count(labels: float, kind: RunKind) -> str:
 
 
 def _format_interval(interval: ConfidenceInterval) -> str:
-    return f"95% CI {format_signed_points(interval.low)} to {format_signed_points(interval.high)}, {interval.basis}"
+    low, high = format_signed_points(interval.low), format_signed_points(interval.high)
+    return f"95% CI {low} to {high}, {interval.basis}"
 
 
 def _capitalise(text: str) -> str:
