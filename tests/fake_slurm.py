@@ -6,42 +6,42 @@ from pathlib import Path
 COMMON = """#!{python}
 import os, re, subprocess, sys
 from pathlib import Path
-BOOK = Path({book!r})
+JOBS = Path({jobs!r})
 
 def start(job, script):
     main, _, index = job.partition("_")
     task = dict(SLURM_ARRAY_JOB_ID=main, SLURM_ARRAY_TASK_ID=index) if index else dict()
     env = os.environ | task | dict(SLURM_JOB_ID=main + index, SLURM_NTASKS="1", SLURM_STEP_ID="0",
         SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURM_JOB_NUM_NODES="1")
-    (BOOK / (job + ".code")).unlink(missing_ok=True)
-    times = BOOK / (job + ".times")  # number of starts: only the last one counts
+    (JOBS / (job + ".code")).unlink(missing_ok=True)
+    times = JOBS / (job + ".times")  # number of starts: only the last one counts
     times.write_text(times.read_text() + "x" if times.exists() else "x")
     count = len(times.read_text())
-    line = f"bash {{script}}; c=$?; [ $(wc -c < {{times}}) = {{count}} ] && echo $c > {{BOOK}}/{{job}}.code"
+    line = f"bash {{script}}; c=$?; [ $(wc -c < {{times}}) = {{count}} ] && echo $c > {{JOBS}}/{{job}}.code"
     subprocess.Popen(["bash", "-c", line], env=env, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    (BOOK / (job + ".script")).write_text(script)
+    (JOBS / (job + ".script")).write_text(script)
 """
 SBATCH = """
-number = 100 + len(list(BOOK.glob("*.sbatch")))
+number = 100 + len(list(JOBS.glob("*.sbatch")))
 text = Path(sys.argv[1]).read_text()
-kept = BOOK / f"{number}.sbatch"
-kept.write_text(text)
+script = JOBS / f"{number}.sbatch"
+script.write_text(text)
 array = re.search(r"--array=0-(\\d+)", text)
 for job in [f"{number}_{n}" for n in range(int(array[1]) + 1)] if array else [str(number)]:
-    start(job, str(kept))
+    start(job, str(script))
 print("Submitted batch job", number)
 """
 SACCT = """
 print("JobID|State|NodeList")
-for script in sorted(BOOK.glob("*.script")):
+for script in sorted(JOBS.glob("*.script")):
     code = script.with_suffix(".code")
     state = "RUNNING" if not code.exists() else "FAILED" if code.read_text().strip() != "0" else "COMPLETED"
     print(f"{script.stem}|{state}|here")
 """
 SCONTROL = """
 assert sys.argv[1] == "requeue"
-start(sys.argv[2], (BOOK / (sys.argv[2] + ".script")).read_text())
+start(sys.argv[2], (JOBS / (sys.argv[2] + ".script")).read_text())
 """
 SRUN = """
 words, streams = sys.argv[1:], {"--output": 1, "--error": 2}
@@ -63,6 +63,6 @@ def install_commands(folder: Path) -> Path:
     programs = {"sbatch": SBATCH, "sacct": SACCT, "scontrol": SCONTROL, "srun": SRUN}
     for name, text in programs.items():
         path = folder / name
-        path.write_text(COMMON.format(python=sys.executable, book=str(jobs)) + text)
+        path.write_text(COMMON.format(python=sys.executable, jobs=str(jobs)) + text)
         path.chmod(0o755)
     return jobs

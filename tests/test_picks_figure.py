@@ -126,8 +126,8 @@ def test_default_images_are_evenly_spaced(tmp_path: Path) -> None:
     size = (30, TILE_WIDTH)
     ledger = InMemoryLedger([{image: [(image, 0)] for image in (1, 2, 3, 5, 6, 8)}], size)
     out = write_picks_figure(ledger, make_pool(size), tmp_path / "picks.png", n_images=3)
-    lit = [read_tiles(out, size, 2, row)[0] for row in range(3)]
-    assert [int((tile[0] == NEW_PIXEL_COLOUR).all(-1).nonzero()[0][0]) for tile in lit] == [2, 5, 8]
+    tiles = [read_tiles(out, size, 2, row)[0] for row in range(3)]
+    assert [int((tile[0] == NEW_PIXEL_COLOUR).all(-1).nonzero()[0][0]) for tile in tiles] == [2, 5, 8]
     few = write_picks_figure(ledger, make_pool(size), tmp_path / "few.png", n_images=40)
     assert read_png(few).shape[0] > read_png(out).shape[0]
 
@@ -177,14 +177,14 @@ def test_twenty_colours_match_matplotlib() -> None:
 
 def test_palette_uses_cityscapes_colours_or_distinct_ones() -> None:
     assert class_colours(["Traffic_Sign", "sign"]) == [(220, 220, 0)] * 2
-    own = class_colours([f"own {place}" for place in range(20)])
+    own = class_colours([f"own {i}" for i in range(20)])
     assert len(set(own)) == 20
-    assert class_colours([f"own {place}" for place in range(21)])[20] == own[0]
+    assert class_colours([f"own {i}" for i in range(21)])[20] == own[0]
 
 
 def file_config(root: Path, *settings: str) -> Config:
     data_params = {role: str(root / role) for role in ("source", "target")}
-    data_params |= {"classes": str(root / "classes.txt"), "truth": True, "size": [12, 16]}  # type: ignore[dict-item]
+    data_params |= {"classes": str(root / "classes.txt"), "ground_truth": True, "size": [12, 16]}  # type: ignore[dict-item]
     return load_config(["segmentation"], settings, {"data": {"params": data_params}})
 
 
@@ -196,9 +196,9 @@ def test_only_the_chosen_files_are_read(tmp_path: Path) -> None:
         *root.glob("target/labels/*"),
     ]:
         path.write_bytes(b"not to be read")
-    found = load_images(file_config(root), ["101.png", "101.png"])
-    assert (found.keys, found.files) == (("101.png",), (root / "target/images/101.png",))
-    assert found.pixels.shape == (1, 3, 12, 16)
+    images = load_images(file_config(root), ["101.png", "101.png"])
+    assert (images.keys, images.files) == (("101.png",), (root / "target/images/101.png",))
+    assert images.pixels.shape == (1, 3, 12, 16)
     with pytest.raises(UserError, match=r"no image '900\.png'"):
         load_images(file_config(root), ["101.png", "900.png"])
 
@@ -207,4 +207,4 @@ def test_data_without_files_returns_the_whole_pool() -> None:
     config = load_config(
         ["data/streets"], ["data.params={n_source: 2, n_pool: 3, n_test: 2, height: 32, width: 64}"]
     )
-    assert len(load_images(config, ["whatever"])) == 3
+    assert len(load_images(config, ["any"])) == 3

@@ -84,30 +84,30 @@ def test_run_without_ground_truth_waits_for_annotators(
         assert f"round {number} waits for 40 of 40 pixels in 4 of 4 images" in capsys.readouterr().err
         folder = out / "questions" / f"round-0{number}"
         ids = {line.split(" ", 1)[1]: int(line.split()[0]) for line in read_lines(folder / "classes.txt")}
-        for place, row in enumerate(read_csv(folder / "questions.csv")):
-            asked = read_png(folder / row["mask"]) > 0
-            assert asked.shape == (12, 16)
-            assert asked.sum() == int(row["pixels"]) == 10
-            found = np.full(asked.shape, ids["not answered yet"], np.uint8)
-            for y, x in zip(*asked.nonzero(), strict=True):
+        for i, row in enumerate(read_csv(folder / "questions.csv")):
+            queried = read_png(folder / row["mask"]) > 0
+            assert queried.shape == (12, 16)
+            assert queried.sum() == int(row["pixels"]) == 10
+            labels = np.full(queried.shape, ids["not answered yet"], np.uint8)
+            for y, x in zip(*queried.nonzero(), strict=True):
                 label = ("sky" if y < 6 else "road") if (x + y) % 5 else "void"
                 answers[row["key"], int(y), int(x)] = label
-                found[y, x] = ids[label]
+                labels[y, x] = ids[label]
             (folder / row["answer"]).parent.mkdir(parents=True, exist_ok=True)
-            if place == 0:  # an incomplete file first: labels are recorded only when all are there
-                hole = found.copy()
-                hole[tuple(np.argwhere(asked)[0])] = ids["not answered yet"]
-                Image.fromarray(hole).save(folder / row["answer"])
+            if i == 0:  # an incomplete file first: labels are recorded only when all are there
+                incomplete = labels.copy()
+                incomplete[tuple(np.argwhere(queried)[0])] = ids["not answered yet"]
+                Image.fromarray(incomplete).save(folder / row["answer"])
                 assert ducats(*command) == 3
                 assert f"waits for {1 + 30} of 40 pixels" in capsys.readouterr().err
-            Image.fromarray(found).save(folder / row["answer"])
+            Image.fromarray(labels).save(folder / row["answer"])
     assert ducats(*command) == 0
     assert "80 pixels labelled with 80 clicks" in capsys.readouterr().out
     assert ducats("labels", out) == 0
     printed = csv.DictReader(io.StringIO(capsys.readouterr().out))
-    bought = {(row["key"], int(row["y"]), int(row["x"])): row["label"] for row in printed}
-    assert len(bought) == 80
-    assert bought == answers
+    labelled = {(row["key"], int(row["y"]), int(row["x"])): row["label"] for row in printed}
+    assert len(labelled) == 80
+    assert labelled == answers
 
 
 def test_answer_that_is_not_a_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,33 +153,33 @@ def test_labels_match_the_label_files(root: Path, run: Path, capsys: pytest.Capt
 
 
 def test_labels_into_a_closed_pipe(tmp_path: Path) -> None:
-    home = RunFolder(tmp_path)
+    run_folder = RunFolder(tmp_path)
     (tmp_path / "data.yaml").write_text(yaml.safe_dump({"classes": ["a", "b"]}))
     count = 100_000  # far more than a pipe holds
-    ledger = home.open_ledger(["x.png"], torch.tensor([[1000, 1000]]))
+    ledger = run_folder.open_ledger(["x.png"], torch.tensor([[1000, 1000]]))
     request = Request(1, torch.zeros(count, dtype=torch.long), torch.arange(count))
     ledger.append(request, torch.where(torch.arange(count) % 3 == 0, VOID, 1))
     command = [sys.executable, "-m", "ducats", "labels", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reading:
-        assert reading.stdout is not None
-        assert reading.stderr is not None
-        assert [reading.stdout.readline() for _ in range(3)] == [
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [process.stdout.readline() for _ in range(3)] == [
             "round,key,y,x,label\n",
             "1,x.png,0,0,void\n",
             "1,x.png,0,1,b\n",
         ]
-        reading.stdout.close()
-        said = reading.stderr.read()
-        assert reading.wait(60) == 0
-    assert said == ""
+        process.stdout.close()
+        stderr = process.stderr.read()
+        assert process.wait(60) == 0
+    assert stderr == ""
 
 
 def test_picks_are_drawn(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ducats("picks", run, "--count", "2") == 0
     assert str(run / "picks.png") in "".join(capsys.readouterr().out.split("\n"))
-    one = read_png(run / "picks.png").shape
+    shape = read_png(run / "picks.png").shape
     assert ducats("picks", run, "--images", "101.png", "--out", tmp_path / "one.png") == 0
-    assert read_png(tmp_path / "one.png").shape[0] < one[0]
+    assert read_png(tmp_path / "one.png").shape[0] < shape[0]
 
 
 def test_picks_rejects_an_unknown_image_before_reading_data(
@@ -197,22 +197,24 @@ def predict_by_hand(run: Path, path: Path) -> tuple[_Array, dict[str, _Array]]:
     """Compute labels and values of each pixel in float64, averaged with the mirror image."""
     trained = load_trained_model(run)
     network = trained.model.network.eval()
-    shown = Image.open(path).convert("RGB")
-    pixels = np.asarray(shown.resize((16, 12), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+    original = Image.open(path).convert("RGB")
+    pixels = np.asarray(original.resize((16, 12), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
     image = torch.tensor(pixels[None] / np.float32(255))
-    both = []
-    for one in (image, image.flip(-1)):
+    outputs = []
+    for view in (image, image.flip(-1)):
         with torch.no_grad():
-            logits = network(one)[0].double()
-        size = (shown.height, shown.width)
+            logits = network(view)[0].double()
+        size = (original.height, original.width)
         fine = torch.nn.functional.interpolate(logits, size, mode="bilinear", align_corners=True)
         alpha = fine.clamp(max=10).exp()[0]
         p = alpha / alpha.sum(0)
         u_data = (p * (torch.digamma(alpha.sum(0) + 1) - torch.digamma(alpha + 1))).sum(0)
         entropy = -(p * p.log()).sum(0)
-        both.append((p, entropy, u_data, entropy - u_data))
-    p, *rest = ((a + b.flip(-1)) / 2 for a, b in zip(*both, strict=True))
-    values = dict(zip(("entropy", "u_data", "u_dis"), (value.numpy() for value in rest), strict=True))
+        outputs.append((p, entropy, u_data, entropy - u_data))
+    p, *uncertainties = ((a + b.flip(-1)) / 2 for a, b in zip(*outputs, strict=True))
+    values = dict(
+        zip(("entropy", "u_data", "u_dis"), (value.numpy() for value in uncertainties), strict=True)
+    )
     return p.argmax(0).numpy(), {"probability": p.amax(0).numpy(), **values}
 
 
@@ -220,7 +222,7 @@ def test_label_maps_and_uncertainties_match_the_formulas(root: Path, run: Path, 
     images = tmp_path / "new"
     tiny_segmentation_data.write_image(images, 7, "day/a", labelled=False)
     tiny_segmentation_data.write_image(images, 8, "b", (17, 41), labelled=False)
-    given = (
+    command = (
         "predict",
         run,
         images / "images",
@@ -230,10 +232,10 @@ def test_label_maps_and_uncertainties_match_the_formulas(root: Path, run: Path, 
         "--device",
         "cpu",
     )
-    assert ducats(*given) == 0
-    found = {row["key"]: row for row in read_csv(tmp_path / "out/predictions.csv")}
-    assert set(found) == {"day/a.png", "b.png"}
-    for key, row in found.items():
+    assert ducats(*command) == 0
+    rows = {row["key"]: row for row in read_csv(tmp_path / "out/predictions.csv")}
+    assert set(rows) == {"day/a.png", "b.png"}
+    for key, row in rows.items():
         label, values = predict_by_hand(run, images / "images" / key)
         written = tmp_path / "out" / row["file"]
         assert row["file"] == f"labels/{key}"
@@ -242,26 +244,26 @@ def test_label_maps_and_uncertainties_match_the_formulas(root: Path, run: Path, 
             assert opened.mode == "P"
             colours = np.array(opened.getpalette()).reshape(-1, 3)
             assert [tuple(colour) for colour in colours[:3].tolist()] == class_colours(CLASS_NAMES)
-        with np.load(tmp_path / "out/uncertainty" / f"{key.removesuffix('.png')}.npz") as kept:
-            for name, wanted in values.items():
-                assert kept[name].dtype == np.float16
-                np.testing.assert_allclose(kept[name], wanted, rtol=2e-3, atol=1e-4)
-                assert float(row[name]) == pytest.approx(wanted.mean(), rel=1e-3)
-        shares = [(label == place).mean() for place in range(3)]
+        with np.load(tmp_path / "out/uncertainty" / f"{key.removesuffix('.png')}.npz") as saved:
+            for name, expected in values.items():
+                assert saved[name].dtype == np.float16
+                np.testing.assert_allclose(saved[name], expected, rtol=2e-3, atol=1e-4)
+                assert float(row[name]) == pytest.approx(expected.mean(), rel=1e-3)
+        shares = [(label == i).mean() for i in range(3)]
         assert [float(row[f"share({name})"]) for name in CLASS_NAMES] == pytest.approx(shares, abs=2e-3)
     assert read_lines(tmp_path / "out/classes.txt") == ["0 road", "1 car", "2 sky"]
 
 
 def iou_by_hand(root: Path, out: Path, images: Path) -> list[float]:
     """Compute the IoU of the PNGs of `ducats predict` and the label files at their own size."""
-    met, either = np.zeros(3), np.zeros(3)
+    intersection, union = np.zeros(3), np.zeros(3)
     for row in read_csv(out / "predictions.csv"):
-        said, ids = read_png(out / row["file"]), read_png(images / "labels" / row["key"])
-        for place, name in enumerate(CLASS_NAMES):
-            true, claimed = ids == tiny_segmentation_data.IDS[name], (said == place) & (ids != 255)
-            met[place] += (true & claimed).sum()
-            either[place] += (true | claimed).sum()
-    return list(met / either)
+        predicted, ids = read_png(out / row["file"]), read_png(images / "labels" / row["key"])
+        for i, name in enumerate(CLASS_NAMES):
+            true, positive = ids == tiny_segmentation_data.IDS[name], (predicted == i) & (ids != 255)
+            intersection[i] += (true & positive).sum()
+            union[i] += (true | positive).sum()
+    return list(intersection / union)
 
 
 def test_evaluate_matches_the_predicted_maps(
@@ -283,9 +285,9 @@ def test_evaluate_matches_the_predicted_maps(
     # The same images from a folder, read with the class list of the run.
     capsys.readouterr()
     assert ducats("evaluate", run, "--data", root / "test", "--device", "cpu") == 0
-    named = json.loads(capsys.readouterr().out)
-    assert named.pop("evaluated_on") == f"the folder {root / 'test'}"
-    assert named == {name: value for name, value in own.items() if name != "evaluated_on"}
+    from_folder = json.loads(capsys.readouterr().out)
+    assert from_folder.pop("evaluated_on") == f"the folder {root / 'test'}"
+    assert from_folder == {name: value for name, value in own.items() if name != "evaluated_on"}
 
 
 def test_labelled_pixels_are_excluded_from_the_evaluation_on_the_target(
@@ -340,19 +342,19 @@ def test_class_indices_fit_the_png(tmp_path: Path, count: int, mode: str) -> Non
 def test_invalid_options_for_a_segmentation_run(
     root: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def said(*command: str | Path) -> str:
+    def error_of(*command: str | Path) -> str:
         capsys.readouterr()
         assert ducats(*command, "--device", "cpu") == 2
         return capsys.readouterr().err
 
     images = root / "test/images"
     (tmp_path / "p.csv").touch()
-    assert "is a file, not a folder" in said("predict", run, images, "--out", tmp_path / "p.csv")
-    assert "--class-probabilities is for classification" in said(
+    assert "is a file, not a folder" in error_of("predict", run, images, "--out", tmp_path / "p.csv")
+    assert "--class-probabilities is for classification" in error_of(
         "predict", run, images, "--class-probabilities"
     )
-    assert "there is no folder" in said("evaluate", run, "--data", images)
-    assert "no image" in said("predict", run, tmp_path)
+    assert "there is no folder" in error_of("evaluate", run, "--data", images)
+    assert "no image" in error_of("predict", run, tmp_path)
 
 
 def test_changed_class_list(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

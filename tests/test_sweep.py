@@ -29,16 +29,12 @@ def test_every_method_on_every_task_with_every_seed(tmp_path: Path) -> None:
     assert [(run.method, run.task, run.config.seed) for run in runs] == [
         (method, task, seed) for seed in (3, 4) for task in ("easy", "hard") for method in ("random", "duc")
     ]
-    assert [cell.config.data.params for cell in runs[:4]] == [{}, {}, {"size": 8}, {"size": 8}]
-    assert len({cell.name for cell in runs}) == 8
-    for cell in runs:
-        data = {"easy": "toy", "hard": "digits"}[cell.task]
-        assert (
-            cell.name
-            == default_run_folder(cell.config).name
-            == f"{data}-{cell.method}-{cell.config.digest()}"
-        )
-        assert cell.config.engine.precision == "32-true"  # resolved as in a run
+    assert [run.config.data.params for run in runs[:4]] == [{}, {}, {"size": 8}, {"size": 8}]
+    assert len({run.name for run in runs}) == 8
+    for run in runs:
+        data = {"easy": "toy", "hard": "digits"}[run.task]
+        assert run.name == default_run_folder(run.config).name == f"{data}-{run.method}-{run.config.digest()}"
+        assert run.config.engine.precision == "32-true"  # resolved as in a run
 
 
 def test_grid_expands_to_one_method_per_combination(tmp_path: Path) -> None:
@@ -48,7 +44,7 @@ def test_grid_expands_to_one_method_per_combination(tmp_path: Path) -> None:
         ("duc-beta-0.1-lambda-0.05",) * 2,
         ("duc-beta-1.0-lambda-0.05",) * 2,
     ]
-    assert [cell.config.objective.params for cell in runs] == [
+    assert [run.config.objective.params for run in runs] == [
         {"beta": 0.1, "lambda_": 0.05},
         {"beta": 1.0, "lambda_": 0.05},
     ]
@@ -70,7 +66,7 @@ def test_budget_in_the_folder_name(tmp_path: Path) -> None:
 
 def test_sweep_extends_another(tmp_path: Path) -> None:
     write_sweep(tmp_path / "a.yaml", methods=["random"], seeds=[5])
-    (tmp_path / "b.yaml").write_text(f"like: {tmp_path / 'a.yaml'}\nmethods: [duc]\n")
+    (tmp_path / "b.yaml").write_text(f"extends: {tmp_path / 'a.yaml'}\nmethods: [duc]\n")
     sweep = read_sweep(tmp_path / "b.yaml")
     assert (sweep.methods[0].config, sweep.seeds, len(sweep.settings)) == (
         ("methods/duc",),
@@ -82,14 +78,14 @@ def test_sweep_extends_another(tmp_path: Path) -> None:
 def test_files_next_to_the_sweep_are_found_from_any_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = tmp_path / "mine"
-    home.mkdir()
-    write_sweep(home / "a.yaml", base=["base.yaml"], methods=["random"], seeds=[5])
-    (home / "base.yaml").write_text("train: {momentum: 0.5}\n")
-    (home / "task.yaml").write_text("train: {weight_decay: 0.25}\n")
-    (home / "slow.yaml").write_text("like: duc\nmethod: slow\ntrain: {nesterov: false}\n")
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    write_sweep(folder / "a.yaml", base=["base.yaml"], methods=["random"], seeds=[5])
+    (folder / "base.yaml").write_text("train: {momentum: 0.5}\n")
+    (folder / "task.yaml").write_text("train: {weight_decay: 0.25}\n")
+    (folder / "slow.yaml").write_text("extends: duc\nmethod: slow\ntrain: {nesterov: false}\n")
     methods = '[slow.yaml, {name: too, config: slow.yaml, settings: "train.nesterov=true"}, duc]'
-    (home / "b.yaml").write_text(f"like: a.yaml\nmethods: {methods}\ntasks: [{{config: task.yaml}}]\n")
+    (folder / "b.yaml").write_text(f"extends: a.yaml\nmethods: {methods}\ntasks: [{{config: task.yaml}}]\n")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "slow.yaml").write_text("no: config\n")  # the file next to the sweep takes precedence
     runs = expand_sweep(read_sweep("mine/b.yaml"), SweepFilter(), "cpu")
@@ -98,7 +94,7 @@ def test_files_next_to_the_sweep_are_found_from_any_directory(
         ("too", True, 5),
         ("duc", True, 5),
     ]
-    assert {(cell.config.train.momentum, cell.config.train.weight_decay) for cell in runs} == {(0.5, 0.25)}
+    assert {(run.config.train.momentum, run.config.train.weight_decay) for run in runs} == {(0.5, 0.25)}
 
 
 def test_select_methods_and_tasks(tmp_path: Path) -> None:
@@ -123,7 +119,7 @@ def test_select_methods_and_tasks(tmp_path: Path) -> None:
         ("methods: [{nam: duc}]", "methods.0.nam: Extra inputs"),
         ("methods: [duc]\nseeds: [a]", "seeds.0"),
         ("methods: [duc]\nseeds: [0, -1]", "seeds.1: Input should be greater than or equal to 0"),
-        ("like: 3\nmethods: [duc]", "`like` must name another sweep"),
+        ("extends: 3\nmethods: [duc]", "`extends` must name another sweep"),
         ("methods: [duk]", "no config 'methods/duk'"),
         ("methods: [duc, duc]", "two methods of the sweep have the same name"),
         ("methods: [duc]\ntasks: [A-W, A-W]", "two tasks of the sweep have the same name"),
@@ -137,7 +133,8 @@ def test_select_methods_and_tasks(tmp_path: Path) -> None:
             "settings of task 'a': objective={name: softmax} would make all",
         ),
         (
-            "methods: [duc]\nbase: [data/digits]\ntasks: [{name: a}, {name: b, settings: data.params.size=8}]",
+            "methods: [duc]\nbase: [data/digits]\n"
+            "tasks: [{name: a}, {name: b, settings: data.params.size=8}]",
             "the tasks 'a' and 'b' would share one column of the table (digits)",
         ),
         (
@@ -170,7 +167,7 @@ def test_negative_seed(tmp_path: Path) -> None:
 
 
 def test_sweep_that_extends_itself(tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text("like: s.yaml\nmethods: [duc]\n")
+    (tmp_path / "s.yaml").write_text("extends: s.yaml\nmethods: [duc]\n")
     with pytest.raises(UserError, match="must name another sweep"):
         read_sweep(tmp_path / "s.yaml")
 
@@ -212,15 +209,15 @@ ROOT = Path(__file__).parent.parent
 
 def test_docs_list_every_packaged_sweep_with_its_number_of_runs() -> None:
     page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
-    told = {
+    counts = {
         name: int(count.replace(" ", ""))
         for name, count in re.findall(r"^\| `([\w-]+)` .*\| ([\d ]+) \|$", page, re.M)
     }
-    assert set(told) == set(packaged_sweeps())
+    assert set(counts) == set(packaged_sweeps())
     for name in packaged_sweeps():
         sweep = read_sweep(name)
         methods = sum(math.prod(map(len, entry.grid.values())) for entry in sweep.methods)
-        assert told[name] == methods * len(sweep.tasks) * len(sweep.seeds), name
+        assert counts[name] == methods * len(sweep.tasks) * len(sweep.seeds), name
 
 
 @pytest.mark.parametrize("name", packaged_sweeps())
@@ -256,8 +253,8 @@ def test_published_settings_per_data_set(
     sweep, common = read_sweep(name), read_sweep("office-home")
     sweep_filter = SweepFilter(root=tmp_path, seeds=[0], tasks=[sweep.tasks[0].display_name])
     runs = {run.method: run.config for run in expand_sweep(sweep, sweep_filter, "cpu")}
-    for method, (part, knob, value) in own.items():
-        assert getattr(runs[method], part).params[knob] == value
+    for method, (section, param, value) in own.items():
+        assert getattr(runs[method], section).params[param] == value
     assert [entry.config for entry in sweep.methods] == [entry.config for entry in common.methods]
     others = [entry for entry in sweep.methods if entry.config[0].removeprefix("methods/") not in own]
     assert not any(entry.settings for entry in others)
@@ -272,10 +269,10 @@ def test_cpu_workers_share_the_cores() -> None:
     assert [(slot.device_type, slot.environment) for slot in slots] == [("cpu", threads)] * 3
     assert len(make_slots("cpu", None, 8, {})) == 8
     assert make_slots("cpu", 9, 4, {})[0].environment == {"OMP_NUM_THREADS": "1"}
-    told = {"OMP_NUM_THREADS": "2"}
-    assert make_slots("cpu", 1, 4, told)[0].environment == {}  # inherited by the run
-    told = {"OMP_WAIT_POLICY": "ACTIVE"}
-    assert make_slots("cpu", 1, 4, told)[0].environment == {"OMP_NUM_THREADS": "4"}
+    environment = {"OMP_NUM_THREADS": "2"}
+    assert make_slots("cpu", 1, 4, environment)[0].environment == {}  # inherited by the run
+    environment = {"OMP_WAIT_POLICY": "ACTIVE"}
+    assert make_slots("cpu", 1, 4, environment)[0].environment == {"OMP_NUM_THREADS": "4"}
 
 
 def test_gpus_are_assigned_round_robin() -> None:

@@ -28,12 +28,19 @@ FINISH = "(out / 'model.safetensors').touch()\n"
 
 @pytest.fixture
 def replace_runs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Replace runs by scripts, chosen by a word in the name of the run; `others` is the default."""
+    """Replace runs by scripts, chosen by a word in the name of the run; `default` runs otherwise."""
 
-    def use(others: str = FINISH, **scripts: str) -> None:
-        def command(config: Path, folder: Path) -> list[str]:
-            script = next((code for word, code in scripts.items() if word in folder.name), others)
-            return [sys.executable, "-c", SCRIPT_HEADER + script, str(config), str(folder), str(os.getpid())]
+    def use(default: str = FINISH, **scripts: str) -> None:
+        def command(config_path: Path, folder: Path) -> list[str]:
+            script = next((code for word, code in scripts.items() if word in folder.name), default)
+            return [
+                sys.executable,
+                "-c",
+                SCRIPT_HEADER + script,
+                str(config_path),
+                str(folder),
+                str(os.getpid()),
+            ]
 
         monkeypatch.setattr(runner, "_run_command", command)
 
@@ -47,15 +54,17 @@ def run_sweep_quietly(
     return run_sweep(runs, out, slots or CPU_SLOTS, Console(file=text, width=200)), text.getvalue()
 
 
-def test_failed_or_waiting_runs_do_not_stop_the_others(tmp_path: Path, play: Callable[..., None]) -> None:
-    play(
+def test_failed_or_waiting_runs_do_not_stop_the_others(
+    tmp_path: Path, replace_runs: Callable[..., None]
+) -> None:
+    replace_runs(
         random="print('ducats: it broke\\n')\nsys.exit(2)",
         entropy="sys.exit(3)",
         margin="os.kill(os.getpid(), 9)",
     )
     runs = make_runs(tmp_path, methods=["random", "entropy", "margin", "duc", "spread"])
     outcome, output = run_sweep_quietly(runs, tmp_path / "out")
-    names = {cell.method: cell.name for cell in runs}
+    names = {run.method: run.name for run in runs}
     assert sorted(outcome.done) == sorted([names["duc"], names["spread"]])
     assert outcome.waiting == [names["entropy"]]
     assert outcome.failed == {
@@ -71,73 +80,76 @@ def test_failed_or_waiting_runs_do_not_stop_the_others(tmp_path: Path, play: Cal
     assert sum(f"/5 {name}, " in output for name in names.values()) == 5
 
 
-def test_finished_runs_are_skipped_and_failed_ones_retried(tmp_path: Path, play: Callable[..., None]) -> None:
+def test_finished_runs_are_skipped_and_failed_ones_retried(
+    tmp_path: Path, replace_runs: Callable[..., None]
+) -> None:
     runs = make_runs(tmp_path, methods=["random", "duc"])
-    play(random="sys.exit('it broke')")
+    replace_runs(random="sys.exit('it broke')")
     assert list(run_sweep_quietly(runs, tmp_path / "out")[0].failed.values()) == ["it broke"]
-    play(random="sys.exit(1)", duc="sys.exit('it is done already')")
+    replace_runs(random="sys.exit(1)", duc="sys.exit('it is done already')")
     assert list(run_sweep_quietly(runs, tmp_path / "out")[0].failed.values()) == [
         "exit code 1"
     ]  # not the old log
-    play(random=FINISH, duc="sys.exit('it is done already')")
+    replace_runs(random=FINISH, duc="sys.exit('it is done already')")
     outcome, output = run_sweep_quietly(runs, tmp_path / "out")
     assert ([len(outcome.skipped), len(outcome.done)], outcome.exit_code) == ([1, 1], 0)
     assert "2 runs, 1 already done" in output
-    assert run_sweep_quietly(runs, tmp_path / "out")[0].skipped == [cell.name for cell in runs]
-    assert format_run_list(runs, tmp_path / "out").splitlines()[-1] == "2 runs: 2 done, 0 begun, 0 new"
+    assert run_sweep_quietly(runs, tmp_path / "out")[0].skipped == [run.name for run in runs]
+    assert format_run_list(runs, tmp_path / "out").splitlines()[-1] == "2 runs: 2 done, 0 started, 0 new"
 
 
-def test_exit_code_3_if_runs_only_wait(tmp_path: Path, play: Callable[..., None]) -> None:
-    play("sys.exit(3)")
+def test_exit_code_3_if_runs_only_wait(tmp_path: Path, replace_runs: Callable[..., None]) -> None:
+    replace_runs("sys.exit(3)")
     outcome, output = run_sweep_quietly(make_runs(tmp_path, methods=["duc"]), tmp_path / "out")
     assert outcome.exit_code == 3
     assert "/questions" in output
 
 
-def test_two_runs_in_parallel(tmp_path: Path, play: Callable[..., None]) -> None:
+def test_two_runs_in_parallel(tmp_path: Path, replace_runs: Callable[..., None]) -> None:
     """Each run ends only when the other has started; in sequence, they would time out."""
     meet = (
-        "(out / 'begun').touch()\nuntil = time.monotonic() + 30\n"
-        "while len(list(out.parent.glob('*/begun'))) < 2 and time.monotonic() < until: time.sleep(0.02)\n"
-        "sys.exit(time.monotonic() >= until)"
+        "(out / 'started').touch()\ndeadline = time.monotonic() + 30\n"
+        "while len(list(out.parent.glob('*/started'))) < 2 and time.monotonic() < deadline:\n"
+        " time.sleep(0.02)\n"
+        "sys.exit(time.monotonic() >= deadline)"
     )
-    play(meet)
+    replace_runs(meet)
     assert (
         run_sweep_quietly(make_runs(tmp_path, methods=["random", "duc"]), tmp_path / "out")[0].exit_code == 0
     )
 
 
-def test_runs_get_their_device_and_config(tmp_path: Path, play: Callable[..., None]) -> None:
-    play("print(os.environ['CUDA_VISIBLE_DEVICES'], end='', file=open(out / 'gpu', 'w'))\n" + FINISH)
+def test_runs_get_their_device_and_config(tmp_path: Path, replace_runs: Callable[..., None]) -> None:
+    replace_runs("print(os.environ['CUDA_VISIBLE_DEVICES'], end='', file=open(out / 'gpu', 'w'))\n" + FINISH)
     runs = make_runs(tmp_path, methods=["random", "duc", "entropy"])
     assert run_sweep_quietly(runs, tmp_path / "out", make_slots("cuda:0,cuda:1", 2, 2, {}))[0].exit_code == 0
-    assert {(cell.folder(tmp_path / "out") / "gpu").read_text() for cell in runs} == {"0", "1"}
-    for cell in runs:
-        config = yaml.safe_load((tmp_path / "out" / "configs" / f"{cell.name}.yaml").read_text())
-        assert config == cell.config.model_dump(mode="json")
+    assert {(run.folder(tmp_path / "out") / "gpu").read_text() for run in runs} == {"0", "1"}
+    for run in runs:
+        config = yaml.safe_load((tmp_path / "out" / "configs" / f"{run.name}.yaml").read_text())
+        assert config == run.config.model_dump(mode="json")
 
 
-def test_folder_is_locked_against_other_sweeps(tmp_path: Path, play: Callable[..., None]) -> None:
-    play()
+def test_folder_is_locked_against_other_sweeps(tmp_path: Path, replace_runs: Callable[..., None]) -> None:
+    replace_runs()
     runs = make_runs(tmp_path, methods=["duc"])
     with runner._folder_locked(tmp_path / "out"), pytest.raises(UserError, match="another sweep is running"):
         run_sweep_quietly(runs, tmp_path / "out")
     assert run_sweep_quietly(runs, tmp_path / "out")[0].exit_code == 0
 
 
-STAY_ALIVE = (  # runs until it is killed, and holds a lock meanwhile
-    "import fcntl, threading\nfrom ducats.cli.child import end_with\n"
-    "threading.Thread(target=end_with, args=(int(sys.argv[3]),), daemon=True).start()\n"
-    "held = open(out / 'alive', 'w')\nfcntl.flock(held, fcntl.LOCK_EX)\n(out / 'begun').touch()\n"
+STAY_ALIVE = (  # runs until it is killed, and holds a lock
+    "import fcntl, threading\nfrom ducats.cli.child import exit_with_parent\n"
+    "threading.Thread(target=exit_with_parent, args=(int(sys.argv[3]),), daemon=True).start()\n"
+    "held = open(out / 'alive', 'w')\nfcntl.flock(held, fcntl.LOCK_EX)\n(out / 'started').touch()\n"
     "time.sleep(600)"
 )
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_sweep_ends_its_runs_and_resumes(
-    tmp_path: Path, play: Callable[..., None], how: signal.Signals
+    tmp_path: Path, replace_runs: Callable[..., None], signal_number: signal.Signals
 ) -> None:
-    play(STAY_ALIVE)
+    replace_runs(STAY_ALIVE)
     runs, out = make_runs(tmp_path, methods=["random", "duc"]), tmp_path / "out"
     parent = os.fork()
     if parent == 0:
@@ -147,19 +159,19 @@ def test_killed_sweep_ends_its_runs_and_resumes(
         finally:
             os._exit(5)
     try:
-        wait_for(lambda: len(list(out.glob("*/begun"))) == 2)
+        wait_for(lambda: len(list(out.glob("*/started"))) == 2)
     finally:
-        os.kill(parent, how)
+        os.kill(parent, signal_number)
         os.waitpid(parent, 0)
-    for cell in runs:
-        wait_for(lambda cell=cell: is_free(cell.folder(out) / "alive"))  # type: ignore[misc]
-    play()
+    for run in runs:
+        wait_for(lambda run=run: is_free(run.folder(out) / "alive"))  # type: ignore[misc]
+    replace_runs()
     outcome, _ = run_sweep_quietly(runs, out)
     assert (len(outcome.done), outcome.exit_code) == (2, 0)
 
 
 def test_sweep_under_nohup_outlives_its_terminal() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with runner._signals_as_interrupt():
             signal.raise_signal(signal.SIGHUP)
@@ -168,7 +180,7 @@ def test_sweep_under_nohup_outlives_its_terminal() -> None:
             signal.raise_signal(signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGHUP, previous)
 
 
 def test_other_ranks_of_a_run_end_with_rank_0() -> None:
@@ -181,9 +193,9 @@ def test_other_ranks_of_a_run_end_with_rank_0() -> None:
 
 
 def wait_for(happened: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
+    deadline = time.monotonic() + 60
     while not happened():
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
@@ -204,7 +216,7 @@ def test_real_sweep_is_killed_resumed_and_tabulated(
     file, out = write_sweep(tmp_path / "s.yaml", methods=["random", broken]), tmp_path / "out"
     command = ("sweep", file, "--devices", "cpu", "--workers", "1", "--out", out)
     assert ducats(*command, "--dry-run") == 0
-    assert capsys.readouterr().out.endswith("2 runs: 0 done, 0 begun, 2 new\n")
+    assert capsys.readouterr().out.endswith("2 runs: 0 done, 0 started, 2 new\n")
     parent = os.fork()
     if parent == 0:
         try:

@@ -26,7 +26,7 @@ _IntArray = np.ndarray[Any, Any]
 
 TILE_WIDTH = 360  # width of an image: six rounds fit on a screen, and a single pixel is visible
 GAP_PIXELS = 8
-FONT_SIZE = 15  # font size
+FONT_SIZE = 15
 LINE_HEIGHT = FONT_SIZE + 9
 EARLIER_PIXEL_COLOUR: Colour = (76, 201, 240)
 NEW_PIXEL_COLOUR: Colour = (255, 210, 0)
@@ -236,14 +236,14 @@ def _to_cells(
 
 def _to_tile(values: _IntArray) -> Image.Image:
     """Convert an array to an image; enlarge small ones by an integer factor to keep pixels sharp."""
-    drawn = Image.fromarray(values.round().astype(np.uint8))
-    scale = max(1, TILE_WIDTH // drawn.width)
-    return drawn.resize((drawn.width * scale, drawn.height * scale), Image.Resampling.NEAREST)
+    tile = Image.fromarray(values.round().astype(np.uint8))
+    scale = max(1, TILE_WIDTH // tile.width)
+    return tile.resize((tile.width * scale, tile.height * scale), Image.Resampling.NEAREST)
 
 
 def _all_class_names(classes: Sequence[str], labels: Iterable[int]) -> list[str]:
     """Return the class names, with numbers for unnamed classes."""
-    return [*classes, *(f"class {place}" for place in range(len(classes), max(labels, default=-1) + 1))]
+    return [*classes, *(f"class {i}" for i in range(len(classes), max(labels, default=-1) + 1))]
 
 
 def _legend_entries(classes: Sequence[str], shown_labels: set[int]) -> list[tuple[Colour, str]]:
@@ -251,8 +251,8 @@ def _legend_entries(classes: Sequence[str], shown_labels: set[int]) -> list[tupl
     entries = [(NEW_PIXEL_COLOUR, "labelled in this round"), (EARLIER_PIXEL_COLOUR, "labelled before")]
     entries += [
         (colour, name)
-        for place, (colour, name) in enumerate(zip(class_colours(names), names, strict=True))
-        if place in shown_labels
+        for label, (colour, name) in enumerate(zip(class_colours(names), names, strict=True))
+        if label in shown_labels
     ]
     return [*entries, *([(VOID_COLOUR, "void")] if min(shown_labels, default=0) < 0 else [])]
 
@@ -267,10 +267,10 @@ def _compose_figure(
     font = ImageFont.truetype(
         Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", FONT_SIZE
     )
-    tile_width = max(max(drawn.width, font.getlength(text)) for row in rows for drawn, text in row)
+    tile_width = max(max(tile.width, font.getlength(text)) for row in rows for tile, text in row)
     column_step = math.ceil(tile_width) + GAP_PIXELS
     width = GAP_PIXELS + column_step * len(titles)
-    heights = [max(drawn.height for drawn, _ in row) + 2 * LINE_HEIGHT + GAP_PIXELS for row in rows]
+    heights = [max(tile.height for tile, _ in row) + 2 * LINE_HEIGHT + GAP_PIXELS for row in rows]
     lines = _wrap_legend(legend, width - 2 * GAP_PIXELS, font)
     figure = Image.new(
         "RGB",
@@ -278,8 +278,8 @@ def _compose_figure(
         BACKGROUND_COLOUR,
     )
     painter = ImageDraw.Draw(figure)
-    for place, title in enumerate(titles):
-        painter.text((GAP_PIXELS + place * column_step, GAP_PIXELS), title, _TEXT_COLOUR, font)
+    for column, title in enumerate(titles):
+        painter.text((GAP_PIXELS + column * column_step, GAP_PIXELS), title, _TEXT_COLOUR, font)
     top = LINE_HEIGHT + GAP_PIXELS
     for row, key, height in zip(rows, keys, heights, strict=True):
         painter.text(
@@ -288,10 +288,10 @@ def _compose_figure(
             _MUTED_TEXT_COLOUR,
             font,
         )
-        for place, (drawn, text) in enumerate(row):
-            figure.paste(drawn, (GAP_PIXELS + place * column_step, top + LINE_HEIGHT))
+        for column, (tile, text) in enumerate(row):
+            figure.paste(tile, (GAP_PIXELS + column * column_step, top + LINE_HEIGHT))
             painter.text(
-                (GAP_PIXELS + place * column_step, top + LINE_HEIGHT + drawn.height + 2),
+                (GAP_PIXELS + column * column_step, top + LINE_HEIGHT + tile.height + 2),
                 text,
                 _TEXT_COLOUR,
                 font,

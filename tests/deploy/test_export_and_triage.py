@@ -53,12 +53,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root, data = tmp_path_factory.mktemp("own"), toy(n_source_per_class=6, n_pool=60, n_test=60)
     assert data.ground_truth is not None
     assert data.test is not None
-    parts = {
+    splits = {
         "source": (data.source.images.pixels, data.source.labels),
         "target": (data.pool.pixels, data.ground_truth),
         "test": (data.test.images.pixels, data.test.labels),
     }
-    for name, (pixels, labels) in parts.items():
+    for name, (pixels, labels) in splits.items():
         for number, label in enumerate(labels[:].tolist()):
             path = root / name / data.classes[label] / f"{number:03d}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
-    given = (
+    options = (
         "--source",
         root / "source",
         "--target",
@@ -78,7 +78,7 @@ def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--test",
         root / "test",
     )
-    assert ducats("run", *given, *SMALL_RUN_OPTIONS, "--out", out) == 0
+    assert ducats("run", *options, *SMALL_RUN_OPTIONS, "--out", out) == 0
     return out
 
 
@@ -123,24 +123,24 @@ def test_export_and_run_the_code_of_the_card(
     steps = json.loads((out / "preprocess.json").read_text())["steps"]
     assert [step["step"] for step in steps] == ["open", "convert", "resize", "crop", "divide"]
 
-    picture = root / "test" / "blob-1"
-    assert ducats("predict", run, picture, "--out", tmp_path / "p.csv", "--device", "cpu") == 0
+    folder = root / "test" / "blob-1"
+    assert ducats("predict", run, folder, "--out", tmp_path / "p.csv", "--device", "cpu") == 0
     expected = read_csv(tmp_path / "p.csv")[0]
     assert "triage" not in expected
-    (out / "image.png").write_bytes((picture / expected["key"]).read_bytes())
+    (out / "image.png").write_bytes((folder / expected["key"]).read_bytes())
     monkeypatch.chdir(out)
     capsys.readouterr()
     calling, loading = code_blocks(out / "MODEL_CARD.md")
     assert len(calling.splitlines()) <= 12
-    found = run_code(calling)
+    variables = run_code(calling)
     label, *numbers = capsys.readouterr().out.split()
     assert label == expected["label"]
     for value, name in zip(numbers, ("probability", "u_dis", "u_data"), strict=True):
         assert float(value) == pytest.approx(float(expected[name]), rel=1e-4)
     loaded = run_code(loading)
     with torch.inference_mode():
-        z = loaded["model"](torch.from_numpy(np.ascontiguousarray(found["images"]))).z
-    np.testing.assert_allclose(z.softmax(1).numpy(), found["probability"], rtol=1e-4, atol=1e-6)
+        z = loaded["model"](torch.from_numpy(np.ascontiguousarray(variables["images"]))).z
+    np.testing.assert_allclose(z.softmax(1).numpy(), variables["probability"], rtol=1e-4, atol=1e-6)
 
 
 def test_export_without_onnx(run: Path, tmp_path: Path) -> None:
@@ -150,21 +150,21 @@ def test_export_without_onnx(run: Path, tmp_path: Path) -> None:
 
 
 def test_export_is_checked_on_noise_without_data(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(config: object, keys: object) -> None:
+    def fail(config: object, keys: object) -> None:
         raise UserError("the target folder does not exist")
 
-    monkeypatch.setattr(exporter, "images_of", gone)
-    images, where = exporter._check_images(load_trained_model(run))
+    monkeypatch.setattr(exporter, "load_images", fail)
+    images, checked_on = exporter._check_images(load_trained_model(run))
     assert images.shape == (8, 3, 8, 8)
-    assert "noise" in where
+    assert "noise" in checked_on
 
 
 def test_triage_then_predict_then_export(
     run: Path, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ducats("predict", run, root / "test", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
-    before = read_csv(tmp_path / "p.csv")
-    wrong = [row["label"] != row["key"].split("/")[0] for row in before]
+    predictions = read_csv(tmp_path / "p.csv")
+    wrong = [row["label"] != row["key"].split("/")[0] for row in predictions]
     capsys.readouterr()
     try:
         assert ducats("triage", run, "--risk", "0.6", "--criterion", "probability", "--device", "cpu") == 0
@@ -172,7 +172,7 @@ def test_triage_then_predict_then_export(
         rule = json.loads((run / "triage.json").read_text())
         assert "computed on the run's held-out images" in output
         assert rule["images"] == 60
-        accepted = [float(row["probability"]) >= rule["threshold"] - 1e-6 for row in before]
+        accepted = [float(row["probability"]) >= rule["threshold"] - 1e-6 for row in predictions]
         assert rule["accepted"] == sum(accepted)
         assert rule["wrong"] == sum(w for w, a in zip(wrong, accepted, strict=True) if a)
         assert f"accept {100 * sum(accepted) / 60:.3g} % of images" in output
@@ -182,9 +182,12 @@ def test_triage_then_predict_then_export(
         assert ducats("export", run, "--out", tmp_path / "e") == 0
         assert "are wrong with 90 % confidence" in (tmp_path / "e/MODEL_CARD.md").read_text()
         # A threshold with images on both sides.
-        found, middle = load_triage_rule(run), float(np.median([float(row["probability"]) for row in before]))
-        assert found is not None
-        replace(found, threshold=middle).save(run)
+        loaded, middle = (
+            load_triage_rule(run),
+            float(np.median([float(row["probability"]) for row in predictions])),
+        )
+        assert loaded is not None
+        replace(loaded, threshold=middle).save(run)
         assert ducats("predict", run, root / "test", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
         for row in read_csv(tmp_path / "p.csv"):
             assert row["triage"] == ("accept" if float(row["probability"]) >= middle else "review")
@@ -192,7 +195,7 @@ def test_triage_then_predict_then_export(
         data = ("--data", root / "test", "--risk", "0.6", "--criterion", "probability", "--device", "cpu")
         assert ducats("triage", run, *data) == 0
         again = json.loads((run / "triage.json").read_text())
-        assert (again["threshold"], again["on"]) == (rule["threshold"], "the folder test")
+        assert (again["threshold"], again["calibrated_on"]) == (rule["threshold"], "the folder test")
     finally:
         (run / "triage.json").unlink(missing_ok=True)
 
@@ -200,8 +203,8 @@ def test_triage_then_predict_then_export(
 def test_triage_excludes_labelled_images_of_the_target(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("--source", root / "source", "--target", root / "target", "--ground-truth", *SMALL_RUN_OPTIONS)
-    assert ducats("run", *given, "--out", tmp_path / "run") == 0
+    options = ("--source", root / "source", "--target", root / "target", "--ground-truth", *SMALL_RUN_OPTIONS)
+    assert ducats("run", *options, "--out", tmp_path / "run") == 0
     capsys.readouterr()
     assert ducats("triage", tmp_path / "run", "--risk", "0.9", "--device", "cpu") == 0
     output = capsys.readouterr().out
@@ -267,18 +270,18 @@ def test_segmentation_runs_are_exported_but_not_triaged(
     assert "on 4 target images of the run" in capsys.readouterr().out
     (out / "image.png").write_bytes((data / "test/images/200.png").read_bytes())
     monkeypatch.chdir(out)
-    found = run_code(code_blocks(out / "MODEL_CARD.md")[0])
-    assert found["label"].shape == (2, 12, 16)
-    assert found["probability"].shape == (2, 3, 12, 16)
+    variables = run_code(code_blocks(out / "MODEL_CARD.md")[0])
+    assert variables["label"].shape == (2, 12, 16)
+    assert variables["probability"].shape == (2, 3, 12, 16)
     trained = load_trained_model(run)
     images = decode_images([("a", data / "test/images/200.png")], (12, 16)).pixels[:].float() / 255
-    np.testing.assert_allclose(found["images"][:1], images.numpy(), atol=1e-7)
+    np.testing.assert_allclose(variables["images"][:1], images.numpy(), atol=1e-7)
     with torch.inference_mode():
         own, mirror = (trained.model.eval()(x).z for x in (images, images.flip(-1)))
         size = {"size": (12, 16), "mode": "bilinear", "align_corners": True}
         own, mirror = (torch.nn.functional.interpolate(z, **size).clamp(max=10) for z in (own, mirror))  # type: ignore[arg-type]
         mean = (own.softmax(1) + mirror.softmax(1).flip(-1)) / 2
-    np.testing.assert_allclose(found["probability"][0], mean[0].numpy(), atol=1e-5)
+    np.testing.assert_allclose(variables["probability"][0], mean[0].numpy(), atol=1e-5)
     assert ducats("triage", run, "--device", "cpu") == 2
     assert "triage needs per-image labels" in capsys.readouterr().err
 
@@ -305,9 +308,9 @@ def test_generated_code_preprocesses_like_predict(
     expected = apply_view(images.pixels[:], test, sample_aug_params(images, test, make_generator(0, "test")))
     monkeypatch.chdir(tmp_path)
     code = ["import numpy as np", "from PIL import Image, ImageOps", *make_preprocessing(trained).to_code()]
-    found = run_code("\n".join(code))
-    assert found["images"].dtype == np.float32
-    np.testing.assert_allclose(found["images"], expected.numpy(), atol=1e-6)
+    variables = run_code("\n".join(code))
+    assert variables["images"].dtype == np.float32
+    np.testing.assert_allclose(variables["images"], expected.numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize(

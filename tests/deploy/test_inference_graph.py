@@ -19,20 +19,20 @@ mp.dps = 40
 
 def test_log1p_is_exact_to_rounding() -> None:
     x = torch.cat([torch.logspace(-30, 30, 400), torch.linspace(0.4, 0.6, 200), torch.tensor([0.5])])
-    for value, found in zip(x.tolist(), log1p_series(x).tolist(), strict=True):
+    for value, result in zip(x.tolist(), log1p_series(x).tolist(), strict=True):
         exact = mp.log1p(mp.mpf(value))
-        assert abs(found - exact) <= 2e-7 * exact
+        assert abs(result - exact) <= 2e-7 * exact
     assert log1p_series(torch.tensor([0.0])).item() == 0
 
 
 def test_digamma_by_recurrence_and_series() -> None:
     """Check psi(1 + x) = ln(x + w) - s(x), as used by the uncertainties, for x from 0 to 1e8."""
-    scheme = dirichlet_kernels._CONSTANTS[torch.float32]
+    constants = dirichlet_kernels._CONSTANTS[torch.float32]
     x = torch.cat([torch.zeros(1), torch.logspace(-8, 8, 300), torch.linspace(0, 12, 121)])
-    found = (x + scheme.shift).log() - dirichlet_kernels._digamma_terms(x, scheme).s
+    digamma = (x + constants.shift).log() - dirichlet_kernels._digamma_terms(x, constants).s
     errors = [
         abs(mp.mpf(psi) - mp.digamma(1 + mp.mpf(value)))
-        for value, psi in zip(x.tolist(), found.tolist(), strict=True)
+        for value, psi in zip(x.tolist(), digamma.tolist(), strict=True)
     ]
     assert max(errors) < 2e-6
 
@@ -47,16 +47,18 @@ def test_graph_matches_the_library_for_segmentation(flip: bool) -> None:
     model, images = segmentation_model(), torch.rand(2, 3, 11, 14, generator=torch.Generator().manual_seed(1))
     graph = InferenceGraph(model, (11, 14), 3, flip=flip)
 
-    def says(images: Tensor) -> list[Tensor]:
+    def library_outputs(images: Tensor) -> list[Tensor]:
         z = upsample(model(images))
-        both = dirichlet.uncertainties(z)
-        return [dirichlet.expected_probability(z), both.distribution, both.data]
+        uncertainties = dirichlet.uncertainties(z)
+        return [dirichlet.expected_probability(z), uncertainties.distribution, uncertainties.data]
 
     with torch.inference_mode():
-        found, expected = graph(images), says(images)
+        outputs, expected = graph(images), library_outputs(images)
         if flip:
-            expected = [(a + b.flip(-1)) / 2 for a, b in zip(expected, says(images.flip(-1)), strict=True)]
-    for a, b in zip(found, [*expected, expected[0].argmax(1)], strict=True):
+            expected = [
+                (a + b.flip(-1)) / 2 for a, b in zip(expected, library_outputs(images.flip(-1)), strict=True)
+            ]
+    for a, b in zip(outputs, [*expected, expected[0].argmax(1)], strict=True):
         assert a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
@@ -66,9 +68,9 @@ def test_frozen_norms_are_folded_in_a_copy() -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1))
     norm = network[1]
     assert isinstance(norm, nn.BatchNorm2d)
-    for numbers in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
-        assert numbers is not None
-        nn.init.uniform_(numbers, 0.5, 2)
+    for tensor in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
+        assert tensor is not None
+        nn.init.uniform_(tensor, 0.5, 2)
     images = torch.rand(2, 3, 8, 8)
     before = EvidentialModel(network).eval()(images).z
     assert freeze_norms(network) == 1

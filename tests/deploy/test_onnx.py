@@ -39,15 +39,15 @@ def test_uncertainties_in_the_graph_match_exact_arithmetic(tmp_path: Path) -> No
         for gap in (0, 0.5, 3, 8):
             rows.append([top, top - gap, top - gap / 2, top - 2 * gap])
     z = torch.tensor(rows, dtype=torch.float32)
-    found = run_onnx(path, z[:, :, None, None])
-    for place, row in enumerate(z.tolist()):
+    outputs = run_onnx(path, z[:, :, None, None])
+    for i, row in enumerate(z.tolist()):
         alpha = [mp.exp(value) for value in row]
-        whole = mp.fsum(alpha)
-        p = [a / whole for a in alpha]
-        data = mp.fsum(q * (mp.digamma(whole + 1) - mp.digamma(a + 1)) for q, a in zip(p, alpha, strict=True))
+        total = mp.fsum(alpha)
+        p = [a / total for a in alpha]
+        data = mp.fsum(q * (mp.digamma(total + 1) - mp.digamma(a + 1)) for q, a in zip(p, alpha, strict=True))
         distribution = -mp.fsum(q * mp.log(q) for q in p) - data
         for name, exact in (("u_dis", distribution), ("u_data", data)):
-            error = abs(mp.mpf(float(found[name][place])) - exact)
+            error = abs(mp.mpf(float(outputs[name][i])) - exact)
             assert error < 2e-6, (name, row)
             assert error < 5e-6 * exact, (name, row)
 
@@ -81,12 +81,12 @@ def test_onnx_runtime_agrees_with_pytorch_for_any_batch_size(name: str, tmp_path
     assert difference.n_compared == (images[:, 0].numel() if flip else 3)
     assert difference.n_label_differences == 0
     assert max(difference[:3]) < 1e-4
-    one, all_ = run_onnx(tmp_path / "m.onnx", images[1:2]), run_onnx(tmp_path / "m.onnx", images)
+    single, batch = run_onnx(tmp_path / "m.onnx", images[1:2]), run_onnx(tmp_path / "m.onnx", images)
     shape = (12, 15) if name == "small_fcn" else ()
-    assert one["u_dis"].shape == (1, *shape)
-    assert one["probability"].shape == (1, len(all_["probability"][0]), *shape)
-    np.testing.assert_allclose(one["u_dis"][0], all_["u_dis"][1], rtol=1e-4)
-    np.testing.assert_allclose(all_["probability"].sum(1), 1, rtol=1e-5)
+    assert single["u_dis"].shape == (1, *shape)
+    assert single["probability"].shape == (1, len(batch["probability"][0]), *shape)
+    np.testing.assert_allclose(single["u_dis"][0], batch["u_dis"][1], rtol=1e-4)
+    np.testing.assert_allclose(batch["probability"].sum(1), 1, rtol=1e-5)
 
 
 def test_fixed_batch_size_and_a_model_that_disagrees(tmp_path: Path) -> None:
@@ -104,22 +104,22 @@ def test_fixed_batch_size_and_a_model_that_disagrees(tmp_path: Path) -> None:
 
 
 def test_rounding_is_acceptable_and_larger_differences_are_not() -> None:
-    ours = {
+    torch_outputs = {
         "probability": np.array([[0.5, 0.5], [0.9, 0.1]]),
         "u_dis": np.array([0.1, 1e-9]),
         "u_data": np.array([0.2, 0.3]),
         "label": np.array([0, 0]),
     }
-    tie = {**ours, "label": np.array([1, 0])}
-    assert compare_outputs(ours, tie)[3:] == (1, 2)
-    assert is_rounding(compare_outputs(ours, tie), ours, tie)
-    other = {**ours, "label": np.array([0, 1])}
-    assert not is_rounding(compare_outputs(ours, other), ours, other)
-    tiny = {**ours, "u_dis": np.array([0.1, 2e-9])}  # below TINY
-    assert is_rounding(compare_outputs(ours, tiny), ours, tiny)
+    tie = {**torch_outputs, "label": np.array([1, 0])}
+    assert compare_outputs(torch_outputs, tie)[3:] == (1, 2)
+    assert is_rounding(compare_outputs(torch_outputs, tie), torch_outputs, tie)
+    other = {**torch_outputs, "label": np.array([0, 1])}
+    assert not is_rounding(compare_outputs(torch_outputs, other), torch_outputs, other)
+    tiny = {**torch_outputs, "u_dis": np.array([0.1, 2e-9])}  # below MIN_COMPARED_UNCERTAINTY
+    assert is_rounding(compare_outputs(torch_outputs, tiny), torch_outputs, tiny)
     for name, value in (("probability", 1e-3), ("u_dis", 1e-3), ("u_data", np.nan)):
-        wrong = {**ours, name: ours[name] + value}
-        assert not is_rounding(compare_outputs(ours, wrong), ours, wrong)
+        wrong = {**torch_outputs, name: torch_outputs[name] + value}
+        assert not is_rounding(compare_outputs(torch_outputs, wrong), torch_outputs, wrong)
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,11 +34,13 @@ def test_upper_bound_matches_the_binomial_distribution(count: int, errors: int) 
         assert binom.cdf(errors, count, bound) == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize("spare", [0, 1, 2])
+@pytest.mark.parametrize("n_errors", [0, 1, 2])
 @pytest.mark.parametrize("risk", [0.01, 0.05, 0.3])
-def test_fewest_is_the_smallest_number_that_passes(risk: float, spare: int) -> None:
-    count = min_images(risk, 0.9, spare)
-    assert clopper_pearson_upper(count, spare, 0.9) <= risk < clopper_pearson_upper(count - 1, spare, 0.9)
+def test_min_images_is_the_smallest_number_that_passes(risk: float, n_errors: int) -> None:
+    count = min_images(risk, 0.9, n_errors)
+    assert (
+        clopper_pearson_upper(count, n_errors, 0.9) <= risk < clopper_pearson_upper(count - 1, n_errors, 0.9)
+    )
 
 
 def test_find_by_hand() -> None:
@@ -53,16 +55,16 @@ def test_find_by_hand() -> None:
             break
         passing.append(size)
     assert passing == [77, 83, 89, 95, 102, 108, 114, 120, 126, 132]
-    found = find_acceptance_threshold(uncertainty[::-1], wrong[::-1], 0.05, 0.9)  # in any order
-    assert found is not None
-    assert (found.images, found.wrong, found.max_uncertainty) == (132, 3, 131.0)
+    accepted = find_acceptance_threshold(uncertainty[::-1], wrong[::-1], 0.05, 0.9)  # in any order
+    assert accepted is not None
+    assert (accepted.images, accepted.wrong, accepted.max_uncertainty) == (132, 3, 131.0)
 
 
 def test_ties_are_accepted_together() -> None:
     uncertainty = np.repeat([0.0, 1.0], (70, 80))
     wrong = uncertainty > 0
-    found = find_acceptance_threshold(uncertainty, wrong, 0.05, 0.9)
-    assert found is None  # the first threshold tested is among the wrong ones
+    accepted = find_acceptance_threshold(uncertainty, wrong, 0.05, 0.9)
+    assert accepted is None  # the first threshold tested is among the wrong ones
     assert find_acceptance_threshold(np.zeros(50), np.zeros(50, bool), 0.05, 0.9) == (50, 0, 0.0)
 
 
@@ -85,10 +87,10 @@ def test_guarantee_holds_with_the_stated_confidence(rising: bool) -> None:
     for _ in range(times):
         uncertainty = random.random(300)
         chance = 0.4 * uncertainty if rising else np.full(300, risk + 1e-9)
-        found = find_acceptance_threshold(uncertainty, random.random(300) < chance, risk, confidence)
-        if found is not None:
+        accepted = find_acceptance_threshold(uncertainty, random.random(300) < chance, risk, confidence)
+        if accepted is not None:
             rules += 1
-            error = 0.2 * found.max_uncertainty if rising else risk + 1e-9
+            error = 0.2 * accepted.max_uncertainty if rising else risk + 1e-9
             broken += error > risk
     assert broken <= (1 - confidence) * times + 3 * np.sqrt(0.09 * times)
     assert rules > (0.6 if rising else 0.03) * times  # rules are found often enough
@@ -97,23 +99,23 @@ def test_guarantee_holds_with_the_stated_confidence(rising: bool) -> None:
 # ---- the rule
 
 
-def make_rule(folder: Path, **more: object) -> TriageRule:
-    known = {
-        "by": "u_dis",
+def make_rule(folder: Path, **overrides: object) -> TriageRule:
+    fields = {
+        "criterion": "u_dis",
         "threshold": 0.25,
         "risk": 0.05,
         "confidence": 0.9,
         "images": 200,
         "accepted": 156,
     }
-    known |= {
+    fields |= {
         "wrong": 3,
-        "bound": 0.042,
-        "on": "a folder",
-        "cautions": ("a warning",),
-        "model": hash_weights(folder),
+        "error_bound": 0.042,
+        "calibrated_on": "a folder",
+        "warnings": ("a warning",),
+        "weights_sha256": hash_weights(folder),
     }
-    return TriageRule(**{**known, **more})  # type: ignore[arg-type]
+    return TriageRule(**{**fields, **overrides})  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -124,18 +126,18 @@ def folder(tmp_path: Path) -> Path:
 
 def test_rule_round_trip(folder: Path) -> None:
     assert load_triage_rule(folder) is None
-    made = make_rule(folder, threshold=float(np.float32(0.1)))
-    path = made.save(folder)
-    assert load_triage_rule(folder) == made
-    said = json.loads(path.read_text())
-    assert said["coverage"] == 0.78
-    assert said["in_words"] == (
+    rule = make_rule(folder, threshold=float(np.float32(0.1)))
+    path = rule.save(folder)
+    assert load_triage_rule(folder) == rule
+    content = json.loads(path.read_text())
+    assert content["coverage"] == 0.78
+    assert content["description"] == (
         "accept 78 % of images (u_dis at most 0.1), of which at most 5 % are wrong with 90 % confidence; "
         "review the rest"
     )
-    assert made.accepts(made.threshold)
-    assert not made.accepts(made.threshold + 1e-9)
-    other = make_rule(folder, by="probability")
+    assert rule.accepts(rule.threshold)
+    assert not rule.accepts(rule.threshold + 1e-9)
+    other = make_rule(folder, criterion="probability")
     assert "(probability at least 0.25)" in other.describe()
     assert other.accepts(0.3)
     assert not other.accepts(0.2)
@@ -167,26 +169,22 @@ def test_acquired_labels_use_the_predictions_before_labelling(folder: Path) -> N
         same = dict.fromkeys(
             ("probability", "u_dis_quantile", "u_data_quantile"), np.full(2, 0.5, np.float32)
         )
-        guessed = np.array(guess, np.int16)
+        predicted = np.array(guess, np.int16)
         segment = np.full(2, -1, np.int32)
         run_folder.save_hints(
-            number, AnnotatorHints(guess=guessed, u_dis=u_dis, u_data=u_dis + 1, segment=segment, **same)
+            number, AnnotatorHints(guess=predicted, u_dis=u_dis, u_data=u_dis + 1, segment=segment, **same)
         )
         ledger.append(request, torch.tensor(label))
-    seen = triage_calibration._from_acquired_labels(run_folder, "u_dis")
-    np.testing.assert_allclose(seen.criterion_values, [1.1, 1.2, 2.1, 2.2], rtol=1e-6)
-    assert seen.is_wrong.tolist() == [
-        False,
-        True,
-        True,
-        False,
-    ]  # void is not a class, so any prediction is wrong
+    calibration_data = triage_calibration._from_acquired_labels(run_folder, "u_dis")
+    np.testing.assert_allclose(calibration_data.criterion_values, [1.1, 1.2, 2.1, 2.2], rtol=1e-6)
+    # Void is not a class, so any prediction is wrong.
+    assert calibration_data.is_wrong.tolist() == [False, True, True, False]
     np.testing.assert_allclose(
         triage_calibration._from_acquired_labels(run_folder, "entropy").criterion_values,
         [3.2, 3.4, 5.2, 5.4],
         rtol=1e-6,
     )
-    assert len(seen.warnings) == 2
+    assert len(calibration_data.warnings) == 2
 
 
 def test_acquired_labels_without_saved_predictions(folder: Path) -> None:

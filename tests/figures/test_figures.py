@@ -64,14 +64,14 @@ RUNS_BY_FIGURE = {
 
 def test_every_figure_is_registered() -> None:
     assert list(FIGURE_FUNCTIONS) == list(figures.FIGURE_INFO) == list(RUNS_BY_FIGURE)
-    assert all({*entry.options} <= {"round", "images"} for entry in figures.FIGURE_INFO.values())
+    assert all({*info.options} <= {"round", "images"} for info in figures.FIGURE_INFO.values())
 
 
 @pytest.mark.parametrize("name", RUNS_BY_FIGURE)
-def test_svg_is_valid_and_deterministic(name: str, paper: ReadRuns) -> None:
-    runs = paper(*RUNS_BY_FIGURE[name])
+def test_svg_is_valid_and_deterministic(name: str, read_shared_runs: ReadRuns) -> None:
+    runs = read_shared_runs(*RUNS_BY_FIGURE[name])
     text = figures.draw_svg(name, runs, id_prefix="one-")
-    assert text == figures.draw_svg(name, paper(*RUNS_BY_FIGURE[name]), id_prefix="one-")
+    assert text == figures.draw_svg(name, read_shared_runs(*RUNS_BY_FIGURE[name]), id_prefix="one-")
     element = ElementTree.fromstring(text)
     ids = [each.get("id") for each in element.iter() if each.get("id")]
     assert len(ids) == len(set(ids))
@@ -89,40 +89,40 @@ def test_svg_is_valid_and_deterministic(name: str, paper: ReadRuns) -> None:
 
 
 @pytest.mark.parametrize("name", ["entropies", "uncertainties", "features"])
-def test_svg_with_thousands_of_points_is_small(name: str, paper: ReadRuns) -> None:
-    assert len(figures.draw_svg(name, paper("large"))) < MAX_SVG_BYTES
+def test_svg_with_thousands_of_points_is_small(name: str, read_shared_runs: ReadRuns) -> None:
+    assert len(figures.draw_svg(name, read_shared_runs("large"))) < MAX_SVG_BYTES
 
 
 @pytest.mark.parametrize("name", ["entropies", "simplex", "u_dis", "calibration", "histogram"])
-def test_figures_of_a_segmentation_run(name: str, paper: ReadRuns) -> None:
-    ElementTree.fromstring(figures.draw_svg(name, paper("pixels")))
+def test_figures_of_a_segmentation_run(name: str, read_shared_runs: ReadRuns) -> None:
+    ElementTree.fromstring(figures.draw_svg(name, read_shared_runs("pixels")))
 
 
-def test_round_option_selects_one_round(paper: ReadRuns) -> None:
-    one = figures.prepare_figure("uncertainties", paper("duc"), round=2).description
-    assert "round 2:" in one
-    assert "round 1:" not in one
+def test_round_option_selects_one_round(read_shared_runs: ReadRuns) -> None:
+    description = figures.prepare_figure("uncertainties", read_shared_runs("duc"), round=2).description
+    assert "round 2:" in description
+    assert "round 1:" not in description
 
 
-def test_saves_all_file_types(tmp_path: Path, paper: ReadRuns) -> None:
-    for kind, start in (("svg", b"<svg xmlns="), ("png", b"\x89PNG"), ("pdf", b"%PDF")):
+def test_saves_all_file_types(tmp_path: Path, read_shared_runs: ReadRuns) -> None:
+    for suffix, start in (("svg", b"<svg xmlns="), ("png", b"\x89PNG"), ("pdf", b"%PDF")):
         for name in ("a", "b"):
-            figures.save_figure("kappa", paper("kappa"), tmp_path / f"{name}.{kind}")
-        first = (tmp_path / f"a.{kind}").read_bytes()
+            figures.save_figure("kappa", read_shared_runs("kappa"), tmp_path / f"{name}.{suffix}")
+        first = (tmp_path / f"a.{suffix}").read_bytes()
         assert first.startswith(start)
-        assert first == (tmp_path / f"b.{kind}").read_bytes()
-    alone = (tmp_path / "a.svg").read_text()
-    assert ElementTree.fromstring(alone).tag == "{http://www.w3.org/2000/svg}svg"
-    assert "prefers-color-scheme:dark" in alone
+        assert first == (tmp_path / f"b.{suffix}").read_bytes()
+    standalone = (tmp_path / "a.svg").read_text()
+    assert ElementTree.fromstring(standalone).tag == "{http://www.w3.org/2000/svg}svg"
+    assert "prefers-color-scheme:dark" in standalone
 
 
-def test_drawing_does_not_change_rcparams(paper: ReadRuns) -> None:
+def test_drawing_does_not_change_rcparams(read_shared_runs: ReadRuns) -> None:
     import matplotlib
 
     with matplotlib.rc_context({"font.size": 17.0}):
-        text = figures.draw_svg("kappa", paper("kappa"))
+        text = figures.draw_svg("kappa", read_shared_runs("kappa"))
         assert matplotlib.rcParams["font.size"] == 17.0
-    assert text == figures.draw_svg("kappa", paper("kappa"))
+    assert text == figures.draw_svg("kappa", read_shared_runs("kappa"))
 
 
 def test_class_names_are_escaped(tmp_path: Path) -> None:
@@ -168,9 +168,9 @@ def test_run_with_unanswered_round_is_drawn(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_requests_raise(
-    name: str, folders: tuple[str, ...], options: dict[str, object], message: str, paper: ReadRuns
+    name: str, folders: tuple[str, ...], options: dict[str, object], message: str, read_shared_runs: ReadRuns
 ) -> None:
-    runs = paper(*folders) if folders else []
+    runs = read_shared_runs(*folders) if folders else []
     with pytest.raises(UserError, match=re.escape(message)):
         figures.prepare_figure(name, runs, **options)  # type: ignore[arg-type]
 
@@ -178,9 +178,9 @@ def test_invalid_requests_raise(
 @pytest.mark.parametrize(
     "name", ["entropies", "simplex", "u_dis", "gallery", "tsne", "uncertainties", "features"]
 )
-def test_run_without_snapshots_raises(name: str, paper: ReadRuns) -> None:
+def test_run_without_snapshots_raises(name: str, read_shared_runs: ReadRuns) -> None:
     with pytest.raises(UserError, match=r"has no snapshots.*engine.snapshot_samples=0"):
-        figures.draw_svg(name, paper("old"))
+        figures.draw_svg(name, read_shared_runs("old"))
 
 
 @pytest.mark.parametrize("name", ["tsne", "gallery", "calibration"])
@@ -191,20 +191,20 @@ def test_run_before_its_first_round_raises(name: str, tmp_path: Path) -> None:
         figures.draw_svg(name, [read_run(folder)])
 
 
-def test_figures_from_records_need_no_snapshots(paper: ReadRuns) -> None:
-    assert "before any label" in figures.draw_svg("calibration", paper("old"))
-    assert "temperature" not in figures.prepare_figure("calibration", paper("old")).description
-    figures.draw_svg("histogram", paper("old"))
+def test_figures_from_records_need_no_snapshots(read_shared_runs: ReadRuns) -> None:
+    assert "before any label" in figures.draw_svg("calibration", read_shared_runs("old"))
+    assert "temperature" not in figures.prepare_figure("calibration", read_shared_runs("old")).description
+    figures.draw_svg("histogram", read_shared_runs("old"))
 
 
 def test_corrupt_snapshot_is_reported_and_skipped(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rounds=2, per_round=4, pool=60, source=30)
     (folder / "snapshots" / "round-01.npz").write_bytes(b"nothing")
-    for name, entry in figures.FIGURE_INFO.items():
-        if entry.needed_runs.startswith("one ") and name not in ("pixels", "tsne"):
-            made = figures.prepare_figure(name, [read_run(folder)])
-            assert ["round-01.npz is corrupt" in sentence for sentence in made.snapshot_warnings] == (
-                [True] if entry.uses_snapshots else []
+    for name, info in figures.FIGURE_INFO.items():
+        if info.needed_runs.startswith("one ") and name not in ("pixels", "tsne"):
+            prepared = figures.prepare_figure(name, [read_run(folder)])
+            assert ["round-01.npz is corrupt" in warning for warning in prepared.snapshot_warnings] == (
+                [True] if info.uses_snapshots else []
             )
     assert "round 1:" not in figures.prepare_figure("uncertainties", [read_run(folder)]).description
     for path in (folder / "snapshots").glob("*.npz"):
@@ -225,14 +225,14 @@ def test_simplex_needs_three_classes(tmp_path: Path) -> None:
         figures.draw_svg("simplex", [run])
 
 
-def test_tsne_limits_the_number_of_runs(paper: ReadRuns) -> None:
+def test_tsne_limits_the_number_of_runs(read_shared_runs: ReadRuns) -> None:
     with pytest.raises(UserError, match="at most 9 runs, not 10"):
-        figures.prepare_figure("tsne", paper("duc") * 10)
+        figures.prepare_figure("tsne", read_shared_runs("duc") * 10)
 
 
-def test_unknown_file_type_raises(tmp_path: Path, paper: ReadRuns) -> None:
+def test_unknown_file_type_raises(tmp_path: Path, read_shared_runs: ReadRuns) -> None:
     with pytest.raises(UserError, match="must end in"):
-        figures.save_figure("kappa", paper("kappa"), tmp_path / "a.gif")
+        figures.save_figure("kappa", read_shared_runs("kappa"), tmp_path / "a.gif")
 
 
 def test_drawing_imports_neither_torch_nor_pyplot(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_drawing_imports_neither_torch_nor_pyplot(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from ducats import figures; "
         "assert 'matplotlib' not in sys.modules; from ducats.report import read_run; "
-        f"figures.draw('uncertainties', [read_run(Path({str(tmp_path / 'a')!r}))]); "
+        f"figures.draw_svg('uncertainties', [read_run(Path({str(tmp_path / 'a')!r}))]); "
         "sys.exit(bool({'torch', 'matplotlib.pyplot', 'sklearn'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

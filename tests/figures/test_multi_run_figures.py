@@ -18,12 +18,12 @@ from synthetic_runs import write_pixel_run, write_run
 
 
 def test_default_params_match_the_functions() -> None:
-    for key, (names, usual) in PARAM_DEFAULTS.items():
-        part, _, knob = key.split(".")
+    for key, (names, value) in PARAM_DEFAULTS.items():
+        section, _, param = key.split(".")
         for name in names:
-            function = QUERIES[name].fn if part == "query" else {"duc": duc}[name]
-            default = inspect.signature(function).parameters[knob].default
-            assert default == (None if knob == "lambda_" else usual)
+            function = QUERIES[name].fn if section == "query" else {"duc": duc}[name]
+            default = inspect.signature(function).parameters[param].default
+            assert default == (None if param == "lambda_" else value)
 
 
 def test_lambda_default_in_segmentation(tmp_path: Path) -> None:
@@ -36,9 +36,9 @@ def write_runs(root: Path, scores: dict[str, tuple[str, float]]) -> list[Run]:
     """Write runs of one round; ``scores`` maps a run name to a setting and the final accuracy."""
     for name, (setting_text, accuracy) in scores.items():
         seed = int(name[-1])
-        more = [setting_text] if setting_text else []
+        settings = [setting_text] if setting_text else []
         write_run(
-            root / name, "duc", seed, rounds=1, settings=more, accuracies=[0.5, accuracy], snapshots=False
+            root / name, "duc", seed, rounds=1, settings=settings, accuracies=[0.5, accuracy], snapshots=False
         )
     return find_runs([root])
 
@@ -71,17 +71,20 @@ def test_beta_lambda_cells(tmp_path: Path) -> None:
             "c0": ("objective.params={beta: 1.0, lambda_: 0.01}", 0.9),
         },
     )
-    line = group_runs(runs, ("objective.params.beta", "objective.params.lambda_"), "beta_lambda")[0]
-    assert scores_by_weights(line) == {(0.1, 0.05): pytest.approx([70, 80]), (1.0, 0.01): pytest.approx([90])}
+    group = group_runs(runs, ("objective.params.beta", "objective.params.lambda_"), "beta_lambda")[0]
+    assert scores_by_weights(group) == {
+        (0.1, 0.05): pytest.approx([70, 80]),
+        (1.0, 0.01): pytest.approx([90]),
+    }
     text = figures.draw_svg("beta_lambda", runs)
     assert all(word in text for word in ("75.0", "± 7.1", "n=2", "90.0", "n=1"))
 
 
 def test_budget_curve_starts_with_runs_without_labels(tmp_path: Path) -> None:
-    for place, (count, accuracy) in enumerate(((5, 0.6), (10, 0.7), (10, 0.8))):
+    for seed, (count, accuracy) in enumerate(((5, 0.6), (10, 0.7), (10, 0.8))):
         name = f"duc-budget-{count}"
         write_run(
-            tmp_path / str(place), seed=place, rounds=1, per_round=count, accuracies=[0, accuracy],
+            tmp_path / str(seed), seed=seed, rounds=1, per_round=count, accuracies=[0, accuracy],
             snapshots=False, name=name, pool=100,
         )  # fmt: skip
     write_run(tmp_path / "none", "d", rounds=1, per_round=0, accuracies=[0.5, 0.5], snapshots=False, pool=100)
@@ -110,14 +113,14 @@ def test_calibration_pools_seeds_and_shows_temperature_scaling(tmp_path: Path) -
             rounds=2,
         )
     runs = find_runs([tmp_path])
-    first, last, tempered = calibration.calibration_panels(runs)
+    first, last, scaled = calibration.calibration_panels(runs)
     errors = [run.stages[-1]["ece"] for run in runs]
     assert last.ece is not None
     assert last.ece.mean == pytest.approx(np.mean(errors))
     assert last.ece.std == pytest.approx(np.std(errors, ddof=1))
     assert first.n_predictions == 2000
-    assert tempered.ece is not None
-    assert tempered.ece.mean == pytest.approx(
+    assert scaled.ece is not None
+    assert scaled.ece.mean == pytest.approx(
         np.mean([run.stages[-1]["temperature_scaled"]["ece"] for run in runs])
     )
     assert f"ECE {100 * np.mean(errors):.1f} ± {100 * np.std(errors, ddof=1):.1f}%" in figures.draw_svg(

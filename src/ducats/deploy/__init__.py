@@ -9,16 +9,16 @@ from ducats.deploy.triage_calibration import triage
 from ducats.deploy.triage_rule import TriageRule
 
 __all__ = [
-    "ExportResult",
     "EvaluationResult",
-    "TriageRule",
+    "ExportResult",
     "TrainedModel",
-    "load_run_config",
-    "export",
-    "load_trained_model",
+    "TriageRule",
     "evaluate_run",
+    "export",
+    "load_run_config",
+    "load_trained_model",
     "predict",
     "predict_label_maps",
-    "triage",
     "supported_precision",
+    "triage",
 ]

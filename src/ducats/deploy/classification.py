@@ -26,8 +26,8 @@ class Predictions(NamedTuple):
     """Predictions for N images."""
 
     label: Tensor  # (N,)
-    columns: dict[str, Tensor]  # (N,) for each name in COLUMNS
-    probabilities: Tensor  # (N, C) probabilities
+    columns: dict[str, Tensor]  # (N,) for each name in PREDICTION_COLUMNS
+    probabilities: Tensor  # (N, C)
 
 
 def predict(
@@ -71,8 +71,8 @@ def predict_images(trained: TrainedModel, fabric: Fabric, images: Images) -> Pre
     # Same batches as in streaming scoring: rounding may depend on the shape.
     batches = [from_log_alpha(batch_z) for batch_z in z.split(trained.config.engine.scoring_batch_size)]
     columns = {name: torch.cat([batch.columns[name] for batch in batches]) for name in PREDICTION_COLUMNS}
-    probabilities = torch.cat([part.probabilities for part in batches])
-    return Predictions(torch.cat([part.label for part in batches]), columns, probabilities)
+    probabilities = torch.cat([batch.probabilities for batch in batches])
+    return Predictions(torch.cat([batch.label for batch in batches]), columns, probabilities)
 
 
 def from_log_alpha(z: Tensor) -> Predictions:

@@ -113,8 +113,8 @@ def _load_labelled_maps(trained: TrainedModel, folder: Path) -> Domain:
     data = trained.config.data
     if data.name != "segmentation_folders":
         raise UserError(
-            "--data needs the class list of a run with data.name=segmentation_folders, but this run has data.name="
-            f"{data.name}; omit --data to evaluate on the run's own test images"
+            "--data needs the class list of a run with data.name=segmentation_folders, but this run has "
+            f"data.name={data.name}; omit --data to evaluate on the run's own test images"
         )
     class_list_params = {name: data.params[name] for name in _CLASS_LIST_PARAMS if name in data.params}
     test = load_segmentation_folder(folder, size=trained.size, **class_list_params)
@@ -126,13 +126,8 @@ def _load_labelled_maps(trained: TrainedModel, folder: Path) -> Domain:
     return test
 
 
-_CLASS_LIST_PARAMS = (
-    "classes",
-    "root",
-    "merge",
-    "keep",
-    "coded",
-)  # parameters that define the label encoding
+# Parameters that define the label encoding.
+_CLASS_LIST_PARAMS = ("classes", "root", "merge_classes", "keep_classes", "label_format")
 
 
 def load_test_set(trained: TrainedModel) -> tuple[Domain, EvaluatedOn]:
@@ -149,7 +144,7 @@ def load_test_set(trained: TrainedModel) -> tuple[Domain, EvaluatedOn]:
         ("pool", data_digest(data.pool.keys)),
         ("test", data_digest(test.images.keys, test.labels)),
     ):
-        if saved_summary[name]["keys"] != current_digest:
+        if saved_summary[name]["digest"] != current_digest:
             raise UserError(
                 f"the images or labels of the {name} have changed since the run {trained.run_folder.path}; "
                 "restore them, or give a folder of labelled images with --data"

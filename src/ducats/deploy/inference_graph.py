@@ -1,8 +1,8 @@
 """A model as an exportable graph, from images to the outputs of `ducats predict`.
 
-ONNX has neither digamma nor log1p. The uncertainties do not need digamma: ``ducats.dirichlet_kernels`` computes them
-from its recurrence and its asymptotic series. They do need ``log1p_series``, which exporters write as
-``log(1 + x)``; for an alpha of 1e8, U_dis would then be three times too high. Here it is a series as well.
+ONNX has neither digamma nor log1p. The uncertainties do not need digamma: ``ducats.dirichlet_kernels``
+computes them from its recurrence and its asymptotic series. They do need log1p, which exporters write as
+``log(1 + x)``; for an alpha of 1e8, U_dis would then be three times too high. ``log1p_series`` replaces it.
 """
 
 from copy import deepcopy
@@ -84,8 +84,10 @@ class InferenceGraph(nn.Module):
             probe_output = self.model(torch.zeros(2, channels, *size))
         self.per_pixel = probe_output.size is not None
         if self.per_pixel:
-            # Computed here: tensors have no values during tracing, and `weights` caches its results.
-            for name, fine, coarse in zip(("down", "across"), size, probe_output.z.shape[-2:], strict=True):
+            # Computed here: tensors have no values during tracing, and `bilinear_weights` caches its results.
+            for name, fine, coarse in zip(
+                ("row_weights", "column_weights"), size, probe_output.z.shape[-2:], strict=True
+            ):
                 interpolation = bilinear_weights(fine, coarse, torch.float32, torch.device("cpu"))
                 self.register_buffer(name, interpolation.clone(), persistent=False)
 

@@ -81,7 +81,8 @@ def _summary_lines(trained: TrainedModel) -> Iterator[str]:
         f" and {len(trained.classes) - len(names)} more" if len(trained.classes) > len(names) else ""
     )
     output_text = "a class for each pixel" if trained.per_pixel else "a class for each image"
-    yield f"{len(trained.classes)} classes, {output_text}: {', '.join(names)}{omitted_text}. See `classes.txt`."
+    class_names = f"{', '.join(names)}{omitted_text}"
+    yield f"{len(trained.classes)} classes, {output_text}: {class_names}. See `classes.txt`."
     yield ""
     yield "The model also outputs two uncertainties in nats. `u_dis` is due to a lack of evidence: it is high"
     yield "for images unlike the training images. `u_data` is due to class overlap: it is high for images"
@@ -103,7 +104,8 @@ def _training_lines(trained: TrainedModel) -> Iterator[str]:
     yield f"- acquired labels: {ledger.spent()} target {unit} in {ledger.n_rounds} rounds"
     yield f"- method: query `{config.query.name}`, objective `{config.objective.name}`, seed {config.seed}"
     model_config = config.model
-    yield f"- model: `{model_config.name}` {json.dumps(dict(model_config.params))}, evidence `{model_config.evidence}`"
+    model_params = json.dumps(dict(model_config.params))
+    yield f"- model: `{model_config.name}` {model_params}, evidence `{model_config.evidence}`"
     weights = trained.run_folder.path / "model.safetensors"
     modified = datetime.fromtimestamp(weights.stat().st_mtime, UTC)
     yield f"- date: {modified:%Y-%m-%d}, {config.train.epochs} epochs in `{config.engine.precision}`"
@@ -139,7 +141,8 @@ def _triage_lines(rule: TriageRule | None) -> Iterator[str]:
         yield "No threshold is set; run `ducats triage` to find one for a given risk."
         return
     yield f"{rule.describe()[0].upper()}{rule.describe()[1:]}."
-    yield f"Calibrated on {rule.calibrated_on}: {rule.accepted} of {rule.images} accepted, {rule.wrong} of them wrong."
+    accepted_text = f"{rule.accepted} of {rule.images} accepted, {rule.wrong} of them wrong"
+    yield f"Calibrated on {rule.calibrated_on}: {accepted_text}."
     for warning in rule.warnings:
         yield f"Warning: {warning}."
 
@@ -181,14 +184,14 @@ def _loading_lines(trained: TrainedModel) -> Iterator[str]:
         return
     params = {"classes": len(trained.classes), "channels": trained.channels, **model_config.params}
     arguments = ", ".join(f"{name}={value!r}" for name, value in params.items())
-    registry_name = "BLANK" if model_config.name in MODELS_WITHOUT_WEIGHTS else "MODELS"
+    registry_name = "MODELS_WITHOUT_WEIGHTS" if model_config.name in MODELS_WITHOUT_WEIGHTS else "MODELS"
     yield "The network takes images in [0, 1], normalises them itself and outputs logits. The evidence"
     yield f"function `{model_config.evidence}` maps them to log alpha."
     yield ""
     yield "```python"
     yield "from safetensors.torch import load_file"
-    yield f"from ducats.models import {registry_name}, Evidential"
+    yield f"from ducats.models import EvidentialModel, {registry_name}"
     yield f'network = {registry_name}["{model_config.name}"]({arguments})'
     yield 'network.load_state_dict(load_file("model.safetensors"))'
-    yield f'model = Evidential(network, "{model_config.evidence}").eval()'
+    yield f'model = EvidentialModel(network, "{model_config.evidence}").eval()'
     yield "```"

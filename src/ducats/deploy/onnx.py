@@ -24,7 +24,7 @@ MIN_OPSET = 18  # oldest opset that torch can write
 DEFAULT_OPSET = 18
 # Tolerances: far above the rounding error of a deep network, far below any difference that matters.
 PROBABILITY_TOLERANCE = 1e-4  # absolute
-UNCERTAINTY_TOLERANCE = 1e-3  # relative, above TINY
+UNCERTAINTY_TOLERANCE = 1e-3  # relative, above MIN_COMPARED_UNCERTAINTY
 MIN_COMPARED_UNCERTAINTY = 1e-6
 
 
@@ -32,8 +32,8 @@ class OnnxDifference(NamedTuple):
     """Largest differences between ONNX Runtime and PyTorch."""
 
     probability: float  # absolute
-    u_dis: float  # relative, above TINY
-    u_data: float  # relative, above TINY
+    u_dis: float  # relative, above MIN_COMPARED_UNCERTAINTY
+    u_data: float  # relative, above MIN_COMPARED_UNCERTAINTY
     n_label_differences: int  # number of labels that differ
     n_compared: int  # number of images or pixels
 
@@ -127,8 +127,7 @@ def check_onnx(
             for name, array in zip(ONNX_OUTPUTS, arrays, strict=True):
                 by_name[name].append(array)
     torch_outputs, onnx_outputs = (
-        {name: np.concatenate(arrays) for name, arrays in session_output.items()}
-        for session_output in collected
+        {name: np.concatenate(arrays) for name, arrays in by_name.items()} for by_name in collected
     )
     difference = compare_outputs(torch_outputs, onnx_outputs)
     if not is_rounding(difference, torch_outputs, onnx_outputs):

@@ -15,12 +15,12 @@ class Preprocessing(NamedTuple):
     channels: int
     resized: _HeightWidth  # height and width after the first resize, which ignores the aspect ratio
     crop_top_left: tuple[int, int] | None  # top and left of the centre crop; None means no crop
-    size: _HeightWidth  # of the input; without a crop, images are resized again if it differs from `stored`
+    size: _HeightWidth  # of the input; without a crop, images are resized again if it differs from `resized`
 
     def to_dict(self) -> dict[str, Any]:
         """Return the input format and the ordered steps."""
         steps: list[dict[str, Any]] = [
-            {"step": "open", "turned": "as EXIF says", "transparency": "on white", "bits": 8},
+            {"step": "open", "orientation": "by EXIF", "transparency": "on white", "bits": 8},
             {"step": "convert", "mode": _pil_mode(self.channels)},
             {"step": "resize", "size": list(self.resized), "filter": "bicubic, antialiased (Pillow)"},
         ]
@@ -67,7 +67,7 @@ class Preprocessing(NamedTuple):
 def make_preprocessing(trained: TrainedModel) -> Preprocessing:
     """Return the preprocessing of a run's test view; raise if it is random or keeps aspect ratios."""
     view = make_views(trained.config).test
-    is_random = view.crop in ("random", "resized") or view.flip or any(view.jitter) or view.cutout
+    is_random = view.crop in ("random", "random_resized") or view.flip or any(view.jitter) or view.cutout
     if is_random or view.randaugment is not None or view.resize != "squash":
         raise UserError(
             "views.test of this run is random or depends on the aspect ratio of each image, so it cannot be "

@@ -45,8 +45,8 @@ def predict_label_maps(
     Args:
         folder: images, with or without subfolders.
         out: output folder.
-        uncertainty_maps: also write ``out/uncertainty/``, one NPZ per image with probability, entropy, u_data and
-            u_dis of each pixel as float16.
+        uncertainty_maps: also write ``out/uncertainty/``, one NPZ per image with probability, entropy, u_data
+            and u_dis of each pixel as float16.
     """
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file, not a folder; give another --out")

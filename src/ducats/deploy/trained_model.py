@@ -46,8 +46,9 @@ def load_run_config(run_folder: RunFolder) -> Config:
         return Config.model_validate(run_folder.identity)
     except ValidationError:
         raise UserError(
-            f"{run_folder.path} was not made by `ducats run` of this version, so its model cannot be built from "
-            "config.yaml; build it in Python and load the state dict RunDir(folder).model() into it"
+            f"{run_folder.path} was not made by `ducats run` of this version, so its model cannot be built "
+            "from config.yaml; build it in Python and load the state dict RunFolder(folder).load_model() "
+            "into it"
         ) from None
 
 

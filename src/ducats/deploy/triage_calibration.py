@@ -65,7 +65,8 @@ def triage(
         criterion: quantity that is compared with the threshold.
         confidence: probability with which the risk is not exceeded.
         folder: labelled images, ``class/...``; None means the run's own test set.
-        acquired_labels: use the labels acquired by the run, with the predictions made when they were selected.
+        acquired_labels: use the labels acquired by the run, with the predictions made when they were
+            selected.
 
     Raises:
         UserError: If no threshold reaches the risk, or there are no labels to calibrate on.
@@ -75,8 +76,8 @@ def triage(
             raise UserError(f"--{name} {value:g} must be between 0 and 1 (exclusive), e.g. 0.05")
     if trained.per_pixel:
         raise UserError(
-            "triage needs per-image labels, but this is a segmentation run; `ducats predict --uncertainty-maps` "
-            "writes u_dis of each pixel"
+            "triage needs per-image labels, but this is a segmentation run; "
+            "`ducats predict --uncertainty-maps` writes u_dis of each pixel"
         )
     if acquired_labels and folder is not None:
         raise UserError("--data and --acquired-labels exclude each other; give one of them")
@@ -133,8 +134,8 @@ def _from_acquired_labels(run_folder: RunFolder, criterion: TriageCriterion) -> 
         is_wrong.append((hints.guess != round_labels)[answered])
     if not values:
         raise UserError(
-            f"{run_folder.path} has no saved predictions from before its labels were acquired, and the model was "
-            "then trained on these labels; give labelled images with --data"
+            f"{run_folder.path} has no saved predictions from before its labels were acquired, and the model "
+            "was then trained on these labels; give labelled images with --data"
         )
     return CalibrationData(
         np.concatenate(values),

@@ -65,9 +65,9 @@ class TriageRule:
         """Describe the rule in one sentence."""
         side = "at least" if self.criterion == "probability" else "at most"
         return (
-            f"accept {100 * self.coverage:.3g} % of images ({self.criterion} {side} {self.threshold:.6g}), of which "
-            f"at most {100 * self.risk:.3g} % are wrong with {100 * self.confidence:.3g} % confidence; "
-            "review the rest"
+            f"accept {100 * self.coverage:.3g} % of images ({self.criterion} {side} {self.threshold:.6g}), "
+            f"of which at most {100 * self.risk:.3g} % are wrong with {100 * self.confidence:.3g} % "
+            "confidence; review the rest"
         )
 
     def save(self, folder: Path) -> Path:
@@ -121,7 +121,7 @@ def find_acceptance_threshold(
         wrong: ``(N,)`` bool.
 
     >>> find_acceptance_threshold(np.arange(50.0), np.arange(50) >= 46, risk=0.05, confidence=0.9)
-    Accepted(images=46, wrong=0, last=45.0)
+    AcceptedPredictions(images=46, wrong=0, max_uncertainty=45.0)
     """
     return _find_in_sorted(*_sort_by_uncertainty(uncertainty, wrong), risk, confidence)
 
@@ -162,8 +162,8 @@ def _find_in_sorted(
 def candidate_sizes(count: int, risk: float, confidence: float) -> list[int]:
     """Return the numbers of accepted images to test; they do not depend on the labels.
 
-    The first is the smallest number that passes with ``_FIRST_STEP_ERRORS`` wrong images, or with fewer if there are not
-    enough images. Without wrong images, ``ln(1 - confidence) / ln(1 - risk)`` are needed.
+    The first is the smallest number that passes with ``_FIRST_STEP_ERRORS`` wrong images, or with fewer if
+    there are not enough images. Without wrong images, ``ln(1 - confidence) / ln(1 - risk)`` are needed.
 
     >>> candidate_sizes(60, risk=0.05, confidence=0.9)
     [45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60]
@@ -185,7 +185,7 @@ def min_images(risk: float, confidence: float, n_errors: int = 0) -> int:
     """
 
     def probability(count: int) -> float:
-        """Return the probability of at most ``spare`` wrong images if the error equals the risk."""
+        """Return the probability of at most ``n_errors`` wrong images if the error equals the risk."""
         terms = (comb(count, k) * risk**k * (1 - risk) ** (count - k) for k in range(n_errors + 1))
         return sum(terms)
 

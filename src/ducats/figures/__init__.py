@@ -31,7 +31,7 @@ def prepare_figure(
     """Compute a figure without rendering it.
 
     Args:
-        name: one of ``NAMES``.
+        name: one of ``FIGURE_INFO``.
         runs: as returned by ``ducats.report.read_run``.
         round: show this round only, counted from 1, if the figure supports it.
         images: keys of pool images, if the figure supports them.
@@ -45,10 +45,10 @@ def prepare_figure(
     for option, is_given in (("round", round is not None), ("images", len(images) > 0)):
         if is_given and option not in FIGURE_INFO[name].options:
             supporting_figures = ", ".join(
-                other for other, entry in FIGURE_INFO.items() if option in entry.options
+                other for other, info in FIGURE_INFO.items() if option in info.options
             )
             raise UserError(
-                f"`ducats figure {name}` does not support --{option.removesuffix('s')}; use it with {supporting_figures}"
+                f"`ducats figure {name}` does not support --{option}; use it with {supporting_figures}"
             )
     if not runs:
         raise UserError(f"`ducats figure {name}` needs run folders: {FIGURE_INFO[name].needed_runs}")

@@ -33,23 +33,23 @@ def prepare_beta_lambda(runs: RunSequence, options: FigureOptions) -> PreparedFi
     if not usable_runs:
         raise UserError(f"none of the runs has {BETA_KEY}; give runs with objective.name=duc")
     heat_maps = [
-        (line.label, scores_by_weights(line))
-        for line in group_runs(usable_runs, (BETA_KEY, LAMBDA_KEY), "beta_lambda")
+        (group.label, scores_by_weights(group))
+        for group in group_runs(usable_runs, (BETA_KEY, LAMBDA_KEY), "beta_lambda")
     ]
     heat_maps = [(label, by_weights) for label, by_weights in heat_maps if len(by_weights) > 1]
     if not heat_maps:
         raise UserError(
-            f"the runs must differ in {BETA_KEY} or {LAMBDA_KEY} only; give runs with several values, e.g. of "
-            "`ducats sweep digits-beta-lambda`"
+            f"the runs must differ in {BETA_KEY} or {LAMBDA_KEY} only; give runs with several values, e.g. "
+            "of `ducats sweep digits-beta-lambda`"
         )
-    betas = sorted({weights[0] for _, found in heat_maps for weights in found})
-    lambdas = sorted({place[1] for _, found in heat_maps for place in found})
+    betas = sorted({weights[0] for _, by_weights in heat_maps for weights in by_weights})
+    lambdas = sorted({weights[1] for _, by_weights in heat_maps for weights in by_weights})
     metric_name = usable_runs[0].kind.score_name
     stats_by_label = {
-        label: {place: MeanStd.from_values(values) for place, values in found.items()}
-        for label, found in heat_maps
+        label: {weights: MeanStd.from_values(scores) for weights, scores in by_weights.items()}
+        for label, by_weights in heat_maps
     }
-    all_means = [spread.mean for found in stats_by_label.values() for spread in found.values()]
+    all_means = [stats.mean for cells in stats_by_label.values() for stats in cells.values()]
     low, high = min(all_means), max(max(all_means), min(all_means) + 0.1)
 
     def draw(figure: Figure) -> None:
@@ -57,19 +57,19 @@ def prepare_beta_lambda(runs: RunSequence, options: FigureOptions) -> PreparedFi
         mesh = None
         for axes, (label, by_weights) in zip(row, heat_maps, strict=True):
             grid = np.full((len(lambdas), len(betas)), np.nan)
-            for (beta, weight), spread in stats_by_label[label].items():
-                grid[lambdas.index(weight), betas.index(beta)] = spread.mean
+            for (beta, weight), stats in stats_by_label[label].items():
+                grid[lambdas.index(weight), betas.index(beta)] = stats.mean
             mesh = axes.pcolormesh(grid, cmap="cividis", vmin=low, vmax=high, edgecolors="none")
-            for (beta, weight), spread in stats_by_label[label].items():
+            for (beta, weight), stats in stats_by_label[label].items():
                 luminance = np.dot(
-                    colormaps["cividis"]((spread.mean - low) / (high - low))[:3], (0.3, 0.59, 0.11)
+                    colormaps["cividis"]((stats.mean - low) / (high - low))[:3], (0.3, 0.59, 0.11)
                 )
-                deviation = "" if spread.std is None else f"\n± {spread.std:.1f}"
+                deviation = "" if stats.std is None else f"\n± {stats.std:.1f}"
                 seeds = len(by_weights[beta, weight])
                 axes.text(
                     betas.index(beta) + 0.5,
                     lambdas.index(weight) + 0.5,
-                    f"{spread.mean:.1f}{deviation}\nn={seeds}",
+                    f"{stats.mean:.1f}{deviation}\nn={seeds}",
                     ha="center",
                     va="center",
                     fontsize=8,
@@ -84,7 +84,7 @@ def prepare_beta_lambda(runs: RunSequence, options: FigureOptions) -> PreparedFi
         figure.colorbar(mesh, ax=list(row), label=f"{metric_name}, %")
 
     best, best_weights = max(
-        (s.mean, place) for found in stats_by_label.values() for place, s in found.items()
+        (stats.mean, weights) for cells in stats_by_label.values() for weights, stats in cells.items()
     )
     title = f"{metric_name} over beta and lambda"
     summary = f"{low:.1f}% to {best:.1f}%, best at beta {best_weights[0]:g} and lambda {best_weights[1]:g}"

@@ -53,10 +53,10 @@ def prepare_budget(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for curve, look in zip(
+        for curve, line_style in zip(
             score_curves, assign_line_styles([str(n) for n in range(len(score_curves))]).values(), strict=True
         ):
-            plot_curve(axes, curve, look)
+            plot_curve(axes, curve, line_style)
         axes.set(xlabel=labels_axis, ylabel=f"{metric_name}, %")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_compact(value)))

@@ -72,36 +72,36 @@ def prepare_calibration(runs: RunSequence, options: FigureOptions) -> PreparedFi
     """Prepare a row of reliability diagrams per method, and bars of the ECE of all methods below."""
     methods = list(dict.fromkeys(run.method for run in runs))
     rows = {
-        name: found
+        name: panels
         for name in methods
-        if (found := calibration_panels([r for r in runs if r.method == name]))
+        if (panels := calibration_panels([r for r in runs if r.method == name]))
     }
     if not rows and not any(run.stages or run.finished for run in runs):
         raise UserError("no run has been evaluated yet; run the same command again to resume it")
     if not rows:
         raise UserError("calibration is unknown: no run was evaluated on a test set; set evaluation.split")
     line_styles = assign_line_styles(list(rows))
-    max_panels = max(len(found) for found in rows.values())
+    max_panels = max(len(panels) for panels in rows.values())
     has_bars = len(rows) > 1
     # With one panel per method, put them side by side.
-    lines, columns = (len(rows), max_panels) if max_panels > 1 else (1, len(rows))
+    n_lines, columns = (len(rows), max_panels) if max_panels > 1 else (1, len(rows))
 
     def draw(figure: Figure) -> None:
-        grid = figure.add_gridspec(lines + has_bars, columns)
-        for line, (name, found) in enumerate(rows.items()):
-            for place, panel in enumerate(found):
-                axes = figure.add_subplot(grid[line, place] if max_panels > 1 else grid[0, line])
+        grid = figure.add_gridspec(n_lines + has_bars, columns)
+        for row, (name, panels) in enumerate(rows.items()):
+            for column, panel in enumerate(panels):
+                axes = figure.add_subplot(grid[row, column] if max_panels > 1 else grid[0, row])
                 _draw_reliability(axes, panel, line_styles[name])
-                if place == 0:
+                if column == 0:
                     axes.set_ylabel(f"{name}\naccuracy, %")
         if has_bars:
-            _draw_ece_bars(figure.add_subplot(grid[lines, :]), rows, line_styles)
+            _draw_ece_bars(figure.add_subplot(grid[n_lines, :]), rows, line_styles)
 
     summary = "; ".join(
-        f"{name}, {p.title}: ECE {_format_percent(p.ece)}" for name, found in rows.items() for p in found
+        f"{name}, {p.title}: ECE {_format_percent(p.ece)}" for name, panels in rows.items() for p in panels
     )
     title = "Calibration: accuracy against confidence"
-    size = (2.75 * columns + 0.3, 2.6 * lines + (2.2 if has_bars else 0))
+    size = (2.75 * columns + 0.3, 2.6 * n_lines + (2.2 if has_bars else 0))
     return PreparedFigure(draw, size, title, f"{title}. {summary}.")
 
 
@@ -138,12 +138,12 @@ def _draw_ece_bars(
 ) -> None:
     """Draw the ECE of each method: first stage, last stage, temperature-scaled."""
     max_panels = max(len(panels) for panels in rows.values())
-    for line, (name, panels) in enumerate(rows.items()):
+    for row, (name, panels) in enumerate(rows.items()):
         for index, (panel, (alpha, hatch)) in enumerate(zip(panels, BAR_STYLES.values(), strict=False)):
             error = panel.ece
             if error is None:
                 continue
-            x, colour = line + 0.27 * (index - (max_panels - 1) / 2), line_styles[name].colour
+            x, colour = row + 0.27 * (index - (max_panels - 1) / 2), line_styles[name].colour
             axes.bar(x, 100 * error.mean, 0.25, color=colour, alpha=alpha, hatch=hatch, edgecolor="white")
             axes.text(x, 100 * error.mean, f"{100 * error.mean:.1f}", ha="center", va="bottom", fontsize=8)
             if error.std is not None:

@@ -27,12 +27,12 @@ class ScoreCurve:
     def from_scores(cls, label: str, scores: Mapping[float, Sequence[float]]) -> "ScoreCurve":
         """Create a curve from the scores of all runs."""
         ascending = dict(sorted(scores.items()))
-        return cls(label, {x: MeanStd.from_values(some) for x, some in ascending.items()}, ascending)
+        return cls(label, {x: MeanStd.from_values(values) for x, values in ascending.items()}, ascending)
 
     @property
     def n_runs(self) -> int:
         """Number of runs."""
-        return sum(len(some) for some in self.scores.values())
+        return sum(len(values) for values in self.scores.values())
 
     def describe(self, x_name: str) -> str:
         """Describe the curve as text."""

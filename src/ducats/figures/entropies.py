@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from ducats.errors import UserError
 from ducats.figures.base import FigureOptions, PreparedFigure
-from ducats.figures.points import AnyArray, most_frequent_classes, sample_ids, scatter_rasterised
+from ducats.figures.points import most_frequent_classes, sample_ids, scatter_rasterised
 from ducats.figures.runs import (
     RunSequence,
     class_name,
@@ -17,6 +17,7 @@ from ducats.figures.runs import (
     snapshot_of_round_or_first,
 )
 from ducats.figures.style import PLOT_COLOURS, TEXT_COLOUR
+from ducats.npz_columns import AnyArray
 from ducats.snapshot_files import Snapshot
 
 DOMAIN_MARKERS = {False: "o", True: "^"}  # source, target
@@ -67,36 +68,36 @@ def prepare_entropies(runs: RunSequence, options: FigureOptions) -> PreparedFigu
         snapshot_of_round_or_first(x_run, options.round),
         snapshot_of_round_or_first(y_run, options.round),
     )
-    found = match_samples(first, second)
-    if not len(found.point_entropy):
+    pairs = match_samples(first, second)
+    if not len(pairs.point_entropy):
         raise UserError(
             f"{x_run.folder} and {y_run.folder} have no common samples; give two runs on the same data"
         )
-    above = found.expected_entropy > found.point_entropy
-    coloured_classes = most_frequent_classes(found.class_index)
-    n_other_classes = len(np.unique(found.class_index)) - len(coloured_classes)
+    above = pairs.expected_entropy > pairs.point_entropy
+    coloured_classes = most_frequent_classes(pairs.class_index)
+    n_other_classes = len(np.unique(pairs.class_index)) - len(coloured_classes)
     colour_of = dict(zip(coloured_classes, PLOT_COLOURS, strict=False))
-    colours = np.array([colour_of.get(int(group), PLOT_COLOURS[-1]) for group in found.class_index])
-    counts = [int((~found.is_target).sum()), int(found.is_target.sum())]
+    colours = np.array([colour_of.get(int(label), PLOT_COLOURS[-1]) for label in pairs.class_index])
+    counts = [int((~pairs.is_target).sum()), int(pairs.is_target.sum())]
     summary = (
         f"{format_sample_count(counts[0], y_run)} from the source, {counts[1]:,} from the target; "
-        f"median expected entropy {_format_median(found.expected_entropy[~found.is_target])} and "
-        f"{_format_median(found.expected_entropy[found.is_target])} nats"
+        f"median expected entropy {_format_median(pairs.expected_entropy[~pairs.is_target])} and "
+        f"{_format_median(pairs.expected_entropy[pairs.is_target])} nats"
     )
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for target, marker in DOMAIN_MARKERS.items():
-            some = found.is_target == target
+            in_domain = pairs.is_target == target
             scatter_rasterised(
                 axes,
-                found.point_entropy[some],
-                found.expected_entropy[some],
-                colours[some],
+                pairs.point_entropy[in_domain],
+                pairs.expected_entropy[in_domain],
+                colours[in_domain],
                 marker,
                 12 if target else 7,
             )
-        top = 1.04 * max(float(found.point_entropy.max()), float(found.expected_entropy.max()), 1e-3)
+        top = 1.04 * max(float(pairs.point_entropy.max()), float(pairs.expected_entropy.max()), 1e-3)
         axes.plot([0, top], [0, top], color=TEXT_COLOUR, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.7)
         axes.set(xlim=(-0.02 * top, top), ylim=(-0.02 * top, top))
         method_notes = ("", "") if len(runs) == 1 else (f" ({x_run.method})", f" ({y_run.method})")
@@ -105,7 +106,7 @@ def prepare_entropies(runs: RunSequence, options: FigureOptions) -> PreparedFigu
         if len(runs) == 1:
             note = "vertical gap to the diagonal: U_dis"
         else:
-            share = f"{above[found.is_target].mean():.0%}" if counts[1] else "–"
+            share = f"{above[pairs.is_target].mean():.0%}" if counts[1] else "–"
             note = f"above the diagonal: {share} of the target"
         axes.set_title(f"{describe_time(second)}; {note}")
         handles = [
@@ -115,14 +116,14 @@ def prepare_entropies(runs: RunSequence, options: FigureOptions) -> PreparedFigu
                 linestyle="",
                 marker=marker,
                 color=TEXT_COLOUR,
-                label=f"{who} (n={count:,})",
+                label=f"{domain} (n={count:,})",
                 markersize=5,
             )
-            for (_, marker), who, count in zip(
+            for (_, marker), domain, count in zip(
                 DOMAIN_MARKERS.items(), ("source", "target"), counts, strict=True
             )
         ]
-        names = [(colour_of[group], class_name(y_run, group)) for group in coloured_classes]
+        names = [(colour_of[label], class_name(y_run, label)) for label in coloured_classes]
         names += (
             [(PLOT_COLOURS[-1], f"{n_other_classes} other class{'' if n_other_classes == 1 else 'es'}")]
             if n_other_classes

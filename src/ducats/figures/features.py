@@ -56,9 +56,10 @@ def prepare_features(runs: RunSequence, options: FigureOptions) -> PreparedFigur
 
     title = "Selected samples among pool and source"
     summary = "; ".join(
-        f"round {found.round}: {int(found.picked[found.feature_rows].sum()):,} of {int(found.picked.sum()):,} "
-        f"selected samples shown, two components explain {found.explained_variance_ratio[:2].sum():.0%} of the variance"
-        for found in round_snapshots
+        f"round {snapshot.round}: {int(snapshot.picked[snapshot.feature_rows].sum()):,} of "
+        f"{int(snapshot.picked.sum()):,} selected samples shown, two components explain "
+        f"{snapshot.explained_variance_ratio[:2].sum():.0%} of the variance"
+        for snapshot in round_snapshots
     )
     size = (max(2.7 * columns + 0.2, 4.2), 2.7 * -(-len(round_snapshots) // columns) + 0.5)
     return PreparedFigure(draw, size, title, f"{title}. {summary}.")
@@ -66,12 +67,12 @@ def prepare_features(runs: RunSequence, options: FigureOptions) -> PreparedFigur
 
 def _draw_panel(axes: Axes, snapshot: Snapshot) -> None:
     rows = snapshot.feature_rows
-    x, y = (snapshot.features[:, place].astype(np.float32) for place in (0, 1))
-    target, picked, known = snapshot.is_target[rows], snapshot.picked[rows], snapshot.is_labelled[rows]
+    x, y = (snapshot.features[:, component].astype(np.float32) for component in (0, 1))
+    target, picked, labelled = snapshot.is_target[rows], snapshot.picked[rows], snapshot.is_labelled[rows]
     scatter_rasterised(axes, x[~target], y[~target], SOURCE_COLOUR, "s", 6)
-    is_candidate = target & ~picked & ~known
+    is_candidate = target & ~picked & ~labelled
     scatter_rasterised(axes, x[is_candidate], y[is_candidate], TARGET_COLOUR, "o", 6)
-    scatter_rings(axes, x[known], y[known], 18)
+    scatter_rings(axes, x[labelled], y[labelled], 18)
     scatter_highlighted(axes, x[picked], y[picked], marker="D", size=22)
     n_shown, n_selected = int(picked.sum()), int(snapshot.picked.sum())
     selected_text = (

@@ -85,10 +85,10 @@ def prepare_gallery(runs: RunSequence, options: FigureOptions) -> PreparedFigure
 
     def draw(figure: Figure) -> None:
         grid = figure.subplots(len(rounds), columns, squeeze=False)
-        for line, (snapshot, picks) in zip(grid, rounds, strict=True):
-            for axes in line[len(picks) :]:
+        for row, (snapshot, picks) in zip(grid, rounds, strict=True):
+            for axes in row[len(picks) :]:
                 axes.set_visible(False)
-            for axes, pick in zip(line, picks, strict=False):
+            for axes, pick in zip(row, picks, strict=False):
                 show_image(axes, pick.thumbnail, shorten_start(pick.image_name, 12))
                 wrong = bool(pick.label) and pick.label != pick.prediction
                 axes.set_title(
@@ -100,8 +100,8 @@ def prepare_gallery(runs: RunSequence, options: FigureOptions) -> PreparedFigure
                 axes.set_xlabel(
                     f"{_format_uncertainty(pick.u_dis)} | {_format_uncertainty(pick.u_data)}", fontsize=7
                 )
-            asked_for = int(snapshot.picked.sum())
-            line[0].set_ylabel(f"round {snapshot.round}\nn={asked_for}", fontsize=8)
+            n_selected = int(snapshot.picked.sum())
+            row[0].set_ylabel(f"round {snapshot.round}\nn={n_selected}", fontsize=8)
         figure.supxlabel(
             "prediction → label; wrong predictions bold. Below: U_dis | U_data, nats", fontsize=8
         )

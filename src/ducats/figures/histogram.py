@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from ducats import snapshot_files
 from ducats.errors import UserError
 from ducats.figures.base import FigureOptions, PreparedFigure
-from ducats.figures.points import TARGET_COLOUR, AnyArray
+from ducats.figures.points import TARGET_COLOUR
 from ducats.figures.runs import (
     VOID_LABEL,
     RunLike,
@@ -23,6 +23,7 @@ from ducats.figures.runs import (
     shorten_start,
 )
 from ducats.figures.style import PLOT_COLOURS
+from ducats.npz_columns import AnyArray
 from ducats.snapshot_files import Snapshot
 
 MAX_CLASS_BARS = 40  # classes with their own bar; the classes with the fewest labels share one
@@ -50,7 +51,7 @@ def count_labels(run: RunLike) -> LabelCounts:
         round_labels := snapshot_files.load_round_labels(run.folder, len(labels_by_round) + 1)
     ) is not None:
         labels_by_round.append(round_labels)
-    if not any(len(found.label) for found in labels_by_round):
+    if not any(len(f.label) for f in labels_by_round):
         raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")
     labels = range(max(len(run.classes), 1 + max(int(f.label.max(initial=-1)) for f in labels_by_round)))
     all_classes = [
@@ -58,7 +59,7 @@ def count_labels(run: RunLike) -> LabelCounts:
         *([VOID_LABEL] if any((f.label == VOID_LABEL).any() for f in labels_by_round) else []),
     ]
     counts = np.array([[int((f.label == label).sum()) for label in all_classes] for f in labels_by_round])
-    rounds = tuple(found.round for found in labels_by_round)
+    rounds = tuple(f.round for f in labels_by_round)
     if len(all_classes) <= MAX_CLASS_BARS:
         return LabelCounts(rounds, tuple(all_classes), counts)
     order = np.sort(np.argsort(-counts.sum(0), kind="stable")[: MAX_CLASS_BARS - 1])
@@ -102,7 +103,8 @@ def prepare_histogram(runs: RunSequence, options: FigureOptions) -> PreparedFigu
 
     most_frequent = int(label_counts.counts.sum(0).argmax())
     title = "Labels of the selected samples by class"
-    summary = f"{total:,} in {rounds}; most frequent: {names[most_frequent]} ({label_counts.counts.sum(0)[most_frequent]:,})"
+    n_most_frequent = label_counts.counts.sum(0)[most_frequent]
+    summary = f"{total:,} in {rounds}; most frequent: {names[most_frequent]} ({n_most_frequent:,})"
     return PreparedFigure(
         draw,
         (

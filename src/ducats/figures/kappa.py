@@ -42,10 +42,10 @@ def prepare_kappa(runs: RunSequence, options: FigureOptions) -> PreparedFigure: 
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for curve, look in zip(
+        for curve, line_style in zip(
             score_curves, assign_line_styles([str(n) for n in range(len(score_curves))]).values(), strict=True
         ):
-            plot_curve(axes, curve, look)
+            plot_curve(axes, curve, line_style)
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(FixedLocator(ticks))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

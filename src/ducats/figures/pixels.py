@@ -12,7 +12,6 @@ from PIL import Image
 from ducats import snapshot_files
 from ducats.errors import UserError
 from ducats.figures.base import FigureOptions, PreparedFigure
-from ducats.figures.points import AnyArray
 from ducats.figures.runs import (
     VOID_LABEL,
     RunLike,
@@ -24,6 +23,7 @@ from ducats.figures.runs import (
     shorten_start,
 )
 from ducats.figures.thumbnails import load_rgb, show_image
+from ducats.npz_columns import AnyArray
 from ducats.palette import class_colours
 from ducats.snapshot_files import RoundLabels
 
@@ -75,7 +75,7 @@ def select_images(run: RunLike, keys: Sequence[str] = ()) -> list[LabelledImage]
     if not labels_by_round or sizes is None:
         raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")
     thumbnails = [(index, snapshot_files.find_thumbnail(run.folder, index)) for index in range(len(names))]
-    available = {names[place]: (place, path) for place, path in thumbnails if path is not None}
+    available = {names[index]: (index, path) for index, path in thumbnails if path is not None}
     if not available:
         raise UserError(
             f"{run.folder} has no thumbnails: it ran with engine.snapshot_samples=0 or an older version; use "
@@ -88,15 +88,15 @@ def select_images(run: RunLike, keys: Sequence[str] = ()) -> list[LabelledImage]
         )
     selected = []
     for key in keys or list(available)[:MAX_DEFAULT_IMAGES]:
-        place, path = available[key]
-        masks = [picks.image == place for picks in labels_by_round]
+        index, path = available[key]
+        masks = [round_labels.image == index for round_labels in labels_by_round]
         selected.append(
             LabelledImage(
                 key,
                 path,
-                (int(sizes[place, 0]), int(sizes[place, 1])),
-                tuple(picks.position[mask] for picks, mask in zip(labels_by_round, masks, strict=True)),
-                tuple(picks.label[some] for picks, some in zip(labels_by_round, masks, strict=True)),
+                (int(sizes[index, 0]), int(sizes[index, 1])),
+                tuple(labels.position[mask] for labels, mask in zip(labels_by_round, masks, strict=True)),
+                tuple(labels.label[mask] for labels, mask in zip(labels_by_round, masks, strict=True)),
             )
         )
     return selected
@@ -108,13 +108,13 @@ def prepare_pixels(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
     labelled_images = select_images(run, options.images)
     rounds = len(labelled_images[0].positions)
     labels = np.concatenate([label for labelled_image in labelled_images for label in labelled_image.labels])
-    occurring = np.unique(labels).tolist()
-    colours = _class_colours(run, max(occurring, default=0))
-    height = max(one.size[0] / one.size[1] for one in labelled_images)
+    shown_labels = np.unique(labels).tolist()
+    colours = _class_colours(run, max(shown_labels, default=0))
+    height = max(each.size[0] / each.size[1] for each in labelled_images)
     columns = rounds + 1
     figure_width = 1.75 * columns + 0.3
     entries = [(NEW_COLOUR, "labelled in this round"), (EARLIER_COLOUR, "labelled before")]
-    entries += [(colours[label], shorten_start(class_name(run, label), 20)) for label in occurring]
+    entries += [(colours[label], shorten_start(class_name(run, label), 20)) for label in shown_labels]
     longest = max(len(name) for _, name in entries)
     legend_columns = max(
         1, min(6, len(entries), int(figure_width / (LEGEND_LETTER_INCHES * longest + LEGEND_HANDLE_INCHES)))
@@ -122,23 +122,24 @@ def prepare_pixels(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
 
     def draw(figure: Figure) -> None:
         grid = figure.subplots(len(labelled_images), columns, squeeze=False)
-        for line, labelled_image in zip(grid, labelled_images, strict=True):
-            picture = _load_brightened(labelled_image)
-            for place, axes in enumerate(line[:rounds]):
-                total = sum(map(len, labelled_image.positions[: place + 1]))
-                show_image(axes, _to_uint8(DARK_BRIGHTNESS * picture))
-                axes.imshow(round_overlay(labelled_image, place), interpolation="none")
+        for row, labelled_image in zip(grid, labelled_images, strict=True):
+            image = _load_brightened(labelled_image)
+            for round_index, axes in enumerate(row[:rounds]):
+                total = sum(map(len, labelled_image.positions[: round_index + 1]))
+                show_image(axes, _to_uint8(DARK_BRIGHTNESS * image))
+                axes.imshow(round_overlay(labelled_image, round_index), interpolation="none")
                 share = 100 * total / (labelled_image.size[0] * labelled_image.size[1])
                 axes.set_xlabel(
-                    f"+{len(labelled_image.positions[place]):,} = {total:,} px, {share:.2g}%", fontsize=7
+                    f"+{len(labelled_image.positions[round_index]):,} = {total:,} px, {share:.2g}%",
+                    fontsize=7,
                 )
-            show_image(line[-1], _to_uint8(LIGHT_OPACITY * picture + (1 - LIGHT_OPACITY) * 255))
-            line[-1].imshow(class_overlay(labelled_image, colours), interpolation="none")
+            show_image(row[-1], _to_uint8(LIGHT_OPACITY * image + (1 - LIGHT_OPACITY) * 255))
+            row[-1].imshow(class_overlay(labelled_image, colours), interpolation="none")
             classes = len(np.unique(np.concatenate(labelled_image.labels)))
-            line[-1].set_xlabel(f"{classes} class{'' if classes == 1 else 'es'}", fontsize=7)
-            line[0].set_ylabel(shorten_start(labelled_image.key, 16), fontsize=7)
-        for place, axes in enumerate(grid[0][:-1]):
-            axes.set_title(f"round {place + 1}", fontsize=9)
+            row[-1].set_xlabel(f"{classes} class{'' if classes == 1 else 'es'}", fontsize=7)
+            row[0].set_ylabel(shorten_start(labelled_image.key, 16), fontsize=7)
+        for round_index, axes in enumerate(grid[0][:-1]):
+            axes.set_title(f"round {round_index + 1}", fontsize=9)
         grid[0][-1].set_title("labels", fontsize=9)
         handles = [Patch(color=_hex(colour), label=name) for colour, name in entries]
         note = (
@@ -157,7 +158,10 @@ def prepare_pixels(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
         )
 
     title = "Labelled pixels on images"
-    summary = f"{format_count(len(labels), 'pixel')} of {format_count(len(labelled_images), 'image')} in {format_count(rounds, 'round')}"
+    summary = (
+        f"{format_count(len(labels), 'pixel')} of {format_count(len(labelled_images), 'image')} "
+        f"in {format_count(rounds, 'round')}"
+    )
     legend_height = 0.55 + 0.17 * -(-len(entries) // legend_columns)  # the legend
     size = (figure_width, (1.75 * height + 0.28) * len(labelled_images) + legend_height)
     return PreparedFigure(draw, size, title, f"{title}: {summary}.")
@@ -168,7 +172,7 @@ def _to_uint8(values: AnyArray) -> AnyArray:
 
 
 def _hex(colour: Sequence[int]) -> str:
-    return "#" + "".join(f"{part:02x}" for part in colour)
+    return "#" + "".join(f"{channel:02x}" for channel in colour)
 
 
 def round_overlay(labelled_image: LabelledImage, round_index: int) -> AnyArray:
@@ -231,10 +235,10 @@ def _drawing_size(size: tuple[int, int]) -> tuple[int, int]:
 def _load_brightened(labelled_image: LabelledImage) -> AnyArray:
     """Load the thumbnail at drawing size, brightened for night images."""
     height, width = _drawing_size(labelled_image.size)
-    picture = Image.fromarray(load_rgb(labelled_image.thumbnail, None)).resize(
+    image = Image.fromarray(load_rgb(labelled_image.thumbnail, None)).resize(
         (width, height), Image.Resampling.BILINEAR
     )
-    values: AnyArray = np.asarray(picture, np.float64)
+    values: AnyArray = np.asarray(image, np.float64)
     return (values * (255 / max(float(np.percentile(values, 99)), 1))).clip(0, 255)
 
 

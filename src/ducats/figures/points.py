@@ -7,8 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from ducats.figures.style import PLOT_COLOURS
-
-AnyArray = np.ndarray[Any, Any]
+from ducats.npz_columns import AnyArray
 
 SOURCE_COLOUR, TARGET_COLOUR, SELECTED_COLOUR = PLOT_COLOURS[6], PLOT_COLOURS[0], PLOT_COLOURS[1]
 MAX_VECTOR_POINTS = 150  # points drawn as vector shapes; more are rasterised

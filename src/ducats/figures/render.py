@@ -64,7 +64,7 @@ def render_svg(
 def render_file(
     draw: DrawFunction, size: tuple[float, float], file_format: str, title: str, description: str = ""
 ) -> bytes:
-    """Render a file: ``render_svg`` follows the light or dark colour scheme, ``png`` and ``pdf`` are white."""
+    """Render a file: ``svg`` follows the light or dark colour scheme, ``png`` and ``pdf`` are white."""
     if file_format != "svg":
         return _render(draw, size, file_format)
     text = render_svg(draw, size, "figure", title, description)

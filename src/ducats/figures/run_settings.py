@@ -70,8 +70,8 @@ def group_runs(runs: RunSequence, axis_keys: Sequence[str], figure: str) -> list
         shareable_settings[key] = other_settings(run, axis_keys, strip_folders(run.config))
     differing = [
         name
-        for name in dict.fromkeys(name for others in settings_by_group.values() for name in others)
-        if len({others.get(name) for others in settings_by_group.values()}) > 1
+        for name in dict.fromkeys(name for settings in settings_by_group.values() for name in settings)
+        if len({settings.get(name) for settings in settings_by_group.values()}) > 1
     ]
     return [
         RunGroup(_group_label(shareable_settings[key], differing), tuple(group))

@@ -102,8 +102,8 @@ def require_snapshots(run: RunLike) -> list[Snapshot]:
         )
     if not readable:
         raise UserError(
-            f"{run.folder} has no snapshots: it ran with engine.snapshot_samples=0 or an older version; run it again "
-            "in a new folder (--out) to draw this figure"
+            f"{run.folder} has no snapshots: it ran with engine.snapshot_samples=0 or an older version; run "
+            "it again in a new folder (--out) to draw this figure"
         )
     return readable
 

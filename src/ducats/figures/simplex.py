@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from ducats import snapshot_files
 from ducats.errors import UserError
 from ducats.figures.base import FigureOptions, PreparedFigure
-from ducats.figures.points import AnyArray
 from ducats.figures.runs import (
     RunLike,
     RunSequence,
@@ -23,6 +22,7 @@ from ducats.figures.runs import (
 )
 from ducats.figures.style import TEXT_COLOUR, format_compact
 from ducats.figures.thumbnails import show_image
+from ducats.npz_columns import AnyArray
 from ducats.snapshot_files import Snapshot
 
 TRIANGLE_CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
@@ -118,7 +118,8 @@ def rows_of_images(run: RunLike, snapshot: Snapshot, keys: Sequence[str]) -> lis
         image_rows = np.flatnonzero(snapshot.is_target & (snapshot.image == index_by_key[key]))
         if not len(image_rows):
             raise UserError(
-                f"--images {key} is not in the snapshot, which has only a sample of the pool; give another one"
+                f"--images {key} is not in the snapshot, which has only a sample of the pool; give another "
+                "one"
             )
         rows.append(int(image_rows[np.argmax(snapshot.entropy[image_rows])]))
     return rows

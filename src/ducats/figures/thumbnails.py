@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from PIL import Image
 
 from ducats.errors import UserError
-from ducats.figures.points import AnyArray
 from ducats.figures.style import TEXT_COLOUR
+from ducats.npz_columns import AnyArray
 
 MAX_THUMBNAIL_PIXELS = 72  # pixels on the longer side of a thumbnail
 

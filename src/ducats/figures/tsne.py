@@ -12,12 +12,12 @@ from ducats.figures.points import (
     SELECTED_COLOUR,
     SOURCE_COLOUR,
     TARGET_COLOUR,
-    AnyArray,
     scatter_rasterised,
     scatter_rings,
     source_neighbour_share,
 )
 from ducats.figures.runs import RunLike, RunSequence, describe_time, require_snapshots
+from ducats.npz_columns import AnyArray
 
 MAX_TSNE_POINTS = 1500  # maximum number of points
 MAX_TSNE_RUNS = 9  # maximum number of runs; each takes seconds
@@ -31,10 +31,10 @@ class TsneEmbedding:
 
     Args:
         coordinates: ``(N, 2)`` coordinates; only neighbourhoods are meaningful.
-        is_target: bool: target sample, else source.
-        is_labelled: bool: labelled.
-        domain_mixing: share of source among a target sample's neighbours in feature space, and its value for fully
-            mixed domains; None if there is only one domain.
+        is_target: bool; False for source samples.
+        is_labelled: bool.
+        domain_mixing: share of source among a target sample's neighbours in feature space, and its value for
+            fully mixed domains; None if there is only one domain.
     """
 
     title: str
@@ -78,16 +78,22 @@ def prepare_tsne(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
     """Prepare one panel per run, with the share of source among each target sample's neighbours."""
     if len(runs) > MAX_TSNE_RUNS:
         raise UserError(
-            f"`ducats figure tsne` shows at most {MAX_TSNE_RUNS} runs, not {len(runs)}; give fewer run folders"
+            f"`ducats figure tsne` shows at most {MAX_TSNE_RUNS} runs, not {len(runs)}; give fewer run "
+            "folders"
         )
     embeddings = [embed_run(run, options.max_points or MAX_TSNE_POINTS) for run in runs]
 
     def draw(figure: Figure) -> None:
         for axes, embedding in zip(make_panels(figure, len(embeddings), 3), embeddings, strict=True):
             for target, colour, marker in ((False, SOURCE_COLOUR, "s"), (True, TARGET_COLOUR, "o")):
-                some = embedding.is_target == target
+                in_domain = embedding.is_target == target
                 scatter_rasterised(
-                    axes, embedding.coordinates[some, 0], embedding.coordinates[some, 1], colour, marker, 7
+                    axes,
+                    embedding.coordinates[in_domain, 0],
+                    embedding.coordinates[in_domain, 1],
+                    colour,
+                    marker,
+                    7,
                 )
             scatter_rings(
                 axes,
@@ -105,9 +111,9 @@ def prepare_tsne(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
             "labelled": ("o", "none", SELECTED_COLOUR),
         }
         handles = [
-            Line2D([], [], linestyle="", marker=mark, markerfacecolor=fill, markeredgecolor=edge, label=who)
-            for who, (mark, fill, edge) in legend_styles.items()
-            if who != "labelled" or any(one.is_labelled.any() for one in embeddings)
+            Line2D([], [], linestyle="", marker=mark, markerfacecolor=fill, markeredgecolor=edge, label=name)
+            for name, (mark, fill, edge) in legend_styles.items()
+            if name != "labelled" or any(each.is_labelled.any() for each in embeddings)
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
 
@@ -122,10 +128,14 @@ def prepare_tsne(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
 
 
 def _format_counts(embedding: TsneEmbedding) -> str:
-    return f"n={(~embedding.is_target).sum():,} source, {embedding.is_target.sum():,} target, {embedding.is_labelled.sum():,} labelled"
+    return (
+        f"n={(~embedding.is_target).sum():,} source, {embedding.is_target.sum():,} target, "
+        f"{embedding.is_labelled.sum():,} labelled"
+    )
 
 
 def _format_mixing(embedding: TsneEmbedding) -> str:
     if embedding.domain_mixing is None:
         return "one domain only"
-    return f"source among {N_NEIGHBOURS} nearest of target: {embedding.domain_mixing[0]:.0%} (if mixed: {embedding.domain_mixing[1]:.0%})"
+    share, share_if_mixed = embedding.domain_mixing
+    return f"source among {N_NEIGHBOURS} nearest of target: {share:.0%} (if mixed: {share_if_mixed:.0%})"

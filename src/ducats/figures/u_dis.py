@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ducats.figures.base import FigureOptions, PreparedFigure
-from ducats.figures.points import SOURCE_COLOUR, TARGET_COLOUR, AnyArray, auroc
+from ducats.figures.points import SOURCE_COLOUR, TARGET_COLOUR, auroc
 from ducats.figures.runs import RunLike, RunSequence, describe_time, require_snapshots
+from ducats.npz_columns import AnyArray
 from ducats.snapshot_files import Snapshot
 
 N_HISTOGRAM_BINS = 40
@@ -53,12 +54,12 @@ def prepare_u_dis(runs: RunSequence, options: FigureOptions) -> PreparedFigure: 
 
     def draw(figure: Figure) -> None:
         grid = figure.subplots(len(rows), columns, squeeze=False, sharex=True)
-        for line, row in zip(grid, rows, strict=True):
-            for axes, uncertainties in zip(line, row, strict=False):
+        for axes_row, row in zip(grid, rows, strict=True):
+            for axes, uncertainties in zip(axes_row, row, strict=False):
                 _draw_histograms(axes, uncertainties, edges)
-            for axes in line[len(row) :]:
+            for axes in axes_row[len(row) :]:
                 axes.set_visible(False)
-            line[0].set_ylabel("density, 1/nat")
+            axes_row[0].set_ylabel("density, 1/nat")
         for axes in grid[-1]:
             axes.set_xlabel("ln U_dis (U_dis in nats)")
 

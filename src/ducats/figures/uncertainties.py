@@ -88,13 +88,13 @@ def prepare_uncertainties(runs: RunSequence, options: FigureOptions) -> Prepared
 
     def draw(figure: Figure) -> None:
         grid = make_panels(figure, len(round_snapshots), columns, share_axes=True)
-        for place, (axes, snapshot, threshold) in enumerate(
+        for index, (axes, snapshot, threshold) in enumerate(
             zip(grid, round_snapshots, thresholds, strict=True)
         ):
             _draw_panel(axes, snapshot, threshold)
-            if place % columns == 0:
+            if index % columns == 0:
                 axes.set_ylabel("U_data, nats")
-            if place >= len(grid) - columns:
+            if index >= len(grid) - columns:
                 axes.set_xlabel("U_dis, nats")
         handles = [
             Line2D([], [], linestyle="", marker="o", color=TARGET_COLOUR, markersize=4, label="not labelled"),
@@ -102,7 +102,7 @@ def prepare_uncertainties(runs: RunSequence, options: FigureOptions) -> Prepared
         ]
         if any(thresholds):
             label = "threshold of the first step"
-            if not all(where.exact for where in thresholds if where):
+            if not all(threshold.exact for threshold in thresholds if threshold):
                 label += " (estimated)"
             handles.append(
                 Line2D([], [], color=TEXT_COLOUR, linestyle=(0, (4, 2)), linewidth=1.1, label=label)
@@ -121,8 +121,8 @@ def prepare_uncertainties(runs: RunSequence, options: FigureOptions) -> Prepared
 
     title = "Distribution uncertainty against data uncertainty"
     summary = "; ".join(
-        _describe_round(run, found, threshold)
-        for found, threshold in zip(round_snapshots, thresholds, strict=True)
+        _describe_round(run, snapshot, threshold)
+        for snapshot, threshold in zip(round_snapshots, thresholds, strict=True)
     )
     size = (max(2.6 * columns + 0.3, 4.2), 2.5 * -(-len(round_snapshots) // columns) + 0.5)
     return PreparedFigure(draw, size, title, f"{title}. {summary}.")
@@ -135,8 +135,8 @@ def _draw_panel(axes: Axes, snapshot: Snapshot, threshold: Threshold | None) -> 
     scatter_rasterised(axes, x[is_candidate], y[is_candidate], TARGET_COLOUR, size=6)
     scatter_highlighted(axes, x[snapshot.picked], y[snapshot.picked], marker="D", size=20)
     if threshold is not None:
-        line = axes.axvline if threshold.axis == "u_dis" else axes.axhline
-        line(threshold.value, color=TEXT_COLOUR, linestyle=(0, (4, 2)), linewidth=1.1)
+        draw_line = axes.axvline if threshold.axis == "u_dis" else axes.axhline
+        draw_line(threshold.value, color=TEXT_COLOUR, linestyle=(0, (4, 2)), linewidth=1.1)
     set_log_scale(axes, "x", narrow=True)
     set_log_scale(axes, "y", narrow=True)
     kept_text = "" if threshold is None else f" of {threshold.n_kept:,} kept"
@@ -147,7 +147,8 @@ def _draw_panel(axes: Axes, snapshot: Snapshot, threshold: Threshold | None) -> 
 
 
 def _describe_round(run: RunLike, snapshot: Snapshot, threshold: Threshold | None) -> str:
-    text = f"round {snapshot.round}: {int(snapshot.picked.sum()):,} selected of {format_sample_count(snapshot.pool, run)}"
+    n_selected = int(snapshot.picked.sum())
+    text = f"round {snapshot.round}: {n_selected:,} selected of {format_sample_count(snapshot.pool, run)}"
     if threshold is None:
         return text
     minimum_text = f"{'' if threshold.exact else 'about '}{threshold.value:.3g} nats of {threshold.axis}"

@@ -19,12 +19,7 @@ from ducats.sweep.slurm_backend import SlurmSweepBackend
 
 SWEEP_BACKENDS = ("local", "ray", "slurm")
 _GPU_OPTIONS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")  # sbatch options for GPUs
-_RESOURCE_OPTIONS = (
-    "gres",
-    "tres_per_node",
-    "tres_per_task",
-    "tres_per_job",
-)  # sbatch options for generic resources
+_RESOURCE_OPTIONS = ("gres", "tres_per_node", "tres_per_task", "tres_per_job")  # for generic resources
 
 
 @dataclass(frozen=True)
@@ -54,8 +49,8 @@ class OpenedBackend(NamedTuple):
     """An open backend."""
 
     backend: SweepBackend
-    device_type: str  # device type: cpu, cuda or mps
-    time_limit: float | None = None  # time limit
+    device_type: str  # cpu, cuda or mps
+    time_limit: float | None = None  # seconds
 
 
 @contextmanager
@@ -102,11 +97,11 @@ def _check_options(options: BackendOptions) -> None:
         ("--slurm", options.slurm, "slurm"),
     ):
         if value not in (None, ()) and options.backend != backend:
-            raise UserError(f"{option} needs --backend {backend}; omit {option} or change the engine")
+            raise UserError(f"{option} needs --backend {backend}; omit {option} or change --backend")
     if options.backend != "local" and options.devices not in ("auto", "cpu", "cuda"):
         raise UserError(
-            f"--devices must be cpu, cuda or auto with --backend {options.backend}, which assigns the GPUs; not "
-            f"{options.devices}"
+            f"--devices must be cpu, cuda or auto with --backend {options.backend}, which assigns the GPUs; "
+            f"not {options.devices}"
         )
     for option, number in (("--workers", options.workers), ("--cpus-per-run", options.cpus_per_run)):
         if number is not None and number < 1:

@@ -83,7 +83,7 @@ class SweepBackend(Protocol):
         """Return the number of runs that can be started now."""
 
     def submit(self, jobs: Sequence[SweepJob]) -> list[str]:
-        """Start runs, at most ``room()``; return the location of each."""
+        """Start runs, at most ``free_slots()``; return the location of each."""
 
     def pop_finished(self) -> list[JobEnd]:
         """Return the runs that ended since the last call."""

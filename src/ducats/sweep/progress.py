@@ -23,10 +23,10 @@ class SweepProgress:
         self.progress = Progress(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=12, table_column=Column(min_width=12)),
-            TextColumn("{task.fields[place]}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[count]}", table_column=Column(no_wrap=True)),
             TimeElapsedColumn(table_column=Column(no_wrap=True)),
             TextColumn(
-                "{task.fields[note]}",
+                "{task.fields[status]}",
                 style="dim",
                 markup=False,
                 table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
@@ -35,7 +35,7 @@ class SweepProgress:
             disable=not console.is_terminal,
             expand=True,
         )
-        self._total_task = self.progress.add_task("runs", total=count, completed=n_done, place="", note="")
+        self._total_task = self.progress.add_task("runs", total=count, completed=n_done, count="", status="")
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> "SweepProgress":
@@ -48,15 +48,15 @@ class SweepProgress:
 
     def add_run(self, name: str, location: str) -> None:
         """Add a run."""
-        self._tasks[name] = self.progress.add_task(name, total=None, place="", note=location)
+        self._tasks[name] = self.progress.add_task(name, total=None, count="", status=location)
 
     def update(self, last_lines: Mapping[str, str]) -> None:
         """Show the last log line of each active run."""
         for name, line in last_lines.items():
-            self.progress.update(self._tasks[name], note=line)
+            self.progress.update(self._tasks[name], status=line)
         failed = f", {self.n_failed} failed" if self.n_failed else ""
         self.progress.update(
-            self._total_task, place=f"{self.n_ended}/{self.count}", note=f"{len(last_lines)} active{failed}"
+            self._total_task, count=f"{self.n_ended}/{self.count}", status=f"{len(last_lines)} active{failed}"
         )
 
     def finish_run(self, name: str, result: str, seconds: float) -> None:
@@ -76,6 +76,6 @@ def print_line(console: Console, line: str, style: str | None = None) -> None:
 def format_run_list(runs: Sequence[SweepRun], out: Path) -> str:
     """Return one line per run with its state, and a last line with the totals."""
     states = [(run.state(out), run.name) for run in runs]
-    lines = [f"{state:5} {out / name}" for state, name in states]
-    counts = [f"{sum(s == state for s, _ in states)} {state}" for state in ("done", "begun", "new")]
+    lines = [f"{state:7} {out / name}" for state, name in states]
+    counts = [f"{sum(s == state for s, _ in states)} {state}" for state in ("done", "started", "new")]
     return "\n".join([*lines, f"{len(runs)} runs: {', '.join(counts)}"])

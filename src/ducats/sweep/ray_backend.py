@@ -34,7 +34,7 @@ class RaySweepBackend:
     def submit(self, jobs: Sequence[SweepJob]) -> list[str]:
         """Submit runs to the cluster."""
         self._running |= {job.name: job for job in jobs}
-        return [self._task_pool.submit(run.name, run.arguments, run.log_path, run.lock_path) for run in jobs]
+        return [self._task_pool.submit(job.name, job.arguments, job.log_path, job.lock_path) for job in jobs]
 
     def pop_finished(self) -> list[JobEnd]:
         """Return the runs that ended, or were lost too often."""

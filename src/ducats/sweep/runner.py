@@ -61,20 +61,20 @@ def run_sweep(
     Args:
         out: output folder, with a folder per run, configs/ and logs/.
         slots_or_backend: slots of this machine, or a backend.
-        time_limit: time limit; unfinished runs are stopped, and the next sweep resumes them.
+        time_limit: in seconds; unfinished runs are stopped, and the next sweep resumes them.
     """
     backend: SweepBackend = (
         LocalSweepBackend(slots_or_backend) if isinstance(slots_or_backend, Sequence) else slots_or_backend
     )
     outcome = SweepOutcome(skipped=[sweep_run.name for sweep_run in runs if sweep_run.state(out) == "done"])
     done_names = set(outcome.skipped)
-    pending = deque(cell for cell in runs if cell.name not in done_names)
+    pending = deque(run for run in runs if run.name not in done_names)
     active = dict[str, SweepJob]()
     deadline = time.monotonic() + time_limit if time_limit is not None else float("inf")
     with (
         _folder_locked(out),
         _signals_as_interrupt(),
-        SweepProgress(len(runs), len(done_names), console) as board,
+        SweepProgress(len(runs), len(done_names), console) as progress,
     ):
         try:
             while (pending or active) and time.monotonic() < deadline:
@@ -82,15 +82,15 @@ def run_sweep(
                 new_jobs = [write_job(pending.popleft(), out) for _ in range(n_free)]
                 for job, location in zip(new_jobs, backend.submit(new_jobs), strict=True):
                     active[job.name] = job
-                    board.add_run(job.name, location)
+                    progress.add_run(job.name, location)
                 for job_end in backend.pop_finished():
                     job = active.pop(job_end.name)
-                    board.finish_run(
+                    progress.finish_run(
                         job.name, _record_result(outcome, job, job_end), time.monotonic() - job.started
                     )
-                board.update({name: run.last_line() for name, run in active.items()})
+                progress.update({name: job.last_line() for name, job in active.items()})
                 time.sleep(backend.poll_seconds if active or pending else 0)
-            outcome.unfinished = [*active, *(cell.name for cell in pending)]
+            outcome.unfinished = [*active, *(run.name for run in pending)]
             if outcome.unfinished:
                 _print_if_any(console, backend.stop())
         except BaseException:
@@ -127,7 +127,7 @@ class LocalSweepBackend:
                     start_new_session=True,  # Ctrl-C reaches only the sweep, which stops the runs
                 )
             self._running[job.name] = slot, process
-        return [self._running[run.name][0].device_name for run in jobs]
+        return [self._running[job.name][0].device_name for job in jobs]
 
     def pop_finished(self) -> list[JobEnd]:
         """Return the runs whose process has ended."""
@@ -189,19 +189,15 @@ def _signals_as_interrupt() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    signals = [
-        getattr(signal, signal_number)
-        for signal_number in ("SIGTERM", "SIGHUP")
-        if hasattr(signal, signal_number)
-    ]
+    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     # Ignored signals stay ignored: under nohup, a sweep outlives its terminal.
-    handled = [name for name in signals if signal.getsignal(name) is not signal.SIG_IGN]
-    previous_handlers = {name: signal.signal(name, stop) for name in handled}
+    handled = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    previous_handlers = {number: signal.signal(number, stop) for number in handled}
     try:
         yield
     finally:
-        for name, handler in previous_handlers.items():
-            signal.signal(name, handler)
+        for number, handler in previous_handlers.items():
+            signal.signal(number, handler)
 
 
 def _print_summary(outcome: SweepOutcome, count: int, out: Path, console: Console) -> None:

@@ -15,13 +15,8 @@ from ducats.report.method_tables import data_and_task
 from ducats.run_options import RunOptions, default_run_folder
 from ducats.sweep.schema import Sweep, SweepMethod, SweepTask, expand_grid
 
-_METHOD_SETTINGS = (
-    "method",
-    "query",
-    "query.name",
-    "objective",
-    "objective.name",
-)  # settings that define a method
+# Settings that define a method.
+_METHOD_SETTINGS = ("method", "query", "query.name", "objective", "objective.name")
 
 
 @dataclass(frozen=True)
@@ -67,11 +62,11 @@ class SweepRun:
         return out / self.name
 
     def state(self, out: Path) -> str:
-        """Return done, begun or new, judged only by the files of the run."""
+        """Return done, started or new, judged only by the files of the run."""
         folder = self.folder(out)
         if (folder / "model.safetensors").exists():
             return "done"
-        return "begun" if (folder / "config.yaml").exists() else "new"
+        return "started" if (folder / "config.yaml").exists() else "new"
 
 
 def expand_sweep(sweep: Sweep, sweep_filter: SweepFilter, device: str) -> list[SweepRun]:
@@ -88,7 +83,7 @@ def expand_sweep(sweep: Sweep, sweep_filter: SweepFilter, device: str) -> list[S
     for seed in seeds:
         if seed < 0:
             raise UserError(f"--seeds must be 0 or more, not {seed}")
-    methods = {str(each.name): each for entry in sweep.methods for each in expand_grid(entry)}
+    methods = {str(method.name): method for entry in sweep.methods for method in expand_grid(entry)}
     if len(methods) < sum(1 for entry in sweep.methods for _ in expand_grid(entry)):
         raise UserError("two methods of the sweep have the same name; give each a unique `name`")
     tasks = {task.display_name: task for task in sweep.tasks}

@@ -127,7 +127,7 @@ def _find_sweep(name: str) -> Path:
 
 
 def _read_layer(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Read a file and merge it over the sweep that it names in ``like``."""
+    """Read a file and merge it over the sweep that it names in ``extends``."""
     try:
         layer = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -139,7 +139,7 @@ def _read_layer(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if base is None:
         return layer
     if not isinstance(base, str) or path.resolve() in seen:
-        raise UserError(f"{path}: `like` must name another sweep, e.g. digits, not {base!r}")
+        raise UserError(f"{path}: `extends` must name another sweep, e.g. digits, not {base!r}")
     return _read_layer(_find_sweep(base), (*seen, path.resolve())) | layer
 
 

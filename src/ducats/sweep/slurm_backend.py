@@ -29,9 +29,8 @@ class SlurmSweepBackend:
     def __init__(self, executor: Any, folder: Path, max_jobs: int | None = None) -> None:
         self._executor, self._jobs_file, self._max_jobs = executor, folder / "jobs.json", max_jobs
         self._jobs: dict[str, Any] = {}
-        self._first_seen_without_result: dict[
-            str, float
-        ] = {}  # when a finished job without a result was first seen
+        # When a finished job without a result was first seen.
+        self._first_seen_without_result: dict[str, float] = {}
         self._last_query = 0.0  # time of the last query to SLURM
 
     @property
@@ -45,34 +44,33 @@ class SlurmSweepBackend:
             return self._max_jobs - len(self._jobs)
         return 0 if self._jobs else _MAX_ARRAY_JOBS
 
-    def submit(self, sweep_jobs: Sequence[SweepJob]) -> list[str]:
+    def submit(self, jobs: Sequence[SweepJob]) -> list[str]:
         """Track the jobs that are still active and submit the others."""
-        if not sweep_jobs:
+        if not jobs:
             return []
         saved_ids = self._load_job_ids()
-        for sweep_job in sweep_jobs:
-            job = self._active_job(saved_ids.get(sweep_job.name))
-            if job is not None:
-                self._jobs[sweep_job.name] = job
-        new_jobs = [run for run in sweep_jobs if run.name not in self._jobs]
+        for job in jobs:
+            slurm_job = self._active_job(saved_ids.get(job.name))
+            if slurm_job is not None:
+                self._jobs[job.name] = slurm_job
+        new_jobs = [job for job in jobs if job.name not in self._jobs]
         if new_jobs:
-            columns = zip(*((run.arguments, run.log_path, run.lock_path) for run in new_jobs), strict=True)
+            columns = zip(*((job.arguments, job.log_path, job.lock_path) for job in new_jobs), strict=True)
             try:
-                jobs = self._executor.map_array(SlurmSubcommand(), *columns)
+                slurm_jobs = self._executor.map_array(SlurmSubcommand(), *columns)
             except Exception as error:  # any failure of sbatch
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
                 raise UserError(f"SLURM rejected the jobs ({reason}); check --slurm") from error
-            self._jobs |= {run.name: job for run, job in zip(new_jobs, jobs, strict=True)}
+            self._jobs |= {job.name: slurm_job for job, slurm_job in zip(new_jobs, slurm_jobs, strict=True)}
             job_ids = saved_ids | {name: job.job_id for name, job in self._jobs.items()}
             write_text_atomically(self._jobs_file, json.dumps(job_ids, indent=1) + "\n")
-        return [f"job {self._jobs[run.name].job_id}" for run in sweep_jobs]
+        return [f"job {self._jobs[job.name].job_id}" for job in jobs]
 
     def pop_finished(self) -> list[JobEnd]:
         """Return the runs whose job left a result, or ended without one."""
         ends = []
-        query_slurm = (
-            time.monotonic() > self._last_query + _QUERY_SECONDS
-        )  # one query returns the state of all jobs
+        # One query returns the state of all jobs.
+        query_slurm = time.monotonic() > self._last_query + _QUERY_SECONDS
         self._last_query = time.monotonic() if query_slurm else self._last_query
         for i, (name, job) in enumerate(self._jobs.items()):
             if not job.done(force_check=query_slurm and i == 0):
