@@ -162,21 +162,22 @@ def run_in_ranks(
         setup: called first in each process, with its rank.
     """
 
-    def act(rank: int) -> None:
+    def run(rank: int) -> None:
         setup(rank)
         main(arguments)
 
-    return in_ranks(act, folder, world, environment)
+    return in_ranks(run, folder, world, environment)
 
 
 def outcome(folder: Path) -> dict[str, Any]:
     """Return the results of a run, without time and memory."""
-    spent = ("seconds", "memory")
-    home = RunFolder(folder)
+    spent = ("seconds", "peak_memory_bytes")
+    run_folder = RunFolder(folder)
     return {
-        "labels": list(home.load_ledger().entries()),
+        "labels": list(run_folder.load_ledger().entries()),
         "lines": [
-            {k: v for k, v in r.items() if k not in spent} for r in records.read_records(home.metrics_path)
+            {k: v for k, v in r.items() if k not in spent}
+            for r in records.read_records(run_folder.metrics_path)
         ],
         "model": (folder / "model.safetensors").read_bytes(),
         "requests": [p.read_bytes() for p in sorted((folder / "requests").glob("*"))],
@@ -191,7 +192,7 @@ def die() -> None:
 def kill_in_epoch(victim: int) -> Setup:
     """Die in the eighth step, in the middle of the second epoch."""
 
-    def before(rank: int) -> None:
+    def setup(rank: int) -> None:
         genuine, calls = Step.__call__, 0
 
         def call(self: Step, *arguments: Any) -> Any:
@@ -203,4 +204,4 @@ def kill_in_epoch(victim: int) -> Setup:
 
         Step.__call__ = call  # type: ignore[method-assign,assignment]
 
-    return before
+    return setup

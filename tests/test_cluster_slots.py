@@ -13,10 +13,10 @@ from ducats.cluster.ray_pool import task_slots
     on_gpus=st.booleans(),
 )
 def test_never_more_than_half_of_a_node(cpus: float, gpus: int, each: int | None, on_gpus: bool) -> None:
-    count, place = task_slots({"CPU": cpus, "GPU": gpus}, cpus_per_task=each, use_gpu=on_gpus)
-    assert count * place.cpus <= cpus / 2 * (1 + 1e-9)
-    assert count * place.gpus <= gpus
-    assert place.cpus <= 1 or place.cpus == int(place.cpus)  # accepted by Ray
+    count, resources = task_slots({"CPU": cpus, "GPU": gpus}, cpus_per_task=each, use_gpu=on_gpus)
+    assert count * resources.cpus <= cpus / 2 * (1 + 1e-9)
+    assert count * resources.gpus <= gpus
+    assert resources.cpus <= 1 or resources.cpus == int(resources.cpus)  # accepted by Ray
     if cpus > 0 and not on_gpus:
         assert count >= 1
-        assert place.cpus > 0
+        assert resources.cpus > 0

@@ -99,7 +99,7 @@ def test_variances_at_extreme_evidence() -> None:
 
 @pytest.mark.parametrize("name", ["domain", "critic", "committee"])
 def test_probe_columns_are_passed_through_or_required(name: str) -> None:
-    said = torch.arange(6.0).view(2, 3)
-    assert compute_columns(torch.zeros(2, 2), None, (name,), {name: said})[name] is said
+    column = torch.arange(6.0).view(2, 3)
+    assert compute_columns(torch.zeros(2, 2), None, (name,), {name: column})[name] is column
     with pytest.raises(UserError, match="no probe provides it"):
         compute_columns(torch.zeros(2, 2), None, (name,))

@@ -82,14 +82,14 @@ def slow_ece(confidence: Sequence[float], hit: Sequence[bool], bins: int) -> flo
 
 def slow_aurc(log_confidence: Sequence[float], wrong: Sequence[bool]) -> float:
     """Exact ties share their errors evenly: the expectation over their order."""
-    area, place, errors = 0.0, 0, 0.0
+    area, rank, errors = 0.0, 0, 0.0
     for value in sorted(set(log_confidence), reverse=True):
         tied = [w for s, w in zip(log_confidence, wrong, strict=True) if s == value]
         for _ in tied:
-            place += 1
+            rank += 1
             errors += sum(tied) / len(tied)
-            area += errors / place
-    return area / place
+            area += errors / rank
+    return area / rank
 
 
 def mean(values: Sequence[float]) -> float:

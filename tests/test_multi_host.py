@@ -26,7 +26,7 @@ SETTINGS = (*QUICK, "train.epochs=3", "acquisition={after_epochs: [1], budget: 1
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A run with two processes on one host."""
     folder = tmp_path_factory.mktemp("one host") / "run"
-    done = ranks.run_in_ranks(ranks.command(SETTINGS, folder, "--devices", "2"), folder.parent / "said")
+    done = ranks.run_in_ranks(ranks.command(SETTINGS, folder, "--devices", "2"), folder.parent / "output")
     assert done.codes == [0, 0], done.outputs
     return outcome(folder)
 
@@ -44,7 +44,7 @@ def test_two_hosts_give_the_results_of_two_processes(
 ) -> None:
     folder = tmp_path / "run"
     run = ranks.command(SETTINGS, folder, *options)
-    done = ranks.run_in_ranks(run, tmp_path / "said", environment=environment)
+    done = ranks.run_in_ranks(run, tmp_path / "output", environment=environment)
     assert done.codes == [0, 0], done.outputs
     assert outcome(folder) == undisturbed
     assert "10 labels acquired" in done.outputs[0]
@@ -52,12 +52,12 @@ def test_two_hosts_give_the_results_of_two_processes(
 
 
 def test_a_run_resumes_after_a_host_died(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    folder, said = tmp_path / "run", tmp_path / "said"
+    folder, output = tmp_path / "run", tmp_path / "output"
     run = ranks.command(SETTINGS, folder)
-    killed = ranks.run_in_ranks(run, said, environment=ranks.slurm, setup=kill_in_epoch(1))
+    killed = ranks.run_in_ranks(run, output, environment=ranks.slurm, setup=kill_in_epoch(1))
     assert killed.codes == [PEER_LOST_EXIT_CODE, -9]
     assert killed.outputs[0].count(PEER_GONE_MESSAGE.format(2)) == 1
-    done = ranks.run_in_ranks(run, said, environment=ranks.slurm)
+    done = ranks.run_in_ranks(run, output, environment=ranks.slurm)
     assert done.codes == [0, 0], done.outputs
     assert outcome(folder) == undisturbed
 
@@ -68,10 +68,10 @@ def test_hosts_without_a_shared_folder_raise(tmp_path: Path, monkeypatch: pytest
     def act(rank: int) -> None:
         main(ranks.command(SETTINGS, tmp_path / f"host {rank}", "--nodes", "2"))
 
-    done = ranks.in_ranks(act, tmp_path / "said", environment=ranks.hosts_by_hand)
+    done = ranks.in_ranks(act, tmp_path / "output", environment=ranks.hosts_by_hand)
     assert done.codes == [2, 2]
     assert done.outputs[0].count("process 2 of 2 does not see the files that rank 0 wrote to") == 1
-    assert "give an --out that all hosts share" in done.outputs[0]
+    assert "use an --out that all hosts share" in done.outputs[0]
     assert not RunFolder(tmp_path / "host 0").finished
 
 
@@ -82,15 +82,23 @@ def test_missing_data_on_one_host_is_reported_by_rank_0(tmp_path: Path) -> None:
         Image.new("RGB", (8, 8), (40 * number, 0, 0)).save(folder / "image.png")
 
     def act(rank: int) -> None:
-        mine = tmp_path / f"source of host {rank + 1}"
+        own_source = tmp_path / f"source of host {rank + 1}"
         main(
             [
-                *("run", "--source", str(mine), "--target", str(target), "--set", "model.name=small_cnn"),
+                *(
+                    "run",
+                    "--source",
+                    str(own_source),
+                    "--target",
+                    str(target),
+                    "--set",
+                    "model.name=small_cnn",
+                ),
                 *("--rounds", "0", "--nodes", "2", "--out", str(tmp_path / "run")),
             ]
         )
 
-    done = ranks.in_ranks(act, tmp_path / "said", environment=ranks.hosts_by_hand)
+    done = ranks.in_ranks(act, tmp_path / "output", environment=ranks.hosts_by_hand)
     assert done.codes == [2, 2], done.outputs
     assert done.outputs[0].count("source of host 2") == 1, done.outputs
     assert "ducats: " not in done.outputs[1]
@@ -98,10 +106,10 @@ def test_missing_data_on_one_host_is_reported_by_rank_0(tmp_path: Path) -> None:
 
 def test_each_host_reports_contradicting_options_once(tmp_path: Path) -> None:
     run = ranks.command(SETTINGS, tmp_path / "run", "--devices", "4")
-    done = ranks.run_in_ranks(run, tmp_path / "said", environment=ranks.torchrun)
+    done = ranks.run_in_ranks(run, tmp_path / "output", environment=ranks.torchrun)
     assert done.codes == [2, 2]
-    for said in done.outputs:
-        assert said.count("ducats: --devices is 4, but torchrun started 1 process(es)") == 1
+    for output in done.outputs:
+        assert output.count("ducats: --devices is 4, but torchrun started 1 process(es)") == 1
 
 
 def test_real_torchrun_on_two_hosts(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
@@ -116,7 +124,7 @@ def test_real_torchrun_on_two_hosts(tmp_path: Path, undisturbed: dict[str, Any])
             ]
         )
 
-    done = ranks.in_ranks(torchrun, tmp_path / "said", environment=lambda *_: {"OMP_NUM_THREADS": "1"})
+    done = ranks.in_ranks(torchrun, tmp_path / "output", environment=lambda *_: {"OMP_NUM_THREADS": "1"})
     assert done.codes == [0, 0], done.outputs
     assert outcome(folder) == undisturbed
 
@@ -124,7 +132,7 @@ def test_real_torchrun_on_two_hosts(tmp_path: Path, undisturbed: dict[str, Any])
 def test_an_unknown_address_raises_at_once(tmp_path: Path) -> None:
     unknown = {**ranks.hosts_by_hand(1, 2, 29500), "MASTER_ADDR": "first.invalid"}
     run = ranks.command(SETTINGS, tmp_path / "run", "--nodes", "2")
-    done = ranks.run_in_ranks(run, tmp_path / "said", 1, lambda *_: unknown)
+    done = ranks.run_in_ranks(run, tmp_path / "output", 1, lambda *_: unknown)
     assert done.codes == [2]
     assert (
         done.outputs[0].count("ducats: MASTER_ADDR is 'first.invalid', which this host cannot resolve") == 1
@@ -144,7 +152,7 @@ def test_a_waiting_host_prints_a_notice_and_can_be_interrupted(tmp_path: Path) -
         launch.NOTICE_AFTER_SECONDS = 0.0
 
     run = ranks.command(SETTINGS, tmp_path / "run", "--nodes", "2")
-    done = ranks.run_in_ranks(run, tmp_path / "said", 1, ranks.hosts_by_hand, setup=impatient)
+    done = ranks.run_in_ranks(run, tmp_path / "output", 1, ranks.hosts_by_hand, setup=impatient)
     assert done.codes == [-signal.SIGINT]
     assert done.outputs[0].startswith("waiting at 127.0.0.1:")
     assert done.outputs[0].count("for all 2 processes; press Ctrl-C") == 1

@@ -13,14 +13,14 @@ SHAPES = pytest.mark.parametrize("shape", [(1, 1), (4, 6), (7, 3), (1, 9)])
 RADII = pytest.mark.parametrize("radius", [0, 1, 2, 3, 32])
 
 
-def slowly(values: Tensor, radius: int, what: Callable[[Tensor], Tensor | float]) -> Tensor:
+def reference(values: Tensor, radius: int, reduce: Callable[[Tensor], Tensor | float]) -> Tensor:
     """Apply a function to the pixels of each window."""
     height, width = values.shape
     found = torch.zeros(height, width, dtype=torch.float64)
     for y in range(height):
         for x in range(width):
             near = values[max(0, y - radius) : y + radius + 1, max(0, x - radius) : x + radius + 1]
-            found[y, x] = what(near)
+            found[y, x] = reduce(near)
     return found
 
 
@@ -34,11 +34,11 @@ def entropy_of_histogram(near: Tensor, classes: int) -> float:
 def test_windows_equal_loops(shape: tuple[int, int], radius: int) -> None:
     values = torch.randn(shape, generator=torch.Generator().manual_seed(0)).double()
     size = window_size(*shape, radius, values.device)
-    assert torch.equal(size.double(), slowly(values, radius, Tensor.numel))
-    torch.testing.assert_close(window_mean(values, radius), slowly(values, radius, Tensor.mean))
+    assert torch.equal(size.double(), reference(values, radius, Tensor.numel))
+    torch.testing.assert_close(window_mean(values, radius), reference(values, radius, Tensor.mean))
     whole = torch.randint(0, 9, shape, generator=torch.Generator().manual_seed(1), dtype=torch.int32)
-    assert torch.equal(window_max(whole, radius).double(), slowly(whole, radius, Tensor.amax))
-    expected = slowly(values, radius, lambda near: near.exp().mean().log())
+    assert torch.equal(window_max(whole, radius).double(), reference(whole, radius, Tensor.amax))
+    expected = reference(values, radius, lambda near: near.exp().mean().log())
     torch.testing.assert_close(window_log_mean(values, radius), expected)
 
 
@@ -46,7 +46,7 @@ def test_windows_equal_loops(shape: tuple[int, int], radius: int) -> None:
 @RADII
 def test_impurity_is_the_entropy_of_the_histogram(shape: tuple[int, int], radius: int) -> None:
     predicted = torch.randint(0, 4, shape, generator=torch.Generator().manual_seed(0))
-    expected = slowly(predicted, radius, lambda near: entropy_of_histogram(near, 5))
+    expected = reference(predicted, radius, lambda near: entropy_of_histogram(near, 5))
     found = window_impurity(predicted, 5, radius)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)

@@ -46,7 +46,7 @@ def outcome(run_folder: RunFolder) -> dict[str, Any]:
     """Return everything that must be equal in equal runs."""
     lines = records.read_records(run_folder.metrics_path)
     return {
-        "records": [{k: v for k, v in r.items() if k not in ("seconds", "memory")} for r in lines],
+        "records": [{k: v for k, v in r.items() if k not in ("seconds", "peak_memory_bytes")} for r in lines],
         "ledger": list(run_folder.load_ledger().entries()),
         "model": {name: tensor.tolist() for name, tensor in run_folder.load_model().items()},
     }
@@ -62,16 +62,16 @@ def clicks_of(position: Tensor, label: Tensor, unit: Tensor, width: int) -> int:
     """Count the connected components of each label within each unit, one unit at a time."""
     found, start = 0, 0
     for size in unit.tolist():
-        where, what = position[start : start + size].numpy(), label[start : start + size].numpy()
+        positions, labels = position[start : start + size].numpy(), label[start : start + size].numpy()
         start += size
-        for c in np.unique(what):
+        for c in np.unique(labels):
             canvas = np.zeros((int(position.max()) // width + 1, width), bool)
-            canvas.flat[where[what == c]] = True
+            canvas.flat[positions[labels == c]] = True
             found += ndimage.label(canvas)[1]
     return int(found)
 
 
-def check_ledger(run_folder: RunFolder, truth: Any, void: Any, *, original: bool = False) -> None:
+def check_ledger(run_folder: RunFolder, ground_truth: Any, void: Any, *, original: bool = False) -> None:
     """Check the ledger: no duplicates, no known void, true labels, counts and clicks as recorded."""
     ledger = run_folder.load_ledger()
     assert ledger.sizes is not None
@@ -82,12 +82,12 @@ def check_ledger(run_folder: RunFolder, truth: Any, void: Any, *, original: bool
         assert request.round == number
         for image, position, unit in request.blocks():
             height, width = ledger.sizes[image].tolist()
-            true = original_map(truth, image) if original else truth[image]
+            true = original_map(ground_truth, image) if original else ground_truth[image]
             assert true.shape == (height, width)
-            addresses = {(image, place) for place in position.tolist()}
-            assert len(addresses) == len(position)  # no duplicates in a round
-            assert not addresses & seen  # nor across rounds
-            seen |= addresses
+            locations = {(image, position) for position in position.tolist()}
+            assert len(locations) == len(position)  # no duplicates in a round
+            assert not locations & seen  # nor across rounds
+            seen |= locations
             if void is not None:
                 beforehand = original_map(void, image) if original else void[image]
                 assert not beforehand.flatten()[position].any()
@@ -99,7 +99,7 @@ def check_ledger(run_folder: RunFolder, truth: Any, void: Any, *, original: bool
         assert (ledger.spent(number), ledger.clicks(number)) == (total, clicks)
     for entry in ledger.entries():
         image = ledger.keys.index(entry.key)
-        true = original_map(truth, image) if original else truth[image]
+        true = original_map(ground_truth, image) if original else ground_truth[image]
         assert entry.label == int(true.flatten()[entry.position])
         assert (image, entry.position) in seen
     assert len(ledger) == len(seen) == total
@@ -107,8 +107,18 @@ def check_ledger(run_folder: RunFolder, truth: Any, void: Any, *, original: bool
 
 FIELDS = {
     *("kind", "stage", "epoch", "labels", "clicks", "evaluated_on", "images", "pixels", "resolution"),
-    *("headline", "mean_iou", "class_iou", "accuracy", "class_accuracy", "mean_class_accuracy"),
-    *("ece", "ece_10", "classwise_ece", "nll", "brier", "aurc", "reliability", "memory", "seconds"),
+    *("headline_metric", "mean_iou", "class_iou", "accuracy", "class_accuracy", "mean_class_accuracy"),
+    *(
+        "ece",
+        "ece_10",
+        "classwise_ece",
+        "nll",
+        "brier",
+        "aurc",
+        "reliability",
+        "peak_memory_bytes",
+        "seconds",
+    ),
 }
 
 
@@ -118,7 +128,7 @@ def check_stages(run_folder: RunFolder, pixels: int, images: int = 3) -> None:
     assert (run_folder.stages()[0]["labels"], run_folder.stages()[0]["clicks"]) == (0, 0)
     for record in run_folder.stages():
         assert record.keys() == FIELDS | ({"temperature_scaled"} if record["stage"] else set())
-        assert (record["images"], record["pixels"], record["headline"]) == (images, pixels, "mean_iou")
+        assert (record["images"], record["pixels"], record["headline_metric"]) == (images, pixels, "mean_iou")
         counts, classes = confusion(run_folder, record["epoch"])
         assert counts.sum() == pixels
         assert len(classes) == len(record["class_iou"]) == len(counts)
@@ -224,7 +234,7 @@ def test_count_per_image_and_total_count(run_pixels: Runner) -> None:
 def test_void_costs_budget_only_if_unknown(run_pixels: Runner) -> None:
     data = tiny_streets()
     blind = replace(data, pool=replace(data.pool, void_masks=None))
-    run_folder = run_pixels("acquisition.budget=90%", "query={name: random}", shift=blind)
+    run_folder = run_pixels("acquisition.budget=90%", "query={name: random}", data=blind)
     check_ledger(run_folder, data.ground_truth, None)
     labels = [entry.label for entry in run_folder.load_ledger().entries()]
     assert len(labels) == round(0.9 * HEIGHT * WIDTH) * POOL
@@ -252,10 +262,10 @@ def test_unlabelled_ground_truth_changes_nothing(run_pixels: Runner) -> None:
     maps = TargetMaps(first.load_ledger(), (HEIGHT, WIDTH))[:]
     wrong = ((clean.ground_truth[:] + 3) % 10).to(torch.int8)  # also where the label is void
     elsewhere = torch.where(maps == UNLABELLED, wrong, clean.ground_truth[:])
-    assert outcome(run_pixels(folder="b", shift=replace(clean, ground_truth=elsewhere))) == outcome(first)
+    assert outcome(run_pixels(folder="b", data=replace(clean, ground_truth=elsewhere))) == outcome(first)
     # Poisoned labels of selected pixels: everything is equal until they are acquired, and differs afterwards.
-    bought = torch.where(maps == UNLABELLED, clean.ground_truth[:], wrong)
-    other, was = outcome(run_pixels(folder="c", shift=replace(clean, ground_truth=bought))), outcome(first)
+    poisoned = torch.where(maps == UNLABELLED, clean.ground_truth[:], wrong)
+    other, was = outcome(run_pixels(folder="c", data=replace(clean, ground_truth=poisoned))), outcome(first)
     assert other["records"][:2] == was["records"][:2]
     picks = [
         [(e.key, e.position) for e in some["ledger"][: PIXELS_PER_IMAGE_AND_ROUND * POOL]]
@@ -271,7 +281,7 @@ def test_test_labels_do_not_affect_training_or_selection(run_pixels: Runner) -> 
     poisoned = replace(
         clean, test=replace(clean.test, labels=((clean.test.labels[:] + 1) % 10).to(torch.int8))
     )
-    one, two = (outcome(run_pixels(folder=f, shift=s)) for f, s in (("a", clean), ("b", poisoned)))
+    one, two = (outcome(run_pixels(folder=f, data=s)) for f, s in (("a", clean), ("b", poisoned)))
     assert (one["model"], one["ledger"]) == (two["model"], two["ledger"])
     assert one["records"] != two["records"]
 
@@ -295,14 +305,16 @@ def test_mean_iou_star_leaves_out_classes(run_pixels: Runner) -> None:
             if n not in ("road", "sky") and v is not None
         ]
         assert record["mean_iou_star"] == pytest.approx(np.mean(rest))
-    with pytest.raises(UserError, match=r"evaluation\.star_without names 'moon', but the classes are road"):
+    with pytest.raises(
+        UserError, match=r"evaluation\.miou_star_exclude names 'moon', but the classes are road"
+    ):
         run_pixels("evaluation.miou_star_exclude=[moon]", folder="b")
 
 
 def test_labelled_pixels_are_not_evaluated(run_pixels: Runner) -> None:
     data = tiny_streets()
     assert data.ground_truth is not None
-    run_folder = run_pixels("evaluation.resolution=network", shift=replace(data, test=None))
+    run_folder = run_pixels("evaluation.resolution=network", data=replace(data, test=None))
     all_of_it = int((data.ground_truth[:] >= 0).sum())
     assert [(r["evaluated_on"], r["images"], r["pixels"]) for r in run_folder.stages()] == [
         ("unlabelled", POOL, all_of_it),
@@ -323,21 +335,21 @@ def test_all_target_pixels_can_be_evaluated(run_pixels: Runner) -> None:
 def test_held_out_images_are_never_selected(run_pixels: Runner) -> None:
     data = tiny_streets()
     settings = ("evaluation.split=held_out", "evaluation.test_fraction=0.4")
-    run_folder = run_pixels(*settings, shift=replace(data, test=None))
+    run_folder = run_pixels(*settings, data=replace(data, test=None))
     assert [(r["evaluated_on"], r["images"]) for r in run_folder.stages()] == [("held_out", 2)] * 3
     assert (run_folder.data_summary["pool"]["images"], len(run_folder.load_ledger())) == (
         3,
         2 * PIXELS_PER_IMAGE_AND_ROUND * 3,
     )
     assert data.ground_truth is not None
-    place = {key: number for number, key in enumerate(data.pool.keys)}
+    index_of = {key: number for number, key in enumerate(data.pool.keys)}
     for entry in run_folder.load_ledger().entries():
-        assert entry.label == int(data.ground_truth[place[entry.key]].flatten()[entry.position])
+        assert entry.label == int(data.ground_truth[index_of[entry.key]].flatten()[entry.position])
 
 
 def test_fully_labelled_pool_leaves_nothing_to_evaluate(run_pixels: Runner) -> None:
     run_folder = run_pixels(
-        "acquisition.budget=100%", "query={name: random}", shift=replace(tiny_streets(), test=None)
+        "acquisition.budget=100%", "query={name: random}", data=replace(tiny_streets(), test=None)
     )
     assert run_folder.finished
     assert run_folder.stages()[-1]["pixels"] == 0
@@ -360,27 +372,28 @@ def test_extra_evaluations_change_nothing(run_pixels: Runner) -> None:
 def test_annotators_answer_between_two_calls(run_pixels: Runner, tmp_path: Path, unit: str) -> None:
     data = tiny_streets()
     assert data.ground_truth is not None
-    blind, place = replace(data, ground_truth=None), {key: n for n, key in enumerate(data.pool.keys)}
+    blind, index_of = replace(data, ground_truth=None), {key: n for n, key in enumerate(data.pool.keys)}
+    per_round = PIXELS_PER_IMAGE_AND_ROUND * POOL
     for number in (1, 2):
         with pytest.raises(
             AwaitingLabels,
-            match=f"round {number} waits for {PIXELS_PER_IMAGE_AND_ROUND * POOL} of {PIXELS_PER_IMAGE_AND_ROUND * POOL} pix",
+            match=f"round {number} waits for {per_round} of {per_round} pix",
         ):
-            run_pixels(f"task.unit={unit}", shift=blind)
+            run_pixels(f"task.unit={unit}", data=blind)
         folder = tmp_path / "run" / "questions" / f"round-0{number}"
         with (folder / "questions.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
-        assert sum(int(row["pixels"]) for row in rows) == PIXELS_PER_IMAGE_AND_ROUND * POOL
+        assert sum(int(row["pixels"]) for row in rows) == per_round
         for row in rows:
-            true = data.ground_truth[place[row["key"]]].numpy()
+            true = data.ground_truth[index_of[row["key"]]].numpy()
             mask = np.array(Image.open(folder / row["mask"]))
             assert (mask > 0).sum() == int(row["pixels"])
             # 254 is "not yet": only selected pixels need an answer.
             path = folder / row["answer"]
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(np.where(mask > 0, true, 254).astype(np.uint8)).save(path)
-    with_people = run_pixels(f"task.unit={unit}", shift=blind)
-    assert outcome(with_people) == outcome(run_pixels(f"task.unit={unit}", folder="truth"))
+    with_annotators = run_pixels(f"task.unit={unit}", data=blind)
+    assert outcome(with_annotators) == outcome(run_pixels(f"task.unit={unit}", folder="ground_truth"))
 
 
 # ---- files of several sizes, labelled at their original resolution
@@ -402,10 +415,10 @@ def write_tree(root: Path) -> None:
             colours = (
                 ids[..., None] * np.array([60, 90, 20]) + generator.integers(0, 60, (height, width, 3))
             ) % 256
-            for kind, picture in (("images", colours.astype(np.uint8)), ("labels", ids)):
+            for kind, array in (("images", colours.astype(np.uint8)), ("labels", ids)):
                 path = root / name / kind / f"{number}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(picture).save(path)
+                Image.fromarray(array).save(path)
     (root / "classes.txt").write_text(CLASSES)
 
 
@@ -433,18 +446,18 @@ ORIGINAL = ("task.resolution=original", "train.lr=0.05")
 
 @pytest.mark.parametrize("fill", ["cell", "nearest"])
 @pytest.mark.parametrize("unit", ["pixel", "region"])
-@pytest.mark.parametrize("measured", ["network", "original"])
+@pytest.mark.parametrize("resolution", ["network", "original"])
 def test_pixels_are_labelled_and_counted_at_original_resolution(
-    run_pixels: Runner, files: Path, fill: str, unit: str, measured: str
+    run_pixels: Runner, files: Path, fill: str, unit: str, resolution: str
 ) -> None:
     data = load_tree(files)
     run_folder = run_pixels(
         *ORIGINAL,
         f"task.label_downsampling={fill}",
         f"task.unit={unit}",
-        f"evaluation.resolution={measured}",
+        f"evaluation.resolution={resolution}",
         "evaluation.average_flipped=true",
-        shift=data,
+        data=data,
         method="ripu" if unit == "region" else "duc",
     )
     areas = [height * width for height, width in SIZES]
@@ -453,21 +466,21 @@ def test_pixels_are_labelled_and_counted_at_original_resolution(
     ]
     check_ledger(run_folder, data.ground_truth, data.pool.void_masks, original=True)
     assert data.test is not None
-    if measured == "original":
+    if resolution == "original":
         counted = sum(int((original_map(data.test.labels, n) >= 0).sum()) for n in range(3))
         assert counted == sum(areas) - 5 * (3 + 4 + 5)
     else:
         counted = int((data.test.labels[:] >= 0).sum())
     check_stages(run_folder, counted)
     at = {"network": "12x20 (network)", "original": "original"}
-    assert {r["resolution"] for r in run_folder.stages()} == {at[measured]}
+    assert {r["resolution"] for r in run_folder.stages()} == {at[resolution]}
 
 
 def test_fill_mode_affects_training(run_pixels: Runner, files: Path) -> None:
     ends = []
     for fill in ("cell", "nearest"):
         run_folder = run_pixels(
-            *ORIGINAL, f"task.label_downsampling={fill}", shift=load_tree(files), folder=fill
+            *ORIGINAL, f"task.label_downsampling={fill}", data=load_tree(files), folder=fill
         )
         # With `cell`, all labels are trained on, except those that share a cell.
         maps = TargetMaps(run_folder.load_ledger(), (12, 20), fill=fill)[:]
@@ -487,9 +500,9 @@ def test_fill_mode_affects_training(run_pixels: Runner, files: Path) -> None:
 
 def test_two_step_upsampling_affects_selection(run_pixels: Runner, files: Path) -> None:
     found = []
-    for twice in ("true", "false"):
+    for two_step in ("true", "false"):
         run_folder = run_pixels(
-            *ORIGINAL, f"task.two_step_upsampling={twice}", shift=load_tree(files), folder=twice
+            *ORIGINAL, f"task.two_step_upsampling={two_step}", data=load_tree(files), folder=two_step
         )
         check_ledger(
             run_folder, load_tree(files).ground_truth, load_tree(files).pool.void_masks, original=True
@@ -500,20 +513,20 @@ def test_two_step_upsampling_affects_selection(run_pixels: Runner, files: Path) 
 
 
 def test_void_pixels_can_be_selected_if_configured(run_pixels: Runner, files: Path) -> None:
-    data = load_tree(files, void="asked")
+    data = load_tree(files, void_pixels="queried")
     settings = (*ORIGINAL, "acquisition.budget=80%", "query={name: random}")
-    run_folder = run_pixels(*settings, shift=data)
+    run_folder = run_pixels(*settings, data=data)
     check_ledger(run_folder, data.ground_truth, None, original=True)
     assert VOID in {entry.label for entry in run_folder.load_ledger().entries()}
 
 
-@pytest.mark.parametrize("measured", ["network", "original"])
-def test_labelled_original_pixels_are_not_evaluated(run_pixels: Runner, files: Path, measured: str) -> None:
+@pytest.mark.parametrize("resolution", ["network", "original"])
+def test_labelled_original_pixels_are_not_evaluated(run_pixels: Runner, files: Path, resolution: str) -> None:
     data = replace(load_tree(files), test=None)
     assert data.ground_truth is not None
-    run_folder = run_pixels(*ORIGINAL, f"evaluation.resolution={measured}", shift=data)
+    run_folder = run_pixels(*ORIGINAL, f"evaluation.resolution={resolution}", data=data)
     pixels = [r["pixels"] for r in run_folder.stages()]
-    if measured == "original":
+    if resolution == "original":
         every = sum(int((original_map(data.ground_truth, n) >= 0).sum()) for n in range(3))
         assert pixels == [every - run_folder.load_ledger().spent(number) for number in range(3)]
     else:
@@ -535,23 +548,25 @@ def test_held_out_files(run_pixels: Runner, files: Path, unit: str) -> None:
         f"task.unit={unit}",
         "evaluation={split: held_out, test_fraction: 0.34}",
         "acquisition={budget: 100%, after_epochs: [1, 2]}" if unit == "image" else "acquisition.budget=5%",
-        shift=data,
+        data=data,
     )
     assert [r["images"] for r in run_folder.stages()] == [1] * 3
     ledger = run_folder.load_ledger()
     assert len(ledger.keys) == 2
     assert data.ground_truth is not None
-    place = {key: number for number, key in enumerate(data.pool.keys)}
+    index_of = {key: number for number, key in enumerate(data.pool.keys)}
     for entry in ledger.entries():
-        assert entry.label == int(original_map(data.ground_truth, place[entry.key]).flatten()[entry.position])
-    (held,) = set(range(3)) - {place[key] for key in ledger.keys}
+        assert entry.label == int(
+            original_map(data.ground_truth, index_of[entry.key]).flatten()[entry.position]
+        )
+    (held,) = set(range(3)) - {index_of[key] for key in ledger.keys}
     assert run_folder.stages()[0]["pixels"] == int((original_map(data.ground_truth, held) >= 0).sum())
 
 
 def test_whole_images_of_several_sizes(run_pixels: Runner, files: Path) -> None:
     data = load_tree(files)
     settings = (*ORIGINAL, "task.unit=image", "acquisition.budget=2")
-    run_folder = run_pixels(*settings, shift=data)
+    run_folder = run_pixels(*settings, data=data)
     check_ledger(run_folder, data.ground_truth, data.pool.void_masks, original=True)
     assert data.ground_truth is not None
     each = [int((original_map(data.ground_truth, n) >= 0).sum()) for n in range(3)]
@@ -589,14 +604,14 @@ def test_classification_data_with_segmentation_settings_is_refused(run_quickly: 
 
 
 def test_invalid_labels_are_not_recorded(tmp_path: Path) -> None:
-    settled = quick_pixels()
-    parts, plan = build_run(settled, RunFolder(tmp_path / "r"))
+    config = quick_pixels()
+    components, plan = build_run(config, RunFolder(tmp_path / "r"))
 
     def wrong(request: Request) -> Tensor:
         return torch.full((len(request),), 10, dtype=torch.int8)
 
     with pytest.raises(UserError, match=r"returned 10 in round 1"):
-        run(replace(parts, oracle=wrong), plan, tmp_path / "r", fabric=make_fabric("cpu"))
+        run(replace(components, oracle=wrong), plan, tmp_path / "r", fabric=make_fabric("cpu"))
     assert not (tmp_path / "r" / "labels").exists()
 
 
@@ -607,10 +622,10 @@ def make_components(**changes: Any) -> ducats.Components:
     data = tiny_streets()
     with global_seed(0, "model"):
         net = small_fcn(classes=10, channels=3, width=8)
-    made = ducats.Components(
+    components = ducats.Components(
         net, data.source, data.pool, ducats.GroundTruthOracle(data.ground_truth), test=data.test
     )
-    return replace(made, **changes)
+    return replace(components, **changes)
 
 
 PLAN = ducats.RunPlan(
@@ -636,7 +651,7 @@ def test_api_with_a_network_and_a_percentage(tmp_path: Path) -> None:
 
 def test_the_objective_gets_labels_void_and_unlabelled(tmp_path: Path) -> None:
     data = tiny_streets()
-    place = {image.numpy().tobytes(): n for n, image in enumerate(data.pool.pixels[:])}
+    index_of = {image.numpy().tobytes(): n for n, image in enumerate(data.pool.pixels[:])}
     seen: list[dict[int, Tensor]] = [{}]
 
     def spy(model: Any, batch: Batch) -> dict[str, Tensor]:
@@ -644,25 +659,25 @@ def test_the_objective_gets_labels_void_and_unlabelled(tmp_path: Path) -> None:
         assert batch.labelled is None
         assert batch.unlabelled is None
         for image, labels in zip(batch.target.images, batch.target.labels, strict=True):
-            number = place[(image * 255).round().to(torch.uint8).numpy().tobytes()]
+            number = index_of[(image * 255).round().to(torch.uint8).numpy().tobytes()]
             seen[-1][number] = labels.clone()
         return dict(duc(model, batch))
 
-    def listen(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if event.phase == "query":
             seen.append({})
 
     plan = replace(PLAN, epochs=3, query_epochs=(1, 2), pixel_budget="5%", steps_per_epoch=3)
-    run_folder = ducats.adapt(make_components(objective=spy), plan, tmp_path / "r", on_event=listen)
+    run_folder = ducats.adapt(make_components(objective=spy), plan, tmp_path / "r", on_event=on_event)
     assert data.pool.void_masks is not None
     for rounds, maps in enumerate(seen):
         assert len(maps) >= 3
         for image, labels in maps.items():
-            bought = run_folder.load_ledger().image_labels(image, rounds)
+            labelled = run_folder.load_ledger().image_labels(image, rounds)
             expected = (
                 torch.where(data.pool.void_masks[image] != 0, VOID, UNLABELLED).to(torch.int8).flatten()
             )
-            expected[bought.position] = bought.label.to(torch.int8)
+            expected[labelled.position] = labelled.label.to(torch.int8)
             assert torch.equal(labels.flatten(), expected)
             assert int((labels >= 0).sum()) == PIXELS_PER_IMAGE_AND_ROUND * rounds
 
@@ -689,12 +704,12 @@ def test_whole_labelled_images_are_a_separate_stream(tmp_path: Path) -> None:
 def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
     seen: list[tuple[set[str], torch.Size, torch.Size]] = []
 
-    def note(slate: ducats.QueryContext) -> Tensor:
-        rows = slate.candidates
-        seen.append((set(rows.columns), rows.z.shape, rows.features.shape))
-        return torch.arange(slate.budget)
+    def recording_query(context: ducats.QueryContext) -> Tensor:
+        candidates = context.candidates
+        seen.append((set(candidates.columns), candidates.z.shape, candidates.features.shape))
+        return torch.arange(context.budget)
 
-    run_folder = ducats.adapt(make_components(query=note), PLAN, tmp_path / "r")
+    run_folder = ducats.adapt(make_components(query=recording_query), PLAN, tmp_path / "r")
     void = tiny_streets().pool.void_masks
     assert void is not None
     for image, (columns, z, features) in enumerate(seen):
@@ -738,12 +753,12 @@ def test_an_all_void_image_is_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "plan", "words"),
     [
-        ({}, {"pixels": None, "budget": (3,)}, r"set how many per image"),
-        ({}, {"pixels": "600/image"}, "600 pixels of image 0, which has 512"),
+        ({}, {"pixel_budget": None, "budget": (3,)}, r"set how many per image"),
+        ({}, {"pixel_budget": "600/image"}, "600 pixels of image 0, which has 512"),
         ({}, {"budget": (3,)}, r"but budget is \[3\]"),
-        ({}, {"pixels": 1, "ask_after": (0, 1)}, "at least one of 2 rounds without pixels"),
+        ({}, {"pixel_budget": 1, "query_epochs": (0, 1)}, "at least one of 2 rounds without pixels"),
         ({"query": QUERIES["ripu"]}, {}, "units of several pixels"),
-        ({"task": TaskOptions(unit=Unit("image"))}, {"pixels": None}, "1 rounds but 0 budgets"),
+        ({"task": TaskOptions(unit=Unit("image"))}, {"pixel_budget": None}, "1 rounds but 0 budgets"),
         ({"test": toy().test}, {}, "same classes"),
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(3 * 512, 10))}, {}, "per-image logits"),
         ({"model": small_fcn(classes=9, channels=3, width=8)}, {}, "outputs 9 classes"),
@@ -752,7 +767,7 @@ def test_an_all_void_image_is_skipped(tmp_path: Path) -> None:
             {},
             "4 labels for a pool of 5",
         ),
-        ({"task": TaskOptions(miou_star_exclude=("moon",))}, {}, "star_without names 'moon'"),
+        ({"task": TaskOptions(miou_star_exclude=("moon",))}, {}, "miou_star_exclude names 'moon'"),
     ],
 )
 def test_inconsistent_components_are_refused_before_training(
@@ -766,11 +781,11 @@ def test_inconsistent_components_are_refused_before_training(
 def test_pixel_queries_are_refused_for_classification(tmp_path: Path) -> None:
     data = toy()
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
-    mine = ducats.Components(
+    components = ducats.Components(
         net, data.source, data.pool, ducats.GroundTruthOracle(data.ground_truth), query=QUERIES["ripu_points"]
     )
     with pytest.raises(UserError, match="needs per-pixel outputs"):
-        ducats.adapt(mine, ducats.RunPlan(epochs=2, query_epochs=(1,), budget=(5,)), tmp_path / "r")
+        ducats.adapt(components, ducats.RunPlan(epochs=2, query_epochs=(1,), budget=(5,)), tmp_path / "r")
     assert not (tmp_path / "r" / "metrics.jsonl").exists()
 
 

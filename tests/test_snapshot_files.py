@@ -90,7 +90,7 @@ def test_corrupt_file_is_named(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for broken in (b"", whole[:200], whole[:-50], whole.replace(b"u_dis", b"U_dis")):
         path.write_bytes(broken)
-        with pytest.raises(UserError, match=r"end.npz is corrupt .*; remove it"):
+        with pytest.raises(UserError, match=r"final.npz is corrupt .*; remove it"):
             snapshot_files.load_snapshots(tmp_path)
 
 
@@ -150,10 +150,10 @@ def test_thumbnails_are_found_by_pool_index(tmp_path: Path) -> None:
 def test_snapshots_are_loaded_without_torch(tmp_path: Path) -> None:
     snapshot_files.write_snapshot_file(tmp_path, small(1))
     code = (
-        "import sys; from pathlib import Path; from ducats import snapshots;"
-        "print(len(snapshots.read(Path(sys.argv[1]))), 'torch' in sys.modules)"
+        "import sys; from pathlib import Path; from ducats import snapshot_files;"
+        "print(len(snapshot_files.load_snapshots(Path(sys.argv[1]))), 'torch' in sys.modules)"
     )
-    said = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    assert said.stdout.split() == ["1", "False"]
+    assert done.stdout.split() == ["1", "False"]

@@ -17,8 +17,9 @@ from ducats.domain import UNLABELLED, VOID
 from ducats.errors import UserError
 from ducats.queries import QUERIES, QuerySpec
 from ducats.samples import QueryContext, top_k
-from ducats.units import PixelSelection, Unit, compute_superpixels, image_columns, select_in_image
+from ducats.units import PixelSelection, Unit, image_columns, select_in_image
 from ducats.units.pixel_columns import PixelColumns
+from ducats.units.superpixels import compute_superpixels
 
 SHAPE = (15, 20)
 HEAD = torch.randn(4, 6, generator=torch.Generator().manual_seed(5))
@@ -41,8 +42,8 @@ def nothing() -> Tensor:
 
 def some(seed: int = 0) -> Tensor:
     """Return a label map with some labelled and some void pixels."""
-    luck = torch.rand(SHAPE, generator=torch.Generator().manual_seed(seed))
-    return torch.where(luck < 0.2, 1, torch.where(luck < 0.3, VOID, UNLABELLED)).to(torch.int8)
+    uniforms = torch.rand(SHAPE, generator=torch.Generator().manual_seed(seed))
+    return torch.where(uniforms < 0.2, 1, torch.where(uniforms < 0.3, VOID, UNLABELLED)).to(torch.int8)
 
 
 def probe_columns() -> dict[str, Tensor]:
@@ -56,23 +57,23 @@ def probe_columns() -> dict[str, Tensor]:
 
 
 def select_in_test_image(
-    strategy: QuerySpec, unit: Unit, target: Tensor, budget: int, **given: Any
+    query: QuerySpec, unit: Unit, known_labels: Tensor, budget: int, **overrides: Any
 ) -> PixelSelection:
-    what: dict[str, Any] = {
-        "z": maps() if strategy.needs else None,
+    kwargs: dict[str, Any] = {
+        "z": maps() if query.needs else None,
         "features": torch.randn(6, 4, 5, generator=torch.Generator().manual_seed(3)),
         "pixels": photo(),
         "image": 7,
         "generator": torch.Generator().manual_seed(1),
-        "told": probe_columns(),
-        "head": HEAD if strategy.needs_head else None,
+        "extras": probe_columns(),
+        "head": HEAD if query.needs_head else None,
     }
-    return select_in_image(strategy, unit, known_labels=target, budget=budget, **(what | given))
+    return select_in_image(query, unit, known_labels=known_labels, budget=budget, **(kwargs | overrides))
 
 
 # Queries that select within an image; the others select whole images.
 WITHIN_IMAGE_QUERIES = [
-    n for n, strategy in QUERIES.items() if not any(need in IMAGE_COLUMNS for need in strategy.needs)
+    n for n, query in QUERIES.items() if not any(need in IMAGE_COLUMNS for need in query.needs)
 ]
 every_pair = pytest.mark.parametrize(
     ("name", "unit"),
@@ -83,12 +84,12 @@ every_pair = pytest.mark.parametrize(
 
 @every_pair
 @pytest.mark.parametrize("budget", [0, 1, 37, 10**6])
-@pytest.mark.parametrize("target", [nothing(), some()], ids=["nothing known", "some known"])
-def test_budget_is_spent_exactly(name: str, unit: Unit, budget: int, target: Tensor) -> None:
-    before, open_ = target.clone(), (target == UNLABELLED).flatten()
-    picked = select_in_test_image(QUERIES[name], unit, target, budget)
+@pytest.mark.parametrize("known_labels", [nothing(), some()], ids=["nothing known", "some known"])
+def test_budget_is_spent_exactly(name: str, unit: Unit, budget: int, known_labels: Tensor) -> None:
+    before, open_ = known_labels.clone(), (known_labels == UNLABELLED).flatten()
+    picked = select_in_test_image(QUERIES[name], unit, known_labels, budget)
     position = picked.position
-    assert torch.equal(target, before)
+    assert torch.equal(known_labels, before)
     assert position.dtype == torch.long
     assert len(position.unique()) == len(position)
     assert bool(open_[position].all())
@@ -99,7 +100,7 @@ def test_budget_is_spent_exactly(name: str, unit: Unit, budget: int, target: Ten
         assert picked.unit is not None
         assert int(picked.unit.sum()) == len(position)
         assert not len(position) or int(picked.unit.min()) >= 1
-    again = select_in_test_image(QUERIES[name], unit, target, budget)
+    again = select_in_test_image(QUERIES[name], unit, known_labels, budget)
     assert torch.equal(again.position, position)
 
 
@@ -118,30 +119,30 @@ def test_image_without_unlabelled_pixels_selects_nothing() -> None:
 @pytest.mark.parametrize("name", [n for n in WITHIN_IMAGE_QUERIES if n != "ripu"])
 def test_pixels_match_the_query_on_a_table(name: str) -> None:
     """Compare with the same query on precomputed columns."""
-    strategy, target = QUERIES[name], some()
-    position = (target.flatten() == UNLABELLED).nonzero().squeeze(1)
-    known = (target.flatten() >= 0).nonzero().squeeze(1)
-    slates: list[QueryContext] = []
+    query, known_labels = QUERIES[name], some()
+    position = (known_labels.flatten() == UNLABELLED).nonzero().squeeze(1)
+    known = (known_labels.flatten() >= 0).nonzero().squeeze(1)
+    contexts: list[QueryContext] = []
 
-    def noting(slate: QueryContext) -> Tensor:
-        slates.append(slate)
-        return strategy.fn(slate)
+    def recording_query(context: QueryContext) -> Tensor:
+        contexts.append(context)
+        return query.fn(context)
 
-    picked = select_in_test_image(replace(strategy, fn=noting), Unit("pixel"), target, 11)
-    (slate,) = slates
-    assert torch.equal(slate.candidates.position, position)
-    assert torch.equal(slate.labelled.position, known)
-    assert slate.candidates.image.unique().tolist() == [7]
-    assert slate.candidates.shape == SHAPE
-    for need in strategy.needs:
+    picked = select_in_test_image(replace(query, fn=recording_query), Unit("pixel"), known_labels, 11)
+    (context,) = contexts
+    assert torch.equal(context.candidates.position, position)
+    assert torch.equal(context.labelled.position, known)
+    assert context.candidates.image.unique().tolist() == [7]
+    assert context.candidates.shape == SHAPE
+    for need in query.needs:
         if need in CRITERIA:
             expected = get_criterion(need).fn(maps()[None]).flatten()
-            torch.testing.assert_close(slate.candidates.column(need), expected[position])
-            torch.testing.assert_close(slate.labelled.column(need), expected[known])
+            torch.testing.assert_close(context.candidates.column(need), expected[position])
+            torch.testing.assert_close(context.labelled.column(need), expected[known])
     own = QueryContext(
-        slate.candidates, slate.labelled, 11, torch.Generator().manual_seed(1), head=slate.head
+        context.candidates, context.labelled, 11, torch.Generator().manual_seed(1), head=context.head
     )
-    assert torch.equal(picked.position, position[strategy.fn(own)])
+    assert torch.equal(picked.position, position[query.fn(own)])
 
 
 def test_random_needs_no_model() -> None:
@@ -161,19 +162,21 @@ def test_second_round_computes_only_its_candidates(monkeypatch: pytest.MonkeyPat
         read.append(len(z))
         return true(z)
 
-    monkeypatch.setattr("ducats.units.pixel_columns.criterion", _replaced("u_data", counted))
+    monkeypatch.setattr("ducats.units.pixel_columns.get_criterion", _replaced("u_data", counted))
     select_in_test_image(QUERIES["duc"].bind({"kappa": 3}), Unit("pixel"), nothing(), 10)
     assert read == [30]
 
 
-def _replaced(name: str, of: Callable[[Tensor], Tensor]) -> Callable[[str], Any]:
-    return lambda asked: replace(get_criterion(asked), fn=of) if asked == name else get_criterion(asked)
+def _replaced(name: str, fn: Callable[[Tensor], Tensor]) -> Callable[[str], Any]:
+    return lambda requested: (
+        replace(get_criterion(requested), fn=fn) if requested == name else get_criterion(requested)
+    )
 
 
 def regions_of(picked: PixelSelection) -> list[list[tuple[int, int]]]:
     assert picked.unit is not None
-    parts = picked.position.split(picked.unit.tolist())
-    return [[divmod(p, SHAPE[1]) for p in part.tolist()] for part in parts]
+    units = picked.position.split(picked.unit.tolist())
+    return [[divmod(p, SHAPE[1]) for p in unit.tolist()] for unit in units]
 
 
 @pytest.mark.parametrize("name", ["random", "entropy", "duc", "ripu"])
@@ -194,12 +197,12 @@ def test_regions_are_windows_without_overlap(name: str, side: int) -> None:
 
 
 def test_regions_exclude_known_pixels() -> None:
-    target = nothing()
-    target[4:8, 4:8] = 2
+    known_labels = nothing()
+    known_labels[4:8, 4:8] = 2
     z = torch.zeros(2, *SHAPE)
     z[0] = 5.0
     z[0, 8, 8] = 0.0  # most uncertain pixel, so all regions with it are; the first, around (7, 7), is known
-    (region,) = regions_of(select_in_test_image(QUERIES["entropy"], Unit("region"), target, 6, z=z))
+    (region,) = regions_of(select_in_test_image(QUERIES["entropy"], Unit("region"), known_labels, 6, z=z))
     # first unlabelled centre: (7, 8), whose window loses (6..7, 7)
     assert region == [(6, 8), (6, 9), (7, 8), (7, 9), (8, 7), (8, 8)]
 
@@ -212,12 +215,12 @@ def test_regions_overlap_only_when_no_space_is_left() -> None:
 @pytest.mark.parametrize("name", ["entropy", "margin", "confidence", "u_dis", "u_data", "impurity@2"])
 @pytest.mark.parametrize("unit", ["region", "set"])
 def test_unit_column_is_the_mean_over_its_pixels(name: str, unit: str) -> None:
-    scene, z = PixelColumns(maps().double(), None, SHAPE), maps().double()
+    pixel_columns, z = PixelColumns(maps().double(), None, SHAPE), maps().double()
     values = get_criterion(name).fn(z[None])[0].double()
     values = values.exp() if name == "u_dis" else values
-    middle = torch.tensor([0, 25, 47, 299])
+    centres = torch.tensor([0, 25, 47, 299])
     windows = []
-    for p in middle.tolist():
+    for p in centres.tolist():
         y, x = divmod(p, SHAPE[1])
         windows.append(
             [
@@ -229,10 +232,10 @@ def test_unit_column_is_the_mean_over_its_pixels(name: str, unit: str) -> None:
     expected = torch.stack([values.flatten()[w].mean() for w in windows])
     expected = expected.log() if name == "u_dis" else expected
     if unit == "region":
-        column = scene.for_regions((name,), 1, middle)[name]
+        column = pixel_columns.for_regions((name,), 1, centres)[name]
         found = column.compute(column.position)
     else:
-        found = scene.for_pixel_sets((name,), padded(windows))[name]
+        found = pixel_columns.for_pixel_sets((name,), padded(windows))[name]
     torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
 
 
@@ -255,26 +258,28 @@ def test_impurity_of_a_set() -> None:
 @pytest.mark.parametrize("name", ["z", "features"])
 def test_vector_columns_of_pixels_regions_and_sets(name: str) -> None:
     coarse = torch.randn(6, 4, 5, generator=torch.Generator().manual_seed(0))
-    scene = PixelColumns(maps(), coarse, SHAPE)
+    pixel_columns = PixelColumns(maps(), coarse, SHAPE)
     fine = F.interpolate(coarse[None], SHAPE, mode="bilinear", align_corners=True)[0]
     full = (maps() if name == "z" else fine).flatten(1).T
     position = torch.tensor([0, 21, 133, 299])
     near = [[0, 1, 20, 21], [0, 1, 2, 20, 21, 22, 40, 41, 42]]
     pixels, regions = (
-        scene.for_pixels((name,), position)[name],
-        scene.for_regions((name,), 1, position[:2])[name],
+        pixel_columns.for_pixels((name,), position)[name],
+        pixel_columns.for_regions((name,), 1, position[:2])[name],
     )
     close = partial(torch.testing.assert_close, atol=1e-5, rtol=1e-5)
     close(pixels.compute(position), full[position])
     means = torch.stack([full[n].mean(0) for n in near])
     close(regions.compute(position[:2]), means)
-    close(scene.for_pixel_sets((name,), padded(near))[name], means)
+    close(pixel_columns.for_pixel_sets((name,), padded(near))[name], means)
 
 
 def test_image_columns_cover_unlabelled_pixels() -> None:
-    target, z = some(), maps()
-    open_ = (target == UNLABELLED).flatten()
-    found = image_columns(z, torch.ones(3, 2, 2), target, ("entropy", "u_dis", "impurity", "z", "features"))
+    known_labels, z = some(), maps()
+    open_ = (known_labels == UNLABELLED).flatten()
+    found = image_columns(
+        z, torch.ones(3, 2, 2), known_labels, ("entropy", "u_dis", "impurity", "z", "features")
+    )
     assert {n: tuple(c.shape) for n, c in found.items()} == {
         "entropy": (1,),
         "u_dis": (1,),
@@ -290,28 +295,32 @@ def test_image_columns_cover_unlabelled_pixels() -> None:
 
 
 def test_image_columns_of_a_labelled_image_cover_all_pixels() -> None:
-    bought, found = torch.zeros(SHAPE, dtype=torch.int8), CRITERIA["u_dis"].fn(maps()[None])
+    known_labels, found = torch.zeros(SHAPE, dtype=torch.int8), CRITERIA["u_dis"].fn(maps()[None])
     expected = found.exp().mean().log()
-    torch.testing.assert_close(image_columns(maps(), None, bought, ("u_dis",))["u_dis"][0], expected)
+    torch.testing.assert_close(image_columns(maps(), None, known_labels, ("u_dis",))["u_dis"][0], expected)
 
 
 @pytest.mark.parametrize("budget", [3, 90, 240])
 def test_superpixels_are_selected_best_first_and_the_last_is_truncated(budget: int) -> None:
-    pieces = compute_superpixels(photo(), SHAPE, 12, 10.0).flatten()
-    assert pieces.unique().tolist() == list(range(int(pieces.max()) + 1))
-    target = some()
-    open_ = (target == UNLABELLED).flatten()
+    superpixel_map = compute_superpixels(photo(), SHAPE, 12, 10.0).flatten()
+    assert superpixel_map.unique().tolist() == list(range(int(superpixel_map.max()) + 1))
+    known_labels = some()
+    open_ = (known_labels == UNLABELLED).flatten()
     entropy = get_criterion("entropy").fn(maps()[None]).flatten()
-    mean = {int(p): float(entropy[(pieces == p) & open_].mean()) for p in pieces[open_].unique()}
-    picked = select_in_test_image(QUERIES["entropy"], Unit("superpixel", superpixels=12), target, budget)
-    left, parts = min(budget, int(open_.sum())), []
-    for piece in sorted(mean, key=lambda p: -mean[p]):
-        whole = ((pieces == piece) & open_).nonzero().squeeze(1).tolist()
-        if left:
-            parts.append(whole[:left])
-            left -= len(parts[-1])
+    mean = {
+        int(p): float(entropy[(superpixel_map == p) & open_].mean()) for p in superpixel_map[open_].unique()
+    }
+    picked = select_in_test_image(
+        QUERIES["entropy"], Unit("superpixel", superpixels=12), known_labels, budget
+    )
+    remaining, expected_units = min(budget, int(open_.sum())), []
+    for superpixel in sorted(mean, key=lambda p: -mean[p]):
+        whole = ((superpixel_map == superpixel) & open_).nonzero().squeeze(1).tolist()
+        if remaining:
+            expected_units.append(whole[:remaining])
+            remaining -= len(expected_units[-1])
     assert picked.unit is not None
-    assert [part.tolist() for part in picked.position.split(picked.unit.tolist())] == parts
+    assert [unit.tolist() for unit in picked.position.split(picked.unit.tolist())] == expected_units
 
 
 def test_superpixel_larger_than_the_budget_is_truncated() -> None:
@@ -323,10 +332,10 @@ def test_superpixel_larger_than_the_budget_is_truncated() -> None:
     assert len(picked.position) == 10
     assert picked.unit is not None
     assert picked.unit.tolist() == [10]
-    target = nothing()
-    target.flatten()[picked.position] = 0
+    known_labels = nothing()
+    known_labels.flatten()[picked.position] = 0
     assert (
-        len(select_in_test_image(QUERIES["entropy"], unit, target, 10, pixels=one).position) == 10
+        len(select_in_test_image(QUERIES["entropy"], unit, known_labels, 10, pixels=one).position) == 10
     )  # the rest of it, or another one
 
 
@@ -355,16 +364,16 @@ def test_whole_images_and_even_regions_are_refused() -> None:
 
 
 def test_custom_queries_are_validated_and_may_read_all_columns() -> None:
-    def torn(slate: QueryContext) -> Tensor:
-        top = slate.candidates.z.topk(2, dim=1).values
-        assert slate.candidates.features.shape == (len(slate.candidates), 6)
-        return top_k(top[:, 1] - top[:, 0], slate.budget, slate.candidates)
+    def smallest_margin(context: QueryContext) -> Tensor:
+        top = context.candidates.z.topk(2, dim=1).values
+        assert context.candidates.features.shape == (len(context.candidates), 6)
+        return top_k(top[:, 1] - top[:, 0], context.budget, context.candidates)
 
-    def idle(slate: QueryContext) -> list[int]:
+    def idle(context: QueryContext) -> list[int]:
         return []
 
     expected = select_in_test_image(QUERIES["margin"], Unit("pixel"), nothing(), 1)
-    assert len(select_in_test_image(QuerySpec(torn), Unit("pixel"), nothing(), 9).position) == 9
+    assert len(select_in_test_image(QuerySpec(smallest_margin), Unit("pixel"), nothing(), 9).position) == 9
     assert expected.position.shape == (1,)
     with pytest.raises(UserError, match="idle returned 0 indices instead of 9"):
         select_in_test_image(QuerySpec(idle), Unit("pixel"), nothing(), 9)  # type: ignore[arg-type]
@@ -373,13 +382,13 @@ def test_custom_queries_are_validated_and_may_read_all_columns() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @every_pair
 def test_budget_is_spent_exactly_on_a_gpu(name: str, unit: Unit) -> None:
-    strategy, target = QUERIES[name], some()
+    query, known_labels = QUERIES[name], some()
     features = torch.randn(6, 4, 5).cuda()
-    z = maps().cuda() if strategy.needs else None
-    extra: dict[str, Any] = {"told": {name: map_.cuda() for name, map_ in probe_columns().items()}}
-    extra["head"] = HEAD.cuda() if strategy.needs_head else None
-    picked = select_in_test_image(strategy, unit, target.cuda(), 40, z=z, features=features, **extra)
+    z = maps().cuda() if query.needs else None
+    extra: dict[str, Any] = {"extras": {name: map_.cuda() for name, map_ in probe_columns().items()}}
+    extra["head"] = HEAD.cuda() if query.needs_head else None
+    picked = select_in_test_image(query, unit, known_labels.cuda(), 40, z=z, features=features, **extra)
     assert not picked.position.is_cuda
-    assert bool((target.flatten()[picked.position] == UNLABELLED).all())
+    assert bool((known_labels.flatten()[picked.position] == UNLABELLED).all())
     if name == "random":
-        assert torch.equal(picked.position, select_in_test_image(strategy, unit, target, 40).position)
+        assert torch.equal(picked.position, select_in_test_image(query, unit, known_labels, 40).position)

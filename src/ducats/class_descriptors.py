@@ -25,7 +25,9 @@ def class_feature_sums(z: Tensor, features: Tensor, mask: Tensor | None = None) 
 
 
 def class_descriptors(z: Tensor, features: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the mean features of each class of each image, ``(N, C * D)``; zeros below LEAST positions.
+    """Return the mean features of each class of each image, ``(N, C * D)``.
+
+    A class with fewer than ``MIN_CLASS_POSITIONS`` positions gets zeros.
 
     Args:
         z: ``(N, C, h, w)``; the highest value is the prediction.
@@ -51,7 +53,7 @@ def downsample_nearest(values: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def fit_anchors(descriptors: Tensor, n_anchors: int, seed: int) -> Tensor:
-    """Return the centres of ``n_anchors`` k-means clusters: ``(n_anchors, K)``; fewer if fewer rows are distinct.
+    """Return the centres of k-means clusters, ``(n_anchors, K)``; fewer if fewer rows are distinct.
 
     Args:
         descriptors: ``(R, K)``.

@@ -41,7 +41,7 @@ class Criterion:
     fn: Callable[[Tensor], Tensor]  # log alpha (N, C, ...) -> (N, ...)
     # mean; log_mean: log of the mean of exponentials; impurity: entropy of the predicted classes' histogram
     reduction: Literal["mean", "log_mean", "impurity"] = "mean"
-    needs_neighbours: bool = False  # whether `of` reads neighbours and needs whole maps (N, C, H, W)
+    needs_neighbours: bool = False  # whether `fn` reads neighbours and needs whole maps (N, C, H, W)
 
     @property
     def per_pixel(self) -> bool:
@@ -53,7 +53,7 @@ def probability_margin(z: Tensor) -> Tensor:
     """Return the gap between the two highest class probabilities.
 
     >>> import torch
-    >>> probability_margin(torch.tensor([[0.6, 0.3, 0.1]]).log_path())
+    >>> probability_margin(torch.tensor([[0.6, 0.3, 0.1]]).log())
     tensor([0.3000])
     """
     probability = dirichlet.expected_probability(z)
@@ -83,13 +83,13 @@ def energy_gap(z: Tensor) -> Tensor:
 
 
 def epistemic_variance(z: Tensor) -> Tensor:
-    """EUQ: class variance due to lack of evidence, ``mean_c p_c (1 - p_c) / (_S + 1)``."""
+    """EUQ: class variance due to lack of evidence, ``mean_c p_c (1 - p_c) / (S + 1)``."""
     p, total = dirichlet.expected_probability(z), z.logsumexp(1, keepdim=True)
     return (p * (1 - p) * torch.sigmoid(-total)).mean(1)
 
 
 def aleatoric_variance(z: Tensor) -> Tensor:
-    """EUQ: class variance that evidence does not reduce, ``mean_c p_c (1 - p_c) _S / (_S + 1)``."""
+    """EUQ: class variance that evidence does not reduce, ``mean_c p_c (1 - p_c) S / (S + 1)``."""
     p, total = dirichlet.expected_probability(z), z.logsumexp(1, keepdim=True)
     return (p * (1 - p) * torch.sigmoid(total)).mean(1)
 

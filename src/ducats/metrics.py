@@ -17,13 +17,11 @@ from torch import Tensor
 
 ECE_BINS = 15  # bins of the main calibration error
 FINE_BINS = 30  # bins stored: the smallest number that merges exactly into both 15 and 10
-CPU_CHUNK_PROBABILITIES = (
-    2**17
-)  # probabilities at a time on a CPU: 1 MB per float64 temporary, which fits into caches
+# Probabilities at a time on a CPU: 1 MB per float64 temporary, which fits into caches.
+CPU_CHUNK_PROBABILITIES = 2**17
 GPU_CHUNK_FACTOR = 32  # times as many on a GPU, where smaller chunks are bound by launch overhead
-NORMALISATION_TOLERANCE = (
-    0.05  # of a sum of probabilities from 1: bfloat16 is up to 2 % off, logits are further
-)
+# Distance of a sum of probabilities from 1: bfloat16 is up to 2 % off, logits are further.
+NORMALISATION_TOLERANCE = 0.05
 
 # Confidences are ranked by the leading bits of -log(p): 64 octaves, from 2^-60 to 2^4, of 2^10 bins each.
 OCTAVE_BITS = 10
@@ -39,7 +37,7 @@ class Tally:
     ``Tally(**{name: all_reduce(t) for name, t in tally.tensors().items()})``.
 
     >>> tally = Tally.empty(classes=2)
-    >>> tally.update(torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5]]).log_path(), torch.tensor([0, 0, -1]))
+    >>> tally.update(torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5]]).log(), torch.tensor([0, 0, -1]))
     >>> tally.total, tally.confusion.tolist()
     (2, [[1, 1], [0, 0]])
     >>> round(compute_metrics(tally + tally)["ece"], 4)
@@ -50,10 +48,12 @@ class Tally:
     bin_count: Tensor  # int64 (FINE_BINS,): positions by confidence, the largest probability
     bin_correct: Tensor  # int64 (FINE_BINS,): those predicted correctly
     bin_confidence: Tensor  # float64 (FINE_BINS,): sum of their confidences
-    class_count: Tensor  # int64 (C, BINS): positions of class c, by the predicted probability of c
-    class_confidence: Tensor  # float64 (C, BINS): sum of the predicted probabilities of c, by probability
-    fine_count: Tensor  # int64 (RANKS,): positions by confidence in fine bins, most confident first
-    fine_wrong: Tensor  # int64 (RANKS,): those predicted wrongly
+    class_count: Tensor  # int64 (C, ECE_BINS): positions of class c, by the predicted probability of c
+    class_confidence: Tensor  # float64 (C, ECE_BINS): sum of the predicted probabilities of c, by probability
+    fine_count: (
+        Tensor  # int64 (N_CONFIDENCE_BINS,): positions by confidence in fine bins, most confident first
+    )
+    fine_wrong: Tensor  # int64 (N_CONFIDENCE_BINS,): those predicted wrongly
     nll_sum: Tensor  # float64 (): sum of -log p(label)
     brier_sum: Tensor  # float64 (): sum of squared distances to the one-hot label
 
@@ -148,7 +148,7 @@ def _check(log_prob: Tensor, label: Tensor) -> None:
 
 
 def _chunks(log_prob: Tensor, label: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield positions that count, as float64 ``(C, M)`` and labels ``(M,)``, about CHUNK values at a time."""
+    """Yield positions that count, in chunks, as float64 ``(C, M)`` and labels ``(M,)``."""
     if log_prob.ndim == 2:  # rows are the positions of one map
         log_prob, label = log_prob.T.unsqueeze(0), label.unsqueeze(0)
     log_prob = log_prob.flatten(2)  # (N, C, P); a view, nothing is copied
@@ -166,7 +166,7 @@ def _chunks(log_prob: Tensor, label: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _select_columns(log_prob: Tensor, index: Tensor) -> Tensor:
-    """Select columns of ``(C, _P)``, keeping the memory order: changing it takes twice as long."""
+    """Select columns of ``(C, P)``, keeping the memory order: changing it takes twice as long."""
     if log_prob.stride(0) == 1:
         return log_prob.T.index_select(0, index).T
     return log_prob.index_select(1, index)
@@ -208,9 +208,8 @@ def _add_chunk(sums: Tally, log_prob: Tensor, label: Tensor) -> Tensor:
 
 def _check_normalised(masses: list[Tensor]) -> None:
     low, high = torch.stack(masses).T.tolist()
-    if not all(
-        abs(mass - 1) <= NORMALISATION_TOLERANCE for mass in (*low, *high)
-    ):  # this form also rejects NaN
+    # This form also rejects NaN.
+    if not all(abs(mass - 1) <= NORMALISATION_TOLERANCE for mass in (*low, *high)):
         found = f"between {min(low):.3g} and {max(high):.3g}"
         raise ValueError(f"expected log-probabilities: exp must sum to 1 over dim 1, not {found}")
 
@@ -357,8 +356,8 @@ def _merge_bins(fine: Tensor, bins: int) -> Tensor:
 def aurc(tally: Tally) -> float:
     """Return the area under the risk-coverage curve: ``1/n Σ_i (errors among the i most confident) / i``.
 
-    Positions that share a fine bin (see ``confidence_bin``) are ties: the result is the expectation over their
-    random order, in closed form. It is exact for exact ties; otherwise the error is at most
+    Positions that share a fine bin (see ``confidence_bin``) are ties: the result is the expectation over
+    their random order, in closed form. It is exact for exact ties; otherwise the error is at most
     ``aurc_error_bound``.
     """
     n, wrong, before, harmonic = _rank_sums(tally)
@@ -393,7 +392,7 @@ def compute_metrics(tally: Tally) -> dict[str, float]:
 
     ``nll`` is infinite if a label has probability zero. ``brier`` is a sum over classes, in [0, 2].
 
-    >>> tally = tally_batch(torch.tensor([[0.8, 0.2], [0.7, 0.3]]).log_path(), torch.tensor([0, 1]))
+    >>> tally = tally_batch(torch.tensor([[0.8, 0.2], [0.7, 0.3]]).log(), torch.tensor([0, 1]))
     >>> for name, value in compute_metrics(tally).items():
     ...     print(f"{name} {value:.3f}")
     accuracy 0.500

@@ -72,16 +72,16 @@ def window_impurity(predicted: Tensor, classes: int, radius: int) -> Tensor:
         count = _window_count(predicted == class_chunk.view(-1, *[1] * predicted.ndim), radius)
         share = count / size
         total -= torch.xlogy(share, share).sum(0)
-    return total / max_entropy(classes)
+    return total / uniform_entropy(classes)
 
 
-def max_entropy(classes: int) -> float:
+def uniform_entropy(classes: int) -> float:
     """Return the maximum entropy over so many classes; ln 2 for a single class, to avoid division by zero."""
     return math.log(max(classes, 2))
 
 
 def _window_count(mask: Tensor, radius: int) -> Tensor:
-    """Count the chosen pixels of each window; exact in integers, so equal histograms stay equal."""
+    """Count the pixels of a mask in each window; exact in integers, so equal histograms stay equal."""
     count = mask.int()
     for axis in (-1, -2):
         low, high = _window_bounds(mask.shape[axis], radius, mask.device)

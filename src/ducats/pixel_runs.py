@@ -8,10 +8,8 @@ import numpy as np
 
 from ducats.npz_columns import AnyArray, Columns
 
-MAPPED_COLUMNS = (
-    "position",
-    "unit",
-)  # memory-mapped columns; the columns of the runs are short and stay in memory
+# Memory-mapped columns; the columns of the runs are short and stay in memory.
+MAPPED_COLUMNS = ("position", "unit")
 POSITION_LIMIT = 2**32  # a position is stored as uint32
 
 
@@ -186,8 +184,10 @@ def concat_ranges(count: AnyArray) -> AnyArray:
 def range_indices(first: AnyArray, count: AnyArray) -> slice | AnyArray:
     """Return the indices of several ranges; a slice if they are contiguous, which avoids building an array.
 
-    >>> range_indices(np.array([4, 7]), np.array([3, 2])), range_indices(np.array([4, 9]), np.array([3, 2])).tolist()
-    (slice(4, 9, None), [4, 5, 6, 9, 10])
+    >>> range_indices(np.array([4, 7]), np.array([3, 2]))
+    slice(4, 9, None)
+    >>> range_indices(np.array([4, 9]), np.array([3, 2])).tolist()
+    [4, 5, 6, 9, 10]
     """
     if not len(first):
         return slice(0, 0)

@@ -88,10 +88,8 @@ class QueryContext:
     labelled: SampleTable  # already labelled, with the same columns
     budget: int  # number of candidates to pick
     generator: torch.Generator  # the query's only source of randomness
-    source: SampleTable | None = (
-        None  # source images, with the columns in `QuerySpec.source`; None if pixels compete
-    )
-    head: Tensor | None = None  # (C, D), the last layer's weights, if `QuerySpec.head`
+    source: SampleTable | None = None  # columns in `QuerySpec.source_needs`; None if pixels compete
+    head: Tensor | None = None  # (C, D), the last layer's weights, if `QuerySpec.needs_head`
     pool_size: int | None = None  # rows before the first round; None: candidates plus labelled
 
     def __post_init__(self) -> None:
@@ -112,7 +110,8 @@ def run_query(query: Callable[[QueryContext], object], context: QueryContext) ->
         problem = "returned an index more than once"
     if problem:
         raise UserError(
-            f"the query {function_name(query)} {problem}; return distinct indices of context.budget candidates"
+            f"the query {function_name(query)} {problem}; return distinct indices of context.budget "
+            "candidates"
         )
     return picks
 
@@ -135,8 +134,8 @@ def top_k(score: Tensor, count: int, samples: SampleTable, min_distance: int = 0
         score: one value per row.
         count: number of rows to take; all, if there are fewer.
         samples: the rows that the scores belong to.
-        min_distance: pixels of one image at most this many rows and columns apart are near; the larger of this and
-            ``samples.apart`` applies. Images are never near.
+        min_distance: pixels of one image at most this many rows and columns apart are near; the larger of
+            this and ``samples.min_distance`` applies. Images are never near.
 
     >>> samples = SampleTable(torch.tensor([5, 3, 9]), torch.zeros(3, dtype=torch.long), {})
     >>> top_k(torch.tensor([1.0, 1.0, 2.0]), 2, samples)

@@ -79,7 +79,7 @@ _SUBSET_FIELDS = ("feature_rows", "features", "explained_variance_ratio", "z_row
 
 def snapshot_path(folder: Path, round_number: int) -> Path:
     """Return the path of a round's snapshot; 0 is the end of the run."""
-    return folder / SNAPSHOT_FOLDER / (f"round-{round_number:02d}.npz" if round_number else "end.npz")
+    return folder / SNAPSHOT_FOLDER / (f"round-{round_number:02d}.npz" if round_number else "final.npz")
 
 
 def write_snapshot_file(folder: Path, snapshot: Snapshot) -> None:
@@ -144,7 +144,7 @@ def _check(snapshot: Snapshot) -> None:
         if len(getattr(snapshot, name)) != len(of) or (of < 0).any() or (of >= len(snapshot)).any():
             raise ValueError(f"{name} does not match its rows")
     if snapshot.features.shape[1] != len(snapshot.explained_variance_ratio):
-        raise ValueError("features and explained differ in their number of components")
+        raise ValueError("features and explained_variance_ratio differ in their number of components")
 
 
 def find_thumbnail(folder: Path, image: int) -> Path | None:
@@ -155,7 +155,7 @@ def find_thumbnail(folder: Path, image: int) -> Path | None:
 
 def thumbnail_path(folder: Path, image: int, suffix: Literal["png", "jpg"]) -> Path:
     """Return the path at which an image's thumbnail is saved."""
-    return folder / SNAPSHOT_FOLDER / "pictures" / f"{image:06d}.{suffix}"
+    return folder / SNAPSHOT_FOLDER / "thumbnails" / f"{image:06d}.{suffix}"
 
 
 def load_round_labels(folder: Path, round: int) -> RoundLabels | None:

@@ -46,8 +46,9 @@ def upsample(
 
     Args:
         size: height and width; by default those of the model's input images.
-        two_step_upsampling: reach another size as in the published code: log alpha at the input size, interpolated again.
-            Otherwise logits are interpolated once, and the evidence function is applied last.
+        two_step_upsampling: reach another size as in the published code: log alpha at the input size,
+            interpolated again. Otherwise logits are interpolated once, and the evidence function is applied
+            last.
     """
     if output.size is None:
         return output.z
@@ -99,7 +100,10 @@ def coarse_rows(rows: slice, fine: int, coarse: int) -> slice:
 
 
 def bilinear_matmul(z: Tensor, row_weights: Tensor, column_weights: Tensor) -> Tensor:
-    """Compute ``row_weights z column_weights^_T`` in full precision: ``(..., k, w), (r, k), (W, w) -> (..., r, W)``."""
+    """Compute ``row_weights @ z @ column_weights.T`` in full precision.
+
+    Shapes: ``(..., k, w), (r, k), (W, w) -> (..., r, W)``.
+    """
     result: Tensor = _BilinearMatmul.apply(z, row_weights, column_weights)
     return result
 
@@ -124,9 +128,8 @@ def _full_precision(z: Tensor) -> Iterator[None]:
     """Compute products in full float32, without autocast and TF32."""
     cuda, others = torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)
     backends: list[Any] = [backend for backend in (cuda, others) if backend is not None]
-    name, exact = (
-        ("fp32_precision", "ieee") if others is not None else ("allow_tf32", False)
-    )  # new, old torch
+    # The flag in newer and in older versions of torch.
+    name, exact = ("fp32_precision", "ieee") if others is not None else ("allow_tf32", False)
     # Set only flags that differ: torch treats a flag that was ever set as an explicit choice.
     before = [(b, getattr(b, name)) for b in backends if getattr(b, name) not in (exact, "none")]
     try:

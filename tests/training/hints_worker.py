@@ -1,4 +1,4 @@
-"""Compute annotator hints on several processes. Run by test_notes.py."""
+"""Compute annotator hints on several processes. Run by test_annotator_hints.py."""
 
 import json
 from dataclasses import asdict
@@ -17,7 +17,7 @@ from ducats.training.annotator_hints import image_hints, pixel_hints
 from ducats.training.distributed import make_fabric
 from ducats.training.task import TaskOptions, label_grid_sizes
 
-TALL, WIDE = 16, 32
+HEIGHT, WIDTH = 16, 32
 RANDOM_VIEW = View(crop="random", pad=1)  # random augmentation, the harder case
 
 
@@ -41,7 +41,7 @@ def request_images(count: int) -> Request:
 
 def request_pixels(count: int) -> Request:
     """Request a region and single pixels of all images but the second, then one more unit of the first."""
-    region = (torch.arange(3)[:, None] * WIDE + torch.arange(3)).flatten() + 2 * WIDE + 4
+    region = (torch.arange(3)[:, None] * WIDTH + torch.arange(3)).flatten() + 2 * WIDTH + 4
     images = [i for i in range(count) if i != 1]
     position = torch.cat([torch.cat([region + i, torch.tensor([0, 500 - i])]) for i in images])
     image = torch.tensor(images).repeat_interleave(11)
@@ -55,31 +55,31 @@ def main(processes: int, count: int, out: Path) -> None:
     fabric = make_fabric("cpu", processes)
     fabric.launch()
     found: dict[str, Any] = {}
-    how: dict[str, Any] = {"batch_size": 2, "seed": 5, "fabric": fabric}
+    kwargs: dict[str, Any] = {"batch_size": 2, "seed": 5, "fabric": fabric}
     found["images"] = as_lists(
         image_hints(
             fabric.setup(image_model()),
             toy(n_pool=count).pool,
             request_images(count),
             view=RANDOM_VIEW,
-            **how,
+            **kwargs,
         )
     )
-    shift = streets(n_source=1, n_pool=count, n_test=1, height=TALL, width=WIDE)
+    data = streets(n_source=1, n_pool=count, n_test=1, height=HEIGHT, width=WIDTH)
     found["pixels"] = as_lists(
         pixel_hints(
-            fabric.setup(map_model(len(shift.classes))),
-            shift.pool,
+            fabric.setup(map_model(len(data.classes))),
+            data.pool,
             request_pixels(count),
             task=TaskOptions(),
-            sizes=label_grid_sizes(shift.pool, "network"),
+            sizes=label_grid_sizes(data.pool, "network"),
             view=View(),
-            **how,
+            **kwargs,
         )
     )
     if fabric.is_global_zero:
         out.write_text(json.dumps(found))
 
 
-def as_lists(notes: AnnotatorHints) -> dict[str, list[float]]:
-    return {name: column.tolist() for name, column in asdict(notes).items()}
+def as_lists(hints: AnnotatorHints) -> dict[str, list[float]]:
+    return {name: column.tolist() for name, column in asdict(hints).items()}

@@ -1,4 +1,4 @@
-"""Score a pool on several processes and save the picks. Run by test_processes.py."""
+"""Score a pool on several processes and save the picks. Run by test_distributed.py."""
 
 import json
 import sys
@@ -25,41 +25,46 @@ def main(processes: int, count: int, out: Path) -> None:
     torch.set_num_threads(1)
     fabric = make_fabric("cpu", processes)
     fabric.launch()
-    shift = toy(n_pool=count, n_test=37)
+    data = toy(n_pool=count, n_test=37)
     with global_seed(0, "model"):
         bare = EvidentialModel(small_cnn(classes=4, channels=3, width=4, features=8))
     model = fabric.setup(bare)
-    targets = torch.full((count,), UNLABELLED)
-    targets[::10] = 0
+    known_labels = torch.full((count,), UNLABELLED)
+    known_labels[::10] = 0
     found: dict[str, object] = {}
-    for name, strategy in QUERIES.items():
-        if strategy.per_pixel:
+    for name, query in QUERIES.items():
+        if query.per_pixel:
             continue
-        beside = build_auxiliaries(
+        auxiliaries = build_auxiliaries(
             bare,
             ObjectiveSpec(softmax),
-            strategy,
+            query,
             classes=4,
             n_features=8,
             pool_size=count,
             per_pixel=False,
             seed=0,
         )
-        how: dict[str, Any] = {"batch_size": 8, "seed": 5, "fabric": fabric, "tell": beside.extra_columns}
-        how["view"] = View(crop="random", pad=1)  # random augmentation, the harder case
-        rows = score_images(model, shift.pool, strategy.needs, **how)
-        assert len(rows) == count
-        more: dict[str, Any] = {
-            "source": score_images(model, shift.source.images, strategy.source_needs, **how)
-            if strategy.source_needs
-            else None,
-            "head": beside.head_weights() if strategy.needs_head else None,
+        kwargs: dict[str, Any] = {
+            "batch_size": 8,
+            "seed": 5,
+            "fabric": fabric,
+            "extra_columns": auxiliaries.extra_columns,
         }
-        budget = min(9, count - len(targets[::10]))
-        picked = select(strategy, rows, targets, budget, 1, make_generator(0, "query"), **more)
+        kwargs["view"] = View(crop="random", pad=1)  # random augmentation, the harder case
+        samples = score_images(model, data.pool, query.needs, **kwargs)
+        assert len(samples) == count
+        more: dict[str, Any] = {
+            "source": score_images(model, data.source.images, query.source_needs, **kwargs)
+            if query.source_needs
+            else None,
+            "head": auxiliaries.head_weights() if query.needs_head else None,
+        }
+        budget = min(9, count - len(known_labels[::10]))
+        picked = select(query, samples, known_labels, budget, 1, make_generator(0, "query"), **more)
         found[name] = picked.image.tolist()
-    assert shift.test is not None
-    tally = evaluate(model, shift.test, view=View(), batch_size=8, fabric=fabric)
+    assert data.test is not None
+    tally = evaluate(model, data.test, view=View(), batch_size=8, fabric=fabric)
     found["confusion"] = tally.confusion.tolist()
     found["metrics"] = {k: round(v, 12) for k, v in compute_metrics(tally).items()}
     if fabric.is_global_zero:

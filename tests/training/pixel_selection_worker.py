@@ -1,4 +1,4 @@
-"""Select pixels and whole images on several processes and save the picks. Run by test_processes.py."""
+"""Select pixels and whole images on several processes and save the picks. Run by test_distributed.py."""
 
 import json
 import sys
@@ -31,22 +31,22 @@ from ducats.units import Unit
 # images.
 PIXEL_QUERIES = [
     name
-    for name, strategy in QUERIES.items()
-    if not strategy.source_needs and not any(need in (*IMAGE_COLUMNS, "committee") for need in strategy.needs)
+    for name, query in QUERIES.items()
+    if not query.source_needs and not any(need in (*IMAGE_COLUMNS, "committee") for need in query.needs)
 ]
 REGION_QUERIES = ("ripu", "margin", "least_confident", "las")  # run with regions; the others with pixels
 IMAGE_QUERIES = ("random", "duc", "spread", "ripu")
 
 
-def broken(slate: QueryContext) -> torch.Tensor:
+def broken(context: QueryContext) -> torch.Tensor:
     """Return invalid picks for images that the second of two processes scores."""
-    return torch.arange(slate.budget) * int(slate.candidates.image[0] < 2)
+    return torch.arange(context.budget) * int(context.candidates.image[0] < 2)
 
 
-def refused(act: Callable[[], object]) -> str:
+def refused(fn: Callable[[], object]) -> str:
     """Return the error message; every process must raise, or the others would wait forever."""
     try:
-        act()
+        fn()
     except UserError as error:
         return str(error)
     return "nothing"
@@ -56,17 +56,17 @@ def main(processes: int, count: int, out: Path) -> None:
     torch.set_num_threads(1)
     fabric = make_fabric("cpu", processes)
     fabric.launch()
-    shift = streets(n_source=1, n_pool=count, n_test=count, height=16, width=32)
+    data = streets(n_source=1, n_pool=count, n_test=count, height=16, width=32)
     with global_seed(0, "model"):
-        bare = EvidentialModel(small_fcn(classes=len(shift.classes), channels=3, width=8))
+        bare = EvidentialModel(small_fcn(classes=len(data.classes), channels=3, width=8))
     model = fabric.setup(bare)
     features = bare(torch.zeros(1, 3, 16, 32)).features
     assert features is not None
     maps = torch.full((count, 16, 32), UNLABELLED, dtype=torch.int8)
     maps[:, 3:5] = 1
-    how: dict[str, Any] = {
-        "sizes": label_grid_sizes(shift.pool, "network"),
-        "asked": lambda image: maps[image],
+    kwargs: dict[str, Any] = {
+        "sizes": label_grid_sizes(data.pool, "network"),
+        "known_labels_of": lambda image: maps[image],
         "view": View(),
         "batch_size": 2,
         "seed": 5,
@@ -74,13 +74,13 @@ def main(processes: int, count: int, out: Path) -> None:
     }
     found: dict[str, object] = {}
     for name in PIXEL_QUERIES:
-        strategy, unit = QUERIES[name], "region" if name in REGION_QUERIES else "pixel"
+        query, unit = QUERIES[name], "region" if name in REGION_QUERIES else "pixel"
         task = TaskOptions(unit=Unit(unit))  # type: ignore[arg-type]
-        beside = build_auxiliaries(
+        auxiliaries = build_auxiliaries(
             bare,
             ObjectiveSpec(softmax),
-            strategy,
-            classes=len(shift.classes),
+            query,
+            classes=len(data.classes),
             n_features=features.shape[1],
             pool_size=count,
             per_pixel=True,
@@ -88,13 +88,13 @@ def main(processes: int, count: int, out: Path) -> None:
         )
         picks = select_pixels(
             model,
-            shift.pool,
-            strategy,
+            data.pool,
+            query,
             task=task,
             budget=[20 + i for i in range(count)],
-            extra_columns=beside.extra_columns,
-            head=beside.head_weights() if strategy.needs_head else None,
-            **how,
+            extra_columns=auxiliaries.extra_columns,
+            head=auxiliaries.head_weights() if query.needs_head else None,
+            **kwargs,
         )
         # Units of one pixel each are equivalent to no units.
         found[name] = [
@@ -106,22 +106,27 @@ def main(processes: int, count: int, out: Path) -> None:
             for image, one in picks
         ]
     for name in IMAGE_QUERIES:
-        rows = score_whole_images(
-            model, shift.pool, QUERIES[name], task=TaskOptions(unit=Unit("image")), **how
+        samples = score_whole_images(
+            model, data.pool, QUERIES[name], task=TaskOptions(unit=Unit("image")), **kwargs
         )
         request = select(
-            QUERIES[name], rows, torch.full((count,), UNLABELLED), 2, 1, make_generator(0, "query")
+            QUERIES[name], samples, torch.full((count,), UNLABELLED), 2, 1, make_generator(0, "query")
         )
         found[f"{name} of images"] = request.image.tolist()
     found["broken"] = refused(
         lambda: list(
             select_pixels(
-                model, shift.pool, QuerySpec(broken, needs=()), task=TaskOptions(), budget=[2] * count, **how
+                model,
+                data.pool,
+                QuerySpec(broken, needs=()),
+                task=TaskOptions(),
+                budget=[2] * count,
+                **kwargs,
             )
         )
     )
-    assert shift.test is not None
-    tally = evaluate_segmentation(model, shift.test, view=View(), batch_size=2, fabric=fabric, flip=True)
+    assert data.test is not None
+    tally = evaluate_segmentation(model, data.test, view=View(), batch_size=2, fabric=fabric, flip=True)
     found["confusion"] = tally.confusion.tolist()
     found["metrics"] = {k: round(v, 12) for k, v in compute_metrics(tally).items()}
     if fabric.is_global_zero:

@@ -1,4 +1,4 @@
-"""Take a snapshot of an untrained model on several processes. Run by test_snapshot.py."""
+"""Take a snapshot of an untrained model on several processes. Run by test_model_snapshot.py."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ducats.training.model_snapshot import (
 )
 from ducats.training.task import label_grid_sizes
 
-TALL, WIDE = 16, 32
+HEIGHT, WIDTH = 16, 32
 RANDOM_VIEW = View(crop="random", pad=1)  # random augmentation, the harder case
 
 
@@ -41,42 +41,48 @@ def map_model(classes: int) -> EvidentialModel:
 
 def make_streets(count: int) -> AdaptationData:
     """Make synthetic streets: ``count`` pool images and three source images."""
-    return streets(n_source=3, n_pool=count, n_test=1, height=TALL, width=WIDE)
+    return streets(n_source=3, n_pool=count, n_test=1, height=HEIGHT, width=WIDTH)
 
 
-def image_samples(shift: AdaptationData, most: int) -> tuple[SnapshotSample, SnapshotSample]:
+def image_samples(data: AdaptationData, max_count: int) -> tuple[SnapshotSample, SnapshotSample]:
     """Return samples of the pool, with two picks and two known labels, and of the source."""
-    known = torch.full((len(shift.pool),), UNLABELLED)
-    known[[1, 2]] = torch.tensor([3, VOID])
+    known_labels = torch.full((len(data.pool),), UNLABELLED)
+    known_labels[[1, 2]] = torch.tensor([3, VOID])
     return (
-        sample_images("pool", known, most, torch.tensor([len(shift.pool) - 1, 0])),
-        sample_images("source", torch.as_tensor(shift.source.labels[:]), 5),
+        sample_images("pool", known_labels, max_count, torch.tensor([len(data.pool) - 1, 0])),
+        sample_images("source", torch.as_tensor(data.source.labels[:]), 5),
     )
 
 
 def pixel_samples(
-    shift: AdaptationData, most: int, images: int = 100
+    data: AdaptationData, max_count: int, max_images: int = 100
 ) -> tuple[SnapshotSample, SnapshotSample]:
     """Likewise for pixels: two picks and three known labels in each image; the first row is void."""
-    pool = len(shift.pool)
-    asked = torch.arange(pool).repeat_interleave(2), torch.tensor([40, 300]).repeat(pool)
+    pool_size = len(data.pool)
+    requested = torch.arange(pool_size).repeat_interleave(2), torch.tensor([40, 300]).repeat(pool_size)
 
-    def known(_: int) -> torch.Tensor:
-        found = torch.full((TALL, WIDE), UNLABELLED)
+    def known_labels_of(_: int) -> torch.Tensor:
+        found = torch.full((HEIGHT, WIDTH), UNLABELLED)
         found[5, 7:10] = torch.tensor([0, 2, VOID])
         return found
 
-    def open_(_: int) -> torch.Tensor:
-        return torch.arange(TALL)[:, None].expand(TALL, WIDE) > 0
+    def valid_mask_of(_: int) -> torch.Tensor:
+        return torch.arange(HEIGHT)[:, None].expand(HEIGHT, WIDTH) > 0
 
-    labels = shift.source.labels
+    labels = data.source.labels
     return (
         sample_pixels(
-            "pool", label_grid_sizes(shift.pool, "network"), open_, known, most, images, Request(1, *asked)
+            "pool",
+            label_grid_sizes(data.pool, "network"),
+            valid_mask_of,
+            known_labels_of,
+            max_count,
+            max_images,
+            Request(1, *requested),
         ),
         sample_pixels(
             "source",
-            label_grid_sizes(shift.source.images, "network"),
+            label_grid_sizes(data.source.images, "network"),
             lambda image: labels[image] >= 0,
             lambda image: labels[image],
             6,
@@ -89,34 +95,34 @@ def main(processes: int, count: int, out: Path) -> None:
     torch.set_num_threads(1)
     fabric = make_fabric("cpu", processes)
     fabric.launch()
-    how: dict[str, Any] = {"batch_size": 2, "fabric": fabric}
-    shift = toy(n_pool=count)
-    pool, source = image_samples(shift, 4)
+    kwargs: dict[str, Any] = {"batch_size": 2, "fabric": fabric}
+    data = toy(n_pool=count)
+    pool, source = image_samples(data, 4)
     model = fabric.setup(image_model())
-    how |= {"view": RANDOM_VIEW, "classes": 4, "width": 8}
-    sights = (
-        predict_sample(model, shift.pool, pool, **how),
-        predict_sample(model, shift.source.images, source, **how),
+    kwargs |= {"view": RANDOM_VIEW, "classes": 4, "n_features": 8}
+    outputs = (
+        predict_sample(model, data.pool, pool, **kwargs),
+        predict_sample(model, data.source.images, source, **kwargs),
     )
-    first = make_snapshot(1, 3, (pool, sights[0]), (source, sights[1]))
-    shift = make_streets(count)
-    pool, source = pixel_samples(shift, 9)
-    maps = fabric.setup(map_model(len(shift.classes)))
-    how |= {"view": View(), "classes": len(shift.classes), "width": width_of(shift)}
-    sizes = [label_grid_sizes(images, "network") for images in (shift.pool, shift.source.images)]
-    sights = (
-        predict_sample(maps, shift.pool, pool, sizes=sizes[0], **how),
-        predict_sample(maps, shift.source.images, source, sizes=sizes[1], **how),
+    first = make_snapshot(1, 3, (pool, outputs[0]), (source, outputs[1]))
+    data = make_streets(count)
+    pool, source = pixel_samples(data, 9)
+    maps = fabric.setup(map_model(len(data.classes)))
+    kwargs |= {"view": View(), "classes": len(data.classes), "n_features": n_features_of(data)}
+    sizes = [label_grid_sizes(images, "network") for images in (data.pool, data.source.images)]
+    outputs = (
+        predict_sample(maps, data.pool, pool, sizes=sizes[0], **kwargs),
+        predict_sample(maps, data.source.images, source, sizes=sizes[1], **kwargs),
     )
-    second = make_snapshot(2, 4, (pool, sights[0]), (source, sights[1]))
+    second = make_snapshot(2, 4, (pool, outputs[0]), (source, outputs[1]))
     if fabric.is_global_zero:
         for one in (first, second):
             snapshot_files.write_snapshot_file(out, one)
 
 
-def width_of(shift: AdaptationData) -> int:
+def n_features_of(data: AdaptationData) -> int:
     """Return the number of features of the segmentation model."""
     with torch.no_grad():
-        features = map_model(len(shift.classes))(torch.zeros(1, 3, TALL, WIDE)).features
+        features = map_model(len(data.classes))(torch.zeros(1, 3, HEIGHT, WIDTH)).features
     assert features is not None
     return int(features.shape[1])

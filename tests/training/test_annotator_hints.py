@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-import hints_worker as there
+import hints_worker
 import numpy as np
 import pytest
 import torch
@@ -40,14 +40,14 @@ def reference_uncertainties(z: Tensor) -> tuple[Array, Array, Array]:
 
 def logits(model: EvidentialModel, images: Images, view: View) -> Tensor:
     """Return the model's logits, image by image."""
-    luck = sample_aug_params(images, view, make_generator(5, "scoring"))
+    aug_params = sample_aug_params(images, view, make_generator(5, "scoring"))
     model.eval()
     with torch.no_grad():
-        said = [
-            model(apply_view(images.pixels[i : i + 1], view, luck[i : i + 1])).z
+        outputs = [
+            model(apply_view(images.pixels[i : i + 1], view, aug_params[i : i + 1])).z
             for i in range(len(images.pixels))
         ]
-    return torch.cat(said)
+    return torch.cat(outputs)
 
 
 def share_below(values: Array, value: float) -> float:
@@ -56,87 +56,94 @@ def share_below(values: Array, value: float) -> float:
 
 def test_image_hints() -> None:
     pool = toy(n_pool=11).pool
-    request = there.request_images(11)
+    request = hints_worker.request_images(11)
     assert request.image.tolist() == [10, 7, 4, 1]
-    notes = image_hints(
-        there.image_model(), pool, request, view=there.RANDOM_VIEW, fabric=make_fabric("cpu"), **COMMON_ARGS
+    hints = image_hints(
+        hints_worker.image_model(),
+        pool,
+        request,
+        view=hints_worker.RANDOM_VIEW,
+        fabric=make_fabric("cpu"),
+        **COMMON_ARGS,
     )
-    p, u_dis, u_data = reference_uncertainties(logits(there.image_model(), pool, there.RANDOM_VIEW).T)
-    assert len(notes) == 4
-    for place, image in enumerate([10, 7, 4, 1]):
-        assert notes.guess[place] == p[:, image].argmax()
-        assert notes.probability[place] == pytest.approx(p[:, image].max(), rel=1e-5)
-        assert notes.u_dis[place] == pytest.approx(u_dis[image], rel=1e-4)
-        assert notes.u_data[place] == pytest.approx(u_data[image], rel=1e-4)
-        assert notes.u_dis_quantile[place] == pytest.approx(share_below(u_dis, u_dis[image]))
-        assert notes.u_data_quantile[place] == pytest.approx(share_below(u_data, u_data[image]))
-        assert notes.segment[place] == -1
-    assert len(set(notes.u_dis_quantile.tolist())) == 4  # the images differ
+    p, u_dis, u_data = reference_uncertainties(
+        logits(hints_worker.image_model(), pool, hints_worker.RANDOM_VIEW).T
+    )
+    assert len(hints) == 4
+    for i, image in enumerate([10, 7, 4, 1]):
+        assert hints.guess[i] == p[:, image].argmax()
+        assert hints.probability[i] == pytest.approx(p[:, image].max(), rel=1e-5)
+        assert hints.u_dis[i] == pytest.approx(u_dis[image], rel=1e-4)
+        assert hints.u_data[i] == pytest.approx(u_data[image], rel=1e-4)
+        assert hints.u_dis_quantile[i] == pytest.approx(share_below(u_dis, u_dis[image]))
+        assert hints.u_data_quantile[i] == pytest.approx(share_below(u_data, u_data[image]))
+        assert hints.segment[i] == -1
+    assert len(set(hints.u_dis_quantile.tolist())) == 4  # the images differ
 
 
-def flood_fill(guess: NDArray[np.int64], start: int) -> set[int]:
+def flood_fill(predicted: NDArray[np.int64], start: int) -> set[int]:
     """Flood-fill: return the positions connected to ``start`` within its class."""
-    tall, wide = guess.shape
-    seen, left = {start}, [start]
-    while left:
-        y, x = divmod(left.pop(), wide)
+    height, width = predicted.shape
+    visited, remaining = {start}, [start]
+    while remaining:
+        y, x = divmod(remaining.pop(), width)
         for v, u in ((y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1)):
-            inside = 0 <= v < tall and 0 <= u < wide
-            if inside and guess[v, u] == guess[y, x] and v * wide + u not in seen:
-                seen.add(v * wide + u)
-                left.append(v * wide + u)
-    return seen
+            inside = 0 <= v < height and 0 <= u < width
+            if inside and predicted[v, u] == predicted[y, x] and v * width + u not in visited:
+                visited.add(v * width + u)
+                remaining.append(v * width + u)
+    return visited
 
 
 def test_pixel_and_region_hints() -> None:
-    shift = streets(n_source=1, n_pool=5, n_test=1, height=there.TALL, width=there.WIDE)
-    model, request = there.map_model(len(shift.classes)), there.request_pixels(5)
+    data = streets(n_source=1, n_pool=5, n_test=1, height=hints_worker.HEIGHT, width=hints_worker.WIDTH)
+    model, request = hints_worker.map_model(len(data.classes)), hints_worker.request_pixels(5)
     assert request.unit_sizes is not None
-    notes = pixel_hints(
+    hints = pixel_hints(
         model,
-        shift.pool,
+        data.pool,
         request,
         task=TaskOptions(),
-        sizes=label_grid_sizes(shift.pool, "network"),
+        sizes=label_grid_sizes(data.pool, "network"),
         view=View(),
         fabric=make_fabric("cpu"),
         **COMMON_ARGS,
     )
-    assert len(notes) == request.n_units == 13
-    coarse = logits(there.map_model(len(shift.classes)), shift.pool, View())
-    z = F.interpolate(coarse, (there.TALL, there.WIDE), mode="bilinear", align_corners=True)
+    assert len(hints) == request.n_units == 13
+    coarse = logits(hints_worker.map_model(len(data.classes)), data.pool, View())
+    z = F.interpolate(coarse, (hints_worker.HEIGHT, hints_worker.WIDTH), mode="bilinear", align_corners=True)
     segments: dict[tuple[int, int], set[int]] = {}
     units = zip(
         request.image.split(request.unit_sizes.tolist()),
         request.position.split(request.unit_sizes.tolist()),
         strict=True,
     )
-    for place, (owner, asked) in enumerate(units):
-        position = asked.numpy()
-        image = int(owner[0])
+    for i, (unit_images, unit_positions) in enumerate(units):
+        position = unit_positions.numpy()
+        image = int(unit_images[0])
         p, u_dis, u_data = reference_uncertainties(z[image].flatten(1))
         mean = p[:, position].mean(1)
-        assert notes.guess[place] == mean.argmax()
-        assert notes.probability[place] == pytest.approx(mean.max(), rel=1e-5)
+        assert hints.guess[i] == mean.argmax()
+        assert hints.probability[i] == pytest.approx(mean.max(), rel=1e-5)
         for name, values in (("u_dis", u_dis), ("u_data", u_data)):
             own = values[position].mean()
-            assert getattr(notes, name)[place] == pytest.approx(own, rel=1e-4)
-            assert getattr(notes, f"{name}_above")[place] == pytest.approx(share_below(values, own), abs=3e-3)
+            assert getattr(hints, name)[i] == pytest.approx(own, rel=1e-4)
+            assert getattr(hints, f"{name}_quantile")[i] == pytest.approx(share_below(values, own), abs=3e-3)
         # The centre of a 3 x 3 region is its fifth pixel; that of two neighbours is the first.
-        middle = int(position[len(position) // 2] if len(position) == 9 else position[0])
-        piece = flood_fill(p.argmax(0).reshape(there.TALL, there.WIDE), middle)
-        known = segments.setdefault((image, int(notes.segment[place])), piece)
-        assert known == piece  # same number, same segment
-    pieces = [(image, min(piece)) for (image, _), piece in segments.items()]
-    assert len(set(pieces)) == len(pieces)  # different number, different segment
-    assert len(pieces) < len(notes)  # some units share a segment
+        centre = int(position[len(position) // 2] if len(position) == 9 else position[0])
+        segment = flood_fill(p.argmax(0).reshape(hints_worker.HEIGHT, hints_worker.WIDTH), centre)
+        known = segments.setdefault((image, int(hints.segment[i])), segment)
+        assert known == segment  # same number, same segment
+    segment_keys = [(image, min(segment)) for (image, _), segment in segments.items()]
+    assert len(set(segment_keys)) == len(segment_keys)  # different number, different segment
+    assert len(segment_keys) < len(hints)  # some units share a segment
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("count", [5, 2])  # an odd number of batches; and fewer batches than processes
 def test_two_processes_give_the_hints_of_one(tmp_path: Path, count: int) -> None:
-    there.main(1, count, tmp_path / "1.json")
-    done = in_ranks(lambda _: there.main(2, count, tmp_path / "2.json"), tmp_path / "said")
+    hints_worker.main(1, count, tmp_path / "1.json")
+    done = in_ranks(lambda _: hints_worker.main(2, count, tmp_path / "2.json"), tmp_path / "output")
     assert done.codes == [0, 0], done.outputs
     one, two = (json.loads((tmp_path / f"{n}.json").read_text()) for n in (1, 2))
     assert one == two

@@ -41,12 +41,12 @@ class Tiny(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.seen, self.head = nn.BatchNorm1d(1), nn.Linear(1, 3), nn.Linear(3, 2)
+        self.norm, self.hidden, self.head = nn.BatchNorm1d(1), nn.Linear(1, 3), nn.Linear(3, 2)
         self.calls = 0
 
     def forward(self, images: Tensor) -> Output:
         self.calls += 1
-        features = self.seen(self.norm(images.flatten(1)))
+        features = self.hidden(self.norm(images.flatten(1)))
         return Output(self.head(features), features)
 
 
@@ -56,19 +56,19 @@ def images(seed: int, count: int = 6) -> Tensor:
 
 def test_outputs_are_cached_within_a_step() -> None:
     model, some = Tiny(), images(0)
-    remembered = CachedForward(model)
-    assert remembered(some) is remembered(some)
+    cached = CachedForward(model)
+    assert cached(some) is cached(some)
     assert model.calls == 1
-    assert remembered.eval_forward(some) is remembered.eval_forward(some)
+    assert cached.eval_forward(some) is cached.eval_forward(some)
     assert model.calls == 2
 
 
-def test_aside_changes_nothing() -> None:
+def test_eval_forward_changes_nothing() -> None:
     model = Tiny().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     some = images(1)
-    remembered = CachedForward(model)
-    output = remembered.eval_forward(some)
+    cached = CachedForward(model)
+    output = cached.eval_forward(some)
     assert not output.z.requires_grad
     torch.testing.assert_close(output.z, copy.deepcopy(model).eval()(some).z.detach())
     assert model.training
@@ -84,38 +84,38 @@ def test_gradient_reversal() -> None:
 
 def test_a_frozen_copy_changes_only_by_updates() -> None:
     model = Tiny()
-    still = FrozenCopy(model)
-    copied = still.model
+    frozen = FrozenCopy(model)
+    copied = frozen.model
     assert isinstance(copied, Tiny)
-    nn.ModuleList([still]).train()  # even if the parent is set to training mode
-    assert not still.model.training
+    nn.ModuleList([frozen]).train()  # even if the parent is set to training mode
+    assert not frozen.model.training
     with torch.no_grad():
         first = model.head.weight.clone()
         model.head.weight.add_(1.0)
     assert torch.equal(copied.head.weight, first)
-    still.ema_update(0.25)
+    frozen.ema_update(0.25)
     torch.testing.assert_close(copied.head.weight, first + 0.25)
-    still.ema_update()
+    frozen.ema_update()
     torch.testing.assert_close(copied.head.weight, first + 1.0)
-    assert not any(p.requires_grad for p in still.parameters())
-    assert len(list(still.parameters())) == len(list(model.parameters()))
+    assert not any(p.requires_grad for p in frozen.parameters())
+    assert len(list(frozen.parameters())) == len(list(model.parameters()))
 
 
 def test_a_discriminator_learns_to_separate_the_domains() -> None:
     torch.manual_seed(0)
     model = Tiny()
-    witness = Discriminator(AuxiliaryContext(model, 2, 3, 6, per_pixel=False), hidden=16)
-    optimiser = torch.optim.SGD(witness.parameters(), lr=0.1)
+    probe = Discriminator(AuxiliaryContext(model, 2, 3, 6, per_pixel=False), hidden=16)
+    optimiser = torch.optim.SGD(probe.parameters(), lr=0.1)
     source, target = images(0) + 3, images(1) - 3
     batch = Batch(LabelledImages(source, torch.zeros(6, dtype=torch.long)), None, target)
     for _ in range(60):
         optimiser.zero_grad()
-        witness.losses(CachedForward(model), batch)["probe/domain"].backward()
+        probe.losses(CachedForward(model), batch)["probe/domain"].backward()
         optimiser.step()
     assert all(p.grad is None for p in model.parameters())
     model.eval()
-    assert witness.extra_columns(model(source))["domain"].min() > 0.8
-    assert witness.extra_columns(model(target))["domain"].max() < 0.2
+    assert probe.extra_columns(model(source))["domain"].min() > 0.8
+    assert probe.extra_columns(model(target))["domain"].max() < 0.2
 
 
 # ---- in a run
@@ -124,27 +124,25 @@ def test_a_discriminator_learns_to_separate_the_domains() -> None:
 class ToyAuxiliary(AuxiliaryModule):
     """Trains a number and pseudo-labels the first image of the pool."""
 
-    seen: Tensor
-    own: Tensor
+    labels: Tensor
 
-    def __init__(self, beside: AuxiliaryContext, *, start: float = 0.0) -> None:
+    def __init__(self, context: AuxiliaryContext, *, start: float = 0.0) -> None:
         super().__init__()
         self.number = nn.Parameter(torch.tensor(start))
-        self.register_buffer("seen", torch.zeros(0, 2))
-        self.register_buffer("own", torch.full((beside.pool_size,), UNLABELLED))
+        self.register_buffer("labels", torch.full((context.pool_size,), UNLABELLED))
 
-    def is_due(self, moment: RefreshContext) -> bool:
-        return moment.next_round == 1
+    def is_due(self, context: RefreshContext) -> bool:
+        return context.next_round == 1
 
-    def refresh(self, moment: RefreshContext, look: FullPass) -> None:
-        found = torch.cat([index for index, _ in look.pool()])
-        assert found.tolist() == list(range(len(self.own)))
-        assert sum(len(index) for index, _ in look.source()) == len(look.source_labels)
-        assert look.pool_labels is not None
-        self.own[0] = 1
+    def refresh(self, context: RefreshContext, full_pass: FullPass) -> None:
+        found = torch.cat([index for index, _ in full_pass.pool()])
+        assert found.tolist() == list(range(len(self.labels)))
+        assert sum(len(index) for index, _ in full_pass.source()) == len(full_pass.source_labels)
+        assert full_pass.pool_labels is not None
+        self.labels[0] = 1
 
     def pseudo_labels(self) -> Tensor | None:
-        return self.own
+        return self.labels
 
     def extra_columns(self, output: Output) -> Mapping[str, Tensor]:
         return {}
@@ -162,7 +160,7 @@ def toy_loss(model: Any, batch: Batch, auxiliary: ToyAuxiliary, *, pull: float =
         assert batch.unlabelled is not None
         assert batch.strong.shape == batch.unlabelled.shape
         assert not torch.equal(batch.strong, batch.unlabelled)
-    losses["diary"] = pull * (auxiliary.number - 2.0) ** 2
+    losses["toy"] = pull * (auxiliary.number - 2.0) ** 2
     return losses
 
 
@@ -177,16 +175,16 @@ def run_toy(
     settings: tuple[str, ...] = (),
 ) -> RunFolder:
     config = quick("query.name=random", *settings, method="random")
-    parts, plan = build_run(config, RunFolder(folder))
-    parts = replace(parts, objective=objective, query=query or parts.query)
+    components, plan = build_run(config, RunFolder(folder))
+    components = replace(components, objective=objective, query=query or components.query)
     fabric = make_fabric("cpu")
     fabric.launch()
 
-    def listen(event: Any) -> None:
+    def on_event(event: Any) -> None:
         if stop is not None and event.phase == "train" and event.step == stop:
             raise KeyboardInterrupt
 
-    return run(parts, plan, folder, fabric=fabric, on_event=listen)
+    return run(components, plan, folder, fabric=fabric, on_event=on_event)
 
 
 def test_params_reach_the_loss_and_the_auxiliary_module() -> None:
@@ -204,7 +202,7 @@ def test_auxiliary_module_and_pseudo_labels_in_a_resumed_run(tmp_path: Path) -> 
     assert set(PSEUDO_LABELLED_SIZES) == {2}  # one image, repeated for the batch statistics
     first = whole.load_ledger().keys[0]
     assert first not in [entry.key for entry in whole.load_ledger().entries()]
-    assert records_of(whole)[-1]["losses"]["diary"] < records_of(whole)[0]["losses"]["diary"]
+    assert records_of(whole)[-1]["losses"]["toy"] < records_of(whole)[0]["losses"]["toy"]
     with pytest.raises(KeyboardInterrupt):
         run_toy(tmp_path / "cut", TOY_OBJECTIVE, stop=20)
     cut = run_toy(tmp_path / "cut", TOY_OBJECTIVE)
@@ -212,28 +210,28 @@ def test_auxiliary_module_and_pseudo_labels_in_a_resumed_run(tmp_path: Path) -> 
     assert (whole.path / "model.safetensors").read_bytes() == (cut.path / "model.safetensors").read_bytes()
 
 
-def records_of(home: RunFolder) -> list[dict[str, Any]]:
-    lines = [line for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
+def records_of(run_folder: RunFolder) -> list[dict[str, Any]]:
+    lines = [line for line in records.read_records(run_folder.metrics_path) if line["kind"] == "epoch"]
     return [json.loads(json.dumps({k: v for k, v in line.items() if k != "seconds"})) for line in lines]
 
 
-def least_source_like(slate: QueryContext) -> Tensor:
+def least_source_like(context: QueryContext) -> Tensor:
     """Select the samples least similar to the source."""
-    return top_k(-slate.candidates.column("domain"), slate.budget, slate.candidates)
+    return top_k(-context.candidates.column("domain"), context.budget, context.candidates)
 
 
-def reads_source_and_head(slate: QueryContext) -> Tensor:
+def reads_source_and_head(context: QueryContext) -> Tensor:
     """Read source features and head weights."""
-    assert slate.source is not None
-    assert slate.head is not None
-    assert slate.source.features.shape[1] == slate.head.shape[1]
-    return top_k(slate.candidates.column("entropy"), slate.budget, slate.candidates)
+    assert context.source is not None
+    assert context.head is not None
+    assert context.source.features.shape[1] == context.head.shape[1]
+    return top_k(context.candidates.column("entropy"), context.budget, context.candidates)
 
 
 def test_a_query_gets_the_probe_it_needs(tmp_path: Path) -> None:
-    plain, asked = ObjectiveSpec(softmax), QuerySpec(least_source_like, needs=("domain",))
-    home = run_toy(tmp_path / "witness", plain, asked)
-    losses = records_of(home)
+    plain, probe_query = ObjectiveSpec(softmax), QuerySpec(least_source_like, needs=("domain",))
+    run_folder = run_toy(tmp_path / "probe", plain, probe_query)
+    losses = records_of(run_folder)
     assert losses[-1]["losses"]["probe/domain"] < losses[0]["losses"]["probe/domain"]
     # A probe does not affect the model: until the first query, it equals the model of a run without one.
     without = run_toy(tmp_path / "without", plain)
@@ -241,19 +239,19 @@ def test_a_query_gets_the_probe_it_needs(tmp_path: Path) -> None:
 
 
 def test_a_probe_does_not_affect_the_model_with_gradient_clipping(tmp_path: Path) -> None:
-    asked = QuerySpec(least_source_like, needs=("domain",))
+    probe_query = QuerySpec(least_source_like, needs=("domain",))
     with_one, without = (
         run_toy(tmp_path / name, ObjectiveSpec(softmax), query, settings=("train.clip_grad_norm=0.01",))
-        for name, query in (("with", asked), ("without", None))
+        for name, query in (("with", probe_query), ("without", None))
     )
-    first, other = (records_of(home)[0]["losses"]["source/nll"] for home in (with_one, without))
+    first, other = (records_of(run_folder)[0]["losses"]["source/nll"] for run_folder in (with_one, without))
     assert first == other
 
 
 def test_params_accumulate() -> None:
-    twice = TOY_OBJECTIVE.bind({"pull": 3.0}).bind({"start": 1.5})
-    assert twice.params == {"pull": 3.0, "start": 1.5}
-    assert twice.needs_strong_view()
+    bound = TOY_OBJECTIVE.bind({"pull": 3.0}).bind({"start": 1.5})
+    assert bound.params == {"pull": 3.0, "start": 1.5}
+    assert bound.needs_strong_view()
 
 
 def test_a_query_reads_source_and_head(tmp_path: Path) -> None:
@@ -272,7 +270,7 @@ def test_adversarial_training_in_classification_and_segmentation(tmp_path: Path)
         ]
     ):
         folder = tmp_path / str(number)
-        parts, plan = build_run(config, RunFolder(folder))
-        home = run(parts, plan, folder, fabric=make_fabric("cpu"), identity=config.identity())
-        names = records_of(home)[-1]["losses"]
+        components, plan = build_run(config, RunFolder(folder))
+        run_folder = run(components, plan, folder, fabric=make_fabric("cpu"), identity=config.identity())
+        names = records_of(run_folder)[-1]["losses"]
         assert {"source/nll", "labelled/nll", "domain/nll", "unlabelled/entropy"} <= names.keys()

@@ -24,7 +24,7 @@ def both(script: Any, count: int, folder: Path) -> tuple[dict[str, Any], dict[st
     for processes, out in enumerate(outs, start=1):
         done = in_ranks(
             lambda _, n=processes, to=out: script.main(n, count, to),  # type: ignore[misc]
-            folder / "said",
+            folder / "output",
             processes,
         )
         assert done.codes == [0] * processes, done.outputs
@@ -58,20 +58,24 @@ def test_a_segmentation_run_labels_the_same_pixels_on_two_processes(
 ) -> None:
     two = tmp_path / "two"
     more = ("-c", "data/streets", "--devices", "2")
-    done = run_in_ranks(command((*QUICK_PIXELS, *settings), two, *more), tmp_path / "said")
+    done = run_in_ranks(command((*QUICK_PIXELS, *settings), two, *more), tmp_path / "output")
     assert done.codes == [0, 0], done.outputs
-    homes = [run_pixels(*settings), RunFolder(two)]
-    ledgers = [list(home.load_ledger().entries()) for home in homes]
+    run_folders = [run_pixels(*settings), RunFolder(two)]
+    ledgers = [list(run_folder.load_ledger().entries()) for run_folder in run_folders]
     assert ledgers[0] == ledgers[1]
-    assert homes[0].load_ledger().n_rounds == rounds
+    assert run_folders[0].load_ledger().n_rounds == rounds
     assert len(ledgers[0]) == 5 * 26
     for number in range(1, rounds + 1):
-        files = [(home.path / "labels" / f"round-{number:02d}.npz").read_bytes() for home in homes]
+        files = [
+            (run_folder.path / "labels" / f"round-{number:02d}.npz").read_bytes()
+            for run_folder in run_folders
+        ]
         assert files[0] == files[1]
-    first = [home.stages()[0] for home in homes]
+    first = [run_folder.stages()[0] for run_folder in run_folders]
     assert all(one[name] == other[name] for one, other in [first] for name in ("labels", "clicks", "pixels"))
     losses = [
-        [r["losses"] for r in records.read_records(h.metrics_path) if r["kind"] == "epoch"] for h in homes
+        [r["losses"] for r in records.read_records(h.metrics_path) if r["kind"] == "epoch"]
+        for h in run_folders
     ]
     assert losses[0][-1].keys() == losses[1][-1].keys()
     if rounds == 1:
@@ -80,7 +84,7 @@ def test_a_segmentation_run_labels_the_same_pixels_on_two_processes(
 
 def test_invalid_settings_raise_before_other_processes_start(tmp_path: Path) -> None:
     bad = command((*QUICK, "query.params.kapa=3"), tmp_path / "run", "--processes", "2")
-    done = run_in_ranks(bad, tmp_path / "said", 1, lambda *_: {})
+    done = run_in_ranks(bad, tmp_path / "output", 1, lambda *_: {})
     assert done.codes == [2]
     assert done.outputs[0].count("has no parameter 'kapa'") == 1
 
@@ -88,8 +92,8 @@ def test_invalid_settings_raise_before_other_processes_start(tmp_path: Path) -> 
 def test_system_errors_on_rank_0_are_reported_as_with_one_process(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     run = command(QUICK, tmp_path / "file" / "run")
-    alone = run_in_ranks(run, tmp_path / "said", 1, lambda *_: {})
-    both = run_in_ranks([*run, "--devices", "2"], tmp_path / "said")
+    alone = run_in_ranks(run, tmp_path / "output", 1, lambda *_: {})
+    both = run_in_ranks([*run, "--devices", "2"], tmp_path / "output")
     assert (alone.codes, both.codes) == ([2], [2, 2])
     assert f"ducats: system error {tmp_path / 'file'}" in alone.outputs[0]
     assert both.outputs == [alone.outputs[0], ""]
@@ -99,8 +103,8 @@ def test_auxiliary_modules_may_be_unused_in_a_step(tmp_path: Path) -> None:
     """Once the whole pool is labelled, a discriminator has no unlabelled target images."""
     out = tmp_path / "run"
     settings = ("query={name: aada}", "objective={name: adversarial, params: {hidden: 8}}")
-    bought = ("train.epochs=2", "acquisition={after_epochs: [1], budget: 80}")
-    done = run_in_ranks(command((*QUICK, *settings, *bought), out, "--devices", "2"), tmp_path / "said")
+    label_all = ("train.epochs=2", "acquisition={after_epochs: [1], budget: 80}")
+    done = run_in_ranks(command((*QUICK, *settings, *label_all), out, "--devices", "2"), tmp_path / "output")
     assert done.codes == [0, 0], done.outputs
     assert len(RunFolder(out).load_ledger()) == 80
 
@@ -117,7 +121,7 @@ def test_an_error_ends_all_processes_with_one_message(
     tmp_path: Path, setting: str, code: int, words: str
 ) -> None:
     settings = (*QUICK, setting, "train.schedule.name=constant")
-    done = run_in_ranks(command(settings, tmp_path / "run", "--devices", "2"), tmp_path / "said")
+    done = run_in_ranks(command(settings, tmp_path / "run", "--devices", "2"), tmp_path / "output")
     assert done.codes == [code, code], done.outputs
     assert "".join(done.outputs).count(words) == 1
 
@@ -138,6 +142,6 @@ def test_a_process_may_finish_before_the_others(tmp_path: Path) -> None:
         "--devices",
         "2",
     )
-    done = run_in_ranks(run, tmp_path / "said", setup=linger)
+    done = run_in_ranks(run, tmp_path / "output", setup=linger)
     assert done.codes == [0, 0], done.outputs
     assert "0 labels acquired" in done.outputs[0]

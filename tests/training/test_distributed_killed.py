@@ -37,7 +37,7 @@ SETTINGS = (*QUICK, "train.epochs=3", "acquisition={after_epochs: [1], budget: 1
 
 
 def run_two(folder: Path, before: Setup = lambda _: None) -> RankResults:
-    return run_in_ranks(command(SETTINGS, folder, "--devices", "2"), folder.parent / "said", setup=before)
+    return run_in_ranks(command(SETTINGS, folder, "--devices", "2"), folder.parent / "output", setup=before)
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +120,9 @@ KILL_TIMES: dict[str, tuple[int, Callable[[Path], Setup]]] = {
 }
 
 
-@pytest.mark.parametrize("moment", KILL_TIMES)
-def test_a_process_is_killed(tmp_path: Path, undisturbed: dict[str, Any], moment: str) -> None:
-    victim, before = KILL_TIMES[moment]
+@pytest.mark.parametrize("kill_time", KILL_TIMES)
+def test_a_process_is_killed(tmp_path: Path, undisturbed: dict[str, Any], kill_time: str) -> None:
+    victim, before = KILL_TIMES[kill_time]
     folder = tmp_path / "run"
     killed = run_two(folder, before(folder))
     assert killed.codes[victim] == -signal.SIGKILL
@@ -156,12 +156,12 @@ def test_a_child_process_is_killed(tmp_path: Path) -> None:
             time.sleep(0.02)
         (child,) = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
         os.kill(int(child), signal.SIGKILL)
-        said = first.communicate(timeout=60)[1]
+        stderr = first.communicate(timeout=60)[1]
     finally:
         first.kill()
     assert first.returncode == PEER_LOST_EXIT_CODE
-    assert said.count(PEER_GONE_MESSAGE.format(2)) == 1
-    assert "Traceback" not in said
+    assert stderr.count(PEER_GONE_MESSAGE.format(2)) == 1
+    assert "Traceback" not in stderr
 
 
 def test_a_child_dies_before_all_are_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_a_child_dies_before_all_are_connected(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # Fabric starts copies of this process
     monkeypatch.setattr(sys, "argv", [str(stillborn)])
     alone = command(SETTINGS, tmp_path / "run", "--devices", "2")
-    done = run_in_ranks(alone, tmp_path / "said", 1, lambda *_: {})
+    done = run_in_ranks(alone, tmp_path / "output", 1, lambda *_: {})
     assert done.codes == [PEER_LOST_EXIT_CODE]
     assert done.outputs[0].count(PEER_GONE_MESSAGE.format(2)) == 1
 

@@ -34,7 +34,7 @@ FSDP = "engine.strategy=fsdp"
 
 def run_ranks(folder: Path, processes: int, *settings: str, before: Setup = lambda _: None) -> RankResults:
     run = command((*SETTINGS, *settings), folder, "--devices", str(processes))
-    return run_in_ranks(run, folder.parent / "said", processes, setup=before)
+    return run_in_ranks(run, folder.parent / "output", processes, setup=before)
 
 
 def finished_run(folder: Path, processes: int, *settings: str) -> RunFolder:
@@ -43,22 +43,25 @@ def finished_run(folder: Path, processes: int, *settings: str) -> RunFolder:
     return RunFolder(folder)
 
 
-def assert_same_run(one: RunFolder, other: RunFolder, precise: float) -> None:
+def assert_same_run(one: RunFolder, other: RunFolder, tolerance: float) -> None:
     """Assert the same labels in the same order, and the same weights and losses up to rounding."""
     assert list(one.load_ledger().entries()) == list(other.load_ledger().entries())
     assert len(one.load_ledger()) == 24
     for number in (1, 2):
-        files = [(home.path / "requests" / f"round-{number:02d}.npz").read_bytes() for home in (one, other)]
+        files = [
+            (run_folder.path / "requests" / f"round-{number:02d}.npz").read_bytes()
+            for run_folder in (one, other)
+        ]
         assert files[0] == files[1]
     theirs = other.load_model()
     for name, weight in one.load_model().items():
-        torch.testing.assert_close(weight, theirs[name], rtol=precise, atol=precise)
+        torch.testing.assert_close(weight, theirs[name], rtol=tolerance, atol=tolerance)
     losses = [
         [r["losses"] for r in records.read_records(h.metrics_path) if r["kind"] == "epoch"]
         for h in (one, other)
     ]
     for mine, others in zip(*losses, strict=True):
-        assert mine == pytest.approx(others, rel=max(precise, 1e-6))
+        assert mine == pytest.approx(others, rel=max(tolerance, 1e-6))
 
 
 @pytest.fixture(scope="module")
@@ -72,17 +75,17 @@ def test_one_and_two_processes_select_the_same_samples(tmp_path: Path, undisturb
 
 
 @pytest.mark.parametrize(
-    ("settings", "precise"),
+    ("settings", "tolerance"),
     [
         (("query={name: badge}",), 1e-5),  # with random numbers and features
         (("query={name: spread}", "engine.precision=64-true"), 1e-12),
     ],
 )
 def test_other_queries_select_the_same_samples_on_one_and_two_processes(
-    tmp_path: Path, settings: tuple[str, ...], precise: float
+    tmp_path: Path, settings: tuple[str, ...], tolerance: float
 ) -> None:
     one, two = (finished_run(tmp_path / str(count), count, *settings) for count in (1, 2))
-    assert_same_run(one, two, precise)
+    assert_same_run(one, two, tolerance)
 
 
 # ---- sharded weights
@@ -98,7 +101,7 @@ def test_each_rank_holds_its_shards_and_all_weights_within_the_context(tmp_path:
     count = sum(parameter.numel() for parameter in network().parameters())
     expected = network()(images)
 
-    def look(rank: int) -> None:
+    def check_rank(rank: int) -> None:
         fabric = make_fabric("cpu", 2, strategy="fsdp")
         fabric.launch()
         bare = network()
@@ -106,10 +109,10 @@ def test_each_rank_holds_its_shards_and_all_weights_within_the_context(tmp_path:
             torch.nn.init.zeros_(bare.network.head.weight)  # type: ignore[union-attr,arg-type]
         model = fabric.setup_module(bare)
         assert all(isinstance(parameter, DTensor) for parameter in bare.parameters())
-        mine = sum(parameter.to_local().numel() for parameter in bare.parameters())  # type: ignore[attr-defined]
-        assert count / 3 < mine < 2 * count / 3
-        parts = [name for name, module in bare.network.named_modules() if isinstance(module, FSDPModule)]
-        assert parts == ["", "layers.0", "layers.0.0", "layers.1", "layers.1.0", "layers.3"]
+        own_count = sum(parameter.to_local().numel() for parameter in bare.parameters())  # type: ignore[attr-defined]
+        assert count / 3 < own_count < 2 * count / 3
+        fsdp_names = [name for name, module in bare.network.named_modules() if isinstance(module, FSDPModule)]
+        assert fsdp_names == ["", "layers.0", "layers.0.0", "layers.1", "layers.1.0", "layers.3"]
         with unsharded(bare):
             assert not any(isinstance(parameter, DTensor) for parameter in bare.parameters())
             for _ in range(2 - rank):  # without communication
@@ -121,21 +124,21 @@ def test_each_rank_holds_its_shards_and_all_weights_within_the_context(tmp_path:
             assert torch.equal(state[name], weight)
         assert all(isinstance(parameter, DTensor) for parameter in bare.parameters())
 
-    looked = in_ranks(look, tmp_path / "said")
-    assert looked.codes == [0, 0], looked.outputs
+    done = in_ranks(check_rank, tmp_path / "output")
+    assert done.codes == [0, 0], done.outputs
 
 
 def test_fsdp_trains_like_ddp(tmp_path: Path, undisturbed: RunFolder) -> None:
-    home = finished_run(tmp_path / "fsdp", 2, FSDP)
-    assert_same_run(home, undisturbed, 1e-5)
-    kept, other = (one.load_checkpoint() for one in (home, undisturbed))
-    assert kept is not None
+    run_folder = finished_run(tmp_path / "fsdp", 2, FSDP)
+    assert_same_run(run_folder, undisturbed, 1e-5)
+    checkpoint, other = (one.load_checkpoint() for one in (run_folder, undisturbed))
+    assert checkpoint is not None
     assert other is not None
-    assert type(kept["network"]) is type(other["network"])
-    for mine, theirs in zip(
-        kept["optimiser"]["state"].values(), other["optimiser"]["state"].values(), strict=True
+    assert type(checkpoint["network"]) is type(other["network"])
+    for own, theirs in zip(
+        checkpoint["optimiser"]["state"].values(), other["optimiser"]["state"].values(), strict=True
     ):
-        torch.testing.assert_close(mine["momentum_buffer"], theirs["momentum_buffer"], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(own["momentum_buffer"], theirs["momentum_buffer"], rtol=1e-4, atol=1e-5)
 
 
 def test_fsdp_with_batch_statistics(tmp_path: Path) -> None:
@@ -178,7 +181,7 @@ def test_unsupported_fsdp_settings_raise() -> None:
     fabric = make_fabric("cpu", strategy="fsdp")
     assert is_sharded(fabric)
     assert not is_sharded(make_fabric("cpu"))
-    for name in ("fused", "channels_last"):
+    for name in ("fused_optimiser", "channels_last"):
         with pytest.raises(
             UserError, match=f"engine.{name}=true cannot be combined with engine.strategy=fsdp"
         ):

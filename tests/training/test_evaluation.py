@@ -31,11 +31,11 @@ class SizedMaps:
 
     def __init__(self, originals: list[Tensor], size: tuple[int, int]) -> None:
         self._originals = originals
-        shown = [
+        resized = [
             Image.fromarray(one.numpy().view(np.uint8)).resize(size[::-1], Image.Resampling.NEAREST)
             for one in originals
         ]
-        self._stored = torch.stack([torch.from_numpy(np.array(one).view(np.int8)) for one in shown])
+        self._stored = torch.stack([torch.from_numpy(np.array(one).view(np.int8)) for one in resized])
         self.shape = self._stored.shape
 
     def __len__(self) -> int:
@@ -50,8 +50,8 @@ class SizedMaps:
 
 def make_test_set() -> Domain:
     pixels = streets(n_source=1, n_pool=5, n_test=0, height=16, width=32).pool.pixels
-    luck = torch.Generator().manual_seed(1)
-    originals = [torch.randint(VOID, 3, size, generator=luck).to(torch.int8) for size in SIZES]
+    generator = torch.Generator().manual_seed(1)
+    originals = [torch.randint(VOID, 3, size, generator=generator).to(torch.int8) for size in SIZES]
     images = Images(tuple("abcde"), pixels, original_sizes=torch.tensor(SIZES))
     return Domain(images, SizedMaps(originals, (16, 32)), CLASSES)
 
@@ -64,15 +64,15 @@ def model() -> EvidentialModel:
     return made.eval()
 
 
-def evaluate_test_set(batch_size: int = 2, **how: Any) -> Tally:
+def evaluate_test_set(batch_size: int = 2, **kwargs: Any) -> Tally:
     fabric = make_fabric("cpu")
     return evaluate_segmentation(
-        fabric.setup(how.pop("model", model())),
+        fabric.setup(kwargs.pop("model", model())),
         make_test_set(),
         view=View(),
         batch_size=batch_size,
         fabric=fabric,
-        **how,
+        **kwargs,
     )
 
 
@@ -95,12 +95,12 @@ def reference(resolution: str, flip: bool, out: list[Any] | None = None) -> tupl
     counts, nll, test = np.zeros((4, 4), int), 0.0, make_test_set()
     for image in range(5):
         labels = (test.labels.original(image) if resolution == "original" else test.labels[image]).numpy()  # type: ignore[union-attr]
-        shown = probabilities(image, labels.shape, flip)
+        probability = probabilities(image, labels.shape, flip)
         counted = labels >= 0
         if out is not None:
             counted &= ~out[image]
-        np.add.at(counts, (labels[counted], shown.argmax(0)[counted]), 1)
-        nll -= np.log(np.take_along_axis(shown, labels.clip(0)[None], 0)[0][counted]).sum()
+        np.add.at(counts, (labels[counted], probability.argmax(0)[counted]), 1)
+        nll -= np.log(np.take_along_axis(probability, labels.clip(0)[None], 0)[0][counted]).sum()
     shared = np.diag(counts)
     either = counts.sum(0) + counts.sum(1) - shared
     return counts, nll, float((shared[either > 0] / either[either > 0]).mean())
@@ -113,9 +113,9 @@ def test_segmentation_metrics_match_reference(resolution: Any, flip: bool, batch
     tally = evaluate_test_set(batch_size, resolution=resolution, flip=flip)
     counts, nll, iou = reference(resolution, flip)
     assert tally.confusion.tolist() == counts.tolist()
-    numbers = compute_metrics(tally)
-    assert numbers["mean_iou"] == pytest.approx(iou)
-    assert numbers["nll"] * tally.total == pytest.approx(nll, rel=1e-5)
+    metrics = compute_metrics(tally)
+    assert metrics["mean_iou"] == pytest.approx(iou)
+    assert metrics["nll"] * tally.total == pytest.approx(nll, rel=1e-5)
     assert tally.total == counts.sum() < sum(height * width for height, width in SIZES)
 
 
@@ -126,25 +126,26 @@ def test_flip_changes_the_result() -> None:
 
 @pytest.mark.parametrize("resolution", ["network", "original"])
 def test_labelled_pixels_are_ignored(resolution: Any) -> None:
-    luck = torch.Generator().manual_seed(2)
+    generator = torch.Generator().manual_seed(2)
     shapes = [(16, 32)] * 5 if resolution == "network" else SIZES
-    bought = [torch.full(shape, UNLABELLED, dtype=torch.int8) for shape in shapes]
-    for one in bought:
-        one[torch.rand(one.shape, generator=luck) < 0.3] = 1
-        one[torch.rand(one.shape, generator=luck) < 0.1] = VOID  # also labelled, or known in advance
-    tally = evaluate_test_set(resolution=resolution, bought=lambda image: bought[image])
-    counts, nll, _ = reference(resolution, False, [(one != UNLABELLED).numpy() for one in bought])
+    known_labels = [torch.full(shape, UNLABELLED, dtype=torch.int8) for shape in shapes]
+    for one in known_labels:
+        one[torch.rand(one.shape, generator=generator) < 0.3] = 1
+        one[torch.rand(one.shape, generator=generator) < 0.1] = VOID  # also labelled, or known in advance
+    tally = evaluate_test_set(resolution=resolution, known_labels_of=lambda image: known_labels[image])
+    counts, nll, _ = reference(resolution, False, [(one != UNLABELLED).numpy() for one in known_labels])
     assert tally.confusion.tolist() == counts.tolist()
     assert float(tally.nll_sum) == pytest.approx(nll, rel=1e-5)
 
 
 def test_labels_on_another_grid_are_ignored() -> None:
-    luck = torch.Generator().manual_seed(3)
+    generator = torch.Generator().manual_seed(3)
     # Labelled at network size, evaluated at original size: each labelled cell excludes its pixels.
     coarse = [
-        torch.where(torch.rand(16, 32, generator=luck) < 0.2, 0, UNLABELLED).to(torch.int8) for _ in SIZES
+        torch.where(torch.rand(16, 32, generator=generator) < 0.2, 0, UNLABELLED).to(torch.int8)
+        for _ in SIZES
     ]
-    tally = evaluate_test_set(resolution="original", bought=lambda image: coarse[image])
+    tally = evaluate_test_set(resolution="original", known_labels_of=lambda image: coarse[image])
     out = [
         np.array(Image.fromarray(one.numpy() != UNLABELLED).resize((width, height), Image.Resampling.NEAREST))
         for one, (height, width) in zip(coarse, SIZES, strict=True)
@@ -152,9 +153,10 @@ def test_labels_on_another_grid_are_ignored() -> None:
     assert tally.confusion.tolist() == reference("original", False, out)[0].tolist()
     # The reverse: a cell is excluded if the pixel that it shows is labelled.
     fine = [
-        torch.where(torch.rand(size, generator=luck) < 0.2, 0, UNLABELLED).to(torch.int8) for size in SIZES
+        torch.where(torch.rand(size, generator=generator) < 0.2, 0, UNLABELLED).to(torch.int8)
+        for size in SIZES
     ]
-    tally = evaluate_test_set(resolution="network", bought=lambda image: fine[image])
+    tally = evaluate_test_set(resolution="network", known_labels_of=lambda image: fine[image])
     out = [
         np.array(Image.fromarray(one.numpy() != UNLABELLED).resize((32, 16), Image.Resampling.NEAREST))
         for one in fine
@@ -163,7 +165,9 @@ def test_labels_on_another_grid_are_ignored() -> None:
 
 
 def test_fully_labelled_images_count_nothing() -> None:
-    nothing = evaluate_test_set(resolution="network", bought=lambda _: torch.zeros(16, 32, dtype=torch.int8))
+    nothing = evaluate_test_set(
+        resolution="network", known_labels_of=lambda _: torch.zeros(16, 32, dtype=torch.int8)
+    )
     assert nothing.total == 0
 
 
@@ -178,10 +182,10 @@ def test_labelled_pixels_use_the_resize_rule_of_stored_maps() -> None:
     """At the published sizes, 1024 x 2048 to 640 x 1280, another rule differs in 28 rows and 133 columns."""
     whole = np.arange(1024 * 2048, dtype=np.int32).reshape(1024, 2048)
     stored = np.array(Image.fromarray(whole).resize((1280, 640), Image.Resampling.NEAREST))
-    bought = torch.full((1024 * 2048,), UNLABELLED, dtype=torch.int8)
-    bought[torch.from_numpy(stored.flatten().astype(np.int64))] = 0
+    known_labels = torch.full((1024 * 2048,), UNLABELLED, dtype=torch.int8)
+    known_labels[torch.from_numpy(stored.flatten().astype(np.int64))] = 0
     labels = torch.zeros(1, 640, 1280, dtype=torch.int8)
     images = Images(("one",), torch.zeros(1, 3, 640, 1280, dtype=torch.uint8))
     test = Domain(images, labels, ("a", "b"))
-    left = evaluation._counted_labels(test, 0, "network", lambda _: bought.view(1024, 2048))
+    left = evaluation._counted_labels(test, 0, "network", lambda _: known_labels.view(1024, 2048))
     assert bool((left == UNLABELLED).all())

@@ -8,15 +8,15 @@ from ducats.objectives import Batch, LabelledImages
 from ducats.training.step import TARGET_BATCHING
 
 
-def batch(bought: int, certain: int | None = None) -> Batch:
+def batch(n_labelled: int, n_pseudo_labelled: int | None = None) -> Batch:
     def some(count: int) -> LabelledImages:
         return LabelledImages(torch.zeros(count, 1, 2, 2), torch.zeros(count, dtype=torch.long))
 
     return Batch(
         source=some(8),
-        labelled=some(bought),
+        labelled=some(n_labelled),
         unlabelled=torch.zeros(8, 1, 2, 2),
-        pseudo_labelled=None if certain is None else some(certain),
+        pseudo_labelled=None if n_pseudo_labelled is None else some(n_pseudo_labelled),
     )
 
 
@@ -33,7 +33,7 @@ def test_half_a_batch_is_separate() -> None:
 
 
 def test_one_small_labelled_batch_is_enough() -> None:
-    assert sizes(batch(8, certain=1)) == [8, 8, 1]
+    assert sizes(batch(8, n_pseudo_labelled=1)) == [8, 8, 1]
 
 
 def test_without_labelled_images_nothing_is_joined() -> None:

@@ -34,7 +34,7 @@ def test_world_size_comes_from_the_launcher(started_by: ranks.Environment) -> No
 
 
 @pytest.mark.parametrize(
-    ("started_by", "asked", "words"),
+    ("started_by", "requested", "words"),
     [
         (
             ranks.torchrun,
@@ -47,23 +47,23 @@ def test_world_size_comes_from_the_launcher(started_by: ranks.Environment) -> No
     ],
 )
 def test_options_must_agree_with_the_launcher(
-    started_by: ranks.Environment, asked: tuple[int | None, int | None], words: str
+    started_by: ranks.Environment, requested: tuple[int | None, int | None], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        resolve_world(*asked, started_by(0, 3, 29500))
+        resolve_world(*requested, started_by(0, 3, 29500))
 
 
 def test_different_process_counts_per_host_raise() -> None:
     uneven = {**ranks.torchrun(0, 3, 29500), "GROUP_WORLD_SIZE": "2"}
     with pytest.raises(UserError, match="3 processes on 2 hosts, 1 of them on this one"):
         resolve_world(None, None, uneven)
-    unsaid = ranks.slurm(0, 3, 29500)
-    del unsaid["SLURM_NTASKS_PER_NODE"]
+    unspecified = ranks.slurm(0, 3, 29500)
+    del unspecified["SLURM_NTASKS_PER_NODE"]
     with pytest.raises(UserError, match="--ntasks-per-node instead of --ntasks"):
-        resolve_world(None, None, unsaid)
-    crooked = {**ranks.slurm(0, 4, 29500), "SLURM_NNODES": "2"}
+        resolve_world(None, None, unspecified)
+    inconsistent = {**ranks.slurm(0, 4, 29500), "SLURM_NNODES": "2"}
     with pytest.raises(UserError, match=r"4 tasks, but the SLURM job has 2 host.s. with 1 task"):
-        resolve_world(None, None, crooked)
+        resolve_world(None, None, inconsistent)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import snapshot_worker as there
+import snapshot_worker
 import torch
 from numpy.typing import NDArray
 from scipy.special import digamma
@@ -19,7 +19,7 @@ from ducats.domain import UNLABELLED, VOID, Images
 from ducats.models import EvidentialModel
 from ducats.randomness import make_generator
 from ducats.snapshot_files import Snapshot
-from ducats.training import model_snapshot as module
+from ducats.training import model_snapshot
 from ducats.training.forward import sample_aug_params
 from ducats.training.model_snapshot import SampleOutputs, make_snapshot, sample_images, sample_pixels
 from ducats.training.pca import pca
@@ -44,7 +44,7 @@ def check_columns(found: Snapshot, z: Array) -> None:
     np.testing.assert_array_equal(found.predicted, order[:, 0])
     np.testing.assert_array_equal(found.top_classes, order[:, :3])
     np.testing.assert_allclose(found.log_alpha, z[rows[:, None], order[:, :3]], rtol=1e-4, atol=1e-5)
-    for name, wanted in (
+    for name, expected in (
         ("probability", p.max(1)),
         ("u_dis", u_dis),
         ("u_data", u_data),
@@ -52,36 +52,39 @@ def check_columns(found: Snapshot, z: Array) -> None:
         ("log_u_dis", np.log(u_dis)),
         ("log_alpha0", np.log(np.exp(z).sum(1))),
     ):
-        np.testing.assert_allclose(getattr(found, name), wanted, rtol=2e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(getattr(found, name), expected, rtol=2e-4, atol=1e-5, err_msg=name)
     np.testing.assert_array_equal(found.z_rows, np.flatnonzero(found.picked))
     np.testing.assert_allclose(found.z, z[found.picked], rtol=1e-4, atol=1e-5)
 
 
 def check_distances(found: Snapshot, features: Tensor) -> None:
     """Assert that the components preserve the distances between features."""
-    away = torch.cdist(features.double(), features.double())
+    distances = torch.cdist(features.double(), features.double())
     kept = torch.from_numpy(found.features.astype(np.float64))
     assert len(kept) == len(features)
-    torch.testing.assert_close(torch.cdist(kept, kept), away, rtol=5e-3, atol=5e-3 * float(away.max()))
+    torch.testing.assert_close(
+        torch.cdist(kept, kept), distances, rtol=5e-3, atol=5e-3 * float(distances.max())
+    )
     assert found.explained_variance_ratio.sum() == pytest.approx(1)  # all components are kept
 
 
 def outputs(model: EvidentialModel, images: Images) -> tuple[Tensor, Tensor]:
     """Return the model's outputs, image by image, with the augmentation parameters of snapshots."""
-    view = there.RANDOM_VIEW
-    luck = sample_aug_params(images, view, make_generator(0, "scoring"))
+    view = snapshot_worker.RANDOM_VIEW
+    aug_params = sample_aug_params(images, view, make_generator(0, "scoring"))
     model.eval()
     with torch.no_grad():
-        said = [
-            model(apply_view(images.pixels[i : i + 1], view, luck[i : i + 1])) for i in range(len(images))
+        outputs = [
+            model(apply_view(images.pixels[i : i + 1], view, aug_params[i : i + 1]))
+            for i in range(len(images))
         ]
-    return torch.cat([one.z for one in said]), torch.cat([one.features for one in said])
+    return torch.cat([one.z for one in outputs]), torch.cat([one.features for one in outputs])
 
 
 def test_snapshot_of_images(tmp_path: Path) -> None:
-    there.main(1, 11, tmp_path)
-    found, shift = snapshot_files.load_snapshots(tmp_path)[0], toy(n_pool=11)
-    assert (found.round, found.epoch, found.pool, found.source) == (1, 3, 11, len(shift.source))
+    snapshot_worker.main(1, 11, tmp_path)
+    found, data = snapshot_files.load_snapshots(tmp_path)[0], toy(n_pool=11)
+    assert (found.round, found.epoch, found.pool, found.source) == (1, 3, 11, len(data.source))
     target = found.is_target
     assert np.flatnonzero(target).tolist() == list(range(target.sum()))
     assert (found.sampled[target].sum(), found.sampled[~target].sum()) == (4, 5)
@@ -91,9 +94,9 @@ def test_snapshot_of_images(tmp_path: Path) -> None:
     known = {1: 3, 2: VOID}
     assert found.label[target].tolist() == [known.get(i, UNLABELLED) for i in found.image[target].tolist()]
     assert found.is_labelled[target].tolist() == [i in known for i in found.image[target].tolist()]
-    assert found.label[~target].tolist() == shift.source.labels[found.image[~target].tolist()].tolist()
+    assert found.label[~target].tolist() == data.source.labels[found.image[~target].tolist()].tolist()
     assert not (found.is_labelled | found.picked)[~target].any()
-    pairs = [outputs(there.image_model(), images) for images in (shift.pool, shift.source.images)]
+    pairs = [outputs(snapshot_worker.image_model(), images) for images in (data.pool, data.source.images)]
     z = torch.cat([z[found.image[which]] for (z, _), which in zip(pairs, (target, ~target), strict=True)])
     features = torch.cat(
         [f[found.image[which]] for (_, f), which in zip(pairs, (target, ~target), strict=True)]
@@ -104,34 +107,36 @@ def test_snapshot_of_images(tmp_path: Path) -> None:
 
 
 def test_snapshot_of_pixels(tmp_path: Path) -> None:
-    there.main(1, 4, tmp_path)
-    found, shift = snapshot_files.load_snapshots(tmp_path)[1], there.make_streets(4)
-    tall, wide, target = there.TALL, there.WIDE, found.is_target
-    assert found.pool == 4 * (tall - 1) * wide  # the first row is void
+    snapshot_worker.main(1, 4, tmp_path)
+    found, data = snapshot_files.load_snapshots(tmp_path)[1], snapshot_worker.make_streets(4)
+    height, width, target = snapshot_worker.HEIGHT, snapshot_worker.WIDTH, found.is_target
+    assert found.pool == 4 * (height - 1) * width  # the first row is void
     assert found.sampled.sum() == 9 + 6
-    assert found.position[target & found.sampled].min() >= wide
+    assert found.position[target & found.sampled].min() >= width
     counts = np.bincount(found.image[target & found.sampled])
     assert sorted(counts.tolist()) == [2, 2, 2, 3]
-    picks = [(i, at) for i in range(4) for at in (40, 300)]
+    picks = [(i, position) for i in range(4) for position in (40, 300)]
     rows = zip(found.image[found.picked].tolist(), found.position[found.picked].tolist(), strict=True)
     assert list(rows) == picks
-    answers = {5 * wide + 7: 0, 5 * wide + 8: 2, 5 * wide + 9: VOID}
-    labels = [answers.get(at, UNLABELLED) for at in found.position[target].tolist()]
+    answers = {5 * width + 7: 0, 5 * width + 8: 2, 5 * width + 9: VOID}
+    labels = [answers.get(position, UNLABELLED) for position in found.position[target].tolist()]
     assert found.label[target].tolist() == labels
-    truth = torch.as_tensor(shift.source.labels[:]).flatten(1)
-    of_source = truth[found.image[~target].tolist(), found.position[~target].tolist()]
+    source_labels = torch.as_tensor(data.source.labels[:]).flatten(1)
+    of_source = source_labels[found.image[~target].tolist(), found.position[~target].tolist()]
     assert found.label[~target].tolist() == of_source.tolist()
     assert len(set(found.image[~target].tolist())) == 2
-    model = there.map_model(len(shift.classes)).eval()
+    model = snapshot_worker.map_model(len(data.classes)).eval()
     z, features = [], []
-    for images, which in ((shift.pool, target), (shift.source.images, ~target)):
+    for images, which in ((data.pool, target), (data.source.images, ~target)):
         with torch.no_grad():
-            said = model(images.pixels[:].float() / 255)
-        dense = F.interpolate(said.z, (tall, wide), mode="bilinear", align_corners=True).flatten(2)
-        lie = F.interpolate(said.features, (tall, wide), mode="bilinear", align_corners=True).flatten(2)
-        at = found.image[which].tolist(), found.position[which].tolist()
-        z.append(dense.movedim(1, 2)[at])
-        features.append(lie.movedim(1, 2)[at])
+            output = model(images.pixels[:].float() / 255)
+        dense_z = F.interpolate(output.z, (height, width), mode="bilinear", align_corners=True).flatten(2)
+        dense_features = F.interpolate(
+            output.features, (height, width), mode="bilinear", align_corners=True
+        ).flatten(2)
+        position = found.image[which].tolist(), found.position[which].tolist()
+        z.append(dense_z.movedim(1, 2)[position])
+        features.append(dense_features.movedim(1, 2)[position])
     check_columns(found, torch.cat(z).double().numpy())
     check_distances(found, torch.cat(features))
 
@@ -146,18 +151,23 @@ def test_sample_depends_on_the_data_only() -> None:
     assert len(other) == 60 + 40 - int((other.sampled & other.picked).sum())
     assert sample_images("source", none, 60).image.tolist() != plain.image.tolist()
     assert sample_images("pool", none, 600).image.tolist() == list(range(500))
-    shift = there.make_streets(5)
-    (few, _), (again, _) = there.pixel_samples(shift, 40, 3), there.pixel_samples(shift, 40, 3)
+    data = snapshot_worker.make_streets(5)
+    (few, _), (again, _) = (
+        snapshot_worker.pixel_samples(data, 40, 3),
+        snapshot_worker.pixel_samples(data, 40, 3),
+    )
     assert len(few.image.unique()) == 3
     assert torch.equal(few.position, again.position)
-    assert few.total == 5 * (there.TALL - 1) * there.WIDE  # extrapolated from these images
-    (all_of_it, _) = there.pixel_samples(shift, 10**6)
+    assert (
+        few.total == 5 * (snapshot_worker.HEIGHT - 1) * snapshot_worker.WIDTH
+    )  # extrapolated from these images
+    (all_of_it, _) = snapshot_worker.pixel_samples(data, 10**6)
     assert int(all_of_it.sampled.sum()) == all_of_it.total
 
 
 def test_snapshot_size_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, most in (("PICKED", 7), ("FEATURES", 5), ("PICKED_FEATURES", 3)):
-        monkeypatch.setattr(module, name, most)
+    for name, max_count in (("MAX_PICKS", 7), ("MAX_SAMPLE_FEATURES", 5), ("MAX_PICK_FEATURES", 3)):
+        monkeypatch.setattr(model_snapshot, name, max_count)
     picked = torch.arange(200).flip(0)
     found = sample_images("pool", torch.full((400,), UNLABELLED), 20, picked)
     added = found.image[~found.sampled].tolist()
@@ -218,8 +228,8 @@ def test_pca_matches_svd(rows: int, columns: int) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_two_processes_give_the_snapshot_of_one(tmp_path: Path) -> None:
     """With an odd number of batches, and with fewer source batches than processes."""
-    there.main(1, 5, tmp_path / "1")
-    done = in_ranks(lambda _: there.main(2, 5, tmp_path / "2"), tmp_path / "said")
+    snapshot_worker.main(1, 5, tmp_path / "1")
+    done = in_ranks(lambda _: snapshot_worker.main(2, 5, tmp_path / "2"), tmp_path / "output")
     assert done.codes == [0, 0], done.outputs
     for number in (1, 2):
         one, two = (snapshot_files.snapshot_path(tmp_path / n, number).read_bytes() for n in ("1", "2"))

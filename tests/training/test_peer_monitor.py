@@ -26,17 +26,17 @@ def connect_world() -> Iterator[Callable[[int], list[PeerSockets]]]:
     """Return a function that connects ``world`` ranks; the connections are closed at the end."""
     with ExitStack() as stack:
 
-        def between(world: int) -> list[PeerSockets]:
-            door = listen(LOCALHOST)
-            port = door.getsockname()[1]
-            inner = [connect(LOCALHOST, port, "token", rank) for rank in range(1, world)]
-            peers = [accept_peers(door, world, "token"), *inner]
+        def connect_all(world: int) -> list[PeerSockets]:
+            listener = listen(LOCALHOST)
+            port = listener.getsockname()[1]
+            others = [connect(LOCALHOST, port, "token", rank) for rank in range(1, world)]
+            peers = [accept_peers(listener, world, "token"), *others]
             for connection in (one for all_of_it in peers for one in all_of_it.values()):
                 stack.callback(connection.close)
                 stack.callback(close_connection, connection)
             return peers
 
-        yield between
+        yield connect_all
 
 
 MakeMonitors = Callable[..., tuple[list[PeerMonitor], list[Exits], list[PeerSockets]]]
@@ -46,18 +46,18 @@ MakeMonitors = Callable[..., tuple[list[PeerMonitor], list[Exits], list[PeerSock
 def make_monitors(connect_world: Callable[[int], list[PeerSockets]]) -> MakeMonitors:
     """Return a function that builds monitors, their reported exits and their connections."""
 
-    def tie(world: int, patience: float = 60.0) -> tuple[list[PeerMonitor], list[Exits], list[PeerSockets]]:
+    def make(world: int, timeout: float = 60.0) -> tuple[list[PeerMonitor], list[Exits], list[PeerSockets]]:
         peers = connect_world(world)
-        told: list[Exits] = [SimpleQueue() for _ in range(world)]
-        lines = [PeerMonitor(rank, world, peers[rank], told[rank].put, patience) for rank in range(world)]
-        return lines, told, peers
+        exits: list[Exits] = [SimpleQueue() for _ in range(world)]
+        monitors = [PeerMonitor(rank, world, peers[rank], exits[rank].put, timeout) for rank in range(world)]
+        return monitors, exits, peers
 
-    return tie
+    return make
 
 
-def stays_empty(told: Exits, seconds: float = 0.2) -> bool:
+def stays_empty(exits: Exits, seconds: float = 0.2) -> bool:
     try:
-        told.get(timeout=seconds)
+        exits.get(timeout=seconds)
     except Empty:
         return True
     return False
@@ -70,72 +70,72 @@ def close_connection(connection: socket.socket) -> None:
 
 
 def test_rank_0_detects_a_death_and_informs_the_others(make_monitors: MakeMonitors) -> None:
-    lines, told, peers = make_monitors(3)
-    assert lines[0].peer_exit() is None
+    monitors, exits, peers = make_monitors(3)
+    assert monitors[0].peer_exit() is None
     close_connection(peers[2][0])
-    assert told[0].get(timeout=10) == PeerExit(2, None, "")
-    assert lines[0].peer_exit() == PeerExit(2, None, "")
-    assert stays_empty(told[1])
-    lines[0].announce_exit(PEER_LOST_EXIT_CODE, "process 3 is gone")
-    assert told[1].get(timeout=10) == PeerExit(0, PEER_LOST_EXIT_CODE, "process 3 is gone")
+    assert exits[0].get(timeout=10) == PeerExit(2, None, "")
+    assert monitors[0].peer_exit() == PeerExit(2, None, "")
+    assert stays_empty(exits[1])
+    monitors[0].announce_exit(PEER_LOST_EXIT_CODE, "process 3 is gone")
+    assert exits[1].get(timeout=10) == PeerExit(0, PEER_LOST_EXIT_CODE, "process 3 is gone")
 
 
 def test_the_others_detect_the_death_of_rank_0(make_monitors: MakeMonitors) -> None:
-    _, told, peers = make_monitors(2)
+    _, exits, peers = make_monitors(2)
     close_connection(peers[0][1])
-    assert told[1].get(timeout=10) == PeerExit(0, None, "")
+    assert exits[1].get(timeout=10) == PeerExit(0, None, "")
 
 
 def test_a_finished_rank_is_not_reported(make_monitors: MakeMonitors) -> None:
-    lines, told, peers = make_monitors(3)
-    lines[1].announce_exit(0)
+    monitors, exits, peers = make_monitors(3)
+    monitors[1].announce_exit(0)
     close_connection(peers[1][0])
-    assert stays_empty(told[0])
-    assert lines[0].peer_exit() is None
+    assert stays_empty(exits[0])
+    assert monitors[0].peer_exit() is None
     close_connection(peers[2][0])  # the others are still monitored
-    assert told[0].get(timeout=10).rank == 2
+    assert exits[0].get(timeout=10).rank == 2
 
 
 def test_an_announced_failure_leaves_the_others_time_to_end(make_monitors: MakeMonitors) -> None:
-    lines, told, _ = make_monitors(2)
-    lines[1].announce_exit(2, "no such file")
-    lines[1].announce_exit(0)  # only the first announcement counts
-    assert lines[0].peer_exit(10) == PeerExit(1, 2, "no such file")
-    assert stays_empty(told[0])
-    lines[0].announce_exit(2)  # in time
+    monitors, exits, _ = make_monitors(2)
+    monitors[1].announce_exit(2, "no such file")
+    monitors[1].announce_exit(0)  # only the first announcement counts
+    assert monitors[0].peer_exit(10) == PeerExit(1, 2, "no such file")
+    assert stays_empty(exits[0])
+    monitors[0].announce_exit(2)  # in time
 
 
 def test_the_time_to_end_is_bounded(make_monitors: MakeMonitors) -> None:
-    lines, told, _ = make_monitors(2, patience=0.1)
-    lines[1].announce_exit(2, "no such file")
-    assert told[0].get(timeout=10) == PeerExit(1, 2, "no such file")
+    monitors, exits, _ = make_monitors(2, timeout=0.1)
+    monitors[1].announce_exit(2, "no such file")
+    assert exits[0].get(timeout=10) == PeerExit(1, 2, "no such file")
 
 
 def test_no_callback_after_announcing_an_exit(make_monitors: MakeMonitors) -> None:
-    lines, told, _ = make_monitors(2, patience=0.1)
-    lines[0].announce_exit(0)
-    lines[1].announce_exit(2, "too late")
-    assert lines[0].peer_exit(10) is not None
-    assert stays_empty(told[0], 0.5)
+    monitors, exits, _ = make_monitors(2, timeout=0.1)
+    monitors[0].announce_exit(0)
+    monitors[1].announce_exit(2, "too late")
+    assert monitors[0].peer_exit(10) is not None
+    assert stays_empty(exits[0], 0.5)
 
 
 def test_a_death_takes_precedence_over_failures(make_monitors: MakeMonitors) -> None:
-    lines, told, peers = make_monitors(3)
-    lines[1].announce_exit(1, "connection closed by peer")
-    assert lines[0].peer_exit(10) == PeerExit(1, 1, "connection closed by peer")
+    monitors, exits, peers = make_monitors(3)
+    monitors[1].announce_exit(1, "connection closed by peer")
+    assert monitors[0].peer_exit(10) == PeerExit(1, 1, "connection closed by peer")
     close_connection(peers[2][0])
-    assert told[0].get(timeout=10) == PeerExit(2, None, "")
+    assert exits[0].get(timeout=10) == PeerExit(2, None, "")
 
 
 def test_connections_without_the_token_are_closed() -> None:
-    with listen(LOCALHOST) as door, ExitStack() as stack:
-        port = door.getsockname()[1]
+    with listen(LOCALHOST) as listener, ExitStack() as stack:
+        port = listener.getsockname()[1]
         stranger = stack.enter_context(socket.create_connection((LOCALHOST, port)))
         stranger.sendall(b"another 1\n")
         socket.create_connection((LOCALHOST, port)).close()
         friend = connect(LOCALHOST, port, "token", 1)[0]
         stack.callback(friend.close)
-        inside = accept_peers(door, 2, "token")
+        inside = accept_peers(listener, 2, "token")
         stack.callback(inside[1].close)
         assert list(inside) == [1]
         assert stranger.recv(1) == b""

@@ -34,23 +34,25 @@ def model(evidence: str = "exp_at_most_10") -> EvidentialModel:
     return made.eval()
 
 
-def known(sizes: Tensor) -> list[Tensor]:
+def known_labels(sizes: Tensor) -> list[Tensor]:
     """Return label maps with void, labelled and unlabelled pixels."""
-    luck = torch.Generator().manual_seed(0)
-    return [torch.randint(VOID, 1, tuple(size), generator=luck).to(torch.int8) for size in sizes.tolist()]
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randint(VOID, 1, tuple(size), generator=generator).to(torch.int8) for size in sizes.tolist()
+    ]
 
 
-def picked(
-    strategy: QuerySpec, budget: list[int], task: TaskOptions, sizes: Tensor, **more: Any
+def select_positions(
+    query: QuerySpec, budget: list[int], task: TaskOptions, sizes: Tensor, **more: Any
 ) -> list[list[int]]:
-    maps = known(sizes)
-    how: dict[str, Any] = {
+    maps = known_labels(sizes)
+    kwargs: dict[str, Any] = {
         "model": make_fabric("cpu").setup(model()),
         "pool": POOL,
-        "strategy": strategy,
+        "query": query,
         "task": task,
         "sizes": sizes,
-        "asked": lambda image: maps[image],
+        "known_labels_of": lambda image: maps[image],
         "budget": budget,
         "view": View(),
         "batch_size": 2,
@@ -58,22 +60,22 @@ def picked(
         "fabric": make_fabric("cpu"),
         **more,
     }
-    found = list(select_pixels(**how))
+    found = list(select_pixels(**kwargs))
     assert [image for image, _ in found] == list(range(len(POOL)))
     return [one.position.tolist() for _, one in found]
 
 
-def plain_z(image: int, size: tuple[int, int], twice: bool = False) -> Tensor:
+def plain_z(image: int, size: tuple[int, int], two_step: bool = False) -> Tensor:
     """Compute log alpha of each pixel in float64, the direct way."""
     with torch.inference_mode():
         logits = model().network(POOL.pixels[image][None].float() / 255)[0].double()
-        if twice:
+        if two_step:
             logits = F.interpolate(logits, (16, 32), mode="bilinear", align_corners=True).clamp(max=10)
         logits = F.interpolate(logits, size, mode="bilinear", align_corners=True)
-    return logits[0] if twice else logits[0].clamp(max=10)
+    return logits[0] if two_step else logits[0].clamp(max=10)
 
 
-def in_order(score: Tensor, target: Tensor, count: int) -> list[int]:
+def best_unlabelled(score: Tensor, target: Tensor, count: int) -> list[int]:
     """Return the best unlabelled pixels, best first; ties go to the lower position."""
     values, open_ = score.flatten().numpy(), (target.flatten() == UNLABELLED).nonzero().squeeze(1).numpy()
     ranked: list[int] = open_[np.argsort(-values[open_], kind="stable")][:count].tolist()
@@ -92,34 +94,36 @@ def margin(z: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("name", "score"), [("entropy", entropy), ("margin", margin)])
 @pytest.mark.parametrize("original", [False, True])
-@pytest.mark.parametrize("twice", [False, True])
-def test_best_unlabelled_pixels_of_each_image(name: str, score: Any, original: bool, twice: bool) -> None:
+@pytest.mark.parametrize("two_step", [False, True])
+def test_best_unlabelled_pixels_of_each_image(name: str, score: Any, original: bool, two_step: bool) -> None:
     sizes = SIZES if original else label_grid_sizes(POOL, "network")
-    budget, maps = [7, 0, 30, 1, 2000], known(sizes)
-    task = TaskOptions(resolution="original" if original else "network", two_step_upsampling=twice)
-    found = picked(QUERIES[name], budget, task, sizes)
+    budget, maps = [7, 0, 30, 1, 2000], known_labels(sizes)
+    task = TaskOptions(resolution="original" if original else "network", two_step_upsampling=two_step)
+    found = select_positions(QUERIES[name], budget, task, sizes)
     for image, positions in enumerate(found):
-        z = plain_z(image, (int(sizes[image, 0]), int(sizes[image, 1])), twice and original)
+        z = plain_z(image, (int(sizes[image, 0]), int(sizes[image, 1])), two_step and original)
         open_ = int((maps[image] == UNLABELLED).sum())
         assert len(positions) == min(budget[image], open_)
-        wanted = in_order(score(z), maps[image], len(positions))
+        expected = best_unlabelled(score(z), maps[image], len(positions))
         # Scores agree to seven digits only: compare as sets, then the order up to that precision.
         values = score(z).flatten()
-        assert set(positions) == set(wanted)
-        assert torch.allclose(values[positions], values[wanted], atol=1e-5)
+        assert set(positions) == set(expected)
+        assert torch.allclose(values[positions], values[expected], atol=1e-5)
 
 
 def test_duc_ranks_by_u_data_within_the_highest_u_dis() -> None:
     sizes = label_grid_sizes(POOL, "network")
-    maps, count = known(sizes), 6
-    found = picked(QUERIES["duc"].bind({"kappa": 3}), [count] * 5, TaskOptions(), sizes)
+    maps, count = known_labels(sizes), 6
+    found = select_positions(QUERIES["duc"].bind({"kappa": 3}), [count] * 5, TaskOptions(), sizes)
     for image, positions in enumerate(found):
         alpha = plain_z(image, (16, 32)).exp()
-        whole_, mean = alpha.sum(0), alpha / alpha.sum(0)
-        data = (mean * (torch.digamma(whole_ + 1) - torch.digamma(alpha + 1))).sum(0)
-        foreign = in_order(entropy(alpha.log()) - data, maps[image], 3 * count)
-        wanted = sorted(foreign, key=lambda place: (-float(data.flatten()[place]), place))[:count]
-        assert positions == wanted
+        total, mean = alpha.sum(0), alpha / alpha.sum(0)
+        data = (mean * (torch.digamma(total + 1) - torch.digamma(alpha + 1))).sum(0)
+        most_unlike_source = best_unlabelled(entropy(alpha.log()) - data, maps[image], 3 * count)
+        expected = sorted(
+            most_unlike_source, key=lambda position: (-float(data.flatten()[position]), position)
+        )[:count]
+        assert positions == expected
 
 
 def test_grid_size_follows_the_resolution() -> None:
@@ -138,25 +142,26 @@ class MustNotRun(nn.Module):
 
 def test_random_pixels_need_no_forward_pass_and_depend_only_on_seed_and_image() -> None:
     sizes = label_grid_sizes(POOL, "network")
-    how = {"model": MustNotRun()}
-    found = picked(QUERIES["random"], [9] * 5, TaskOptions(), sizes, **how)
-    assert found == picked(QUERIES["random"], [9] * 5, TaskOptions(), sizes, batch_size=3, **how)
-    assert found != picked(QUERIES["random"], [9] * 5, TaskOptions(), sizes, seed=4, **how)
+    kwargs = {"model": MustNotRun()}
+    found = select_positions(QUERIES["random"], [9] * 5, TaskOptions(), sizes, **kwargs)
+    assert found == select_positions(QUERIES["random"], [9] * 5, TaskOptions(), sizes, batch_size=3, **kwargs)
+    assert found != select_positions(QUERIES["random"], [9] * 5, TaskOptions(), sizes, seed=4, **kwargs)
     assert len({tuple(positions) for positions in found}) == 5
-    maps = known(sizes)
+    maps = known_labels(sizes)
     for image, positions in enumerate(found):
         assert (maps[image].flatten()[positions] == UNLABELLED).all()
 
 
 def test_each_image_has_its_own_generator() -> None:
-    def by_luck(slate: QueryContext) -> Tensor:
-        return torch.randperm(len(slate.candidates), generator=slate.generator)[: slate.budget]
+    def random_query(context: QueryContext) -> Tensor:
+        return torch.randperm(len(context.candidates), generator=context.generator)[: context.budget]
 
     sizes = label_grid_sizes(POOL, "network")
     open_ = torch.full((16, 32), UNLABELLED, dtype=torch.int8)
-    how: dict[str, Any] = {"model": MustNotRun(), "asked": lambda _: open_}
+    kwargs: dict[str, Any] = {"model": MustNotRun(), "known_labels_of": lambda _: open_}
     found = [
-        picked(QuerySpec(by_luck, ()), [9] * 5, TaskOptions(), sizes, batch_size=b, **how) for b in (2, 5)
+        select_positions(QuerySpec(random_query, ()), [9] * 5, TaskOptions(), sizes, batch_size=b, **kwargs)
+        for b in (2, 5)
     ]
     assert found[0] == found[1]
     assert len({tuple(positions) for positions in found[0]}) == 5
@@ -164,10 +169,10 @@ def test_each_image_has_its_own_generator() -> None:
 
 def test_units_contain_unlabelled_pixels_only() -> None:
     for unit in (Unit("region"), Unit("region", side=5)):
-        found = picked(
+        found = select_positions(
             QUERIES["entropy"], [20] * 5, TaskOptions(unit=unit), label_grid_sizes(POOL, "network")
         )
-        maps = known(label_grid_sizes(POOL, "network"))
+        maps = known_labels(label_grid_sizes(POOL, "network"))
         for image, positions in enumerate(found):
             assert len(set(positions)) == len(positions) == 20
             assert (maps[image].flatten()[positions] == UNLABELLED).all()
@@ -177,18 +182,20 @@ def test_nan_logits_raise() -> None:
     broken = model()
     broken.network.head.weight.data.fill_(torch.nan)  # type: ignore[union-attr, operator]
     with pytest.raises(UserError, match="no longer finite"):
-        picked(QUERIES["entropy"], [1] * 5, TaskOptions(), label_grid_sizes(POOL, "network"), model=broken)
+        select_positions(
+            QUERIES["entropy"], [1] * 5, TaskOptions(), label_grid_sizes(POOL, "network"), model=broken
+        )
 
 
 # ---- whole images
 
 
-def rows(strategy: QuerySpec, sizes: Tensor, maps: list[Tensor], batch_size: int = 2) -> Any:
+def score_pool(query: QuerySpec, sizes: Tensor, maps: list[Tensor], batch_size: int = 2) -> Any:
     fabric = make_fabric("cpu")
     return score_whole_images(
         fabric.setup(model()),
         POOL,
-        strategy,
+        query,
         task=TaskOptions(unit=Unit("image"), resolution="original"),
         sizes=sizes,
         known_labels_of=lambda image: maps[image],
@@ -200,9 +207,9 @@ def rows(strategy: QuerySpec, sizes: Tensor, maps: list[Tensor], batch_size: int
 
 
 def test_whole_image_columns_average_unlabelled_pixels() -> None:
-    maps = known(SIZES)
+    maps = known_labels(SIZES)
     maps[3][:] = 0  # fully labelled: still a row, over all its pixels
-    found = rows(
+    found = score_pool(
         QuerySpec(QUERIES["spread"].fn, ("entropy", "u_dis", "u_data", "z", "features")), SIZES, maps
     )
     assert found.image.tolist() == [0, 1, 2, 3, 4]
@@ -210,8 +217,8 @@ def test_whole_image_columns_average_unlabelled_pixels() -> None:
         z = plain_z(image, (int(SIZES[image, 0]), int(SIZES[image, 1])))
         open_ = maps[image] == UNLABELLED if image != 3 else maps[image] == 0
         alpha = z.exp()
-        whole_ = alpha.sum(0)
-        data = (alpha / whole_ * (torch.digamma(whole_ + 1) - torch.digamma(alpha + 1))).sum(0)
+        total = alpha.sum(0)
+        data = (alpha / total * (torch.digamma(total + 1) - torch.digamma(alpha + 1))).sum(0)
         expected = {
             "entropy": entropy(z)[open_].mean(),
             "u_data": data[open_].mean(),
@@ -224,12 +231,12 @@ def test_whole_image_columns_average_unlabelled_pixels() -> None:
 
 
 def test_random_images_need_no_forward_pass() -> None:
-    found = rows(QUERIES["random"], SIZES, known(SIZES))
+    found = score_pool(QUERIES["random"], SIZES, known_labels(SIZES))
     assert (found.image.tolist(), dict(found.columns)) == ([0, 1, 2, 3, 4], {})
 
 
 def test_all_open_pixels_form_one_unit() -> None:
-    maps = known(SIZES)
+    maps = known_labels(SIZES)
     found = all_open_pixels(lambda image: maps[image], 2)
     assert found.position.tolist() == [p for p, v in enumerate(maps[2].flatten().tolist()) if v == UNLABELLED]
     assert found.unit is not None
@@ -240,16 +247,17 @@ def test_indirect_pixels_give_the_same_picks() -> None:
     from ducats.data.evaluation_split import Subset
 
     sizes = label_grid_sizes(POOL, "network")
-    elsewhere = Images(POOL.keys, Subset(POOL.pixels, torch.arange(5)))
+    indirect = Images(POOL.keys, Subset(POOL.pixels, torch.arange(5)))
     one, two = (
-        picked(QUERIES["duc"], [5] * 5, TaskOptions(), sizes, pool=pool) for pool in (POOL, elsewhere)
+        select_positions(QUERIES["duc"], [5] * 5, TaskOptions(), sizes, pool=pool)
+        for pool in (POOL, indirect)
     )
     assert one == two
 
 
 def test_images_without_budget_need_no_forward_pass() -> None:
     """Images without a budget are skipped, and the batches of the others do not change."""
-    seen: list[int] = []
+    batch_sizes: list[int] = []
 
     class Counting(nn.Module):
         """A model that counts its input images."""
@@ -259,24 +267,24 @@ def test_images_without_budget_need_no_forward_pass() -> None:
             self.inner = model()
 
         def forward(self, images: Tensor) -> Any:
-            seen.append(len(images))
+            batch_sizes.append(len(images))
             return self.inner(images)
 
     sizes = label_grid_sizes(POOL, "network")
-    maps = known(sizes)
-    how: dict[str, Any] = {
+    maps = known_labels(sizes)
+    kwargs: dict[str, Any] = {
         "pool": POOL,
-        "strategy": QUERIES["duc"],
+        "query": QUERIES["duc"],
         "task": TaskOptions(),
         "sizes": sizes,
-        "asked": lambda image: maps[image],
+        "known_labels_of": lambda image: maps[image],
         "view": View(),
         "batch_size": 2,
         "seed": 3,
         "fabric": make_fabric("cpu"),
     }
-    few = dict(select_pixels(make_fabric("cpu").setup(Counting()), budget=[0, 0, 0, 4, 0], **how))
-    assert seen == [2]
+    few = dict(select_pixels(make_fabric("cpu").setup(Counting()), budget=[0, 0, 0, 4, 0], **kwargs))
+    assert batch_sizes == [2]
     assert {image: len(one.position) for image, one in few.items()} == {2: 0, 3: 4}
-    everyone = dict(select_pixels(make_fabric("cpu").setup(model()), budget=[4] * 5, **how))
-    assert few[3].position.tolist() == everyone[3].position.tolist()
+    all_images = dict(select_pixels(make_fabric("cpu").setup(model()), budget=[4] * 5, **kwargs))
+    assert few[3].position.tolist() == all_images[3].position.tolist()

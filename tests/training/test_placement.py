@@ -64,8 +64,8 @@ def test_an_error_in_the_worker_is_raised_in_order() -> None:
 
 
 def test_on_a_cpu_images_are_not_moved() -> None:
-    shift = toy()
-    assert placement.place_images([shift.source.images, shift.pool], CPU)[1] is shift.pool
+    data = toy()
+    assert placement.place_images([data.source.images, data.pool], CPU)[1] is data.pool
 
 
 class IndexablePixels:
@@ -83,34 +83,34 @@ class IndexablePixels:
 
 
 def flat(batches: list[Batch]) -> Tensor:
-    parts = []
+    tensors = []
     for batch in batches:
         assert batch.labelled is not None
         assert batch.unlabelled is not None
-        parts += [batch.source.images, batch.labelled.images, batch.unlabelled]
-    return torch.cat([part.flatten() for part in parts])
+        tensors += [batch.source.images, batch.labelled.images, batch.unlabelled]
+    return torch.cat([tensor.flatten() for tensor in tensors])
 
 
 def test_streams_and_scores_do_not_depend_on_image_storage() -> None:
-    shift = toy()
-    targets = torch.full((len(shift.pool),), UNLABELLED)
+    data = toy()
+    targets = torch.full((len(data.pool),), UNLABELLED)
     targets[:9] = 1
     fabric = make_fabric("cpu")
     jittered = View(crop="random", size=6, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
     with global_seed(0, "model"):
         model = fabric.setup(EvidentialModel(small_cnn(classes=4, channels=3, width=4, features=8)))
     found = []
-    everything = torch.arange(len(shift.pool))
+    everything = torch.arange(len(data.pool))
     for pixels in (
-        shift.pool.pixels,
-        IndexablePixels(shift.pool.pixels[:]),
-        Subset(shift.pool.pixels, everything),
+        data.pool.pixels,
+        IndexablePixels(data.pool.pixels[:]),
+        Subset(data.pool.pixels, everything),
     ):
-        pool = Images(shift.pool.keys, pixels)
-        streams = Streams(shift.source, pool, StreamViews(jittered, jittered, jittered), 8, 6, seed=3)
+        pool = Images(data.pool.keys, pixels)
+        streams = Streams(data.source, pool, StreamViews(jittered, jittered, jittered), 8, 6, seed=3)
         made = flat(list(streams.epoch(2, targets, fabric)))
-        rows = score_images(model, pool, ("z",), view=jittered, batch_size=7, seed=1, fabric=fabric)
-        found.append((made, rows.z))
+        samples = score_images(model, pool, ("z",), view=jittered, batch_size=7, seed=1, fabric=fabric)
+        found.append((made, samples.z))
     for made, z in found[1:]:
         assert torch.equal(made, found[0][0])
         assert torch.equal(z, found[0][1])
@@ -125,25 +125,25 @@ def test_files_decoded_batch_by_batch_give_the_same_batches(tmp_path: Path) -> N
         pixels = torch.randint(0, 256, (10, 9, 3), dtype=torch.uint8, generator=generator)
         Image.fromarray(pixels.numpy()).save(path)
         files.append((path.name, path))
-    held = decode_images(files, 8)
-    lazy = replace(held, pixels=LazyFileArrays(files, image_decoder(8)))
-    shift = toy(size=8)
+    decoded = decode_images(files, 8)
+    lazy = replace(decoded, pixels=LazyFileArrays(files, image_decoder(8)))
+    data = toy(size=8)
     targets = torch.full((24,), UNLABELLED)
     targets[:5] = 2
     made = [
         flat(
             list(
-                Streams(shift.source, pool, StreamViews(), 4, 5, seed=0).epoch(0, targets, make_fabric("cpu"))
+                Streams(data.source, pool, StreamViews(), 4, 5, seed=0).epoch(0, targets, make_fabric("cpu"))
             )
         )
-        for pool in (held, lazy)
+        for pool in (decoded, lazy)
     ]
     assert torch.equal(made[0], made[1])
 
 
 def test_augmentation_belongs_to_the_position_in_the_global_batch() -> None:
-    shift = toy()
-    targets = torch.full((len(shift.pool),), UNLABELLED)
+    data = toy()
+    targets = torch.full((len(data.pool),), UNLABELLED)
     targets[:9] = 1
     view = View(crop="random", size=6, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
 
@@ -159,7 +159,7 @@ def test_augmentation_belongs_to_the_position_in_the_global_batch() -> None:
             return tensor
 
     def source(rank: int, world: int) -> list[Tensor]:
-        streams = Streams(shift.source, shift.pool, StreamViews(view, view, view), 8, 3, seed=3)
+        streams = Streams(data.source, data.pool, StreamViews(view, view, view), 8, 3, seed=3)
         fabric = Share(rank, world)
         return [batch.source.images for batch in streams.epoch(0, targets, fabric)]  # type: ignore[arg-type]
 
@@ -173,11 +173,11 @@ def test_small_lazy_maps_are_computed_once(tmp_path: Path, monkeypatch: pytest.M
     ledger = Ledger(tmp_path, ["a", "b", "c"], sizes)
     ledger.append(Request(1, torch.tensor([0, 2, 2]), torch.tensor([5, 0, 23])), torch.tensor([1, VOID, 2]))
     maps = TargetMaps(ledger, (4, 6))
-    held = placement.place_label_maps(maps, CPU)
-    assert isinstance(held, Tensor)
-    assert torch.equal(held, maps[:])
-    assert (held.dtype, held.flatten(1).sum(1).tolist()) == (torch.int8, [-22, -24, -22])
-    assert placement.place_label_maps(held, CPU) is held
+    placed = placement.place_label_maps(maps, CPU)
+    assert isinstance(placed, Tensor)
+    assert torch.equal(placed, maps[:])
+    assert (placed.dtype, placed.flatten(1).sum(1).tolist()) == (torch.int8, [-22, -24, -22])
+    assert placement.place_label_maps(placed, CPU) is placed
     assert placement.place_label_maps(maps, CPU, "host") is maps
     monkeypatch.setattr(placement, "MAX_HOST_MAP_BYTES", 71)
     assert placement.place_label_maps(maps, CPU) is maps  # 72 bytes are too many
@@ -188,7 +188,7 @@ def test_small_lazy_maps_are_computed_once(tmp_path: Path, monkeypatch: pytest.M
 def test_maps_are_indexed_like_pixels() -> None:
     maps = torch.randint(VOID, 3, (5, 4, 6)).to(torch.int8)
     index = torch.tensor([3, 0, 3])
-    for held in (maps, Subset(maps, torch.arange(5))):
-        assert torch.equal(placement.index_batch(held, index, index, CPU), maps[index])
-        assert torch.equal(placement.index_to_device(held, index, CPU), maps[index])
-        assert placement.is_on_device(held, CPU) == isinstance(held, Tensor)
+    for array in (maps, Subset(maps, torch.arange(5))):
+        assert torch.equal(placement.index_batch(array, index, index, CPU), maps[index])
+        assert torch.equal(placement.index_to_device(array, index, CPU), maps[index])
+        assert placement.is_on_device(array, CPU) == isinstance(array, Tensor)

@@ -45,10 +45,10 @@ def test_an_explicit_horizon_is_used() -> None:
 
 
 def test_the_plan_computes_the_steps() -> None:
-    shift = streets(n_source=6, n_pool=5, n_test=0, height=16, width=32)
-    assert make_run_plan(quick_pixels(), shift).schedule(4) == poly(4, horizon=10)  # 4 epochs of 2
+    data = streets(n_source=6, n_pool=5, n_test=0, height=16, width=32)
+    assert make_run_plan(quick_pixels(), data).schedule(4) == poly(4, horizon=10)  # 4 epochs of 2
     # By default, an epoch is full batches of the larger of source and pool.
-    plan = make_run_plan(quick_pixels("train.steps_per_epoch=null"), shift)
+    plan = make_run_plan(quick_pixels("train.steps_per_epoch=null"), data)
     assert plan.schedule(4) == poly(4, horizon=15)  # 4 epochs of 3
     # Other schedules have no horizon.
     rates = [

@@ -20,7 +20,7 @@ from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import Batch, LabelledImages, duc
 from ducats.randomness import global_seed, make_generator
 from ducats.training import placement
-from ducats.training import step as steps
+from ducats.training import step as step_module
 from ducats.training.distributed import make_fabric
 from ducats.training.fit import Optimisation, adapt_optimiser_state, fit_epoch, make_optimiser
 from ducats.training.performance import PerformanceOptions
@@ -30,7 +30,7 @@ from ducats.training.step import Step
 from ducats.training.streams import Streams, StreamViews, even_batches, full_batches, shuffled_batches
 
 STEPS, BATCH = 50, 16
-JITTERED = View(crop="resized", size=12, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
+JITTERED = View(crop="random_resized", size=12, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
 VIEWS = StreamViews(source=JITTERED, labelled=JITTERED, unlabelled=View(crop="random", size=12))
 OPTIMISATION = Optimisation(lr=4e-3, lr_multipliers={"backbone": 0.1})
 
@@ -49,32 +49,34 @@ def targets(pool: int) -> Tensor:
 def augment_one(image: Tensor, view: View, aug_params: Tensor) -> Tensor:
     """Augment one image with torchvision and the same parameters."""
     top, left, height, width, flip, *rest = aug_params.tolist()
-    shown: Tensor = image.float() / 255
-    if view.crop == "resized":
+    augmented: Tensor = image.float() / 255
+    if view.crop == "random_resized":
         box = [int(top), int(left), int(height), int(width)]
-        shown = tv.resized_crop(shown, *box, size=[12, 12], antialias=True)
+        augmented = tv.resized_crop(augmented, *box, size=[12, 12], antialias=True)
     else:
-        shown = tv.crop(shown, int(top), int(left), 12, 12)
+        augmented = tv.crop(augmented, int(top), int(left), 12, 12)
     if flip:
-        shown = tv.horizontal_flip(shown)
+        augmented = tv.horizontal_flip(augmented)
     adjust = [tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue]
     for kind in map(int, rest[4:8]):
         if view.jitter[kind]:
-            shown = adjust[kind](shown, rest[kind])
-    return shown
+            augmented = adjust[kind](augmented, rest[kind])
+    return augmented
 
 
-def plain_stream(name: str, images: Images, items: Tensor, cut: Any) -> list[tuple[Tensor, Tensor]]:
+def plain_stream(name: str, images: Images, items: Tensor, split: Any) -> list[tuple[Tensor, Tensor]]:
     """Return the batches of a stream, augmented image by image."""
     view: View = getattr(VIEWS, name)
-    batches = list(shuffled_batches(items, BATCH, STEPS, make_generator(0, name, "order", 0), cut))
+    batches = list(shuffled_batches(items, BATCH, STEPS, make_generator(0, name, "order", 0), split))
     index = torch.cat(batches)
     height, width = images.pixels.shape[-2:]
     aug_params = sample_view_params(view, len(index), height, width, make_generator(0, name, "view", 0))
-    shown = [augment_one(images.pixels[int(i)], view, row) for i, row in zip(index, aug_params, strict=True)]
+    augmented = [
+        augment_one(images.pixels[int(i)], view, row) for i, row in zip(index, aug_params, strict=True)
+    ]
     return [
         (torch.stack(some), batch)
-        for some, batch in zip(_cut(shown, [len(b) for b in batches]), batches, strict=True)
+        for some, batch in zip(_cut(augmented, [len(b) for b in batches]), batches, strict=True)
     ]
 
 
@@ -86,11 +88,11 @@ def _cut(items: list[Tensor], lengths: list[int]) -> list[list[Tensor]]:
 @pytest.fixture(scope="module")
 def plain_losses() -> list[float]:
     """Losses of fifty steps in a plain loop."""
-    shift = toy(size=16)
-    known = targets(len(shift.pool))
-    source = plain_stream("source", shift.source.images, torch.arange(len(shift.source)), full_batches)
-    unlabelled = plain_stream("unlabelled", shift.pool, (known < 0).nonzero().squeeze(1), full_batches)
-    labelled = plain_stream("labelled", shift.pool, (known >= 0).nonzero().squeeze(1), even_batches)
+    data = toy(size=16)
+    known = targets(len(data.pool))
+    source = plain_stream("source", data.source.images, torch.arange(len(data.source)), full_batches)
+    unlabelled = plain_stream("unlabelled", data.pool, (known < 0).nonzero().squeeze(1), full_batches)
+    labelled = plain_stream("labelled", data.pool, (known >= 0).nonzero().squeeze(1), even_batches)
     model = make_model().train()
     named = list(model.network.named_parameters())
     slow, fast = ([p for n, p in named if n.startswith(part)] for part in ("backbone", "head"))
@@ -106,7 +108,7 @@ def plain_losses() -> list[float]:
     for number, ((x, i), (u, _), (t, j)) in enumerate(zip(source, unlabelled, labelled, strict=True)):
         for group in optimiser.param_groups:
             group["lr"] = 4e-3 * group["factor"] * (1 + 0.001 * number) ** -0.75
-        losses = duc(model, Batch(LabelledImages(x, shift.source.labels[i]), LabelledImages(t, known[j]), u))
+        losses = duc(model, Batch(LabelledImages(x, data.source.labels[i]), LabelledImages(t, known[j]), u))
         loss = torch.stack(list(losses.values())).sum()
         optimiser.zero_grad()
         loss.backward()
@@ -115,18 +117,18 @@ def plain_losses() -> list[float]:
     return found
 
 
-def our_losses(speed: PerformanceOptions, fabric: Fabric) -> list[float]:
-    shift = toy(size=16)
-    settled = speed.resolve(fabric)
+def our_losses(options: PerformanceOptions, fabric: Fabric) -> list[float]:
+    data = toy(size=16)
+    resolved = options.resolve(fabric)
     bare = make_model()
-    if settled.channels_last:
+    if resolved.channels_last:
         bare.to(memory_format=torch.channels_last)
-    optimiser = make_optimiser(bare.network, OPTIMISATION, fused=bool(settled.fused_optimiser))
+    optimiser = make_optimiser(bare.network, OPTIMISATION, fused=bool(resolved.fused_optimiser))
     model, stepper = fabric.setup(bare, optimiser)
-    step = Step(model, stepper, duc, fabric, graphs=bool(settled.cuda_graphs))
+    step = Step(model, stepper, duc, fabric, graphs=bool(resolved.cuda_graphs))
     model.train()
-    streams = Streams(shift.source, shift.pool, VIEWS, BATCH, STEPS, seed=0)
-    batches = streams.epoch(0, targets(len(shift.pool)), fabric)
+    streams = Streams(data.source, data.pool, VIEWS, BATCH, STEPS, seed=0)
+    batches = streams.epoch(0, targets(len(data.pool)), fabric)
     return [
         float(torch.stack(list(step(batch, inverse_decay(n)).values())).sum())
         for n, batch in enumerate(batches)
@@ -134,7 +136,7 @@ def our_losses(speed: PerformanceOptions, fabric: Fabric) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    "speed",
+    "options",
     [
         PerformanceOptions(),
         PerformanceOptions(channels_last=True),
@@ -144,9 +146,9 @@ def our_losses(speed: PerformanceOptions, fabric: Fabric) -> list[float]:
     ids=["plain", "channels_last", "fused", "both"],
 )
 def test_fifty_steps_equal_those_of_a_plain_loop(
-    plain_losses: list[float], speed: PerformanceOptions
+    plain_losses: list[float], options: PerformanceOptions
 ) -> None:
-    ours = our_losses(speed, make_fabric("cpu"))
+    ours = our_losses(options, make_fabric("cpu"))
     assert ours == pytest.approx(plain_losses, rel=1e-5)
     assert ours[-1] < ours[0]
 
@@ -180,19 +182,19 @@ def fake_graphs(monkeypatch: pytest.MonkeyPatch) -> type[FakeGraph]:
     """Captured steps without a GPU: a replay runs the step again on the same buffers."""
     FakeGraph.made = []
 
-    def record(self: Step, batch: Batch, source_weight: float) -> steps.CapturedStep:
-        still = steps._map_tensors(batch, torch.clone)
+    def capture(self: Step, batch: Batch, source_weight: float) -> step_module.CapturedStep:
+        static_batch = step_module._map_tensors(batch, torch.clone)
         graph = FakeGraph()
         losses: dict[str, Tensor] = {}
 
         def act() -> None:
-            for name, loss in self._run_eagerly(still, source_weight).items():
+            for name, loss in self._run_eagerly(static_batch, source_weight).items():
                 losses.setdefault(name, torch.zeros(())).copy_(loss)
 
         graph.act = act
-        return steps.CapturedStep(graph, still, losses)
+        return step_module.CapturedStep(graph, static_batch, losses)
 
-    monkeypatch.setattr(Step, "_capture", record)
+    monkeypatch.setattr(Step, "_capture", capture)
     return FakeGraph
 
 
@@ -216,13 +218,13 @@ def make_step(*, graphs: bool, clip: float | None = None) -> Step:
 
 
 def test_a_captured_step_reads_new_batches_rates_and_weights(fake_graphs: type[FakeGraph]) -> None:
-    recorded, plain = make_step(graphs=True), make_step(graphs=False)
+    captured, plain = make_step(graphs=True), make_step(graphs=False)
     work = [(labelled, seed, weight) for seed, (labelled, weight) in enumerate(
         [(0, 1.0), (0, 1.0), (4, 1.0), (0, 1.0), (4, 1.0), (4, 1.0), (4, 0.5), (4, 0.5), (4, 0.5), (0, 1.0)]
     )]  # fmt: skip
     for labelled, seed, weight in work:
         batch = batch_of(labelled, seed)
-        one, two = (step(batch, 1 / (1 + seed), weight) for step in (recorded, plain))
+        one, two = (step(batch, 1 / (1 + seed), weight) for step in (captured, plain))
         assert {n: float(v) for n, v in one.items()} == pytest.approx({n: float(v) for n, v in two.items()})
     # The first step of each shape and weight runs eagerly, the second is captured, and the graph is replayed.
     assert [graph.replays for graph in fake_graphs.made] == [3, 2, 2]
@@ -246,9 +248,9 @@ def test_clipping_keeps_the_direction_of_the_gradient(share: float) -> None:
     batch = batch_of(4, 0)
     free = weight_update(None, batch)
     clip = share * float(free.norm())
-    cut = weight_update(clip, batch)
-    assert float(cut.norm()) == pytest.approx(clip, rel=1e-4)
-    assert torch.allclose(cut / cut.norm(), free / free.norm(), atol=1e-4)
+    clipped = weight_update(clip, batch)
+    assert float(clipped.norm()) == pytest.approx(clip, rel=1e-4)
+    assert torch.allclose(clipped / clipped.norm(), free / free.norm(), atol=1e-4)
 
 
 def test_a_small_gradient_is_unchanged_bit_for_bit() -> None:
@@ -274,13 +276,13 @@ def test_the_norm_is_over_all_weights_and_losses_are_unchanged() -> None:
 
 
 def test_a_captured_step_clips_its_gradient(fake_graphs: type[FakeGraph]) -> None:
-    recorded, plain, free = (
+    captured, plain, free = (
         make_step(graphs=g, clip=c) for g, c in ((True, 0.05), (False, 0.05), (False, None))
     )
     for seed in range(6):
         batch = batch_of(4, seed)
         one, two, three = (
-            torch.stack(list(step(batch, 1.0).values())).sum() for step in (recorded, plain, free)
+            torch.stack(list(step(batch, 1.0).values())).sum() for step in (captured, plain, free)
         )
         assert float(one) == pytest.approx(float(two), rel=1e-5)
     assert float(two) != pytest.approx(float(three), rel=1e-5)
@@ -324,37 +326,37 @@ def test_label_maps_of_another_dtype_need_another_graph(fake_graphs: type[FakeGr
 def test_learning_rates_are_floats_after_an_epoch(fake_graphs: type[FakeGraph]) -> None:
     step = make_step(graphs=True)
     batches = [batch_of(0, seed) for seed in range(4)]
-    said: list[int] = []
+    steps_done: list[int] = []
     fit_epoch(
         step,
         batches,
         lambda number: 1.0,
         first_step=0,
         fabric=step.fabric,
-        on_step=lambda done, means: said.append(done),
+        on_step=lambda done, means: steps_done.append(done),
     )
     rates = [group["lr"] for group in step.optimiser.param_groups]
     assert all(isinstance(rate, float) for rate in rates)
     assert sorted(rates) == pytest.approx([4e-4, 4e-3])
-    assert said == [1, 2, 3, 4]
+    assert steps_done == [1, 2, 3, 4]
 
 
 def test_unused_graphs_are_dropped(fake_graphs: type[FakeGraph], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "GRAPH_EVICTION_STEPS", 10)
+    monkeypatch.setattr(step_module, "GRAPH_EVICTION_STEPS", 10)
     step = make_step(graphs=True)
-    for labelled in range(2, 2 + steps.MAX_CUDA_GRAPHS + 3):
+    for labelled in range(2, 2 + step_module.MAX_CUDA_GRAPHS + 3):
         for seed in range(2):
             step(batch_of(labelled, seed), 1.0)
-    assert len(step._captured) == steps.MAX_CUDA_GRAPHS
-    assert len(fake_graphs.made) == steps.MAX_CUDA_GRAPHS + 3
+    assert len(step._captured) == step_module.MAX_CUDA_GRAPHS
+    assert len(fake_graphs.made) == step_module.MAX_CUDA_GRAPHS + 3
 
 
 def test_more_shapes_than_graphs_do_not_thrash(fake_graphs: type[FakeGraph]) -> None:
     step = make_step(graphs=True)
     for seed in range(4):
-        for labelled in range(2, 2 + steps.MAX_CUDA_GRAPHS + 2):
+        for labelled in range(2, 2 + step_module.MAX_CUDA_GRAPHS + 2):
             step(batch_of(labelled, seed), 1.0)
-    assert len(fake_graphs.made) == steps.MAX_CUDA_GRAPHS  # the others run eagerly
+    assert len(fake_graphs.made) == step_module.MAX_CUDA_GRAPHS  # the others run eagerly
 
 
 def test_loaded_momentum_has_the_layout_of_its_weights() -> None:
@@ -405,8 +407,8 @@ def test_the_source_weight_scales_only_source_losses() -> None:
 
 def test_cuda_graphs_raise_on_a_cpu() -> None:
     fabric = make_fabric("cpu")
-    settled = PerformanceOptions().resolve(fabric)
-    assert (settled.channels_last, settled.fused_optimiser, settled.cuda_graphs) == (False, False, False)
+    resolved = PerformanceOptions().resolve(fabric)
+    assert (resolved.channels_last, resolved.fused_optimiser, resolved.cuda_graphs) == (False, False, False)
     with pytest.raises(UserError, match="needs one CUDA device"):
         PerformanceOptions(cuda_graphs=True).resolve(fabric)
 
@@ -415,16 +417,16 @@ def test_only_trusted_code_is_captured_by_default() -> None:
     class Counting(torch.nn.Linear):
         """A user's network."""
 
-    def mine(model: Any, batch: Batch) -> dict[str, Tensor]:
+    def user_objective(model: Any, batch: Batch) -> dict[str, Tensor]:
         return {}
 
-    assert steps.is_trusted_code(partial(duc, beta=0.5), make_model())
-    assert steps.is_trusted_code(duc, torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 4)))
-    assert not steps.is_trusted_code(mine, make_model())
-    assert not steps.is_trusted_code(
-        wraps(duc)(mine), make_model()
+    assert step_module.is_trusted_code(partial(duc, beta=0.5), make_model())
+    assert step_module.is_trusted_code(duc, torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 4)))
+    assert not step_module.is_trusted_code(user_objective, make_model())
+    assert not step_module.is_trusted_code(
+        wraps(duc)(user_objective), make_model()
     )  # `wraps` copies the name of a trusted function
-    assert not steps.is_trusted_code(duc, torch.nn.Sequential(Counting(3, 4)))
+    assert not step_module.is_trusted_code(duc, torch.nn.Sequential(Counting(3, 4)))
 
 
 @pytest.fixture
@@ -437,22 +439,22 @@ def same_bits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def losses_of(
     fabric: Fabric,
-    images_on: Placement,
+    image_placement: Placement,
     *,
     graphs: bool,
     clip: float | None = None,
-    together: str = "separate",
+    target_batching: str = "separate",
 ) -> tuple[list[float], Step]:
     """Return the losses of fifty steps, and the step."""
     # A size that pooling halves twice: adaptive pooling has no deterministic gradient.
     views = StreamViews(*[replace(view, size=16) for view in (JITTERED, JITTERED, VIEWS.unlabelled)])
-    shift = toy(size=16)
-    source, pool = placement.place_images([shift.source.images, shift.pool], fabric.device, images_on)
+    data = toy(size=16)
+    source, pool = placement.place_images([data.source.images, data.pool], fabric.device, image_placement)
     bare = make_model().to(memory_format=torch.channels_last)
     model, stepper = fabric.setup(bare, make_optimiser(bare.network, OPTIMISATION, fused=True))
-    step = Step(model, stepper, duc, fabric, graphs=graphs, clip=clip, target_batching=together)
+    step = Step(model, stepper, duc, fabric, graphs=graphs, clip=clip, target_batching=target_batching)
     model.train()
-    streams = Streams(replace(shift.source, images=source), pool, views, BATCH, STEPS, seed=0)
+    streams = Streams(replace(data.source, images=source), pool, views, BATCH, STEPS, seed=0)
     losses = [
         torch.stack(list(step(batch, inverse_decay(n)).values())).sum().clone()
         for n, batch in enumerate(streams.epoch(0, targets(len(pool)), fabric))
@@ -463,21 +465,21 @@ def losses_of(
 def test_captured_steps_equal_eager_ones(fake_graphs: type[FakeGraph]) -> None:
     fabric = make_fabric("cpu")
     plain, _ = losses_of(fabric, "host", graphs=False)
-    recorded, step = losses_of(fabric, "host", graphs=True)
-    assert recorded == pytest.approx(plain, rel=1e-5)
+    captured, step = losses_of(fabric, "host", graphs=True)
+    assert captured == pytest.approx(plain, rel=1e-5)
     assert [graph.replays for graph in fake_graphs.made] == [STEPS - 1]
     assert len(step._captured) == 1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.usefixtures("same_bits")
-@pytest.mark.parametrize("images_on", ["device", "host"])
+@pytest.mark.parametrize("image_placement", ["device", "host"])
 @pytest.mark.parametrize("clip", [None, 0.05])
-def test_captured_steps_equal_eager_ones_on_a_gpu(images_on: Placement, clip: float | None) -> None:
+def test_captured_steps_equal_eager_ones_on_a_gpu(image_placement: Placement, clip: float | None) -> None:
     fabric = make_fabric("cuda", precision="32-true", deterministic=True)
-    plain, _ = losses_of(fabric, images_on, graphs=False, clip=clip)
-    recorded, step = losses_of(fabric, images_on, graphs=True, clip=clip)
-    assert recorded == pytest.approx(plain, rel=1e-5)
+    plain, _ = losses_of(fabric, image_placement, graphs=False, clip=clip)
+    captured, step = losses_of(fabric, image_placement, graphs=True, clip=clip)
+    assert captured == pytest.approx(plain, rel=1e-5)
     assert len(step._captured) == 1
 
 
@@ -485,8 +487,8 @@ def test_captured_steps_equal_eager_ones_on_a_gpu(images_on: Placement, clip: fl
 @pytest.mark.usefixtures("same_bits")
 def test_captured_steps_with_joint_target_batches_on_a_gpu() -> None:
     fabric = make_fabric("cuda", precision="32-true", deterministic=True)
-    plain, _ = losses_of(fabric, "device", graphs=False, together="target")
-    recorded, _ = losses_of(fabric, "device", graphs=True, together="target")
-    apart, _ = losses_of(fabric, "device", graphs=True)
-    assert recorded == pytest.approx(plain, rel=1e-5)
-    assert recorded != pytest.approx(apart, rel=1e-3)
+    plain, _ = losses_of(fabric, "device", graphs=False, target_batching="joint")
+    captured, _ = losses_of(fabric, "device", graphs=True, target_batching="joint")
+    separate, _ = losses_of(fabric, "device", graphs=True)
+    assert captured == pytest.approx(plain, rel=1e-5)
+    assert captured != pytest.approx(separate, rel=1e-3)

@@ -28,13 +28,13 @@ from ducats.training.streams import (
 
 
 def batches(epoch: int = 0, seed: int = 0, steps: int = 5, **more: object) -> list[Batch]:
-    shift = toy()
-    targets = torch.full((len(shift.pool),), UNLABELLED)
+    data = toy()
+    targets = torch.full((len(data.pool),), UNLABELLED)
     targets[:7] = torch.arange(7) % 4
     targets[7] = VOID
     options: dict[str, Any] = {"batch_size": 16, "views": StreamViews(source=View(flip=0.5)), **more}
     targets = options.pop("targets", targets)
-    streams = Streams(shift.source, shift.pool, steps_per_epoch=steps, seed=seed, **options)
+    streams = Streams(data.source, data.pool, steps_per_epoch=steps, seed=seed, **options)
     return list(streams.epoch(epoch, targets, make_fabric("cpu")))
 
 
@@ -50,10 +50,10 @@ def test_batch_splitting() -> None:
     assert [len(b) for b in full_batches(items, 32)] == [32, 32]
     assert [len(b) for b in full_batches(items[:5], 32)] == [5]
     assert [len(b) for b in short_last_batch(items, 32)] == [32, 32, 1]
-    for count, cut in itertools.product((1, 31, 32, 33, 65, 200), (even_batches, short_last_batch)):
-        cuts = cut(torch.arange(count), 32)
-        assert torch.cat(list(cuts)).tolist() == list(range(count))
-        assert max(map(len, cuts)) <= 32
+    for count, split in itertools.product((1, 31, 32, 33, 65, 200), (even_batches, short_last_batch)):
+        split_batches = split(torch.arange(count), 32)
+        assert torch.cat(list(split_batches)).tolist() == list(range(count))
+        assert max(map(len, split_batches)) <= 32
 
 
 def test_a_short_batch_is_padded_for_every_process() -> None:
@@ -100,10 +100,10 @@ def test_no_labels_yet_and_none_left() -> None:
 
 
 def test_labels_match_their_images() -> None:
-    shift = toy()
+    data = toy()
     known = {
         image.numpy().tobytes(): int(label)
-        for image, label in zip(shift.source.images.pixels[:], shift.source.labels[:], strict=True)
+        for image, label in zip(data.source.images.pixels[:], data.source.labels[:], strict=True)
     }
     for batch in batches(views=StreamViews()):
         for image, label in zip(batch.source.images, batch.source.labels, strict=True):
@@ -155,7 +155,7 @@ def test_a_class_without_images_is_never_drawn() -> None:
         rare_class_order(torch.zeros(3, 2, dtype=torch.bool), 4, make_generator(0))
 
 
-def pixel_shift() -> tuple[Domain, Images]:
+def segmentation_data() -> tuple[Domain, Images]:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (6, 3, 4, 6), dtype=torch.uint8, generator=generator)
     maps = torch.randint(-2, 3, (6, 4, 6), generator=generator).to(torch.int8)
@@ -164,7 +164,7 @@ def pixel_shift() -> tuple[Domain, Images]:
 
 
 def test_class_presence_from_maps_and_from_labels() -> None:
-    source, _ = pixel_shift()
+    source, _ = segmentation_data()
     maps = source.labels[:]
     expected = torch.stack([torch.stack([(m == c).any() for c in range(3)]) for m in maps])
     assert torch.equal(class_presence(source), expected)
@@ -173,7 +173,7 @@ def test_class_presence_from_maps_and_from_labels() -> None:
 
 
 def test_label_maps_match_their_images() -> None:
-    source, pool = pixel_shift()
+    source, pool = segmentation_data()
     targets = (pool.pixels[:][:, 0] % 5).to(torch.int8) - 2
     views = StreamViews(source=View(flip=0.5), unlabelled=View(crop="random", size=(3, 4)))
     streams = Streams(source, pool, views, batch_size=2, steps_per_epoch=7, seed=0)
@@ -188,7 +188,7 @@ def test_label_maps_match_their_images() -> None:
 
 
 def test_images_labelled_as_a_whole_are_a_separate_stream() -> None:
-    source, pool = pixel_shift()
+    source, pool = segmentation_data()
     targets = torch.full((5, 4, 6), -1, dtype=torch.int8)
     targets[[1, 3]] = 2
     streams = Streams(source, pool, StreamViews(), batch_size=2, steps_per_epoch=4, seed=0)
@@ -204,7 +204,7 @@ def test_images_labelled_as_a_whole_are_a_separate_stream() -> None:
 
 
 def test_void_and_unlabelled_reach_the_objective_unchanged() -> None:
-    source, pool = pixel_shift()
+    source, pool = segmentation_data()
     targets = torch.randint(VOID, 3, (5, 4, 6), generator=make_generator(0, "targets")).to(torch.int8)
     streams = Streams(source, pool, StreamViews(), batch_size=2, steps_per_epoch=9, seed=0)
     maps = {image.numpy().tobytes(): n for n, image in enumerate(pool.pixels[:])}
@@ -223,7 +223,7 @@ def test_void_and_unlabelled_reach_the_objective_unchanged() -> None:
 
 @pytest.mark.parametrize("kind", ["held", "made"])
 def test_lazily_computed_maps_are_the_same(kind: str) -> None:
-    source, pool = pixel_shift()
+    source, pool = segmentation_data()
     targets = torch.randint(VOID, 3, (5, 4, 6), generator=make_generator(0, "targets")).to(torch.int8)
     views = StreamViews(source=View(flip=0.5), unlabelled=View(crop="random", size=(3, 4), flip=0.5))
 
@@ -239,7 +239,7 @@ def test_lazily_computed_maps_are_the_same(kind: str) -> None:
 
 
 def test_rare_source_classes_are_oversampled_only_if_enabled() -> None:
-    source, pool = pixel_shift()
+    source, pool = segmentation_data()
     maps = torch.zeros_like(source.labels[:])
     maps[2] = 1  # the only image with that class
     rare = replace(source, labels=maps)
@@ -256,7 +256,7 @@ def test_rare_source_classes_are_oversampled_only_if_enabled() -> None:
 
 
 def test_a_batch_marks_whether_pixels_may_have_labels() -> None:
-    source, pool = pixel_shift()
+    source, pool = segmentation_data()
     streams = Streams(source, pool, StreamViews(), batch_size=2, steps_per_epoch=1, seed=0)
     targets, fabric = torch.full((5, 4, 6), -1, dtype=torch.int8), make_fabric("cpu")
     assert [b.has_target_labels for b in streams.epoch(0, targets, fabric)] == [True]

@@ -16,12 +16,12 @@ def images(count: int, seed: int) -> Tensor:
     return torch.rand(count, 1, 16, 16, generator=torch.Generator().manual_seed(seed))
 
 
-def batch(bought: int = 3, certain: int = 2) -> Batch:
+def batch(n_labelled: int = 3, n_pseudo_labelled: int = 2) -> Batch:
     return Batch(
         source=LabelledImages(images(8, 0), torch.arange(8) % 4),
-        labelled=LabelledImages(images(bought, 1), torch.arange(bought)),
+        labelled=LabelledImages(images(n_labelled, 1), torch.arange(n_labelled)),
         unlabelled=images(8, 2),
-        pseudo_labelled=LabelledImages(images(certain, 3), torch.arange(certain)),
+        pseudo_labelled=LabelledImages(images(n_pseudo_labelled, 3), torch.arange(n_pseudo_labelled)),
     )
 
 
@@ -31,18 +31,18 @@ def network() -> EvidentialModel:
 
 
 def test_the_target_is_one_batch_and_the_source_another() -> None:
-    given, seen = batch(), []
+    given, batch_sizes = batch(), []
 
     class Counting(nn.Module):
-        def forward(self, shown: Tensor) -> object:
-            seen.append(len(shown))
-            return network()(shown)
+        def forward(self, stream_images: Tensor) -> object:
+            batch_sizes.append(len(stream_images))
+            return network()(stream_images)
 
-    duc(CachedForward(Counting(), TARGET_BATCHING["target"](given)), given)
-    assert seen == [8, 8 + 3 + 2]
-    seen.clear()
+    duc(CachedForward(Counting(), TARGET_BATCHING["joint"](given)), given)
+    assert batch_sizes == [8, 8 + 3 + 2]
+    batch_sizes.clear()
     duc(CachedForward(Counting(), TARGET_BATCHING["separate"](given)), given)
-    assert seen == [8, 8, 3, 2]
+    assert batch_sizes == [8, 8, 3, 2]
 
 
 def test_each_stream_gets_the_outputs_of_its_own_images() -> None:
@@ -53,33 +53,33 @@ def test_each_stream_gets_the_outputs_of_its_own_images() -> None:
     streams = [given.unlabelled, given.labelled.images, given.pseudo_labelled.images]
     whole = network()(torch.cat(streams))
     assert whole.features is not None
-    together = CachedForward(model, TARGET_BATCHING["target"](given))
-    for shown, z, features in zip(
+    joint = CachedForward(model, TARGET_BATCHING["joint"](given))
+    for stream_images, z, features in zip(
         streams, whole.z.split([8, 3, 2]), whole.features.split([8, 3, 2]), strict=True
     ):
-        assert torch.equal(together(shown).z, z)
-        said = together(shown).features
-        assert said is not None
-        assert torch.equal(said, features)
+        assert torch.equal(joint(stream_images).z, z)
+        stream_features = joint(stream_images).features
+        assert stream_features is not None
+        assert torch.equal(stream_features, features)
 
 
 def test_joining_changes_nothing_without_batch_statistics() -> None:
     given, model = batch(), network().eval()
-    apart, joined = (
+    separate, joined = (
         duc(CachedForward(model, TARGET_BATCHING[name](given)), given) for name in ("separate", "joint")
     )
-    assert apart.keys() == joined.keys()
-    for name in apart:
-        torch.testing.assert_close(apart[name], joined[name])
+    assert separate.keys() == joined.keys()
+    for name in separate:
+        torch.testing.assert_close(separate[name], joined[name])
 
 
 def test_without_labels_nothing_is_joined() -> None:
     plain = Batch(
         source=LabelledImages(images(4, 0), torch.zeros(4).long()), labelled=None, unlabelled=images(4, 1)
     )
-    assert TARGET_BATCHING["target"](plain) == ()
+    assert TARGET_BATCHING["joint"](plain) == ()
 
 
 def test_segmentation_rejects_joint_batches() -> None:
-    with pytest.raises(UserError, match=r"train\.together is for images"):
+    with pytest.raises(UserError, match=r"train\.target_batching is for images"):
         load_config(["data/streets"], ["train.target_batching=joint"])

@@ -34,10 +34,10 @@ def test_temperature_maximises_the_likelihood(sharpness: float, seed: int) -> No
     def nll(log_t: float) -> float:
         return float(F.cross_entropy(z.double() / math.exp(log_t), labels))
 
-    wanted = minimize_scalar(nll, bounds=(-3, 3), method="bounded", options={"xatol": 1e-9})
+    expected = minimize_scalar(nll, bounds=(-3, 3), method="bounded", options={"xatol": 1e-9})
     found = optimal_temperature(z, labels)
     assert found is not None
-    assert math.log(found) == pytest.approx(wanted.x, abs=1e-6)
+    assert math.log(found) == pytest.approx(expected.x, abs=1e-6)
     assert found == pytest.approx(1 / sharpness, rel=0.35)  # the sharpness that labels were sampled with
 
 
@@ -65,15 +65,15 @@ def test_images_are_evaluated_at_both_temperatures_in_one_pass() -> None:
     with global_seed(0, "model"):
         model = EvidentialModel(small_cnn(classes=4, channels=3, width=4, features=8))
     cold = TemperedEvaluation(0.25)
-    how = {"view": View(), "batch_size": 7, "fabric": make_fabric("cpu")}
-    tally = evaluate(model, test, tempered=cold, **how)  # type: ignore[arg-type]
-    plain = evaluate(model, test, **how)  # type: ignore[arg-type]
+    kwargs = {"view": View(), "batch_size": 7, "fabric": make_fabric("cpu")}
+    tally = evaluate(model, test, tempered=cold, **kwargs)  # type: ignore[arg-type]
+    plain = evaluate(model, test, **kwargs)  # type: ignore[arg-type]
     assert compute_metrics(tally) == compute_metrics(plain)
     with torch.no_grad():
         z = model(test.images.pixels[:].float() / 255).z.double()
-    wanted = compute_metrics(tally_batch((z / 0.25).log_softmax(1), test.labels[:]))
+    expected = compute_metrics(tally_batch((z / 0.25).log_softmax(1), test.labels[:]))
     assert cold.tally is not None
-    assert compute_metrics(cold.tally) == pytest.approx(wanted, rel=1e-6)
+    assert compute_metrics(cold.tally) == pytest.approx(expected, rel=1e-6)
     assert compute_metrics(cold.tally)["nll"] != pytest.approx(compute_metrics(tally)["nll"], rel=1e-3)
 
 
@@ -105,7 +105,10 @@ def test_temperature_is_applied_before_flip_averaging(flip: bool) -> None:
     p = probability(pixels)
     p = (p + probability(pixels.flip(-1)).flip(-1)) / 2 if flip else p
     assert warm.tally is not None
-    found, wanted = compute_metrics(warm.tally), compute_metrics(tally_batch(p.log(), test.labels[:].long()))
+    found, expected = (
+        compute_metrics(warm.tally),
+        compute_metrics(tally_batch(p.log(), test.labels[:].long())),
+    )
     assert {name: found[name] for name in ("nll", "brier", "ece")} == pytest.approx(
-        {name: wanted[name] for name in ("nll", "brier", "ece")}, rel=1e-4
+        {name: expected[name] for name in ("nll", "brier", "ece")}, rel=1e-4
     )

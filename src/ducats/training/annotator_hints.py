@@ -82,10 +82,8 @@ def pixel_hints(
     batches = [
         b for b in torch.arange(len(pool)).split(batch_size) if not blocks.keys().isdisjoint(b.tolist())
     ]
-    own_batches, aug_params = (
-        rank_share(batches, fabric),
-        sample_aug_params(pool, view, make_generator(seed, "scoring")),
-    )
+    own_batches = rank_share(batches, fabric)
+    aug_params = sample_aug_params(pool, view, make_generator(seed, "scoring"))
 
     def compute_rows() -> Tensor:
         rows = [torch.zeros(0, 1 + len(HINT_FIELDS), dtype=torch.float64)]

@@ -24,9 +24,8 @@ from ducats.randomness import global_seed, make_generator
 from ducats.samples import Output
 from ducats.training.forward import forward_batches, sample_aug_params
 
-OBJECTIVE_MODULE_KEY = (
-    "objective"  # key of the objective's auxiliary module; probes are keyed by the column they provide
-)
+# Key of the objective's auxiliary module; probes are keyed by the column they provide.
+OBJECTIVE_MODULE_KEY = "objective"
 
 
 @dataclass(frozen=True)
@@ -113,10 +112,8 @@ def build_auxiliaries(
         seed: of the run; fixes the initial weights of the modules.
         autocast: dtype of the forward pass; None: that of the weights.
     """
-    context, modules = (
-        AuxiliaryContext(model, classes, n_features, pool_size, per_pixel, autocast),
-        dict[str, nn.Module](),
-    )
+    context = AuxiliaryContext(model, classes, n_features, pool_size, per_pixel, autocast)
+    modules = dict[str, nn.Module]()
     provided: tuple[str, ...] = ()
     if objective.auxiliary is not None:
         with global_seed(seed, "companion", OBJECTIVE_MODULE_KEY):
@@ -137,7 +134,7 @@ def cuda_graph_safe(objective: ObjectiveSpec, query: object) -> bool:
 
 
 class DatasetPasses:
-    """Passes over pool and source for auxiliary modules; implements `objectives.Look`.
+    """Passes over pool and source for auxiliary modules; implements `objectives.FullPass`.
 
     Args:
         model: as set up by Fabric.

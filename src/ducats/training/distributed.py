@@ -95,10 +95,8 @@ def _make_strategy(name: str, world_size: int, precision: str) -> str | Strategy
     return DDPStrategy(**options)
 
 
-_BUFFER_SYNC_OPTIONS = (
-    "forward_sync_buffers",
-    "broadcast_buffers",
-)  # DDP's option, in newer and older versions of torch
+# Name of DDP's option in newer and in older versions of torch.
+_BUFFER_SYNC_OPTIONS = ("forward_sync_buffers", "broadcast_buffers")
 
 
 def _cluster_environment(world_size: int) -> ClusterEnvironment:

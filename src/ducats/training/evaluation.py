@@ -10,18 +10,17 @@ from torch import Tensor, nn
 
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, Domain, original_map
+from ducats.ledger import GridResolution
 from ducats.ledger.target_maps import resize_nearest
 from ducats.metrics import Tally, class_iou, mean_iou_excluding
 from ducats.randomness import make_generator
 from ducats.samples import Output
 from ducats.training.distributed import all_ranks_or_raise, all_reduce_sum, rank_share
 from ducats.training.forward import check_finite, forward_batches, predict_columns, sample_aug_params
-from ducats.training.task import GridResolution
 from ducats.upsampling import upsample
 
-MAX_GROUP_PROBABILITIES = (
-    2**24
-)  # probabilities per group; larger groups are no faster, and several copies are in memory
+# Probabilities per group; larger groups are no faster, and several copies are in memory.
+MAX_GROUP_PROBABILITIES = 2**24
 
 
 class TemperedEvaluation:
@@ -91,7 +90,8 @@ def evaluate_segmentation(
     Args:
         resolution: compare at the network's input size or at the labels' original size.
         flip: average the probabilities with those of the mirrored image.
-        known_labels_of: known labels of an image; pixels with a known label are ignored. By default all pixels count.
+        known_labels_of: known labels of an image; pixels with a known label are ignored. By default all
+            pixels count.
         tempered: receives the tally at its own temperature.
     """
     tally, tempered_tally = (Tally.empty(len(test.classes), _tally_device(fabric.device)) for _ in range(2))
@@ -183,7 +183,8 @@ def log_probabilities(
     Args:
         batch_indices: indices of the images in ``output``.
         size: height and width of the result.
-        mirror_offset: offset from an image to its mirrored image in ``output``; both are averaged. None: no mirror.
+        mirror_offset: offset from an image to its mirrored image in ``output``; both are averaged. None: no
+            mirrored images.
         temperature: divisor of log alpha, applied before averaging.
     """
     z = upsample(output._replace(z=output.z[list(batch_indices)]), size)

@@ -24,9 +24,8 @@ class Optimisation:
     nesterov: bool = True
     weight_decay: float = 1e-3
     clip_grad_norm: float | None = None  # largest gradient norm
-    lr_multipliers: Mapping[str, float] | None = (
-        None  # learning-rate factor by prefix of a parameter's name; None: the model's
-    )
+    # Learning-rate factor by prefix of a parameter's name; None: the model's.
+    lr_multipliers: Mapping[str, float] | None = None
 
 
 def make_optimiser(

@@ -61,8 +61,8 @@ def score_images(
         own_indices = torch.cat(indices) if indices else all_images[:0]
         order = all_gather_rows(own_indices, fabric).argsort()
         all_columns = {}
-        for name, parts in collected.items():
-            own_values = torch.cat(parts) if parts else torch.zeros(0, *row_shapes[name])
+        for name, tensors in collected.items():
+            own_values = torch.cat(tensors) if tensors else torch.zeros(0, *row_shapes[name])
             all_columns[name] = all_gather_rows(own_values, fabric)[order]
     columns = compute_columns(all_columns["z"], all_columns.get("features"), needs, all_columns)
     return SampleTable(all_images, position, columns)
@@ -109,10 +109,8 @@ def _row_shape(
     extra_columns: ExtraColumnsFn | None,
 ) -> torch.Size:
     """Return the shape of one row of a column; a process without a batch needs it to join the gather."""
-    first_index, aug_params = (
-        torch.zeros(1, dtype=torch.long),
-        sample_aug_params(images, view, make_generator(0, "width")),
-    )
+    first_index = torch.zeros(1, dtype=torch.long)
+    aug_params = sample_aug_params(images, view, make_generator(0, "width"))
     kwargs: dict[str, Any] = {"view": view, "fabric": fabric, "extra_columns": extra_columns}
     (_, columns), *_ = predict_columns(
         model, images, [first_index], aug_params=aug_params, needs=(name,), **kwargs

@@ -45,8 +45,8 @@ def launch_processes(
         except (RuntimeError, ValueError) as error:
             why = " ".join(str(error).split())[:200]
             raise UserError(
-                f"{fabric.world_size} processes could not connect at {_rendezvous_address()} ({why}); start the same "
-                "command on every host, with a MASTER_ADDR that all can reach and a free MASTER_PORT"
+                f"{fabric.world_size} processes could not connect at {_rendezvous_address()} ({why}); start "
+                "the same command on every host, with a MASTER_ADDR that all can reach and a free MASTER_PORT"
             ) from error
         address = os.environ["MASTER_ADDR"]  # set by Fabric
         listeners: list[socket.socket] = []
@@ -110,10 +110,8 @@ def _watch_startup(
 ) -> Iterator[None]:
     """Until all processes are connected, detect the death of a child or of the parent."""
     connected, parent = threading.Event(), launch_environment.parent_pid()
-    notice_pending, notice_time = (
-        launch_environment.node_and_local_rank()[1] == 0,
-        time.monotonic() + NOTICE_AFTER_SECONDS,
-    )
+    notice_pending = launch_environment.node_and_local_rank()[1] == 0
+    notice_time = time.monotonic() + NOTICE_AFTER_SECONDS
     if "LOCAL_RANK" not in os.environ:  # not started as one of several: this process starts the others
         os.environ[launch_environment.PARENT_PID_VARIABLE] = str(os.getpid())
 
@@ -122,7 +120,8 @@ def _watch_startup(
         while not connected.wait(POLL_SECONDS):
             if notice_pending and time.monotonic() > notice_time:
                 notify(
-                    f"waiting at {_rendezvous_address()} for all {fabric.world_size} processes; press Ctrl-C to stop"
+                    f"waiting at {_rendezvous_address()} for all {fabric.world_size} processes; press Ctrl-C "
+                    "to stop"
                 )
                 notice_pending = False
             if parent is not None and os.getppid() != parent:

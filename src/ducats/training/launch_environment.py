@@ -8,17 +8,14 @@ from ducats.errors import UserError
 
 Launcher = Literal["own", "torchrun", "slurm"]
 PARENT_PID_VARIABLE = "DUCATS_FIRST_PROCESS"  # PID of the command, passed to the processes it starts
-RENDEZVOUS_VARIABLES = (
-    "NODE_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)  # to be set on each host without a launcher
+# To be set on each host without a launcher.
+RENDEZVOUS_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 class World(NamedTuple):
     """Number of processes of a run, and their launcher."""
 
-    processes_per_node: int  # per host
+    processes_per_node: int
     nodes: int
     launcher: Launcher
 
@@ -89,9 +86,9 @@ def resolve_world(
     ):
         if requested is not None and requested != found:
             raise UserError(
-                f"{option} is {requested}, but {LAUNCHER_COMMANDS[launcher]} started {world.processes_per_node} process(es) on each of "
-                f"{world.nodes} host(s); omit {option}, or launch with "
-                f"{LAUNCHER_COMMANDS[launcher]} {LAUNCHER_OPTIONS[launcher, option]}={requested}"
+                f"{option} is {requested}, but {LAUNCHER_COMMANDS[launcher]} started "
+                f"{world.processes_per_node} process(es) on each of {world.nodes} host(s); omit {option}, or "
+                f"launch with {LAUNCHER_COMMANDS[launcher]} {LAUNCHER_OPTIONS[launcher, option]}={requested}"
             )
     return world
 
@@ -110,8 +107,8 @@ def _torchrun_world(environment: Mapping[str, str]) -> World:
     world = World(local, int(environment.get("GROUP_WORLD_SIZE", "1")), "torchrun")
     if world.size != world_size:
         raise UserError(
-            f"torchrun started {world_size} processes on {world.nodes} hosts, {local} of them on this one; use "
-            "the same --nproc-per-node on every host"
+            f"torchrun started {world_size} processes on {world.nodes} hosts, {local} of them on this one; "
+            "use the same --nproc-per-node on every host"
         )
     return world
 
@@ -129,8 +126,9 @@ def _slurm_world(environment: Mapping[str, str]) -> World:
     )
     if world.size != tasks:
         raise UserError(
-            f"srun started {tasks} tasks, but the SLURM job has {world.nodes} host(s) with {world.processes_per_node} "
-            "task(s) each; use the same --nodes and --ntasks-per-node for job and srun"
+            f"srun started {tasks} tasks, but the SLURM job has {world.nodes} host(s) with "
+            f"{world.processes_per_node} task(s) each; use the same --nodes and --ntasks-per-node for job "
+            "and srun"
         )
     return world
 

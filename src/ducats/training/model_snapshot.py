@@ -58,7 +58,7 @@ class SampleOutputs:
     """Model outputs on a sample, on the CPU."""
 
     z: Tensor  # (n, C) log alpha
-    features: Tensor  # (f, D), of the rows in `wanted`; D is 0 if the model returns none
+    features: Tensor  # (f, D), of the rows in `with_features`; D is 0 if the model returns none
 
 
 def random_indices(count: int, max_count: int, *names: str | int) -> list[int]:
@@ -260,7 +260,7 @@ def make_snapshot(
         epoch: number of completed epochs.
     """
     (pool_sample, _), (source_sample, _) = pool, source
-    z = torch.cat([sight.z for _, sight in (pool, source)])
+    z = torch.cat([outputs.z for _, outputs in (pool, source)])
 
     def both(name: str) -> Tensor:
         return torch.cat([getattr(sample, name) for sample in (pool_sample, source_sample)])
@@ -270,7 +270,7 @@ def make_snapshot(
     order = z.sort(dim=1, descending=True, stable=True)
     top = order.indices[:, :N_TOP_CLASSES]
     uncertainty = dirichlet.uncertainties(z)
-    components = pca(torch.cat([sight.features for _, sight in (pool, source)]))
+    components = pca(torch.cat([outputs.features for _, outputs in (pool, source)]))
     feature_rows = (
         both("with_features").nonzero().squeeze(1)
         if len(components.explained_variance_ratio)

@@ -16,14 +16,10 @@ from contextlib import suppress
 from typing import NamedTuple
 
 PEER_LOST_EXIT_CODE = 75  # exit code after the death of another rank: EX_TEMPFAIL, try again
-PEER_TIMEOUT_SECONDS = (
-    20.0  # seconds to connect, and for the main thread to end after another rank announced its exit
-)
-KEEP_ALIVE_OPTIONS = {
-    "TCP_KEEPIDLE": 10,
-    "TCP_KEEPINTVL": 5,
-    "TCP_KEEPCNT": 3,
-}  # detects hosts that lose power
+# Seconds to connect, and for the main thread to end after another rank announced its exit.
+PEER_TIMEOUT_SECONDS = 20.0
+# Keep-alive probes detect hosts that lose power.
+KEEP_ALIVE_OPTIONS = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 PeerSockets = Mapping[int, socket.socket]
 
 
@@ -58,7 +54,7 @@ class PeerMonitor:
         self._peers, self._on_lost, self._timeout = peers, on_lost, timeout
         self._peer_exit: PeerExit | None = None
         self._exit_known, self._lock, self._leaving = threading.Event(), threading.Lock(), False
-        threading.Thread(target=self._watch, daemon=True, name="lifeline").start()
+        threading.Thread(target=self._watch, daemon=True, name="peer-monitor").start()
 
     def peer_exit(self, timeout: float = 0.0) -> PeerExit | None:
         """Return the exit that ends the run; None if none is known after ``timeout``."""
@@ -66,12 +62,12 @@ class PeerMonitor:
         return self._peer_exit
 
     def announce_exit(self, code: int, message: str = "") -> None:
-        """Announce the exit of this rank to the others, once. From then on, `lost` is not called."""
+        """Announce the exit of this rank to the others, once. From then on, `on_lost` is not called."""
         with self._lock:
             if self._leaving:
                 return
             self._leaving = True
-        payload = json.dumps({"code": code, "said": message}).encode() + b"\n"
+        payload = json.dumps({"code": code, "message": message}).encode() + b"\n"
         for peer in self._peers.values():
             with suppress(OSError):  # it may be dead
                 peer.sendall(payload)
@@ -191,4 +187,4 @@ def _parse_exit(rank: int, received: bytes) -> PeerExit:
     if not newline:
         return PeerExit(rank, None, "")
     payload = json.loads(line)
-    return PeerExit(rank, payload["code"], payload["said"])
+    return PeerExit(rank, payload["code"], payload["message"])

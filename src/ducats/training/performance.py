@@ -29,14 +29,14 @@ class PerformanceOptions:
         On a CPU all options default to off: they bring nothing, and results stay those of plain PyTorch.
 
         Args:
-            trusted_code: whether objective and network are known to keep no Python state, which a captured step
-                would freeze. Otherwise steps are captured only if ``graphs`` is True.
+            trusted_code: whether objective and network are known to keep no Python state, which a captured
+                step would freeze. Otherwise steps are captured only if ``cuda_graphs`` is True.
             per_pixel: whether losses are per pixel, where compilation pays off.
         """
         if self.cuda_graphs and not can_capture_graphs(fabric):
             raise UserError(
-                "engine.cuda_graphs=true needs one CUDA device and a precision of 32-true, 64-true or bf16-mixed; "
-                "omit it to use CUDA graphs where possible"
+                "engine.cuda_graphs=true needs one CUDA device and a precision of 32-true, 64-true or "
+                "bf16-mixed; omit it to use CUDA graphs where possible"
             )
         fsdp = is_sharded(fabric)
         for name, requested in (
@@ -54,8 +54,8 @@ class PerformanceOptions:
         )
         if graphs and not fused:
             raise UserError(
-                "engine.cuda_graphs=true needs engine.fused_optimiser=true; only a fused optimiser reads its learning rate "
-                "from the device"
+                "engine.cuda_graphs=true needs engine.fused_optimiser=true; only a fused optimiser reads its "
+                "learning rate from the device"
             )
         if self.compile and not can_compile(fabric.device):
             raise UserError("engine.compile=true needs a CUDA device and the package triton; omit it")

@@ -140,10 +140,10 @@ def score_whole_images(
             check_finite(output.z)
             for i, image in enumerate(index.tolist()):
                 z, features, extras = _pixel_outputs(output, i, sizes[image], query, task)
-                target = known_labels_of(image).to(fabric.device)
+                known_labels = known_labels_of(image).to(fabric.device)
                 source_labels = None if labels is None else labels[image].to(fabric.device)
                 for name, column in image_columns(
-                    z, features, target, query.needs, extras, source_labels
+                    z, features, known_labels, query.needs, extras, source_labels
                 ).items():
                     collected[name].append(column.cpu())
 
@@ -151,7 +151,8 @@ def score_whole_images(
     own_rows = slice(None) if own_batches else slice(0)
     order = all_gather_rows(torch.cat(indices)[own_rows], fabric).argsort()
     columns = {
-        name: all_gather_rows(torch.cat(parts)[own_rows], fabric)[order] for name, parts in collected.items()
+        name: all_gather_rows(torch.cat(tensors)[own_rows], fabric)[order]
+        for name, tensors in collected.items()
     }
     return SampleTable(samples.image, samples.position, columns)
 

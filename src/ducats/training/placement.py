@@ -1,6 +1,6 @@
 """Placement of decoded images: on the device if they fit, else in host memory.
 
-Images that do not fit in host memory are in a file or decoded batch by batch, see ``data.decode``. This
+Images that do not fit in host memory are in a file or decoded batch by batch, see ``data.decoding``. This
 module indexes all of them in the same way.
 """
 
@@ -19,9 +19,9 @@ from ducats.errors import UserError
 Placement = Literal["auto", "device", "host"]
 _T = TypeVar("_T")
 
-MAX_DEVICE_MEMORY_SHARE = 0.5  # of the device's free memory that images may use; the rest is for training
+MAX_DEVICE_MEMORY_SHARE = 0.5  # share of the free memory that images may use; the rest is for training
 TRANSFER_BATCH_IMAGES = 1024  # images per transfer, to bound the use of pinned memory
-MAX_HOST_MAP_BYTES = 2**30  # bytes; smaller label maps are computed once, not for each batch
+MAX_HOST_MAP_BYTES = 2**30  # smaller label maps are computed once, not for each batch
 PREFETCH_BATCHES = 4  # batches prepared in advance
 
 
@@ -44,8 +44,9 @@ def place_images(
         return list(image_sets)
     if device.type == "cuda" and needed_bytes > free_bytes:
         raise UserError(
-            f"the decoded images need {needed_bytes / 2**30:.1f} GB, but the device has {free_bytes / 2**30:.1f} GB "
-            "free; use --set engine.image_placement=host or a smaller data.params.size"
+            f"the decoded images need {needed_bytes / 2**30:.1f} GB, but the device has "
+            f"{free_bytes / 2**30:.1f} GB free; use --set engine.image_placement=host or a smaller "
+            "data.params.size"
         )
     moved = {key: replace(images, pixels=_copy_pixels(images, device)) for key, images in unique.items()}
     return [replace(images, pixels=moved[id(images.pixels)].pixels) for images in image_sets]
@@ -80,8 +81,9 @@ def place_label_maps(labels: Labels, device: torch.device, placement: Placement 
         return labels
     if device.type == "cuda" and needed_bytes > free_bytes:
         raise UserError(
-            f"the label maps need {needed_bytes / 2**30:.1f} GB, but the device has {free_bytes / 2**30:.1f} GB free; "
-            "use --set engine.image_placement=host or a smaller data.params.size"
+            f"the label maps need {needed_bytes / 2**30:.1f} GB, but the device has "
+            f"{free_bytes / 2**30:.1f} GB free; use --set engine.image_placement=host or a smaller "
+            "data.params.size"
         )
     return _copy_label_maps(labels, device)
 
@@ -134,7 +136,7 @@ def to_device(pixels: Tensor, device: torch.device) -> Tensor:
 
 
 def produce(make: Callable[[int], _T], count: int, *, prefetched: bool) -> Generator[_T, None, None]:
-    """Yield ``make(0) … make(count - 1)``, computed on demand or, with ``prefetched``, prefetched."""
+    """Yield ``make(0) … make(count - 1)``, computed on demand or, with ``prefetched``, in advance."""
     if prefetched:
         yield from prefetch(make, count)
     else:

@@ -69,7 +69,8 @@ def check_shardable(model: EvidentialModel, fabric: Fabric) -> None:
     if is_sharded(fabric) and modules_with_weights:
         raise UserError(
             "engine.strategy=fsdp does not support auxiliary modules with weights, which this objective or "
-            f"query has ({', '.join(modules_with_weights)}); use engine.strategy=ddp, or another objective or query"
+            f"query has ({', '.join(modules_with_weights)}); use engine.strategy=ddp, or another objective "
+            "or query"
         )
 
 
@@ -80,15 +81,15 @@ def unsharded(model: nn.Module) -> Iterator[None]:
     Does nothing if the weights are not sharded.
     """
     fsdp_modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    for part in fsdp_modules:
-        part.set_reshard_after_forward(False)
-        part.unshard()
+    for module in fsdp_modules:
+        module.set_reshard_after_forward(False)
+        module.unshard()
     try:
         yield
     finally:
-        for part in fsdp_modules:
-            part.reshard()
-            part.set_reshard_after_forward(True)
+        for module in fsdp_modules:
+            module.reshard()
+            module.set_reshard_after_forward(True)
 
 
 _State = TypeVar("_State", bound=Mapping[str, Any])
@@ -124,9 +125,8 @@ def shard_state(state: _State, reference: Mapping[str, Tensor], fabric: Fabric) 
     if not is_sharded(fabric):
         return state
     sharded_state: Any = copy.copy(state)
-    for name in [
-        name for name in sharded_state if name in reference
-    ]:  # same order on all ranks: each is a collective
+    # Same order on all ranks: each is a collective.
+    for name in [name for name in sharded_state if name in reference]:
         sharded_state[name] = _shard_like(sharded_state[name], reference[name])
     return sharded_state  # type: ignore[no-any-return]
 

@@ -44,8 +44,8 @@ class Step:
             keeps the number and order of steps unchanged.
         clip: largest gradient norm over all network weights; None: no clipping.
         probes: probes, trained in the same step.
-        auxiliary_parameters: parameters of the auxiliary modules. Their gradients are clipped separately, and a step may
-            leave them unused.
+        auxiliary_parameters: parameters of the auxiliary modules. Their gradients are clipped separately, and
+            a step may leave them unused.
         target_batching: which streams pass through the network as one batch, a name from ``TARGET_BATCHING``.
     """
 
@@ -71,9 +71,7 @@ class Step:
         self._last_used: dict[object, int] = {}  # batch shape -> step of its last use
         self._steps = 0
         self._captured: OrderedDict[object, CapturedStep] = OrderedDict()
-        self._graph_memory_pool: Any = (
-            None  # memory pool shared by all graphs, which never replay concurrently
-        )
+        self._graph_memory_pool: Any = None  # shared by all graphs, which never replay concurrently
         # A graph reads from fixed addresses, so learning rates must be tensors on the device.
         self._lr_tensors = (
             [torch.zeros((), device=fabric.device) for _ in optimiser.param_groups] if graphs else []
@@ -244,12 +242,12 @@ def is_trusted_code(objective: ObjectiveFn, network: nn.Module) -> bool:
     # The module of the code itself: `functools.wraps` copies `__module__` from the wrapped function.
     package = getattr(objective, "__globals__", {}).get("__name__", type(objective).__module__)
     packages = {package, *(type(module).__module__ for module in network.modules())}
-    return all(home.split(".")[0] in TRUSTED_PACKAGES for home in packages)
+    return all(name.split(".")[0] in TRUSTED_PACKAGES for name in packages)
 
 
 def _tensors(batch: Batch) -> Sequence[Tensor]:
-    known = (batch.labelled, batch.target, batch.pseudo_labelled)
-    flat = [tensor for part in known if part is not None for tensor in part]
+    labelled = (batch.labelled, batch.target, batch.pseudo_labelled)
+    flat = [tensor for images in labelled if images is not None for tensor in images]
     return [t for t in (*batch.source, *flat, batch.unlabelled, batch.strong) if t is not None]
 
 
@@ -273,8 +271,8 @@ def _shape_key(batch: Batch) -> tuple[object, ...]:
 
 
 def _map_tensors(batch: Batch, fn: Callable[[Tensor], Tensor]) -> Batch:
-    def map_labelled(known: LabelledImages | None) -> LabelledImages | None:
-        return None if known is None else LabelledImages(*map(fn, known))
+    def map_labelled(images: LabelledImages | None) -> LabelledImages | None:
+        return None if images is None else LabelledImages(*map(fn, images))
 
     return Batch(
         source=LabelledImages(*map(fn, batch.source)),

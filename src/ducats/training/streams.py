@@ -37,7 +37,7 @@ class StreamViews:
     unlabelled: View = DEFAULT_VIEW
     scoring: View = DEFAULT_VIEW
     test: View = DEFAULT_VIEW
-    strong: View | None = None  # second view of unlabelled images, for consistency losses; None: `stronger`
+    strong: View | None = None  # second view of unlabelled images, for consistency losses; None: see below
 
     @property
     def strong_or_default(self) -> View:
@@ -181,7 +181,7 @@ class Stream:
     view: View
     index: Tensor  # (M,), in the order of use, on the host
     device_index: Tensor  # `index` on the device
-    aug_params: Tensor  # (M, LUCK), on the device
+    aug_params: Tensor  # (M, K), on the device
     labels: Labels | None  # (M,), of `index`, on the device; or the label maps of all images
     batch_slices: Sequence[slice]  # one per batch
 
@@ -228,10 +228,8 @@ class Streams:
     batch_size: int  # of each stream, over all ranks
     steps_per_epoch: int  # batches per epoch
     seed: int
-    labelled_batches: str = "even"  # how labelled images are split into batches, a name from CUTS
-    class_presence: Tensor | None = (
-        None  # (source, C) bool: classes in each source image, to oversample rare ones
-    )
+    labelled_batches: str = "even"  # how labelled images are split into batches, a name from `BATCHING`
+    class_presence: Tensor | None = None  # (source, C) bool, by image and class, to oversample rare classes
     with_strong_view: bool = False  # whether batches include the strong view of unlabelled images
 
     def epoch(
@@ -247,7 +245,7 @@ class Streams:
         """Yield this rank's share of an epoch's batches, on the device.
 
         Args:
-            epoch: of the epoch.
+            epoch: number of the epoch.
             targets: labels of the pool's images or pixels, from the ledger; UNLABELLED and VOID are negative.
             whole_images: indices of images labelled as a whole, if the unit is ``image``.
             has_labels: whether pixels of other images may have labels; False before the first round.
@@ -256,8 +254,8 @@ class Streams:
         world_size = fabric.world_size
         if self.batch_size % world_size or self.batch_size < 2 * world_size:
             raise UserError(
-                f"train.batch_size={self.batch_size} must be a multiple of {world_size} processes, with at least "
-                "two images per process"
+                f"train.batch_size={self.batch_size} must be a multiple of {world_size} processes, with at "
+                "least two images per process"
             )
         all_source = torch.arange(len(self.source))
         source, pool, labels = self.source.images, self.pool, self.source.labels
@@ -379,11 +377,8 @@ class Streams:
         )
 
 
-STREAM_VIEWS = {
-    "target": "unlabelled",
-    "certain": "labelled",
-    "strong": "strong_or_default",
-}  # view of each stream whose name is not a view
+# View of each stream whose name is not a view. The names seed random generators and must not change.
+STREAM_VIEWS = {"target": "unlabelled", "certain": "labelled", "strong": "strong_or_default"}
 
 
 def _as_labelled(augmented: tuple[Tensor, Tensor | None]) -> LabelledImages:

@@ -1,16 +1,15 @@
 """Task settings: annotation unit, label resolution, evaluation."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 
 from ducats.domain import Domain, Images
 from ducats.errors import UserError
+from ducats.ledger import GridResolution, LabelDownsampling
 from ducats.units import Unit
 
-GridResolution = Literal["network", "original"]
-LabelDownsampling = Literal["cell", "nearest"]
 UNIT_NAMES = ("pixel", "region", "superpixel", "image")
 
 
@@ -20,12 +19,8 @@ class TaskOptions:
 
     unit: Unit = field(default_factory=Unit)
     resolution: GridResolution = "network"  # of the grid in which pixels are labelled and counted
-    label_downsampling: LabelDownsampling = (
-        "cell"  # how labels on the original grid are mapped to the network's grid
-    )
-    two_step_upsampling: bool = (
-        False  # upsample to the original grid via the network's input grid, as published
-    )
+    label_downsampling: LabelDownsampling = "cell"  # from the labels' original grid to the network's grid
+    two_step_upsampling: bool = False  # reach the original grid via the network's input grid, as published
     evaluated_at: GridResolution = "original"
     average_flipped: bool = False  # average with the output for the mirrored image
     miou_star_exclude: tuple[str, ...] = ()  # classes excluded from mIoU*
@@ -54,6 +49,6 @@ def label_grid_sizes(images: Images, resolution: GridResolution) -> torch.Tensor
     return torch.tensor([list(images.pixels.shape[-2:])]).expand(len(images), 2)
 
 
-def headline_metric(source: Domain) -> str:
+def headline_metric_of(source: Domain) -> str:
     """Return the name of the metric that reports rank by."""
     return "mean_iou" if source.per_pixel else "accuracy"

@@ -13,16 +13,16 @@ BISECTION_STEPS = 60
 
 
 def optimal_temperature(z: Tensor, labels: Tensor) -> float | None:
-    """Return the T within ``TEMPERATURE_BOUNDS`` that maximises the likelihood of the labels under softmax(z / T).
+    """Return the T within ``TEMPERATURE_BOUNDS`` that maximises the likelihood under softmax(z / T).
 
-    Returns None if there are too few labels.
+    Return None if there are too few labels.
 
     Args:
         z: ``(N, C)`` log alpha, or logits.
         labels: ``(N,)`` classes; negative labels are ignored.
 
     >>> import torch
-    >>> z = torch.tensor([[math.log_path(9.0), 0.0]]).repeat(8, 1)  # 90 % for class 0, but 6 of 8 labels are 0
+    >>> z = torch.tensor([[math.log(9.0), 0.0]]).repeat(8, 1)  # 90 % for class 0, but 6 of 8 labels are 0
     >>> t = optimal_temperature(z, torch.tensor([0, 0, 1, 0, 0, 0, 1, 0]))
     >>> (z[0] / t).softmax(0)
     tensor([0.7500, 0.2500])

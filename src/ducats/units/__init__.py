@@ -15,7 +15,7 @@ from ducats.queries import QuerySpec
 from ducats.samples import LazyColumn, QueryContext, SampleTable, run_query
 from ducats.units.image_descriptor import image_descriptor
 from ducats.units.pixel_columns import PixelColumns, window_positions
-from ducats.units.superpixels import compute_superpixels as compute_superpixels
+from ducats.units.superpixels import compute_superpixels
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def select_in_image(
     Args:
         z: log alpha, ``(C, H, W)``, on any device; None if the query needs no columns.
         features: ``(D, h, w)``, if the query needs them.
-        known_labels: known labels, ``(H, W)``, on the same device as ``z``; ``UNLABELLED`` pixels can be selected.
+        known_labels: ``(H, W)``, on the same device as ``z``; ``UNLABELLED`` pixels can be selected.
         image: index in the pool.
         pixels: the image, uint8 ``(channels, h, w)``; needed for superpixels only.
         budget: maximum number of pixels.
@@ -102,7 +102,7 @@ def image_columns(
     Args:
         z: log alpha, ``(C, H, W)``.
         features: ``(D, h, w)``, if needed.
-        known_labels: known labels, ``(H, W)``.
+        known_labels: ``(H, W)``.
         extras: probe columns, ``(..., h, w)`` each.
         labels: label map of a source image, ``(H, W)``; its descriptor covers correct predictions only.
     """
@@ -229,7 +229,7 @@ def _select_superpixels(image_query: _ImageQuery, budget: int, superpixel_map: T
     positions, sizes = [members.new_empty(0)], list[int]()
     while remaining > 0:
         open_index = waiting.nonzero().squeeze(1)
-        # Ask for about as many as are needed: queries with several internal steps depend on the number.
+        # Request about as many as are needed: queries with several internal steps depend on the number.
         count = math.ceil(remaining / float(size[open_index].float().mean()))
         for pick in open_index[image_query.select(candidates[open_index], labelled, count)].tolist():
             new_pixels = members[pick, : min(int(size[pick]), remaining)]
@@ -243,7 +243,7 @@ def _select_superpixels(image_query: _ImageQuery, budget: int, superpixel_map: T
 
 
 def _superpixel_members(superpixel_map: Tensor, position: Tensor) -> Tensor:
-    """Group positions by superpixel: ``(_S, L)`` in raster order, padded with -1."""
+    """Group positions by superpixel: ``(S, L)`` in raster order, padded with -1."""
     piece, size = superpixel_map[position].unique(return_inverse=True, return_counts=True)[1:]
     order = piece.argsort(stable=True)
     start = size.cumsum(0) - size

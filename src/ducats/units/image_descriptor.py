@@ -15,7 +15,7 @@ def image_descriptor(
     Args:
         z: log alpha, ``(C, H, W)``.
         features: ``(D, h, w)``, if the model returns them.
-        known_labels: known labels, ``(H, W)``: only ``UNLABELLED`` positions count; all count if there are none.
+        known_labels: ``(H, W)``: only ``UNLABELLED`` positions count; all count if there are none.
         labels: label map of a source image, ``(H, W)``: only correctly predicted positions count, instead.
     """
     feature_map = require_features(features)

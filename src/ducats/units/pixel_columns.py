@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ducats.criteria import PROBE_COLUMNS, Criterion, get_criterion, require_features, require_probe
 from ducats.errors import UserError
-from ducats.neighbourhoods import max_entropy, window_impurity, window_log_mean, window_mean
+from ducats.neighbourhoods import uniform_entropy, window_impurity, window_log_mean, window_mean
 from ducats.samples import LazyColumn
 
 _MAX_PIXELS = 2**19  # pixels per pass: temporaries take a few dozen times pixels x classes
@@ -62,7 +62,7 @@ class PixelColumns:
         """Return columns of pixel sets.
 
         Args:
-            members: positions, ``(_S, L)``; smaller sets are padded with -1.
+            members: positions, ``(S, L)``; smaller sets are padded with -1.
         """
         return {name: self._in_sets(name, members) for name in needs}
 
@@ -128,7 +128,7 @@ class PixelColumns:
         return self._maps[name, radius]
 
     def _in_sets(self, name: str, members: Tensor) -> Tensor:
-        """Return a column of pixel sets: ``(_S,)`` or ``(_S, K)``."""
+        """Return a column of pixel sets: ``(S,)`` or ``(S, K)``."""
         inside = members >= 0
         size, index = inside.sum(1), members.clamp(min=0)
 
@@ -153,7 +153,7 @@ class PixelColumns:
         if found.reduction == "log_mean":
             return values.flatten()[index].masked_fill(~inside, -torch.inf).logsumexp(1) - size.log()
         share = torch.stack([mean((values == c).float()) for c in range(len(self.z))])
-        return -torch.xlogy(share, share).sum(0) / max_entropy(len(self.z))
+        return -torch.xlogy(share, share).sum(0) / uniform_entropy(len(self.z))
 
 
 def window_positions(position: Tensor, radius: int, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
