@@ -70,21 +70,23 @@ def quick_pixels(*settings: str, method: str = "duc") -> config.Config:
 
 
 def _runner(tmp_path: Path, make: Callable[..., config.Config]) -> Runner:
-    def go(
+    def run_config(
         *settings: str,
         method: str = "duc",
         folder: str = "run",
         data: AdaptationData | None = None,
-        **more: Any,
+        **run_options: Any,
     ) -> RunFolder:
-        settled = make(*settings, method=method)
+        resolved = make(*settings, method=method)
         run_folder = RunFolder(tmp_path / folder)
-        components, plan = build_run(settled, run_folder, data)
+        components, plan = build_run(resolved, run_folder, data)
         fabric = make_fabric("cpu")
         fabric.launch()
-        return run(components, plan, run_folder.path, fabric=fabric, identity=settled.identity(), **more)
+        return run(
+            components, plan, run_folder.path, fabric=fabric, identity=resolved.identity(), **run_options
+        )
 
-    return go
+    return run_config
 
 
 @pytest.fixture

@@ -20,17 +20,17 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize(("pool", "each"), PUBLISHED.items())
-def test_published_rounding(pool: int, each: int) -> None:
-    assert split_budget("5%", pool, 5, "ceil_per_round") == (each,) * 5
+@pytest.mark.parametrize(("pool", "per_round"), PUBLISHED.items())
+def test_published_rounding(pool: int, per_round: int) -> None:
+    assert split_budget("5%", pool, 5, "ceil_per_round") == (per_round,) * 5
 
 
 @pytest.mark.parametrize("pool", [20, 97, 200, 1297, 55388])
 @pytest.mark.parametrize("rounds", [1, 3, 5])
 def test_total_is_rounded_to_the_nearest_label(pool: int, rounds: int) -> None:
-    parts = split_budget("25%", pool, rounds)
-    assert abs(sum(parts) - 0.25 * pool) <= 0.5
-    assert max(parts) - min(parts) <= 1
+    per_round = split_budget("25%", pool, rounds)
+    assert abs(sum(per_round) - 0.25 * pool) <= 0.5
+    assert max(per_round) - min(per_round) <= 1
 
 
 def test_counts_and_percentages() -> None:
@@ -77,23 +77,23 @@ def test_pixels_per_image(
 
 
 def test_total_pixel_count_is_spent_exactly() -> None:
-    parts = split_pixels(1001, [640 * 360] * 367, 5)
-    assert sum(map(sum, parts)) == 1001
-    assert [sum(of_round) for of_round in zip(*parts, strict=True)] == [200, 200, 200, 200, 201]
+    per_image = split_pixels(1001, [640 * 360] * 367, 5)
+    assert sum(map(sum, per_image)) == 1001
+    assert [sum(counts) for counts in zip(*per_image, strict=True)] == [200, 200, 200, 200, 201]
 
 
 @pytest.mark.parametrize("budget", ["0.02%", "2/image", 1000])
 def test_rounds_and_images_differ_by_at_most_one_pixel(budget: int | str) -> None:
-    parts = split_pixels(budget, [64 * 128] * 300, 5)
-    totals = [sum(of_round) for of_round in zip(*parts, strict=True)]
+    per_image = split_pixels(budget, [64 * 128] * 300, 5)
+    totals = [sum(counts) for counts in zip(*per_image, strict=True)]
     assert max(totals) - min(totals) <= 1
-    of_images = [sum(part) for part in parts]
-    assert max(of_images) - min(of_images) <= 1
+    image_totals = [sum(counts) for counts in per_image]
+    assert max(image_totals) - min(image_totals) <= 1
 
 
 def test_ceil_per_round_exceeds_the_total() -> None:
-    parts = split_pixels(11, [64] * 100, 5, "ceil_per_round")
-    assert [sum(of_round) for of_round in zip(*parts, strict=True)] == [3] * 5
+    per_image = split_pixels(11, [64] * 100, 5, "ceil_per_round")
+    assert [sum(counts) for counts in zip(*per_image, strict=True)] == [3] * 5
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_invalid_pixel_budgets(budget: str, word: str) -> None:
 
 @pytest.mark.parametrize("growth", [0.5, 1.3, 2.0])
 def test_growing_rounds_spend_the_whole_budget(growth: float) -> None:
-    parts = split_budget("5%", 4365, 5, growth=growth)
-    assert sum(parts) == 218
-    ratios = [later / earlier for earlier, later in itertools.pairwise(parts)]
+    per_round = split_budget("5%", 4365, 5, growth=growth)
+    assert sum(per_round) == 218
+    ratios = [later / earlier for earlier, later in itertools.pairwise(per_round)]
     assert ratios == pytest.approx([growth] * 4, rel=0.12)
 
 

@@ -98,8 +98,8 @@ def test_own_folders_with_human_annotators_from_first_round_to_predictions(
         folders / "test",
         *SMALL_RUN_OPTIONS,
     )
-    shift = toy(n_source_per_class=6, n_pool=20, n_test=12)
-    assert shift.ground_truth is not None
+    data = toy(n_source_per_class=6, n_pool=20, n_test=12)
+    assert data.ground_truth is not None
     for number in (1, 2):
         assert ducats(*command, "--out", out) == 3
         assert f"round {number} waits for 3 labels" in capsys.readouterr().err
@@ -108,7 +108,7 @@ def test_own_folders_with_human_annotators_from_first_round_to_predictions(
             rows = list(csv.DictReader(file))
         for row in rows:
             assert Path(row["file"]).is_file()
-            row["label"] = shift.classes[int(shift.ground_truth[int(Path(row["key"]).stem)])]
+            row["label"] = data.classes[int(data.ground_truth[int(Path(row["key"]).stem)])]
         with (folder / "answers.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
@@ -146,18 +146,18 @@ def test_own_folders_with_human_annotators_from_first_round_to_predictions(
         rows = list(csv.DictReader(file))
     assert len(rows) == 20
     for row in rows:
-        probabilities = [float(row[f"p({name})"]) for name in shift.classes]
+        probabilities = [float(row[f"p({name})"]) for name in data.classes]
         assert sum(probabilities) == pytest.approx(1, abs=1e-4)
         assert float(row["probability"]) == pytest.approx(max(probabilities))
-        assert row["label"] == shift.classes[probabilities.index(max(probabilities))]
+        assert row["label"] == data.classes[probabilities.index(max(probabilities))]
         assert float(row["u_data"]) + float(row["u_dis"]) == pytest.approx(float(row["entropy"]), rel=1e-4)
 
     assert ducats("report", out, "--out", tmp_path / "report") == 0
     page = (tmp_path / "report" / "report.html").read_text()
     assert "<svg" in page
-    code = json.loads((out / "environment.json").read_text())["code"]
-    assert len(code) == 16
-    assert f"<dt>code</dt><dd>{code}</dd>" in page
+    digest = json.loads((out / "environment.json").read_text())["source_digest"]
+    assert len(digest) == 16
+    assert f"<dt>source_digest</dt><dd>{digest}</dd>" in page
     assert json.loads((tmp_path / "report" / "summary.json").read_text())[0]["labels"] == 6
 
 
@@ -185,9 +185,9 @@ def test_benchmark_by_root_and_task(
     assert "duc on office31 A-W: 24 source images, 20 target images, 4 classes" in capsys.readouterr().out
     (run,) = (tmp_path / "runs").iterdir()
     assert run.name.startswith("office31-A-W-duc-")
-    settled = yaml.safe_load((run / "config.yaml").read_text())["data"]
-    assert (settled["name"], settled["params"]["task"]) == ("office31", "A-W")
-    assert settled["params"]["root"] == str(tmp_path / "office")
+    data = yaml.safe_load((run / "config.yaml").read_text())["data"]
+    assert (data["name"], data["params"]["task"]) == ("office31", "A-W")
+    assert data["params"]["root"] == str(tmp_path / "office")
     # Another spelling of the same task is the same run; the reverse task is another run.
     assert ducats("run", "-c", "data/office31", "--root", "office", "--task", "a2w", *small) == 0
     assert "already finished" in capsys.readouterr().out
@@ -234,7 +234,7 @@ BAD_INPUTS = [
     ((*FOLDERS, "--set", "objective.params.beta=high"), ["objective 'duc' does not accept the parameters"]),
     ((*FOLDERS, "--set", "data.params.sise=3"), ["has no parameter 'sise'"]),
     ((*FOLDERS, "--budget", "999"), ["is 999 labels", "pool has 20"]),
-    ((*FOLDERS, "--oracle", "truth"), ["needs the target's labels"]),
+    ((*FOLDERS, "--oracle", "ground_truth"), ["needs the target's labels"]),
     ((*FOLDERS, "--oracle", "crowd"), ["no oracle 'crowd'"]),
     ((*FOLDERS, "--manifest", "m.csv"), ["either --manifest or"]),
     ((*FOLDERS, "--set", "train.lr=[1"), ["--set train.lr=[1", "not valid YAML"]),
@@ -245,7 +245,7 @@ BAD_INPUTS = [
         (*FOLDERS, "--set", "views.source.ratio=[0, 1]"),
         ["views.source.ratio", "must be increasing and positive"],
     ),
-    ((*FOLDERS, "--set", "oracle.params.speed=3"), ["has no parameter 'speed'", "rule, people"]),
+    ((*FOLDERS, "--set", "oracle.params.speed=3"), ["has no parameter 'speed'", "rule, min_annotators"]),
     ((*FOLDERS, "--set", "train.lr_multipliers={trunk: 0.1}"), ["prefixes ['trunk']", "backbone"]),
     (("--sauce", "x"), ["Did you mean --source?"]),
     ((*OFFICE31, "--root", "{}"), ["needs --task", "its tasks are A-W, A-D"]),
@@ -282,7 +282,7 @@ TASK_MISMATCHES = [
     ((*STREETS, "--set", "query.name=ripu"), ["undefined for single pixels; set task.unit=region"]),
     ((*FEW_STREETS, "--set", "views.test.crop=center"), ["views.test must", "crop=none"]),
     ((*STREETS, "--set", "task.unit=region", "--set", "task.region_side=4"), ["must be odd"]),
-    ((*FEW_STREETS, "--set", "evaluation.miou_star_exclude=[horse]"), ["star_without names 'horse'"]),
+    ((*FEW_STREETS, "--set", "evaluation.miou_star_exclude=[horse]"), ["miou_star_exclude names 'horse'"]),
     ((*STREETS, *FOLDERS), ["'segmentation_folders' needs --classes"]),
     ((*STREETS, "--root", "{}"), ["--root and --task are for a benchmark", "'streets'"]),
     ((*FEW_STREETS, "--budget", "9000/image"), ["9000 pixels of image 0, which has 8192"]),
@@ -323,7 +323,7 @@ def test_options_are_applied_before_cross_validation_of_settings(
 ) -> None:
     # Epoch 60 is valid with 100 epochs, but not with the default of 50.
     assert ducats("config", "--set", "acquisition.after_epochs=[60]", "--epochs", "100") == 0
-    assert yaml.safe_load(capsys.readouterr().out)["acquisition"]["after"] == [60]
+    assert yaml.safe_load(capsys.readouterr().out)["acquisition"]["after_epochs"] == [60]
 
 
 def test_label_map_folders_by_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,7 +336,7 @@ def test_label_map_folders_by_options(tmp_path: Path, capsys: pytest.CaptureFixt
             "source": str(tmp_path / "s"),
             "target": str(tmp_path / "t"),
             "classes": str(tmp_path / "c.txt"),
-            "truth": True,
+            "ground_truth": True,
         }
     assert ducats("config", "-c", "data/carla-camvid", *given[:4]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["data"]["name"] == "carla_camvid"
@@ -434,9 +434,9 @@ def test_user_query_and_model_by_name(folders: Path, tmp_path: Path, monkeypatch
     (tmp_path / "mine.py").write_text(
         "import torch\n"
         "from torch import nn\n"
-        "def last(slate, *, step: int = 1):\n"
+        "def last(context, *, step: int = 1):\n"
         '    """The last ones."""\n'
-        "    return len(slate.candidates) - 1 - step * torch.arange(slate.budget)\n"
+        "    return len(context.candidates) - 1 - step * torch.arange(context.budget)\n"
         "def net(*, classes, channels, width=8):\n"
         "    first = nn.Linear(channels * 64, width)\n"
         "    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(width, classes))\n"
@@ -463,27 +463,32 @@ def test_user_query_and_model_by_name(folders: Path, tmp_path: Path, monkeypatch
 def test_user_query_on_logits_with_a_model_without_features(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "plain_parts.py").write_text(
+    (tmp_path / "plain_components.py").write_text(
         "from torch import nn\n"
-        "def first(slate):\n"
-        "    return slate.candidates.z[:, 0].argsort()[: slate.budget]\n"
+        "def first(context):\n"
+        "    return context.candidates.z[:, 0].argsort()[: context.budget]\n"
         "def conv(*, classes, channels):\n"
         "    return nn.Sequential(nn.Conv2d(channels, classes, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())\n"
     )
     monkeypatch.chdir(tmp_path)
-    own = ("--set", "query.name=plain_parts:first", "--set", "model={name: 'plain_parts:conv', params: {}}")
+    own = (
+        "--set",
+        "query.name=plain_components:first",
+        "--set",
+        "model={name: 'plain_components:conv', params: {}}",
+    )
     assert ducats("run", *QUICK_OPTIONS, *own, "--out", tmp_path / "run") == 0
 
 
 def test_typos_in_the_name_of_a_user_component(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "own_parts.py").write_text("def torn(slate): ...\ndef net(classes): ...\n")
+    (tmp_path / "own_components.py").write_text("def between(context): ...\ndef net(classes): ...\n")
     monkeypatch.chdir(tmp_path)  # the working directory is searched
     for setting, words in (
-        ("query.name=own_parts:tron", "own_parts has no 'tron'; did you mean 'torn'?"),
+        ("query.name=own_components:betwen", "own_components has no 'betwen'; did you mean 'between'?"),
         (
-            "model={name: 'own_parts:net', params: {}}",
+            "model={name: 'own_components:net', params: {}}",
             "must accept the keyword arguments classes= and channels=",
         ),
     ):
@@ -604,11 +609,11 @@ def test_ctrl_c_and_resume(
 ) -> None:
     (tmp_path / "interrupted.py").write_text(
         "import signal, torch\n"
-        "asked = []\n"
-        "def second(slate):\n"
-        "    asked.append(slate.budget)\n"
-        "    if len(asked) == 2: signal.raise_signal(signal.SIGINT)\n"
-        "    return torch.arange(slate.budget)\n"
+        "budgets = []\n"
+        "def second(context):\n"
+        "    budgets.append(context.budget)\n"
+        "    if len(budgets) == 2: signal.raise_signal(signal.SIGINT)\n"
+        "    return torch.arange(context.budget)\n"
     )
     monkeypatch.chdir(tmp_path)
     command = (
@@ -742,9 +747,9 @@ def test_paused_run_resumes_without_its_weights_file(
     assert ducats(*command, "--out", out) == 3
     file.unlink()
     questions = out / "questions" / "round-01"
-    asked = list(csv.DictReader((questions / "questions.csv").read_text().splitlines()))
+    questions_asked = list(csv.DictReader((questions / "questions.csv").read_text().splitlines()))
     name = (questions / "classes.txt").read_text().splitlines()[0]
-    answers = ["key,label", *(f"{row['key']},{name}" for row in asked)]
+    answers = ["key,label", *(f"{row['key']},{name}" for row in questions_asked)]
     (questions / "answers.csv").write_text("\n".join(answers))
     assert ducats(*command, "--out", out) == 0
     assert (out / "model.safetensors").exists()
@@ -752,9 +757,9 @@ def test_paused_run_resumes_without_its_weights_file(
     assert "does not exist; check model.params.weights" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("knob", ["backbone=5", "weights=5"])
-def test_parameter_of_wrong_type_gives_a_message(knob: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ducats("run", "--source", "a", "--target", "b", "--set", f"model.params.{knob}") == 2
+@pytest.mark.parametrize("param", ["backbone=5", "weights=5"])
+def test_parameter_of_wrong_type_gives_a_message(param: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ducats("run", "--source", "a", "--target", "b", "--set", f"model.params.{param}") == 2
     assert "the model 'timm' does not accept the parameters" in capsys.readouterr().err
 
 
@@ -777,4 +782,4 @@ def test_evaluate_refuses_data_that_changed(
     first = next(target.rglob("*.png"))
     shutil.copy(first, first.with_name("000000.png"))
     assert ducats("evaluate", tmp_path / "run", "--device", "cpu") == 2
-    assert "the pool has other images" in capsys.readouterr().err
+    assert "the images or labels of the pool have changed" in capsys.readouterr().err

@@ -27,10 +27,10 @@ def net(classes: int = 4) -> nn.Module:
 def make_components(**changes: Any) -> ducats.Components:
     data = toy()
     assert data.ground_truth is not None
-    made = ducats.Components(
+    components = ducats.Components(
         net(), data.source, data.pool, ducats.GroundTruthOracle(data.ground_truth), test=data.test
     )
-    return replace(made, **changes)
+    return replace(components, **changes)
 
 
 PLAN = ducats.RunPlan(epochs=2, query_epochs=(1,), budget=(5,), steps_per_epoch=2)
@@ -57,15 +57,15 @@ def test_the_callers_network_is_not_changed(tmp_path: Path) -> None:
         {"objective": partial(duc, beta=0.5)},
         {"views": ducats.StreamViews(source=ducats.View(flip=0.5))},
         {"model": nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))},
-        {"query": lambda slate: torch.arange(slate.budget) + 1},
-        {"query": lambda slate: torch.arange(0, slate.budget)},
+        {"query": lambda context: torch.arange(context.budget) + 1},
+        {"query": lambda context: torch.arange(0, context.budget)},
     ],
 )
 def test_other_components_in_the_same_folder_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    ducats.adapt(make_components(query=lambda slate: torch.arange(slate.budget)), PLAN, tmp_path / "r")
+    ducats.adapt(make_components(query=lambda context: torch.arange(context.budget)), PLAN, tmp_path / "r")
     with pytest.raises(UserError, match="created with another config"):
         ducats.adapt(
-            make_components(**{"query": lambda slate: torch.arange(slate.budget), **change}),
+            make_components(**{"query": lambda context: torch.arange(context.budget), **change}),
             PLAN,
             tmp_path / "r",
         )
@@ -115,9 +115,9 @@ def test_an_oracle_may_return_any_sequence(tmp_path: Path, kind: Any) -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        lambda slate: list(range(slate.budget)),
-        lambda slate: np.arange(slate.budget)[::-1],
-        lambda slate: np.argsort(-slate.candidates.z[:, 0].numpy())[::-1][: slate.budget],
+        lambda context: list(range(context.budget)),
+        lambda context: np.arange(context.budget)[::-1],
+        lambda context: np.argsort(-context.candidates.z[:, 0].numpy())[::-1][: context.budget],
     ],
 )
 def test_a_query_may_return_any_kind_of_indices(tmp_path: Path, query: Any) -> None:
@@ -126,15 +126,15 @@ def test_a_query_may_return_any_kind_of_indices(tmp_path: Path, query: Any) -> N
 
 def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
     conv = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    seen: list[set[str]] = []
+    columns: list[set[str]] = []
 
-    def note(slate: ducats.QueryContext) -> Tensor:
-        seen.append(set(slate.candidates.columns))
-        return torch.arange(slate.budget)
+    def record_columns(context: ducats.QueryContext) -> Tensor:
+        columns.append(set(context.candidates.columns))
+        return torch.arange(context.budget)
 
-    ducats.adapt(make_components(model=conv, query=note), PLAN, tmp_path / "a")
-    ducats.adapt(make_components(query=note), PLAN, tmp_path / "b")
-    assert seen == [{"z"}, {"z", "features"}]
+    ducats.adapt(make_components(model=conv, query=record_columns), PLAN, tmp_path / "a")
+    ducats.adapt(make_components(query=record_columns), PLAN, tmp_path / "b")
+    assert columns == [{"z"}, {"z", "features"}]
     with pytest.raises(UserError, match="needs features, but the model returns none"):
         ducats.adapt(make_components(model=conv, query=QUERIES["spread"]), PLAN, tmp_path / "c")
 
@@ -181,7 +181,7 @@ def test_an_api_run_cannot_be_evaluated_from_the_command_line(tmp_path: Path) ->
     from ducats.deploy import load_trained_model
 
     ducats.adapt(make_components(), PLAN, tmp_path / "r")
-    with pytest.raises(UserError, match="does not say how to build the model"):
+    with pytest.raises(UserError, match="its model cannot be built"):
         load_trained_model(tmp_path / "r")
 
 
@@ -196,11 +196,11 @@ def test_paths_may_be_strings_and_ground_truth_a_list(tmp_path: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
     own = ducats.folders(source=str(tmp_path / "source"), target=str(tmp_path / "target"), size=8)
-    assert repr(own).startswith("Shift(source=Domain(Images(8 of (3, 8, 8)), 4 classes)")
-    with pytest.raises(UserError, match=r"has no ground truth.*ducats.People"):
+    assert repr(own).startswith("AdaptationData(source=Domain(Images(8 of (3, 8, 8)), 4 classes)")
+    with pytest.raises(UserError, match=r"has no ground truth.*ducats.HumanOracle"):
         ducats.GroundTruthOracle(own.ground_truth)
-    people = ducats.HumanOracle(str(tmp_path / "questions"), own.pool, own.classes)
-    mine = ducats.Components(net(), own.source, own.pool, people)
+    oracle = ducats.HumanOracle(str(tmp_path / "questions"), own.pool, own.classes)
+    mine = ducats.Components(net(), own.source, own.pool, oracle)
     with pytest.raises(ducats.AwaitingLabels, match="waits for 5 labels"):
         ducats.adapt(mine, PLAN, str(tmp_path / "r"))
     answered = replace(mine, oracle=ducats.GroundTruthOracle([0] * len(own.pool)))
@@ -225,7 +225,7 @@ def test_an_api_run_is_reported_under_its_folder_name(tmp_path: Path) -> None:
 
 
 def test_non_finite_weights_are_not_checkpointed(tmp_path: Path) -> None:
-    class Spoils(nn.Module):
+    class NaNGradient(nn.Module):
         """Finite loss, NaN gradient."""
 
         def __init__(self) -> None:
@@ -238,7 +238,7 @@ def test_non_finite_weights_are_not_checkpointed(tmp_path: Path) -> None:
             return logits + 0 * self.scale.sqrt()  # infinite gradient of sqrt at zero
 
     with pytest.raises(UserError, match=r"'weights' became nan"):
-        ducats.adapt(make_components(model=Spoils()), PLAN, tmp_path / "r")
+        ducats.adapt(make_components(model=NaNGradient()), PLAN, tmp_path / "r")
     checkpoint = ducats.RunFolder(tmp_path / "r").load_checkpoint()
     assert checkpoint is not None
     assert checkpoint["epoch"] == 0
@@ -250,9 +250,9 @@ def test_views_that_would_misalign_label_maps_are_refused(tmp_path: Path) -> Non
     from ducats.factory import build_run
     from ducats.run_folder import RunFolder
 
-    parts, plan = build_run(quick_pixels("views.source.randaugment=[2, 10]"), RunFolder(tmp_path))
+    components, plan = build_run(quick_pixels("views.source.randaugment=[2, 10]"), RunFolder(tmp_path))
     with pytest.raises(UserError, match=r"views.source.randaugment rotates .* views.source.randaugment=null"):
-        check_run(parts, plan)
+        check_run(components, plan)
 
 
 def test_default_strong_view() -> None:

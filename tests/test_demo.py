@@ -27,10 +27,10 @@ class InlineExecutor(Executor):
 
     def __init__(self, *_: object) -> None: ...
 
-    def submit(self, work: Callable[..., Any], /, *arguments: Any, **more: Any) -> Future[Any]:
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
-            future.set_result(work(*arguments, **more))
+            future.set_result(work(*arguments, **keywords))
         except UserError as error:
             future.set_exception(error)
         return future
@@ -53,19 +53,17 @@ def test_demo_compares_methods_and_resumes(tmp_path: Path, monkeypatch: pytest.M
         "seeds": [0, 1],
         "console": console,
         "methods": ("source-only", "duc"),
-        "settings": (
-            *TINY_SETTINGS,
-            "engine.snapshot_samples=0",
-        ),  # figures are covered by the segmentation demo below
+        # Figures are covered by the segmentation demo below.
+        "settings": (*TINY_SETTINGS, "engine.snapshot_samples=0"),
     }
-    made = demo(tmp_path / "demo", workers=2, **options)  # type: ignore[arg-type]
+    result = demo(tmp_path / "demo", workers=2, **options)  # type: ignore[arg-type]
     rows = json.loads((tmp_path / "demo" / "summary.json").read_text())
     assert [list(row) for row in rows] == [["method", "seed", "accuracy", "ece", "labels", "seconds"]] * 4
     assert [(row["method"], row["seed"], row["labels"]) for row in rows] == [
         *(("source-only", 0, 0), ("source-only", 1, 0)),
         *(("duc", 0, 65), ("duc", 1, 65)),
     ]
-    assert "<svg" in made.page.read_text()
+    assert "<svg" in result.page.read_text()
     assert "duc" in output.getvalue()
     before = (tmp_path / "demo" / "summary.json").read_text()
     use_inline_executor(monkeypatch)
@@ -73,10 +71,10 @@ def test_demo_compares_methods_and_resumes(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "demo" / "summary.json").read_text() == before
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("inline_executor")
 def test_segmentation_demo(tmp_path: Path) -> None:
     output = io.StringIO()
-    made = demo(
+    result = demo(
         tmp_path / "demo",
         seeds=[0],
         workers=1,
@@ -97,7 +95,7 @@ def test_segmentation_demo(tmp_path: Path) -> None:
         assert row["mean_iou"] == pytest.approx(stage["mean_iou"], abs=1e-6)
     assert "mIoU %" in output.getvalue()
     assert "Rendered to camera streets" in output.getvalue()
-    assert "<svg" in made.page.read_text()
+    assert "<svg" in result.page.read_text()
 
 
 def test_unknown_demo_lists_the_others(tmp_path: Path) -> None:
@@ -105,7 +103,7 @@ def test_unknown_demo_lists_the_others(tmp_path: Path) -> None:
         demo(tmp_path, seeds=[0], workers=1, console=Console(quiet=True), task="detection")
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("inline_executor")
 def test_failing_run_ends_the_demo_with_its_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no parameter 'kapa'"):
         demo(

@@ -45,13 +45,15 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run_once(folder: Path, listen: Callable[[Event], None] = lambda _: None, *, pixels: bool = False) -> None:
+def run_once(
+    folder: Path, on_event: Callable[[Event], None] = lambda _: None, *, pixels: bool = False
+) -> None:
     snapshot.MAX_THUMBNAILS = snapshot.MAX_SEGMENTATION_THUMBNAILS = THUMBNAILS
     config = quick_pixels(*PIXELS) if pixels else quick(*SETTINGS)
-    parts, plan = build_run(config, RunFolder(folder))
+    components, plan = build_run(config, RunFolder(folder))
     fabric = make_fabric("cpu")
     fabric.launch()
-    run(parts, plan, folder, fabric=fabric, identity=config.identity(), on_event=listen)
+    run(components, plan, folder, fabric=fabric, identity=config.identity(), on_event=on_event)
 
 
 def killed_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[bytes]], object]], None]:
@@ -88,17 +90,18 @@ def with_writer(write: Any, folder: Path, *, pixels: bool = False) -> None:
 def outcome(folder: Path) -> dict[str, Any]:
     """Return the contents of a run folder without timings."""
     run_folder = RunFolder(folder)
-    patterns = ("round-*.npz", "end.npz", "epoch-*.csv", "snapshots/pictures/*")
+    patterns = ("round-*.npz", "final.npz", "epoch-*.csv", "snapshots/thumbnails/*")
     names = [p for pattern in patterns for p in folder.rglob(pattern)]
-    kept = {p.relative_to(folder).as_posix(): p.read_bytes() for p in names}
-    spent = ("seconds", "memory")
+    contents = {p.relative_to(folder).as_posix(): p.read_bytes() for p in names}
+    timing_keys = ("seconds", "peak_memory_bytes")
     lines = [
-        {k: v for k, v in r.items() if k not in spent} for r in records.read_records(run_folder.metrics_path)
+        {k: v for k, v in r.items() if k not in timing_keys}
+        for r in records.read_records(run_folder.metrics_path)
     ]
     checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)
     momentum = [s["momentum_buffer"].tolist() for s in checkpoint["optimiser"]["state"].values()]
     return {
-        "labels, requests, snapshots and confusion": kept,
+        "labels, requests, snapshots and confusion": contents,
         "metrics": json.dumps(lines),
         "model": (folder / "model.safetensors").read_bytes(),
         "momentum": momentum,
@@ -161,20 +164,20 @@ def test_killed_at_a_write(tmp_path: Path, undisturbed: dict[str, Any], number: 
 @pytest.mark.parametrize(
     ("phase", "count"),
     [("train", 1), ("train", 5), ("train", 9), ("train", 17), ("train", 24)]
-    + [(phase, count) for phase in ("evaluate", "acquisition") for count in (1, 2)]
+    + [(phase, count) for phase in ("evaluate", "query") for count in (1, 2)]
     + [("evaluate", 5), ("done", 1)],
 )
 def test_killed_in_a_phase(tmp_path: Path, undisturbed: dict[str, Any], phase: str, count: int) -> None:
     folder = tmp_path / "run"
-    seen = 0
+    n_events = 0
 
-    def listen(event: Event) -> None:
-        nonlocal seen
-        seen += event.phase == phase
-        if seen == count:
+    def on_event(event: Event) -> None:
+        nonlocal n_events
+        n_events += event.phase == phase
+        if n_events == count:
             die()
 
-    assert run_in_child(lambda: run_once(folder, listen)) == -signal.SIGKILL
+    assert run_in_child(lambda: run_once(folder, on_event)) == -signal.SIGKILL
     assert run_in_child(lambda: run_once(folder)) == 0
     assert outcome(folder) == undisturbed
 
@@ -206,13 +209,21 @@ def test_killed_repeatedly(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
 # Writes: 8 a confusion matrix, 9 a stage's record, 10 the first request, 11 and 12 thumbnails, 13 a snapshot,
 # 14 the labels, 16 a checkpoint, 19 to 21 the second request, its snapshot (the thumbnails exist) and its
 # labels, 28 the final snapshot, 29 the model.
-AT = [(8, "after"), (10, "before"), (10, "inside"), (10, "after"), (12, "inside"), (13, "inside")]
-AT += [(13, "after"), (14, "inside"), (14, "after")]
+PIXEL_KILLS = [(8, "after"), (10, "before"), (10, "inside"), (10, "after"), (12, "inside"), (13, "inside")]
+PIXEL_KILLS += [(13, "after"), (14, "inside"), (14, "after")]
 
 
 @pytest.mark.parametrize(
     ("number", "moment"),
-    [*AT, (16, "before"), (19, "after"), (20, "after"), (21, "before"), (28, "inside"), (29, "inside")],
+    [
+        *PIXEL_KILLS,
+        (16, "before"),
+        (19, "after"),
+        (20, "after"),
+        (21, "before"),
+        (28, "inside"),
+        (29, "inside"),
+    ],
 )
 def test_segmentation_killed_at_a_write(
     tmp_path: Path, undisturbed_pixels: dict[str, Any], number: int, moment: str
@@ -221,8 +232,8 @@ def test_segmentation_killed_at_a_write(
     write = killed_at_write(number, moment)
     assert run_in_child(lambda: with_writer(write, folder, pixels=True)) == -signal.SIGKILL
     found = sorted(p.name for p in (folder / "labels").glob("*")) if (folder / "labels").exists() else []
-    wanted = 0 if number < 14 or (number, moment) == (14, "inside") else 1 if number < 22 else 2
-    assert [name for name in found if name.startswith("round")] == ["round-01.npz", "round-02.npz"][:wanted]
+    n_rounds = 0 if number < 14 or (number, moment) == (14, "inside") else 1 if number < 22 else 2
+    assert [name for name in found if name.startswith("round")] == ["round-01.npz", "round-02.npz"][:n_rounds]
     assert run_in_child(lambda: run_once(folder, pixels=True)) == 0
     assert outcome(folder) == undisturbed_pixels
 
@@ -269,7 +280,7 @@ def test_repeated_epochs_do_not_use_pixels_labelled_after_them(
 class OracleWithHints:
     """Ground-truth oracle that requests hints."""
 
-    wants_notes = True
+    wants_hints = True
 
     def __init__(self, oracle: oracles.Oracle) -> None:
         self.oracle = oracle
@@ -284,15 +295,15 @@ def run_with_hints(folder: Path, write: Any = None) -> None:
         for module in (files, run_folder, snapshot):
             module.write_atomically = write  # type: ignore[attr-defined]
     config = quick_pixels(*PIXELS)
-    parts, plan = build_run(config, RunFolder(folder))
+    components, plan = build_run(config, RunFolder(folder))
     fabric = make_fabric("cpu")
     fabric.launch()
-    run(replace(parts, oracle=OracleWithHints(parts.oracle)), plan, folder, fabric=fabric)
+    run(replace(components, oracle=OracleWithHints(components.oracle)), plan, folder, fabric=fabric)
 
 
 @pytest.fixture(scope="module")
 def undisturbed_hints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("whole") / "notes"
+    folder = tmp_path_factory.mktemp("whole") / "hints"
     assert run_in_child(lambda: run_with_hints(folder)) == 0
     return outcome(folder)
 
@@ -302,14 +313,14 @@ def undisturbed_hints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     ("number", "moment"), [(10, "after"), (11, "inside"), (11, "after"), (14, "before"), (21, "inside")]
 )
 def test_killed_between_a_request_and_its_hints(
-    tmp_path: Path, undisturbed_notes: dict[str, Any], number: int, moment: str
+    tmp_path: Path, undisturbed_hints: dict[str, Any], number: int, moment: str
 ) -> None:
     folder = tmp_path / "run"
     assert run_in_child(lambda: run_with_hints(folder, killed_at_write(number, moment))) == -signal.SIGKILL
-    noted = [n for n in (1, 2) if (folder / "requests" / f"round-{n:02d}-notes.npz").exists()]
+    rounds_with_hints = [n for n in (1, 2) if (folder / "requests" / f"round-{n:02d}-hints.npz").exists()]
     assert RunFolder(folder).load_request(1) is not None
-    assert noted == {(10, "after"): [], (11, "inside"): []}.get((number, moment), [1])
+    assert rounds_with_hints == {(10, "after"): [], (11, "inside"): []}.get((number, moment), [1])
     assert run_in_child(lambda: run_with_hints(folder)) == 0
-    assert outcome(folder) == undisturbed_notes
-    kept = undisturbed_notes["labels, requests, snapshots and confusion"]
-    assert {"requests/round-01-notes.npz", "requests/round-02-notes.npz"} <= kept.keys()
+    assert outcome(folder) == undisturbed_hints
+    contents = undisturbed_hints["labels, requests, snapshots and confusion"]
+    assert {"requests/round-01-hints.npz", "requests/round-02-hints.npz"} <= contents.keys()

@@ -21,7 +21,7 @@ def images(labels: int, **more: Any) -> dict[str, Any]:
 
 
 def pixels(labels: int, **more: Any) -> dict[str, Any]:
-    record = images(labels, headline="mean_iou", mean_iou=0.4321, clicks=labels, pixels=5242880)
+    record = images(labels, headline_metric="mean_iou", mean_iou=0.4321, clicks=labels, pixels=5242880)
     return record | {"resolution": "256x512 (network)"} | more
 
 
@@ -48,15 +48,15 @@ def test_segmentation_columns_and_caption() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "wanted"),
+    ("extras", "expected"),
     [({"mean_iou_star": 0.61}, "mIoU* %"), ({"clicks": 145636}, "clicks"), ({"clicks": 1310720}, None)],
 )
-def test_optional_columns(more: dict[str, Any], wanted: str | None) -> None:
-    found = columns(printed(pixels(0), pixels(1310720, **more)))
+def test_optional_columns(extras: dict[str, Any], expected: str | None) -> None:
+    found = columns(printed(pixels(0), pixels(1310720, **extras)))
     plain = columns(printed(pixels(0), pixels(1310720)))
-    assert [name for name in found if name not in plain] == ([wanted] if wanted else [])
+    assert [name for name in found if name not in plain] == ([expected] if expected else [])
 
 
 def test_stage_without_a_test_set_has_dashes() -> None:
-    bare = {"stage": 1, "epoch": 4, "labels": 9, "clicks": 9, "seconds": 2.0, "headline": "mean_iou"}
+    bare = {"stage": 1, "epoch": 4, "labels": 9, "clicks": 9, "seconds": 2.0, "headline_metric": "mean_iou"}
     assert "–" in printed(pixels(0), bare)

@@ -16,10 +16,10 @@ def test_the_python_example_runs_in_under_twenty_lines(
     assert len([line for line in code.splitlines() if line.strip()]) < 20
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == 41
-    assert said[-1].endswith("with 40 labels")
-    assert float(said[-1].split()[0]) > 0.5
+    output = capsys.readouterr().out.splitlines()
+    assert len(output) == 41
+    assert output[-1].endswith("with 40 labels")
+    assert float(output[-1].split()[0]) > 0.5
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

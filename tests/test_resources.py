@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-import ducats.resources as room_module
+from ducats import resources
 from ducats.resources import free_disk_gb, free_memory_gb, peak_memory_bytes
 
 GB = 2**30
@@ -16,8 +16,8 @@ def test_free_disk_and_memory(tmp_path: Path) -> None:
 
 
 def test_peak_memory_of_this_process() -> None:
-    most = peak_memory_bytes()  # Python alone takes some megabytes
-    assert most is None or 2**22 < most <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    peak = peak_memory_bytes()  # Python alone takes some megabytes
+    assert peak is None or 2**22 < peak <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_peak_memory_from_proc(system: Path) -> None:
@@ -28,8 +28,8 @@ def test_peak_memory_from_proc(system: Path) -> None:
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A system with 64 GB of free memory; tests may add files to it."""
-    monkeypatch.setattr(room_module, "_PROC", tmp_path / "proc")
-    monkeypatch.setattr(room_module, "_CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(resources, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(resources, "_CGROUPS", tmp_path / "groups")
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/meminfo").write_text(f"MemTotal: {99 * 2**20} kB\nMemAvailable: {64 * 2**20} kB\n")
     return tmp_path

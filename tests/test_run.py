@@ -25,7 +25,7 @@ from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ducats.training.performance import PerformanceOptions
 
-TIMING_KEYS = {"seconds", "memory"}
+TIMING_KEYS = {"seconds", "peak_memory_bytes"}
 
 
 def outcome(run_folder: RunFolder) -> dict[str, Any]:
@@ -38,24 +38,23 @@ def outcome(run_folder: RunFolder) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("query", [name for name, strategy in QUERIES.items() if not strategy.per_pixel])
+@pytest.mark.parametrize("query", [name for name, spec in QUERIES.items() if not spec.per_pixel])
 @pytest.mark.parametrize("objective", ["duc", "softmax"])
 def test_every_query_and_objective_spends_exactly_its_budget(
     run_quickly: Runner, query: str, objective: str
 ) -> None:
-    params = "{}"
-    run_folder = run_quickly(f"query={{name: {query}}}", f"objective={{name: {objective}, params: {params}}}")
+    run_folder = run_quickly(f"query={{name: {query}}}", f"objective={{name: {objective}, params: {{}}}}")
     ledger = run_folder.load_ledger()
     assert (ledger.n_rounds, len(ledger)) == (2, 20)
     assert [r["labels"] for r in run_folder.stages()] == [0, 10, 20]
     assert [r["epoch"] for r in run_folder.stages()] == [1, 2, 4]
-    truth = toy().ground_truth
-    assert truth is not None
+    ground_truth = toy().ground_truth
+    assert ground_truth is not None
     keys = list(toy().pool.keys)
-    assert all(entry.label == int(truth[keys.index(entry.key)]) for entry in ledger.entries())
+    assert all(entry.label == int(ground_truth[keys.index(entry.key)]) for entry in ledger.entries())
 
 
-@pytest.mark.parametrize("query", [name for name, strategy in QUERIES.items() if strategy.per_pixel])
+@pytest.mark.parametrize("query", [name for name, spec in QUERIES.items() if spec.per_pixel])
 def test_pixel_queries_are_refused_for_classification(
     run_quickly: Runner, tmp_path: Path, query: str
 ) -> None:
@@ -89,7 +88,7 @@ def test_poisoned_ground_truth_changes_nothing_before_the_first_label(run_quickl
     clean = toy()
     assert clean.ground_truth is not None
     poisoned = replace(clean, ground_truth=(clean.ground_truth[:] + 1) % 4)
-    one, two = (run_quickly(folder=f, shift=s) for f, s in (("a", clean), ("b", poisoned)))
+    one, two = (run_quickly(folder=f, data=s) for f, s in (("a", clean), ("b", poisoned)))
     first, second = outcome(one), outcome(two)
     # Everything is equal up to the first selection ...
     assert first["records"][:2] == second["records"][:2]
@@ -103,14 +102,14 @@ def test_test_labels_do_not_affect_training_or_selection(run_quickly: Runner) ->
     clean = toy()
     assert clean.test is not None
     poisoned = replace(clean, test=replace(clean.test, labels=(clean.test.labels[:] + 1) % 4))
-    one, two = (outcome(run_quickly(folder=f, shift=s)) for f, s in (("a", clean), ("b", poisoned)))
+    one, two = (outcome(run_quickly(folder=f, data=s)) for f, s in (("a", clean), ("b", poisoned)))
     assert one["model"] == two["model"]
     assert one["ledger"] == two["ledger"]
     assert one["records"] != two["records"]
 
 
 def test_without_a_test_set_unlabelled_images_are_evaluated(run_quickly: Runner) -> None:
-    run_folder = run_quickly(shift=replace(toy(), test=None))
+    run_folder = run_quickly(data=replace(toy(), test=None))
     assert [r["labels"] for r in run_folder.stages()] == [0, 10, 20]
     assert [(r["evaluated_on"], r["images"]) for r in run_folder.stages()] == [
         ("unlabelled", 80),
@@ -120,8 +119,7 @@ def test_without_a_test_set_unlabelled_images_are_evaluated(run_quickly: Runner)
 
 
 def test_no_accuracy_without_a_test_set(tmp_path: Path) -> None:
-    settled = quick()
-    components, plan = build_run(settled, RunFolder(tmp_path))
+    components, plan = build_run(quick(), RunFolder(tmp_path))
     run_folder = run(replace(components, test=None), plan, tmp_path, fabric=make_fabric("cpu"))
     assert [r["labels"] for r in run_folder.stages()] == [0, 10, 20]
     assert "accuracy" not in run_folder.stages()[-1]
@@ -135,27 +133,27 @@ def test_all_target_images_can_be_evaluated(run_quickly: Runner) -> None:
 
 def test_held_out_images_are_never_selected(run_quickly: Runner) -> None:
     run_folder = run_quickly(
-        "evaluation.split=held_out", "evaluation.test_fraction=0.25", shift=replace(toy(), test=None)
+        "evaluation.split=held_out", "evaluation.test_fraction=0.25", data=replace(toy(), test=None)
     )
     assert [(r["evaluated_on"], r["images"]) for r in run_folder.stages()] == [("held_out", 20)] * 3
-    asked = {entry.key for entry in run_folder.load_ledger().entries()}
-    assert len(asked) == 20
+    labelled_keys = {entry.key for entry in run_folder.load_ledger().entries()}
+    assert len(labelled_keys) == 20
     assert run_folder.data_summary["pool"]["images"] == 60
 
 
 def test_extra_evaluations_change_nothing(run_quickly: Runner) -> None:
     often, seldom = run_quickly("evaluation.every_epochs=1", folder="a"), run_quickly(folder="b")
-    checks = [r["epoch"] for r in records.read_records(often.metrics_path) if r["kind"] == "interim"]
+    interim = [r["epoch"] for r in records.read_records(often.metrics_path) if r["kind"] == "interim"]
     stages = [r["epoch"] for r in often.stages()]
-    assert sorted([*checks, *stages]) == [*range(min(1, *stages), 5)]
-    assert set(checks).isdisjoint(stages)
+    assert sorted([*interim, *stages]) == [*range(min(1, *stages), 5)]
+    assert set(interim).isdisjoint(stages)
     one, two = outcome(often), outcome(seldom)
     assert one["model"] == two["model"]
     assert one["ledger"] == two["ledger"]
 
 
 def test_fully_labelled_pool_leaves_nothing_to_evaluate(run_quickly: Runner) -> None:
-    run_folder = run_quickly("acquisition.budget=100%", shift=replace(toy(), test=None))
+    run_folder = run_quickly("acquisition.budget=100%", data=replace(toy(), test=None))
     assert run_folder.finished
     last = run_folder.stages()[-1]
     assert (last["labels"], last["images"]) == (80, 0)
@@ -171,14 +169,14 @@ def test_a_run_resumes_with_other_speed_settings(tmp_path: Path) -> None:
         if event.phase == "train" and event.epoch == 2:
             raise Stop
 
-    settled = quick("train.lr=0.005")  # a high rate would amplify rounding differences
+    config = quick("train.lr=0.005")  # a high rate would amplify rounding differences
     ends = []
     for name, first, then in (
         ("plain", PerformanceOptions(), PerformanceOptions()),
         ("mixed", PerformanceOptions(fused_optimiser=True, channels_last=True), PerformanceOptions()),
         ("other", PerformanceOptions(), PerformanceOptions(fused_optimiser=True, channels_last=True)),
     ):
-        components, plan = build_run(settled, RunFolder(tmp_path / name))
+        components, plan = build_run(config, RunFolder(tmp_path / name))
         fabric = make_fabric("cpu")
         with pytest.raises(Stop):
             run(components, plan, tmp_path / name, fabric=fabric, performance=first, on_event=stop)
@@ -227,7 +225,7 @@ def test_other_data_in_the_same_folder_is_refused(run_quickly: Runner) -> None:
     fewer = ducats.Images(data.pool.keys[:-1], data.pool.pixels[:-1])
     other = replace(data, pool=fewer, ground_truth=data.ground_truth[:-1])
     with pytest.raises(UserError, match=r"created with other data \(pool.images: 80 -> 79"):
-        run_quickly(shift=other)
+        run_quickly(data=other)
 
 
 def test_two_processes_cannot_use_one_folder(run_quickly: Runner, tmp_path: Path) -> None:
@@ -246,40 +244,40 @@ def test_a_non_finite_loss_stops_with_advice(run_quickly: Runner) -> None:
 def test_annotators_answer_between_two_calls(run_quickly: Runner, tmp_path: Path) -> None:
     data = toy()
     assert data.ground_truth is not None
-    truth = {
+    class_of = {
         key: data.classes[int(label)] for key, label in zip(data.pool.keys, data.ground_truth[:], strict=True)
     }
     blind = replace(data, ground_truth=None)
     for number in (1, 2):
         with pytest.raises(AwaitingLabels, match=f"round {number} waits"):
-            run_quickly(shift=blind)
+            run_quickly(data=blind)
         folder = tmp_path / "run" / "questions" / f"round-0{number}"
         with (folder / "questions.csv").open(newline="") as file:
             keys = [row["key"] for row in csv.DictReader(file)]
-        lines = [f"{key},{truth[key]}" for key in keys]
+        lines = [f"{key},{class_of[key]}" for key in keys]
         (folder / "answers.csv").write_text("\n".join(["key,label", *lines]) + "\n")
-    with_people = run_quickly(shift=blind)
-    assert outcome(with_people) == outcome(run_quickly(folder="truth"))
+    with_annotators = run_quickly(data=blind)
+    assert outcome(with_annotators) == outcome(run_quickly(folder="ground truth"))
 
 
 def test_void_counts_as_spent_and_is_never_selected_or_trained_on(tmp_path: Path) -> None:
     data = toy()
-    asked: list[Request] = []
+    requests: list[Request] = []
 
     def unhelpful(request: Request) -> Tensor:
-        asked.append(request)
+        requests.append(request)
         return torch.full_like(request.image, VOID)
 
-    def unlabelled_only(slate: ducats.QueryContext) -> Tensor:
+    def unlabelled_only(context: ducats.QueryContext) -> Tensor:
         """Pick the first candidates."""
-        return torch.arange(slate.budget)
+        return torch.arange(context.budget)
 
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
     components = ducats.Components(net, data.source, data.pool, unhelpful, query=unlabelled_only)
     plan = ducats.RunPlan(epochs=3, query_epochs=(1, 2), budget=(5, 5), steps_per_epoch=2)
     run_folder = ducats.adapt(components, plan, tmp_path / "run")
     assert len(run_folder.load_ledger()) == 10
-    assert [r.image.tolist() for r in asked] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert [r.image.tolist() for r in requests] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
     targets = run_folder.load_ledger().targets()
     assert int((targets == VOID).sum()) == 10
     assert int((targets == UNLABELLED).sum()) == 70

@@ -34,11 +34,11 @@ def same_bits(one: RunFolder, two: RunFolder) -> None:
     assert list(one.load_ledger().entries()) == list(two.load_ledger().entries())
     for name in ("model.safetensors", "requests/round-01.npz", "requests/round-02.npz"):
         assert (one.path / name).read_bytes() == (two.path / name).read_bytes()
-    kept = [
+    optimisers = [
         torch.load(run_folder.path / "checkpoint.pt", weights_only=True)["optimiser"]
         for run_folder in (one, two)
     ]
-    states = [[s["momentum_buffer"] for s in state["state"].values()] for state in kept]
+    states = [[s["momentum_buffer"] for s in state["state"].values()] for state in optimisers]
     assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
 
 
@@ -46,8 +46,8 @@ def same_bits(one: RunFolder, two: RunFolder) -> None:
 def test_snapshots_do_not_change_a_classification_run(run_quickly: Runner, method: str) -> None:
     views = "views.scoring={crop: random, pad: 1}"
     without, with_ = (
-        run_quickly(views, f"engine.snapshot_samples={most}", method=method, folder=str(most))
-        for most in (0, 3000)
+        run_quickly(views, f"engine.snapshot_samples={n_samples}", method=method, folder=str(n_samples))
+        for n_samples in (0, 3000)
     )
     same_bits(without, with_)
     assert not (without.path / "snapshots").exists()
@@ -72,8 +72,8 @@ def test_snapshots_do_not_change_a_segmentation_run(run_pixels: Runner, settings
         else ()
     )
     without, with_ = (
-        run_pixels(*settings, *budget, f"engine.snapshot_samples={most}", folder=str(most))
-        for most in (0, 300)
+        run_pixels(*settings, *budget, f"engine.snapshot_samples={n_samples}", folder=str(n_samples))
+        for n_samples in (0, 300)
     )
     same_bits(without, with_)
     assert [one.round for one in snapshot_files.load_snapshots(with_.path)] == [1, 2, 0]
@@ -95,17 +95,16 @@ class RandomNetwork(nn.Module):
 
 def test_a_random_model_is_not_changed(tmp_path: Path) -> None:
     data, run_folders, draws = toy(), list[RunFolder](), list[float]()
-    truth = data.ground_truth
-    assert truth is not None
+    assert data.ground_truth is not None
     torch.manual_seed(3)
     model = RandomNetwork()
-    for most in (0, 50):
+    for n_samples in (0, 50):
         torch.manual_seed(5)
-        parts = ducats.Components(
+        components = ducats.Components(
             model,
             data.source,
             data.pool,
-            ducats.oracles.GroundTruthOracle(truth),
+            ducats.oracles.GroundTruthOracle(data.ground_truth),
             query=ducats.queries.QUERIES["random"],
         )
         plan = ducats.RunPlan(
@@ -114,18 +113,18 @@ def test_a_random_model_is_not_changed(tmp_path: Path) -> None:
             budget=(3, 3),
             batch_size=8,
             steps_per_epoch=2,
-            snapshot_samples=most,
+            snapshot_samples=n_samples,
         )
         fabric = make_fabric("cpu")
-        run_folders.append(run(parts, plan, tmp_path / str(most), fabric=fabric))
+        run_folders.append(run(components, plan, tmp_path / str(n_samples), fabric=fabric))
         draws.append(float(torch.rand(1)))
     assert draws[0] == draws[1]
     same_bits(*run_folders)
     assert len(snapshot_files.load_snapshots(run_folders[1].path)) == 3
     # The number of snapshot samples is not part of the identity.
-    assert run_identity(parts, plan) == run_identity(parts, replace(plan, snapshot_samples=0))
-    with pytest.raises(UserError, match="snapshot must be a number of samples"):
-        run(parts, replace(plan, snapshot_samples=-1), tmp_path / "no")
+    assert run_identity(components, plan) == run_identity(components, replace(plan, snapshot_samples=0))
+    with pytest.raises(UserError, match="snapshot_samples must be a number of samples"):
+        run(components, replace(plan, snapshot_samples=-1), tmp_path / "no")
 
 
 def test_snapshot_samples_are_not_part_of_the_identity() -> None:
@@ -156,8 +155,10 @@ def test_snapshots_of_a_classification_run(run_quickly: Runner) -> None:
         assert sorted(one.image[one.picked].tolist()) == sorted(picks.image.tolist())
         assert one.z.shape == (10, 4)
     assert not end.picked.any()
-    kept = {i for i in range(len(data.pool)) if snapshot_files.find_thumbnail(run_folder.path, i) is not None}
-    assert kept == {*ledger.targets().ge(0).nonzero().flatten().tolist()}
+    with_thumbnail = {
+        i for i in range(len(data.pool)) if snapshot_files.find_thumbnail(run_folder.path, i) is not None
+    }
+    assert with_thumbnail == {*ledger.targets().ge(0).nonzero().flatten().tolist()}
     assert snapshot_files.pool_keys(run_folder.path) == list(data.pool.keys)
     assert snapshot_files.pool_grid_sizes(run_folder.path) is None
 
@@ -169,22 +170,22 @@ def test_snapshots_of_a_segmentation_run(run_pixels: Runner) -> None:
     assert pool.void_masks is not None
     assert first.pool == int((pool.void_masks[:] == 0).sum()) < 5 * 16 * 32
     assert sorted(set(first.image[first.is_target].tolist())) == [0, 1, 2, 3, 4]
-    maps = {number: run_folder.load_ledger() for number in (0, 1, 2)}
+    ledger = run_folder.load_ledger()
     for one, rounds in ((first, 0), (second, 1), (end, 2)):
         assert one.sampled[one.is_target].sum() == 200
         for image in range(5):
-            bought = maps[rounds].image_labels(image, rounds)
-            known = dict(zip(bought.position.tolist(), bought.label.tolist(), strict=True))
+            labels = ledger.image_labels(image, rounds)
+            known = dict(zip(labels.position.tolist(), labels.label.tolist(), strict=True))
             rows = one.is_target & (one.image == image)
-            wanted = [known.get(at, UNLABELLED) for at in one.position[rows].tolist()]
-            assert one.label[rows].tolist() == wanted
+            expected = [known.get(position, UNLABELLED) for position in one.position[rows].tolist()]
+            assert one.label[rows].tolist() == expected
     assert second.is_labelled.sum() > 0
     for one in (first, second):
         picks = snapshot_files.load_round_labels(run_folder.path, one.round)
         assert picks is not None
-        asked = sorted(zip(picks.image.tolist(), picks.position.tolist(), strict=True))
+        selected = sorted(zip(picks.image.tolist(), picks.position.tolist(), strict=True))
         rows = zip(one.image[one.picked].tolist(), one.position[one.picked].tolist(), strict=True)
-        assert sorted(rows) == asked  # few enough to include all
+        assert sorted(rows) == selected  # few enough to include all
     found = snapshot_files.pool_grid_sizes(run_folder.path)
     assert found is not None
     assert found.tolist() == [[16, 32]] * 5
@@ -195,11 +196,14 @@ def test_whole_labelled_images_have_thumbnails(run_pixels: Runner, monkeypatch: 
     monkeypatch.setattr(snapshot, "MAX_POOL_IMAGES", 2)
     monkeypatch.setattr(snapshot, "MAX_SEGMENTATION_THUMBNAILS", 1)
     run_folder = run_pixels("task.unit=image", "acquisition={budget: 4, rounds: null, after_epochs: [1, 2]}")
-    bought = [set(run_folder.load_ledger().labels_per_image(n).nonzero().flatten().tolist()) for n in (1, 2)]
-    kept = {image for image in range(5) if snapshot_files.find_thumbnail(run_folder.path, image) is not None}
-    assert len(kept) == 2  # one per round
-    assert len(kept & bought[0]) == 1
-    assert kept <= bought[1]
+    ledger = run_folder.load_ledger()
+    labelled = [set(ledger.labels_per_image(n).nonzero().flatten().tolist()) for n in (1, 2)]
+    with_thumbnail = {
+        image for image in range(5) if snapshot_files.find_thumbnail(run_folder.path, image) is not None
+    }
+    assert len(with_thumbnail) == 2  # one per round
+    assert len(with_thumbnail & labelled[0]) == 1
+    assert with_thumbnail <= labelled[1]
     for one in snapshot_files.load_snapshots(run_folder.path):
         assert len(set(one.image[one.is_target].tolist())) <= 2
 
@@ -220,13 +224,13 @@ def test_stages_record_temperature_scaled_metrics(
     run_folder = (run_pixels if pixels else run_quickly)(method="random")  # selects several classes per round
     stages, shots = run_folder.stages(), snapshot_files.load_snapshots(run_folder.path)
     assert ["temperature_scaled" in stage for stage in stages] == [False, True, True]
-    truth = {(e.round, e.key, e.position): e.label for e in run_folder.load_ledger().entries()}
+    label_of = {(e.round, e.key, e.position): e.label for e in run_folder.load_ledger().entries()}
     keys = snapshot_files.pool_keys(run_folder.path)
     z, labels = np.zeros((0, shots[0].z.shape[1])), list[int]()
     for shot, stage in zip(shots, stages[1:], strict=False):
         z = np.concatenate([z, shot.z.astype(np.float64)])
         rows = zip(shot.image[shot.z_rows].tolist(), shot.position[shot.z_rows].tolist(), strict=True)
-        labels += [truth[shot.round, keys[image], position] for image, position in rows]
+        labels += [label_of[shot.round, keys[image], position] for image, position in rows]
         scaled = stage["temperature_scaled"]
         assert scaled["labels"] == len(labels)
         assert scaled["temperature"] == pytest.approx(reference(z, np.array(labels)), rel=1e-4)
@@ -272,20 +276,20 @@ def test_records_have_seconds_and_memory(run_quickly: Runner) -> None:
     assert [line["epoch"] for line in epochs] == [1, 2, 3, 4]
     assert all(line["seconds"] >= 0 for line in epochs)
     assert sum(line["seconds"] for line in epochs) <= run_folder.stages()[-1]["seconds"] + 0.01
-    assert all(stage["memory"] > 2**22 for stage in run_folder.stages())
+    assert all(stage["peak_memory_bytes"] > 2**22 for stage in run_folder.stages())
     assert not any("temperature_scaled" in stage for stage in run_folder.stages())  # needs snapshots
 
 
 def test_a_lost_snapshot_is_not_recreated_from_a_later_model(tmp_path: Path) -> None:
     """After a round is labelled, the model before it no longer exists."""
     config = quick()
-    parts, plan = build_run(config, RunFolder(tmp_path / "run"))
+    components, plan = build_run(config, RunFolder(tmp_path / "run"))
     fabric = make_fabric("cpu")
     stopped = replace(plan, epochs=plan.epochs)
-    run_folder = run(parts, stopped, tmp_path / "run", fabric=fabric, identity=config.identity())
+    run_folder = run(components, stopped, tmp_path / "run", fabric=fabric, identity=config.identity())
     snapshot_files.snapshot_path(run_folder.path, 1).unlink()
     (run_folder.path / "model.safetensors").unlink()
-    run(parts, stopped, tmp_path / "run", fabric=fabric, identity=config.identity())
+    run(components, stopped, tmp_path / "run", fabric=fabric, identity=config.identity())
     assert run_folder.finished
     assert [one.round for one in snapshot_files.load_snapshots(run_folder.path)] == [2, 0]
 
@@ -294,29 +298,29 @@ def test_thumbnails(tmp_path: Path) -> None:
     run_folder = RunFolder(tmp_path)
     generator = torch.Generator().manual_seed(0)
 
-    def drawn(channels: int, tall: int, wide: int) -> Images:
-        pixels = torch.randint(256, (2, channels, tall, wide), generator=generator, dtype=torch.uint8)
+    def make_images(channels: int, height: int, width: int) -> Images:
+        pixels = torch.randint(256, (2, channels, height, width), generator=generator, dtype=torch.uint8)
         return Images(("a", "b"), pixels)
 
-    save_thumbnails(run_folder, drawn(1, 20, 30), [0])
+    save_thumbnails(run_folder, make_images(1, 20, 30), [0])
     path = snapshot_files.find_thumbnail(tmp_path, 0)
     assert path is not None
     assert path.suffix == ".png"
-    with Image.open(path) as shown:
-        assert shown.size == (30, 20)
+    with Image.open(path) as thumbnail:
+        assert thumbnail.size == (30, 20)
     before = path.read_bytes()
-    save_thumbnails(run_folder, drawn(1, 20, 30), [0])
+    save_thumbnails(run_folder, make_images(1, 20, 30), [0])
     assert path.read_bytes() == before  # an existing one is not replaced
-    save_thumbnails(run_folder, drawn(3, 400, 200), [1])
+    save_thumbnails(run_folder, make_images(3, 400, 200), [1])
     path = snapshot_files.find_thumbnail(tmp_path, 1)
     assert path is not None
     assert path.suffix == ".jpg"
-    with Image.open(path) as shown:
-        assert (shown.size, shown.format) == ((80, 160), "JPEG")
+    with Image.open(path) as thumbnail:
+        assert (thumbnail.size, thumbnail.format) == ((80, 160), "JPEG")
     assert path.stat().st_size < 20_000
     # Images that cannot be shown or are missing are skipped.
-    save_thumbnails(RunFolder(tmp_path / "other"), drawn(2, 20, 30), [0])
-    gone = replace(drawn(3, 20, 30), files=(tmp_path / "gone.png",) * 2)
+    save_thumbnails(RunFolder(tmp_path / "other"), make_images(2, 20, 30), [0])
+    gone = replace(make_images(3, 20, 30), files=(tmp_path / "gone.png",) * 2)
     save_thumbnails(RunFolder(tmp_path / "other"), gone, [0])
     assert snapshot_files.find_thumbnail(tmp_path / "other", 0) is None
 
@@ -326,9 +330,9 @@ def test_thumbnails(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # from torch.compile
 def test_snapshots_on_a_gpu(tmp_path: Path, make: Any) -> None:
     config = make("engine.device=cuda", "engine.precision=32-true")
-    parts, plan = build_run(config, RunFolder(tmp_path / "run"))
+    components, plan = build_run(config, RunFolder(tmp_path / "run"))
     fabric = make_fabric("cuda")
-    run_folder = run(parts, plan, tmp_path / "run", fabric=fabric, identity=config.identity())
+    run_folder = run(components, plan, tmp_path / "run", fabric=fabric, identity=config.identity())
     assert [one.round for one in snapshot_files.load_snapshots(run_folder.path)] == [1, 2, 0]
-    assert list((run_folder.path / "snapshots" / "pictures").iterdir())
-    assert all(stage["memory"] > 0 for stage in run_folder.stages())
+    assert list((run_folder.path / "snapshots" / "thumbnails").iterdir())
+    assert all(stage["peak_memory_bytes"] > 0 for stage in run_folder.stages())

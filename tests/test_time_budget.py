@@ -40,7 +40,7 @@ def test_other_budgets_are_not_times(budget: int | str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "answers", "timed", "rounds", "questions"),
+    ("measured_seconds", "answered_units", "timed_units", "remaining_rounds", "questions"),
     [
         (None, 0, 0, 5, 12),  # 300 s at 5 s, in 5 rounds
         (None, 12, 0, 4, 12),  # none measured: 12 at 5 s are 60 s
@@ -54,9 +54,16 @@ def test_other_budgets_are_not_times(budget: int | str) -> None:
     ],
 )
 def test_questions_that_time_allows(
-    known: float | None, answers: int, timed: int, rounds: int, questions: int
+    measured_seconds: float | None,
+    answered_units: int,
+    timed_units: int,
+    remaining_rounds: int,
+    questions: int,
 ) -> None:
-    assert TimeBudget(300).questions_in_round(known, answers, timed, rounds) == questions
+    found = TimeBudget(300).questions_in_round(
+        measured_seconds, answered_units, timed_units, remaining_rounds
+    )
+    assert found == questions
 
 
 def test_rounding_errors_do_not_cost_a_question() -> None:
@@ -81,25 +88,26 @@ def test_invalid_time_budgets(tmp_path: Path, settings: Sequence[str], words: st
 
 
 def test_a_plan_has_only_one_budget(tmp_path: Path) -> None:
-    parts, plan = build_run(quick("acquisition.budget=1min"), RunFolder(tmp_path))
+    components, plan = build_run(quick("acquisition.budget=1min"), RunFolder(tmp_path))
     assert plan.time_budget == TimeBudget(60, 5.0)
     with pytest.raises(UserError, match="drop one of them"):
-        check_run(parts, replace(plan, budget=(1, 1)))
+        check_run(components, replace(plan, budget=(1, 1)))
 
 
 def test_default_seconds_are_not_part_of_the_identity() -> None:
     plain, other = quick(), quick("acquisition.seconds_per_label=7")
-    assert "seconds" not in plain.identity()["acquisition"]
-    assert other.identity()["acquisition"]["seconds"] == 7
+    assert "seconds_per_label" not in plain.identity()["acquisition"]
+    assert other.identity()["acquisition"]["seconds_per_label"] == 7
     assert plain.digest() != other.digest()
 
 
 def test_default_values_of_later_fields_are_not_part_of_the_identity(tmp_path: Path) -> None:
-    parts, plan = build_run(quick(), RunFolder(tmp_path))
-    assert not {"time", "together"} & set(run_identity(parts, plan)["plan"])
-    timed = replace(plan, budget=(), time_budget=TimeBudget(60.0), target_batching="target")
-    told = run_identity(parts, timed)["plan"]
-    assert (told["time"], told["together"]) == ({"seconds": 60.0, "answer": 5.0}, "target")
+    components, plan = build_run(quick(), RunFolder(tmp_path))
+    assert not {"time_budget", "target_batching"} & set(run_identity(components, plan)["plan"])
+    timed = replace(plan, budget=(), time_budget=TimeBudget(60.0), target_batching="joint")
+    identity = run_identity(components, timed)["plan"]
+    assert identity["time_budget"] == {"seconds": 60.0, "seconds_per_label": 5.0}
+    assert identity["target_batching"] == "joint"
 
 
 @pytest.mark.parametrize(
@@ -115,8 +123,8 @@ def test_default_values_of_later_fields_are_not_part_of_the_identity(tmp_path: P
     ],
 )
 def test_doctor_findings_for_a_time_budget(settings: Sequence[str], words: str) -> None:
-    said = " ".join(finding.message for finding in diagnose(quick(*settings)))
-    assert words in said
+    messages = " ".join(finding.message for finding in diagnose(quick(*settings)))
+    assert words in messages
 
 
 # ---- runs with ground truth
@@ -129,9 +137,8 @@ def seconds_per_round(seconds: float, run_folder: RunFolder) -> list[float]:
 
 
 def test_a_simulation_does_not_exceed_the_time(run_quickly: Runner) -> None:
-    run_folder = run_quickly(
-        "acquisition.budget=1.1min"
-    )  # 66 s: 6.6 answers of 5 s, then 7.2 in the remaining time
+    # 66 s: 6.6 answers of 5 s, then 7.2 in the remaining time.
+    run_folder = run_quickly("acquisition.budget=1.1min")
     assert [r["labels"] for r in run_folder.stages()] == [0, 6, 13]
     assert sum(seconds_per_round(5.0, run_folder)) == 65
     assert run_folder.load_ledger().seconds() is None
@@ -144,8 +151,8 @@ def test_when_the_time_is_spent_the_run_continues_without_labels(
     run_folder = run_quickly("acquisition={budget: 1.1min, seconds_per_label: 50, after_epochs: [1, 2, 3]}")
     assert [r["labels"] for r in run_folder.stages()] == [0, 1, 1, 1]
     assert (run_folder.load_ledger().n_rounds, run_folder.finished) == (3, True)
-    asked = [run_folder.load_request(number) for number in (1, 2, 3)]
-    assert [len(request) for request in asked if request is not None] == [1, 0, 0]
+    requests = [run_folder.load_request(number) for number in (1, 2, 3)]
+    assert [len(request) for request in requests if request is not None] == [1, 0, 0]
     # All commands that read the ledger accept rounds without labels.
     out = ("--out", str(tmp_path / "report"))
     for command in (["labels", "run"], ["report", "run", *out], ["table", "run"]):
@@ -174,9 +181,9 @@ def test_an_empty_round_needs_no_query(run_quickly: Runner, query: str) -> None:
 
 def test_units_are_distributed_over_the_images_round_robin(run_pixels: Runner) -> None:
     run_folder = run_pixels("acquisition={budget: 1min, after_epochs: [1, 2]}", "task.unit=region")
-    asked = [run_folder.load_request(number) for number in (1, 2)]
+    requests = [run_folder.load_request(number) for number in (1, 2)]
     units = []
-    for request in asked:
+    for request in requests:
         assert request is not None
         units.append([sum(len(b.unit_sizes) for b in request.blocks() if b.image == i) for i in range(5)])
         assert all(1 <= size <= 9 for block in request.blocks() for size in block.unit_sizes.tolist())
@@ -214,29 +221,29 @@ def test_pixels_when_the_time_is_spent(
 class TimedOracle:
     """Oracle with true labels and measured seconds that stops after some answers."""
 
-    def __init__(self, seconds: float, leaves_after: int | None = None) -> None:
-        self.truth, self.seconds, self.left = GroundTruthOracle(toy().ground_truth), seconds, leaves_after
+    def __init__(self, seconds: float, stops_after: int | None = None) -> None:
+        self.oracle, self.seconds, self.stop = GroundTruthOracle(toy().ground_truth), seconds, stops_after
 
     def __call__(self, request: Request) -> Tensor:
-        labels = self.truth(request)
-        labels[self.left :] = UNLABELLED if self.left is not None else labels[self.left :]
+        labels = self.oracle(request)
+        labels[self.stop :] = UNLABELLED if self.stop is not None else labels[self.stop :]
         return labels
 
-    def seconds_of(self, request: Request) -> Tensor:
+    def annotation_seconds(self, request: Request) -> Tensor:
         """Return the seconds per unit; the first unanswered one took a second."""
-        taken = torch.full((request.n_units,), self.seconds)
-        if self.left is not None:
-            taken[self.left :] = 0.0
-            taken[self.left] = 1.0
-        return taken
+        seconds = torch.full((request.n_units,), self.seconds)
+        if self.stop is not None:
+            seconds[self.stop :] = 0.0
+            seconds[self.stop] = 1.0
+        return seconds
 
 
 def with_oracle(folder: Path, oracle: Oracle, *settings: str) -> RunFolder:
     config = quick(*settings)
-    parts, plan = build_run(config, RunFolder(folder))
+    components, plan = build_run(config, RunFolder(folder))
     fabric = make_fabric("cpu")
     fabric.launch()
-    return run(replace(parts, oracle=oracle), plan, folder, fabric=fabric)
+    return run(replace(components, oracle=oracle), plan, folder, fabric=fabric)
 
 
 def test_later_rounds_use_the_measured_pace(tmp_path: Path) -> None:
@@ -248,7 +255,7 @@ def test_later_rounds_use_the_measured_pace(tmp_path: Path) -> None:
 
 
 def test_unanswered_questions_are_not_recorded(tmp_path: Path) -> None:
-    run_folder = with_oracle(tmp_path / "run", TimedOracle(19.0, leaves_after=3), "acquisition.budget=1min")
+    run_folder = with_oracle(tmp_path / "run", TimedOracle(19.0, stops_after=3), "acquisition.budget=1min")
     first = run_folder.load_request(1)
     assert first is not None
     assert len(first) == 6
@@ -263,7 +270,7 @@ def test_unanswered_questions_are_not_recorded(tmp_path: Path) -> None:
 
 def test_with_a_label_budget_every_question_needs_an_answer(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"the oracle returned {UNLABELLED} in round 1"):
-        with_oracle(tmp_path / "run", TimedOracle(1.0, leaves_after=3))
+        with_oracle(tmp_path / "run", TimedOracle(1.0, stops_after=3))
     assert not (tmp_path / "run" / "labels").exists()
 
 
@@ -274,31 +281,31 @@ def test_no_questions_when_the_time_is_spent(run_quickly: Runner, tmp_path: Path
     settings = ("oracle.name=human", "acquisition.budget=1min")
     with pytest.raises(AwaitingLabels, match="round 1 waits for 6 labels"):
         run_quickly(*settings)
-    desk = AnnotationStore(tmp_path / "run" / "questions")
-    sheet = desk.open_round()
-    assert sheet is not None
-    assert sheet.rules.max_seconds == 60.0
-    for question, seconds in zip(sheet.questions, (20.0, 25.0, 16.0), strict=False):
-        desk.receive([{"question": question.id, "word": "blob-1", "seconds": seconds}], channel="test")
+    store = AnnotationStore(tmp_path / "run" / "questions")
+    question_round = store.open_round()
+    assert question_round is not None
+    assert question_round.rules.max_seconds == 60.0
+    for question, seconds in zip(question_round.questions, (20.0, 25.0, 16.0), strict=False):
+        store.receive([{"question": question.id, "word": "blob-1", "seconds": seconds}], channel="test")
     run_folder = run_quickly(*settings)
     assert [r["labels"] for r in run_folder.stages()] == [0, 3, 3]
     assert (run_folder.load_ledger().seconds(), run_folder.stages()[-1]["annotation_seconds"]) == (61.0, 61.0)
-    assert desk.round_numbers() == [1]
+    assert store.round_numbers() == [1]
 
 
 def test_regions_answered_in_time_are_recorded_completely(run_pixels: Runner, tmp_path: Path) -> None:
     settings = ("oracle.name=human", "task.unit=region", "acquisition={budget: 1min, after_epochs: [1, 2]}")
     with pytest.raises(AwaitingLabels):
         run_pixels(*settings)
-    desk = AnnotationStore(tmp_path / "run" / "questions")
-    sheet = desk.open_round()
-    assert sheet is not None
-    assert len(sheet.questions) == 6
-    for question in sheet.questions[1:4]:
-        desk.receive([{"question": question.id, "word": "road", "seconds": 20.0}], channel="test")
+    store = AnnotationStore(tmp_path / "run" / "questions")
+    question_round = store.open_round()
+    assert question_round is not None
+    assert len(question_round.questions) == 6
+    for question in question_round.questions[1:4]:
+        store.receive([{"question": question.id, "word": "road", "seconds": 20.0}], channel="test")
     run_folder = run_pixels(*settings)
     ledger = run_folder.load_ledger()
     assert (ledger.n_rounds, ledger.n_units(), ledger.seconds()) == (2, 3, 60.0)
-    places = [question.area for question in sheet.questions[1:4]]
-    assert len(ledger) == sum(length for place in places if place for _, length in place.runs)
+    areas = [question.area for question in question_round.questions[1:4]]
+    assert len(ledger) == sum(length for area in areas if area for _, length in area.runs)
     assert run_folder.finished

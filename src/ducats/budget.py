@@ -10,7 +10,7 @@ from typing import Literal
 from ducats.errors import UserError
 
 Rounding = Literal["nearest_total", "ceil_per_round"]
-_ROUNDING_TOLERANCE = 1e-9  # rounding tolerance: 0.1 * 3 is slightly more than 0.3 in binary
+_ROUNDING_TOLERANCE = 1e-9  # 0.1 * 3 is slightly more than 0.3 in binary
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class TimeBudget:
         Args:
             measured_seconds: measured seconds of all timed answers; None if nothing was measured.
             answered_units: number of answered units.
-            timed_units: number of these with measured seconds; each of the others counts as ``answer`` seconds.
+            timed_units: number of these with measured seconds; each of the others counts as
+                ``seconds_per_label`` seconds.
         """
         return (
             self.seconds - (measured_seconds or 0.0) - (answered_units - timed_units) * self.seconds_per_label
@@ -42,14 +43,14 @@ class TimeBudget:
         At least one, but zero once the remaining time is shorter than one answer.
 
         Args:
-            measured_seconds: as in ``left``.
-            answered_units: as in ``left``.
-            timed_units: as in ``left``.
+            measured_seconds: as in ``remaining_seconds``.
+            answered_units: as in ``remaining_seconds``.
+            timed_units: as in ``remaining_seconds``.
             remaining_rounds: remaining rounds, including this one.
 
-        >>> TimeBudget(1800).questions(None, 0, 0, remaining_rounds=5)
+        >>> TimeBudget(1800).questions_in_round(None, 0, 0, remaining_rounds=5)
         72
-        >>> TimeBudget(1800).questions(720.0, 72, 72, remaining_rounds=4)
+        >>> TimeBudget(1800).questions_in_round(720.0, 72, 72, remaining_rounds=4)
         27
         """
         remaining = self.remaining_seconds(measured_seconds, answered_units, timed_units)
@@ -81,24 +82,27 @@ def parse_time_budget(
         seconds_per_label: assumed seconds per answer.
         growth: must be 1 with a time budget.
 
-    >>> parse_time_budget("30min"), parse_time_budget("1.5 h", seconds_per_label=2.0), parse_time_budget("5%")
-    (PeopleTime(seconds=1800.0, answer=5.0), PeopleTime(seconds=5400.0, answer=2.0), None)
+    >>> parse_time_budget("30min"), parse_time_budget("5%")
+    (TimeBudget(seconds=1800.0, seconds_per_label=5.0), None)
+    >>> parse_time_budget("1.5 h", seconds_per_label=2.0)
+    TimeBudget(seconds=5400.0, seconds_per_label=2.0)
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(min|h)\s*", str(budget))
     if match is None:
         return None
     if growth != 1:
         raise UserError(
-            f"acquisition.growth={growth:g} does not work with the time budget acquisition.budget={budget}, which is split "
-            "evenly over the rounds: remove acquisition.growth, or give the budget as a number of labels"
+            f"acquisition.growth={growth:g} does not work with the time budget acquisition.budget={budget}, "
+            "which is split evenly over the rounds: remove acquisition.growth, or give the budget as a "
+            "number of labels"
         )
-    time = TimeBudget(float(match[1]) * {"min": 60.0, "h": 3600.0}[match[2]], seconds_per_label)
-    if time.questions_in_round(None, 0, 0, 1) < 1:
+    time_budget = TimeBudget(float(match[1]) * {"min": 60.0, "h": 3600.0}[match[2]], seconds_per_label)
+    if time_budget.questions_in_round(None, 0, 0, 1) < 1:
         raise UserError(
-            f"acquisition.budget={budget} is shorter than one answer (acquisition.seconds_per_label={seconds_per_label:g}): raise acquisition.budget "
-            "or lower acquisition.seconds_per_label"
+            f"acquisition.budget={budget} is shorter than one answer (acquisition.seconds_per_label="
+            f"{seconds_per_label:g}): raise acquisition.budget or lower acquisition.seconds_per_label"
         )
-    return time
+    return time_budget
 
 
 def split_budget(
@@ -139,8 +143,8 @@ def split_budget(
         )
     if min(per_round) == 0:
         raise UserError(
-            f"the budget {budget!r} is {sum(per_round)} labels of a pool of {pool}, too few for {rounds} rounds: "
-            "raise acquisition.budget or lower acquisition.rounds"
+            f"the budget {budget!r} is {sum(per_round)} labels of a pool of {pool}, too few for {rounds} "
+            "rounds: raise acquisition.budget or lower acquisition.rounds"
         )
     return per_round
 
@@ -182,16 +186,16 @@ def split_pixels(
                 strict=True,
             )
         )
-    for place, (image_budget, area) in enumerate(zip(per_image, areas, strict=True)):
+    for image, (image_budget, area) in enumerate(zip(per_image, areas, strict=True)):
         if sum(image_budget) > area:
             raise UserError(
-                f"the budget {budget!r} is {sum(image_budget)} pixels of image {place}, which has {area}: "
+                f"the budget {budget!r} is {sum(image_budget)} pixels of image {image}, which has {area}: "
                 "lower acquisition.budget"
             )
     if not all(map(sum, zip(*per_image, strict=True))):
         raise UserError(
-            f"the budget {budget!r} leaves at least one of {rounds} rounds without pixels: raise acquisition.budget "
-            "or lower acquisition.rounds"
+            f"the budget {budget!r} leaves at least one of {rounds} rounds without pixels: raise "
+            "acquisition.budget or lower acquisition.rounds"
         )
     return per_image
 
@@ -206,7 +210,7 @@ def round_robin_counts(start: int, end: int, images: int) -> list[int]:
 
 
 def _rotate(per_round: tuple[int, ...], by: int) -> tuple[int, ...]:
-    """Rotate the parts to other rounds.
+    """Rotate the counts by some rounds.
 
     >>> _rotate((1, 1, 2), 1)
     (1, 2, 1)

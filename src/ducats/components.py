@@ -33,7 +33,7 @@ from ducats.training.task import TaskOptions, label_grid_sizes
 class Components:
     """Components of a run. The pool has no labels; only the oracle has access to them."""
 
-    model: nn.Module  # maps images to logits or to (logits, features), or is an Evidential
+    model: nn.Module  # maps images to logits or to (logits, features), or is an EvidentialModel
     source: Domain
     pool: Images
     oracle: Oracle
@@ -61,16 +61,14 @@ class RunPlan:
 
     epochs: int = 50
     query_epochs: Sequence[int] = (10, 12, 14, 16, 18)  # acquire labels after these epochs
-    budget: Sequence[int] = ()  # labels per round; derived from `pixels` if pixels are selected
-    pixel_budget: int | str | None = None  # pixel budget, see `budget.split_pixels`
+    budget: Sequence[int] = ()  # labels per round; derived from `pixel_budget` if pixels are selected
+    pixel_budget: int | str | None = None  # see `budget.split_pixels`
     rounding: Rounding = "nearest_total"
-    time_budget: TimeBudget | None = None  # total annotation time, instead of `budget` and `pixels`
+    time_budget: TimeBudget | None = None  # instead of `budget` and `pixel_budget`
     batch_size: int = 32  # per stream
     steps_per_epoch: int | None = None
     labelled_batches: str = "even"  # or "short_last", as published
-    target_batching: str = (
-        "separate"  # or "joint", "joint_if_few": labelled and unlabelled images in one batch
-    )
+    target_batching: str = "separate"  # or "joint", "joint_if_few": labelled with unlabelled images
     source_sampling: str = "shuffled"  # or "rare_classes"
     optimisation: Optimisation = field(default_factory=Optimisation)
     schedule: LRSchedule = inverse_decay
@@ -86,20 +84,24 @@ def check_run(components: Components, plan: RunPlan) -> None:
     check_budget(components, plan)
     if plan.snapshot_samples < 0:
         raise UserError(
-            f"snapshot must be a number of samples, or 0 for no snapshots, not {plan.snapshot_samples}"
+            "snapshot_samples must be a number of samples, or 0 for no snapshots, "
+            f"not {plan.snapshot_samples}"
         )
     if plan.query_epochs and not list(plan.query_epochs) == sorted({*plan.query_epochs}):
-        raise UserError(f"ask_after must be strictly increasing, not {list(plan.query_epochs)}")
+        raise UserError(f"query_epochs must be strictly increasing, not {list(plan.query_epochs)}")
     if plan.query_epochs and not 0 <= plan.query_epochs[0] <= plan.query_epochs[-1] < plan.epochs:
         raise UserError(
-            f"ask_after must be at least 0 and less than epochs={plan.epochs}, not {list(plan.query_epochs)}"
+            f"query_epochs must be at least 0 and less than epochs={plan.epochs}, "
+            f"not {list(plan.query_epochs)}"
         )
     if plan.labelled_batches not in BATCHING:
         raise UserError(
             f"labelled_batches must be one of {', '.join(BATCHING)}, not {plan.labelled_batches!r}"
         )
     if plan.target_batching not in TARGET_BATCHING:
-        raise UserError(f"together must be one of {', '.join(TARGET_BATCHING)}, not {plan.target_batching!r}")
+        raise UserError(
+            f"target_batching must be one of {', '.join(TARGET_BATCHING)}, not {plan.target_batching!r}"
+        )
     if plan.source_sampling not in SOURCE_SAMPLINGS:
         raise UserError(
             f"source_sampling must be {' or '.join(SOURCE_SAMPLINGS)}, not {plan.source_sampling!r}"
@@ -110,11 +112,12 @@ def check_run(components: Components, plan: RunPlan) -> None:
         components.test is None or components.test.images is not components.pool
     ):
         raise UserError(
-            f"measured_on={components.evaluated_on!r} needs a test set whose images are the pool's"
+            f"evaluated_on={components.evaluated_on!r} needs a test set whose images are the pool's"
         )
     if isinstance(components.oracle, GroundTruthOracle) and len(components.oracle) != len(components.pool):
         raise UserError(
-            f"the ground truth has {len(components.oracle)} labels for a pool of {len(components.pool)} images"
+            f"the ground truth has {len(components.oracle)} labels for a pool of {len(components.pool)} "
+            "images"
         )
     check_views(components)
     check_segmentation(components)
@@ -132,15 +135,17 @@ def check_budget(components: Components, plan: RunPlan) -> None:
     budget: Sequence[int] = plan.budget
     if components.selects_pixels and plan.query_epochs:
         if plan.pixel_budget is None:
-            raise UserError('the task labels pixels: set how many per image, for example Plan(pixels="5%")')
+            raise UserError(
+                'the task labels pixels: set how many per image, for example RunPlan(pixel_budget="5%")'
+            )
         per_image = split_pixels(
             plan.pixel_budget, pixels_per_image(components).tolist(), len(plan.query_epochs), plan.rounding
         )
         budget = [sum(round_budget) for round_budget in zip(*per_image, strict=True)]
         if plan.budget and list(plan.budget) != budget:
             raise UserError(
-                f"pixels={plan.pixel_budget!r} gives {budget} labels per round, but budget is {list(plan.budget)}: "
-                "drop budget"
+                f"pixel_budget={plan.pixel_budget!r} gives {budget} labels per round, but budget is "
+                f"{list(plan.budget)}: drop budget"
             )
     if len(budget) != len(plan.query_epochs):
         raise UserError(
@@ -181,8 +186,9 @@ def check_segmentation(components: Components) -> None:
         and components.oracle.resolution != components.task.resolution
     ):
         raise UserError(
-            f"pixels are labelled at the {components.task.resolution} resolution, but the ground truth has the "
-            f"{components.oracle.resolution} resolution: use Truth(labels, {components.task.resolution!r})"
+            f"pixels are labelled at the {components.task.resolution} resolution, but the ground truth has "
+            f"the {components.oracle.resolution} resolution: use GroundTruthOracle(labels, "
+            f"{components.task.resolution!r})"
         )
     for name in ("source", "labelled", "unlabelled", "scoring", "test"):
         if getattr(components.views, name).randaugment is not None:
@@ -240,10 +246,9 @@ def probe_model(components: Components, model: EvidentialModel) -> tuple[QuerySp
     model.eval()
     pixels, view = components.pool.pixels[:1], components.views.scoring
     aspect = None if components.pool.aspect is None else components.pool.aspect[:1]
-    height, n_features = pixels.shape[-2:]
-    augmented = apply_view(
-        pixels, view, sample_view_params(view, 1, height, n_features, make_generator(0, "first look"), aspect)
-    )
+    height, width = pixels.shape[-2:]
+    aug_params = sample_view_params(view, 1, height, width, make_generator(0, "first look"), aspect)
+    augmented = apply_view(pixels, view, aug_params)
     try:
         output: Output = model(augmented)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
@@ -256,8 +261,8 @@ def probe_model(components: Components, model: EvidentialModel) -> tuple[QuerySp
         model_kind, data_kind = ("pixel", "image") if output.size is not None else ("image", "pixel")
         suggestion = "deeplab_v2 or deeplab_v3plus" if data_kind == "pixel" else "timm"
         raise UserError(
-            f"the model outputs per-{model_kind} logits, but the data has per-{data_kind} labels: choose another "
-            f"model, such as model.name={suggestion}"
+            f"the model outputs per-{model_kind} logits, but the data has per-{data_kind} labels: choose "
+            f"another model, such as model.name={suggestion}"
         )
     n_features = 0 if output.features is None else int(output.features.shape[1])
     if not isinstance(components.query, QuerySpec):
@@ -280,7 +285,7 @@ def probe_model(components: Components, model: EvidentialModel) -> tuple[QuerySp
         )
     if "impurity" in components.query.needs and components.task.unit.name == "pixel":
         raise UserError(
-            "the query needs units of several pixels: use Task(unit=Unit('region')) or another query"
+            "the query needs units of several pixels: use TaskOptions(unit=Unit('region')) or another query"
         )
     return components.query, n_features
 
@@ -326,12 +331,12 @@ def summarise_data(components: Components) -> dict[str, Any]:
         else int(components.source.images.pixels.shape[-1]),
         "source": {
             "images": len(components.source),
-            "keys": data_digest(components.source.images.keys, components.source.labels),
+            "digest": data_digest(components.source.images.keys, components.source.labels),
         },
-        "pool": {"images": len(components.pool), "keys": data_digest(components.pool.keys)},
+        "pool": {"images": len(components.pool), "digest": data_digest(components.pool.keys)},
         "test": None
         if test is None
-        else {"images": len(test), "keys": data_digest(test.images.keys, test.labels)},
+        else {"images": len(test), "digest": data_digest(test.images.keys, test.labels)},
     }
 
 
@@ -354,10 +359,8 @@ def run_identity(components: Components, plan: RunPlan) -> dict[str, Any]:
     }
 
 
-# Plan fields added later, with the value that keeps the earlier behaviour: older runs can still be resumed.
+# RunPlan fields added later, with the value of the earlier behaviour, which is not part of the identity.
 IDENTITY_DEFAULTS: Mapping[str, Any] = {"time_budget": None, "target_batching": "separate"}
-
-
 NOT_IN_IDENTITY = ("snapshot_samples",)  # fields that do not affect training, selection or evaluation
 
 

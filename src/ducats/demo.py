@@ -102,7 +102,8 @@ def demo(
     result = report(folders, out, title=spec.title)
     console.print(comparison_table(aggregate_methods(result.runs), spec.columns))
     console.print(
-        f"{time.monotonic() - started:.0f} s in total; report in {result.page}, numbers in {result.summary_json}",
+        f"{time.monotonic() - started:.0f} s in total; report in {result.page}, "
+        f"numbers in {result.summary_json}",
         highlight=False,
         soft_wrap=True,
     )

@@ -16,9 +16,8 @@ class Event:
     step: int  # optimiser steps so far
     steps: int  # optimiser steps in total
     labels: int  # labels acquired so far
-    values: Callable[
-        [], Mapping[str, float]
-    ]  # mean losses during training, metrics after evaluation; synchronises with the device
+    # Mean losses during training, metrics after evaluation. A call synchronises with the device.
+    values: Callable[[], Mapping[str, float]]
 
 
 EventListener = Callable[[Event], None]
@@ -31,14 +30,14 @@ def no_op(_event: Event) -> None:
 def combine_listeners(*listeners: EventListener) -> EventListener:
     """Combine listeners into one that calls each in turn.
 
-    >>> heard = []
-    >>> combine_listeners(heard.append, heard.append)(Event("done", 0, 0, 1, 1, 6, 6, 0, dict))
-    >>> [event.phase for event in heard]
+    >>> received = []
+    >>> combine_listeners(received.append, received.append)(Event("done", 0, 0, 1, 1, 6, 6, 0, dict))
+    >>> [event.phase for event in received]
     ['done', 'done']
     """
 
     def notify(event: Event) -> None:
-        for listen in listeners:
-            listen(event)
+        for listener in listeners:
+            listener(event)
 
     return notify

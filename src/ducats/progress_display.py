@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from ducats.progress import Event
 from ducats.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels, headline_metric
 
-REFRESH_SECONDS = 0.2  # seconds between updates; reading the losses synchronises with the device
+REFRESH_SECONDS = 0.2  # between updates; reading the losses synchronises with the device
 PHASE_LABELS = {"train": "training", "evaluate": "evaluating", "query": "querying", "done": "done"}
 
 

@@ -11,8 +11,10 @@ from torch import Tensor
 def derive_seed(seed: int, *names: str | int) -> int:
     """Derive a 63-bit seed for a named use; different names give unrelated seeds.
 
-    >>> derive_seed(0, "query", 1) == derive_seed(0, "query", 1), derive_seed(0, "query", 1) == derive_seed(0, "query", 2)
-    (True, False)
+    >>> derive_seed(0, "query", 1) == derive_seed(0, "query", 1)
+    True
+    >>> derive_seed(0, "query", 1) == derive_seed(0, "query", 2)
+    False
     """
     text = "/".join(repr(part) for part in (seed, *names))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
@@ -34,8 +36,8 @@ def global_seed(seed: int, *names: str | int) -> Iterator[None]:
 def uniform_per_location(generator: torch.Generator, image: Tensor, position: Tensor) -> Tensor:
     """Draw a uniform number per location ``(image, position)``: ``(R,), (R,) -> (R,)`` float64 in [0, 1).
 
-    A number depends only on the generator and the location, not on the order, number or device of the rows. A
-    permuted or split pool therefore draws the same numbers. (SplitMix64's finaliser over both.)
+    A number depends only on the generator and the location, not on the order, number or device of the
+    samples. A permuted or split pool therefore draws the same numbers. (SplitMix64's finaliser over both.)
     """
     salt = int(torch.randint(0, 2**62, (), generator=generator))
     bits = _mix(image + salt)

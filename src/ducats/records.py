@@ -10,7 +10,25 @@ from ducats.files import write_text_atomically
 
 Record = dict[str, Any]
 
-EVALUATED_ON_DESCRIPTIONS = {  # descriptions of the values of `describe_evaluation` in stage records
+RUN_FORMAT = 2  # version of the files in a run folder; raise it when their names or keys change
+ENVIRONMENT_FILE, FORMAT_KEY = "environment.json", "run_folder_format"
+
+
+def check_format(folder: Path) -> None:
+    """Raise if a run folder was written in another format; a folder without environment.json is accepted."""
+    path = folder / ENVIRONMENT_FILE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get(FORMAT_KEY, 1)
+    except (OSError, ValueError, AttributeError):
+        return
+    if found != RUN_FORMAT:
+        raise UserError(
+            f"{folder} has run folder format {found}, but this version of ducats reads format {RUN_FORMAT}; "
+            "run it again in a new folder"
+        )
+
+
+EVALUATED_ON_DESCRIPTIONS = {  # of the values of `evaluated_on` in stage records
     "held_out": "held-out target images, never selected for labelling",
     "unlabelled": "target images without the labelled ones",
     "target": "target images, including the labelled ones",
@@ -22,15 +40,13 @@ HEADLINE_METRICS = ("accuracy", "mean_iou")  # runs are ranked by these: classif
 def headline_metric(record: Mapping[str, Any]) -> str:
     """Return the metric that runs are ranked by; the default is accuracy.
 
-    >>> headline_metric({"accuracy": 0.9}), headline_metric({"accuracy": 0.9, "headline": "mean_iou"})
+    >>> headline_metric({"accuracy": 0.9}), headline_metric({"accuracy": 0.9, "headline_metric": "mean_iou"})
     ('accuracy', 'mean_iou')
     """
-    return str(record.get("headline", "accuracy"))
+    return str(record.get("headline_metric", "accuracy"))
 
 
-_RESOLUTION_DESCRIPTIONS = {
-    "original": "their own size"
-}  # descriptions of resolutions that are not shown verbatim
+_RESOLUTION_DESCRIPTIONS = {"original": "their own size"}  # the others are shown verbatim
 
 
 def describe_pixels(records: Sequence[Mapping[str, Any]]) -> str:
@@ -71,7 +87,7 @@ def read_records(path: Path) -> list[Record]:
 
 
 def upsert_record(path: Path, record: Mapping[str, Any], *, key_fields: tuple[str, ...]) -> None:
-    """Add a record, replacing one with equal values in the fields ``key_fields``; repeated steps leave one line.
+    """Add a record, replacing one with equal values in ``key_fields``; repeated steps leave one line.
 
     The file is small (a line per epoch), so it is rewritten as a whole: a kill never leaves a partial line.
     """

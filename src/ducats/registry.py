@@ -98,6 +98,6 @@ def build_component(kind: str, component: NamedComponent, factory: Callable[[], 
         raise
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError, ZeroDivisionError) as error:
         raise UserError(
-            f"the {kind} {component.name!r} does not accept the parameters {component.params}: {type(error).__name__}: "
-            f"{error}"
+            f"the {kind} {component.name!r} does not accept the parameters {component.params}: "
+            f"{type(error).__name__}: {error}"
         ) from error

@@ -48,6 +48,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self._acquire_lock()
         try:
+            records.check_format(self.path)
             for draft in self.path.rglob(".*.part"):  # left by a kill
                 if not (self.questions_path in draft.parents and _writer_is_alive(draft)):
                     draft.unlink(missing_ok=True)
@@ -56,8 +57,9 @@ class RunFolder:
         except UserError:
             self.release()
             raise
-        if not (self.path / "environment.json").exists():
-            write_text_atomically(self.path / "environment.json", json.dumps(_environment(), indent=1))
+        environment = self.path / records.ENVIRONMENT_FILE
+        if not environment.exists():
+            write_text_atomically(environment, json.dumps(_environment(), indent=1))
 
     def _check_or_write(self, path: Path, current: Mapping[str, Any], what: str) -> None:
         current = json.loads(json.dumps(current))
@@ -109,6 +111,7 @@ class RunFolder:
         path = self.path / name
         if not path.exists():
             raise UserError(f"{self.path} is not a run folder: {name} is missing")
+        records.check_format(self.path)
         try:
             return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
         except (yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError) as error:
@@ -175,7 +178,7 @@ class RunFolder:
         hints.save(self._hints_path(round_number))
 
     def _hints_path(self, round_number: int) -> Path:
-        return self.path / "requests" / f"round-{round_number:02d}-notes.npz"
+        return self.path / "requests" / f"round-{round_number:02d}-hints.npz"
 
     @property
     def questions_path(self) -> Path:
@@ -289,11 +292,12 @@ def _environment() -> dict[str, Any]:
         with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     return {
+        records.FORMAT_KEY: records.RUN_FORMAT,
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
-        "code": _source_digest(),
+        "source_digest": _source_digest(),
         "versions": versions,
     }
 

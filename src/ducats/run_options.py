@@ -82,7 +82,7 @@ class RunOptions:
         ),
     ] = None
     oracle: Annotated[
-        str | None, Parameter(help="Where target labels come from: people, truth, or auto.")
+        str | None, Parameter(help="Where target labels come from: human, ground_truth, or auto.")
     ] = None
     budget: Annotated[
         str | None,
@@ -117,8 +117,8 @@ class RunOptions:
         )
         if (self.root or self.task) and resolved.data.name in NON_BENCHMARK_DATASETS:
             raise UserError(
-                f"--root and --task are for a benchmark, but the data set is {resolved.data.name!r}; choose a "
-                "benchmark, e.g. with -c data/office31, and omit --source and --target"
+                f"--root and --task are for a benchmark, but the data set is {resolved.data.name!r}; choose "
+                "a benchmark, e.g. with -c data/office31, and omit --source and --target"
             )
         return _with_canonical_task(resolved) if benchmark_task(resolved) else resolved
 
@@ -164,13 +164,7 @@ class RunOptions:
         return {"data": data} if data else {}
 
 
-NON_BENCHMARK_DATASETS = (
-    "folders",
-    "manifest",
-    "digits",
-    "toy",
-    "streets",
-)  # data sets without --root and --task
+NON_BENCHMARK_DATASETS = ("folders", "manifest", "digits", "toy", "streets")  # without --root and --task
 
 
 def benchmark_task(config: "Config") -> str:

@@ -14,8 +14,9 @@ from rich.table import Table
 from ducats.annotation import AnnotationStore, Answer, summary
 from ducats.cli.base import app, console
 from ducats.errors import UserError
+from ducats.records import check_format
 
-MAX_DISPUTES_SHOWN = 20  # disputes to print
+MAX_DISPUTES_SHOWN = 20
 
 
 @app.command
@@ -26,6 +27,7 @@ def answers(run: Path, *, as_csv: Annotated[bool, Parameter(name="--csv", negati
         run: Run folder.
         as_csv: Print all received answers as CSV instead, including rejected ones.
     """
+    check_format(run)
     store = AnnotationStore(run / "questions")
     if not store.round_numbers() and any(store.folder.glob("round-*/masks")):
         raise UserError(
@@ -34,7 +36,7 @@ def answers(run: Path, *, as_csv: Annotated[bool, Parameter(name="--csv", negati
         )
     if not store.round_numbers():
         raise UserError(
-            f"{run} has no questions for annotators; give the folder of a run with the oracle 'people'"
+            f"{run} has no questions for annotators; give the folder of a run with the oracle 'human'"
         )
     if as_csv:
         _print_answers(store)
@@ -64,7 +66,7 @@ def _print_rounds(store: AnnotationStore) -> None:
             tally.open,
             tally.disputed,
         )
-        closed = {"": "not yet", "settled": "yes", "seconds": "yes, time used up"}[tally.closed_reason]
+        closed = {"": "not yet", "settled": "yes", "time_limit": "yes, time used up"}[tally.closed_reason]
         table.add_row(*map(str, numbers), _counts(tally.rejected), closed)
     console.print(table)
     if stray := summary.count_unassigned(store):
@@ -112,7 +114,7 @@ def _print_disputes(store: AnnotationStore) -> None:
 def _counts(counts: Mapping[str, int]) -> str:
     """Format counts by reason, or a dash if there are none.
 
-    >>> _counts({"late": 2, "foreign": 1}), _counts({})
-    ('2 late, 1 foreign', '–')
+    >>> _counts({"late": 2, "malformed": 1}), _counts({})
+    ('2 late, 1 malformed', '–')
     """
     return escape(", ".join(f"{count} {reason}" for reason, count in counts.items())) or "–"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from ducats.cli import main
 
-_PARENT_POLL_SECONDS = 0.5  # seconds between checks of the parent process
+_PARENT_POLL_SECONDS = 0.5  # between checks of the parent process
 
 
 def exit_with_parent(parent: int) -> None:

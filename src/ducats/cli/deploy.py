@@ -61,7 +61,8 @@ def triage(
         criterion: Quantity that is compared with the threshold.
         confidence: Confidence with which the risk is not exceeded.
         data: Folder of labelled images, one subfolder per class; default: the test images of the run.
-        acquired_labels: Use the labels acquired by the run, with the predictions made before training on them.
+        acquired_labels: Use the labels acquired by the run, with the predictions made before training on
+            them.
         device: auto, cpu, cuda or mps.
     """
     from ducats.deploy import load_trained_model, supported_precision
@@ -82,11 +83,11 @@ def triage(
     path = rule.save(run)
     _print(rule.describe())
     _print(
-        f"computed on {rule.calibrated_on}: {rule.accepted} of {rule.images} accepted, {rule.wrong} of them wrong; "
-        f"rule in {path}"
+        f"computed on {rule.calibrated_on}: {rule.accepted} of {rule.images} accepted, {rule.wrong} of them "
+        f"wrong; rule in {path}"
     )
-    for caution in rule.warnings:
-        _print(f"warning: {caution}", "yellow")
+    for warning in rule.warnings:
+        _print(f"warning: {warning}", "yellow")
     return 0
 
 

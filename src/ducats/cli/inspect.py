@@ -63,8 +63,8 @@ def doctor(*, options: RunOptions = RunOptions()) -> int:  # noqa: B008 - never 
             markup=False,
             soft_wrap=True,
         )
-    sentence, code = verdict(findings)
-    console.print(sentence, soft_wrap=True)
+    message, code = verdict(findings)
+    console.print(message, soft_wrap=True)
     return code
 
 
@@ -76,8 +76,8 @@ def queries() -> int:
     from ducats.queries import QUERIES
 
     table = Table("query", "parameters", "description", header_style="bold")
-    for name, strategy in QUERIES.items():
-        table.add_row(name, strategy.params_text, strategy.summary)
+    for name, spec in QUERIES.items():
+        table.add_row(name, spec.params_text, spec.summary)
     console.print(table)
     return 0
 

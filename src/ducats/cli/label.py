@@ -53,6 +53,6 @@ def label(
     console.print(f"labelling page at {url}", highlight=False, markup=False, soft_wrap=True)
     console.print("Ctrl-C stops the server", style="dim")
     server.serve_page(
-        run, sock, host=host, token=token, who=annotator, blind=blind, open_browser=open_browser
+        run, sock, host=host, token=token, annotator=annotator, blind=blind, open_browser=open_browser
     )
     return 0

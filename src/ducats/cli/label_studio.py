@@ -8,12 +8,13 @@ from cyclopts import Parameter
 
 from ducats.cli.base import app, console
 from ducats.errors import UserError
+from ducats.records import check_format
 
 if TYPE_CHECKING:
     from ducats.annotation import AnnotationStore
     from ducats.labelling.label_studio import LabelStudio, PullResult
 
-MAX_POLL_SECONDS = 24 * 3600.0  # seconds
+MAX_POLL_SECONDS = 24 * 3600.0
 
 
 @app.command
@@ -45,7 +46,7 @@ def push(
         max_side: Maximum side of inline images in pixels.
         retry_timeout: Seconds to keep trying if the server does not respond.
     """
-    from ducats.labelling.label_studio import push_questions as push_questions
+    from ducats.labelling.label_studio import push_questions
 
     store = _open_store(run)
     pushed = push_questions(
@@ -93,8 +94,7 @@ def pull(
             answer at once.
         retry_timeout: Seconds to keep trying if the server does not respond; unlimited with --watch.
     """
-    from ducats.labelling.label_studio import SyncState
-    from ducats.labelling.label_studio import pull_answers as pull_answers
+    from ducats.labelling.label_studio import SyncState, pull_answers
 
     store = _open_store(run)
     state = SyncState.read(store.folder)
@@ -115,43 +115,44 @@ def pull(
 def _watch(
     store: "AnnotationStore", studio: "LabelStudio", project: int | None, poll: float, webhook: str | None
 ) -> None:
-    from ducats.labelling.label_studio import pull_answers as pull_answers
-    from ducats.labelling.label_studio.pull_loop import pull_until_closed as watch_answers
-    from ducats.labelling.label_studio.pull_loop import webhook_listener
+    from ducats.labelling.label_studio import pull_answers
+    from ducats.labelling.label_studio.pull_loop import pull_until_closed, webhook_listener
 
     last = ""
 
     def print_progress(pulled: "PullResult") -> None:
         nonlocal last
-        sentence = _describe_pulled(store, pulled)
+        message = _describe_pulled(store, pulled)
         if pulled.received or not last:
-            _print(sentence)
-        last = sentence
+            _print(message)
+        last = message
 
     notified = threading.Event()
     if webhook is None:
-        watch_answers(store, studio, project, poll=poll, on_pull=print_progress, notified=notified)
+        pull_until_closed(store, studio, project, poll=poll, on_pull=print_progress, notified=notified)
         return
     pulled = pull_answers(store, studio, project)  # also resolves the project
     print_progress(pulled)
     with webhook_listener(studio, pulled.project_id, webhook, notified, _print):
-        watch_answers(store, studio, pulled.project_id, poll=poll, on_pull=print_progress, notified=notified)
+        pull_until_closed(
+            store, studio, pulled.project_id, poll=poll, on_pull=print_progress, notified=notified
+        )
 
 
 def _describe_pulled(store: "AnnotationStore", pulled: "PullResult") -> str:
     """Summarise the pulled answers and the open questions."""
-    refused = pulled.rejected
-    phrases = [f"{_pluralise(len(pulled.received) - refused.total(), 'answer')} accepted"]
-    if refused:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
-        phrases.append(f"{refused.total()} rejected ({reasons})")
+    rejected = pulled.rejected
+    phrases = [f"{_pluralise(len(pulled.received) - rejected.total(), 'answer')} accepted"]
+    if rejected:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(rejected.items()))
+        phrases.append(f"{rejected.total()} rejected ({reasons})")
     if pulled.stray_points:
         phrases.append(f"{_pluralise(pulled.stray_points, 'point')} outside the queried pixels ignored")
     question_round = store.open_round()
     if question_round is None:
         phrases.append("no round is open")
     else:
-        states = [one.state for one in store.statuses(question_round.rules.round).values()]
+        states = [status.state for status in store.statuses(question_round.rules.round).values()]
         left = len(states) - states.count("settled")
         disputed = f", {states.count('disputed')} disputed" if "disputed" in states else ""
         phrases.append(
@@ -174,6 +175,7 @@ def _pluralise(count: int, noun: str) -> str:
 def _open_store(run: Path) -> "AnnotationStore":
     from ducats.annotation import AnnotationStore
 
+    check_format(run)
     store = AnnotationStore(run / "questions")
     if not store.round_numbers():
         raise UserError(

@@ -55,11 +55,10 @@ def run(
     from ducats.factory import build_run, check_components, make_performance_options, with_resolved_precision
     from ducats.loggers import LoggerDispatcher, find_loggers
     from ducats.progress_display import ProgressDisplay, stage_table
-    from ducats.run import run as run_parts
+    from ducats.run import run as run_components
     from ducats.run_folder import RunFolder
     from ducats.training import launch_environment
-    from ducats.training.distributed import all_ranks_or_raise as all_together
-    from ducats.training.distributed import make_fabric
+    from ducats.training.distributed import all_ranks_or_raise, make_fabric
     from ducats.training.streams import steps_in_epoch
 
     for message in task_mismatches(config):
@@ -86,9 +85,8 @@ def run(
     if fabric.is_global_zero and not finished:
         for gap in completeness_warnings(config):
             print_warning(console, gap)
-    components, plan = all_together(
-        fabric, lambda: build_run(config, run_folder)
-    )  # may fail on one host only
+    # May fail on one host only.
+    components, plan = all_ranks_or_raise(fabric, lambda: build_run(config, run_folder))
     if fabric.is_global_zero:
         console.print(
             f"{config.method} on {' '.join(filter(None, (config.data.name, benchmark_task(config))))}: "
@@ -110,7 +108,7 @@ def run(
             warn=partial(print_warning, display.console),
         ) as logs,
     ):
-        run_parts(
+        run_components(
             components,
             plan,
             folder,
@@ -151,7 +149,8 @@ def describe_budget(components: "Components", plan: "RunPlan") -> str:
     rounds = "1 round" if count == 1 else f"{count} rounds"
     if plan.time_budget is not None:
         unit_name = f"{components.task.unit.name}s" if components.source.per_pixel else "labels"
-        per_round = f"about {plan.time_budget.questions_in_round(None, 0, 0, count)} {unit_name} each at {plan.time_budget.seconds_per_label:g} s"
+        questions = plan.time_budget.questions_in_round(None, 0, 0, count)
+        per_round = f"about {questions} {unit_name} each at {plan.time_budget.seconds_per_label:g} s"
         return f"{plan.time_budget} in {rounds}, {per_round}"
     unit_name = (
         "pixels" if components.selects_pixels else "whole images" if components.source.per_pixel else "labels"
@@ -165,9 +164,8 @@ def make_wait_callback(output: Console, poll: float) -> Callable[[int, AwaitingL
 
     def wait(round_number: int, pause: AwaitingLabels | UserError) -> None:
         is_error = isinstance(pause, UserError)
-        message_key = (
-            str(pause) if is_error else round_number
-        )  # the number of open questions changes with each answer
+        # The number of open questions changes with each answer.
+        message_key = str(pause) if is_error else round_number
         if is_reporter() and message_key not in printed:
             hint = f"--wait: checking every {poll:g} s; Ctrl-C stops waiting"
             style = "red" if is_error else "yellow"

@@ -54,8 +54,8 @@ def predict(
             Segmentation: output folder for labels/, classes.txt and predictions.csv (means over the pixels of
             each image, and the fraction of each class); default: predictions.
         class_probabilities: Also write the probability of each class; not for segmentation.
-        uncertainty_maps: Segmentation: also write uncertainty/, an NPZ per image with probability, entropy, u_data
-            and u_dis of each pixel.
+        uncertainty_maps: Segmentation: also write uncertainty/, an NPZ per image with probability, entropy,
+            u_data and u_dis of each pixel.
         device: auto, cpu, cuda or mps.
     """
     from ducats.deploy import load_trained_model, predict_label_maps, supported_precision
@@ -100,9 +100,9 @@ def report(*runs: Path, out: Path = Path("report.html")) -> int:
         raise UserError("give at least one run folder, e.g. `ducats report runs`")
     one_page = out.suffix.lower() in PAGE_SUFFIXES and not out.is_dir()
     result = report_page(list(runs), out) if one_page else write_report(list(runs), out)
-    unreadable = [f"{one.folder} cannot be read: {one.reason}" for one in result.broken]
-    for caution in (*unreadable, *result.cautions):
-        console.print(f"warning: {caution}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    unreadable = [f"{broken.folder} cannot be read: {broken.reason}" for broken in result.broken]
+    for warning in (*unreadable, *result.cautions):
+        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     console.print(f"report in {result.page}", soft_wrap=True)
     return 0 if result.runs else 1
 
@@ -157,15 +157,12 @@ def picks(
     from ducats.run_folder import RunFolder
 
     run_folder = RunFolder(run)
-    config, classes, ledger = (
-        load_run_config(run_folder),
-        run_folder.data_summary["classes"],
-        run_folder.load_ledger(),
-    )
-    chosen = select_image_keys(ledger, images, count)  # first: reading the images may take long
-    images_shown = load_images(config, chosen)
+    config, ledger = load_run_config(run_folder), run_folder.load_ledger()
+    classes = run_folder.data_summary["classes"]
+    image_keys = select_image_keys(ledger, images, count)  # first: reading the images may take long
+    images_shown = load_images(config, image_keys)
     path = write_picks_figure(
-        ledger, images_shown, out or run / "picks.png", classes=classes, image_keys=chosen
+        ledger, images_shown, out or run / "picks.png", classes=classes, image_keys=image_keys
     )
     console.print(f"figure in {path}", soft_wrap=True)
     return 0

@@ -60,14 +60,15 @@ def score(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
     from ducats.deploy import load_trained_model
-    from ducats.scoring import ScoringInterrupted
-    from ducats.scoring import score_pool as score_pool
+    from ducats.scoring import ScoringInterrupted, score_pool
 
     backend_params = {
-        name: value for name, value in (("address", ray_address), ("timeout", timeout)) if value is not None
+        name: value
+        for name, value in (("ray_address", ray_address), ("timeout", timeout))
+        if value is not None
     }
     if backend_params and backend == "local":
-        raise UserError(f"--{next(iter(backend_params))} needs --backend ray")
+        raise UserError(f"--{next(iter(backend_params)).replace('_', '-')} needs --backend ray")
     columns = ("scoring", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -87,7 +88,7 @@ def score(
                 exclude_labelled=exclude_labelled,
                 batch_size=batch_size,
                 device=device,
-                on_progress=lambda seen: progress.update(task, completed=seen),
+                on_progress=lambda n_samples: progress.update(task, completed=n_samples),
             )
     except ScoringInterrupted as error:
         return report_exit(f"ducats: {error}", "red", 1)
@@ -97,7 +98,8 @@ def score(
         _print(f"images skipped, already labelled by the run: {result.n_excluded}")
     rate = "" if result.samples_per_second is None else f", {result.samples_per_second:.0f} per second"
     _print(
-        f"{result.n_samples} images scored{rate}; {len(result.picks)} selected by {result.query}: {result.picks_file}"
+        f"{result.n_samples} images scored{rate}; {len(result.picks)} selected by {result.query}: "
+        f"{result.picks_file}"
     )
     return 0
 

@@ -14,9 +14,7 @@ from ducats.training.peer_monitor import PEER_LOST_EXIT_CODE, PeerExit, PeerMoni
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-PEER_EXIT_GRACE_SECONDS = (
-    3.0  # seconds within which the exit of a process that broke a collective is detected
-)
+PEER_EXIT_GRACE_SECONDS = 3.0  # within which the exit of a process that broke a collective is detected
 
 
 class _ProcessState:
@@ -26,9 +24,11 @@ class _ProcessState:
 
 def launch_monitored(fabric: "Fabric") -> None:
     """Start the processes of a run and monitor them: if one dies, all exit with a message."""
-    from ducats.training.launch import launch_processes as start
+    from ducats.training.launch import launch_processes
 
-    _ProcessState.monitor = start(fabric, exit_on_peer_exit, lambda sentence: _print(sentence, "yellow"))
+    _ProcessState.monitor = launch_processes(
+        fabric, exit_on_peer_exit, lambda message: _print(message, "yellow")
+    )
 
 
 def exit_on_peer_exit(peer_exit: PeerExit) -> None:
@@ -63,9 +63,8 @@ def report_peer_exit(peer_exit: PeerExit) -> int:
 
 def peer_exit_code() -> int | None:
     """Report a lost process and return the exit code if it caused this failure; otherwise return None."""
-    peer_exit = (
-        None if _ProcessState.monitor is None else _ProcessState.monitor.peer_exit(PEER_EXIT_GRACE_SECONDS)
-    )
+    monitor = _ProcessState.monitor
+    peer_exit = None if monitor is None else monitor.peer_exit(PEER_EXIT_GRACE_SECONDS)
     return None if peer_exit is None else report_peer_exit(peer_exit)
 
 
@@ -109,9 +108,8 @@ def leave_process_group() -> bool:
         from torch import distributed
 
         if distributed.is_available() and distributed.is_initialized():
-            if (
-                _ProcessState.monitor is None or _ProcessState.monitor.peer_exit() is None
-            ):  # otherwise the group is broken
+            monitor = _ProcessState.monitor
+            if monitor is None or monitor.peer_exit() is None:  # otherwise the group is broken
                 distributed.destroy_process_group()
             return True
     return False

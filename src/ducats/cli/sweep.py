@@ -49,8 +49,8 @@ def sweep(
         tasks: Run only these tasks of the sweep.
         devices: cpu, mps, or GPUs as cuda:0,cuda:1; auto: all GPUs, or the CPU if there is none.
         workers: Number of parallel runs; default: one per GPU, or one per CPU core.
-        backend: local: this machine; ray: a Ray cluster (ducats[ray]); slurm: one job per run (ducats[slurm]).
-            With ray and slurm, all nodes must share the output folder.
+        backend: local: this machine; ray: a Ray cluster (ducats[ray]); slurm: one job per run
+            (ducats[slurm]). With ray and slurm, all nodes must share the output folder.
         ray_address: Address of the Ray cluster; default: RAY_ADDRESS, or the cluster on this machine.
         cpus_per_run: CPUs per run on Ray; default: 1, or the GPU's share of the CPUs; at most half of a node.
         timeout: Time limit of the whole sweep on Ray, such as 12h; run the same command again to resume.

@@ -31,13 +31,14 @@ def tune(
         options: Options of `ducats run`, the base config of all trials.
         grid: A setting with its choices, e.g. objective.params.beta=0.1,0.5,1. Repeatable. Default: beta,
             lambda and kappa of DUC with the values of the paper.
-        estimator: dev: deep embedded validation on a held-out fraction of the source (evaluation.source_holdout_fraction,
-            default 0.2); bought: labels of random target images.
+        estimator: dev: deep embedded validation on a held-out fraction of the source
+            (evaluation.source_holdout_fraction, default 0.2); target_labels: labels of random target images.
         trials: Number of combinations to try, sampled at random.
-        loss: Loss to estimate: error rate (default for bought) or mean negative log-likelihood (default for
-            dev, since a good model makes no errors on the source).
+        loss: Loss to estimate: error rate (default for target_labels) or mean negative log-likelihood
+            (default for dev, since a good model makes no errors on the source).
         weight_normalisation: dev: normalisation of the importance weights; default: none.
-        validation_labels: bought: number of validation labels, in addition to those of the trials; default: 50.
+        validation_labels: target_labels: number of validation labels, in addition to those of the trials;
+            default: 50.
         out: Output folder; default: runs/tune-DATA-METHOD-DIGEST.
     """
     if weight_normalisation is not None and estimator != "dev":
@@ -64,8 +65,8 @@ def tune(
     tried = len(result.results) + len(result.failed)
     lines = [
         f"risk: {result.risk_description}",
-        f"{tried} of {result.n_combinations} combinations tried; {result.label_counts['trials']} distinct target "
-        f"labels acquired by the trials, {result.label_counts['validation']} for validation",
+        f"{tried} of {result.n_combinations} combinations tried; {result.label_counts['trials']} distinct "
+        f"target labels acquired by the trials, {result.label_counts['validation']} for validation",
     ]
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,8 +1,8 @@
 """Run configuration: strict, frozen pydantic models, loaded from and written to YAML. Imports no torch.
 
 Later files override earlier ones, and ``key=value`` settings override files. An unknown name is an error that
-gives the file and the closest known name. Components never see a config: ``assemble`` reads it and passes
-them flat arguments.
+gives the file and the closest known name. Components never see a config: ``ducats.factory`` reads it and
+passes them flat arguments.
 """
 
 from ducats.config.base import ComponentConfig
@@ -18,14 +18,14 @@ from ducats.config.schema import Config, query_epochs
 from ducats.config.view_schema import ViewConfig
 
 __all__ = [
-    "Config",
     "ComponentConfig",
+    "Config",
     "ViewConfig",
-    "query_epochs",
+    "configs_folder",
     "describe_settings",
     "find_config",
     "load_config",
     "merge_layers",
-    "configs_folder",
+    "query_epochs",
     "to_yaml",
 ]

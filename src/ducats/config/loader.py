@@ -43,18 +43,18 @@ def load_config(
         raise UserError(_validation_message(error, layers)) from None
 
 
-def _layers_with_base(file: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Layer]]:
+def _layers_with_base(file: str, visited: tuple[str, ...] = ()) -> list[tuple[str, Layer]]:
     """Return the file's layer, preceded by the layers of the config named in its ``extends`` key."""
     path = find_config(file)
     layer = dict(_read_yaml(path))
     base = layer.pop("extends", None)
     if base is None:
         return [(file, layer)]
-    if not isinstance(base, str) or str(path) in seen:
+    if not isinstance(base, str) or str(path) in visited:
         raise UserError(f"{path}: `extends` must name another config, e.g. segmentation, not {base!r}")
     sibling = path.parent / base  # independent of the working directory
     base = str(sibling) if sibling.is_file() else base
-    return [*_layers_with_base(base, (*seen, str(path))), (file, layer)]
+    return [*_layers_with_base(base, (*visited, str(path))), (file, layer)]
 
 
 def _derived_method_name(layers: list[tuple[str, Layer]], merged: Layer) -> dict[str, str]:
@@ -85,9 +85,8 @@ def find_config(name: str | Path) -> Path:
         return path
     folder = configs_folder()
     stem = str(name).removeprefix("configs/").removesuffix(".yaml")
-    configs = [
-        path for path in folder.rglob("*.yaml") if path.parent.name != "sweeps"
-    ]  # a sweep is not the config of a run
+    # A sweep is not the config of a run.
+    configs = [path for path in folder.rglob("*.yaml") if path.parent.name != "sweeps"]
     for candidate in (folder / f"{stem}.yaml", *sorted(folder.glob(f"*/{stem}.yaml"))):
         if candidate in configs:
             return candidate

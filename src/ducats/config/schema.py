@@ -86,8 +86,8 @@ class DataConfig(ComponentConfig):
     name: str = Field(
         "folders",
         description="folders, manifest, digits, toy, a benchmark (office_home, office31, visda2017, pacs, "
-        "mini_domainnet, domainnet, digit_sets); with label maps: segmentation_folders, streets, gtav_cityscapes, "
-        "synthia_cityscapes, carla_camvid; or `package.module:function`",
+        "mini_domainnet, domainnet, digit_sets); with label maps: segmentation_folders, streets, "
+        "gtav_cityscapes, synthia_cityscapes, carla_camvid; or `package.module:function`",
     )
 
 
@@ -112,8 +112,8 @@ class OracleConfig(ComponentConfig):
 
     name: str = Field(
         "auto",
-        description="truth, people, or `package.module:function`; auto: truth if the data has target "
-        "labels, else people",
+        description="ground_truth, human, or `package.module:function`; auto: ground_truth if the data has "
+        "target labels, else human",
     )
 
 
@@ -142,9 +142,10 @@ class TrainConfig(StrictModel):
     )
     target_batching: Literal["separate", "joint", "joint_if_few"] = Field(
         "separate",
-        description="apart: separate forward passes for labelled and unlabelled target images (published); "
-        "target: one joint forward pass, so that batch statistics do not depend on few labelled images; few: "
-        "joint while a batch of labelled images is less than half full; classification only",
+        description="separate: separate forward passes for labelled and unlabelled target images "
+        "(published); joint: one forward pass, so that batch statistics do not depend on few labelled "
+        "images; joint_if_few: joint while a batch of labelled images is less than half full; "
+        "classification only",
     )
     source_sampling: Literal["shuffled", "rare_classes"] = Field(
         "shuffled",
@@ -193,10 +194,12 @@ class AcquisitionConfig(StrictModel):
     seconds_per_label: float = Field(
         5.0,
         gt=0,
-        description="expected annotation time per answer, used if acquisition.budget is a time and no times have "
-        "been measured: before the first answers, or with the oracle truth",
+        description="expected annotation time per answer, used if acquisition.budget is a time and no times "
+        "have been measured: before the first answers, or with the oracle ground_truth",
     )
-    rounds: int | None = Field(None, ge=0, description="number of rounds; null: the length of `after`, or 5")
+    rounds: int | None = Field(
+        None, ge=0, description="number of rounds; null: the length of `after_epochs`, or 5"
+    )
     after_epochs: tuple[int, ...] | None = Field(
         None,
         description="epochs after which labels are acquired; null: from 20 % to 36 % of the training, at "
@@ -255,7 +258,7 @@ class EvaluationConfig(StrictModel):
 
 
 class EngineConfig(StrictModel):
-    """Device, parallelism and performance; only precision and scoring_batch are part of a run's identity.
+    """Device, parallelism and performance; only precision and scoring_batch_size are part of the identity.
 
     For the performance options, null means: on where the device supports it.
     """
@@ -339,13 +342,14 @@ class Config(StrictModel):
         query_epochs(self)
         if self.acquisition.growth != 1 and self.task.resolved_unit != "image":
             raise ValueError(
-                "acquisition.growth is for images; pixels are labelled in equal rounds: set acquisition.growth=1"
+                "acquisition.growth is for images; pixels are labelled in equal rounds: set "
+                "acquisition.growth=1"
             )
         if self.train.target_batching != "separate" and self.task.name == "segmentation":
             raise ValueError(
-                "train.target_batching is for images, not pixels: labelled and unlabelled pixels are in the same "
-                "image already; choose train.target_batching=separate (methods/ducats-seg is methods/ducats without "
-                "it)"
+                "train.target_batching is for images, not pixels: labelled and unlabelled pixels are in the "
+                "same image already; choose train.target_batching=separate (methods/ducats-seg is "
+                "methods/ducats without it)"
             )
         if self.acquisition.growth != 1 and self.acquisition.rounding == "ceil_per_round":
             raise ValueError("acquisition.growth other than 1 needs acquisition.rounding=nearest_total")
@@ -359,8 +363,9 @@ class Config(StrictModel):
             "scoring_batch_size": self.engine.scoring_batch_size,
         }
         # Keep the identity of runs that are older than these settings.
-        for part, names in CONFIG_IDENTITY_DEFAULTS.items():
-            _drop_defaults(settings[part], names, VIEW_IDENTITY_DEFAULTS if part == "views" else {})
+        for section, defaults in CONFIG_IDENTITY_DEFAULTS.items():
+            nested_defaults = VIEW_IDENTITY_DEFAULTS if section == "views" else {}
+            _drop_defaults(settings[section], defaults, nested_defaults)
         return settings
 
     def digest(self) -> str:
@@ -416,14 +421,17 @@ def _check_after_epochs(acquisition: AcquisitionConfig, epochs: int) -> None:
         or acquisition.after_epochs[0] < 0
     ):
         raise ValueError(
-            f"acquisition.after_epochs must be strictly increasing and not negative, got {list(acquisition.after_epochs)}"
+            "acquisition.after_epochs must be strictly increasing and not negative, got "
+            f"{list(acquisition.after_epochs)}"
         )
     if acquisition.after_epochs[-1] >= epochs:
         raise ValueError(
-            f"acquisition.after_epochs names epoch {acquisition.after_epochs[-1]}, but training ends after epoch {epochs}, so the "
-            "labels of that round would not be used; acquisition.after_epochs=null places the rounds automatically"
+            f"acquisition.after_epochs names epoch {acquisition.after_epochs[-1]}, but training ends after "
+            f"epoch {epochs}, so the labels of that round would not be used; acquisition.after_epochs=null "
+            "places the rounds automatically"
         )
     if acquisition.rounds is not None and acquisition.rounds != len(acquisition.after_epochs):
         raise ValueError(
-            f"acquisition.after_epochs names {len(acquisition.after_epochs)} rounds, but acquisition.rounds is {acquisition.rounds}; remove one of them"
+            f"acquisition.after_epochs names {len(acquisition.after_epochs)} rounds, but acquisition.rounds "
+            f"is {acquisition.rounds}; remove one of them"
         )

@@ -15,16 +15,18 @@ class ViewConfig(StrictModel):
         description="image before the crop; squash: resized to a square; short_side: original aspect "
         "ratio, with the short side equal to the stored side (published for unlabelled target)",
     )
-    crop: Literal["none", "center", "random", "resized"] = Field(
-        "none", description="none; center; random: random position; resized: RandomResizedCrop"
+    crop: Literal["none", "center", "random", "random_resized"] = Field(
+        "none", description="none; center; random: random position; random_resized: RandomResizedCrop"
     )
     size: int | tuple[int, int] | None = Field(
         None, description="side after the crop, or height and width; null: stored size"
     )
     scale: tuple[float, float] = Field(
-        (0.08, 1.0), description="range of the area fraction, for crop=resized"
+        (0.08, 1.0), description="range of the area fraction, for crop=random_resized"
     )
-    ratio: tuple[float, float] = Field((0.75, 4 / 3), description="range of width / height, for crop=resized")
+    ratio: tuple[float, float] = Field(
+        (0.75, 4 / 3), description="range of width / height, for crop=random_resized"
+    )
     pad: int = Field(0, ge=0, description="padding on each side, with edge pixels, before crop=random")
     flip: float = Field(0.0, ge=0, le=1, description="probability of a horizontal flip")
     jitter: tuple[float, float, float, float] = Field(
@@ -76,7 +78,9 @@ class ViewConfig(StrictModel):
 class ViewsConfig(StrictModel):
     """One view per use."""
 
-    source: ViewConfig = Field(ViewConfig(crop="resized", size=224, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1)))
+    source: ViewConfig = Field(
+        ViewConfig(crop="random_resized", size=224, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
+    )
     labelled: ViewConfig | None = Field(None, description="labelled target in training; null: same as source")
     unlabelled: ViewConfig = Field(
         ViewConfig(crop="random", size=224), description="unlabelled target in training"

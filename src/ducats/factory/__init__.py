@@ -33,15 +33,15 @@ __all__ = [
     "make_model",
     "make_objective",
     "make_oracle",
-    "make_run_plan",
-    "make_query",
-    "make_schedule",
     "make_performance_options",
+    "make_query",
+    "make_run_plan",
+    "make_schedule",
     "make_task",
     "make_views",
-    "with_resolved_precision",
     "with_aspect_ratio",
     "with_aspect_ratios",
+    "with_resolved_precision",
 ]
 
 
@@ -82,6 +82,6 @@ def _check_task_matches_data(config: settings.Config, data: AdaptationData) -> N
             ("per-pixel", "-c segmentation") if data.source.per_pixel else ("per-image", "-c data/NAME")
         )
         raise UserError(
-            f"the data {config.data.name!r} has {label_kind} labels, but task.name is {config.task.name}; add "
-            f"{suggestion}, which sets the matching task"
+            f"the data {config.data.name!r} has {label_kind} labels, but task.name is {config.task.name}; "
+            f"add {suggestion}, which sets the matching task"
         )

@@ -99,13 +99,13 @@ def make_oracle(config: settings.Config, data: AdaptationData, run_folder: RunFo
     if name == "ground_truth":
         if data.ground_truth is None:
             raise UserError(
-                "the oracle 'truth' needs the target's labels, but this data has none; use --oracle "
-                "people, or --ground-truth if the target's subfolders are classes"
+                "the oracle 'ground_truth' needs the target's labels, but this data has none; use --oracle "
+                "human, or --ground-truth if the target's subfolders are classes"
             )
         if config.oracle.params:
             raise UserError(
-                f"the oracle 'truth' has no parameters, but oracle.params is {config.oracle.params}; remove "
-                "it, or use --oracle human"
+                f"the oracle 'ground_truth' has no parameters, but oracle.params is {config.oracle.params}; "
+                "remove it, or use --oracle human"
             )
         return GroundTruthOracle(data.ground_truth, config.task.resolution)
     if name == "human":
@@ -154,7 +154,7 @@ def check_oracle(oracle: settings.ComponentConfig) -> None:
     """Resolve an oracle and check its parameters."""
     if oracle.name == "ground_truth" and oracle.params:
         raise UserError(
-            f"the oracle 'truth' has no parameters, but oracle.params is {oracle.params}; remove it"
+            f"the oracle 'ground_truth' has no parameters, but oracle.params is {oracle.params}; remove it"
         )
     if oracle.name in ("auto", "human"):
         build_component("oracle", oracle, bind_params("oracle", oracle.name, make_rules, 0, oracle.params))

@@ -54,14 +54,14 @@ def describe_params(config: settings.Config) -> dict[str, str]:
         descriptions[f"{name}.params"] = f"parameters of {function_name(function)}: {text or 'none'}"
     if config.oracle.name in ("auto", "human"):
         text = ", ".join(f"{p.name}={p.default!r}" for p in inspect.signature(make_rules).parameters.values())
-        descriptions["oracle.params"] = f"parameters of people: {text}"
+        descriptions["oracle.params"] = f"parameters of human: {text}"
     return descriptions
 
 
 def check_components(config: settings.Config, *, is_resumable: bool = False) -> None:
     """Resolve every name, check every parameter, and call query, objective and schedule on dummy input.
 
-    A run that has a checkpoint (``is_resumable``) does not need its pretrained weights, so they are not checked.
+    A run with a checkpoint (``is_resumable``) does not need its pretrained weights, so they are not checked.
     """
     bind_params(
         "data set", config.data.name, resolve("data set", DATASETS, config.data.name), 0, config.data.params

@@ -17,15 +17,15 @@ LOGGERS: Mapping[str, LoggerFactory] = {"tensorboard": TensorBoard, "trackio": t
 PIP_PACKAGES = {"tensorboard": "'ducats[tensorboard]'", "trackio": "'ducats[trackio]'", "wandb": "wandb"}
 
 __all__ = [
-    "STATE_FILE",
     "LOGGERS",
+    "STATE_FILE",
     "Logger",
     "LoggerDispatcher",
     "LoggerFactory",
     "TensorBoard",
+    "extract_scalars",
     "find_loggers",
     "trackio",
-    "extract_scalars",
     "wandb",
 ]
 

@@ -50,13 +50,8 @@ class LoggerDispatcher:
         steps_per_epoch: int,
         warn: Callable[[str], None],
     ) -> None:
-        self._folder, self._settings, self._steps_per_epoch, self._warn = (
-            folder,
-            settings,
-            steps_per_epoch,
-            warn,
-        )
-        self._factories = factories
+        self._factories, self._folder, self._settings = factories, folder, settings
+        self._steps_per_epoch, self._warn = steps_per_epoch, warn
         self._states: dict[str, _LoggerState] | None = None  # None until the first event
         self._last_event: tuple[str, int] | None = None
 
@@ -81,7 +76,7 @@ class LoggerDispatcher:
     def _send(self, *, start: bool = False) -> None:
         self._states = self._states or self._load_states()
         for name, state in self._states.items():
-            self._guard(name, state, lambda one=state: self._send_new(one, start=start))  # type: ignore[misc]
+            self._guard(name, state, lambda state=state: self._send_new(state, start=start))  # type: ignore[misc]
 
     def _load_states(self) -> dict[str, _LoggerState]:
         saved = self._load_file()
@@ -111,9 +106,9 @@ class LoggerDispatcher:
             logger.start(self._name, self._settings)
             state.logger, state.failed = logger, False
             self._save()
-        for line in new_records:
-            state.logger.log(extract_scalars(line), int(line["epoch"]) * self._steps_per_epoch)
-            state.logged.add(_record_key(line))
+        for record in new_records:
+            state.logger.log(extract_scalars(record), int(record["epoch"]) * self._steps_per_epoch)
+            state.logged.add(_record_key(record))
             self._save()
 
     def _save(self) -> None:
@@ -144,7 +139,7 @@ def extract_scalars(record: Record) -> dict[str, float]:
 
     >>> extract_scalars({"kind": "epoch", "epoch": 1, "losses": {"source/nll": 0.5}})
     {'loss/source/nll': 0.5}
-    >>> extract_scalars({"kind": "stage", "epoch": 1, "labels": 10, "accuracy": 0.5, "class_iou": [0.5, None]})
+    >>> extract_scalars({"kind": "stage", "epoch": 1, "labels": 10, "accuracy": 0.5, "class_iou": [0.5]})
     {'stage/epoch': 1.0, 'stage/labels': 10.0, 'stage/accuracy': 0.5}
     """
     kind, found = (

@@ -20,7 +20,7 @@ class Logger(Protocol):
         """Log values by name. They are not sent again, so they should be stored when this returns.
 
         Args:
-            values: ``loss/...`` of an epoch, or ``stage/...`` of a stage (``check/...`` in between).
+            values: ``loss/...`` of an epoch, or ``stage/...`` of a stage (``interim/...`` in between).
             step: optimiser steps so far; never decreases, but may repeat.
         """
 

@@ -56,8 +56,8 @@ def run(
     is_trusted = is_trusted_code(components.objective_spec.fn, components.model) and graph_safe
     if performance.cuda_graphs and not graph_safe:
         raise UserError(
-            "engine.cuda_graphs=true does not work with this objective or query, which uses random numbers in "
-            "each step: remove the setting"
+            "engine.cuda_graphs=true does not work with this objective or query, which uses random numbers "
+            "in each step: remove the setting"
         )
     resolved_performance = performance.resolve(
         fabric, trusted_code=is_trusted, per_pixel=components.source.per_pixel

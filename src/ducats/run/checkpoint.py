@@ -14,9 +14,7 @@ from ducats.training.distributed import all_ranks_or_raise, on_rank_zero
 from ducats.training.fit import adapt_optimiser_state
 from ducats.training.sharding import gather_state, shard_optimiser_state, shard_state
 
-_FILE_SYNC_TIMEOUT_SECONDS = (
-    30.0  # seconds for a shared file system to show all hosts the files that rank 0 wrote
-)
+_FILE_SYNC_TIMEOUT_SECONDS = 30.0  # for a shared file system to show all hosts the files of rank 0
 
 
 @dataclass(frozen=True)
@@ -72,16 +70,16 @@ def check_shared_folder(
 ) -> None:
     """Raise if hosts do not share the run folder: each would resume from a different state.
 
-    Rank 0 must have claimed the folder. ``timeout_seconds`` is in seconds.
+    Rank 0 must have claimed the folder.
     """
     if fabric.world_size == 1:
         return
     expected = on_rank_zero(fabric, lambda: _file_states(run_folder.path))
 
     def wait_until_visible() -> None:
-        until = time.monotonic() + timeout_seconds
+        deadline = time.monotonic() + timeout_seconds
         while _file_states(run_folder.path) != expected:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise UserError(
                     f"process {fabric.global_rank + 1} of {fabric.world_size} does not see the files "
                     f"that rank 0 wrote to {run_folder.path}: use an --out that all hosts share"

@@ -15,12 +15,12 @@ def acquire_labels(
     """Query the oracle and append its labels to the ledger, after checking all of them.
 
     Args:
-        oracle: if it has a method ``parse_duration``, that returns the annotation seconds of each unit, or None.
+        oracle: its method ``annotation_seconds(request)``, if any, returns the seconds of each unit, or None.
         request: an empty one is recorded without calling the oracle.
         ledger: opened for the whole pool.
         classes: the number of classes.
-        allow_partial: whether units may stay UNLABELLED, as when the time budget is spent. They are not recorded,
-            and may be selected again.
+        allow_partial: whether units may stay UNLABELLED, as when the time budget is spent. They are not
+            recorded, and may be selected again.
     """
     if not len(request):
         ledger.append(request, torch.zeros(0, dtype=torch.int8))
@@ -36,20 +36,18 @@ def acquire_labels(
             f"the oracle returned {int(invalid[0])} in round {request.round}, but labels must be 0 to "
             f"{classes - 1} or VOID ({VOID}); no label was recorded"
         )
-    seconds_of = getattr(oracle, "seconds_of", None)
-    seconds: Tensor | None = None if seconds_of is None else seconds_of(request)
+    annotation_seconds = getattr(oracle, "annotation_seconds", None)
+    seconds: Tensor | None = None if annotation_seconds is None else annotation_seconds(request)
     if not bool(is_open.any()):
         ledger.append(request, labels, seconds)
         return
     answered = request.subset(~is_open)
-    unanswered = 0.0
+    unanswered_seconds = 0.0
     if seconds is not None:
         answered_units = first_per_unit(request, ~is_open)
-        unanswered, seconds = (
-            float(seconds[~answered_units].double().nan_to_num(0.0).sum()),
-            seconds[answered_units],
-        )
-    ledger.append(answered, labels[~is_open], seconds, unanswered)
+        unanswered_seconds = float(seconds[~answered_units].double().nan_to_num(0.0).sum())
+        seconds = seconds[answered_units]
+    ledger.append(answered, labels[~is_open], seconds, unanswered_seconds)
 
 
 def first_per_unit(request: Request, values: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ from ducats.training.performance import PerformanceOptions
 from ducats.training.sharding import check_shardable, unsharded
 from ducats.training.step import Step
 from ducats.training.streams import Streams, class_presence, steps_in_epoch
-from ducats.training.task import headline_metric, label_grid_sizes
+from ducats.training.task import headline_metric_of, label_grid_sizes
 
 # Called with the round and the exception that reports open questions or an invalid answer; returns when the
 # answers should be checked again.
@@ -67,14 +67,8 @@ class ActiveLearningLoop:
     ) -> None:
         original, components = components, place_data(components, fabric.device, performance.image_placement)
         self.image_placement = performance.image_placement
-        self.components, self.plan, self.run_folder, self.fabric, self.on_event = (
-            components,
-            plan,
-            run_folder,
-            fabric,
-            on_event,
-        )
-        self.wait = wait
+        self.components, self.plan, self.run_folder, self.fabric = components, plan, run_folder, fabric
+        self.on_event, self.wait = on_event, wait
         self.steps_per_epoch = plan.steps_per_epoch or steps_in_epoch(
             len(components.source), len(components.pool), plan.batch_size
         )
@@ -91,9 +85,8 @@ class ActiveLearningLoop:
         )
         model = copy.deepcopy(components.model)
         self.unwrapped_model = model if isinstance(model, EvidentialModel) else EvidentialModel(model)
-        self.query, n_features = probe_model(
-            original, self.unwrapped_model
-        )  # original data: the model is not on the device yet
+        # Original data: the model is not on the device yet.
+        self.query, n_features = probe_model(original, self.unwrapped_model)
         self.auxiliaries = build_auxiliaries(
             self.unwrapped_model,
             components.objective_spec,
@@ -296,11 +289,11 @@ class ActiveLearningLoop:
                         **calibration_record(scaled.tally),
                     }
         memory = peak_memory_over_ranks(self.fabric)
-        record |= {} if memory is None else {"memory": memory}
+        record |= {} if memory is None else {"peak_memory_bytes": memory}
         record["seconds"] = round(self.elapsed_seconds + time.monotonic() - started, 3)
         on_rank_zero(self.fabric, lambda: self.run_folder.save_record(record))
         if "accuracy" in record:
-            headline_name = headline_metric(self.components.source)
+            headline_name = headline_metric_of(self.components.source)
             names = dict.fromkeys((headline_name, "accuracy", "ece", "nll", "aurc"))
             self._emit("evaluate", values={name: record[name] for name in names})
 
@@ -341,7 +334,7 @@ class ActiveLearningLoop:
         metrics["reliability"] = reliability_bins(tally)
         if self.components.source.per_pixel:
             named = self.components.source.classes, self.components.task.miou_star_exclude
-            metrics |= {"headline": "mean_iou", **segmentation_metrics(tally.confusion, *named)}
+            metrics |= {"headline_metric": "mean_iou", **segmentation_metrics(tally.confusion, *named)}
         return metrics
 
     def _save_confusion(self, tally: Tally) -> None:

@@ -96,7 +96,7 @@ class RequestSelector:
 
         The images are augmented exactly as when the request was selected.
         """
-        if not getattr(self.components.oracle, "wants_notes", False):
+        if not getattr(self.components.oracle, "wants_hints", False):
             return
         request, exists = on_rank_zero(
             self.fabric,
@@ -150,11 +150,8 @@ class RequestSelector:
 
         ``unit_budget`` is the number of units to select, or None unless the budget is a time.
         """
-        components, plan, known_labels = (
-            self.components,
-            self.plan,
-            self.label_maps_after(round_number - 1).at_label_resolution,
-        )
+        components, plan = self.components, self.plan
+        known_labels = self.label_maps_after(round_number - 1).at_label_resolution
         predict_kwargs: dict[str, Any] = {
             "task": components.task,
             "sizes": label_grid_sizes(components.pool, components.task.resolution),
@@ -233,10 +230,8 @@ class RequestSelector:
         for image in (image_labels == UNLABELLED).nonzero().squeeze(1).tolist():
             if not bool((known_labels(image) == UNLABELLED).any()):
                 image_labels[image] = VOID  # the image has no pixel that can be labelled
-        budget, generator = (
-            self.plan.budget[round_number - 1] if unit_budget is None else unit_budget,
-            make_generator(self.plan.seed, "query", round_number),
-        )
+        budget = self.plan.budget[round_number - 1] if unit_budget is None else unit_budget
+        generator = make_generator(self.plan.seed, "query", round_number)
         if not bool((image_labels == UNLABELLED).any()):  # the time budget exceeds the pool
             self.run_folder.save_request(empty_request(round_number))
             return
@@ -256,8 +251,10 @@ def empty_request(round_number: int) -> Request:
 def pixels_per_unit(unit: Unit, area: int) -> int:
     """Return how many pixels a unit has; for superpixels, the mean.
 
-    >>> pixels_per_unit(Unit("region", side=3), 800), pixels_per_unit(Unit("superpixel", superpixels=100), 801)
-    (9, 9)
+    >>> pixels_per_unit(Unit("region", side=3), 800)
+    9
+    >>> pixels_per_unit(Unit("superpixel", superpixels=100), 801)
+    9
     """
     if unit.name == "region":
         return unit.side**2

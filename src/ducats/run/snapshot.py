@@ -34,14 +34,9 @@ from ducats.training.task import label_grid_sizes
 from ducats.training.temperature_scaling import optimal_temperature
 
 MAX_POOL_IMAGES, MAX_SOURCE_IMAGES = 100, 30  # images whose pixels are sampled
-MAX_THUMBNAILS, MAX_SEGMENTATION_THUMBNAILS = (
-    100,
-    6,
-)  # thumbnails per round: of selected images; of images in segmentation
-THUMBNAIL_SIDE, MIN_JPEG_SIDE = (
-    160,
-    64,
-)  # longest side of a thumbnail; shorter side below which PNG replaces JPEG
+MAX_THUMBNAILS, MAX_SEGMENTATION_THUMBNAILS = 100, 6  # thumbnails per round
+THUMBNAIL_SIDE = 160  # longest side of a thumbnail
+MIN_JPEG_SIDE = 64  # shorter side below which PNG replaces JPEG
 _IMAGE_CHANNELS = (1, 3, 4)  # numbers of channels that can be saved as an image
 
 
@@ -92,11 +87,8 @@ def _sample_pixels(
     selector: RequestSelector, request: Request | None, rounds: int, max_samples: int
 ) -> tuple[SnapshotSample, SnapshotSample]:
     components = selector.components
-    before, now, labels = (
-        selector.label_maps_after(0),
-        selector.label_maps_after(rounds),
-        components.source.labels,
-    )
+    before, now = selector.label_maps_after(0), selector.label_maps_after(rounds)
+    labels = components.source.labels
     pool = sample_pixels(
         "pool",
         label_grid_sizes(components.pool, components.task.resolution),
@@ -178,8 +170,8 @@ def images_with_thumbnails(
     if components.selects_pixels:
         sampled_images: list[int] = pool.image.unique().tolist()
         return [
-            sampled_images[place]
-            for place in random_indices(len(sampled_images), MAX_SEGMENTATION_THUMBNAILS, "pictures")
+            sampled_images[index]
+            for index in random_indices(len(sampled_images), MAX_SEGMENTATION_THUMBNAILS, "pictures")
         ]
     if request is None:
         return []
