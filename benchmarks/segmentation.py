@@ -102,7 +102,7 @@ def time_steps(options: argparse.Namespace, precision: str, graphs: bool, fuse: 
         model.network, Optimisation(lr=1e-5, nesterov=False), fused=bool(speed.fused_optimiser)
     )
     ready, stepper = fabric.setup(model, optimiser)
-    step = Step(ready, stepper, duc, fabric, graphs=bool(speed.cuda_graphs))
+    step = Step(ready, stepper, duc, fabric, use_cuda_graphs=bool(speed.cuda_graphs))
     device_targets = place_label_maps(targets, fabric.device)
 
     def epoch(number: int, steps: int) -> dict[str, float]:
@@ -183,7 +183,7 @@ def time_selection(options: argparse.Namespace, precision: str, query: str) -> d
                     seed=number,
                     fabric=fabric,
                 ):
-                    writer.add(image, selection.position, selection.unit)
+                    writer.add(image, selection.position, selection.unit_sizes)
             request = run_folder.load_request(number)
             assert request is not None
             ledger.append(request, oracle(request))

@@ -274,7 +274,7 @@ def make_step(
         bare.to(memory_format=torch.channels_last)
     optimiser = make_optimiser(bare.network, Optimisation(), fused=bool(resolved.fused_optimiser))
     model, stepper = fabric.setup(bare, optimiser)
-    return Step(model, stepper, duc, fabric, graphs=bool(resolved.cuda_graphs)), model
+    return Step(model, stepper, duc, fabric, use_cuda_graphs=bool(resolved.cuda_graphs)), model
 
 
 def noise_batch(count: int, classes: int, device: torch.device) -> Batch:

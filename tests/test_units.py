@@ -95,11 +95,11 @@ def test_budget_is_spent_exactly(name: str, unit: Unit, budget: int, known_label
     assert bool(open_[position].all())
     assert len(position) == min(budget, int(open_.sum()))
     if unit.name == "pixel":
-        assert picked.unit is None
+        assert picked.unit_sizes is None
     else:
-        assert picked.unit is not None
-        assert int(picked.unit.sum()) == len(position)
-        assert not len(position) or int(picked.unit.min()) >= 1
+        assert picked.unit_sizes is not None
+        assert int(picked.unit_sizes.sum()) == len(position)
+        assert not len(position) or int(picked.unit_sizes.min()) >= 1
     again = select_in_test_image(QUERIES[name], unit, known_labels, budget)
     assert torch.equal(again.position, position)
 
@@ -174,8 +174,8 @@ def _replaced(name: str, fn: Callable[[Tensor], Tensor]) -> Callable[[str], Any]
 
 
 def regions_of(picked: PixelSelection) -> list[list[tuple[int, int]]]:
-    assert picked.unit is not None
-    units = picked.position.split(picked.unit.tolist())
+    assert picked.unit_sizes is not None
+    units = picked.position.split(picked.unit_sizes.tolist())
     return [[divmod(p, SHAPE[1]) for p in unit.tolist()] for unit in units]
 
 
@@ -319,8 +319,8 @@ def test_superpixels_are_selected_best_first_and_the_last_is_truncated(budget: i
         if remaining:
             expected_units.append(whole[:remaining])
             remaining -= len(expected_units[-1])
-    assert picked.unit is not None
-    assert [unit.tolist() for unit in picked.position.split(picked.unit.tolist())] == expected_units
+    assert picked.unit_sizes is not None
+    assert [unit.tolist() for unit in picked.position.split(picked.unit_sizes.tolist())] == expected_units
 
 
 def test_superpixel_larger_than_the_budget_is_truncated() -> None:
@@ -330,8 +330,8 @@ def test_superpixel_larger_than_the_budget_is_truncated() -> None:
     assert int(sizes.min()) > 10
     picked = select_in_test_image(QUERIES["entropy"], unit, nothing(), 10, pixels=one)
     assert len(picked.position) == 10
-    assert picked.unit is not None
-    assert picked.unit.tolist() == [10]
+    assert picked.unit_sizes is not None
+    assert picked.unit_sizes.tolist() == [10]
     known_labels = nothing()
     known_labels.flatten()[picked.position] = 0
     assert (

@@ -80,7 +80,7 @@ class RunPlan:
 
 
 def check_run(components: Components, plan: RunPlan) -> None:
-    """Raise UserError if components and plan are inconsistent; nothing is written or trained before."""
+    """Raise UserError if components and plan are inconsistent, before anything is written or trained."""
     check_budget(components, plan)
     if plan.snapshot_samples < 0:
         raise UserError(
@@ -138,10 +138,10 @@ def check_budget(components: Components, plan: RunPlan) -> None:
             raise UserError(
                 'the task labels pixels: set how many per image, for example RunPlan(pixel_budget="5%")'
             )
-        per_image = split_pixels(
+        budgets_per_image = split_pixels(
             plan.pixel_budget, pixels_per_image(components).tolist(), len(plan.query_epochs), plan.rounding
         )
-        budget = [sum(round_budget) for round_budget in zip(*per_image, strict=True)]
+        budget = [sum(round_budget) for round_budget in zip(*budgets_per_image, strict=True)]
         if plan.budget and list(plan.budget) != budget:
             raise UserError(
                 f"pixel_budget={plan.pixel_budget!r} gives {budget} labels per round, but budget is "
@@ -314,10 +314,10 @@ def data_digest(keys: Sequence[str], labels: Labels | None = None) -> str:
     if labels is None or labels.ndim == 1:
         text = "\n".join([*keys, *([] if labels is None else map(str, labels[:].tolist()))])
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    found = hashlib.blake2b("\n".join(keys).encode(), digest_size=8)
+    digest = hashlib.blake2b("\n".join(keys).encode(), digest_size=8)
     for index in range(0, len(labels), -(-len(labels) // MAX_DIGEST_MAPS)):
-        found.update(labels[index].cpu().numpy().tobytes())
-    return found.hexdigest()
+        digest.update(labels[index].cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def summarise_data(components: Components) -> dict[str, Any]:

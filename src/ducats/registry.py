@@ -63,9 +63,7 @@ def bind_params(
     Args:
         kind: kind of component, for error messages.
         name: name of the component, for error messages.
-        function: the component.
-        n_positional: number of positional arguments that the caller passes.
-        params: keyword arguments.
+        n_positional: number of positional arguments with which the result will be called.
     """
     check_params(kind, name, inspect.signature(function), n_positional, params)
     return partial(function, **params)

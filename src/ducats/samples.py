@@ -188,16 +188,16 @@ def _spaced_layer(
 ) -> Tensor:
     """Return the first rows, at most ``count``, none near another; rows of rank 0 do not compete."""
     length, size = len(rank), map_shape[0] * map_shape[1] * map_shape[2]
-    open_ = rank.new_zeros(size).scatter_(0, flat_index, rank).view(map_shape)
-    winners = rank.new_zeros(0)
+    open_ranks = rank.new_zeros(size).scatter_(0, flat_index, rank).view(map_shape)
+    winning_ranks = rank.new_zeros(0)
     while True:
-        first = (open_ == window_max(open_, min_distance)) & (open_ > 0)
-        winners = torch.cat([winners, open_[first]]).sort(descending=True).values[:count]
-        open_ = open_.masked_fill(window_max(first.to(torch.uint8), min_distance) > 0, 0)
-        if len(winners) == count:  # lower ranks than the last winner's can no longer win
-            open_ = open_.masked_fill(open_ < winners[-1], 0)
-        if not bool(open_.any()):
-            return length - winners.long()
+        first = (open_ranks == window_max(open_ranks, min_distance)) & (open_ranks > 0)
+        winning_ranks = torch.cat([winning_ranks, open_ranks[first]]).sort(descending=True).values[:count]
+        open_ranks = open_ranks.masked_fill(window_max(first.to(torch.uint8), min_distance) > 0, 0)
+        if len(winning_ranks) == count:  # lower ranks than the last of these can no longer win
+            open_ranks = open_ranks.masked_fill(open_ranks < winning_ranks[-1], 0)
+        if not bool(open_ranks.any()):
+            return length - winning_ranks.long()
 
 
 def _as_indices(picks: object) -> Tensor:

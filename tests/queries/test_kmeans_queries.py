@@ -77,8 +77,8 @@ def test_clue_selects_regions_that_do_not_overlap() -> None:
         generator=torch.Generator().manual_seed(0),
     )
     assert len(picked.position.unique()) == 45
-    assert picked.unit is not None
-    assert len(picked.unit) <= 8  # five of nine pixels, or a few more at the border
+    assert picked.unit_sizes is not None
+    assert len(picked.unit_sizes) <= 8  # five of nine pixels, or a few more at the border
 
 
 def by_scan(centres: Tensor, features: Tensor) -> list[int]:

@@ -101,7 +101,7 @@ def main(processes: int, count: int, out: Path) -> None:
             [
                 image,
                 one.position.tolist(),
-                one.unit.tolist() if unit == "region" and one.unit is not None else 0,
+                one.unit_sizes.tolist() if unit == "region" and one.unit_sizes is not None else 0,
             ]
             for image, one in picks
         ]
@@ -126,7 +126,9 @@ def main(processes: int, count: int, out: Path) -> None:
         )
     )
     assert data.test is not None
-    tally = evaluate_segmentation(model, data.test, view=View(), batch_size=2, fabric=fabric, flip=True)
+    tally = evaluate_segmentation(
+        model, data.test, view=View(), batch_size=2, fabric=fabric, average_flipped=True
+    )
     found["confusion"] = tally.confusion.tolist()
     found["metrics"] = {k: round(v, 12) for k, v in compute_metrics(tally).items()}
     if fabric.is_global_zero:

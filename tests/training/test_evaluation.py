@@ -110,7 +110,7 @@ def reference(resolution: str, flip: bool, out: list[Any] | None = None) -> tupl
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("batch_size", [2, 5])
 def test_segmentation_metrics_match_reference(resolution: Any, flip: bool, batch_size: int) -> None:
-    tally = evaluate_test_set(batch_size, resolution=resolution, flip=flip)
+    tally = evaluate_test_set(batch_size, resolution=resolution, average_flipped=flip)
     counts, nll, iou = reference(resolution, flip)
     assert tally.confusion.tolist() == counts.tolist()
     metrics = compute_metrics(tally)
@@ -120,7 +120,7 @@ def test_segmentation_metrics_match_reference(resolution: Any, flip: bool, batch
 
 
 def test_flip_changes_the_result() -> None:
-    one, two = (evaluate_test_set(resolution="network", flip=flip) for flip in (False, True))
+    one, two = (evaluate_test_set(resolution="network", average_flipped=flip) for flip in (False, True))
     assert one.confusion.tolist() != two.confusion.tolist()
 
 

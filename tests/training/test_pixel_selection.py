@@ -239,8 +239,8 @@ def test_all_open_pixels_form_one_unit() -> None:
     maps = known_labels(SIZES)
     found = all_open_pixels(lambda image: maps[image], 2)
     assert found.position.tolist() == [p for p, v in enumerate(maps[2].flatten().tolist()) if v == UNLABELLED]
-    assert found.unit is not None
-    assert found.unit.tolist() == [len(found.position)]
+    assert found.unit_sizes is not None
+    assert found.unit_sizes.tolist() == [len(found.position)]
 
 
 def test_indirect_pixels_give_the_same_picks() -> None:

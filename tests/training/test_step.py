@@ -125,7 +125,7 @@ def our_losses(options: PerformanceOptions, fabric: Fabric) -> list[float]:
         bare.to(memory_format=torch.channels_last)
     optimiser = make_optimiser(bare.network, OPTIMISATION, fused=bool(resolved.fused_optimiser))
     model, stepper = fabric.setup(bare, optimiser)
-    step = Step(model, stepper, duc, fabric, graphs=bool(resolved.cuda_graphs))
+    step = Step(model, stepper, duc, fabric, use_cuda_graphs=bool(resolved.cuda_graphs))
     model.train()
     streams = Streams(data.source, data.pool, VIEWS, BATCH, STEPS, seed=0)
     batches = streams.epoch(0, targets(len(data.pool)), fabric)
@@ -214,7 +214,7 @@ def make_step(*, graphs: bool, clip: float | None = None) -> Step:
     bare = make_model()
     model, stepper = fabric.setup(bare, make_optimiser(bare.network, OPTIMISATION, fused=True))
     model.train()
-    return Step(model, stepper, duc, fabric, graphs=graphs, clip=clip)
+    return Step(model, stepper, duc, fabric, use_cuda_graphs=graphs, max_grad_norm=clip)
 
 
 def test_a_captured_step_reads_new_batches_rates_and_weights(fake_graphs: type[FakeGraph]) -> None:
@@ -239,7 +239,7 @@ def weight_update(clip: float | None, batch: Batch) -> Tensor:
     model, stepper = fabric.setup(bare, make_optimiser(bare.network, PLAIN))
     model.train()
     before = torch.cat([p.detach().double().flatten() for p in bare.parameters()])
-    Step(model, stepper, duc, fabric, clip=clip)(batch, 1.0)
+    Step(model, stepper, duc, fabric, max_grad_norm=clip)(batch, 1.0)
     return before - torch.cat([p.detach().double().flatten() for p in bare.parameters()])
 
 
@@ -302,7 +302,7 @@ def test_a_non_finite_gradient_raises() -> None:
 
     fabric, bare = make_fabric("cpu"), EvidentialModel(Spoils())
     model, stepper = fabric.setup(bare, make_optimiser(bare.network, PLAIN))
-    step = Step(model, stepper, duc, fabric, clip=1.0)
+    step = Step(model, stepper, duc, fabric, max_grad_norm=1.0)
     with pytest.raises(UserError, match="'weights' became nan"):
         fit_epoch(step, [batch_of(4, 0)], lambda _: 1.0, first_step=0, fabric=fabric, on_step=lambda *_: None)
 
@@ -388,7 +388,7 @@ def test_a_step_that_cannot_be_captured_runs_eagerly(monkeypatch: pytest.MonkeyP
     for seed in range(3):
         one, two = (s(batch_of(2, seed), 1.0) for s in (step, plain))
         assert {n: float(v) for n, v in one.items()} == pytest.approx({n: float(v) for n, v in two.items()})
-    assert not step.graphs
+    assert not step.use_cuda_graphs
 
 
 def test_the_source_weight_scales_only_source_losses() -> None:
@@ -452,7 +452,15 @@ def losses_of(
     source, pool = placement.place_images([data.source.images, data.pool], fabric.device, image_placement)
     bare = make_model().to(memory_format=torch.channels_last)
     model, stepper = fabric.setup(bare, make_optimiser(bare.network, OPTIMISATION, fused=True))
-    step = Step(model, stepper, duc, fabric, graphs=graphs, clip=clip, target_batching=target_batching)
+    step = Step(
+        model,
+        stepper,
+        duc,
+        fabric,
+        use_cuda_graphs=graphs,
+        max_grad_norm=clip,
+        target_batching=target_batching,
+    )
     model.train()
     streams = Streams(replace(data.source, images=source), pool, views, BATCH, STEPS, seed=0)
     losses = [

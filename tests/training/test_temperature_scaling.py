@@ -91,7 +91,7 @@ def test_temperature_is_applied_before_flip_averaging(flip: bool) -> None:
         batch_size=2,
         fabric=make_fabric("cpu"),
         resolution="network",
-        flip=flip,
+        average_flipped=flip,
         tempered=warm,
     )
     pixels = test.images.pixels[:].float() / 255

@@ -46,7 +46,7 @@ def _import_file(
     store: AnnotationStore, question_round: QuestionRound, path: Path, lines: list[CsvAnswer]
 ) -> list[str]:
     channel = f"{question_round.folder.name}/{path.name}"
-    newest: dict[tuple[str, str], Answer] = {}  # newest answer by annotator and question
+    newest_answers: dict[tuple[str, str], Answer] = {}  # by annotator and question
     known_rejected: set[tuple[str, str, str]] = set()
     counted_seconds: dict[tuple[str, str], float] = {}
     for answer in store.answers():
@@ -54,12 +54,12 @@ def _import_file(
             known_rejected.add((answer.annotator, answer.question, answer.word))
         elif answer.channel == channel:
             key = answer.annotator, answer.question
-            newest[key] = answer
+            newest_answers[key] = answer
             if answer.reject_reason is None:
                 counted_seconds[key] = counted_seconds.get(key, 0.0) + (answer.seconds or 0.0)
     raw_answers: list[dict[str, Any]] = []
     problems: list[str] = []
-    first: dict[tuple[str, str], CsvAnswer] = {}
+    first_lines: dict[tuple[str, str], CsvAnswer] = {}
     for line in lines:
         is_known = line.question in question_round.by_id
         if not is_known:  # as it is logged
@@ -84,8 +84,8 @@ def _import_file(
                 f"{where}: {line.word!r} is not a class; use one of: "
                 f"{_list_classes(question_round.rules.classes)}"
             )
-        if key in first:
-            earlier = first[key]
+        if key in first_lines:
+            earlier = first_lines[key]
             same = earlier.word.casefold() == line.word.casefold()
             verb = "repeats" if same else "contradicts"
             problems.append(
@@ -102,16 +102,16 @@ def _import_file(
                 None if seconds is None else round(max(0.0, seconds - counted_seconds.get(key, 0.0)), 3)
             )
             raw["seconds"] = extra_seconds
-            previous = newest.get(key)
+            previous = newest_answers.get(key)
             is_unchanged = (
                 extra_seconds is None
                 or extra_seconds <= SECONDS_TOLERANCE
                 or (previous is not None and previous.reject_reason and extra_seconds == previous.seconds)
             )
             if previous is not None and previous.word == word and is_unchanged:
-                first[key] = line
+                first_lines[key] = line
                 continue
-        first.setdefault(key, line)
+        first_lines.setdefault(key, line)
         if "reject_reason" not in raw or (*key, word) not in known_rejected:
             raw_answers.append(raw)
     if raw_answers:
@@ -126,7 +126,6 @@ def read_csv_answers(path: Path, *, per_pixel: bool = False) -> list[CsvAnswer]:
     """Read the non-empty rows of a CSV file.
 
     Args:
-        path: the CSV file.
         per_pixel: whether questions are about pixels and have ids ``KEY#Y,X``.
 
     Raises:

@@ -68,8 +68,8 @@ class RoundRules:
     on_unsure: Literal["ask_another", "void"] = "ask_another"  # ask someone else, or label VOID
     allow_new_classes: bool = False  # whether unknown class names are accepted, as VOID
     unit: str = "image"  # image, pixel, region or superpixel
-    query: str = ""  # name of the query
-    query_summary: str = ""  # summary of the query
+    query: str = ""  # name, shown to annotators
+    query_summary: str = ""  # shown to annotators
     max_seconds: float | None = None  # limit on the annotation time, after which the round closes
 
 

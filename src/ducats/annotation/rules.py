@@ -39,7 +39,7 @@ def majority(votes: Sequence[Vote], min_annotators: int) -> str | None:
     return word if 2 * count > len(votes) else None
 
 
-def agree(votes: Sequence[Vote], min_annotators: int) -> str | None:
+def unanimous(votes: Sequence[Vote], min_annotators: int) -> str | None:
     """Return the word if all annotators agree."""
     words = {vote.word for vote in votes}
     return words.pop() if len(votes) >= min_annotators and len(words) == 1 else None
@@ -49,7 +49,7 @@ VOTING_RULES: Mapping[str, VotingRule] = {
     "first": first,
     "newest": newest,
     "majority": majority,
-    "unanimous": agree,
+    "unanimous": unanimous,
 }
 DEFAULT_MIN_ANNOTATORS: Mapping[str, int] = {
     "first": 1,

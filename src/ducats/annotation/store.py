@@ -43,7 +43,7 @@ class AnnotationStore:
         self._closed_rounds: dict[int, ClosedRound] = {}
         # The newest round of each question: unanswered questions may be asked again in a later round.
         self._round_of: dict[str, int] = {}
-        self._known_rounds: set[int] = set()  # rounds included in it
+        self._known_rounds: set[int] = set()  # rounds included in `_round_of`
         self._answers_by_question: dict[tuple[int, str], list[Answer]] = {}  # by round and question
         self._external_ids: dict[str, set[tuple[str, str]]] = {}  # question and word received under each id
         self._statuses: dict[tuple[int, str], QuestionStatus] = {}
@@ -215,7 +215,6 @@ class AnnotationStore:
         ledger gets the same labels after a restart.
 
         Args:
-            round_number: the round.
             answered_by_png: ids of questions that label PNGs answer; they need no answer in the log.
         """
         if (closed := self.closed_round(round_number)) is not None:

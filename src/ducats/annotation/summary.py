@@ -50,7 +50,7 @@ class Dispute:
     round: int
     question: Question
     votes: tuple[Vote, ...]
-    label: str | None  # the label; None if there is none yet
+    label: str | None  # None if there is none yet
     answered_by_png: bool = False  # whether a label PNG answers it
 
 

@@ -45,7 +45,7 @@ def resolve_split(
     """Resolve the setting for given data: the images to evaluate on, and the origin of the test set.
 
     Args:
-        split: See ``config.EvaluationConfig``.
+        split: See ``config.schema.EvaluationConfig``.
         has_test: Whether the data has a test set.
         has_ground_truth: Whether the target's ground truth is known.
         target_is_test: Whether the user gave the target as the test set.
@@ -76,7 +76,7 @@ def attach_test_set(
 
     Args:
         data: Data as returned by the data set.
-        split: See ``config.EvaluationConfig``.
+        split: See ``config.schema.EvaluationConfig``.
         test_fraction: Fraction of each class to hold out if the test set is split from the target.
     """
     test, ground_truth = data.test, data.ground_truth

@@ -102,7 +102,7 @@ def _evaluate_segmentation(trained: TrainedModel, fabric: Fabric, folder: Path |
         batch_size=trained.config.engine.scoring_batch_size,
         fabric=fabric,
         resolution=task.evaluated_at,
-        flip=task.average_flipped,
+        average_flipped=task.average_flipped,
         known_labels_of=known_labels_of,
     )
     return EvaluationResult(tally, evaluated_on, len(test), describe_resolution(test, task.evaluated_at))

@@ -186,16 +186,15 @@ def make_run_plan(config: settings.Config, data: AdaptationData) -> RunPlan:
     train, acquisition, pool = config.train, config.acquisition, data.pool
     selects_pixels = data.source.per_pixel and config.task.resolved_unit != "image"
     time_budget = parse_time_budget(acquisition.budget, acquisition.seconds_per_label, acquisition.growth)
+    has_pixel_budget = selects_pixels and time_budget is None
     budget: tuple[int, ...] = ()
-    if time_budget is not None:
-        selects_pixels = False
-    elif selects_pixels:
+    if has_pixel_budget:
         areas = label_grid_sizes(pool, config.task.resolution).prod(1).tolist()
-        pixels_per_image = split_pixels(
+        budgets_per_image = split_pixels(
             acquisition.budget, areas, len(epochs_of_rounds), acquisition.rounding
         )
-        budget = tuple(sum(round_counts) for round_counts in zip(*pixels_per_image, strict=True))
-    else:
+        budget = tuple(sum(round_counts) for round_counts in zip(*budgets_per_image, strict=True))
+    elif time_budget is None:
         budget = split_budget(
             acquisition.budget, len(pool), len(epochs_of_rounds), acquisition.rounding, acquisition.growth
         )
@@ -204,7 +203,7 @@ def make_run_plan(config: settings.Config, data: AdaptationData) -> RunPlan:
         epochs=train.epochs,
         query_epochs=epochs_of_rounds,
         budget=budget,
-        pixel_budget=acquisition.budget if selects_pixels else None,
+        pixel_budget=acquisition.budget if has_pixel_budget else None,
         rounding=acquisition.rounding,
         time_budget=time_budget,
         batch_size=train.batch_size,

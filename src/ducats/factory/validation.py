@@ -100,9 +100,9 @@ def _call_query_on_dummy_input(config: settings.Config, query: QuerySpec) -> Non
         name: column[0][..., None, None].expand(*column.shape[1:], 2, 3) for name, column in extras.items()
     }
     if config.task.name == "segmentation" and config.task.resolved_unit == "image":
-        target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
+        known_labels = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
         dummy_columns = image_columns(
-            torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.needs, map_extras
+            torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), known_labels, query.needs, map_extras
         )
         columns = {name: torch.cat([column] * 3) for name, column in dummy_columns.items()}
     elif config.task.name == "classification":
@@ -117,13 +117,13 @@ def _call_query_on_dummy_input(config: settings.Config, query: QuerySpec) -> Non
             )
         elif query.source_needs:
             dummy_columns = image_columns(
-                torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.source_needs, map_extras
+                torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), known_labels, query.source_needs, map_extras
             )
             source_columns = {name: torch.cat([column] * 3) for name, column in dummy_columns.items()}
             source = SampleTable(indices, torch.zeros_like(indices), source_columns)
         query.fn(QueryContext(samples, samples[indices[:1]], 1, generator, source, head))
         return
-    target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
+    known_labels = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
     logits, unit = torch.zeros(2, 4, 6), make_task(config).unit
     pixels = torch.zeros(3, 4, 6, dtype=torch.uint8)
     select_in_image(
@@ -131,7 +131,7 @@ def _call_query_on_dummy_input(config: settings.Config, query: QuerySpec) -> Non
         unit,
         z=logits,
         features=logits,
-        known_labels=target,
+        known_labels=known_labels,
         image=0,
         pixels=pixels,
         budget=3,

@@ -172,33 +172,33 @@ class Ledger:
 
     def _validate(self, pixel_runs: PixelRuns, labels: AnyArray) -> AnyArray:
         """Validate a request, a chunk of images at a time; return the number of clicks per run."""
-        pixels, widths = np.ones(len(self.keys), np.int64), np.ones(len(self.keys), np.int64)
+        n_pixels, widths = np.ones(len(self.keys), np.int64), np.ones(len(self.keys), np.int64)
         if self.sizes is not None:
-            pixels, widths = self.sizes.prod(1).numpy(), self.sizes[:, 1].numpy()
+            n_pixels, widths = self.sizes.prod(1).numpy(), self.sizes[:, 1].numpy()
         images, clicks = np.unique(pixel_runs.image), pixel_runs.count.copy()
         start = np.zeros(len(self.keys), np.int64)  # offset of each image's pixels within the chunk
-        for chunk in chunk_by_weight(pixels[images], CHECK_CHUNK_PIXELS):
+        for chunk in chunk_by_weight(n_pixels[images], CHECK_CHUNK_PIXELS):
             chunk_images = images[chunk]
             runs = pixel_runs.runs_of_images(chunk_images)
             image, position = _images_and_positions(pixel_runs, runs)
-            outside = np.flatnonzero(position >= pixels[image])
+            outside = np.flatnonzero(position >= n_pixels[image])
             if len(outside):
                 first_bad = outside[0]
                 raise ValueError(
                     f"position {position[first_bad]} is out of range for {self.keys[image[first_bad]]!r}, "
-                    f"which has {pixels[image[first_bad]]}"
+                    f"which has {n_pixels[image[first_bad]]}"
                 )
-            start[chunk_images] = exclusive_cumsum(pixels[chunk_images])
-            requested = np.zeros(pixels[chunk_images].sum(), bool)
+            start[chunk_images] = exclusive_cumsum(n_pixels[chunk_images])
+            is_taken = np.zeros(n_pixels[chunk_images].sum(), bool)
             total = len(position)
-            requested[start[image] + position] = True
+            is_taken[start[image] + position] = True
             for ledger_round in self._rounds:
                 labelled_image, labelled_position = _images_and_positions(
                     ledger_round.pixel_runs, ledger_round.pixel_runs.runs_of_images(chunk_images)
                 )
-                requested[start[labelled_image] + labelled_position] = True
+                is_taken[start[labelled_image] + labelled_position] = True
                 total += len(labelled_position)
-            if np.count_nonzero(requested) != total:
+            if np.count_nonzero(is_taken) != total:
                 raise ValueError(
                     "a location was requested twice; queries must select distinct unlabelled samples"
                 )

@@ -220,7 +220,7 @@ class FrozenCopy(nn.Module):
         super().__init__()
         self._autocast_dtype = autocast_dtype
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
-        self._source_model = (model,)  # in a tuple, so torch does not register it as a submodule
+        self._original_model = (model,)  # in a tuple, so torch does not register it as a submodule
 
     def train(self, mode: bool = True) -> "FrozenCopy":  # noqa: ARG002 - always in eval mode
         """Do nothing: collecting batch statistics would change the copy."""
@@ -238,12 +238,12 @@ class FrozenCopy(nn.Module):
     def ema_update(self, ema_rate: float = 1.0) -> None:
         """Move the weights towards the model's; 1 copies them, 0.001 is a typical moving average."""
         # Includes auxiliary modules, which the copy lacks.
-        source_state = self._source_model[0].state_dict(keep_vars=True)
+        original_state = self._original_model[0].state_dict(keep_vars=True)
         for name, parameter in self.model.state_dict(keep_vars=True).items():
             if parameter.is_floating_point() and parameter.requires_grad is False and ema_rate < 1:
-                parameter.lerp_(source_state[name], ema_rate)
+                parameter.lerp_(original_state[name], ema_rate)
             else:
-                parameter.copy_(source_state[name])
+                parameter.copy_(original_state[name])
 
 
 class _ReverseGradient(torch.autograd.Function):

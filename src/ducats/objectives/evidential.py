@@ -65,8 +65,8 @@ def duc(
     """
     if void not in ("ignored", "unlabelled"):
         raise ValueError(f"objective.params.void must be 'ignored' or 'unlabelled', not {void!r}")
-    images = batch.target is None and batch.source.labels.ndim == 1
-    default_lambda = 0.05 if images else 0.01
+    is_classification = batch.target is None and batch.source.labels.ndim == 1
+    default_lambda = 0.05 if is_classification else 0.01
     unlabelled_terms = UnlabelledTerms(
         {"u_dis": beta, "u_data": default_lambda if lambda_ is None else lambda_},
         dirichlet_uncertainties,
@@ -107,7 +107,6 @@ def evidential_losses(
 
     Args:
         fit_weights: weights of ``nll`` and ``kl``.
-        unlabelled_terms: terms on unlabelled target data.
         source: weight of the terms on the source.
         target: weight of the terms on labelled and pseudo-labelled target data.
         extra_losses: additional losses, whose images are forwarded after the unlabelled ones.

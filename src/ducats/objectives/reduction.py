@@ -88,32 +88,35 @@ def _chunked_sums(z: Tensor, spec: _MeanSpec, needs_grad: bool) -> tuple[list[Te
     """Sum of each value, and the gradient of each sum, ``(C, N, h, w)``, if ``needs_grad``."""
     z = (z if z.dtype == torch.float64 else z.float()).transpose(0, 1)  # classes first: avoids copies later
     height, width = spec.size
-    down = upsampling.bilinear_weights(height, z.shape[2], z.dtype, z.device)
-    across = upsampling.bilinear_weights(width, z.shape[3], z.dtype, z.device)
+    row_weights = upsampling.bilinear_weights(height, z.shape[2], z.dtype, z.device)
+    column_weights = upsampling.bilinear_weights(width, z.shape[3], z.dtype, z.device)
     sums: list[list[Tensor]] = []  # by chunk, by value
     gradients: list[Tensor] = []
     for images, rows in _chunks(z.shape[1], z.shape[0], spec.size, z.device):
         coarse_rows = upsampling.coarse_rows(rows, height, z.shape[2])
         with torch.set_grad_enabled(needs_grad):
             leaf = z[:, images, coarse_rows].requires_grad_(needs_grad)
-            logits = upsampling.bilinear_matmul(leaf, down[rows, coarse_rows], across).flatten(1)
-            values = _chunk_values(
-                spec, logits, spec.labels[images, rows].flatten(), spec.mask[images, rows].flatten()
+            logits = upsampling.bilinear_matmul(leaf, row_weights[rows, coarse_rows], column_weights)
+            chunk_sums = _chunk_sums(
+                spec,
+                logits.flatten(1),
+                spec.labels[images, rows].flatten(),
+                spec.mask[images, rows].flatten(),
             )
-        sums.append([v.detach() for v in values])
+        sums.append([chunk_sum.detach() for chunk_sum in chunk_sums])
         if needs_grad and not gradients:
-            gradients = [torch.zeros_like(z, memory_format=torch.contiguous_format) for _ in values]
+            gradients = [torch.zeros_like(z, memory_format=torch.contiguous_format) for _ in chunk_sums]
         for number, gradient in enumerate(gradients):
-            if not values[number].requires_grad:  # such as a count
+            if not chunk_sums[number].requires_grad:  # such as a count
                 continue
             (gradient_part,) = torch.autograd.grad(
-                values[number], leaf, retain_graph=number + 1 < len(gradients)
+                chunk_sums[number], leaf, retain_graph=number + 1 < len(gradients)
             )
             gradient[:, images, coarse_rows] += gradient_part
     return [torch.stack(column).sum() for column in zip(*sums, strict=True)], gradients
 
 
-def _chunk_values(spec: _MeanSpec, logits: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+def _chunk_sums(spec: _MeanSpec, logits: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
     """Sum of each value over the positions that count: ``(C, R), (R,), (R,) -> ()``."""
     if logits.device.type in INDEXING_DEVICES:  # labelled pixels are few
         chosen = mask.nonzero().squeeze(1)
@@ -124,15 +127,18 @@ def _chunk_values(spec: _MeanSpec, logits: Tensor, labels: Tensor, mask: Tensor)
 
 
 def _chunks(
-    images: int, classes: int, size: tuple[int, int], device: torch.device
+    n_images: int, n_classes: int, size: tuple[int, int], device: torch.device
 ) -> Iterator[tuple[slice, slice]]:
     """Slices of images and rows of each chunk: several small images, or some rows of a large one."""
     height, width = size
     elements = CPU_CHUNK_ELEMENTS if device.type == "cpu" else GPU_CHUNK_ELEMENTS
-    max_rows = max(1, elements // (classes * width))
+    max_rows = max(1, elements // (n_classes * width))
     images_per_chunk = max(1, max_rows // height)
     chunks_per_image = -(-height // max_rows)
-    rows = -(-height // chunks_per_image)  # about equal heights, which lets buffers be reused
-    for image in range(0, max(images, 1), images_per_chunk):
-        for row in range(0, height, rows):
-            yield slice(image, min(image + images_per_chunk, images)), slice(row, min(row + rows, height))
+    rows_per_chunk = -(-height // chunks_per_image)  # about equal heights, which lets buffers be reused
+    for image in range(0, max(n_images, 1), images_per_chunk):
+        for row in range(0, height, rows_per_chunk):
+            yield (
+                slice(image, min(image + images_per_chunk, n_images)),
+                slice(row, min(row + rows_per_chunk, height)),
+            )

@@ -66,7 +66,7 @@ class QuerySpec:
 
     @property
     def per_pixel(self) -> bool:
-        """Whether the query needs pixel neighbourhoods and so cannot select whole images."""
+        """Whether the query needs per-pixel outputs, so that it works in segmentation only."""
         criteria_names = [name for name in self.needs if name not in (*MODEL_COLUMNS, *PROBE_COLUMNS)]
         return any(name in IMAGE_COLUMNS or get_criterion(name).per_pixel for name in criteria_names)
 

@@ -148,17 +148,20 @@ def _check_gradients(n_samples: int, width: int) -> None:
 
 
 def _deduplicate(samples: SampleTable, labelled: SampleTable, cosine: float, min_count: int) -> Tensor:
-    """Indices without near-duplicates of earlier or labelled samples; if too few, ``min_count`` with them."""
+    """Return the indices of samples that are not near-duplicates of earlier or labelled ones.
+
+    If these are too few, near-duplicates are added, up to ``min_count`` indices.
+    """
     own = F.normalize(samples.features.flatten(1).double())
-    open_ = torch.ones(len(samples), dtype=torch.bool, device=own.device)
+    is_distinct = torch.ones(len(samples), dtype=torch.bool, device=own.device)
     if len(labelled):
         labelled_features = F.normalize(labelled.features.flatten(1).double())
-        open_ &= (own @ labelled_features.T).amax(1) < cosine
+        is_distinct &= (own @ labelled_features.T).amax(1) < cosine
     unique = []
     for index in range(len(samples)):
-        if bool(open_[index]):
+        if bool(is_distinct[index]):
             unique.append(index)
-            open_ &= own @ own[index] < cosine
+            is_distinct &= own @ own[index] < cosine
     keep = torch.zeros(len(samples), dtype=torch.bool)
     keep[unique] = True
     if len(unique) < min_count:

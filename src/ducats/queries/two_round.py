@@ -30,12 +30,12 @@ def two_round(
     check_kappa(kappa)
     distribution, data = two_round_needs({"epsilon": epsilon})
     first, second = {"dis_data": (distribution, data), "data_dis": (data, distribution)}[order]
-    n_candidates = (
+    n_passing = (
         kappa * context.budget
         if pool_fraction is None
         else kappa * pool_fraction * initial_pool_size(context)
     )
-    return two_round_top_k(context, first, second, n_candidates)
+    return two_round_top_k(context, first, second, n_passing)
 
 
 def two_round_needs(params: Mapping[str, Any]) -> tuple[str, str]:
@@ -44,25 +44,25 @@ def two_round_needs(params: Mapping[str, Any]) -> tuple[str, str]:
     return "u_dis" if epsilon is None else f"published_u_dis@{float(epsilon)}", "u_data"
 
 
-def two_round_top_k(context: QueryContext, first: str, second: str, n_candidates: float) -> Tensor:
+def two_round_top_k(context: QueryContext, first: str, second: str, n_passing: float) -> Tensor:
     """Keep the highest values of one column, then pick the highest of another.
 
     Args:
         first: column of the first round.
         second: column of the second round, read only for candidates that passed the first.
-        n_candidates: number of candidates that pass the first round, rounded up; at least the budget.
+        n_passing: number of candidates that pass the first round, rounded up; at least the budget.
     """
     passed = top_k(
-        context.candidates.column(first), round_up_to_budget(n_candidates, context), context.candidates
+        context.candidates.column(first), round_up_to_budget(n_passing, context), context.candidates
     )
     samples = context.candidates[passed]
     return passed[top_k(samples.column(second), context.budget, samples)]
 
 
-def round_up_to_budget(n_candidates: float, context: QueryContext) -> int:
+def round_up_to_budget(n_passing: float, context: QueryContext) -> int:
     """Round a number of candidates up, to at least the budget."""
     # 0.01 * 4365 * 10 is 436.49999999999994 in binary: ignore the last bits.
-    return max(math.ceil(n_candidates - 1e-9), context.budget)
+    return max(math.ceil(n_passing - 1e-9), context.budget)
 
 
 def initial_pool_size(context: QueryContext) -> int:

@@ -18,7 +18,6 @@ def acquire_labels(
         oracle: its method ``annotation_seconds(request)``, if any, returns the seconds of each unit, or None.
         request: an empty one is recorded without calling the oracle.
         ledger: opened for the whole pool.
-        classes: the number of classes.
         allow_partial: whether units may stay UNLABELLED, as when the time budget is spent. They are not
             recorded, and may be selected again.
     """
@@ -52,5 +51,5 @@ def acquire_labels(
 
 def first_per_unit(request: Request, values: Tensor) -> Tensor:
     """Return the value at each unit's first location."""
-    unit = request.unit_sizes
-    return values if unit is None else values[unit.cumsum(0) - unit]
+    unit_sizes = request.unit_sizes
+    return values if unit_sizes is None else values[unit_sizes.cumsum(0) - unit_sizes]

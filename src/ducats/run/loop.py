@@ -96,7 +96,7 @@ class ActiveLearningLoop:
             pool_size=len(components.pool),
             per_pixel=components.source.per_pixel,
             seed=plan.seed,
-            autocast=autocast_dtype(fabric),
+            autocast_dtype=autocast_dtype(fabric),
         )
         if performance.channels_last:
             self.unwrapped_model.to(memory_format=torch.channels_last)
@@ -110,7 +110,6 @@ class ActiveLearningLoop:
             auxiliaries=self.unwrapped_model.auxiliaries,
         )
         fabric_optimiser: Any = fabric.setup_optimizers(self.optimiser)
-        graphs, clip = bool(performance.cuda_graphs), plan.optimisation.clip_grad_norm
         objective, probes = (
             components.objective_spec.bind_auxiliary(self.auxiliaries.objective_module),
             self.auxiliaries.probes,
@@ -120,8 +119,8 @@ class ActiveLearningLoop:
             fabric_optimiser,
             objective,
             fabric,
-            graphs=graphs,
-            clip=clip,
+            use_cuda_graphs=bool(performance.cuda_graphs),
+            max_grad_norm=plan.optimisation.clip_grad_norm,
             probes=probes,
             auxiliary_parameters=self.unwrapped_model.auxiliaries.parameters(),
             target_batching=plan.target_batching,
@@ -183,12 +182,12 @@ class ActiveLearningLoop:
 
     @property
     def stage(self) -> int:
-        """Number of rounds before this epoch, without a round in this epoch."""
+        """Number of rounds after earlier epochs, without a round after this epoch."""
         return sum(after < self.epoch for after in self.plan.query_epochs)
 
     @property
     def rounds_done(self) -> int:
-        """Number of rounds up to this epoch, including a round in this epoch."""
+        """Number of rounds after earlier epochs and after this epoch."""
         return sum(after <= self.epoch for after in self.plan.query_epochs)
 
     def _open_ledger(self) -> None:
@@ -211,11 +210,11 @@ class ActiveLearningLoop:
         )
 
     def _labelled_images(self, rounds: int) -> Tensor:
-        """Return the images with at least one label."""
+        """Return the indices of the images with at least one label."""
         return self.ledger.labels_per_image(rounds).nonzero().squeeze(1)
 
     def _known_targets(self) -> tuple[Labels, Tensor | None]:
-        """Return the pool's known labels, and the labelled images where whole label maps are acquired."""
+        """Return the pool's known labels and, if whole images are labelled, the indices of these images."""
         if not self.components.source.per_pixel:
             return on_rank_zero(self.fabric, lambda: self.ledger.targets(self.rounds_done)), None
         if self._cached_targets is None or self._cached_targets[0] != self.rounds_done:
@@ -275,18 +274,18 @@ class ActiveLearningLoop:
             fitted_temperature = on_rank_zero(
                 self.fabric, lambda: fit_temperature(self.run_folder, self.stage)
             )
-            scaled = (
+            tempered = (
                 None if fitted_temperature is None else TemperedEvaluation(fitted_temperature.temperature)
             )
-            tally, counts = self._tally(scaled)
+            tally, counts = self._tally(tempered)
             record |= {"evaluated_on": self.components.evaluated_on, **counts}
             if tally.total:  # nothing is left to evaluate once the whole target is labelled
                 record |= self._metrics(tally)
                 on_rank_zero(self.fabric, lambda: self._save_confusion(tally))
-                if fitted_temperature is not None and scaled is not None and scaled.tally is not None:
+                if fitted_temperature is not None and tempered is not None and tempered.tally is not None:
                     record["temperature_scaled"] = {
                         **fitted_temperature._asdict(),
-                        **calibration_record(scaled.tally),
+                        **calibration_record(tempered.tally),
                     }
         memory = peak_memory_over_ranks(self.fabric)
         record |= {} if memory is None else {"peak_memory_bytes": memory}
@@ -297,7 +296,7 @@ class ActiveLearningLoop:
             names = dict.fromkeys((headline_name, "accuracy", "ece", "nll", "aurc"))
             self._emit("evaluate", values={name: record[name] for name in names})
 
-    def _tally(self, scaled: TemperedEvaluation | None) -> tuple[Tally, dict[str, Any]]:
+    def _tally(self, tempered: TemperedEvaluation | None) -> tuple[Tally, dict[str, Any]]:
         """Evaluate the test set; return the tally and the record's counts."""
         components, test = self.components, self.components.test
         assert test is not None
@@ -305,13 +304,13 @@ class ActiveLearningLoop:
             "view": components.views.test,
             "batch_size": self.plan.scoring_batch_size,
             "fabric": self.fabric,
-            "tempered": scaled,
+            "tempered": tempered,
         }
         if not components.source.per_pixel:
             tally = evaluate(self.model, test, indices=self._evaluated_images(), **predict_kwargs)
             return tally, {"images": tally.total}
         task = components.task
-        labelled_at = (
+        known_labels_of = (
             self._label_maps_after(self.stage).at_label_resolution
             if components.evaluated_on == "unlabelled"
             else None
@@ -320,12 +319,12 @@ class ActiveLearningLoop:
             self.model,
             test,
             resolution=task.evaluated_at,
-            flip=task.average_flipped,
-            known_labels_of=labelled_at,
+            average_flipped=task.average_flipped,
+            known_labels_of=known_labels_of,
             **predict_kwargs,
         )
-        at = describe_resolution(test, task.evaluated_at)
-        return tally, {"images": len(test), "pixels": tally.total, "resolution": at}
+        resolution = describe_resolution(test, task.evaluated_at)
+        return tally, {"images": len(test), "pixels": tally.total, "resolution": resolution}
 
     def _metrics(self, tally: Tally) -> dict[str, Any]:
         """Return all metrics for the record."""
@@ -333,8 +332,9 @@ class ActiveLearningLoop:
         metrics["class_accuracy"] = class_accuracy(tally.confusion)
         metrics["reliability"] = reliability_bins(tally)
         if self.components.source.per_pixel:
-            named = self.components.source.classes, self.components.task.miou_star_exclude
-            metrics |= {"headline_metric": "mean_iou", **segmentation_metrics(tally.confusion, *named)}
+            class_names, excluded = self.components.source.classes, self.components.task.miou_star_exclude
+            class_metrics = segmentation_metrics(tally.confusion, class_names, excluded)
+            metrics |= {"headline_metric": "mean_iou", **class_metrics}
         return metrics
 
     def _save_confusion(self, tally: Tally) -> None:
@@ -381,7 +381,7 @@ class ActiveLearningLoop:
             return
         per_pixel = self.components.source.per_pixel
         targets = None if per_pixel else on_rank_zero(self.fabric, lambda: self.ledger.targets(self.stage))
-        full_pass = DatasetPasses(
+        dataset_passes = DatasetPasses(
             self.model,
             self.components.source,
             self.components.pool,
@@ -392,7 +392,7 @@ class ActiveLearningLoop:
             pool_labels=targets,
         )
         with global_seed(self.plan.seed, "refresh", self.epoch):
-            self.auxiliaries.refresh(context, full_pass)
+            self.auxiliaries.refresh(context, dataset_passes)
         broadcast_buffers(self.unwrapped_model.auxiliaries, self.fabric)
 
     def _acquire_labels(self, round_number: int) -> None:

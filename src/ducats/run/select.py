@@ -148,14 +148,14 @@ class RequestSelector:
     def _select_pixels(self, round_number: int, unit_budget: int | None) -> None:
         """Select pixels inside every image, or all pixels of some images.
 
-        ``unit_budget`` is the number of units to select, or None unless the budget is a time.
+        ``unit_budget`` is the number of units to select; None without a time budget.
         """
         components, plan = self.components, self.plan
-        known_labels = self.label_maps_after(round_number - 1).at_label_resolution
+        known_labels_of = self.label_maps_after(round_number - 1).at_label_resolution
         predict_kwargs: dict[str, Any] = {
             "task": components.task,
             "sizes": label_grid_sizes(components.pool, components.task.resolution),
-            "known_labels_of": known_labels,
+            "known_labels_of": known_labels_of,
             "view": components.views.scoring,
             "batch_size": plan.scoring_batch_size,
             "seed": derive_seed(plan.seed, "query", round_number),
@@ -169,18 +169,18 @@ class RequestSelector:
             on_rank_zero(
                 self.fabric,
                 lambda: self._save_whole_images(
-                    round_number, unit_budget, samples, known_labels, query_inputs
+                    round_number, unit_budget, samples, known_labels_of, query_inputs
                 ),
             )
             return
         areas, rounds = pixels_per_image(components).tolist(), len(plan.query_epochs)
-        units: list[int] | None = None
+        units_per_image: list[int] | None = None
         if unit_budget is not None:
             units_before = on_rank_zero(self.fabric, lambda: self.get_ledger().n_units(round_number - 1))
-            units = round_robin_counts(units_before, units_before + unit_budget, len(areas))
+            units_per_image = round_robin_counts(units_before, units_before + unit_budget, len(areas))
             budget = [
                 n_units * pixels_per_unit(components.task.unit, area)
-                for n_units, area in zip(units, areas, strict=True)
+                for n_units, area in zip(units_per_image, areas, strict=True)
             ]
         else:
             assert plan.pixel_budget is not None
@@ -197,8 +197,9 @@ class RequestSelector:
             return
         with self.run_folder.request_writer(round_number) as writer:
             for image, selection in selections:
-                selection = selection if units is None else truncate_units(selection, units[image])
-                writer.add(image, selection.position, selection.unit)
+                if units_per_image is not None:
+                    selection = truncate_units(selection, units_per_image[image])
+                writer.add(image, selection.position, selection.unit_sizes)
 
     def _score_source_images(self, predict_kwargs: Mapping[str, Any]) -> SampleTable | None:
         """Return the source images as a table, if the query reads them; for whole-image selection."""
@@ -221,14 +222,14 @@ class RequestSelector:
         round_number: int,
         unit_budget: int | None,
         samples: SampleTable,
-        known_labels: KnownLabelsFn,
+        known_labels_of: KnownLabelsFn,
         query_inputs: Mapping[str, Any],
     ) -> None:
         image_labels = torch.full((len(samples),), UNLABELLED).index_fill_(
             0, self.get_ledger().labels_per_image(round_number - 1).nonzero().squeeze(1), 0
         )
         for image in (image_labels == UNLABELLED).nonzero().squeeze(1).tolist():
-            if not bool((known_labels(image) == UNLABELLED).any()):
+            if not bool((known_labels_of(image) == UNLABELLED).any()):
                 image_labels[image] = VOID  # the image has no pixel that can be labelled
         budget = self.plan.budget[round_number - 1] if unit_budget is None else unit_budget
         generator = make_generator(self.plan.seed, "query", round_number)
@@ -238,8 +239,8 @@ class RequestSelector:
         request = select(self.query, samples, image_labels, budget, round_number, generator, **query_inputs)
         with self.run_folder.request_writer(round_number) as writer:
             for image in request.image.tolist():
-                selection = all_open_pixels(known_labels, image)
-                writer.add(image, selection.position, selection.unit)
+                selection = all_open_pixels(known_labels_of, image)
+                writer.add(image, selection.position, selection.unit_sizes)
 
 
 def empty_request(round_number: int) -> Request:
@@ -266,8 +267,8 @@ def truncate_units(selection: PixelSelection, max_units: int) -> PixelSelection:
 
     Units cut at the image's border are smaller, so a budget in pixels may select more units than allowed.
     """
-    if selection.unit is None:
+    if selection.unit_sizes is None:
         return PixelSelection(selection.position[:max_units])
     return PixelSelection(
-        selection.position[: int(selection.unit[:max_units].sum())], selection.unit[:max_units]
+        selection.position[: int(selection.unit_sizes[:max_units].sum())], selection.unit_sizes[:max_units]
     )

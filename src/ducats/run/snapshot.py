@@ -246,9 +246,5 @@ def fit_temperature(run_folder: RunFolder, rounds: int) -> FittedTemperature | N
     if not z:
         return None
     all_labels = torch.cat(labels)
-    temperature_value = optimal_temperature(torch.cat(z), all_labels)
-    return (
-        None
-        if temperature_value is None
-        else FittedTemperature(temperature_value, int((all_labels >= 0).sum()))
-    )
+    temperature = optimal_temperature(torch.cat(z), all_labels)
+    return None if temperature is None else FittedTemperature(temperature, int((all_labels >= 0).sum()))

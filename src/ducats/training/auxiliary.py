@@ -46,16 +46,20 @@ class AuxiliaryModules:
     @property
     def all_modules(self) -> Sequence[AuxiliaryModule]:
         """The objective's auxiliary module and the query's probes."""
-        return [c for c in self.model.auxiliaries.values() if isinstance(c, AuxiliaryModule)]
+        return [module for module in self.model.auxiliaries.values() if isinstance(module, AuxiliaryModule)]
 
     @property
     def probes(self) -> Sequence[AuxiliaryModule]:
         """The probes, which have losses of their own."""
-        return [c for c in self.all_modules if c is not self.objective_module]
+        return [module for module in self.all_modules if module is not self.objective_module]
 
     def extra_columns(self, output: Output) -> Mapping[str, Tensor]:
         """Compute the extra columns of a batch."""
-        return {name: column for c in self.all_modules for name, column in c.extra_columns(output).items()}
+        return {
+            name: column
+            for module in self.all_modules
+            for name, column in module.extra_columns(output).items()
+        }
 
     def head_weights(self) -> Tensor | None:
         """Return the weights of the model's last layer."""
@@ -63,7 +67,7 @@ class AuxiliaryModules:
 
     def is_due(self, context: RefreshContext) -> bool:
         """Return whether any auxiliary module needs a refresh."""
-        return any(c.is_due(context) for c in self.all_modules)
+        return any(module.is_due(context) for module in self.all_modules)
 
     @torch.no_grad()
     def refresh(self, context: RefreshContext, full_pass: FullPass) -> None:
@@ -99,20 +103,18 @@ def build_auxiliaries(
     pool_size: int,
     per_pixel: bool,
     seed: int,
-    autocast: torch.dtype | None = None,
+    autocast_dtype: torch.dtype | None = None,
 ) -> AuxiliaryModules:
-    """Build the objective's auxiliary module, and a probe for each column the query needs beyond those.
+    """Build the objective's auxiliary module, and probes for the query's columns that it does not provide.
 
     Args:
         model: the modules are registered in it, but not in its network.
-        classes: number of classes.
         n_features: width of the last layer's input; 0 if the model returns no features.
-        pool_size: number of images in the pool.
         per_pixel: whether the model outputs per-pixel logits.
         seed: of the run; fixes the initial weights of the modules.
-        autocast: dtype of the forward pass; None: that of the weights.
+        autocast_dtype: dtype of mixed precision; None: that of the weights.
     """
-    context = AuxiliaryContext(model, classes, n_features, pool_size, per_pixel, autocast)
+    context = AuxiliaryContext(model, classes, n_features, pool_size, per_pixel, autocast_dtype)
     modules = dict[str, nn.Module]()
     provided: tuple[str, ...] = ()
     if objective.auxiliary is not None:

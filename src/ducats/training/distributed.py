@@ -100,7 +100,7 @@ _BUFFER_SYNC_OPTIONS = ("forward_sync_buffers", "broadcast_buffers")
 
 
 def _cluster_environment(world_size: int) -> ClusterEnvironment:
-    """Return the source of ranks; a single process ignores a surrounding torchrun or SLURM job."""
+    """Return where Fabric reads the ranks; a single process ignores a surrounding torchrun or SLURM job."""
     launcher = "own" if world_size == 1 else launch_environment.detect_launcher()
     if launcher == "torchrun":
         return TorchElasticEnvironment()

@@ -81,7 +81,7 @@ def evaluate_segmentation(
     batch_size: int,
     fabric: Fabric,
     resolution: GridResolution = "original",
-    flip: bool = False,
+    average_flipped: bool = False,
     known_labels_of: Callable[[int], Tensor] | None = None,
     tempered: TemperedEvaluation | None = None,
 ) -> Tally:
@@ -89,7 +89,7 @@ def evaluate_segmentation(
 
     Args:
         resolution: compare at the network's input size or at the labels' original size.
-        flip: average the probabilities with those of the mirrored image.
+        average_flipped: average the probabilities with those of the mirrored image.
         known_labels_of: known labels of an image; pixels with a known label are ignored. By default all
             pixels count.
         tempered: receives the tally at its own temperature.
@@ -100,21 +100,28 @@ def evaluate_segmentation(
 
     def update_tallies() -> None:
         for index, output in forward_batches(
-            model, test.images, batches, view=view, aug_params=aug_params, fabric=fabric, append_flipped=flip
+            model,
+            test.images,
+            batches,
+            view=view,
+            aug_params=aug_params,
+            fabric=fabric,
+            append_flipped=average_flipped,
         ):
             check_finite(output.z)
             maps = [_counted_labels(test, image, resolution, known_labels_of) for image in index.tolist()]
             for batch_indices in _same_size_groups(maps, len(test.classes)):
                 labels = torch.stack([maps[i] for i in batch_indices])
                 size = (labels.shape[-2], labels.shape[-1])
-                mirror = len(index) if flip else None
-                log_p = log_probabilities(output, batch_indices, size, mirror)
+                mirror_offset = len(index) if average_flipped else None
+                log_p = log_probabilities(output, batch_indices, size, mirror_offset)
                 labels = labels.to(log_p.device)
                 tally.update(log_p, labels)
                 if tempered is not None:
                     del log_p  # there may be memory for only one such map
                     tempered_tally.update(
-                        log_probabilities(output, batch_indices, size, mirror, tempered.temperature), labels
+                        log_probabilities(output, batch_indices, size, mirror_offset, tempered.temperature),
+                        labels,
                     )
 
     all_ranks_or_raise(fabric, update_tallies)
@@ -154,8 +161,8 @@ def _counted_labels(
     labels = original_map(test.labels, image) if resolution == "original" else test.labels[image]
     if known_labels_of is None:
         return labels
-    known = resize_nearest(known_labels_of(image).cpu(), (labels.shape[0], labels.shape[1])) != UNLABELLED
-    return labels.masked_fill(known.to(labels.device), UNLABELLED)
+    is_known = resize_nearest(known_labels_of(image).cpu(), (labels.shape[0], labels.shape[1])) != UNLABELLED
+    return labels.masked_fill(is_known.to(labels.device), UNLABELLED)
 
 
 def _same_size_groups(maps: Sequence[Tensor], classes: int) -> Iterator[list[int]]:

@@ -37,7 +37,6 @@ def make_optimiser(
     network's ``lr_multipliers`` attribute are used, if it has one.
 
     Args:
-        network: its parameters are optimised.
         fused: update each group with one kernel.
         auxiliaries: auxiliary modules, trained at the full rate.
     """

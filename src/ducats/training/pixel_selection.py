@@ -182,14 +182,22 @@ def _gather_selections(
 ) -> Iterator[tuple[int, PixelSelection]]:
     """Gather the selections of all processes, in image order."""
     empty = torch.zeros(0, dtype=torch.long)
-    unit_sizes = [p.unit if p.unit is not None else torch.ones_like(p.position) for _, p in selections]
+    unit_sizes = [
+        p.unit_sizes if p.unit_sizes is not None else torch.ones_like(p.position) for _, p in selections
+    ]
     counts = torch.tensor(
-        [[image, len(p.position), len(unit)] for (image, p), unit in zip(selections, unit_sizes, strict=True)]
+        [
+            [image, len(p.position), len(sizes)]
+            for (image, p), sizes in zip(selections, unit_sizes, strict=True)
+        ]
     )
     counts = all_gather_rows(counts.reshape(-1, 3).long(), fabric)
     positions = all_gather_rows(torch.cat([empty, *(p.position for _, p in selections)]), fabric)
-    units = all_gather_rows(torch.cat([empty, *unit_sizes]), fabric)
-    starts = torch.cat([torch.zeros(1, 3, dtype=torch.long), counts.cumsum(0)])
+    all_unit_sizes = all_gather_rows(torch.cat([empty, *unit_sizes]), fabric)
+    offsets = torch.cat([torch.zeros(1, 3, dtype=torch.long), counts.cumsum(0)])
     for number in range(len(counts)):
-        (_, position, unit), (_, last, last_unit) = starts[number].tolist(), starts[number + 1].tolist()
-        yield int(counts[number, 0]), PixelSelection(positions[position:last], units[unit:last_unit])
+        (_, start, unit_start), (_, stop, unit_stop) = offsets[number : number + 2].tolist()
+        yield (
+            int(counts[number, 0]),
+            PixelSelection(positions[start:stop], all_unit_sizes[unit_start:unit_stop]),
+        )

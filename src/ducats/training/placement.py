@@ -32,7 +32,6 @@ def place_images(
 
     Args:
         image_sets: all images of a run.
-        device: of the computation.
         placement: ``auto`` moves all of them to a GPU if they take at most half of its free memory.
     """
     if device.type == "cpu" or placement == "host":

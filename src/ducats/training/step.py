@@ -39,11 +39,11 @@ class Step:
 
     Args:
         model: as set up by Fabric.
-        optimiser: as set up by Fabric; its groups have a ``first_lr``.
-        graphs: capture steps as CUDA graphs and replay them. The first step of each shape runs eagerly, which
-            keeps the number and order of steps unchanged.
-        clip: largest gradient norm over all network weights; None: no clipping.
-        probes: probes, trained in the same step.
+        optimiser: as set up by Fabric; its groups have a ``first_lr``, the learning rate at factor 1.
+        use_cuda_graphs: capture steps as CUDA graphs and replay them. The first step of each shape runs
+            eagerly, which keeps the number and order of steps unchanged.
+        max_grad_norm: largest gradient norm over all network weights; None: no clipping.
+        probes: trained in the same step.
         auxiliary_parameters: parameters of the auxiliary modules. Their gradients are clipped separately, and
             a step may leave them unused.
         target_batching: which streams pass through the network as one batch, a name from ``TARGET_BATCHING``.
@@ -56,8 +56,8 @@ class Step:
         objective: ObjectiveFn,
         fabric: Fabric,
         *,
-        graphs: bool = False,
-        clip: float | None = None,
+        use_cuda_graphs: bool = False,
+        max_grad_norm: float | None = None,
         probes: Sequence[AuxiliaryModule] = (),
         auxiliary_parameters: Iterable[nn.Parameter] = (),
         target_batching: str = "separate",
@@ -67,14 +67,14 @@ class Step:
             parameter for parameter in auxiliary_parameters if parameter.requires_grad
         ]
         self.model, self.optimiser, self.objective, self.fabric = model, optimiser, objective, fabric
-        self.graphs, self.clip = graphs, clip
+        self.use_cuda_graphs, self.max_grad_norm = use_cuda_graphs, max_grad_norm
         self._last_used: dict[object, int] = {}  # batch shape -> step of its last use
         self._steps = 0
         self._captured: OrderedDict[object, CapturedStep] = OrderedDict()
         self._graph_memory_pool: Any = None  # shared by all graphs, which never replay concurrently
         # A graph reads from fixed addresses, so learning rates must be tensors on the device.
         self._lr_tensors = (
-            [torch.zeros((), device=fabric.device) for _ in optimiser.param_groups] if graphs else []
+            [torch.zeros((), device=fabric.device) for _ in optimiser.param_groups] if use_cuda_graphs else []
         )
 
     def __call__(self, batch: Batch, lr_factor: float, source_weight: float = 1.0) -> dict[str, Tensor]:
@@ -86,16 +86,17 @@ class Step:
             source_weight: factor of the losses named ``source/...``.
         """
         self._set_learning_rates(lr_factor)
-        if not self.graphs:
+        if not self.use_cuda_graphs:
             return self._run_eagerly(batch, source_weight)
         key = (_shape_key(batch), source_weight)
-        new = key not in self._last_used  # kernels are selected and buffers allocated outside any graph
+        # The first step of a shape runs eagerly: it selects kernels and allocates buffers.
+        is_new_shape = key not in self._last_used
         self._steps += 1
         self._last_used[key] = self._steps
         if key in self._captured:
             self._captured.move_to_end(key)
             return self._replay(self._captured[key], batch)
-        if new or not self._evict_unused_graph():
+        if is_new_shape or not self._evict_unused_graph():
             return self._run_eagerly(batch, source_weight)
         captured = self._capture(batch, source_weight)
         if captured is None:
@@ -120,7 +121,7 @@ class Step:
 
     def _set_learning_rates(self, lr_factor: float) -> None:
         for group_index, group in enumerate(self.optimiser.param_groups):
-            if self.graphs:
+            if self.use_cuda_graphs:
                 self._lr_tensors[group_index].fill_(group["first_lr"] * lr_factor)
                 group["lr"] = self._lr_tensors[group_index]
             else:
@@ -143,8 +144,8 @@ class Step:
         if self.fabric.world_size > 1:  # DDP expects a gradient for every parameter
             total = total + 0.0 * sum(parameter.sum() for parameter in self._auxiliary_parameters)
         self.fabric.backward(total)
-        if self.clip is not None:
-            self._clip_gradients(self.clip)
+        if self.max_grad_norm is not None:
+            self._clip_gradients(self.max_grad_norm)
         self.optimiser.step()
         return {name: loss.detach() for name, loss in losses.items()}
 
@@ -180,7 +181,7 @@ class Step:
                 "and runs eagerly, which is slower; --set engine.cuda_graphs=false silences this warning",
                 stacklevel=2,
             )
-            self.graphs = False
+            self.use_cuda_graphs = False
             self._captured.clear()
             self.optimiser.zero_grad()
             return None

@@ -37,7 +37,7 @@ class StreamViews:
     unlabelled: View = DEFAULT_VIEW
     scoring: View = DEFAULT_VIEW
     test: View = DEFAULT_VIEW
-    strong: View | None = None  # second view of unlabelled images, for consistency losses; None: see below
+    strong: View | None = None  # second view of unlabelled images, for consistency losses; None: a default
 
     @property
     def strong_or_default(self) -> View:
@@ -112,8 +112,6 @@ def rare_class_order(
 
     Args:
         presence: ``(N, C)`` bool: whether image n contains class c.
-        count: images to sample.
-        generator: the only source of randomness.
         reset_every: images after which the counts are reset; published: 3000.
     """
     images_by_class = [_shuffled(column.nonzero().squeeze(1), generator) for column in presence.T]
@@ -245,10 +243,10 @@ class Streams:
         """Yield this rank's share of an epoch's batches, on the device.
 
         Args:
-            epoch: number of the epoch.
+            epoch: counts from 0.
             targets: labels of the pool's images or pixels, from the ledger; UNLABELLED and VOID are negative.
             whole_images: indices of images labelled as a whole, if the unit is ``image``.
-            has_labels: whether pixels of other images may have labels; False before the first round.
+            has_labels: whether any labels were acquired; False before the first round.
             pseudo_labels: pseudo-labels of the pool, ``(pool,)``; acquired labels take precedence.
         """
         world_size = fabric.world_size
@@ -308,9 +306,9 @@ class Streams:
             return {name: stream.fetch(step, device) for name, stream in streams.items()}
 
         all_on_device = all(stream.is_on_device(device) for stream in streams.values())
-        with closing(placement.produce(fetch, self.steps_per_epoch, prefetched=not all_on_device)) as fetched:
-            for step, pixels in enumerate(fetched):
-                augmented = {name: stream.augment(step, pixels[name]) for name, stream in streams.items()}
+        with closing(placement.produce(fetch, self.steps_per_epoch, prefetched=not all_on_device)) as steps:
+            for step, fetched in enumerate(steps):
+                augmented = {name: stream.augment(step, fetched[name]) for name, stream in streams.items()}
                 yield Batch(
                     source=_as_labelled(augmented["source"]),
                     labelled=_as_labelled(augmented["labelled"]) if "labelled" in augmented else None,

@@ -37,7 +37,7 @@ class PixelSelection:
     """Pixels to label, in the order of selection, on the CPU."""
 
     position: Tensor  # (Q,) int64
-    unit: Tensor | None = None  # (U,) int64, pixels of each unit, in the same order; None: one each
+    unit_sizes: Tensor | None = None  # (U,) int64, pixels of each unit, in the same order; None: one each
 
 
 @torch.no_grad()
