@@ -22,12 +22,12 @@ import torch
 from scipy import ndimage
 
 from ducats import config as configs
-from ducats.domain import AdaptationData
-from ducats.factory import build_run, load_data, make_performance_options, with_resolved_precision
+from ducats.data.domain import AdaptationData
+from ducats.deploy.picks_figure import write_picks_figure
 from ducats.ledger import Ledger
-from ducats.picks_figure import write_picks_figure
 from ducats.run import run
-from ducats.run_folder import RunFolder
+from ducats.run.factory import build_run, load_data, make_performance_options, with_resolved_precision
+from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 
 # Tuned on the synthetic streets for few, hard pixels: lower weights for labelled pixels, U_dis and the KL.

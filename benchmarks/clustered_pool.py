@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ducats.criteria import compute_columns
-from ducats.randomness import make_generator
-from ducats.samples import SampleTable
+from ducats.acquisition.criteria import compute_columns
+from ducats.acquisition.samples import SampleTable
+from ducats.utils.randomness import make_generator
 
 FEATURES, CLASSES, MODES, SOURCE_MODES = 256, 65, 8, 5  # modes per class, and how many of them the source has
 NOISE_DIM = 32  # dimension of the noise subspace

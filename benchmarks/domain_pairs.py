@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from ducats.domain import AdaptationData, Domain, Images
+from ducats.data.domain import AdaptationData, Domain, Images
 
 SIZE = {"digits": 16, "emoji": 32}
 DIGITS = ("fonts-optdigits", "fonts-usps", "fonts-mnist", "mnist-usps", "usps-mnist")

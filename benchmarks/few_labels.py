@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # workers set their threads before importing torch
     from lightning_fabric import Fabric
     from torch import Tensor
 
-    from ducats.components import Components
-    from ducats.run_folder import RunFolder
+    from ducats.run.components import Components
+    from ducats.runfolder.run_folder import RunFolder
 
 N_SELECTION_IMAGES = 200  # held-out images for selecting settings
 
@@ -87,9 +87,9 @@ def run_cell(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -
     import torch
 
     from ducats import config
-    from ducats.factory import build_run, make_performance_options, with_resolved_precision
     from ducats.run import run
-    from ducats.run_folder import RunFolder
+    from ducats.run.factory import build_run, make_performance_options, with_resolved_precision
+    from ducats.runfolder.run_folder import RunFolder
     from ducats.training.distributed import make_fabric
 
     torch.set_num_threads(1)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from ducats.data import digits
-from ducats.run_folder import RunFolder
+from ducats.runfolder.run_folder import RunFolder
 
 
 def first_picks(folder: Path, pixels: dict[str, torch.Tensor]) -> tuple[int, float]:

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ducats import resources
-from ducats.scoring.chunk import ChunkResult
-from ducats.scoring.files import chunk_file, save_chunk
-from ducats.scoring.merge import merge_chunks
-from ducats.streaming_top_k import ScoredSamples, concat_samples
+from ducats.acquisition.streaming_top_k import ScoredSamples, concat_samples
+from ducats.deploy.scoring.chunk import ChunkResult
+from ducats.deploy.scoring.files import chunk_file, save_chunk
+from ducats.deploy.scoring.merge import merge_chunks
+from ducats.utils import resources
 
 COLUMNS = ("probability", "entropy", "u_data", "u_dis", "second")
 

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from ducats.config import Config
-from ducats.domain import AdaptationData
-from ducats.factory import build_run, load_data, make_performance_options
+from ducats.data.domain import AdaptationData
 from ducats.run import run
-from ducats.run_folder import RunFolder
+from ducats.run.factory import build_run, load_data, make_performance_options
+from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep import SweepFilter, SweepRun, expand_sweep, read_sweep
 from ducats.training.distributed import make_fabric
 

@@ -24,9 +24,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ducats import dirichlet
-from ducats.domain import UNLABELLED
+from ducats.data.domain import UNLABELLED
+from ducats.dirichlet import formulas
+from ducats.models.output import Output
 from ducats.objectives import Batch, LabelledImages, duc
-from ducats.samples import Output
 
 LossFn = Callable[[Tensor], Tensor]
 EVIDENCE = dirichlet.EVIDENCE_FUNCTIONS["exp_at_most_10"]
@@ -135,7 +136,7 @@ def compare(options: argparse.Namespace, target: bool) -> dict[str, Any]:
         result["recorded"] = measure(record_graph(chunked, z), options.device, options.repeats)
     found, again = loss_and_gradient(chunked, z), loss_and_gradient(chunked, z)
     result["repeats_to_the_bit"] = all(a.equal(b) for a, b in zip(found, again, strict=True))
-    fused, dirichlet.COMPILE_FORMULAS = dirichlet.COMPILE_FORMULAS, False
+    fused, formulas.COMPILE_FORMULAS = formulas.COMPILE_FORMULAS, False
     try:
         result["plain"] = measure(lambda: loss_and_gradient(plain, z), options.device, options.repeats)
         reference = loss_and_gradient(plain, z)
@@ -144,9 +145,9 @@ def compare(options: argparse.Namespace, target: bool) -> dict[str, Any]:
         exact = loss_and_gradient(plain, z.double())
         result["float32_from_float64"] = relative_error(found, exact)
         result["plain_from_float64"] = relative_error(reference, exact)
-        dirichlet.COMPILE_FORMULAS = fused
+        formulas.COMPILE_FORMULAS = fused
         half = loss_and_gradient(chunked, z.bfloat16())
-        dirichlet.COMPILE_FORMULAS = False
+        formulas.COMPILE_FORMULAS = False
         same_logits = loss_and_gradient(plain, z.bfloat16().float())
         result["bfloat16"] = relative_error(half, same_logits)
         # This includes the rounding of the logits.
@@ -154,7 +155,7 @@ def compare(options: argparse.Namespace, target: bool) -> dict[str, Any]:
     except torch.OutOfMemoryError:
         result.setdefault("plain", None)  # does not fit in memory
     finally:
-        dirichlet.COMPILE_FORMULAS = fused
+        formulas.COMPILE_FORMULAS = fused
     return result
 
 
@@ -174,7 +175,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.graph and options.device != "cuda":
         parser.error("--graph needs --device cuda")
-    dirichlet.COMPILE_FORMULAS = options.compile
+    formulas.COMPILE_FORMULAS = options.compile
     if options.piece:
         module = importlib.import_module("ducats.objectives.reduction")
         setattr(

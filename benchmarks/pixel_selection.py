@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ducats.domain import UNLABELLED
-from ducats.queries import QUERIES
-from ducats.randomness import make_generator
-from ducats.units import Unit, select_in_image
+from ducats.acquisition.queries import QUERIES
+from ducats.acquisition.units import Unit, select_in_image
+from ducats.data.domain import UNLABELLED
+from ducats.utils.randomness import make_generator
 
 # RIPU selects regions; all others are measured on pixels.
 DEFAULT_UNITS = dict.fromkeys(("random", "entropy", "margin", "duc", "ripu_points"), "pixel") | {

@@ -18,8 +18,8 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-from ducats.streaming import Pool, open_pool
-from ducats.streaming.shards import ShardPool
+from ducats.data.streaming import Pool, open_pool
+from ducats.data.streaming.shards import ShardPool
 
 NAMES_PER_SHARD = 1000  # names per folder or shard
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from ducats.run_folder import RunFolder
+from ducats.runfolder.run_folder import RunFolder
 
 SETTINGS = (
     "data={name: toy, params: {n_pool: 6000}}",  # large enough that scoring takes a while

@@ -26,12 +26,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ducats import dirichlet
-from ducats.criteria import probability_margin
-from ducats.queries import QUERIES, badge, las
-from ducats.queries.distances import squared_distance_to_nearest
-from ducats.queries.las import propagated_scores
-from ducats.randomness import make_generator
-from ducats.samples import QueryContext, SampleTable
+from ducats.acquisition.criteria import probability_margin
+from ducats.acquisition.queries import QUERIES, badge, las
+from ducats.acquisition.queries.distances import squared_distance_to_nearest
+from ducats.acquisition.queries.las import propagated_scores
+from ducats.acquisition.samples import QueryContext, SampleTable
+from ducats.utils.randomness import make_generator
 
 # Parameters of each setting, the exact query first. "times": subsample size in multiples of the budget;
 # "neighbours": number of samples in which LAS searches for neighbours; "share": fraction of samples for DBAL.

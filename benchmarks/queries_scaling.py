@@ -33,11 +33,11 @@ import torch
 from stored_columns import load_columns, store_columns
 from torch import Tensor
 
-from ducats.criteria import compute_columns
-from ducats.errors import UserError
-from ducats.queries import QUERIES, QuerySpec
-from ducats.randomness import make_generator
-from ducats.samples import LazyColumn, QueryContext, SampleTable, run_query
+from ducats.acquisition.criteria import compute_columns
+from ducats.acquisition.queries import QUERIES, QuerySpec
+from ducats.acquisition.samples import LazyColumn, QueryContext, SampleTable, run_query
+from ducats.utils.errors import UserError
+from ducats.utils.randomness import make_generator
 
 IMAGE_QUERIES = [name for name, spec in QUERIES.items() if not spec.per_pixel]
 OPTIONS = ("features", "classes", "budget", "max_picks", "limit", "memory")  # passed on to each process

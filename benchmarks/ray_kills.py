@@ -21,9 +21,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ducats.deploy import TrainedModel, load_trained_model
-from ducats.scoring import score_pool
 from scoring import make_run, write_images
+
+from ducats.deploy import TrainedModel, load_trained_model
+from ducats.deploy.scoring import score_pool
 
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
 NODE_RESOURCES = {"num_cpus": 2, "object_store_memory": 200_000_000}

@@ -27,8 +27,8 @@ import torch
 from PIL import Image
 
 from ducats import config
-from ducats.factory import make_model
-from ducats.run_folder import RunFolder
+from ducats.run.factory import make_model
+from ducats.runfolder.run_folder import RunFolder
 
 CLASSES = 65
 SHAPE = (500, 375)

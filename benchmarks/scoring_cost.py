@@ -24,14 +24,14 @@ from unittest import mock
 
 import numpy as np
 import torch
-
-from ducats.deploy import load_trained_model, supported_precision
-from ducats.scoring import chunk, score_chunk
-from ducats.scoring.reader import DecodedBlock, decode_sample
-from ducats.scoring.streaming_query import make_streaming_query
-from ducats.streaming import PoolSample, open_pool
-from ducats.training.distributed import make_fabric
 from scoring import make_run, write_images
+
+from ducats.data.streaming import PoolSample, open_pool
+from ducats.deploy import load_trained_model, supported_precision
+from ducats.deploy.scoring import chunk, score_chunk
+from ducats.deploy.scoring.reader import DecodedBlock, decode_sample
+from ducats.deploy.scoring.streaming_query import make_streaming_query
+from ducats.training.distributed import make_fabric
 
 DECODED_SIZE = (256, 256)
 KEY_CHARS = 50  # characters

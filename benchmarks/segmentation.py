@@ -19,14 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ducats.acquisition.queries import QUERIES
+from ducats.acquisition.units import Unit
+from ducats.annotation.oracles import GroundTruthOracle
+from ducats.data.domain import UNLABELLED, Domain, Images
 from ducats.dirichlet import can_compile, compile_formulas
-from ducats.domain import UNLABELLED, Domain, Images
 from ducats.ledger import Ledger, TargetMaps
 from ducats.models import MODELS, EvidentialModel
 from ducats.objectives import duc
-from ducats.oracles import GroundTruthOracle
-from ducats.queries import QUERIES
-from ducats.run_folder import RunFolder
+from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ducats.training.fit import Optimisation, fit_epoch, make_optimiser
 from ducats.training.performance import PerformanceOptions
@@ -36,7 +37,6 @@ from ducats.training.schedules import constant
 from ducats.training.step import Step
 from ducats.training.streams import Streams, StreamViews
 from ducats.training.task import TaskOptions
-from ducats.units import Unit
 
 Size = tuple[int, int]
 

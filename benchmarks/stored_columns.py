@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ducats.samples import LazyColumn
+from ducats.acquisition.samples import LazyColumn
 
 BLOCK_SAMPLES = 2**16  # samples mapped into memory at a time
 

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from ducats import npz_columns, resources
-from ducats.streaming_top_k import ScoredSamples, StreamingTopK, merge_top_k, select_in_two_rounds
+from ducats.acquisition.streaming_top_k import ScoredSamples, StreamingTopK, merge_top_k, select_in_two_rounds
+from ducats.utils import npz_columns, resources
 
 CHUNK_SCORES = 2**17  # scores generated at a time
 MAX_SORTED_SCORES = 1_000_000  # number of scores up to which the picks are compared with a full sort

@@ -26,9 +26,9 @@ from PIL import Image
 from plain_loop import TARGET_TRANSFORM, TRAIN_TRANSFORM, ImageFiles, endless_batches, score, train
 from torch import Tensor
 
+from ducats.data.domain import UNLABELLED, AdaptationData
 from ducats.data.folders import folders
 from ducats.data.views import View
-from ducats.domain import UNLABELLED, AdaptationData
 from ducats.models import EvidentialModel, timm_classifier
 from ducats.objectives import Batch, LabelledImages, duc
 from ducats.training import placement

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from ducats import config
-from ducats.domain import AdaptationData
-from ducats.factory import build_run
+from ducats.data.domain import AdaptationData
 from ducats.run import run
-from ducats.run_folder import RunFolder
+from ducats.run.factory import build_run
+from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 
 # With few cores, the threads of several test processes compete: one thread each is several times faster.

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from ducats import records
 from ducats.cli import main
-from ducats.run_folder import RunFolder
+from ducats.runfolder import records
+from ducats.runfolder.run_folder import RunFolder
 from ducats.training.step import Step
 
 HANG_SECONDS = 180  # seconds after which a hanging process is killed

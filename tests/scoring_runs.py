@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 
 from conftest import quick
+from ducats.acquisition.streaming_top_k import ScoredSamples
 from ducats.deploy import TrainedModel, load_trained_model
-from ducats.factory import build_run
 from ducats.run import run
-from ducats.run_folder import RunFolder
-from ducats.streaming_top_k import ScoredSamples
+from ducats.run.factory import build_run
+from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from synthetic_pools import image_bytes, write_file, write_tar
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ducats.streaming import Pool
+from ducats.data.streaming import Pool
 
 
 def image_bytes(seed: int, size: tuple[int, int] = (10, 8), image_format: str = "PNG") -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ducats import config
-from ducats.npz_columns import AnyArray
+from ducats.utils.npz_columns import AnyArray
 
 N_BINS = 15
 

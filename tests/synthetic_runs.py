@@ -14,9 +14,9 @@ import yaml
 
 from ducats import config
 from ducats.config.schema import query_epochs
-from ducats.npz_columns import AnyArray
-from ducats.palette import class_colours
-from ducats.records import FORMAT_KEY, RUN_FORMAT
+from ducats.runfolder.records import FORMAT_KEY, RUN_FORMAT
+from ducats.utils.npz_columns import AnyArray
+from ducats.utils.palette import class_colours
 from synthetic_records import rising_scores, stage_record, write_records
 from synthetic_snapshots import (
     Samples,

@@ -7,8 +7,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 from scipy.special import digamma, logsumexp, softmax
 
-from ducats import snapshot_files
-from ducats.npz_columns import AnyArray
+from ducats.runfolder import snapshot_files
+from ducats.utils.npz_columns import AnyArray
 
 WIDTH = 16  # of the features
 

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ducats import config as _config
     from ducats import run as _run
-    from ducats.budget import split_budget as split_budget
-    from ducats.components import Components as Components
-    from ducats.components import RunPlan as RunPlan
+    from ducats.acquisition.budget import split_budget as split_budget
+    from ducats.acquisition.queries import QUERIES as QUERIES
+    from ducats.acquisition.queries import QuerySpec as QuerySpec
+    from ducats.acquisition.samples import QueryContext as QueryContext
+    from ducats.acquisition.samples import SampleTable as SampleTable
+    from ducats.acquisition.samples import top_k as top_k
+    from ducats.acquisition.units import Unit as Unit
+    from ducats.annotation.oracles import GroundTruthOracle as GroundTruthOracle
+    from ducats.annotation.oracles import HumanOracle as HumanOracle
     from ducats.config import Config as Config
     from ducats.data import digits as digits
     from ducats.data import folders as folders
@@ -19,38 +25,32 @@ if TYPE_CHECKING:
     from ducats.data import segmentation_folders as segmentation_folders
     from ducats.data import streets as streets
     from ducats.data import toy as toy
+    from ducats.data.domain import UNLABELLED as UNLABELLED
+    from ducats.data.domain import VOID as VOID
+    from ducats.data.domain import AdaptationData as AdaptationData
+    from ducats.data.domain import Domain as Domain
+    from ducats.data.domain import Images as Images
     from ducats.data.views import View as View
-    from ducats.domain import UNLABELLED as UNLABELLED
-    from ducats.domain import VOID as VOID
-    from ducats.domain import AdaptationData as AdaptationData
-    from ducats.domain import Domain as Domain
-    from ducats.domain import Images as Images
-    from ducats.errors import AwaitingLabels as AwaitingLabels
-    from ducats.errors import UserError as UserError
     from ducats.ledger import Ledger as Ledger
     from ducats.ledger import Request as Request
     from ducats.ledger import TargetMaps as TargetMaps
     from ducats.models import EvidentialModel as EvidentialModel
+    from ducats.models.output import Output as Output
     from ducats.objectives import OBJECTIVES as OBJECTIVES
-    from ducats.oracles import GroundTruthOracle as GroundTruthOracle
-    from ducats.oracles import HumanOracle as HumanOracle
-    from ducats.queries import QUERIES as QUERIES
-    from ducats.queries import QuerySpec as QuerySpec
-    from ducats.run_folder import RunFolder as RunFolder
-    from ducats.samples import Output as Output
-    from ducats.samples import QueryContext as QueryContext
-    from ducats.samples import SampleTable as SampleTable
-    from ducats.samples import top_k as top_k
+    from ducats.run.components import Components as Components
+    from ducats.run.components import RunPlan as RunPlan
+    from ducats.runfolder.run_folder import RunFolder as RunFolder
     from ducats.training.fit import Optimisation as Optimisation
     from ducats.training.streams import StreamViews as StreamViews
     from ducats.training.task import TaskOptions as TaskOptions
-    from ducats.units import Unit as Unit
+    from ducats.utils.errors import AwaitingLabels as AwaitingLabels
+    from ducats.utils.errors import UserError as UserError
 
     adapt = _run.run
     load_config = _config.load_config
 
 _LAZY_IMPORTS = {
-    "split_budget": "budget",
+    "split_budget": "acquisition.budget",
     "Config": "config",
     "digits": "data",
     "folders": "data",
@@ -59,33 +59,33 @@ _LAZY_IMPORTS = {
     "streets": "data",
     "toy": "data",
     "View": "data.views",
-    "UNLABELLED": "domain",
-    "VOID": "domain",
-    "Domain": "domain",
-    "Images": "domain",
-    "AdaptationData": "domain",
+    "UNLABELLED": "data.domain",
+    "VOID": "data.domain",
+    "Domain": "data.domain",
+    "Images": "data.domain",
+    "AdaptationData": "data.domain",
     "Optimisation": "training.fit",
     "StreamViews": "training.streams",
     "TaskOptions": "training.task",
-    "AwaitingLabels": "errors",
-    "UserError": "errors",
+    "AwaitingLabels": "utils.errors",
+    "UserError": "utils.errors",
     "Ledger": "ledger",
     "Request": "ledger",
     "TargetMaps": "ledger",
     "EvidentialModel": "models",
     "OBJECTIVES": "objectives",
-    "HumanOracle": "oracles",
-    "GroundTruthOracle": "oracles",
-    "Components": "components",
-    "RunPlan": "components",
-    "QUERIES": "queries",
-    "QuerySpec": "queries",
-    "Output": "samples",
-    "SampleTable": "samples",
-    "QueryContext": "samples",
-    "top_k": "samples",
-    "RunFolder": "run_folder",
-    "Unit": "units",
+    "HumanOracle": "annotation.oracles",
+    "GroundTruthOracle": "annotation.oracles",
+    "Components": "run.components",
+    "RunPlan": "run.components",
+    "QUERIES": "acquisition.queries",
+    "QuerySpec": "acquisition.queries",
+    "Output": "models.output",
+    "SampleTable": "acquisition.samples",
+    "QueryContext": "acquisition.samples",
+    "top_k": "acquisition.samples",
+    "RunFolder": "runfolder.run_folder",
+    "Unit": "acquisition.units",
     "adapt": "run:run",
     "load_config": "config:load_config",
 }

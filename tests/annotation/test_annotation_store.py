@@ -10,7 +10,7 @@ import pytest
 from question_rounds import submit_answer, write_round
 
 from ducats.annotation import AnnotationStore, QuestionRound
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 
 def test_answers_are_logged_with_annotator_time_and_channel(tmp_path: Path) -> None:

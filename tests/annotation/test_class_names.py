@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from ducats.annotation.answer import parse_word
+from ducats.annotation.oracles import HumanOracle
 from ducats.data import toy
-from ducats.errors import UserError
-from ducats.oracles import HumanOracle
+from ducats.utils.errors import UserError
 
 
 @pytest.mark.parametrize("name", ["void", "Unsure", "skip"])

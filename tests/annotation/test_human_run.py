@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from conftest import Runner, quick
+from ducats.acquisition.queries import QUERIES
 from ducats.annotation import AnnotationStore
 from ducats.data import toy
-from ducats.domain import UNLABELLED, VOID
-from ducats.errors import AwaitingLabels, UserError
-from ducats.factory import check_components, make_oracle
-from ducats.queries import QUERIES
-from ducats.run_folder import RunFolder
+from ducats.data.domain import UNLABELLED, VOID
+from ducats.run.factory import check_components, make_oracle
+from ducats.runfolder.run_folder import RunFolder
+from ducats.utils.errors import AwaitingLabels, UserError
 
 UNANIMOUS = "oracle={name: human, params: {rule: unanimous}}"
 

@@ -11,8 +11,8 @@ from PIL import Image
 from ducats.data import BENCHMARKS, DATASETS, canonical_task, require_params
 from ducats.data.benchmarks import domainnet, mini_domainnet, office31, office_home, pacs, visda2017
 from ducats.data.benchmarks.benchmark import normalise_name
-from ducats.domain import AdaptationData
-from ducats.errors import UserError
+from ducats.data.domain import AdaptationData
+from ducats.utils.errors import UserError
 
 
 def write_image(path: Path, shade: int = 100) -> None:

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ducats.data.benchmarks import digit_sets
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 
 def write_mnist(root: Path) -> None:

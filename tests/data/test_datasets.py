@@ -6,7 +6,7 @@ from typing import get_type_hints
 import pytest
 
 from ducats.data import DATASETS
-from ducats.domain import AdaptationData
+from ducats.data.domain import AdaptationData
 
 
 @pytest.mark.parametrize("name", DATASETS)

@@ -22,8 +22,8 @@ from ducats.data.decoding import (
     read_aspect_ratios,
 )
 from ducats.data.store import LazyFileArrays
-from ducats.errors import UserError
-from ducats.image_files import load_image
+from ducats.utils.errors import UserError
+from ducats.utils.image_files import load_image
 
 NO_MEMORY_GB = 0.0  # gigabytes of memory: everything goes to a file
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ducats.data.digits import DIGIT_CLASSES, FONTS, digits
-from ducats.domain import AdaptationData
-from ducats.errors import UserError
+from ducats.data.domain import AdaptationData
+from ducats.utils.errors import UserError
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ from PIL import Image
 from torch import Tensor
 
 from ducats.data import toy
+from ducats.data.domain import VOID, AdaptationData, Domain, Images, original_map
 from ducats.data.evaluation_split import Subset, attach_test_set
 from ducats.data.segmentation import segmentation_folders
 from ducats.data.streets import streets
-from ducats.domain import VOID, AdaptationData, Domain, Images, original_map
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 WITH_TEST = toy(n_pool=40, n_test=20)
 WITH_GROUND_TRUTH = replace(WITH_TEST, test=None)

@@ -5,7 +5,7 @@ import torch
 from PIL import Image
 
 from ducats.data.folders import folders, list_images
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 
 def write_image(path: Path, shade: int = 100) -> None:

@@ -17,6 +17,7 @@ from synthetic_label_files import (
     write_red,
 )
 
+from ducats.data.domain import VOID
 from ducats.data.segmentation.class_tables import (
     CAMVID_COLOURS,
     CARLA_CAMVID_CLASSES,
@@ -38,8 +39,7 @@ from ducats.data.segmentation.class_tables import (
 )
 from ducats.data.segmentation.label_encoding import LabelEncoding, LabelFormat, parse_label_id
 from ducats.data.segmentation.label_files import read_ids, read_mask, resize_label_map
-from ducats.domain import VOID
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 ENCODING = LabelEncoding(
     ("road", "car"),

@@ -11,12 +11,12 @@ from PIL import Image
 from synthetic_label_files import repeat_values, write_ids, write_image
 
 from ducats.data.decoding import parse_size, read_image_sizes
+from ducats.data.domain import VOID, original_map
 from ducats.data.segmentation.file_pairs import FileLayout, concat_files, require_pairs
 from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.label_maps import FileLabelMaps, load_label_maps, make_void_masks
 from ducats.data.store import ArrayStore, KeyedPaths, LazyFileArrays
-from ducats.domain import VOID, original_map
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 ENCODING = LabelEncoding(
     ("road", "car", "tree"),

@@ -6,9 +6,9 @@ import pytest
 import torch
 from PIL import Image
 
+from ducats.data.domain import AdaptationData
 from ducats.data.manifest import manifest
-from ducats.domain import AdaptationData
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 HEADER = "key,path,domain,label,split"
 ROWS = (

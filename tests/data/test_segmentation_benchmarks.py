@@ -21,6 +21,7 @@ from synthetic_label_files import (
 
 from ducats.config import load_config
 from ducats.data import DATASETS, require_params
+from ducats.data.domain import VOID, AdaptationData
 from ducats.data.segmentation import (
     FileLabelMaps,
     VoidMasks,
@@ -37,9 +38,8 @@ from ducats.data.segmentation.class_tables import (
     CLASSES_19,
 )
 from ducats.data.segmentation.reader import VoidPixels
-from ducats.domain import VOID, AdaptationData
-from ducats.errors import UserError
-from ducats.factory import load_data
+from ducats.run.factory import load_data
+from ducats.utils.errors import UserError
 
 TRAIN_IDS = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
 SMALL_SIZES: dict[str, Any] = {"size": (4, 8), "source_size": (6, 8)}

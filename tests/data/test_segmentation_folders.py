@@ -11,10 +11,10 @@ from synthetic_label_files import repeat_values, write_colours, write_ids, write
 
 from ducats.config import load_config
 from ducats.data import DATASETS
+from ducats.data.domain import VOID, AdaptationData
 from ducats.data.segmentation import FileLabelMaps, VoidMasks, segmentation_folders
 from ducats.data.segmentation.class_list import encoding_from_class_list
-from ducats.domain import VOID, AdaptationData
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 CLASS_LIST = (
     "0 road\n1 sidewalk\n2 building\n3 wall\n4 fence\n5 pole\n6 traffic light\n7 traffic sign\n"

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from ducats.data.domain import VOID, AdaptationData
 from ducats.data.street_renderer import STREET_CLASSES, interpolate_styles, render_street
 from ducats.data.streets import SOURCE_STYLE, TARGET_STYLE, streets
-from ducats.domain import VOID, AdaptationData
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ducats.data.domain import AdaptationData
 from ducats.data.toy import toy
-from ducats.domain import AdaptationData
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 
 def test_shapes_and_balance() -> None:

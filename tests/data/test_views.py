@@ -35,7 +35,7 @@ from ducats.data.views import (
     sample_crop_boxes,
     sample_view_params,
 )
-from ducats.randomness import make_generator
+from ducats.utils.randomness import make_generator
 
 HEIGHT, WIDTH = 20, 26
 STRONG_JITTER = (0.8, 0.8, 0.8, 0.5)

@@ -22,12 +22,12 @@ from ducats.deploy import exporter, load_trained_model
 from ducats.deploy.preprocessing import make_preprocessing
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import load_triage_rule
-from ducats.errors import UserError
-from ducats.factory import make_views
 from ducats.models import EvidentialModel
-from ducats.randomness import make_generator
-from ducats.run_folder import RunFolder
+from ducats.run.factory import make_views
+from ducats.runfolder.run_folder import RunFolder
 from ducats.training.forward import sample_aug_params
+from ducats.utils.errors import UserError
+from ducats.utils.randomness import make_generator
 
 SMALL_RUN_OPTIONS = (
     *("--set", "model.name=small_cnn", "--set", "model.params={width: 4, features: 16}"),

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from ducats.deploy import onnx
 from ducats.deploy.inference_graph import ONNX_OUTPUTS, InferenceGraph
 from ducats.deploy.onnx import check_onnx, compare_outputs, export_onnx, is_rounding
-from ducats.errors import UserError
 from ducats.models import MODELS_WITHOUT_WEIGHTS, EvidentialModel
 from ducats.models.small_cnn import small_cnn
 from ducats.models.small_fcn import small_fcn
+from ducats.utils.errors import UserError
 
 mp.dps = 40
 

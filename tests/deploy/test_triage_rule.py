@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
+from ducats.data.domain import VOID
 from ducats.deploy import triage_calibration
 from ducats.deploy.triage_rule import (
     TriageRule,
@@ -19,10 +20,9 @@ from ducats.deploy.triage_rule import (
     lowest_reachable_risk,
     min_images,
 )
-from ducats.domain import VOID
-from ducats.errors import UserError
 from ducats.ledger import AnnotatorHints, Request
-from ducats.run_folder import RunFolder
+from ducats.runfolder.run_folder import RunFolder
+from ducats.utils.errors import UserError
 
 
 @pytest.mark.parametrize(("count", "errors"), [(45, 0), (44, 0), (105, 2), (300, 9), (7, 7)])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ducats.domain import UNLABELLED, VOID
+from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger import Ledger, Request, RequestWriter, TargetMaps, label_ledger
 from ducats.ledger.clicks import clicks_per_unit
 

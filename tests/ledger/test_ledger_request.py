@@ -6,9 +6,9 @@ from typing import IO
 import pytest
 import torch
 
-from ducats import files
-from ducats.errors import UserError
 from ducats.ledger import Request, RequestWriter
+from ducats.utils import files
+from ducats.utils.errors import UserError
 
 KEYS = [f"img/{i}.png" for i in range(10)]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from ducats.errors import UserError
 from ducats.ledger import AnnotatorHints, Ledger, Request, RequestWriter, TargetMaps, central_pixels
+from ducats.utils.errors import UserError
 
 KEYS = [f"img/{i}.png" for i in range(6)]
 NONE = torch.zeros(0, dtype=torch.long)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ducats.domain import UNLABELLED, VOID
+from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger import Ledger, Request, RequestWriter, TargetMaps
 
 KEYS = [f"img/{i}.png" for i in range(10)]

@@ -6,8 +6,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from ducats.errors import UserError
 from ducats.models.backbone import FeatureExtractor, check_feature_maps, make_feature_extractor
+from ducats.utils.errors import UserError
 
 
 def feature_extractor(name: str, output_stride: int, *reductions: int, **params: object) -> FeatureExtractor:

@@ -5,9 +5,9 @@ import torch
 from timm.models.resnet import Bottleneck
 from torch import Tensor, nn
 
-from ducats.errors import UserError
 from ducats.models import timm_classifier
 from ducats.models.classifier import Classifier
+from ducats.utils.errors import UserError
 
 
 def random_classifier(backbone: str, channels: int = 3, **params: str) -> Classifier:

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ducats.errors import UserError
 from ducats.models import (
     MODEL_CHECKS,
     MODELS,
@@ -20,6 +19,7 @@ from ducats.models import (
 from ducats.models.deeplab import DeepLab, HeadV3Plus
 from ducats.models.frozen_norm import FrozenNorm
 from ducats.training.fit import Optimisation, make_optimiser
+from ducats.utils.errors import UserError
 
 BOTH = pytest.mark.parametrize("name", ["deeplab_v2", "deeplab_v3plus"])
 STRIDE = {"deeplab_v2": 8, "deeplab_v3plus": 4}

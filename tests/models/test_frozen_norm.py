@@ -7,8 +7,8 @@ import torch
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 
-from ducats.errors import UserError
 from ducats.models.frozen_norm import FrozenNorm, freeze_norms
+from ducats.utils.errors import UserError
 
 
 def random_tensor(*shape: int, seed: int = 0) -> Tensor:

@@ -8,8 +8,8 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import save_file
 
-from ducats.errors import UserError
 from ducats.models import hub, timm_classifier
+from ducats.utils.errors import UserError
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ducats import config
-from ducats.errors import UserError
 from ducats.models import hub, offline, timm_classifier
+from ducats.utils.errors import UserError
 
 State = dict[str, Tensor]
 

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ducats.errors import UserError
 from ducats.models import timm_classifier
 from ducats.models.classifier import Classifier
+from ducats.utils.errors import UserError
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from tiny_network import CLASSES, TinyNetwork, auxiliary_context, flatten_maps, 
 from torch import Tensor
 from torch.distributions import Dirichlet, kl_divergence
 
-from ducats.domain import UNLABELLED, VOID, Labels
-from ducats.errors import UserError
+from ducats.data.domain import UNLABELLED, VOID, Labels
+from ducats.models.output import Output
 from ducats.objectives import (
     OBJECTIVES,
     AuxiliaryModule,
@@ -23,7 +23,7 @@ from ducats.objectives import (
 from ducats.objectives.certainty_sampling import CertaintySampling, most_certain_per_class
 from ducats.objectives.euq import certainty_by_epistemic, euq
 from ducats.objectives.evidential import certainty_by_u_dis
-from ducats.samples import Output
+from ducats.utils.errors import UserError
 
 
 def certainty_sampling(rate: float = 0.0) -> CertaintySampling:

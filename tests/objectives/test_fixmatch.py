@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ducats.errors import UserError
+from ducats.models.output import Output
 from ducats.objectives import OBJECTIVES, Batch, CachedForward, LabelledImages, ObjectiveSpec, duc
 from ducats.objectives.fixmatch import fixmatch_loss
-from ducats.samples import Output
+from ducats.utils.errors import UserError
 
 
 def logits(*probabilities: float) -> list[float]:

@@ -19,11 +19,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conftest import Runner
-from ducats import class_descriptors, records
-from ducats.domain import UNLABELLED
-from ducats.errors import UserError
+from ducats.acquisition import class_descriptors
+from ducats.data.domain import UNLABELLED
 from ducats.objectives import AuxiliaryContext
 from ducats.objectives.mada import TargetAnchors, mada
+from ducats.runfolder import records
+from ducats.utils.errors import UserError
 
 
 def by_loops(z: Tensor, features: Tensor, counted: Tensor | None = None) -> Tensor:

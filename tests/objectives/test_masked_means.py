@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ducats import dirichlet
-from ducats.domain import UNLABELLED, VOID
+from ducats.data.domain import UNLABELLED, VOID
+from ducats.models.output import Output
 from ducats.objectives import Batch, LabelledImages, duc, is_labelled, masked_means, softmax
-from ducats.samples import Output
 
 module = importlib.import_module("ducats.objectives.reduction")
 

@@ -5,12 +5,12 @@ import torch
 from tiny_network import CLASSES, TinyNetwork, auxiliary_context, flatten_maps, image_batch, map_batch
 from torch import Tensor, nn
 
-from ducats.errors import UserError
 from ducats.models import small_cnn, small_fcn
 from ducats.models.evidential import EvidentialModel
+from ducats.models.output import Output
 from ducats.objectives import AuxiliaryContext
 from ducats.objectives.mme import LastLayerRef, mme
-from ducats.samples import Output
+from ducats.utils.errors import UserError
 
 
 def entropy(z: Tensor, temperature: float) -> Tensor:

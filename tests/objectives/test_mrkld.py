@@ -22,16 +22,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conftest import Runner, quick
-from ducats import records
-from ducats.domain import UNLABELLED
-from ducats.factory import build_run
+from ducats.data.domain import UNLABELLED
 from ducats.objectives import softmax
 from ducats.objectives.self_training import Teacher, mrkld
 from ducats.objectives.self_training.round_schedule import starting_round
 from ducats.objectives.self_training.teacher import CERTAINTY_BIN_WIDTH as BIN
 from ducats.objectives.self_training.teacher import certainty_histogram, log_thresholds
 from ducats.run import run
-from ducats.run_folder import RunFolder
+from ducats.run.factory import build_run
+from ducats.runfolder import records
+from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from conftest import quick, quick_pixels
-from ducats import records
 from ducats.config import Config
-from ducats.errors import UserError
-from ducats.factory import build_run
 from ducats.run import run
-from ducats.run_folder import RunFolder
+from ducats.run.factory import build_run
+from ducats.runfolder import records
+from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
+from ducats.utils.errors import UserError
 
 IMAGE_LOSSES = {
     "duc": {"source/nll", "unlabelled/u_dis", "labelled/kl"},

@@ -4,8 +4,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Dirichlet, kl_divergence
 
+from ducats.models.output import Output
 from ducats.objectives import Batch, LabelledImages, ObjectiveFn, duc, softmax
-from ducats.samples import Output
 
 CLASSES = 4
 

@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ducats.errors import UserError
+from ducats.models.output import Output
 from ducats.objectives import PROBES, AuxiliaryContext, Batch, CachedForward, LabelledImages
 from ducats.objectives.probes import Committee, Critic, Discriminator
 from ducats.objectives.probes.committee import augment_per_member
-from ducats.samples import Output
+from ducats.utils.errors import UserError
 
 
 class MeanColourModel(nn.Module):
@@ -194,7 +194,7 @@ def test_every_probe_provides_its_column() -> None:
 
 def test_degenerate_perspective_leaves_the_image_unchanged() -> None:
     from ducats.objectives.probes.committee import augment_per_member
-    from ducats.randomness import global_seed
+    from ducats.utils.randomness import global_seed
 
     images = torch.rand(45, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     with global_seed(1, "network", 6, 0):  # the 28th draw of this seed is degenerate

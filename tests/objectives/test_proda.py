@@ -22,13 +22,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conftest import Runner
-from ducats import records
-from ducats.domain import UNLABELLED
-from ducats.errors import UserError
+from ducats.data.domain import UNLABELLED
 from ducats.objectives import AuxiliaryContext
 from ducats.objectives.self_training import PrototypeTeacher, proda
 from ducats.objectives.self_training.colour_jitter import jitter_colours
-from ducats.run_folder import RunFolder
+from ducats.runfolder import records
+from ducats.runfolder.run_folder import RunFolder
+from ducats.utils.errors import UserError
 
 NO_UPDATES: dict[str, Any] = {"jitter": 0.0, "ema_rate": 0.0, "prototype_ema_rate": 0.0, "domain": 0.0}
 

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from tiny_network import TinyNetwork, flatten_maps, image_batch, map_batch
 from torch import Tensor
 
+from ducats.models.output import Output
 from ducats.objectives.batch import Batch, LabelledImages
 from ducats.objectives.sdm import sdm
-from ducats.samples import Output
 
 
 def by_hand(z: Tensor, labels: Tensor) -> dict[str, Tensor]:

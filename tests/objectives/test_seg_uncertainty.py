@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conftest import Runner
-from ducats import records
-from ducats.domain import UNLABELLED
-from ducats.errors import UserError
+from ducats.data.domain import UNLABELLED
 from ducats.objectives import AuxiliaryContext, softmax
 from ducats.objectives.self_training import TwoHeads, seg_uncertainty
+from ducats.runfolder import records
+from ducats.utils.errors import UserError
 
 
 def two_heads(*, second_stage: bool) -> tuple[TinySegmenter, TwoHeads]:

@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conftest import Runner
-from ducats import records
-from ducats.domain import UNLABELLED
-from ducats.errors import UserError
+from ducats.data.domain import UNLABELLED
 from ducats.objectives import AuxiliaryContext
 from ducats.objectives.self_training import DensifyingTeacher, tpld
 from ducats.objectives.self_training.tpld import mean_confidence, neighbour_votes
+from ducats.runfolder import records
+from ducats.utils.errors import UserError
 
 
 def neighbour_votes_by_loops(p: Tensor, threshold: Tensor, radius: int) -> Tensor:

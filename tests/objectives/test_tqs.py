@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
+from ducats.models.output import Output
 from ducats.objectives import AuxiliaryContext, Batch, CachedForward, LabelledImages, softmax
 from ducats.objectives.tqs import TqsProbes, tqs
-from ducats.samples import Output
 
 
 class Net(nn.Module):

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ducats import dirichlet
-from ducats.domain import UNLABELLED, VOID, Labels
+from ducats.data.domain import UNLABELLED, VOID, Labels
+from ducats.models.output import Output
 from ducats.objectives import AuxiliaryContext, Batch, LabelledImages, RefreshContext
-from ducats.samples import Output
 
 CLASSES, WIDTH, SIZE = 4, 5, (12, 16)
 bounded = dirichlet.EVIDENCE_FUNCTIONS["exp_at_most_10"]

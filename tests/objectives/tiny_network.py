@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from ducats.models.output import Output
 from ducats.objectives import AuxiliaryContext, Batch, LabelledImages
-from ducats.samples import Output
 
 CLASSES, WIDTH, INPUTS = 3, 4, 2
 

@@ -90,5 +90,5 @@ EMPTY_SVG = b'<svg viewBox="0 0 360 180"></svg>'
 @pytest.fixture
 def no_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip rendering of figures, which takes most of the time of a page."""
-    monkeypatch.setattr("ducats.figures.render._render", lambda *_: EMPTY_SVG)
-    monkeypatch.setattr("ducats.figures.tsne._fit_tsne", lambda features: features[:, :2])
+    monkeypatch.setattr("ducats.report.figures.render._render", lambda *_: EMPTY_SVG)
+    monkeypatch.setattr("ducats.report.figures.tsne._fit_tsne", lambda features: features[:, :2])

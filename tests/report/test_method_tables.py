@@ -14,7 +14,6 @@ import yaml
 from scipy import stats
 
 from ducats.cli import main
-from ducats.errors import UserError
 from ducats.report.method_tables import (
     format_from_path,
     load_published_results,
@@ -24,6 +23,7 @@ from ducats.report.method_tables import (
     task_tables_latex,
     task_tables_markdown,
 )
+from ducats.utils.errors import UserError
 
 OFFICE_CONFIG: Mapping[str, Any] = {
     "acquisition": {"budget": "5%"},

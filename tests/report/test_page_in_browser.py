@@ -35,7 +35,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for name, run in {"images": images, "pixels": pixels}.items()
     }
     with pytest.MonkeyPatch.context() as patch:  # the figures are the same as on the first page
-        patch.setattr("ducats.figures.render._render", lambda *_: EMPTY_SVG)
+        patch.setattr("ducats.report.figures.render._render", lambda *_: EMPTY_SVG)
         return pages | {"several": report_page([images, other], root / "several.html").page}
 
 

@@ -14,8 +14,6 @@ import pytest
 from minimal_runs import stage_record, write_run, write_runs
 from page_parser import no_rendering as no_rendering
 
-from ducats.errors import UserError
-from ducats.figures import draw_svg
 from ducats.report import (
     Report,
     aggregate_methods,
@@ -29,8 +27,10 @@ from ducats.report import (
     write_page,
 )
 from ducats.report.curves import assign_line_styles
+from ducats.report.figures import draw_svg
 from ducats.report.provenance import collect_cautions
 from ducats.report.tables import MeanStd, mean_curve, pool_reliability_bins
+from ducats.utils.errors import UserError
 
 FILES = ("report.html", "table.md", "table.csv", "summary.json")
 

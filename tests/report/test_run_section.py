@@ -11,7 +11,6 @@ from page_parser import ParsedPage, parse_report_page, write_confusion
 from page_parser import no_rendering as no_rendering
 from PIL import Image
 
-from ducats import snapshot_files
 from ducats.report import report_page
 from ducats.report.page import format_uncertainty
 from ducats.report.page_budget import GALLERY_SIZES, fitting_gallery_size, image_data_url, text_bytes
@@ -25,7 +24,8 @@ from ducats.report.run_section.near_duplicates import (
     find_near_duplicates,
     neighbour_share,
 )
-from ducats.snapshot_files import RoundLabels
+from ducats.runfolder import snapshot_files
+from ducats.runfolder.snapshot_files import RoundLabels
 from synthetic_runs import write_pixel_run, write_run
 
 MEGABYTE = 1_000_000

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from ducats.errors import UserError
 from ducats.report import (
     aggregate_methods,
     find_runs,
@@ -26,6 +25,7 @@ from ducats.report.class_iou import build_class_table
 from ducats.report.curves import draw_learning_curve
 from ducats.report.provenance import collect_cautions
 from ducats.report.tables import MeanStd, group_by_kind, mean_curve
+from ducats.utils.errors import UserError
 
 CLASSES = ("road", "car", "<sky>")
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 
+from ducats.acquisition.queries import QUERIES
 from ducats.data import toy
+from ducats.data.domain import UNLABELLED
 from ducats.data.views import View
-from ducats.domain import UNLABELLED
-from ducats.metrics import compute_metrics
+from ducats.evaluation.evaluate import evaluate
+from ducats.evaluation.metrics import compute_metrics
 from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import ObjectiveSpec, softmax
-from ducats.queries import QUERIES
-from ducats.randomness import global_seed, make_generator
 from ducats.training.auxiliary import build_auxiliaries
 from ducats.training.distributed import make_fabric
-from ducats.training.evaluation import evaluate
 from ducats.training.image_selection import score_images, select
+from ducats.utils.randomness import global_seed, make_generator
 
 
 def main(processes: int, count: int, out: Path) -> None:

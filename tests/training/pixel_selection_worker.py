@@ -8,24 +8,24 @@ from typing import Any
 
 import torch
 
-from ducats.criteria import IMAGE_COLUMNS
+from ducats.acquisition.criteria import IMAGE_COLUMNS
+from ducats.acquisition.queries import QUERIES, QuerySpec
+from ducats.acquisition.samples import QueryContext
+from ducats.acquisition.units import Unit
+from ducats.data.domain import UNLABELLED
 from ducats.data.streets import streets
 from ducats.data.views import View
-from ducats.domain import UNLABELLED
-from ducats.errors import UserError
-from ducats.metrics import compute_metrics
+from ducats.evaluation.evaluate import evaluate_segmentation
+from ducats.evaluation.metrics import compute_metrics
 from ducats.models import EvidentialModel, small_fcn
 from ducats.objectives import ObjectiveSpec, softmax
-from ducats.queries import QUERIES, QuerySpec
-from ducats.randomness import global_seed, make_generator
-from ducats.samples import QueryContext
 from ducats.training.auxiliary import build_auxiliaries
 from ducats.training.distributed import make_fabric
-from ducats.training.evaluation import evaluate_segmentation
 from ducats.training.image_selection import select
 from ducats.training.pixel_selection import score_whole_images, select_pixels
 from ducats.training.task import TaskOptions, label_grid_sizes
-from ducats.units import Unit
+from ducats.utils.errors import UserError
+from ducats.utils.randomness import global_seed, make_generator
 
 # Queries that select pixels within an image; those that need the source, descriptors or a committee select
 # images.

@@ -5,14 +5,13 @@ from typing import Any
 
 import torch
 
-from ducats import snapshot_files
 from ducats.data import toy
+from ducats.data.domain import UNLABELLED, VOID, AdaptationData
 from ducats.data.streets import streets
 from ducats.data.views import View
-from ducats.domain import UNLABELLED, VOID, AdaptationData
 from ducats.ledger import Request
 from ducats.models import EvidentialModel, small_cnn, small_fcn
-from ducats.randomness import global_seed
+from ducats.runfolder import snapshot_files
 from ducats.training.distributed import make_fabric
 from ducats.training.model_snapshot import (
     SnapshotSample,
@@ -22,6 +21,7 @@ from ducats.training.model_snapshot import (
     sample_pixels,
 )
 from ducats.training.task import label_grid_sizes
+from ducats.utils.randomness import global_seed
 
 HEIGHT, WIDTH = 16, 32
 RANDOM_VIEW = View(crop="random", pad=1)  # random augmentation, the harder case

@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ducats.data import toy
+from ducats.data.domain import Images
 from ducats.data.streets import streets
 from ducats.data.views import View, apply_view
-from ducats.domain import Images
 from ducats.models import EvidentialModel
-from ducats.randomness import make_generator
 from ducats.training.annotator_hints import image_hints, pixel_hints
 from ducats.training.distributed import make_fabric
 from ducats.training.forward import sample_aug_params
 from ducats.training.task import TaskOptions, label_grid_sizes
+from ducats.utils.randomness import make_generator
 from ranks import in_ranks
 
 Array = NDArray[np.float64]

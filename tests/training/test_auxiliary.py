@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from conftest import quick, quick_pixels
-from ducats import records
-from ducats.domain import UNLABELLED
-from ducats.factory import build_run
+from ducats.acquisition.queries import QuerySpec
+from ducats.acquisition.samples import QueryContext, top_k
+from ducats.data.domain import UNLABELLED
+from ducats.models.output import Output
 from ducats.objectives import (
     AuxiliaryContext,
     AuxiliaryModule,
@@ -29,10 +30,10 @@ from ducats.objectives import (
 from ducats.objectives.auxiliary import FrozenCopy, reverse_gradient
 from ducats.objectives.probes import Discriminator
 from ducats.objectives.softmax import softmax
-from ducats.queries import QuerySpec
 from ducats.run import run
-from ducats.run_folder import RunFolder
-from ducats.samples import Output, QueryContext, top_k
+from ducats.run.factory import build_run
+from ducats.runfolder import records
+from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 
 

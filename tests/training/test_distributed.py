@@ -11,8 +11,9 @@ import pixel_selection_worker
 import pytest
 
 from conftest import QUICK, QUICK_PIXELS, Runner
-from ducats import progress_display, records
-from ducats.run_folder import RunFolder
+from ducats.report import progress_display
+from ducats.runfolder import records
+from ducats.runfolder.run_folder import RunFolder
 from ranks import command, in_ranks, run_in_ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

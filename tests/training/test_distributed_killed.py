@@ -13,10 +13,10 @@ from typing import IO, Any
 import pytest
 
 from conftest import QUICK
-from ducats import files
 from ducats.training import forward, image_selection
 from ducats.training.launch_environment import PARENT_PID_VARIABLE
 from ducats.training.peer_monitor import PEER_LOST_EXIT_CODE
+from ducats.utils import files
 from ranks import (
     PEER_GONE_MESSAGE,
     RankResults,

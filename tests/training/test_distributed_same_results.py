@@ -9,13 +9,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from conftest import QUICK
-from ducats import records
-from ducats.errors import UserError
 from ducats.models import EvidentialModel
-from ducats.run_folder import RunFolder
+from ducats.runfolder import records
+from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ducats.training.performance import PerformanceOptions
 from ducats.training.sharding import gather_state, is_sharded, unsharded
+from ducats.utils.errors import UserError
 from plain_networks import plain
 from ranks import RankResults, Setup, command, in_ranks, kill_in_epoch, run_in_ranks
 

@@ -3,7 +3,6 @@
 import pytest
 
 import ranks
-from ducats.errors import UserError
 from ducats.training.launch_environment import (
     PARENT_PID_VARIABLE,
     World,
@@ -13,6 +12,7 @@ from ducats.training.launch_environment import (
     parent_pid,
     resolve_world,
 )
+from ducats.utils.errors import UserError
 
 
 def test_single_process_without_launcher() -> None:

@@ -12,17 +12,17 @@ from scipy.special import digamma
 from torch import Tensor
 from torch.nn import functional as F
 
-from ducats import snapshot_files
 from ducats.data import toy
+from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.data.views import apply_view
-from ducats.domain import UNLABELLED, VOID, Images
 from ducats.models import EvidentialModel
-from ducats.randomness import make_generator
-from ducats.snapshot_files import Snapshot
+from ducats.runfolder import snapshot_files
+from ducats.runfolder.snapshot_files import Snapshot
 from ducats.training import model_snapshot
 from ducats.training.forward import sample_aug_params
 from ducats.training.model_snapshot import SampleOutputs, make_snapshot, sample_images, sample_pixels
 from ducats.training.pca import pca
+from ducats.utils.randomness import make_generator
 from ranks import in_ranks
 
 Array = NDArray[np.float64]

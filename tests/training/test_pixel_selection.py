@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ducats.acquisition.queries import QUERIES, QuerySpec
+from ducats.acquisition.samples import QueryContext
+from ducats.acquisition.units import Unit
+from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.data.streets import streets
 from ducats.data.views import View
-from ducats.domain import UNLABELLED, VOID, Images
-from ducats.errors import UserError
 from ducats.models import EvidentialModel, small_fcn
-from ducats.queries import QUERIES, QuerySpec
-from ducats.randomness import global_seed
-from ducats.samples import QueryContext
 from ducats.training.distributed import make_fabric
 from ducats.training.pixel_selection import all_open_pixels, score_whole_images, select_pixels
 from ducats.training.task import TaskOptions, label_grid_sizes
-from ducats.units import Unit
+from ducats.utils.errors import UserError
+from ducats.utils.randomness import global_seed
 
 POOL = streets(n_source=1, n_pool=5, n_test=0, height=16, width=32).pool
 SIZES = torch.tensor([[16, 32], [21, 30], [40, 33], [16, 32], [9, 50]])

@@ -7,7 +7,7 @@ import pytest
 from conftest import quick, quick_pixels
 from ducats.data import toy
 from ducats.data.streets import streets
-from ducats.factory import make_run_plan, make_schedule
+from ducats.run.factory import make_run_plan, make_schedule
 from ducats.training.schedules import SCHEDULES, poly
 
 

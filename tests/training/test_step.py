@@ -13,12 +13,10 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
 from ducats.data import toy
+from ducats.data.domain import UNLABELLED, Images
 from ducats.data.views import View, sample_view_params
-from ducats.domain import UNLABELLED, Images
-from ducats.errors import UserError
 from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import Batch, LabelledImages, duc
-from ducats.randomness import global_seed, make_generator
 from ducats.training import placement
 from ducats.training import step as step_module
 from ducats.training.distributed import make_fabric
@@ -28,6 +26,8 @@ from ducats.training.placement import Placement
 from ducats.training.schedules import inverse_decay
 from ducats.training.step import Step
 from ducats.training.streams import Streams, StreamViews, even_batches, full_batches, shuffled_batches
+from ducats.utils.errors import UserError
+from ducats.utils.randomness import global_seed, make_generator
 
 STEPS, BATCH = 50, 16
 JITTERED = View(crop="random_resized", size=12, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))

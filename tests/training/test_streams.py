@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from ducats.data import toy
+from ducats.data.domain import UNLABELLED, VOID, Domain, Images
 from ducats.data.evaluation_split import Subset
 from ducats.data.views import View
-from ducats.domain import UNLABELLED, VOID, Domain, Images
-from ducats.errors import UserError
 from ducats.objectives import Batch
-from ducats.randomness import make_generator
 from ducats.training.distributed import make_fabric
 from ducats.training.streams import (
     Streams,
@@ -25,6 +23,8 @@ from ducats.training.streams import (
     shuffled_batches,
     steps_in_epoch,
 )
+from ducats.utils.errors import UserError
+from ducats.utils.randomness import make_generator
 
 
 def batches(epoch: int = 0, seed: int = 0, steps: int = 5, **more: object) -> list[Batch]:

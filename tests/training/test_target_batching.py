@@ -5,11 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from ducats.config import load_config
-from ducats.errors import UserError
 from ducats.models import EvidentialModel
 from ducats.models.small_cnn import small_cnn
 from ducats.objectives import Batch, CachedForward, LabelledImages, duc
 from ducats.training.step import TARGET_BATCHING
+from ducats.utils.errors import UserError
 
 
 def images(count: int, seed: int) -> Tensor:

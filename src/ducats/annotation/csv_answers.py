@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ducats.annotation.answer import MAX_TEXT_LENGTH, Answer, parse_word
 from ducats.annotation.question import QuestionRound
 from ducats.annotation.store import MAX_ANSWER_SECONDS, AnnotationStore
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 DEFAULT_ANNOTATOR = "files"  # annotator of answers.csv if it has no annotator column
 MAX_LISTED_CLASSES = 20  # classes listed in a message

@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from ducats.errors import UserError
-from ducats.files import write_atomically, write_text_atomically
+from ducats.utils.errors import UserError
+from ducats.utils.files import write_atomically, write_text_atomically
 
 MAX_LISTED_QUESTIONS = 100_000  # questions in a round; larger rounds are answered with label PNGs only
 

@@ -12,8 +12,8 @@ from ducats.annotation.answer import MAX_TEXT_LENGTH, Answer, malformed_answer, 
 from ducats.annotation.answer_log import AnswerLog
 from ducats.annotation.question import QuestionRound
 from ducats.annotation.rules import QuestionStatus, question_status
-from ducats.errors import UserError
-from ducats.files import write_text_atomically
+from ducats.utils.errors import UserError
+from ducats.utils.files import write_text_atomically
 
 MAX_ANSWER_SECONDS = 24 * 3600.0  # longest plausible time for one answer
 

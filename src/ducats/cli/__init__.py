@@ -35,7 +35,7 @@ from ducats.cli.shutdown import (
     report_exit,
     wait_for_launcher_exit,
 )
-from ducats.errors import AwaitingLabels, UserError
+from ducats.utils.errors import AwaitingLabels, UserError
 
 __all__ = [
     "answers",

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from ducats.annotation import AnnotationStore, Answer, summary
 from ducats.cli.base import app, console
-from ducats.errors import UserError
-from ducats.records import check_format
+from ducats.runfolder.records import check_format
+from ducats.utils.errors import UserError
 
 MAX_DISPUTES_SHOWN = 20
 

@@ -7,7 +7,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from ducats.cli.base import app, console
-from ducats.figures import FIGURE_INFO, save_figure
+from ducats.report.figures import FIGURE_INFO, save_figure
 
 _FIGURE_LIST = "\n".join(
     f"* `{name}`: {entry.summary}. Needs {entry.needed_runs}." for name, entry in FIGURE_INFO.items()

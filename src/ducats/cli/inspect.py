@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ducats.cli.base import app, console, print_json
-from ducats.run_options import RunOptions
+from ducats.config.options import RunOptions
 
 
 @app.command
@@ -30,7 +30,7 @@ def config(
     if schema:
         print_json(configs.Config.model_json_schema())
     elif explain:
-        from ducats.factory import describe_params
+        from ducats.run.factory import describe_params
 
         resolved = options.load()
         params = describe_params(resolved)
@@ -73,7 +73,7 @@ def queries() -> int:
     """List the query strategies and their parameters."""
     from rich.table import Table
 
-    from ducats.queries import QUERIES
+    from ducats.acquisition.queries import QUERIES
 
     table = Table("query", "parameters", "description", header_style="bold")
     for name, spec in QUERIES.items():

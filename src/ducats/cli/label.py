@@ -33,7 +33,7 @@ def label(
         token_file: File in which to keep the access token, so that the URL stays the same.
         open_browser: Open the page in a browser.
     """
-    from ducats.labelling.page import server
+    from ducats.annotation.page import server
 
     server.check_installed()
     server.check_run_folder(run)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from ducats.cli.base import app, console
-from ducats.errors import UserError
-from ducats.records import check_format
+from ducats.runfolder.records import check_format
+from ducats.utils.errors import UserError
 
 if TYPE_CHECKING:
     from ducats.annotation import AnnotationStore
-    from ducats.labelling.label_studio import LabelStudio, PullResult
+    from ducats.annotation.label_studio import LabelStudio, PullResult
 
 MAX_POLL_SECONDS = 24 * 3600.0
 
@@ -46,7 +46,7 @@ def push(
         max_side: Maximum side of inline images in pixels.
         retry_timeout: Seconds to keep trying if the server does not respond.
     """
-    from ducats.labelling.label_studio import push_questions
+    from ducats.annotation.label_studio import push_questions
 
     store = _open_store(run)
     pushed = push_questions(
@@ -94,7 +94,7 @@ def pull(
             answer at once.
         retry_timeout: Seconds to keep trying if the server does not respond; unlimited with --watch.
     """
-    from ducats.labelling.label_studio import SyncState, pull_answers
+    from ducats.annotation.label_studio import SyncState, pull_answers
 
     store = _open_store(run)
     state = SyncState.read(store.folder)
@@ -115,8 +115,8 @@ def pull(
 def _watch(
     store: "AnnotationStore", studio: "LabelStudio", project: int | None, poll: float, webhook: str | None
 ) -> None:
-    from ducats.labelling.label_studio import pull_answers
-    from ducats.labelling.label_studio.pull_loop import pull_until_closed, webhook_listener
+    from ducats.annotation.label_studio import pull_answers
+    from ducats.annotation.label_studio.pull_loop import pull_until_closed, webhook_listener
 
     last = ""
 
@@ -186,8 +186,8 @@ def _open_store(run: Path) -> "AnnotationStore":
 
 
 def _connect(url: str, token_file: Path | None, retry_timeout: float) -> "LabelStudio":
-    from ducats.labelling.label_studio import JsonClient, LabelStudio, load_token
-    from ducats.labelling.label_studio.client import is_loopback_url
+    from ducats.annotation.label_studio import JsonClient, LabelStudio, load_token
+    from ducats.annotation.label_studio.client import is_loopback_url
 
     client = JsonClient(url, load_token(token_file), retry_timeout=retry_timeout, notify=_print)
     if client.url.startswith("http:") and not is_loopback_url(client.url):

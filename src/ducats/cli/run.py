@@ -13,12 +13,12 @@ from rich.console import Console
 
 from ducats.cli.base import app, console
 from ducats.cli.shutdown import is_reporter, launch_monitored
-from ducats.errors import AwaitingLabels, UserError
-from ducats.progress import combine_listeners
-from ducats.run_options import RunOptions, benchmark_task, default_run_folder
+from ducats.config.options import RunOptions, benchmark_task, default_run_folder
+from ducats.utils.errors import AwaitingLabels, UserError
+from ducats.utils.progress import combine_listeners
 
 if TYPE_CHECKING:
-    from ducats.components import Components, RunPlan
+    from ducats.run.components import Components, RunPlan
 
 
 @app.command
@@ -52,11 +52,16 @@ def run(
 
     from ducats.doctor.benchmark_counts import completeness_warnings
     from ducats.doctor.task import task_mismatches
-    from ducats.factory import build_run, check_components, make_performance_options, with_resolved_precision
-    from ducats.loggers import LoggerDispatcher, find_loggers
-    from ducats.progress_display import ProgressDisplay, stage_table
+    from ducats.report.progress_display import ProgressDisplay, stage_table
     from ducats.run import run as run_components
-    from ducats.run_folder import RunFolder
+    from ducats.run.factory import (
+        build_run,
+        check_components,
+        make_performance_options,
+        with_resolved_precision,
+    )
+    from ducats.run.loggers import LoggerDispatcher, find_loggers
+    from ducats.runfolder.run_folder import RunFolder
     from ducats.training import launch_environment
     from ducats.training.distributed import all_ranks_or_raise, make_fabric
     from ducats.training.streams import steps_in_epoch
@@ -195,7 +200,7 @@ def demo(
         seeds: Random seeds; default: 0 1 2.
         workers: Number of parallel runs, with one thread each; default: the number of cores.
     """
-    from ducats.demo import demo as run_demo
+    from ducats.sweep.demo import demo as run_demo
 
     folder = out or Path("runs/demo" if task == "classification" else f"runs/demo-{task}")
     workers = workers or os.cpu_count() or 1

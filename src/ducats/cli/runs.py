@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ducats.cli.base import app, console, print_json
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 
 @app.command
@@ -116,8 +116,8 @@ def labels(run: Path) -> int:
     """
     import csv
 
-    from ducats.domain import VOID
-    from ducats.run_folder import RunFolder
+    from ducats.data.domain import VOID
+    from ducats.runfolder.run_folder import RunFolder
 
     run_folder = RunFolder(run)
     classes, ledger = run_folder.data_summary["classes"], run_folder.load_ledger()
@@ -153,8 +153,8 @@ def picks(
         count: Number of images if no keys are given.
     """
     from ducats.deploy import load_run_config
-    from ducats.picks_figure import load_images, select_image_keys, write_picks_figure
-    from ducats.run_folder import RunFolder
+    from ducats.deploy.picks_figure import load_images, select_image_keys, write_picks_figure
+    from ducats.runfolder.run_folder import RunFolder
 
     run_folder = RunFolder(run)
     config, ledger = load_run_config(run_folder), run_folder.load_ledger()

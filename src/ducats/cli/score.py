@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from ducats.cli.base import app, console
 from ducats.cli.shutdown import report_exit
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 
 @app.command
@@ -60,7 +60,7 @@ def score(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
     from ducats.deploy import load_trained_model
-    from ducats.scoring import ScoringInterrupted, score_pool
+    from ducats.deploy.scoring import ScoringInterrupted, score_pool
 
     backend_params = {
         name: value

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from ducats.cli.base import app, console
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 NameList = Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)]
 
@@ -112,8 +112,8 @@ def table(
         out: Output file (.md, .csv, .tex); default: print the table.
         baselines: Baseline methods for the comparison; default: random and duc.
     """
-    from ducats.files import write_text_atomically
     from ducats.report.method_tables import TABLE_WRITERS, format_from_path, make_tables
+    from ducats.utils.files import write_text_atomically
 
     if not runs:
         raise UserError("give at least one folder of runs, e.g. `ducats table runs/digits`")

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from ducats.cli.base import app, console
-from ducats.errors import UserError
-from ducats.run_options import RunOptions, default_run_folder
+from ducats.config.options import RunOptions, default_run_folder
+from ducats.utils.errors import UserError
 
 
 @app.command
@@ -46,8 +46,8 @@ def tune(
     if validation_labels is not None and estimator != "target_labels":
         raise UserError("--validation-labels needs --estimator target_labels")
     config = options.load()
-    from ducats import tune as search
-    from ducats.tune.search_space import parse_grid
+    from ducats.sweep import tune as search
+    from ducats.sweep.tune.search_space import parse_grid
 
     folder = out or Path("runs") / f"tune-{default_run_folder(config).name}"
     result = search.tune(

@@ -10,10 +10,10 @@ from cyclopts import Parameter
 from rich.live import Live
 
 from ducats.cli.base import app, console
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from ducats.watch import RunState
+    from ducats.report.watch import RunState
 
 
 @app.command
@@ -33,7 +33,7 @@ def watch(
         once: Print the current state and exit.
         poll: Seconds between updates.
     """
-    from ducats.watch import Dashboard, RunWatcher, discover_run_folders, status_line
+    from ducats.report.watch import Dashboard, RunWatcher, discover_run_folders, status_line
 
     if not runs:
         raise UserError("give at least one folder of runs, e.g. `ducats watch runs`")

@@ -1,7 +1,7 @@
 """Run configuration: strict, frozen pydantic models, loaded from and written to YAML. Imports no torch.
 
 Later files override earlier ones, and ``key=value`` settings override files. An unknown name is an error that
-gives the file and the closest known name. Components never see a config: ``ducats.factory`` reads it and
+gives the file and the closest known name. Components never see a config: ``ducats.run.factory`` reads it and
 passes them flat arguments.
 """
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from ducats.config.schema import Config, ObjectiveConfig, QueryConfig
 from ducats.config.view_schema import ViewConfig
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 Layer = Mapping[str, Any]
 

@@ -15,13 +15,13 @@ from ducats.data.benchmarks import (
     visda2017,
 )
 from ducats.data.digits import digits
+from ducats.data.domain import AdaptationData
 from ducats.data.folders import folders
 from ducats.data.manifest import manifest
 from ducats.data.segmentation import carla_camvid, gtav_cityscapes, segmentation_folders, synthia_cityscapes
 from ducats.data.streets import streets
 from ducats.data.toy import toy
-from ducats.domain import AdaptationData
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 DATASETS: Mapping[str, Callable[..., AdaptationData]] = {
     "carla_camvid": carla_camvid,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from ducats.data.domain import Images
 from ducats.data.store import (
     RESERVED_DISK_GB,
     ArrayStore,
@@ -21,9 +22,8 @@ from ducats.data.store import (
     memory_budget,
     try_files,
 )
-from ducats.domain import Images
-from ducats.errors import UserError
-from ducats.image_files import ImageFile, displayed_size, load_image
+from ducats.utils.errors import UserError
+from ducats.utils.image_files import ImageFile, displayed_size, load_image
 
 _PixelArray = NDArray[np.uint8]
 ImageSize = int | Sequence[int]  # the side of a square, or height and width

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from torch import Tensor
 
-from ducats.domain import AdaptationData, Domain, Images
-from ducats.errors import UserError
+from ducats.data.domain import AdaptationData, Domain, Images
+from ducats.utils.errors import UserError
 
 DIGIT_CLASSES = tuple("0123456789")
 N_HANDWRITTEN = 1797  # images in scikit-learn's copy of the UCI digits

@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ducats.domain import AdaptationData, Domain, Images, Indexable, Labels, original_map
-from ducats.errors import UserError
-from ducats.randomness import make_generator
+from ducats.data.domain import AdaptationData, Domain, Images, Indexable, Labels, original_map
+from ducats.utils.errors import UserError
+from ducats.utils.randomness import make_generator
 
 EvaluatedOn = Literal["held_out", "unlabelled", "target"]
 SplitSetting = Literal["auto", "held_out", "unlabelled", "target", "published"]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ducats.data.decoding import ImageSize, decode_image_sets, decode_images
-from ducats.domain import AdaptationData, Domain, Images
-from ducats.errors import UserError
-from ducats.image_files import IMAGE_FILE_SUFFIXES, is_image_name
+from ducats.data.domain import AdaptationData, Domain, Images
+from ducats.utils.errors import UserError
+from ducats.utils.image_files import IMAGE_FILE_SUFFIXES, is_image_name
 
 
 def folders(

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ducats.data.decoding import decode_image_sets
-from ducats.domain import AdaptationData, Domain
-from ducats.errors import UserError
+from ducats.data.domain import AdaptationData, Domain
+from ducats.utils.errors import UserError
 
 MANIFEST_COLUMNS = ("key", "path", "domain", "label", "split")
 REQUIRED_COLUMNS = ("path", "domain", "label")

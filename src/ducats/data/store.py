@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from PIL import UnidentifiedImageError
 from torch import Tensor
 
-from ducats.errors import UserError
-from ducats.files import write_atomically
-from ducats.resources import free_disk_gb, free_memory_gb
+from ducats.utils.errors import UserError
+from ducats.utils.files import write_atomically
+from ducats.utils.resources import free_disk_gb, free_memory_gb
 
 KeyedPaths = Sequence[tuple[str, Path]]  # keys and paths
 _Array = NDArray[Any]

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ducats.data.domain import VOID, AdaptationData, Domain, Images
 from ducats.data.street_renderer import STREET_CLASSES, StreetStyle, interpolate_styles, render_street
-from ducats.domain import VOID, AdaptationData, Domain, Images
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 
 def _make_style(palette: Any, **ranges: Any) -> StreetStyle:

@@ -5,8 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ducats.domain import AdaptationData, Domain, Images
-from ducats.errors import UserError
+from ducats.data.domain import AdaptationData, Domain, Images
+from ducats.utils.errors import UserError
 
 
 def toy(

@@ -11,13 +11,13 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from ducats import dirichlet
+from ducats.data.domain import Images
 from ducats.data.folders import read_image_folder
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import TriageRule, load_triage_rule
-from ducats.domain import Images
-from ducats.factory import make_views, with_aspect_ratio
-from ducats.files import write_text_atomically
+from ducats.run.factory import make_views, with_aspect_ratio
 from ducats.training.image_selection import score_images
+from ducats.utils.files import write_text_atomically
 
 PREDICTION_COLUMNS = ("probability", "entropy", "u_data", "u_dis")
 

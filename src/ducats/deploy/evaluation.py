@@ -6,22 +6,22 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
-from ducats.components import data_digest
+from ducats.data.domain import UNLABELLED, Domain
 from ducats.data.evaluation_split import EvaluatedOn, attach_test_set
 from ducats.data.folders import read_labelled_folder
 from ducats.data.segmentation import load_segmentation_folder
 from ducats.deploy.trained_model import TrainedModel
-from ducats.domain import UNLABELLED, Domain
-from ducats.errors import UserError
-from ducats.factory import load_data, make_task, make_views, with_aspect_ratio, with_aspect_ratios
-from ducats.ledger import TargetMaps
-from ducats.metrics import Tally, compute_metrics
-from ducats.training.evaluation import (
+from ducats.evaluation.evaluate import (
     describe_resolution,
     evaluate,
     evaluate_segmentation,
     segmentation_metrics,
 )
+from ducats.evaluation.metrics import Tally, compute_metrics
+from ducats.ledger import TargetMaps
+from ducats.run.components import data_digest
+from ducats.run.factory import load_data, make_task, make_views, with_aspect_ratio, with_aspect_ratios
+from ducats.utils.errors import UserError
 
 
 @dataclass(frozen=True)

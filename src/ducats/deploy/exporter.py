@@ -12,15 +12,15 @@ from ducats.data.views import apply_view
 from ducats.deploy.inference_graph import InferenceGraph
 from ducats.deploy.model_card import render_model_card
 from ducats.deploy.onnx import DEFAULT_OPSET, OnnxDifference, check_onnx, export_onnx, require_onnx
+from ducats.deploy.picks_figure import load_images
 from ducats.deploy.preprocessing import make_preprocessing
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import load_triage_rule
-from ducats.errors import UserError
-from ducats.factory import make_task, make_views
-from ducats.files import write_atomically, write_text_atomically
-from ducats.picks_figure import load_images
-from ducats.randomness import make_generator
+from ducats.run.factory import make_task, make_views
 from ducats.training.forward import sample_aug_params
+from ducats.utils.errors import UserError
+from ducats.utils.files import write_atomically, write_text_atomically
+from ducats.utils.randomness import make_generator
 
 _CHECK_IMAGES = 8  # images that the graph is checked on
 

@@ -1,6 +1,6 @@
 """A model as an exportable graph, from images to the outputs of `ducats predict`.
 
-ONNX has neither digamma nor log1p. The uncertainties do not need digamma: ``ducats.dirichlet_kernels``
+ONNX has neither digamma nor log1p. The uncertainties do not need digamma: ``ducats.dirichlet.kernels``
 computes them from its recurrence and its asymptotic series. They do need log1p, which exporters write as
 ``log(1 + x)``; for an alpha of 1e8, U_dis would then be three times too high. ``log1p_series`` replaces it.
 """
@@ -10,11 +10,11 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from ducats import dirichlet_kernels
+from ducats.dirichlet import kernels
 from ducats.models import EvidentialModel
 from ducats.models.frozen_norm import FrozenNorm
-from ducats.samples import Output
-from ducats.upsampling import bilinear_weights
+from ducats.models.output import Output
+from ducats.models.upsampling import bilinear_weights
 
 ONNX_OUTPUTS = ("probability", "u_dis", "u_data", "label")
 _ATANH = (1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11)  # atanh(s) = s (1 + s^2/3 + s^4/5 + ...)
@@ -108,7 +108,7 @@ class InferenceGraph(nn.Module):
             z = output.evidence(self.row_weights @ z @ self.column_weights.T)
         flat_z = z.movedim(1, -1)
         shape = flat_z.shape[:-1]
-        data, distribution = dirichlet_kernels.uncertainties_kernel(
+        data, distribution = kernels.uncertainties_kernel(
             flat_z.reshape(-1, z.shape[1]), needs_grad=False
         ).values
         return z.softmax(1), distribution.reshape(shape), data.reshape(shape)

@@ -10,7 +10,7 @@ from ducats.deploy.preprocessing import Preprocessing
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import TriageRule
 from ducats.models import MODELS_WITHOUT_WEIGHTS
-from ducats.records import EVALUATED_ON_DESCRIPTIONS
+from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
 
 _CARD_METRICS = {
     "accuracy": "accuracy (fraction of correct labels)",

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ducats import dirichlet
 from ducats.deploy.inference_graph import ONNX_OUTPUTS, InferenceGraph, log1p_series
-from ducats.errors import UserError
-from ducats.files import write_atomically
 from ducats.models import EvidentialModel
-from ducats.upsampling import upsample
+from ducats.models.upsampling import upsample
+from ducats.utils.errors import UserError
+from ducats.utils.files import write_atomically
 
 OutputArrays = Mapping[str, NDArray[Any]]
 _REQUIRED_PACKAGES = ("onnx", "onnxscript", "onnxruntime")

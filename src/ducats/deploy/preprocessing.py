@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple
 
 from ducats.deploy.trained_model import TrainedModel
-from ducats.errors import UserError
-from ducats.factory import make_views
+from ducats.run.factory import make_views
+from ducats.utils.errors import UserError
 
 _HeightWidth = tuple[int, int]
 

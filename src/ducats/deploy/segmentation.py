@@ -14,19 +14,19 @@ from PIL import Image
 from torch import Tensor
 
 from ducats import dirichlet
+from ducats.annotation.oracles.mask_files import png_names
 from ducats.data.decoding import read_image_sizes
 from ducats.data.folders import read_image_folder
 from ducats.deploy.trained_model import TrainedModel
-from ducats.errors import UserError
-from ducats.factory import make_task, make_views
-from ducats.files import write_atomically, write_text_atomically
-from ducats.oracles.mask_files import png_names
-from ducats.palette import class_colours
-from ducats.randomness import make_generator
-from ducats.samples import Output
-from ducats.training.evaluation import log_probabilities
+from ducats.evaluation.evaluate import log_probabilities
+from ducats.models.output import Output
+from ducats.models.upsampling import upsample
+from ducats.run.factory import make_task, make_views
 from ducats.training.forward import check_finite, forward_batches, sample_aug_params
-from ducats.upsampling import upsample
+from ducats.utils.errors import UserError
+from ducats.utils.files import write_atomically, write_text_atomically
+from ducats.utils.palette import class_colours
+from ducats.utils.randomness import make_generator
 
 _PIXEL_COLUMNS = ("probability", "entropy", "u_data", "u_dis")
 _MAX_PALETTE_CLASSES = 256  # classes; more need 16-bit PNGs, which have no palette

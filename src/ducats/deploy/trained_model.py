@@ -7,10 +7,10 @@ import torch
 from pydantic import ValidationError
 
 from ducats.config import Config
-from ducats.errors import UserError
-from ducats.factory import make_model
 from ducats.models import EvidentialModel
-from ducats.run_folder import RunFolder
+from ducats.run.factory import make_model
+from ducats.runfolder.run_folder import RunFolder
+from ducats.utils.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
 
+from ducats.data.domain import UNLABELLED
 from ducats.data.folders import read_labelled_folder
 from ducats.deploy.classification import predict_images
 from ducats.deploy.evaluation import load_test_set
@@ -21,10 +22,9 @@ from ducats.deploy.triage_rule import (
     lowest_reachable_risk,
     min_images,
 )
-from ducats.domain import UNLABELLED
-from ducats.errors import UserError
-from ducats.factory import make_views, with_aspect_ratio
-from ducats.run_folder import RunFolder
+from ducats.run.factory import make_views, with_aspect_ratio
+from ducats.runfolder.run_folder import RunFolder
+from ducats.utils.errors import UserError
 
 _EXCLUDED_IMAGES_WARNING = (
     "the images that the run selected for labelling are excluded, and the remaining ones are often easier; "

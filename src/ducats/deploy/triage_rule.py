@@ -20,8 +20,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ducats.errors import UserError
-from ducats.files import write_text_atomically
+from ducats.utils.errors import UserError
+from ducats.utils.files import write_text_atomically
 
 TriageCriterion = Literal["u_dis", "entropy", "probability"]
 _THRESHOLD_STEPS = 20  # maximum number of thresholds tested after the first

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 Severity = Literal["error", "warning", "note"]
 

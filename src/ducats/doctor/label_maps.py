@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ducats.data.decoding import displayed_size, find_unreadable
+from ducats.data.domain import VOID
 from ducats.data.segmentation import LabelEncoding, UnknownIdError
 from ducats.data.segmentation.label_files import read_ids, read_mask
 from ducats.data.store import ReadFailure, try_files
 from ducats.doctor.finding import Finding, collect_findings, count_images, join_names, join_quoted
 from ducats.doctor.images import MAX_FILES_NAMED, check_copies
 from ducats.doctor.survey_result import DataSurvey, SplitSurvey
-from ducats.domain import VOID
 
 FULL_CHECK_LIMIT = 1000  # up to this many files of a kind are all read in full; of more, only a sample:
 N_SAMPLED_FILES = 400  # files, evenly spaced

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ducats.config import Config
 from ducats.doctor.finding import Finding
-from ducats.errors import UserError
-from ducats.resources import free_disk_gb
+from ducats.utils.errors import UserError
+from ducats.utils.resources import free_disk_gb
 
 MIN_FREE_DISK_GB = 1.0
 
@@ -42,7 +42,7 @@ def check_machine(config: Config) -> Iterator[Finding]:
     import torch
     import torchvision
 
-    from ducats.factory import make_performance_options
+    from ducats.run.factory import make_performance_options
     from ducats.training.distributed import make_fabric
 
     engine = config.engine

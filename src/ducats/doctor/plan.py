@@ -5,16 +5,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ducats.budget import TimeBudget, parse_time_budget, split_budget
+from ducats.acquisition.budget import TimeBudget, parse_time_budget, split_budget
 from ducats.config import Config, ViewConfig, query_epochs
 from ducats.data.decoding import RESERVED_DISK_GB
 from ducats.data.evaluation_split import n_held_out, resolve_split
 from ducats.doctor.finding import Finding, collect_findings, count_images
 from ducats.doctor.segmentation_plan import check_segmentation_settings, describe_pixel_budget
 from ducats.doctor.survey_result import DataSurvey, SplitRole
-from ducats.errors import UserError
-from ducats.records import EVALUATED_ON_DESCRIPTIONS
-from ducats.resources import free_disk_gb, free_memory_gb
+from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
+from ducats.utils.errors import UserError
+from ducats.utils.resources import free_disk_gb, free_memory_gb
 
 VIEW_ROLES: dict[str, SplitRole] = {  # the images that each view is applied to
     "source": "source",

@@ -10,7 +10,7 @@ from ducats.data.segmentation import LabelEncoding, SegmentationListing, Segment
 from ducats.data.store import ReadFailure, try_files
 from ducats.doctor.finding import Finding
 from ducats.doctor.survey_result import DataSurvey, SplitRole, SplitSurvey, SurveyResult, get_data_param
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 
 def survey_segmentation_files(config: Config) -> SurveyResult:

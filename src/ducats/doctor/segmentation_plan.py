@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
-from ducats.budget import split_pixels
+from ducats.acquisition.budget import split_pixels
+from ducats.acquisition.queries.kmeans import KMEANS_REMEDY, MAX_CLUSTERS
 from ducats.config import Config
 from ducats.doctor.finding import Finding, count_images
 from ducats.doctor.survey_result import DataSurvey
-from ducats.queries.kmeans import KMEANS_REMEDY, MAX_CLUSTERS
 
 
 def check_segmentation_settings(config: Config, survey: DataSurvey) -> Iterator[Finding]:

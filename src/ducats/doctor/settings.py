@@ -43,8 +43,8 @@ def check_task(config: Config) -> Iterator[Finding]:
 
 
 def _check_component(config: Config) -> Iterator[Finding]:
-    from ducats.factory import check_components
     from ducats.models import MODEL_CHECKS, MODELS
+    from ducats.run.factory import check_components
 
     check_components(config)
     if config.model.name in MODEL_CHECKS and config.model.params.get("weights"):
@@ -54,7 +54,7 @@ def _check_component(config: Config) -> Iterator[Finding]:
 
 
 def _check_schedule(schedule: ComponentConfig) -> Iterator[Finding]:
-    from ducats.registry import bind_params, resolve
+    from ducats.run.registry import bind_params, resolve
     from ducats.training.schedules import SCHEDULES
 
     bind_params("schedule", schedule.name, resolve("schedule", SCHEDULES, schedule.name), 1, schedule.params)
@@ -62,7 +62,7 @@ def _check_schedule(schedule: ComponentConfig) -> Iterator[Finding]:
 
 
 def _check_oracle(oracle: ComponentConfig) -> Iterator[Finding]:
-    from ducats.factory import check_oracle
+    from ducats.run.factory import check_oracle
 
     check_oracle(oracle)
     yield from ()

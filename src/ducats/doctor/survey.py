@@ -9,6 +9,7 @@ from ducats.config import Config
 from ducats.data import BENCHMARKS, DATASETS
 from ducats.data.benchmarks import class_order, list_task
 from ducats.data.decoding import memory_budget
+from ducats.data.domain import AdaptationData, Images, Labels
 from ducats.data.evaluation_split import same_images
 from ducats.data.folders import check_disjoint, existing_folder, list_images
 from ducats.data.manifest import ManifestRow, scan_manifest
@@ -23,8 +24,7 @@ from ducats.doctor.survey_result import (
     SurveyResult,
     get_data_param,
 )
-from ducats.domain import AdaptationData, Images, Labels
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 MAX_ROWS_NAMED = 20  # maximum number of manifest rows that are reported one by one
 
@@ -180,7 +180,7 @@ def _row_role(row: ManifestRow) -> SplitRole:
 def _survey_built(config: Config) -> SurveyResult:
     """Build a data set that is not read from files, and survey it."""
     try:
-        from ducats.factory import load_data
+        from ducats.run.factory import load_data
 
         data = load_data(config)
         if not isinstance(data, AdaptationData):

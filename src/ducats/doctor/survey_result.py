@@ -10,9 +10,9 @@ from typing import Any, Literal
 from ducats.config import Config
 from ducats.data import DATASETS
 from ducats.data.benchmarks import ImageCount
+from ducats.data.domain import Labels, Pixels
 from ducats.data.segmentation import LabelEncoding
 from ducats.doctor.finding import Finding
-from ducats.domain import Labels, Pixels
 
 SplitRole = Literal["source", "target", "test"]
 ROLES: tuple[SplitRole, ...] = ("source", "target", "test")

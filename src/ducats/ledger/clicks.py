@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ducats.npz_columns import AnyArray
+from ducats.utils.npz_columns import AnyArray
 
 
 def clicks_per_unit(position: AnyArray, label: AnyArray, unit_sizes: AnyArray, width: AnyArray) -> AnyArray:

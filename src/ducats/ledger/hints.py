@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ducats import npz_columns
-from ducats.errors import UserError
-from ducats.npz_columns import AnyArray
+from ducats.utils import npz_columns
+from ducats.utils.errors import UserError
+from ducats.utils.npz_columns import AnyArray
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ducats import npz_columns
-from ducats.domain import UNLABELLED, VOID
-from ducats.errors import UserError
+from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger.clicks import clicks_per_unit
 from ducats.ledger.request import Request
-from ducats.npz_columns import AnyArray
-from ducats.pixel_runs import MAPPED_COLUMNS, PixelRuns, chunk_by_weight, exclusive_cumsum
+from ducats.utils import npz_columns
+from ducats.utils.errors import UserError
+from ducats.utils.npz_columns import AnyArray
+from ducats.utils.pixel_runs import MAPPED_COLUMNS, PixelRuns, chunk_by_weight, exclusive_cumsum
 
 GridResolution = Literal["network", "original"]
 CHECK_CHUNK_PIXELS = 1 << 20  # pixels validated together

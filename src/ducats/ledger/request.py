@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ducats import npz_columns
-from ducats.errors import UserError
-from ducats.npz_columns import AnyArray
-from ducats.pixel_runs import MAPPED_COLUMNS, POSITION_LIMIT, PixelRuns, check_index_range
+from ducats.utils import npz_columns
+from ducats.utils.errors import UserError
+from ducats.utils.npz_columns import AnyArray
+from ducats.utils.pixel_runs import MAPPED_COLUMNS, POSITION_LIMIT, PixelRuns, check_index_range
 
 SPOOL_MEMORY_BYTES = 1 << 22  # bytes of a request kept in memory while it is written
 

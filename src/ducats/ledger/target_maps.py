@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ducats.domain import UNLABELLED, VOID, LabelMaps, original_map
+from ducats.data.domain import UNLABELLED, VOID, LabelMaps, original_map
 from ducats.ledger.label_ledger import GridResolution, Ledger
-from ducats.npz_columns import AnyArray
+from ducats.utils.npz_columns import AnyArray
 
 LabelDownsampling = Literal["cell", "nearest"]
 

@@ -12,8 +12,8 @@ from timm.data.config import resolve_model_data_config
 from timm.models.resnet import Bottleneck
 from torch import Tensor, nn
 
-from ducats.errors import UserError
 from ducats.models import hub, offline, weights_file
+from ducats.utils.errors import UserError
 
 Strides = Literal["timm", "first"]
 OUTPUT_STRIDES = (8, 16, 32)

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ducats.errors import UserError
 from ducats.models.backbone import (
     Strides,
     check_backbone_name,
@@ -14,6 +13,7 @@ from ducats.models.backbone import (
     input_normalisation,
     make_backbone,
 )
+from ducats.utils.errors import UserError
 
 
 class Classifier(nn.Module):

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ducats.errors import UserError
 from ducats.models import classifier
 from ducats.models.backbone import (
     FeatureExtractor,
@@ -17,6 +16,7 @@ from ducats.models.backbone import (
     make_feature_extractor,
 )
 from ducats.models.frozen_norm import freeze_norms
+from ducats.utils.errors import UserError
 
 HeadNorm = Literal["group", "batch", "none"]
 LOW_LEVEL_STRIDE = 4  # stride of the low-level map in the decoder of v3+

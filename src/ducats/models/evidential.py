@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ducats.dirichlet import EVIDENCE_FUNCTIONS
-from ducats.samples import Output
+from ducats.models.output import Output
 
 
 class EvidentialModel(nn.Module):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 # Names of a batch norm's tensors in a state dict.
 _NORM_TENSORS = ("weight", "bias", "running_mean", "running_var")

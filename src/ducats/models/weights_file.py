@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 StateDict = dict[str, Tensor]
 

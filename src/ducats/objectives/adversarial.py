@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
+from ducats.data.domain import UNLABELLED
 from ducats.dirichlet import entropy as entropy_of
-from ducats.domain import UNLABELLED
 from ducats.objectives.auxiliary import reverse_gradient
 from ducats.objectives.batch import Batch, ForwardFn, Losses
 from ducats.objectives.probes import Discriminator, target_images

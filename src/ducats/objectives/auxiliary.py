@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from ducats.domain import Labels
-from ducats.errors import UserError
+from ducats.data.domain import Labels
+from ducats.models.output import Output
 from ducats.objectives.batch import Batch, ForwardFn, Losses
-from ducats.samples import Output
+from ducats.utils.errors import UserError
 
 
 class AuxiliaryContext(NamedTuple):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ducats.samples import Output
+from ducats.models.output import Output
 
 ForwardFn = Callable[[Tensor], Output]
 Losses = dict[str, Tensor]  # weighted scalars; the names appear in progress and records

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ducats.domain import UNLABELLED
-from ducats.errors import UserError
+from ducats.data.domain import UNLABELLED
 from ducats.objectives.auxiliary import AuxiliaryContext, AuxiliaryModule, FullPass, RefreshContext
+from ducats.utils.errors import UserError
 
 
 class CertaintySampling(AuxiliaryModule):

@@ -6,7 +6,7 @@ Class energies are ``E = -z``. The free energy ``F = -log sum exp(-E)`` is high 
 import torch
 from torch import Tensor
 
-from ducats.criteria import free_energy
+from ducats.acquisition.criteria import free_energy
 from ducats.objectives.auxiliary import AuxiliaryContext, AuxiliaryModule
 from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled
 from ducats.objectives.reduction import masked_means

@@ -4,7 +4,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from ducats.criteria import CRITERIA, aleatoric_variance, epistemic_variance
+from ducats.acquisition.criteria import CRITERIA, aleatoric_variance, epistemic_variance
 from ducats.objectives.auxiliary import AuxiliaryContext
 from ducats.objectives.batch import Batch, ForwardFn, Losses
 from ducats.objectives.certainty_sampling import CertaintySampling

@@ -6,16 +6,16 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from ducats.criteria import CRITERIA
+from ducats.acquisition.criteria import CRITERIA
 from ducats.dirichlet import misleading_evidence, negative_log_likelihood, uncertainties
-from ducats.errors import UserError
+from ducats.models.output import Output
 from ducats.objectives.auxiliary import AuxiliaryContext
 from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled
 from ducats.objectives.certainty_sampling import CertaintySampling
 from ducats.objectives.fixmatch import fixmatch_loss, frozen_running_stats
 from ducats.objectives.reduction import masked_means
 from ducats.objectives.unlabelled import is_unlabelled, unlabelled_means
-from ducats.samples import Output
+from ducats.utils.errors import UserError
 
 LossWeights = Mapping[str, float]
 

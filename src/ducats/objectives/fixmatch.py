@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from ducats.data.domain import UNLABELLED
 from ducats.dirichlet import expected_probability, negative_log_likelihood
-from ducats.domain import UNLABELLED
 from ducats.objectives.batch import ForwardFn, is_labelled
 
 

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from ducats.class_descriptors import anchor_errors, class_descriptors, fit_anchors
+from ducats.acquisition.class_descriptors import anchor_errors, class_descriptors, fit_anchors
+from ducats.models.output import Output
 from ducats.objectives.auxiliary import (
     AuxiliaryContext,
     AuxiliaryModule,
@@ -19,7 +20,6 @@ from ducats.objectives.self_training.pseudo_label_ops import log_probability_of,
 from ducats.objectives.self_training.round_schedule import check_round_schedule, starting_round
 from ducats.objectives.softmax import softmax
 from ducats.objectives.unlabelled import is_unlabelled
-from ducats.samples import Output
 
 MIN_SQUARED_ERROR = 1e-12  # lower bound of squared errors, which are divided by
 

@@ -5,7 +5,7 @@ from torch import nn
 
 from ducats.dirichlet import EVIDENCE_FUNCTIONS
 from ducats.dirichlet import entropy as entropy_of
-from ducats.errors import UserError
+from ducats.models.output import Output
 from ducats.objectives.auxiliary import (
     AuxiliaryContext,
     AuxiliaryModule,
@@ -15,7 +15,7 @@ from ducats.objectives.auxiliary import (
 from ducats.objectives.batch import Batch, ForwardFn, Losses
 from ducats.objectives.softmax import softmax
 from ducats.objectives.unlabelled import unlabelled_means
-from ducats.samples import Output
+from ducats.utils.errors import UserError
 
 
 class LastLayerRef(AuxiliaryModule):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ducats import upsampling
-from ducats.samples import Output
+from ducats.models import upsampling
+from ducats.models.output import Output
 
 # From log alpha (N, C, ...) and labels (N, ...) to values (N, ...), elementwise over positions.
 Formula = Callable[[Tensor, Tensor], tuple[Tensor, ...]]

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from ducats.models.output import Output
 from ducats.objectives.auxiliary import AuxiliaryContext, AuxiliaryModule, CachedForward
 from ducats.objectives.batch import Batch, Losses
 from ducats.objectives.probes import Committee, Discriminator
 from ducats.objectives.softmax import softmax
-from ducats.samples import Output
 
 
 class TqsProbes(AuxiliaryModule):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from ducats.domain import UNLABELLED
+from ducats.data.domain import UNLABELLED
 from ducats.objectives.batch import Batch, ForwardFn
 from ducats.objectives.reduction import masked_means
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ducats.files import write_text_atomically
 from ducats.report import class_iou, method_tables
 from ducats.report.comparison import DEFAULT_BASELINES, covers_several_tasks, overall_headline
 from ducats.report.headline import Headline, make_headline
@@ -23,6 +22,7 @@ from ducats.report.tables import (
     method_table_markdown,
     summarise_runs,
 )
+from ducats.utils.files import write_text_atomically
 
 __all__ = [
     "PAGE_FILE_NAME",

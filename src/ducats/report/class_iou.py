@@ -5,9 +5,9 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ducats.records import Record
 from ducats.report.run_reader import Run, finite_number
 from ducats.report.tables import MeanStd, counted_runs, escape_markdown_cell, method_names
+from ducats.runfolder.records import Record
 
 
 @dataclass(frozen=True)

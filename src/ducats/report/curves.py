@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from ducats.figures.render import render_svg
-from ducats.figures.style import (
+from ducats.report.figures.render import render_svg
+from ducats.report.figures.style import (
     DASHES,
     TEXT_COLOUR,
     LineStyle,
@@ -16,11 +16,11 @@ from ducats.figures.style import (
     format_compact,
     set_log_scale,
 )
-from ducats.figures.summary_stats import MeanStd, finite_number, pool_reliability_bins
-from ducats.records import Record
+from ducats.report.figures.summary_stats import MeanStd, finite_number, pool_reliability_bins
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
 from ducats.report.tables import counted_runs, mean_curve, method_names
+from ducats.runfolder.records import Record
 
 __all__ = [
     "LineStyle",

@@ -6,7 +6,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ducats.errors import UserError
 from ducats.report import curves, provenance
 from ducats.report.annotators import AnnotationStats, annotation_stats
 from ducats.report.class_iou import build_class_table
@@ -24,6 +23,7 @@ from ducats.report.tables import (
     visible_measures,
 )
 from ducats.report.tasks import collect_data_tasks, task_caption
+from ducats.utils.errors import UserError
 
 
 def build_overview(runs: Sequence[Run], multi_task: bool = False) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ducats.files import write_text_atomically
 from ducats.report import provenance
 from ducats.report.class_iou import format_percent
 from ducats.report.comparison import build_comparison
@@ -27,6 +26,7 @@ from ducats.report.run_section.near_duplicates import NEAR_DUPLICATE_COSINE, NEI
 from ducats.report.tables import group_by_kind, method_names
 from ducats.report.tasks import collect_data_tasks, format_task, task_caption
 from ducats.report.toc import build_toc
+from ducats.utils.files import write_text_atomically
 
 DEFAULT_TITLE = "ducats report"
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from ducats import records
-from ducats.errors import UserError
-from ducats.figures.summary_stats import finite_number as finite_number
-from ducats.records import (
+from ducats.report.figures.summary_stats import finite_number as finite_number
+from ducats.report.run_kinds import RUN_KINDS, SEGMENTATION, RunKind
+from ducats.runfolder import records
+from ducats.runfolder.records import (
     ENVIRONMENT_FILE,
     FORMAT_KEY,
     HEADLINE_METRICS,
@@ -20,7 +20,7 @@ from ducats.records import (
     check_format,
     headline_metric,
 )
-from ducats.report.run_kinds import RUN_KINDS, SEGMENTATION, RunKind
+from ducats.utils.errors import UserError
 
 METRIC_KEYS = ("accuracy", "mean_class_accuracy", "mean_iou", "mean_iou_star", "ece", "nll", "brier", "aurc")
 # The C loader, where available, is ten times as fast.

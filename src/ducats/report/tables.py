@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ducats.figures.summary_stats import MeanStd as MeanStd
-from ducats.figures.summary_stats import ReliabilityBin as ReliabilityBin
-from ducats.figures.summary_stats import finite_number
-from ducats.figures.summary_stats import pool_reliability_bins as pool_reliability_bins
+from ducats.report.figures.summary_stats import MeanStd as MeanStd
+from ducats.report.figures.summary_stats import ReliabilityBin as ReliabilityBin
+from ducats.report.figures.summary_stats import finite_number
+from ducats.report.figures.summary_stats import pool_reliability_bins as pool_reliability_bins
 from ducats.report.run_kinds import CLASSIFICATION, RUN_KINDS, Measure, RunKind
 from ducats.report.run_reader import Run
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ducats.figures.run_settings import strip_folders
+from ducats.report.figures.run_settings import strip_folders
 from ducats.report.run_reader import Run
 
 DataTask = tuple[str, str]  # a data set and a task

@@ -6,16 +6,16 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
-from ducats.components import Components, RunPlan, check_run, run_identity, summarise_data
-from ducats.errors import UserError
-from ducats.progress import EventListener, no_op
 from ducats.run.checkpoint import check_shared_folder
+from ducats.run.components import Components, RunPlan, check_run, run_identity, summarise_data
 from ducats.run.loop import ActiveLearningLoop, WaitCallback
-from ducats.run_folder import RunFolder
+from ducats.runfolder.run_folder import RunFolder
 from ducats.training.auxiliary import cuda_graph_safe
 from ducats.training.distributed import make_fabric, on_rank_zero, precision_name
 from ducats.training.performance import PerformanceOptions
 from ducats.training.step import is_trusted_code
+from ducats.utils.errors import UserError
+from ducats.utils.progress import EventListener, no_op
 
 _DEFAULT_PERFORMANCE = PerformanceOptions()
 

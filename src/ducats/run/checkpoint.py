@@ -7,12 +7,12 @@ from pathlib import Path
 from lightning_fabric import Fabric
 from torch.optim import SGD
 
-from ducats.errors import UserError
 from ducats.models import EvidentialModel
-from ducats.run_folder import RunFolder
+from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import all_ranks_or_raise, on_rank_zero
 from ducats.training.fit import adapt_optimiser_state
 from ducats.training.sharding import gather_state, shard_optimiser_state, shard_state
+from ducats.utils.errors import UserError
 
 _FILE_SYNC_TIMEOUT_SECONDS = 30.0  # for a shared file system to show all hosts the files of rank 0
 

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from ducats.domain import UNLABELLED, VOID
-from ducats.errors import UserError
+from ducats.annotation.oracles import Oracle
+from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger import Ledger, Request
-from ducats.oracles import Oracle
+from ducats.utils.errors import UserError
 
 
 def acquire_labels(

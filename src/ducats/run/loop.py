@@ -10,21 +10,25 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.optim import SGD
 
-from ducats.components import Components, RunPlan, place_data, probe_model
+from ducats.data.domain import UNLABELLED, Labels
 from ducats.dirichlet import compile_formulas
-from ducats.domain import UNLABELLED, Labels
-from ducats.errors import AwaitingLabels, UserError
+from ducats.evaluation.evaluate import (
+    TemperedEvaluation,
+    describe_resolution,
+    evaluate,
+    evaluate_segmentation,
+    segmentation_metrics,
+)
+from ducats.evaluation.metrics import Tally, class_accuracy, compute_metrics, reliability_bins
 from ducats.ledger import TargetMaps
-from ducats.metrics import Tally, class_accuracy, compute_metrics, reliability_bins
 from ducats.models import EvidentialModel
 from ducats.objectives import RefreshContext
-from ducats.progress import Event, EventListener
-from ducats.randomness import global_seed
 from ducats.run.checkpoint import Checkpointer
+from ducats.run.components import Components, RunPlan, place_data, probe_model
 from ducats.run.label import acquire_labels
 from ducats.run.select import RequestSelector
 from ducats.run.snapshot import calibration_record, fit_temperature, save_snapshot
-from ducats.run_folder import RunFolder
+from ducats.runfolder.run_folder import RunFolder
 from ducats.training import placement
 from ducats.training.auxiliary import DatasetPasses, build_auxiliaries
 from ducats.training.distributed import (
@@ -33,19 +37,15 @@ from ducats.training.distributed import (
     on_rank_zero,
     peak_memory_over_ranks,
 )
-from ducats.training.evaluation import (
-    TemperedEvaluation,
-    describe_resolution,
-    evaluate,
-    evaluate_segmentation,
-    segmentation_metrics,
-)
 from ducats.training.fit import fit_epoch, make_optimiser
 from ducats.training.performance import PerformanceOptions
 from ducats.training.sharding import check_shardable, unsharded
 from ducats.training.step import Step
 from ducats.training.streams import Streams, class_presence, steps_in_epoch
 from ducats.training.task import headline_metric_of, label_grid_sizes
+from ducats.utils.errors import AwaitingLabels, UserError
+from ducats.utils.progress import Event, EventListener
+from ducats.utils.randomness import global_seed
 
 # Called with the round and the exception that reports open questions or an invalid answer; returns when the
 # answers should be checked again.

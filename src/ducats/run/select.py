@@ -9,22 +9,22 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
+from ducats.acquisition.budget import round_robin_counts, split_pixels
+from ducats.acquisition.queries import QuerySpec
+from ducats.acquisition.samples import SampleTable
+from ducats.acquisition.units import PixelSelection, Unit
 from ducats.annotation.question import MAX_LISTED_QUESTIONS
-from ducats.budget import round_robin_counts, split_pixels
-from ducats.components import Components, RunPlan, pixels_per_image
-from ducats.domain import UNLABELLED, VOID
+from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger import Ledger, Request, TargetMaps
-from ducats.queries import QuerySpec
-from ducats.randomness import derive_seed, make_generator
-from ducats.run_folder import RunFolder
-from ducats.samples import SampleTable
+from ducats.run.components import Components, RunPlan, pixels_per_image
+from ducats.runfolder.run_folder import RunFolder
 from ducats.training.annotator_hints import image_hints, pixel_hints
 from ducats.training.auxiliary import AuxiliaryModules, compatible_view
 from ducats.training.distributed import on_rank_zero
 from ducats.training.image_selection import score_images, select
 from ducats.training.pixel_selection import KnownLabelsFn, all_open_pixels, score_whole_images, select_pixels
 from ducats.training.task import label_grid_sizes
-from ducats.units import PixelSelection, Unit
+from ducats.utils.randomness import derive_seed, make_generator
 
 
 @dataclass(frozen=True)

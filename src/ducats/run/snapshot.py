@@ -7,16 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ducats import snapshot_files
-from ducats.domain import UNLABELLED, Images
-from ducats.errors import UserError
-from ducats.files import write_atomically
+from ducats.annotation.oracles.display_image import load_display_image
+from ducats.data.domain import UNLABELLED, Images
+from ducats.evaluation.metrics import Tally, compute_metrics, reliability_bins
+from ducats.evaluation.temperature_scaling import optimal_temperature
 from ducats.ledger import Request
-from ducats.metrics import Tally, compute_metrics, reliability_bins
-from ducats.oracles.display_image import load_display_image
-from ducats.randomness import derive_seed, global_seed
 from ducats.run.select import RequestSelector
-from ducats.run_folder import RunFolder
+from ducats.runfolder import snapshot_files
+from ducats.runfolder.run_folder import RunFolder
 from ducats.training.auxiliary import compatible_view
 from ducats.training.distributed import on_rank_zero
 from ducats.training.model_snapshot import (
@@ -31,7 +29,9 @@ from ducats.training.model_snapshot import (
     sample_pixels,
 )
 from ducats.training.task import label_grid_sizes
-from ducats.training.temperature_scaling import optimal_temperature
+from ducats.utils.errors import UserError
+from ducats.utils.files import write_atomically
+from ducats.utils.randomness import derive_seed, global_seed
 
 MAX_POOL_IMAGES, MAX_SOURCE_IMAGES = 100, 30  # images whose pixels are sampled
 MAX_THUMBNAILS, MAX_SEGMENTATION_THUMBNAILS = 100, 6  # thumbnails per round

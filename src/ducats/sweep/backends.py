@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ducats.cluster import parse_duration, ray_session
-from ducats.cluster.ray_connection import import_ray
-from ducats.cluster.slurm import make_executor, parse_settings
-from ducats.errors import UserError
 from ducats.sweep.jobs import SweepBackend
 from ducats.sweep.ray_backend import RaySweepBackend
 from ducats.sweep.runner import LocalSweepBackend
 from ducats.sweep.slots import make_slots, usable_cores
 from ducats.sweep.slurm_backend import SlurmSweepBackend
+from ducats.utils.cluster import parse_duration, ray_session
+from ducats.utils.cluster.ray_connection import import_ray
+from ducats.utils.cluster.slurm import make_executor, parse_settings
+from ducats.utils.errors import UserError
 
 SWEEP_BACKENDS = ("local", "ray", "slurm")
 _GPU_OPTIONS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")  # sbatch options for GPUs

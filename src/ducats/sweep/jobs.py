@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ducats.config import to_yaml
-from ducats.files import write_text_atomically
 from ducats.sweep.runs import SweepRun
+from ducats.utils.files import write_text_atomically
 
 
 @dataclass(frozen=True)

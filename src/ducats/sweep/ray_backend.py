@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from ducats.cluster import TaskLost, TaskPool, run_subcommand
-from ducats.errors import UserError
 from ducats.sweep.jobs import JobEnd, SweepJob
+from ducats.utils.cluster import TaskLost, TaskPool, run_subcommand
+from ducats.utils.errors import UserError
 
 
 class RaySweepBackend:

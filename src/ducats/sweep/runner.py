@@ -13,12 +13,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ducats.errors import UserError
-from ducats.files import folder_lock
 from ducats.sweep.jobs import JobEnd, SweepBackend, SweepJob, run_arguments, write_job
 from ducats.sweep.progress import SweepProgress, print_line
 from ducats.sweep.runs import SweepRun
 from ducats.sweep.slots import Slot
+from ducats.utils.errors import UserError
+from ducats.utils.files import folder_lock
 
 EXIT_WAITING_FOR_LABELS = 3  # exit code of a run that waits for labels
 _SIGTERM_GRACE_SECONDS = 5.0  # seconds between SIGTERM and SIGKILL

@@ -7,13 +7,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ducats.config import Config
+from ducats.config.options import RunOptions, default_run_folder
 from ducats.data import DATASETS, require_params
 from ducats.doctor.task import task_mismatches
-from ducats.errors import UserError
-from ducats.factory import check_components, with_resolved_precision
 from ducats.report.method_tables import data_and_task
-from ducats.run_options import RunOptions, default_run_folder
+from ducats.run.factory import check_components, with_resolved_precision
 from ducats.sweep.schema import Sweep, SweepMethod, SweepTask, expand_grid
+from ducats.utils.errors import UserError
 
 # Settings that define a method.
 _METHOD_SETTINGS = ("method", "query", "query.name", "objective", "objective.name")

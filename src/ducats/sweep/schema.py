@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ducats import config
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 
 class _SweepModel(BaseModel):

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 
 @dataclass(frozen=True)

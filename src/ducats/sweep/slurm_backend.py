@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ducats.cluster.slurm import SlurmSubcommand
-from ducats.errors import UserError
-from ducats.files import write_text_atomically
 from ducats.sweep.jobs import JobEnd, SweepJob
+from ducats.utils.cluster.slurm import SlurmSubcommand
+from ducats.utils.errors import UserError
+from ducats.utils.files import write_text_atomically
 
 _MAX_ARRAY_JOBS = 1000  # jobs per array: the default limit of SLURM
 _ACTIVE_STATES = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "PREEMPTED", "CONFIGURING", "SUSPENDED")

@@ -8,18 +8,18 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from ducats.data.domain import Images
 from ducats.data.views import View
 from ducats.dirichlet import expected_probability, uncertainties
-from ducats.domain import Images
 from ducats.ledger import AnnotatorHints, Request, central_pixels
 from ducats.ledger.hints import HINT_DTYPES
-from ducats.npz_columns import AnyArray
-from ducats.randomness import make_generator
+from ducats.models.upsampling import upsample
 from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
 from ducats.training.forward import check_finite, forward_batches, sample_aug_params
 from ducats.training.image_selection import score_images
 from ducats.training.task import TaskOptions
-from ducats.upsampling import upsample
+from ducats.utils.npz_columns import AnyArray
+from ducats.utils.randomness import make_generator
 
 HINT_FIELDS = tuple(column.name for column in fields(AnnotatorHints))  # column order of the rows below
 

@@ -7,10 +7,12 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from ducats.criteria import PROBE_COLUMNS
+from ducats.acquisition.criteria import PROBE_COLUMNS
+from ducats.acquisition.queries import QuerySpec
+from ducats.data.domain import UNLABELLED, VOID, Domain, Images
 from ducats.data.views import View
-from ducats.domain import UNLABELLED, VOID, Domain, Images
 from ducats.models import EvidentialModel, find_head_weights
+from ducats.models.output import Output
 from ducats.objectives import (
     PROBES,
     AuxiliaryContext,
@@ -19,10 +21,8 @@ from ducats.objectives import (
     ObjectiveSpec,
     RefreshContext,
 )
-from ducats.queries import QuerySpec
-from ducats.randomness import global_seed, make_generator
-from ducats.samples import Output
 from ducats.training.forward import forward_batches, sample_aug_params
+from ducats.utils.randomness import global_seed, make_generator
 
 # Key of the objective's auxiliary module; probes are keyed by the column they provide.
 OBJECTIVE_MODULE_KEY = "objective"

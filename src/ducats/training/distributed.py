@@ -18,10 +18,10 @@ from lightning_fabric.strategies.strategy import Strategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ducats import resources
-from ducats.errors import AwaitingLabels, UserError
 from ducats.training import launch_environment
 from ducats.training.sharding import make_fsdp_strategy
+from ducats.utils import resources
+from ducats.utils.errors import AwaitingLabels, UserError
 
 _T = TypeVar("_T")
 

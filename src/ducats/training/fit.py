@@ -8,11 +8,11 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from ducats.errors import UserError
 from ducats.objectives import Batch
 from ducats.training.distributed import all_reduce_sum, average_buffers
 from ducats.training.schedules import LRSchedule
 from ducats.training.step import Step
+from ducats.utils.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from ducats.criteria import PROBE_COLUMNS, require_probe
+from ducats.acquisition.criteria import PROBE_COLUMNS, require_probe
+from ducats.data.domain import Images
 from ducats.data.views import View, apply_view, sample_view_params
-from ducats.domain import Images
-from ducats.errors import UserError
-from ducats.samples import Output
+from ducats.models.output import Output
 from ducats.training import placement
+from ducats.utils.errors import UserError
 
 OutputColumns = dict[str, Tensor]
 ExtraColumnsFn = Callable[[Output], Mapping[str, Tensor]]  # columns that probes add to the model's output

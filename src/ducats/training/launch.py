@@ -12,10 +12,10 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
-from ducats.errors import UserError
 from ducats.training import launch_environment
 from ducats.training.distributed import all_ranks_or_raise, on_rank_zero
 from ducats.training.peer_monitor import PeerExit, PeerMonitor, PeerSockets, accept_peers, connect, listen
+from ducats.utils.errors import UserError
 
 POLL_SECONDS = 0.2  # seconds between two checks of the processes
 NOTICE_AFTER_SECONDS = 30.0  # seconds of waiting before a notice is printed

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 Launcher = Literal["own", "torchrun", "slurm"]
 PARENT_PID_VARIABLE = "DUCATS_FIRST_PROCESS"  # PID of the command, passed to the processes it starts

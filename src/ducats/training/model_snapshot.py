@@ -13,18 +13,18 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from ducats import dirichlet
+from ducats.acquisition.units.pixel_columns import PixelColumns
+from ducats.data.domain import UNLABELLED, Images
 from ducats.data.views import View
-from ducats.domain import UNLABELLED, Images
 from ducats.ledger import Request
-from ducats.npz_columns import AnyArray
-from ducats.randomness import derive_seed, make_generator
-from ducats.samples import Output
-from ducats.snapshot_files import Snapshot
+from ducats.models.output import Output
+from ducats.models.upsampling import upsample
+from ducats.runfolder.snapshot_files import Snapshot
 from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
 from ducats.training.forward import check_finite, forward_batches, sample_aug_params
 from ducats.training.pca import pca
-from ducats.units.pixel_columns import PixelColumns
-from ducats.upsampling import upsample
+from ducats.utils.npz_columns import AnyArray
+from ducats.utils.randomness import derive_seed, make_generator
 
 MAX_PICKS = 1000  # maximum number of picks added to the sample
 MAX_SAMPLE_FEATURES, MAX_PICK_FEATURES = (

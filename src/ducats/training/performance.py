@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from lightning_fabric import Fabric
 
 from ducats.dirichlet import can_compile
-from ducats.errors import UserError
 from ducats.training.placement import Placement
 from ducats.training.sharding import is_sharded
 from ducats.training.step import can_capture_graphs
+from ducats.utils.errors import UserError
 
 
 @dataclass(frozen=True)

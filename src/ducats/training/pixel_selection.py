@@ -7,16 +7,17 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from ducats.acquisition.queries import QuerySpec
+from ducats.acquisition.samples import SampleTable
+from ducats.acquisition.units import PixelSelection, image_columns, select_in_image
+from ducats.data.domain import UNLABELLED, Images, Labels
 from ducats.data.views import View
-from ducats.domain import UNLABELLED, Images, Labels
-from ducats.queries import QuerySpec
-from ducats.randomness import make_generator
-from ducats.samples import Output, SampleTable
+from ducats.models.output import Output
+from ducats.models.upsampling import upsample
 from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
 from ducats.training.forward import ExtraColumnsFn, check_finite, forward_batches, sample_aug_params
 from ducats.training.task import TaskOptions
-from ducats.units import PixelSelection, image_columns, select_in_image
-from ducats.upsampling import upsample
+from ducats.utils.randomness import make_generator
 
 KnownLabelsFn = Callable[[int], Tensor]  # known labels of an image in the labelling grid: int8 (H, W)
 

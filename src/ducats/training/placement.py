@@ -13,8 +13,8 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
-from ducats.domain import Images, Indexable, Labels
-from ducats.errors import UserError
+from ducats.data.domain import Images, Indexable, Labels
+from ducats.utils.errors import UserError
 
 Placement = Literal["auto", "device", "host"]
 _T = TypeVar("_T")

@@ -18,8 +18,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from ducats.errors import UserError
 from ducats.models import EvidentialModel
+from ducats.utils.errors import UserError
 
 MIN_BLOCK_SHARE = 0.01  # share of all weights; smaller blocks are gathered with the rest of the network
 

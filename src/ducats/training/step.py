@@ -17,9 +17,9 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from ducats.errors import UserError
 from ducats.objectives import AuxiliaryModule, Batch, CachedForward, LabelledImages, ObjectiveFn
 from ducats.training.sharding import is_sharded
+from ducats.utils.errors import UserError
 
 MAX_CUDA_GRAPHS = 8  # graphs in memory; newly acquired labels change the batch shape in every round
 GRAPH_EVICTION_STEPS = 50  # a graph unused for this many steps may be dropped

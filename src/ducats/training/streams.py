@@ -14,12 +14,12 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from ducats.data.domain import UNLABELLED, VOID, Domain, Images, Labels
 from ducats.data.views import View, apply_view, apply_view_to_labels, sample_view_params
-from ducats.domain import UNLABELLED, VOID, Domain, Images, Labels
-from ducats.errors import UserError
 from ducats.objectives import Batch, LabelledImages
-from ducats.randomness import make_generator
 from ducats.training import placement
+from ducats.utils.errors import UserError
+from ducats.utils.randomness import make_generator
 
 DEFAULT_VIEW = View()
 BatchSplitter = Callable[[Tensor, int], Sequence[Tensor]]  # (shuffled indices, batch size) -> batches

@@ -5,10 +5,10 @@ from typing import get_args
 
 import torch
 
-from ducats.domain import Domain, Images
-from ducats.errors import UserError
+from ducats.acquisition.units import Unit
+from ducats.data.domain import Domain, Images
 from ducats.ledger import GridResolution, LabelDownsampling
-from ducats.units import Unit
+from ducats.utils.errors import UserError
 
 UNIT_NAMES = ("pixel", "region", "superpixel", "image")
 

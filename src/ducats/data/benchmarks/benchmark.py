@@ -7,7 +7,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any, Literal
 
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 Split = Literal["all", "train", "test"]  # images of a domain
 TaskRole = Literal["source", "target", "test"]  # use of a split in a task

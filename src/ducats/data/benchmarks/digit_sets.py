@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, ImageCount, Split
 from ducats.data.benchmarks.tasks import missing_images_error
-from ducats.domain import AdaptationData, Domain, Images
-from ducats.errors import UserError
+from ducats.data.domain import AdaptationData, Domain, Images
+from ducats.utils.errors import UserError
 
 _CLASSES = tuple("0123456789")
 

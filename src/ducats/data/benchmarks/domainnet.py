@@ -6,7 +6,7 @@ from pathlib import Path
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, ImageCount
 from ducats.data.benchmarks.reader import list_split_file
 from ducats.data.benchmarks.tasks import load_task
-from ducats.domain import AdaptationData
+from ducats.data.domain import AdaptationData
 
 CLIPART, PAINTING = DomainInfo("clp", "clipart", ("c",)), DomainInfo("pnt", "painting", ("p",))
 REAL, SKETCH = DomainInfo("rel", "real", ("r",)), DomainInfo("skt", "sketch", ("s",))

@@ -7,7 +7,7 @@ from ducats.data.benchmarks.benchmark import Benchmark, ImageCount
 from ducats.data.benchmarks.domainnet import CLIPART, DOMAINNET_URL, PAINTING, REAL, SKETCH
 from ducats.data.benchmarks.reader import list_split_file
 from ducats.data.benchmarks.tasks import load_task
-from ducats.domain import AdaptationData
+from ducats.data.domain import AdaptationData
 
 MINI_DOMAINNET = Benchmark(
     title="miniDomainNet",

@@ -6,7 +6,7 @@ from pathlib import Path
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, count_from_table
 from ducats.data.benchmarks.reader import list_class_folders
 from ducats.data.benchmarks.tasks import load_task
-from ducats.domain import AdaptationData
+from ducats.data.domain import AdaptationData
 
 _CLASS_COUNTS = {  # per class, in amazon, dslr and webcam
     "back_pack": (92, 12, 29),

@@ -6,7 +6,7 @@ from pathlib import Path
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, ImageCount
 from ducats.data.benchmarks.reader import list_class_folders
 from ducats.data.benchmarks.tasks import load_task
-from ducats.domain import AdaptationData
+from ducats.data.domain import AdaptationData
 
 OFFICE_HOME = Benchmark(
     title="Office-Home",

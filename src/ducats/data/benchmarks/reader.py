@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ducats.data.benchmarks.benchmark import DomainInfo, FileList, Split, normalise_name
 from ducats.data.folders import list_images
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 
 def list_class_folders(

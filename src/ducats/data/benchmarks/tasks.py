@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, FileList, Split, TaskRole
 from ducats.data.decoding import decode_image_sets
-from ducats.domain import AdaptationData, Domain
-from ducats.errors import UserError
+from ducats.data.domain import AdaptationData, Domain
+from ducats.utils.errors import UserError
 
 _MAX_LISTED_NAMES = 8  # folder entries or classes listed in a message
 

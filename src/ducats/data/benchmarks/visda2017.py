@@ -5,7 +5,7 @@ from pathlib import Path
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, FileList, Split, count_from_table
 from ducats.data.benchmarks.reader import find_domain_folder, list_class_folders, parse_list_file
 from ducats.data.benchmarks.tasks import load_task
-from ducats.domain import AdaptationData
+from ducats.data.domain import AdaptationData
 
 _CLASS_COUNTS = {  # per class, in train and validation
     "aeroplane": (14309, 3646),

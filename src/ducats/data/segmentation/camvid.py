@@ -19,7 +19,7 @@ from ducats.data.segmentation.class_tables import (
 from ducats.data.segmentation.file_pairs import FileLayout, SplitFiles, find_pairs
 from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader, VoidPixels
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 _CARLA_LAYOUTS = (
     FileLayout("images", "labels"),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ducats.data.segmentation.label_encoding import LABEL_FORMATS, LabelEncoding, LabelFormat, parse_label_id
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 VOID_NAMES = frozenset({"ignore", "ignored", "void", "unlabelled", "unlabeled"})  # case-insensitive
 _VOID_SUFFIX = "(void)"  # suffix that marks any other name as void

@@ -11,7 +11,7 @@ from ducats.data.decoding import read_image_sizes
 from ducats.data.folders import list_images
 from ducats.data.segmentation.label_files import LOSSY_SUFFIXES
 from ducats.data.store import KeyedPaths
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 _MAX_FILES_NAMED = 3  # maximum number of files in a message
 

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from ducats.data.decoding import ImageSize
+from ducats.data.domain import Domain
 from ducats.data.folders import check_disjoint, existing_folder
 from ducats.data.segmentation.class_list import encoding_from_class_list
 from ducats.data.segmentation.file_pairs import FileLayout, concat_files, find_pairs, require_pairs
 from ducats.data.segmentation.label_encoding import LabelEncoding, LabelFormat
 from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader, VoidPixels, load_labelled
 from ducats.data.store import ArrayStore
-from ducats.domain import Domain
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 FOLDER_LAYOUT = FileLayout("images", "labels")
 MASK_FOLDER = "masks"

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ducats.domain import VOID
-from ducats.errors import UserError
+from ducats.data.domain import VOID
+from ducats.utils.errors import UserError
 
 _Array = NDArray[Any]
 LabelFormat = Literal["ids", "red_channel", "colours"]

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from ducats.data.domain import VOID
 from ducats.data.segmentation.label_encoding import LabelFormat
-from ducats.domain import VOID
-from ducats.image_files import load_upright
+from ducats.utils.image_files import load_upright
 
 _Array = NDArray[Any]
 

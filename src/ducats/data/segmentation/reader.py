@@ -9,12 +9,12 @@ from typing import Generic, Literal, ParamSpec, get_args
 from torch import Tensor
 
 from ducats.data.decoding import ImageSize, decode_into, parse_size
+from ducats.data.domain import AdaptationData, Domain, Images
 from ducats.data.segmentation.file_pairs import SplitFiles
 from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.label_maps import FileLabelMaps, load_label_maps, make_void_masks
 from ducats.data.store import ArrayStore
-from ducats.domain import AdaptationData, Domain, Images
-from ducats.errors import UserError
+from ducats.utils.errors import UserError
 
 _P = ParamSpec("_P")
 VoidPixels = Literal["excluded", "queried"]  # of the pool: excluded beforehand, or may be queried

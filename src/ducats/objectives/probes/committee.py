@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ducats.errors import UserError
+from ducats.models.output import Output
 from ducats.objectives.auxiliary import (
     AuxiliaryContext,
     AuxiliaryModule,
@@ -18,7 +18,7 @@ from ducats.objectives.auxiliary import (
     require_feature_width,
 )
 from ducats.objectives.batch import Batch, Losses, is_labelled
-from ducats.samples import Output
+from ducats.utils.errors import UserError
 
 if TYPE_CHECKING:
     from torchvision.transforms import v2

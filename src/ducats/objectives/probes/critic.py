@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from ducats.models.output import Output
 from ducats.objectives.auxiliary import (
     AuxiliaryContext,
     AuxiliaryModule,
@@ -15,7 +16,6 @@ from ducats.objectives.auxiliary import (
 )
 from ducats.objectives.batch import Batch, LabelledImages, Losses, is_labelled
 from ducats.objectives.probes.discriminator import target_images
-from ducats.samples import Output
 
 
 class Critic(AuxiliaryModule):

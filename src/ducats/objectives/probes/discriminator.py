@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ducats.models.output import Output
 from ducats.objectives.auxiliary import (
     AuxiliaryContext,
     AuxiliaryModule,
@@ -14,7 +15,6 @@ from ducats.objectives.auxiliary import (
     require_feature_width,
 )
 from ducats.objectives.batch import Batch, Losses
-from ducats.samples import Output
 
 
 class Discriminator(AuxiliaryModule):

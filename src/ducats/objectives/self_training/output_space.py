@@ -5,10 +5,10 @@ import itertools
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ducats.errors import UserError
+from ducats.models.output import Output
 from ducats.objectives.auxiliary import AuxiliaryContext, reverse_gradient
 from ducats.objectives.self_training.pseudo_label_ops import coarse_log_alpha
-from ducats.samples import Output
+from ducats.utils.errors import UserError
 
 
 class OutputDiscriminator(nn.Module):

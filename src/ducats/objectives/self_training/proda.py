@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from ducats.class_descriptors import class_feature_sums
+from ducats.acquisition.class_descriptors import class_feature_sums
+from ducats.models.output import Output
 from ducats.objectives.auxiliary import (
     AuxiliaryContext,
     AuxiliaryModule,
@@ -31,7 +32,6 @@ from ducats.objectives.self_training.pseudo_label_ops import (
 from ducats.objectives.self_training.round_schedule import nearest_epoch
 from ducats.objectives.softmax import softmax
 from ducats.objectives.unlabelled import is_unlabelled
-from ducats.samples import Output
 
 UNSEEN_CLASS_DISTANCE = 1e4  # distance of a class that was never predicted
 NEG_LOG_ZERO = -math.log(1e-4)  # value of -log 0 in the reverse cross-entropy

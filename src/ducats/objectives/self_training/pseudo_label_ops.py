@@ -6,11 +6,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ducats import upsampling
-from ducats.domain import UNLABELLED
+from ducats.data.domain import UNLABELLED
+from ducats.models import upsampling
+from ducats.models.output import Output
 from ducats.objectives.batch import Batch, LabelledImages
 from ducats.objectives.reduction import Formula, masked_means
-from ducats.samples import Output
 
 MIN_KEPT_FRACTION = 1e-12  # avoids division by zero if no position is kept
 

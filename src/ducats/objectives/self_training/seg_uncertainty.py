@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from ducats.models.output import Output
 from ducats.objectives.auxiliary import (
     AuxiliaryContext,
     AuxiliaryModule,
@@ -27,7 +28,6 @@ from ducats.objectives.self_training.pseudo_label_ops import (
 from ducats.objectives.self_training.round_schedule import check_round_schedule, starting_round
 from ducats.objectives.softmax import softmax
 from ducats.objectives.unlabelled import is_unlabelled
-from ducats.samples import Output
 
 
 class TwoHeads(AuxiliaryModule):

@@ -6,11 +6,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ducats.figures.style import PLOT_COLOURS, LineStyle, assign_line_styles
 from ducats.report.comparison import figures
 from ducats.report.comparison.missing import MissingRun, describe_missing_pairs, find_missing_runs
 from ducats.report.comparison.ranks import Ranking, rank_methods
 from ducats.report.comparison.sentences import ranking_note, result_sentences
+from ducats.report.figures.style import PLOT_COLOURS, LineStyle, assign_line_styles
 from ducats.report.headline import Headline, make_headline
 from ducats.report.method_tables import (
     TABLE_NOTE,

@@ -6,10 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
-from ducats.figures.render import render_svg
-from ducats.figures.style import TEXT_COLOUR, LineStyle, format_compact, set_log_scale
-from ducats.figures.summary_stats import MeanStd
 from ducats.report.comparison.ranks import Ranking
+from ducats.report.figures.render import render_svg
+from ducats.report.figures.style import TEXT_COLOUR, LineStyle, format_compact, set_log_scale
+from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.method_tables import FULLY_SUPERVISED, TaskTable
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ducats.errors import UserError
 from ducats.report.method_tables.build import TaskTable
 from ducats.report.method_tables.lines import difference_lines, result_lines, table_headers
 from ducats.report.method_tables.paired_test import PairedTest
 from ducats.report.tables import MeanStd, escape_markdown_cell
+from ducats.utils.errors import UserError
 
 TextGrid = list[list[str]]
 TABLE_NOTE = (

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ducats.figures.style import LineStyle
-from ducats.figures.summary_stats import finite_number
 from ducats.report import curves
+from ducats.report.figures.style import LineStyle
+from ducats.report.figures.summary_stats import finite_number
 from ducats.report.headline import MAIN_METHOD
 from ducats.report.run_kinds import RunKind
 from ducats.report.run_reader import Run

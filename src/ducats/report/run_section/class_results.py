@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ducats.records import Record
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run, finite_number
+from ducats.runfolder.records import Record
 
 MAX_SHOWN_PER_END = 15  # classes with the largest and with the smallest gain that are always shown
 MAX_REST_NOT_COLLAPSED = 3  # the rest is collapsed only if it has more classes than this

@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ducats import figures
-from ducats.errors import UserError
+from ducats.report import figures
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
+from ducats.utils.errors import UserError
 
 TSNE_POINTS = 600  # t-SNE points, few enough to write a page in seconds
 

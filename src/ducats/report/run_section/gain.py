@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
-from ducats.records import Record
 from ducats.report.provenance import flatten_config
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run, finite_number
+from ducats.runfolder.records import Record
 
 NORMAL_QUANTILE_975 = 1.959964  # 97.5% quantile of the standard normal distribution
 RANDOM_QUERY = "random"  # name of the query and of the method with random selection

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ducats.npz_columns import AnyArray
-from ducats.snapshot_files import RoundLabels, Snapshot
+from ducats.runfolder.snapshot_files import RoundLabels, Snapshot
+from ducats.utils.npz_columns import AnyArray
 
 NEAR_DUPLICATE_COSINE = 0.95  # minimum cosine similarity of the features of near-duplicates
 NEIGHBOUR_DISTANCE_PIXELS = 3  # maximum distance in pixels of neighbouring pixels

@@ -8,13 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ducats.figures.render import render_svg
-from ducats.figures.style import TEXT_COLOUR, LineStyle, format_compact
-from ducats.figures.summary_stats import finite_number, pool_reliability_bins
-from ducats.records import Record
+from ducats.report.figures.render import render_svg
+from ducats.report.figures.style import TEXT_COLOUR, LineStyle, format_compact
+from ducats.report.figures.summary_stats import finite_number, pool_reliability_bins
 from ducats.report.run_kinds import CLASSIFICATION, RunKind
 from ducats.report.run_reader import Run
 from ducats.report.run_section.class_results import ClassResults
+from ducats.runfolder.records import Record
 
 MAX_RELIABILITY_PANELS = 6  # reliability diagrams; of more stages, evenly spaced ones are shown
 TEMPERATURE_SCALING_COLOUR = "#d55e00"

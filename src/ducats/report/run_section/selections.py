@@ -7,9 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ducats import snapshot_files
-from ducats.errors import UserError
-from ducats.figures.runs import VOID_LABEL
+from ducats.report.figures.runs import VOID_LABEL
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
 from ducats.report.run_section.near_duplicates import (
@@ -18,7 +16,9 @@ from ducats.report.run_section.near_duplicates import (
     find_near_duplicates,
     neighbour_share,
 )
-from ducats.snapshot_files import RoundLabels, Snapshot
+from ducats.runfolder import snapshot_files
+from ducats.runfolder.snapshot_files import RoundLabels, Snapshot
+from ducats.utils.errors import UserError
 
 MAX_SHOWN_PAIRS = 6  # near-duplicate pairs shown per round
 

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ducats.figures.summary_stats import MeanStd, finite_number
-from ducats.records import Record
+from ducats.report.figures.summary_stats import MeanStd, finite_number
 from ducats.report.run_kinds import (
     AURC_MEASURE,
     BRIER_MEASURE,
@@ -19,6 +18,7 @@ from ducats.report.run_reader import Run
 from ducats.report.run_section.class_results import ClassResult, ClassResults
 from ducats.report.run_section.selections import QueryRound
 from ducats.report.tables import format_value
+from ducats.runfolder.records import Record
 
 EMPTY_CELL = "–"
 MEGABYTE = 1_000_000

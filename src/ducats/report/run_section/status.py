@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ducats.figures.run_settings import strip_folders
+from ducats.report.figures.run_settings import strip_folders
 from ducats.report.provenance import group_environments
 from ducats.report.run_reader import Run
 

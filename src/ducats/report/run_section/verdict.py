@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ducats.records import Record
 from ducats.report.headline import TIE_TOLERANCE
 from ducats.report.run_kinds import RunKind
 from ducats.report.run_reader import Run, finite_number
@@ -17,6 +16,7 @@ from ducats.report.run_section.gain import (
     has_same_data,
     selects_at_random,
 )
+from ducats.runfolder.records import Record
 
 # Labels that the gain is stated for: that of a single pixel would be tiny.
 LABELS_PER_GAIN_UNIT = {"label": 1, "labelled pixel": 1000}

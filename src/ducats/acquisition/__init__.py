@@ -1,0 +1,1 @@
+"""Choose what to label: samples, criteria, queries, units of one question, budgets."""

@@ -1,0 +1,39 @@
+"""Queries that rank the candidates by one score."""
+
+from torch import Tensor
+
+from ducats.acquisition.samples import QueryContext, top_k
+from ducats.utils.randomness import uniform_per_location
+
+
+def uniform(context: QueryContext) -> Tensor:
+    """Select candidates uniformly at random."""
+    samples = context.candidates
+    return top_k(
+        uniform_per_location(context.generator, samples.image, samples.position), context.budget, samples
+    )
+
+
+def max_entropy(context: QueryContext) -> Tensor:
+    """Select the highest entropy of the expected probabilities."""
+    return top_k(context.candidates.column("entropy"), context.budget, context.candidates)
+
+
+def min_margin(context: QueryContext) -> Tensor:
+    """Select the smallest margin between the two most probable classes."""
+    return top_k(-context.candidates.column("margin"), context.budget, context.candidates)
+
+
+def least_confident(context: QueryContext) -> Tensor:
+    """Select the lowest probability of the most probable class."""
+    return top_k(-context.candidates.column("confidence"), context.budget, context.candidates)
+
+
+def max_u_dis(context: QueryContext) -> Tensor:
+    """Select the highest distribution uncertainty U_dis: little evidence."""
+    return top_k(context.candidates.column("u_dis"), context.budget, context.candidates)
+
+
+def max_u_data(context: QueryContext) -> Tensor:
+    """Select the highest data uncertainty U_data: conflicting evidence."""
+    return top_k(context.candidates.column("u_data"), context.budget, context.candidates)

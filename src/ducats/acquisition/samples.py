@@ -1,0 +1,186 @@
+"""Tables of samples (images or pixels), and the contract of queries."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ducats.acquisition.neighbourhoods import window_max
+from ducats.utils.errors import UserError
+
+
+@dataclass(frozen=True)
+class LazyColumn:
+    """A column that is computed when it is read, for the remaining rows only."""
+
+    compute: Callable[[Tensor], Tensor]  # (R,) positions -> (R, ...) values
+    position: Tensor  # (R,), of the remaining rows
+
+    def __getitem__(self, index: Tensor) -> "LazyColumn":
+        return LazyColumn(self.compute, self.position[index])
+
+
+@dataclass(frozen=True)
+class SampleTable:
+    """A table of images or pixels: the location of each row, and the requested columns."""
+
+    image: Tensor  # (R,), index into the pool
+    position: Tensor  # (R,), pixel within the image; 0 if the row is an image
+    columns: Mapping[str, Tensor | LazyColumn]  # name -> (R,) or (R, K); read with `column`
+    shape: tuple[int, int] | None = None  # height and width of the grid of positions; None: images
+    min_distance: int = 0  # pixels up to this distance (rows and columns) overlap; `top_k` takes one of them
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def __getitem__(self, index: Tensor) -> "SampleTable":
+        """Return some rows, in the order of ``index``."""
+        columns = {name: column[index] for name, column in self.columns.items()}
+        return replace(self, image=self.image[index], position=self.position[index], columns=columns)
+
+    def column(self, name: str) -> Tensor:
+        """Return a column; raise ``KeyError`` if the query did not declare it."""
+        if name not in self.columns:
+            raise KeyError(f"no column {name!r}; declare it: QuerySpec(query, needs=({name!r},))")
+        column = self.columns[name]
+        return column.compute(column.position) if isinstance(column, LazyColumn) else column
+
+    @property
+    def z(self) -> Tensor:
+        """Log alpha, ``(R, C)``."""
+        return self.column("z")
+
+    @property
+    def features(self) -> Tensor:
+        """Inputs of the last layer, ``(R, D)``."""
+        return self.column("features")
+
+
+@dataclass(frozen=True)
+class QueryContext:
+    """The input of a query: the candidates, the budget, and everything else that it may use."""
+
+    candidates: SampleTable  # not yet labelled
+    labelled: SampleTable  # already labelled, with the same columns
+    budget: int  # number of candidates to pick
+    generator: torch.Generator  # the query's only source of randomness
+    source: SampleTable | None = None  # columns in `QuerySpec.source_needs`; None if pixels compete
+    head: Tensor | None = None  # (C, D), the last layer's weights, if `QuerySpec.needs_head`
+    pool_size: int | None = None  # rows before the first round; None: candidates plus labelled
+
+    def __post_init__(self) -> None:
+        if self.budget < 0:
+            raise ValueError(f"budget must not be negative, got {self.budget}")
+
+
+def run_query(query: Callable[[QueryContext], object], context: QueryContext) -> Tensor:
+    """Run a query and check its result: distinct indices of ``context.budget`` candidates."""
+    picks, problem = _as_indices(query(context)).to(context.candidates.image.device), None
+    if picks.is_floating_point():
+        problem = "returned non-integer indices"
+    elif len(picks) != context.budget:
+        problem = f"returned {len(picks)} indices instead of {context.budget}"
+    elif len(picks) and (int(picks.min()) < 0 or int(picks.max()) >= len(context.candidates)):
+        problem = f"returned an index outside 0 … {len(context.candidates) - 1}"
+    elif len(picks.unique()) != len(picks):
+        problem = "returned an index more than once"
+    if problem:
+        raise UserError(
+            f"the query {function_name(query)} {problem}; return distinct indices of context.budget "
+            "candidates"
+        )
+    return picks
+
+
+def function_name(function: object) -> str:
+    """Return a function's own name, also if parameters are bound to it."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def top_k(score: Tensor, count: int, samples: SampleTable, min_distance: int = 0) -> Tensor:
+    """Return the indices of the ``count`` highest scores, best first; ties go to the lower location.
+
+    Unlike ``topk``, the result is deterministic and does not depend on the order of the rows. A minimum
+    distance between pixels is enforced greedily: best first, skipping pixels near a pick. If no pixel is left
+    before the count is reached, the selection continues in the same way among the skipped ones.
+
+    Args:
+        score: one value per row.
+        count: number of rows to take; all, if there are fewer.
+        samples: the rows that the scores belong to.
+        min_distance: pixels of one image at most this many rows and columns apart are near; the larger of
+            this and ``samples.min_distance`` applies. Images are never near.
+
+    >>> samples = SampleTable(torch.tensor([5, 3, 9]), torch.zeros(3, dtype=torch.long), {})
+    >>> top_k(torch.tensor([1.0, 1.0, 2.0]), 2, samples)
+    tensor([2, 1])
+    """
+    count, min_distance = min(count, len(score)), max(min_distance, samples.min_distance)
+    if count == 0:
+        return torch.empty(0, dtype=torch.long, device=score.device)
+    if bool(score.isnan().any()):
+        raise ValueError("the query's scores contain NaN; check the model and the query's formula")
+    if min_distance == 0 or samples.shape is None:
+        return _top_k(score, count, samples)
+    # A pick skips at most one window of others, so this many of the best are enough.
+    order = _top_k(score, min(len(score), count * (2 * min_distance + 1) ** 2), samples)
+    return order[_greedy_spaced(samples[order], samples.shape, count, min_distance)]
+
+
+def _top_k(score: Tensor, count: int, samples: SampleTable) -> Tensor:
+    # Only rows that reach the lowest selected score need sorting.
+    threshold = score.topk(count, sorted=False).values.min()
+    order = (score >= threshold).nonzero().squeeze(1)
+    order = order[samples.position[order].argsort(stable=True)]
+    order = order[samples.image[order].argsort(stable=True)]
+    # Adding 0 turns -0 into 0, which some sorts would order differently.
+    return order[(score[order] + 0).argsort(stable=True, descending=True)][:count]
+
+
+def _greedy_spaced(samples: SampleTable, shape: tuple[int, int], count: int, min_distance: int) -> Tensor:
+    """Return the indices of greedily selected rows, in order, none near another.
+
+    Parallel instead of one by one: a row that is first in its neighbourhood is selected in any case, and its
+    neighbours are skipped; repeat for the rest.
+    """
+    length, device = len(samples), samples.image.device
+    image = samples.image.unique(return_inverse=True)[1]
+    flat_index = (image * shape[0] + samples.position // shape[1]) * shape[1] + samples.position % shape[1]
+    map_shape = (int(image.max()) + 1, *shape)
+    rank = torch.arange(length, 0, -1, dtype=torch.int32, device=device)  # the first row has the highest
+    taken = torch.zeros(length, dtype=torch.bool, device=device)
+    layers: list[Tensor] = []
+    while (remaining := count - sum(map(len, layers))) > 0:
+        layer = _spaced_layer(rank.masked_fill(taken, 0), flat_index, map_shape, remaining, min_distance)
+        taken[layer] = True
+        layers.append(layer)
+    return torch.cat(layers)
+
+
+def _spaced_layer(
+    rank: Tensor, flat_index: Tensor, map_shape: tuple[int, int, int], count: int, min_distance: int
+) -> Tensor:
+    """Return the first rows, at most ``count``, none near another; rows of rank 0 do not compete."""
+    length, size = len(rank), map_shape[0] * map_shape[1] * map_shape[2]
+    open_ranks = rank.new_zeros(size).scatter_(0, flat_index, rank).view(map_shape)
+    winning_ranks = rank.new_zeros(0)
+    while True:
+        first = (open_ranks == window_max(open_ranks, min_distance)) & (open_ranks > 0)
+        winning_ranks = torch.cat([winning_ranks, open_ranks[first]]).sort(descending=True).values[:count]
+        open_ranks = open_ranks.masked_fill(window_max(first.to(torch.uint8), min_distance) > 0, 0)
+        if len(winning_ranks) == count:  # lower ranks than the last of these can no longer win
+            open_ranks = open_ranks.masked_fill(open_ranks < winning_ranks[-1], 0)
+        if not bool(open_ranks.any()):
+            return length - winning_ranks.long()
+
+
+def _as_indices(picks: object) -> Tensor:
+    """Convert a query's result (tensor, array with any strides, or list) to a tensor."""
+    flat = picks if isinstance(picks, Tensor) else torch.from_numpy(np.array(picks).copy())
+    flat = flat.flatten()
+    return flat if flat.is_floating_point() and len(flat) else flat.long()

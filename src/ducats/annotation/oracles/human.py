@@ -1,0 +1,251 @@
+"""Oracle that asks human annotators through the labelling page, files or Label Studio."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ducats.annotation import AnnotationStore, QuestionRound, RoundRules
+from ducats.annotation.answer import parse_word
+from ducats.annotation.csv_answers import import_csv_answers
+from ducats.annotation.oracles import mask_files, pending, question_files
+from ducats.annotation.question import MAX_LISTED_QUESTIONS
+from ducats.annotation.rules import make_rules
+from ducats.data.domain import UNLABELLED, VOID, Images
+from ducats.ledger import AnnotatorHints, Request
+from ducats.utils import files
+from ducats.utils.errors import AwaitingLabels, UserError
+
+
+class HumanOracle:
+    """Write questions, pause the run, and return the labels when the run resumes after all are answered.
+
+    Args:
+        folder: gets one sub-folder per round.
+        sizes: ``(N, 2)``, height and width of the grid in which each image's pixels are labelled; None if
+            labels are per image.
+        rule: how several answers to a question become one label: first, newest, majority or unanimous.
+        min_annotators: number of different annotators that each question needs; None for the rule's default.
+        on_unsure: how to treat an unsure answer: ``ask_another`` asks someone else, ``void`` labels it VOID.
+        allow_new_classes: whether to accept unknown class names, as VOID; rejected otherwise.
+        unit: unit of one question; None for ``pixel`` or ``image``, depending on ``sizes``. Whole label maps
+            can only be answered with label PNGs.
+        hints: returns the model hints of a round, if there are any.
+        query: name of the query, shown to annotators.
+        query_summary: summary of the query, shown to annotators.
+        max_seconds: returns the time limit of a round in annotation seconds. When it is reached, the round
+            closes with the answers so far. None for no limit.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        pool: Images,
+        classes: Sequence[str],
+        sizes: Tensor | None = None,
+        *,
+        rule: str = "first",
+        min_annotators: int | None = None,
+        on_unsure: str = "ask_another",
+        allow_new_classes: bool = False,
+        unit: str | None = None,
+        hints: Callable[[int], AnnotatorHints | None] | None = None,
+        query: str = "",
+        query_summary: str = "",
+        max_seconds: Callable[[int], float | None] | None = None,
+    ) -> None:
+        self._store = AnnotationStore(Path(folder))
+        self._pool, self._classes, self._sizes = pool, list(classes), sizes
+        for name in classes:
+            if parse_word(name, ())[0] != "new":
+                raise UserError(f"the class name {name!r} is reserved (void, unsure, skip); rename the class")
+        self._rules = make_rules(
+            rule=rule, min_annotators=min_annotators, on_unsure=on_unsure, allow_new_classes=allow_new_classes
+        )
+        self._unit = unit or ("image" if sizes is None else "pixel")
+        self._hints, self._max_seconds = hints, max_seconds
+        self._query, self._query_summary = query, query_summary
+        self._png_names = None if sizes is None else mask_files.png_names(pool.keys)
+        self._checked_rounds: set[int] = set()  # rounds whose questions are known to match the request
+
+    def __call__(self, request: Request) -> Tensor:
+        """Return the labels, or write the questions and raise ``AwaitingLabels``.
+
+        If the round's time limit was reached, unanswered locations are UNLABELLED.
+        """
+        self._write_questions(request)
+        for round_number in self._store.round_numbers():
+            problems = import_csv_answers(self._store, round_number) if round_number <= request.round else []
+            if problems and round_number == request.round:
+                raise UserError(problems[0])
+        return (
+            self._image_labels(request) if self._sizes is None else self._pixel_labels(request, self._sizes)
+        )
+
+    def annotation_seconds(self, request: Request) -> Tensor | None:
+        """Return the annotation time per unit in seconds, float32; None if no time was recorded."""
+        closed = self._store.closed_round(request.round)
+        if closed is None or not any(closed.seconds.values()):
+            return None
+        questions = self._store.question_round(request.round).questions
+        return torch.tensor([closed.seconds.get(question.id, 0.0) for question in questions])
+
+    @property
+    def wants_hints(self) -> bool:
+        """Whether the run should save model hints for its questions."""
+        return self._hints is not None
+
+    # -- questions ------------------------------------------------------------------------------------
+
+    def _write_questions(self, request: Request) -> None:
+        folder = self._store.round_folder(request.round)
+        has_csv, has_rules = (folder / "questions.csv").exists(), (folder / "rules.json").exists()
+        if has_csv and (has_rules or not self._answerable_by_word(request)):
+            self._check_questions_match(request, has_rules=has_rules)
+            return
+        if self._sizes is None:
+            questions = question_files.image_questions(request, self._pool, self._model_hints(request))
+            if not has_csv:
+                files.write_text_atomically(folder / "classes.txt", "\n".join(self._classes) + "\n")
+                page = question_files.contact_sheet(request.round, questions, self._classes)
+                files.write_text_atomically(folder / "questions.html", page)
+                question_files.write_image_questions(folder, request, questions, self._pool)
+        else:
+            assert self._png_names is not None
+            if not has_csv:
+                mask_files.write_mask_questions(
+                    folder, request, self._pool, self._classes, self._sizes, self._png_names
+                )
+            if not self._answerable_by_word(request):
+                return
+            hints = self._model_hints(request)
+            questions = question_files.pixel_questions(
+                request, self._pool, self._sizes, self._png_names, hints
+            )
+            rows = [mask_files.pixel_csv_row(question) for question in questions]
+            question_files.write_csv_atomically(folder / "pixels.csv", mask_files.PIXEL_CSV_COLUMNS, rows)
+        max_seconds = self._max_seconds(request.round) if self._max_seconds is not None else None
+        rules = RoundRules(
+            request.round,
+            tuple(self._classes),
+            unit=self._unit,
+            query=self._query,
+            query_summary=self._query_summary,
+            max_seconds=max_seconds,
+            **self._rules,
+        )
+        QuestionRound.write(folder, rules, questions)
+
+    def _check_questions_match(self, request: Request, *, has_rules: bool) -> None:
+        """Raise if the questions on disk do not match the request, e.g. after a new selection."""
+        if not has_rules or request.round in self._checked_rounds:
+            return
+        no_hints: list[dict[str, Any]] = [{}] * request.n_units
+        if self._sizes is None:
+            expected = question_files.image_questions(request, self._pool, no_hints)
+        else:
+            assert self._png_names is not None
+            expected = question_files.pixel_questions(
+                request, self._pool, self._sizes, self._png_names, no_hints
+            )
+        question_round = self._store.question_round(request.round)
+        if [(question.id, question.area) for question in expected] != [
+            (one.id, one.area) for one in question_round.questions
+        ]:
+            raise UserError(
+                f"the questions in {question_round.folder} do not match the run's request; restore the "
+                "request's file, or delete the folder to write new questions"
+            )
+        self._checked_rounds.add(request.round)
+
+    def _model_hints(self, request: Request) -> list[dict[str, Any]]:
+        hints = self._hints(request.round) if self._hints is not None else None
+        return question_files.model_hints(hints, self._classes, request.n_units)
+
+    def _answerable_by_word(self, request: Request) -> bool:
+        """Whether one class name answers each unit and the number of units is within the limit."""
+        if self._sizes is None:
+            return True
+        pixel_runs = request.pixel_runs
+        areas = self._sizes.prod(1).numpy()[pixel_runs.image]
+        whole_image = (pixel_runs.units_per_run == 1) & (pixel_runs.count == areas) & (areas > 1)
+        return self._unit != "image" and request.n_units <= MAX_LISTED_QUESTIONS and not whole_image.any()
+
+    # -- labels ---------------------------------------------------------------------------------------
+
+    def _image_labels(self, request: Request) -> Tensor:
+        while (closed := self._store.close_round(request.round)) is None:
+            if message := pending.describe_open_images(self._store, request.round):
+                raise AwaitingLabels(message)  # otherwise the last answer has just arrived
+        ids = [question.id for question in self._store.question_round(request.round).questions]
+        return torch.tensor([self._label(closed.words.get(question)) for question in ids], dtype=torch.long)
+
+    def _label(self, word: str | None) -> int:
+        if word is None:
+            return UNLABELLED
+        return self._classes.index(word) if word in self._classes else VOID
+
+    def _pixel_labels(self, request: Request, sizes: Tensor) -> Tensor:
+        """Return labels from the answer log, and from label PNGs where it has none."""
+        assert self._png_names is not None
+        folder, round_number = self._store.round_folder(request.round), request.round
+        pngs = mask_files.LabelPngs(folder, request, self._png_names, sizes, len(self._classes))
+        file_instructions = f"see {folder / 'README.txt'}"
+        if not (folder / "rules.json").exists():
+            return pngs.require_complete(f"To answer, {file_instructions}. Then run the same command again.")
+        questions = self._store.question_round(round_number).questions
+        unit_sizes = torch.from_numpy(question_files.resolve_unit_sizes(request))
+        complete_units = [bool((part != UNLABELLED).all()) for part in pngs.labels.split(unit_sizes.tolist())]
+
+        def merge_labels(words: Mapping[str, str | None]) -> Tensor:
+            """Return one label per location, from each unit's class name or else from the PNG."""
+            unit_labels = [self._label(words.get(question.id)) for question in questions]
+            logged = torch.tensor(unit_labels, dtype=pngs.labels.dtype).repeat_interleave(unit_sizes)
+            self._check_consistent(request, pngs, logged, unit_sizes)
+            return torch.where(logged != UNLABELLED, logged, pngs.labels)
+
+        # Check for contradictions first: they can only be fixed before the round is closed.
+        merge_labels({question: one.word for question, one in self._store.statuses(round_number).items()})
+        answered_by_png = {
+            question.id for question, complete in zip(questions, complete_units, strict=True) if complete
+        }
+        closed = self._store.close_round(round_number, answered_by_png=answered_by_png)
+        if closed is None:
+            current_words = {
+                question: one.word for question, one in self._store.statuses(round_number).items()
+            }
+            pngs.labels = merge_labels(current_words)
+            pngs.require_complete(
+                pending.answering_instructions(self._store, file_instructions),
+                pending.describe_disputes(self._store, round_number),
+            )
+            return self._pixel_labels(request, sizes)  # the last answer has just arrived
+        if closed.reason == "time_limit":  # a unit is labelled as a whole or not at all
+            pngs.labels[~torch.tensor(complete_units).repeat_interleave(unit_sizes)] = UNLABELLED
+            return merge_labels(closed.words)
+        pngs.labels = merge_labels(closed.words)
+        return pngs.require_complete(f"To answer, {file_instructions}. Then run the same command again.")
+
+    def _check_consistent(
+        self, request: Request, pngs: mask_files.LabelPngs, logged_labels: Tensor, unit_sizes: Tensor
+    ) -> None:
+        """Raise if a label PNG contradicts an answer for the same pixel."""
+        conflicts = (
+            (pngs.labels != UNLABELLED) & (logged_labels != UNLABELLED) & (pngs.labels != logged_labels)
+        ).nonzero()
+        if not len(conflicts):
+            return
+        index = int(conflicts[0])
+        unit = int(torch.searchsorted(unit_sizes.cumsum(0), index, right=True))
+        question = self._store.question_round(request.round).questions[unit]
+        votes = pending.describe_votes(self._store.statuses(request.round)[question.id])
+        name = self._class_name(int(pngs.labels[index]))
+        raise UserError(
+            f"{pngs.describe_location(index)} is {name}, which contradicts the answer to {question.id!r} "
+            f"({votes}); write {pngs.codes.unanswered} (not answered yet) there, or change it"
+        )
+
+    def _class_name(self, label: int) -> str:
+        return "void" if label == VOID else self._classes[label]

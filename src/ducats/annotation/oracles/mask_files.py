@@ -1,0 +1,241 @@
+"""Pixel labels through files: masks of the requested pixels are written, label PNGs are read.
+
+An answer is a single-channel PNG of the mask's size with class ids where the mask is white.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ducats.annotation import Question
+from ducats.annotation.oracles.display_image import load_display_image
+from ducats.annotation.oracles.question_files import HINT_COLUMNS, hint_cells, write_csv_atomically
+from ducats.data.domain import UNLABELLED, VOID, Images
+from ducats.ledger import Request
+from ducats.utils import files
+from ducats.utils.errors import AwaitingLabels, UserError
+
+DIM_FACTOR = 0.35  # brightness of pixels that are not requested
+HIGHLIGHT_COLOUR = (255, 255, 0)
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
+
+README_TEMPLATE = """\
+Label every highlighted pixel of the images in overlays/ (white in masks/). questions.csv lists the files.
+For each image, save a single-channel PNG of the mask's size in answers/, with ids from classes.txt at these \
+pixels. {void} means that no class applies, {unanswered} that a pixel is not answered yet. All other pixels \
+are ignored, so a complete label map from any annotation tool works.
+If there is a pixels.csv, you can also label each of its rows with one class: copy it to answers.csv and \
+fill in the column `label`. Both ways can be mixed.
+When everything is labelled, run the same command again.
+"""
+
+
+class LabelCodes:
+    """Pixel values in label PNGs.
+
+    Args:
+        n_classes: number of classes.
+    """
+
+    def __init__(self, n_classes: int) -> None:
+        self.n_classes = n_classes
+        self.void = 255 if n_classes <= 254 else 65535  # the latter needs 16-bit PNGs
+        self.unanswered = self.void - 1
+
+    def as_text(self, names: Sequence[str]) -> str:
+        """Return the contents of classes.txt."""
+        entries = [*enumerate(names), (self.unanswered, "not answered yet"), (self.void, "void")]
+        return "".join(f"{code} {name}\n" for code, name in entries)
+
+
+class LabelPngs:
+    """Labels read from the label PNGs of a round.
+
+    Args:
+        names: file name of each image's label PNG.
+        sizes: ``(N, 2)``, height and width of the grid in which each image's pixels are labelled.
+        n_classes: number of classes.
+
+    Raises:
+        UserError: A file is not a valid label PNG.
+    """
+
+    def __init__(
+        self, folder: Path, request: Request, names: Sequence[str], sizes: Tensor, n_classes: int
+    ) -> None:
+        self.folder, self.request, self.names, self.sizes = folder, request, names, sizes
+        self.codes = LabelCodes(n_classes)
+        # In the request's order; UNLABELLED if there is no answer.
+        self.labels = torch.full(
+            (len(request),), UNLABELLED, dtype=torch.int8 if n_classes <= 127 else torch.int16
+        )
+        for image, position, index in request.by_image():
+            height, width = sizes[image].tolist()
+            values = _read_label_png(self.path(image), width, height)
+            if values is not None:
+                self.labels[index] = self._decode(image, position, values[position]).to(self.labels.dtype)
+
+    def path(self, image: int) -> Path:
+        """Return the path of an image's label PNG."""
+        return self.folder / "answers" / self.names[image]
+
+    def _decode(self, image: int, position: Tensor, values: Tensor) -> Tensor:
+        codes, width = self.codes, int(self.sizes[image, 1])
+        invalid = (values < 0) | (
+            (values >= codes.n_classes) & (values != codes.void) & (values != codes.unanswered)
+        )
+        if bool(invalid.any()):
+            y, x = divmod(int(position[invalid][0]), width)
+            raise UserError(
+                f"{self.path(image)} has the value {int(values[invalid][0])} at x={x}, y={y}, which is not a "
+                f"class; use the ids in {self.folder / 'classes.txt'}"
+            )
+        values[values == codes.unanswered] = UNLABELLED
+        values[values == codes.void] = VOID
+        return values
+
+    def describe_location(self, index: int) -> str:
+        """Describe a location: label PNG and pixel."""
+        image = int(self.request.image[index])
+        y, x = divmod(int(self.request.position[index]), int(self.sizes[image, 1]))
+        return f"{self.path(image)} at x={x}, y={y}"
+
+    def require_complete(self, next_steps: str, details: str = "") -> Tensor:
+        """Return the labels if none is missing.
+
+        Args:
+            next_steps: instructions that end the message.
+            details: details about the missing labels.
+
+        Raises:
+            AwaitingLabels: Some labels are missing.
+        """
+        n_requested, n_missing, n_incomplete, first = 0, 0, 0, ""
+        for image, _, index in self.request.by_image():
+            n_requested += 1
+            n_open = int((self.labels[index] == UNLABELLED).sum())
+            if n_open:
+                n_missing, n_incomplete = n_missing + n_open, n_incomplete + 1
+                exists = self.path(image).exists()
+                problem = f"still has {self.codes.unanswered} at {n_open} of them" if exists else "is missing"
+                first = first or f"{self.path(image)} {problem}"
+        if n_missing:
+            raise AwaitingLabels(
+                f"round {self.request.round} waits for {n_missing} of {len(self.request)} pixels in "
+                f"{n_incomplete} of {n_requested} images; first: {first}{details}. {next_steps}"
+            )
+        return self.labels
+
+
+def png_names(keys: Sequence[str]) -> list[str]:
+    """Return a PNG name for each key, unique on every file system; keys may contain sub-folders.
+
+    >>> png_names(["a/x.jpg", "a/x.png", "../y"])
+    ['a/x.jpg.png', 'a/x.png.png', '__/y.png']
+    """
+    stems = [_safe_relative_path(key) for key in keys]
+    short_stems = [
+        stem.removesuffix(Path(stem).suffix) if _has_image_suffix(stem) else stem for stem in stems
+    ]
+    count = Counter(name.lower() for name in short_stems)
+    names: dict[str, str] = {}  # lower case -> name
+    for number, (short_stem, stem) in enumerate(zip(short_stems, stems, strict=True)):
+        options = [short_stem] if count[short_stem.lower()] == 1 else []
+        options += [stem, f"{stem}.{number}", f"{stem}.{number}.{len(keys)}"]
+        name = next(f"{option}.png" for option in options if f"{option}.png".lower() not in names)
+        names[name.lower()] = name
+    return list(names.values())
+
+
+def _has_image_suffix(name: str) -> bool:
+    return Path(name).suffix.lower() in IMAGE_SUFFIXES
+
+
+def _safe_relative_path(key: str) -> str:
+    """Turn a key into a relative path without parent references."""
+    parts = [part.translate(dict.fromkeys(map(ord, '<>:"\\|?*'), "_")) for part in key.split("/")]
+    return "/".join("__" if part == ".." else part for part in parts if part not in ("", ".")) or "_"
+
+
+PIXEL_CSV_COLUMNS = ("number", "id", "label", "key", "y", "x", "pixels", "overlay", *HINT_COLUMNS)
+
+
+def pixel_csv_row(question: Question) -> list[Any]:
+    """Return the row of a question in ``pixels.csv``."""
+    assert question.area is not None
+    area, pixels = question.area, sum(length for _, length in question.area.runs)
+    cells = [question.key, area.y, area.x, pixels, question.image_path, *hint_cells(question)]
+    return [question.number, question.id, "", *cells]
+
+
+def write_mask_questions(
+    folder: Path,
+    request: Request,
+    pool: Images,
+    classes: Sequence[str],
+    sizes: Tensor,
+    names: Sequence[str],
+) -> None:
+    """Write masks, overlays, class ids and instructions."""
+    rows, codes = [], LabelCodes(len(classes))
+    for image, position, _ in request.by_image():
+        height, width = sizes[image].tolist()
+        mask = np.zeros(height * width, np.uint8)
+        mask[position.numpy()] = 255
+        mask = mask.reshape(height, width)
+        name = names[image]
+        files.write_atomically(folder / "masks" / name, partial(Image.fromarray(mask).save, format="PNG"))
+        image_rgb = load_display_image(pool, image).resize((width, height))
+        if pool.files is None:  # overlays hide the requested pixels, and there is no other file
+            files.write_atomically(folder / "images" / name, partial(image_rgb.save, format="PNG"))
+        overlay = _overlay(image_rgb, mask > 0)
+        files.write_atomically(folder / "overlays" / name, partial(overlay.save, format="PNG"))
+        file = pool.files[image] if pool.files is not None else ""
+        rows.append(
+            [pool.keys[image], len(position), f"masks/{name}", f"overlays/{name}", f"answers/{name}", file]
+        )
+    files.write_text_atomically(folder / "classes.txt", codes.as_text(classes))
+    files.write_text_atomically(
+        folder / "README.txt", README_TEMPLATE.format(void=codes.void, unanswered=codes.unanswered)
+    )
+    # Written last: its presence marks the round as complete.
+    write_csv_atomically(
+        folder / "questions.csv", ["key", "pixels", "mask", "overlay", "answer", "file"], rows
+    )
+
+
+def _overlay(image: Image.Image, requested: np.typing.NDArray[np.bool_]) -> Image.Image:
+    """Dim the image and highlight the requested pixels; no change if all pixels are requested."""
+    if requested.all():
+        return image
+    colours = np.array(image, np.float32) * DIM_FACTOR
+    colours[requested] = (np.array(image, np.float32)[requested] + HIGHLIGHT_COLOUR) / 2
+    return Image.fromarray(colours.astype(np.uint8))
+
+
+def _read_label_png(path: Path, width: int, height: int) -> Tensor | None:
+    """Return the ids in a label PNG, flattened, int64; None if the file does not exist."""
+    if not path.exists():
+        return None
+    try:
+        with Image.open(path) as opened:
+            size, mode, values = opened.size, opened.mode, np.array(opened)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UserError(f"{path} is not a readable image ({error}); save it as PNG") from None
+    if mode not in ("1", "L", "P", "I", "I;16"):
+        raise UserError(
+            f"{path} is a colour image ({mode}); save a single-channel PNG with the ids in classes.txt"
+        )
+    if size != (width, height):
+        raise UserError(
+            f"{path} is {size[0]} x {size[1]}, but its mask is {width} x {height}; save it in that size, "
+            "without interpolation"
+        )
+    return torch.from_numpy(values.astype(np.int64)).flatten()

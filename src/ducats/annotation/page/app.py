@@ -1,0 +1,298 @@
+"""ASGI application behind the page: serves questions and images, and stores answers."""
+
+import json
+import threading
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, get_args
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from ducats.annotation import AnnotationStore
+from ducats.annotation.answer import replace_surrogates
+from ducats.annotation.page import payloads
+from ducats.annotation.page.guard import RequestGuard
+from ducats.annotation.page.question_images import ImageView, QuestionImages
+from ducats.annotation.page.round_progress import RoundProgress
+from ducats.utils.errors import UserError
+
+STATIC_FOLDER = Path(__file__).with_name("static")
+QUESTIONS_PER_STATE = 6  # questions sent to a page at once: one to show, the rest to preload
+MAX_GRID_TILES = 60
+MAX_ANSWERS_PER_REQUEST = 1000
+MAX_NAME_LENGTH = 80  # of an annotator's name
+MAX_UNDO_ACTS = 20  # acts that can be undone after a reload
+ZOOM_LEVELS = range(-6, 5)
+
+
+class InvalidRequest(Exception):  # noqa: N818 - an invalid request, not a defect
+    """An invalid request; the message says what is wrong."""
+
+
+class LabellingPage:
+    """State shared by all requests.
+
+    Args:
+        run_folder: the run folder.
+        annotator: name used for every browser. If empty, each browser asks for a name.
+        blind: hide the model's guess and its uncertainties.
+    """
+
+    def __init__(self, run_folder: Path, *, annotator: str = "", blind: bool = False) -> None:
+        self.run_folder = run_folder
+        self.store = AnnotationStore(run_folder / "questions")
+        self.annotator = annotator.strip()
+        self.blind = blind
+        self.images = QuestionImages()
+        self.run_id = sha256(str(run_folder.resolve()).encode()).hexdigest()[:12]
+        self._rounds: dict[int, tuple[str, RoundProgress]] = {}  # number -> stamp, progress
+        self._lock = threading.Lock()
+
+    def reset_if_restarted(self) -> None:
+        """Drop all cached state if the run was restarted from scratch in the same folder."""
+        with self._lock:
+            round_numbers = set(self.store.round_numbers())
+            if any(
+                n not in round_numbers or self.round_stamp(n) != stamp
+                for n, (stamp, _) in self._rounds.items()
+            ):
+                self.store, self.images = AnnotationStore(self.store.folder), QuestionImages()
+                self._rounds = {}
+
+    def open_round(self) -> RoundProgress | None:
+        """Return the round that is open for answers, or None."""
+        self.reset_if_restarted()
+        with self._lock:  # read many questions once, not once per thread
+            question_round = self.store.open_round()
+        return None if question_round is None else self.round_progress(question_round.rules.round)
+
+    def round_progress(self, number: int) -> RoundProgress:
+        """Return the current progress of a round."""
+        with self._lock:
+            if number not in self._rounds:
+                self._rounds[number] = (
+                    self.round_stamp(number),
+                    RoundProgress(self.store, self.store.question_round(number)),
+                )
+            progress = self._rounds[number][1]
+        progress.refresh()
+        return progress
+
+    def round_stamp(self, number: int) -> str:
+        """Return an id that is unique across runs; browsers cache images under it."""
+        written = (self.store.round_folder(number) / "rules.json").stat().st_mtime_ns
+        return f"{self.run_id}-{number}-{written:x}"
+
+    def annotator_name(self, name: Any) -> str:
+        """Return the annotator's name, validated."""
+        if self.annotator:
+            return self.annotator
+        if not isinstance(name, str) or len(name.strip()) > MAX_NAME_LENGTH:
+            raise InvalidRequest(f"`annotator` must be a name of at most {MAX_NAME_LENGTH} characters")
+        return replace_surrogates(name.strip())
+
+    def page_state(self, annotator: str) -> dict[str, Any]:
+        """Return everything the page shows, except images."""
+        payload: dict[str, Any] = {
+            "run": self.run_id,
+            "annotator": self.annotator,
+            "blind": self.blind,
+            "next": [],
+        }
+        progress = self.open_round()
+        if progress is None:
+            rounds = self.store.round_numbers()
+            last = rounds[-1] if rounds else 0
+            # Answered with label PNGs, not one by one.
+            needs_label_maps = (self.store.round_folder(last + 1) / "masks").is_dir()
+            is_finished = (self.run_folder / "model.safetensors").exists()
+            payload["state"] = (
+                "finished" if is_finished else "maps" if needs_label_maps else "closed" if rounds else "empty"
+            )
+            payload["round"] = last
+            return payload
+        counts = progress.counts(annotator)
+        time_limit = progress.question_round.rules.max_seconds
+        is_time_spent = time_limit is not None and counts["seconds"] >= time_limit
+        is_complete = counts["settled"] == counts["all"] or is_time_spent
+        payload |= {
+            "state": "complete" if is_complete else "asking",
+            "round": progress.question_round.rules.round,
+            "stamp": self.round_stamp(progress.question_round.rules.round),
+            "rules": payloads.round_payload(progress.question_round),
+            "counts": counts,
+        }
+        if annotator and not is_complete:
+            payload["next"] = payloads.question_payloads(
+                progress, progress.next_questions(annotator, QUESTIONS_PER_STATE), annotator, blind=self.blind
+            )
+        return payload
+
+    def undoable_acts(self, annotator: str) -> dict[str, Any]:
+        """Return the acts that an annotator can undo, oldest first."""
+        progress = self.open_round()
+        acts = [] if progress is None else progress.recent_acts(annotator, MAX_UNDO_ACTS)
+        return {"recent": [[{"id": one.id, "number": one.number} for one in act] for act in acts]}
+
+    def store_answers(self, annotator: str, answers: list[Any]) -> dict[str, Any]:
+        """Store answers; they are on disk when this returns."""
+        if not annotator:
+            raise InvalidRequest("`annotator` is empty; an answer needs the annotator's name")
+        self.reset_if_restarted()
+        # The store decides what is rejected, not the page.
+        submitted = [
+            {**one, "annotator": annotator, "reject_reason": None} if isinstance(one, dict) else one
+            for one in answers
+        ]
+        self.store.receive(submitted, channel="page")
+        rejected = {}
+        for one in submitted:
+            if (
+                isinstance(one, dict)
+                and isinstance(one.get("external_id"), str)
+                and isinstance(one.get("question"), str)
+            ):
+                # Look it up: this may be a repeated request whose first reply was lost.
+                external_id = replace_surrogates(one["external_id"])
+                answers_to_question = self.store.answers(replace_surrogates(one["question"]))
+                reasons = (a.reject_reason for a in answers_to_question if a.external_id == external_id)
+                rejected[external_id] = next(reasons, "malformed")
+        return {
+            "saved": len(submitted),
+            "rejected": {external_id: reason for external_id, reason in rejected.items() if reason},
+        }
+
+    def guess_group(self, annotator: str, guess: str) -> dict[str, Any]:
+        """Return open questions for which the model predicts the same class."""
+        progress = None if self.blind else self.open_round()
+        if progress is None:
+            return {"guesses": [], "guess": "", "questions": [], "stamp": ""}
+        groups = progress.open_by_guess(annotator)
+        guess = guess if guess in groups else next(iter(groups), "")
+        return {
+            "guesses": [[name, len(questions)] for name, questions in groups.items()],
+            "guess": guess,
+            "questions": payloads.question_payloads(
+                progress, groups.get(guess, [])[:MAX_GRID_TILES], annotator, blind=False
+            ),
+            "stamp": self.round_stamp(progress.question_round.rules.round),
+        }
+
+
+async def _receive_answers(request: Request, page: LabellingPage) -> dict[str, Any]:
+    try:
+        body = json.loads(await request.body())
+        annotator, answers = body.get("annotator"), body["answers"]
+    except ClientDisconnect:
+        raise InvalidRequest("the request is incomplete") from None
+    except (ValueError, KeyError, AttributeError, RecursionError):
+        raise InvalidRequest(
+            "the body must be JSON: {annotator, answers: [{question, word, seconds, external_id}]}"
+        ) from None
+    if not isinstance(answers, list) or len(answers) > MAX_ANSWERS_PER_REQUEST:
+        raise InvalidRequest(f"`answers` must be a list of at most {MAX_ANSWERS_PER_REQUEST}")
+    annotator = page.annotator_name(annotator)
+
+    def act() -> dict[str, Any]:
+        return {**page.store_answers(annotator, answers), **page.page_state(annotator)}
+
+    return await run_in_threadpool(act)
+
+
+def make_app(
+    page: LabellingPage, *, token: str, host: str, cookie: str = "ducats", single_use_token: str = ""
+) -> RequestGuard:
+    """Build the ASGI app, protected by ``RequestGuard``."""
+
+    def json_endpoint(
+        build_payload: Callable[[Request, str], dict[str, Any]],
+    ) -> Callable[[Request], Response]:
+        def endpoint(request: Request) -> Response:  # not async, so Starlette runs it in a thread
+            try:
+                return JSONResponse(
+                    build_payload(request, page.annotator_name(request.query_params.get("annotator", "")))
+                )
+            except InvalidRequest as error:
+                return PlainTextResponse(f"{error}\n", 400)
+
+        return endpoint
+
+    def question_endpoint(request: Request, annotator: str) -> dict[str, Any]:
+        progress, index = _requested_question(page, request)
+        return payloads.question_payload(
+            progress, progress.question_round.questions[index], annotator, blind=page.blind
+        )
+
+    def image_endpoint(request: Request) -> Response:
+        try:
+            progress, index = _requested_question(page, request)
+            annotator = page.annotator_name(request.query_params.get("annotator", ""))
+            zoom = int(request.query_params.get("zoom", "0"))
+        except (InvalidRequest, ValueError):
+            return PlainTextResponse("no such image\n", 404)
+        question = progress.question_round.questions[index]
+        has_together = "together" in request.query_params
+        together = (
+            progress.same_segment(annotator, question, payloads.MAX_SEGMENT_QUESTIONS - 1)
+            if has_together
+            else []
+        )
+        zoom = min(max(zoom, ZOOM_LEVELS[0]), ZOOM_LEVELS[-1])
+        view: ImageView = request.path_params["view"]
+        if view not in get_args(ImageView):
+            return PlainTextResponse("no such image\n", 404)
+        image = page.images.render(
+            progress.question_round, question, view, zoom=zoom, together=tuple(together)
+        )
+        if image is None:
+            return PlainTextResponse("this image no longer exists\n", 404)
+        cache_control = "no-store" if has_together else "private, max-age=86400, immutable"
+        return Response(image[0], media_type=image[1], headers={"Cache-Control": cache_control})
+
+    async def answers_endpoint(request: Request) -> Response:
+        try:
+            return JSONResponse(await _receive_answers(request, page))
+        except InvalidRequest as error:
+            return PlainTextResponse(f"{error}\n", 400)
+
+    def static_endpoint(request: Request) -> Response:
+        known = {path.name: path for path in STATIC_FOLDER.iterdir()}
+        path = known.get(request.path_params.get("name", "index.html"))
+        return PlainTextResponse("no such file\n", 404) if path is None else FileResponse(path)
+
+    def error_response(_: Request, error: Exception) -> Response:
+        return PlainTextResponse(f"{error}\n", 500)
+
+    routes = [
+        Route("/", static_endpoint),
+        Route("/static/{name}", static_endpoint),
+        Route("/api/state", json_endpoint(lambda _, annotator: page.page_state(annotator))),
+        Route("/api/recent", json_endpoint(lambda _, annotator: page.undoable_acts(annotator))),
+        Route(
+            "/api/grid",
+            json_endpoint(
+                lambda request, annotator: page.guess_group(annotator, request.query_params.get("guess", ""))
+            ),
+        ),
+        Route("/api/question/{round:int}/{number:int}", json_endpoint(question_endpoint)),
+        Route("/api/answers", answers_endpoint, methods=["POST"]),
+        Route("/image/{view}/{round:int}/{number:int}", image_endpoint),
+    ]
+    app = Starlette(routes=routes, exception_handlers={UserError: error_response, OSError: error_response})
+    return RequestGuard(app, token, host, cookie, single_use_token)
+
+
+def _requested_question(page: LabellingPage, request: Request) -> tuple[RoundProgress, int]:
+    """Return the requested question, given by round and number and never by path."""
+    number, index = request.path_params["round"], request.path_params["number"] - 1
+    if number not in page.store.round_numbers():
+        raise InvalidRequest("no such round")
+    progress = page.round_progress(number)
+    if not 0 <= index < len(progress.question_round.questions):
+        raise InvalidRequest("no such question")
+    return progress, index

@@ -1,0 +1,177 @@
+"""Start the page's server: address, token and browser."""
+
+import errno
+import ipaddress
+import os
+import secrets
+import socket
+import threading
+import webbrowser
+from collections.abc import Callable
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+
+from ducats.runfolder.records import check_format
+from ducats.utils.errors import UserError
+
+PORT_RANGE = range(20000, 32000)  # below the ephemeral port ranges of operating systems
+MIN_TOKEN_LENGTH = 16
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is reachable from this machine only.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def check_run_folder(run_folder: Path) -> None:
+    """Raise if a folder is not a run folder."""
+    if not (run_folder / "config.yaml").exists() and not (run_folder / "questions").is_dir():
+        raise UserError(
+            f"{run_folder} is not a run folder (it has neither config.yaml nor questions/); give the folder "
+            "that `ducats run` printed"
+        )
+    check_format(run_folder)
+
+
+def check_installed() -> None:
+    """Raise if the server's packages are not installed."""
+    for name in ("starlette", "uvicorn"):
+        try:
+            import_module(name)
+        except ImportError:
+            raise UserError(f"the labelling page needs {name}; run: pip install 'ducats[label]'") from None
+
+
+def open_socket(host: str, port: int, run_folder: Path) -> socket.socket:
+    """Return a listening socket.
+
+    Args:
+        host: host name or address.
+        port: 0 for the run's default port, or any free port if that is in use. The default is derived from
+            the folder, so a page that is still open finds a restarted server.
+        run_folder: the run folder.
+    """
+    if not 0 <= port < 1 << 16:
+        raise UserError(f"--port {port} is not a valid port; omit it, or choose one from 1024 to 65535")
+    default_port = PORT_RANGE[
+        int(sha256(str(run_folder.resolve()).encode()).hexdigest(), 16) % len(PORT_RANGE)
+    ]
+    for choice in [port] if port else [default_port, 0]:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                host, choice, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            sock = socket.socket(family, kind, protocol)
+        except (OSError, UnicodeError) as error:
+            raise _host_error(host, error) from None
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(128)
+            return sock
+        except OSError as error:
+            sock.close()
+            why = error
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise _host_error(host, error) from None
+    raise UserError(f"--port {port} on {host} cannot be used ({why}); omit it, or choose another port")
+
+
+def _host_error(host: str, error: Exception) -> UserError:
+    return UserError(f"--host {host} cannot be used ({error}); give an address of this machine")
+
+
+def load_or_create_token(path: Path | None) -> str:
+    """Return a new token, or the one in a private file, which is created on first use."""
+    if path is None:
+        return secrets.token_urlsafe(24)
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        if not path.is_file():
+            raise UserError(f"--token-file {path} is not a file; give a file or an unused path") from None
+        if os.name == "posix" and path.stat().st_mode & 0o077:
+            raise UserError(f"--token-file {path} is readable by others; run: chmod 600 {path}") from None
+        token = path.read_text(encoding="utf-8", errors="replace").strip()
+        if len(token) < MIN_TOKEN_LENGTH or not all(
+            sign.isascii() and (sign.isalnum() or sign in "-_") for sign in token
+        ):
+            raise UserError(
+                f"--token-file {path} must hold at least {MIN_TOKEN_LENGTH} letters, digits, - or _; remove "
+                "the file to create a new token"
+            ) from None
+        return token
+    token = secrets.token_urlsafe(24)
+    with os.fdopen(file, "w", encoding="utf-8") as opened:
+        opened.write(token + "\n")
+    return token
+
+
+def page_url(sock: socket.socket, host: str, token: str) -> str:
+    """Return the URL to open in a browser."""
+    port = sock.getsockname()[1]
+    name = socket.gethostname() if host in ("0.0.0.0", "::", "") else host
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}/?token={token}"
+
+
+def serve_page(
+    run_folder: Path,
+    sock: socket.socket,
+    *,
+    host: str,
+    token: str,
+    annotator: str = "",
+    blind: bool = False,
+    open_browser: bool = False,
+) -> None:
+    """Serve the page until the process is stopped.
+
+    Args:
+        run_folder: the run folder.
+        sock: socket returned by ``open_socket``.
+        host: host of that socket.
+        token: required for every request.
+        annotator: name used for every browser. If empty, each browser asks for a name.
+        blind: hide the model's guess and its uncertainties.
+        open_browser: whether to open the page in a browser.
+    """
+    import uvicorn
+
+    from ducats.annotation.page.app import LabellingPage, make_app
+
+    cookie = f"ducats-{sock.getsockname()[1]}"
+    # Other users of this machine can see the browser's command line, so this token works only once.
+    single_use_token = secrets.token_urlsafe(24) if open_browser else ""
+    app = make_app(
+        LabellingPage(run_folder, annotator=annotator, blind=blind),
+        token=token,
+        host=host,
+        cookie=cookie,
+        single_use_token=single_use_token,
+    )
+    if open_browser:
+        _run_in_thread(lambda: webbrowser.open(page_url(sock, host, single_use_token)))
+    # No access log: it would contain the token.
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        lifespan="off",
+        timeout_keep_alive=75,
+        ws="none",
+        proxy_headers=False,
+    )
+    uvicorn.Server(config).run(sockets=[sock])
+
+
+def _run_in_thread(function: Callable[[], object]) -> None:
+    threading.Thread(target=function, daemon=True).start()

@@ -1,0 +1,197 @@
+"""Command-line options of a run. Imports torch only if a benchmark task must be normalised."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from ducats.utils.errors import UserError
+
+if TYPE_CHECKING:  # keeps `--help` fast
+    from ducats.config import Config
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class RunOptions:
+    """Options of a run. Later ones win: config files in order, then --set, then the other options."""
+
+    config: Annotated[
+        list[str],
+        Parameter(
+            name=["--config", "-c"],
+            negative=(),
+            help="A YAML file, or the name of a config in the package (segmentation, data/digits). "
+            "Repeatable.",
+        ),
+    ] = field(default_factory=list)
+    method: Annotated[
+        str | None,
+        Parameter(
+            help="Short for -c methods/NAME: duc, spread, random, entropy, source-only, ... See `ducats "
+            "methods`."
+        ),
+    ] = None
+    set: Annotated[
+        list[str],
+        Parameter(negative=(), help="A setting as key=value, e.g. train.lr=0.01. Repeatable."),
+    ] = field(default_factory=list)
+    source: Annotated[
+        Path | None,
+        Parameter(
+            help="Folder of labelled source images, one subfolder per class; segmentation: images/ and "
+            "labels/."
+        ),
+    ] = None
+    target: Annotated[
+        Path | None,
+        Parameter(help="Folder of unlabelled target images; segmentation: images/."),
+    ] = None
+    test: Annotated[
+        Path | None,
+        Parameter(help="Folder of held-out labelled target images, with the layout of the source."),
+    ] = None
+    ground_truth: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            help="Let the oracle use the target's labels: its subfolders are classes (segmentation: "
+            "labels/).",
+        ),
+    ] = False
+    classes: Annotated[
+        Path | None,
+        Parameter(
+            help="Segmentation: class list, one line per value in the label files: an id and a name (0 "
+            "road), or a colour and a name (128 64 128 road). The name void marks pixels without a class."
+        ),
+    ] = None
+    manifest: Annotated[
+        Path | None,
+        Parameter(
+            help="CSV or Parquet file with columns key, path, domain, label, split; replaces the folders."
+        ),
+    ] = None
+    root: Annotated[Path | None, Parameter(help="Folder of the benchmark given by -c data/NAME.")] = None
+    task: Annotated[
+        str | None,
+        Parameter(
+            help="Source and target domain of a benchmark, e.g. A-W (office31) or Ar-Cl (office-home)."
+        ),
+    ] = None
+    oracle: Annotated[
+        str | None, Parameter(help="Where target labels come from: human, ground_truth, or auto.")
+    ] = None
+    budget: Annotated[
+        str | None,
+        Parameter(
+            help="Total number of labels: a count (65) or a percentage of the pool (5%); for pixels also a "
+            "count per image (40/image); or annotation time (30min, 1.5h)."
+        ),
+    ] = None
+    rounds: Annotated[int | None, Parameter(help="Number of rounds over which the budget is split.")] = None
+    epochs: Annotated[int | None, Parameter(help="Number of training epochs.")] = None
+    seed: Annotated[int | None, Parameter(help="Random seed.")] = None
+    device: Annotated[str | None, Parameter(help="auto, cpu, cuda or mps.")] = None
+    processes: Annotated[
+        int | None,
+        Parameter(
+            name=["--devices", "--processes"],
+            help="Processes per machine, one per GPU; torchrun and srun set it themselves.",
+        ),
+    ] = None
+    nodes: Annotated[
+        int | None, Parameter(help="Number of machines; torchrun or srun starts the same command on each.")
+    ] = None
+
+    def load(self) -> "Config":
+        """Return the resolved config."""
+        from ducats.config import load_config
+
+        files = [*self.config, *([f"methods/{self.method}"] if self.method else [])]
+        run_layer = self._run_layer()
+        resolved = load_config(
+            files, self.set, {**run_layer, **self._data_layer(load_config(files, self.set, run_layer))}
+        )
+        if (self.root or self.task) and resolved.data.name in NON_BENCHMARK_DATASETS:
+            raise UserError(
+                f"--root and --task are for a benchmark, but the data set is {resolved.data.name!r}; choose "
+                "a benchmark, e.g. with -c data/office31, and omit --source and --target"
+            )
+        return _with_canonical_task(resolved) if benchmark_task(resolved) else resolved
+
+    def _run_layer(self) -> dict[str, Any]:
+        """Return the options other than those of the data as a layer of settings."""
+        layer = {
+            "oracle": _drop_none(name=self.oracle),
+            "acquisition": _drop_none(budget=self.budget, rounds=self.rounds),
+            "train": _drop_none(epochs=self.epochs),
+            "engine": _drop_none(device=self.device, processes=self.processes, nodes=self.nodes),
+            **_drop_none(seed=self.seed),
+        }
+        return {key: value for key, value in layer.items() if value != {}}
+
+    def _data_layer(self, config: "Config") -> dict[str, Any]:
+        """Return the data options as a layer of settings.
+
+        Args:
+            config: the config without the data options; its task decides how folders are read.
+        """
+        if self.manifest and (self.source or self.target or self.test or self.ground_truth):
+            raise UserError("give either --manifest or --source, --target, --test, --ground-truth, not both")
+        is_segmentation = config.task.name == "segmentation"
+        if self.classes and not is_segmentation:
+            raise UserError("--classes is for segmentation; add -c segmentation")
+        # Absolute paths make a run independent of the working directory.
+        paths = {"source": self.source, "target": self.target, "test": self.test, "classes": self.classes}
+        params: dict[str, Any] = {name: _absolute(path) for name, path in paths.items() if path is not None}
+        if self.ground_truth:
+            params["ground_truth"] = True
+        data: dict[str, Any] = {}
+        if params:
+            # Other segmentation data sets take --source and --target themselves; `streets` is generated.
+            name_layer = {
+                "name": "segmentation_folders" if config.data.name == "streets" else config.data.name
+            }
+            data = {**(name_layer if is_segmentation else {"name": "folders"}), "params": params}
+        if self.manifest:
+            data = {"name": "manifest", "params": {"path": _absolute(self.manifest)}}
+        benchmark_params = _drop_none(root=self.root and _absolute(self.root), task=self.task)
+        if benchmark_params:  # applies to any data set
+            data = {**data, "params": {**data.get("params", {}), **benchmark_params}}
+        return {"data": data} if data else {}
+
+
+NON_BENCHMARK_DATASETS = ("folders", "manifest", "digits", "toy", "streets")  # without --root and --task
+
+
+def benchmark_task(config: "Config") -> str:
+    """Return the benchmark task of a config, or an empty string."""
+    task = config.data.params.get("task")
+    return task if isinstance(task, str) else ""
+
+
+def _with_canonical_task(config: "Config") -> "Config":
+    """Return the config with the canonical spelling of its task, so that all spellings give the same run."""
+    from ducats.data import canonical_task
+
+    params = {**config.data.params, "task": canonical_task(config.data.name, benchmark_task(config))}
+    return config.model_copy(update={"data": config.data.model_copy(update={"params": params})})
+
+
+def default_run_folder(config: "Config") -> Path:
+    """Return the default folder of a run."""
+    task = re.sub(r"[^\w.]+", "-", benchmark_task(config)).strip("-")
+    method = re.sub(r"[^\w.+%]+", "-", config.method).strip("-")  # may contain a budget such as 5%
+    names = (config.data.name.split(":")[-1], task, method, config.digest())
+    return Path("runs") / "-".join(name for name in names if name)
+
+
+def _absolute(path: Path) -> str:
+    return str(path.expanduser().absolute())
+
+
+def _drop_none(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,139 @@
+"""Data structures: images, labelled domains and the adaptation problem.
+
+A pool is an ``Images``. It has no labels, so code that gets a pool cannot leak its ground truth.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ducats.utils.errors import UserError
+
+UNLABELLED = -1  # not labelled yet
+VOID = -2  # labelled as "no class applies": never selected again, never trained on
+
+
+class Indexable(Protocol):
+    """A tensor, or an object that returns tensors when it is indexed."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the whole."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the elements."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Any, /) -> Tensor: ...  # int, slice or index tensor
+
+
+class Pixels(Indexable, Protocol):
+    """Decoded images: uint8 ``(N, channels, height, width)``."""
+
+
+class LabelMaps(Indexable, Protocol):
+    """Label maps ``(N, height, width)`` at the stored size: int8, or int16 for more than 127 classes."""
+
+
+Labels = Tensor | LabelMaps  # per image, int64 (N,), or per pixel; negative: no label
+
+
+def original_map(labels: Labels, index: int) -> Tensor:
+    """Return an image's label map at its original size: ``(height, width)``."""
+    original = getattr(labels, "original", None)  # only label maps from files have it
+    found: Tensor = labels[index] if original is None else original(index)
+    return found
+
+
+@dataclass(frozen=True)
+class Images:
+    """Decoded images and their keys, without labels."""
+
+    keys: tuple[str, ...]  # unique and stable: a relative path, or an id from a manifest
+    pixels: Pixels  # uint8 (N, channels, height, width); a tensor if memory allows
+    files: tuple[Path, ...] | None = None  # the file of each image, if there is one
+    aspect: Tensor | None = None  # float32 (N,), original width / height, if known
+    original_sizes: Tensor | None = None  # int64 (N, 2), original height and width, if known
+    # Non-zero where a pixel is known to have no class, such as the car bonnet.
+    void_masks: LabelMaps | None = None
+
+    def __post_init__(self) -> None:
+        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
+            found = f"{self.pixels.dtype} {tuple(self.pixels.shape)}"
+            raise UserError(f"pixels must be uint8 (N, channels, height, width), not {found}")
+        if len(self.keys) != len(self.pixels):
+            raise ValueError(f"{len(self.keys)} keys for {len(self.pixels)} images")
+        if self.aspect is not None and self.aspect.shape != (len(self.pixels),):
+            raise ValueError(f"aspects of shape {tuple(self.aspect.shape)} for {len(self.pixels)} images")
+        if self.original_sizes is not None and self.original_sizes.shape != (len(self.pixels), 2):
+            raise ValueError(
+                f"sizes of shape {tuple(self.original_sizes.shape)} for {len(self.pixels)} images"
+            )
+        if len(set(self.keys)) != len(self.keys):
+            duplicate = next(k for k in self.keys if self.keys.count(k) > 1)
+            raise UserError(f"two images have the key {duplicate!r}; keys must be unique")
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __repr__(self) -> str:
+        return f"Images({len(self)} of {tuple(self.pixels.shape[1:])})"
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Images with labels: a source or a test set, never a pool."""
+
+    images: Images
+    labels: Labels  # index into classes, per image or per pixel
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.labels) != len(self.images):
+            raise ValueError(f"{len(self.labels)} labels for {len(self.images)} images")
+        if self.per_pixel and self.labels.shape[1:] != self.images.pixels.shape[2:]:
+            maps, images = tuple(self.labels.shape[1:]), tuple(self.images.pixels.shape[2:])
+            raise ValueError(f"label maps of {maps} for images of {images}")
+
+    @property
+    def per_pixel(self) -> bool:
+        """Whether labels are per pixel rather than per image."""
+        return self.labels.ndim == 3
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        return f"Domain({self.images!r}, {len(self.classes)} classes)"
+
+
+@dataclass(frozen=True)
+class AdaptationData:
+    """Data of an adaptation problem: labelled source, unlabelled pool, ground truth and test set."""
+
+    source: Domain
+    pool: Images
+    ground_truth: Labels | None = None  # the pool's labels, only for a simulated oracle
+    test: Domain | None = None  # held out, for evaluation only
+
+    def __repr__(self) -> str:
+        known = "unknown" if self.ground_truth is None else "known to an oracle"
+        return (
+            f"AdaptationData(source={self.source!r}, pool={self.pool!r}, ground truth {known}, "
+            f"test={self.test!r})"
+        )
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Class names, in the order of the source."""
+        return self.source.classes

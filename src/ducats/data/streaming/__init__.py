@@ -1,0 +1,9 @@
+"""Streaming pools of any size: folders, tables of paths and tar shards, on local disk or behind a URL.
+
+Only the samples being processed are in memory. Listing a pool does not import torch.
+"""
+
+from ducats.data.streaming.factory import PoolFormat, open_pool
+from ducats.data.streaming.pool import Pool, PoolSample
+
+__all__ = ["Pool", "PoolFormat", "PoolSample", "open_pool"]

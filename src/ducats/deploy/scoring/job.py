@@ -1,0 +1,127 @@
+"""Serialisable scoring job, the worker that runs it, and the interface of backends."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ducats.data.domain import UNLABELLED
+from ducats.data.streaming import PoolFormat, open_pool
+from ducats.deploy import TrainedModel, load_trained_model, supported_precision
+from ducats.deploy.scoring.chunk import ChunkResult, ProgressCallback, score_chunk
+from ducats.deploy.scoring.files import chunk_file, save_chunk
+from ducats.deploy.scoring.streaming_query import StreamingQuery
+from ducats.runfolder.run_folder import RunFolder
+from ducats.training.distributed import make_fabric
+
+
+class ScoringInterrupted(Exception):  # noqa: N818 - not an error: finished chunks are saved
+    """Scoring stopped before all chunks were done; it can be resumed."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything needed to score a chunk in any process."""
+
+    run_folder: str
+    pool_uri: str
+    pool_format: PoolFormat
+    streaming_query: StreamingQuery
+    n_chunks: int
+    batch_size: int
+    exclude_labelled: bool
+    device: str
+    threads: int  # threads per process that read and decode
+    out: str  # output folder
+
+    def chunk_file(self, chunk: int) -> Path:
+        """Return the file of a chunk."""
+        return chunk_file(Path(self.out), chunk, self.n_chunks)
+
+    def to_json(self) -> str:
+        """Serialise to one line."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> "Job":
+        """Parse the output of ``to_json``."""
+        values = json.loads(text)
+        return Job(**{**values, "streaming_query": StreamingQuery(**values["streaming_query"])})
+
+
+class ChunkScorer:
+    """Scores chunks of a job, one after the other.
+
+    Args:
+        trained: the model; None: load it from the run folder.
+    """
+
+    def __init__(self, job: Job, trained: TrainedModel | None = None) -> None:
+        self._job = job
+        self._trained = load_trained_model(Path(job.run_folder)) if trained is None else trained
+        self._fabric = make_fabric(job.device, precision=supported_precision(self._trained, job.device))
+        self._pool = open_pool(job.pool_uri, pool_format=job.pool_format)
+        self._labelled_keys = labelled_keys(self._trained.run_folder) if job.exclude_labelled else frozenset()
+
+    def score(self, chunk: int, on_progress: ProgressCallback | None = None) -> ChunkResult:
+        """Score one chunk."""
+        return score_chunk(
+            self._trained,
+            self._pool,
+            chunk,
+            self._job.n_chunks,
+            streaming_query=self._job.streaming_query,
+            fabric=self._fabric,
+            batch_size=self._job.batch_size,
+            threads=self._job.threads,
+            excluded_keys=self._labelled_keys,
+            on_progress=on_progress,
+        )
+
+    def score_and_save(self, chunks: Sequence[int], on_progress: ProgressCallback | None) -> None:
+        """Score chunks and save each when it is done."""
+        n_previous = 0
+        for chunk in chunks:
+            result = self.score(
+                chunk, None if on_progress is None else _offset_progress(n_previous, on_progress)
+            )
+            save_chunk(self._job.chunk_file(chunk), result)
+            n_previous += result.n_samples
+
+
+def _offset_progress(n_previous: int, on_progress: ProgressCallback) -> ProgressCallback:
+    return lambda n_samples: on_progress(n_previous + n_samples)
+
+
+def labelled_keys(run_folder: RunFolder) -> frozenset[str]:
+    """Return the keys of all samples that the run has queried, including those answered with void."""
+    ledger = run_folder.load_ledger()
+    is_labelled = (ledger.targets() != UNLABELLED).tolist()
+    return frozenset(key for key, labelled in zip(ledger.keys, is_labelled, strict=True) if labelled)
+
+
+class ScoringBackend(Protocol):
+    """Scores the missing chunks of a job and writes a file for each."""
+
+    def __call__(
+        self,
+        job: Job,
+        chunks: Sequence[int],
+        *,
+        processes: int | None,
+        trained: TrainedModel,
+        on_progress: ProgressCallback | None,
+    ) -> None:
+        """Score chunks.
+
+        Args:
+            chunks: missing chunks.
+            processes: maximum number of parallel processes; None: the backend decides.
+            trained: the model, for a backend that scores in this process.
+            on_progress: called regularly with the number of samples so far.
+
+        Raises:
+            ScoringInterrupted: A process ended before its chunks were done.
+            UserError: A chunk cannot be scored.
+        """

@@ -1,0 +1,1 @@
+"""Evaluate a model: metrics, calibration, and model selection without labels."""

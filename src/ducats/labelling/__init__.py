@@ -1,1 +1,0 @@
-"""Labelling tools: our own page and Label Studio. They need no torch."""

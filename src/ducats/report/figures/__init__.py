@@ -1,0 +1,116 @@
+"""The paper's figures, and figures that explain the selected samples, drawn from run folders.
+
+Imports no torch. Plotting code is imported lazily, which keeps `--help` fast.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ducats.report.figures.info import FIGURE_INFO, FigureInfo
+from ducats.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from ducats.report.figures.base import PreparedFigure
+    from ducats.report.figures.runs import RunLike
+
+__all__ = ["FIGURE_INFO", "FigureInfo", "draw_svg", "prepare_figure", "save_figure"]
+
+FILE_SUFFIXES = ("svg", "png", "pdf")
+
+
+def prepare_figure(
+    name: str,
+    runs: "Sequence[RunLike]",
+    *,
+    round: int | None = None,
+    images: Sequence[str] = (),
+    max_points: int | None = None,
+) -> "PreparedFigure":
+    """Compute a figure without rendering it.
+
+    Args:
+        name: one of ``FIGURE_INFO``.
+        runs: as returned by ``ducats.report.read_run``.
+        round: show this round only, counted from 1, if the figure supports it.
+        images: keys of pool images, if the figure supports them.
+        max_points: maximum number of points in figures with an expensive layout (t-SNE).
+
+    Raises:
+        UserError: the figure does not exist, or the runs lack the required records.
+    """
+    if name not in FIGURE_INFO:
+        raise UserError(f"unknown figure {name!r}; choose one of {', '.join(FIGURE_INFO)}")
+    for option, is_given in (("round", round is not None), ("images", len(images) > 0)):
+        if is_given and option not in FIGURE_INFO[name].options:
+            supporting_figures = ", ".join(
+                other for other, info in FIGURE_INFO.items() if option in info.options
+            )
+            raise UserError(
+                f"`ducats figure {name}` does not support --{option}; use it with {supporting_figures}"
+            )
+    if not runs:
+        raise UserError(f"`ducats figure {name}` needs run folders: {FIGURE_INFO[name].needed_runs}")
+    from ducats.report.figures.base import FigureOptions
+    from ducats.report.figures.registry import FIGURE_FUNCTIONS
+    from ducats.runfolder.snapshot_files import load_readable_snapshots
+
+    prepared = FIGURE_FUNCTIONS[name](runs, FigureOptions(round, tuple(images), max_points))
+    if not FIGURE_INFO[name].uses_snapshots:
+        return prepared
+    return replace(
+        prepared,
+        snapshot_warnings=tuple(
+            sentence for run in runs for sentence in load_readable_snapshots(run.folder)[1]
+        ),
+    )
+
+
+def draw_svg(
+    name: str,
+    runs: "Sequence[RunLike]",
+    *,
+    id_prefix: str = "",
+    round: int | None = None,
+    images: Sequence[str] = (),
+    max_points: int | None = None,
+) -> str:
+    """Draw a figure as an SVG element for a page; the output is deterministic.
+
+    Args:
+        id_prefix: prefix of all ids, followed by the figure's name; must be unique on the page.
+
+    The other arguments are those of `prepare_figure`.
+    """
+    from ducats.report.figures.render import render_svg
+
+    prepared = prepare_figure(name, runs, round=round, images=images, max_points=max_points)
+    return render_svg(
+        prepared.draw, prepared.size, f"{id_prefix}{name}", prepared.title, prepared.description
+    )
+
+
+def save_figure(
+    name: str,
+    runs: "Sequence[RunLike]",
+    out: Path,
+    *,
+    round: int | None = None,
+    images: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Save a figure as .svg, .png or .pdf, chosen by the suffix of ``out``.
+
+    Returns:
+        A message for each corrupt snapshot that was skipped.
+    """
+    from ducats.report.figures.render import render_file
+    from ducats.utils.files import write_atomically
+
+    file_format = out.suffix.removeprefix(".").lower()
+    if file_format not in FILE_SUFFIXES:
+        raise UserError(f"--out {out} must end in .svg, .png or .pdf")
+    prepared = prepare_figure(name, runs, round=round, images=images)
+    data = render_file(prepared.draw, prepared.size, file_format, prepared.title, prepared.description)
+    write_atomically(out, lambda target: target.write(data))
+    return prepared.snapshot_warnings

@@ -1,0 +1,142 @@
+"""Figure 1a: entropy of the point estimate against the expected entropy of the Dirichlet model."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ducats.report.figures.base import FigureOptions, PreparedFigure
+from ducats.report.figures.points import most_frequent_classes, sample_ids, scatter_rasterised
+from ducats.report.figures.runs import (
+    RunSequence,
+    class_name,
+    describe_time,
+    format_sample_count,
+    snapshot_of_round_or_first,
+)
+from ducats.report.figures.style import PLOT_COLOURS, TEXT_COLOUR
+from ducats.runfolder.snapshot_files import Snapshot
+from ducats.utils.errors import UserError
+from ducats.utils.npz_columns import AnyArray
+
+DOMAIN_MARKERS = {False: "o", True: "^"}  # source, target
+
+
+class EntropyPairs(NamedTuple):
+    """Two entropies of each sample, in nats."""
+
+    point_entropy: AnyArray  # of the point estimate
+    expected_entropy: AnyArray  # U_data
+    is_target: AnyArray  # bool
+    class_index: AnyArray  # label if known, else prediction
+
+
+def match_samples(first: Snapshot, second: Snapshot) -> EntropyPairs:
+    """Match the samples of two snapshots; drop samples that only one of them has."""
+    _, first_matches, second_matches = np.intersect1d(
+        _sampled_ids(first), _sampled_ids(second), return_indices=True
+    )
+    first_rows, second_rows = (
+        np.flatnonzero(first.sampled)[first_matches],
+        np.flatnonzero(second.sampled)[second_matches],
+    )
+    class_index = np.where(
+        second.label[second_rows] >= 0, second.label[second_rows], second.predicted[second_rows]
+    )
+    return EntropyPairs(
+        first.entropy[first_rows], second.u_data[second_rows], second.is_target[second_rows], class_index
+    )
+
+
+def _sampled_ids(snapshot: Snapshot) -> AnyArray:
+    return sample_ids(
+        snapshot.is_target[snapshot.sampled],
+        snapshot.image[snapshot.sampled],
+        snapshot.position[snapshot.sampled],
+    )
+
+
+def prepare_entropies(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
+    """Prepare a scatter plot of the two entropies of each sample."""
+    if len(runs) > 2:
+        raise UserError(
+            f"`ducats figure entropies` compares at most two runs, not {len(runs)}; give fewer run folders"
+        )
+    x_run, y_run = runs[0], runs[-1]
+    first, second = (
+        snapshot_of_round_or_first(x_run, options.round),
+        snapshot_of_round_or_first(y_run, options.round),
+    )
+    pairs = match_samples(first, second)
+    if not len(pairs.point_entropy):
+        raise UserError(
+            f"{x_run.folder} and {y_run.folder} have no common samples; give two runs on the same data"
+        )
+    above = pairs.expected_entropy > pairs.point_entropy
+    coloured_classes = most_frequent_classes(pairs.class_index)
+    n_other_classes = len(np.unique(pairs.class_index)) - len(coloured_classes)
+    colour_of = dict(zip(coloured_classes, PLOT_COLOURS, strict=False))
+    colours = np.array([colour_of.get(int(label), PLOT_COLOURS[-1]) for label in pairs.class_index])
+    counts = [int((~pairs.is_target).sum()), int(pairs.is_target.sum())]
+    summary = (
+        f"{format_sample_count(counts[0], y_run)} from the source, {counts[1]:,} from the target; "
+        f"median expected entropy {_format_median(pairs.expected_entropy[~pairs.is_target])} and "
+        f"{_format_median(pairs.expected_entropy[pairs.is_target])} nats"
+    )
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for target, marker in DOMAIN_MARKERS.items():
+            in_domain = pairs.is_target == target
+            scatter_rasterised(
+                axes,
+                pairs.point_entropy[in_domain],
+                pairs.expected_entropy[in_domain],
+                colours[in_domain],
+                marker,
+                12 if target else 7,
+            )
+        top = 1.04 * max(float(pairs.point_entropy.max()), float(pairs.expected_entropy.max()), 1e-3)
+        axes.plot([0, top], [0, top], color=TEXT_COLOUR, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.7)
+        axes.set(xlim=(-0.02 * top, top), ylim=(-0.02 * top, top))
+        method_notes = ("", "") if len(runs) == 1 else (f" ({x_run.method})", f" ({y_run.method})")
+        axes.set_xlabel(f"entropy of the point estimate{method_notes[0]}, nats")
+        axes.set_ylabel(f"expected entropy U_data{method_notes[1]}, nats")
+        if len(runs) == 1:
+            note = "vertical gap to the diagonal: U_dis"
+        else:
+            share = f"{above[pairs.is_target].mean():.0%}" if counts[1] else "–"
+            note = f"above the diagonal: {share} of the target"
+        axes.set_title(f"{describe_time(second)}; {note}")
+        handles = [
+            Line2D(
+                [],
+                [],
+                linestyle="",
+                marker=marker,
+                color=TEXT_COLOUR,
+                label=f"{domain} (n={count:,})",
+                markersize=5,
+            )
+            for (_, marker), domain, count in zip(
+                DOMAIN_MARKERS.items(), ("source", "target"), counts, strict=True
+            )
+        ]
+        names = [(colour_of[label], class_name(y_run, label)) for label in coloured_classes]
+        names += (
+            [(PLOT_COLOURS[-1], f"{n_other_classes} other class{'' if n_other_classes == 1 else 'es'}")]
+            if n_other_classes
+            else []
+        )
+        handles += [
+            Line2D([], [], linestyle="", marker="s", color=colour, label=name) for colour, name in names
+        ]
+        figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=9)
+
+    title = "Entropy of the point estimate against expected entropy"
+    return PreparedFigure(draw, (6.4, 4.2), title, f"{title}, {describe_time(second)}: {summary}.")
+
+
+def _format_median(values: AnyArray) -> str:
+    return f"{np.median(values):.3g}" if len(values) else "–"

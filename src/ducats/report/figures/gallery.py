@@ -1,0 +1,119 @@
+"""Figure 6: the first selected images of each round with prediction and label."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ducats.report.figures.base import FigureOptions, PreparedFigure
+from ducats.report.figures.runs import (
+    RunLike,
+    RunSequence,
+    class_name,
+    is_segmentation,
+    require_one_run,
+    require_round_snapshots,
+    shorten_start,
+)
+from ducats.report.figures.style import PLOT_COLOURS, TEXT_COLOUR
+from ducats.report.figures.thumbnails import show_image
+from ducats.runfolder import snapshot_files
+from ducats.runfolder.snapshot_files import Snapshot
+from ducats.utils.errors import UserError
+
+MAX_IMAGES_PER_ROUND = 10  # images per round, as in the paper
+WRONG_COLOUR = PLOT_COLOURS[1]
+
+
+@dataclass(frozen=True)
+class GalleryImage:
+    """A selected image.
+
+    Args:
+        thumbnail: path of the thumbnail; None if the run saved none.
+        prediction: name of the predicted class.
+        label: name of the labelled class; empty if not labelled yet.
+        u_dis: in nats.
+        u_data: in nats.
+    """
+
+    image_name: str
+    thumbnail: Path | None
+    prediction: str
+    label: str
+    u_dis: float
+    u_data: float
+
+
+def first_selected_images(
+    run: RunLike, snapshot: Snapshot, max_images: int = MAX_IMAGES_PER_ROUND
+) -> list[GalleryImage]:
+    """Return the first images of a round in the ledger's order; in stored order if not labelled yet."""
+    round_labels = snapshot_files.load_round_labels(run.folder, snapshot.round)
+    row_by_image = {int(snapshot.image[row]): int(row) for row in np.flatnonzero(snapshot.picked)}
+    labels = (
+        {}
+        if round_labels is None
+        else dict(zip(round_labels.image.tolist(), round_labels.label.tolist(), strict=True))
+    )
+    keys = snapshot_files.pool_keys(run.folder)
+    selected = []
+    for image in [image for image in (labels or row_by_image) if image in row_by_image][:max_images]:
+        row = row_by_image[image]
+        selected.append(
+            GalleryImage(
+                keys[image] if image < len(keys) else f"image {image}",
+                snapshot_files.find_thumbnail(run.folder, image),
+                class_name(run, int(snapshot.predicted[row])),
+                class_name(run, labels[image]) if image in labels else "",
+                float(snapshot.u_dis[row]),
+                float(snapshot.u_data[row]),
+            )
+        )
+    return selected
+
+
+def prepare_gallery(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
+    """Prepare a row of ten images per round."""
+    run = require_one_run(runs, "gallery")
+    if is_segmentation(run):
+        raise UserError(f"{run.folder} is a segmentation run; use `ducats figure pixels`")
+    round_snapshots = require_round_snapshots(run, options.round)
+    rounds = [(snapshot, first_selected_images(run, snapshot)) for snapshot in round_snapshots]
+    columns = max(1, *(len(picks) for _, picks in rounds))
+
+    def draw(figure: Figure) -> None:
+        grid = figure.subplots(len(rounds), columns, squeeze=False)
+        for row, (snapshot, picks) in zip(grid, rounds, strict=True):
+            for axes in row[len(picks) :]:
+                axes.set_visible(False)
+            for axes, pick in zip(row, picks, strict=False):
+                show_image(axes, pick.thumbnail, shorten_start(pick.image_name, 12))
+                wrong = bool(pick.label) and pick.label != pick.prediction
+                axes.set_title(
+                    f"{shorten_start(pick.prediction, 9)} → {shorten_start(pick.label, 9) or '?'}",
+                    fontsize=8,
+                    color=WRONG_COLOUR if wrong else TEXT_COLOUR,
+                    fontweight="bold" if wrong else "normal",
+                )
+                axes.set_xlabel(
+                    f"{_format_uncertainty(pick.u_dis)} | {_format_uncertainty(pick.u_data)}", fontsize=7
+                )
+            n_selected = int(snapshot.picked.sum())
+            row[0].set_ylabel(f"round {snapshot.round}\nn={n_selected}", fontsize=8)
+        figure.supxlabel(
+            "prediction → label; wrong predictions bold. Below: U_dis | U_data, nats", fontsize=8
+        )
+
+    labelled = [pick for _, picks in rounds for pick in picks if pick.label]
+    wrong = sum(pick.label != pick.prediction for pick in labelled)
+    title = "First selected images of each round"
+    summary = f"{len(labelled)} labelled images; {wrong} wrong predictions"
+    return PreparedFigure(
+        draw, (0.92 * columns + 0.5, 1.38 * len(rounds) + 0.35), title, f"{title}: {summary}."
+    )
+
+
+def _format_uncertainty(value: float) -> str:
+    return f"{value:.2f}" if 0.01 <= value < 100 else f"{value:.0e}"

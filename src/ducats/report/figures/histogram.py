@@ -1,0 +1,148 @@
+"""Figure 6: labels by class and round, next to the model's predictions on the pool."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ducats.report.figures.base import FigureOptions, PreparedFigure
+from ducats.report.figures.points import TARGET_COLOUR
+from ducats.report.figures.runs import (
+    VOID_LABEL,
+    RunLike,
+    RunSequence,
+    class_name,
+    describe_time,
+    format_count,
+    require_one_run,
+    shorten_start,
+)
+from ducats.report.figures.style import PLOT_COLOURS
+from ducats.runfolder import snapshot_files
+from ducats.runfolder.snapshot_files import Snapshot
+from ducats.utils.errors import UserError
+from ducats.utils.npz_columns import AnyArray
+
+MAX_CLASS_BARS = 40  # classes with their own bar; the classes with the fewest labels share one
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """Number of labels by class and round.
+
+    Args:
+        rounds: round numbers.
+        classes: classes with a bar, possibly VOID; None stands for all other classes.
+        counts: ``(rounds, classes)``.
+    """
+
+    rounds: tuple[int, ...]
+    classes: tuple[int | None, ...]
+    counts: AnyArray
+
+
+def count_labels(run: RunLike) -> LabelCounts:
+    """Count the labels of every round."""
+    labels_by_round: list[snapshot_files.RoundLabels] = []
+    while (
+        round_labels := snapshot_files.load_round_labels(run.folder, len(labels_by_round) + 1)
+    ) is not None:
+        labels_by_round.append(round_labels)
+    if not any(len(f.label) for f in labels_by_round):
+        raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")
+    labels = range(max(len(run.classes), 1 + max(int(f.label.max(initial=-1)) for f in labels_by_round)))
+    all_classes = [
+        *labels,
+        *([VOID_LABEL] if any((f.label == VOID_LABEL).any() for f in labels_by_round) else []),
+    ]
+    counts = np.array([[int((f.label == label).sum()) for label in all_classes] for f in labels_by_round])
+    rounds = tuple(f.round for f in labels_by_round)
+    if len(all_classes) <= MAX_CLASS_BARS:
+        return LabelCounts(rounds, tuple(all_classes), counts)
+    order = np.sort(np.argsort(-counts.sum(0), kind="stable")[: MAX_CLASS_BARS - 1])
+    rest = np.setdiff1d(np.arange(len(all_classes)), order)
+    shown = np.concatenate([counts[:, order], counts[:, rest].sum(1, keepdims=True)], 1)
+    return LabelCounts(rounds, (*(all_classes[index] for index in order), None), shown)
+
+
+def prediction_shares(snapshot: Snapshot, classes: tuple[int | None, ...]) -> AnyArray:
+    """Compute the share of each predicted class in the random sample of the pool."""
+    predictions = snapshot.predicted[snapshot.is_target & snapshot.sampled]
+    shares = np.array([(predictions == label).mean() if label is not None else 0.0 for label in classes])
+    if None in classes:
+        shares[classes.index(None)] = 1 - shares.sum()
+    return shares
+
+
+def prepare_histogram(runs: RunSequence, options: FigureOptions) -> PreparedFigure:  # noqa: ARG001 - same signature for all figures
+    """Prepare stacked bars of the labels, next to the predictions on the pool at the start and the end."""
+    run = require_one_run(runs, "histogram")
+    label_counts = count_labels(run)
+    readable_snapshots, _ = snapshot_files.load_readable_snapshots(run.folder)
+    first_and_last = (
+        [readable_snapshots[0], readable_snapshots[-1]] if len(readable_snapshots) > 1 else readable_snapshots
+    )
+    names = [
+        "other classes" if label is None else shorten_start(class_name(run, label), 16)
+        for label in label_counts.classes
+    ]
+    total, rounds = int(label_counts.counts.sum()), format_count(len(label_counts.rounds), "round")
+
+    def draw(figure: Figure) -> None:
+        row = figure.subplots(1, 2 if first_and_last else 1, squeeze=False, sharey=True)[0]
+        _draw_label_bars(row[0], label_counts)
+        row[0].set_yticks(range(len(names)), names)
+        row[0].set(xlabel=f"{run.kind.labels_axis}, by class", title=f"n={total:,} in {rounds}")
+        row[0].set_ylim(len(names) - 0.4, -0.6)
+        if first_and_last:
+            _draw_prediction_bars(row[1], first_and_last, label_counts.classes)
+        figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+
+    most_frequent = int(label_counts.counts.sum(0).argmax())
+    title = "Labels of the selected samples by class"
+    n_most_frequent = label_counts.counts.sum(0)[most_frequent]
+    summary = f"{total:,} in {rounds}; most frequent: {names[most_frequent]} ({n_most_frequent:,})"
+    return PreparedFigure(
+        draw,
+        (
+            7.2 if first_and_last else 4.2,
+            0.21 * len(names) + 1.3 + 0.2 * -(-(len(label_counts.rounds) + len(first_and_last)) // 4),
+        ),
+        title,
+        f"{title}: {summary}.",
+    )
+
+
+def _draw_label_bars(axes: Axes, label_counts: LabelCounts) -> None:
+    colours = colormaps["viridis"](np.linspace(0.1, 0.95, len(label_counts.rounds)))
+    left = np.zeros(len(label_counts.classes))
+    for round_number, counts, colour in zip(label_counts.rounds, label_counts.counts, colours, strict=True):
+        label = f"round {round_number}"
+        axes.barh(range(len(left)), counts, left=left, color=colour, height=0.8, linewidth=0, label=label)
+        left += counts
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.grid(visible=False, axis="y")
+
+
+def _draw_prediction_bars(
+    axes: Axes, first_and_last: list[Snapshot], classes: tuple[int | None, ...]
+) -> None:
+    for index, (snapshot, colour) in enumerate(
+        zip(first_and_last, (PLOT_COLOURS[5], TARGET_COLOUR), strict=False)
+    ):
+        sample = int((snapshot.is_target & snapshot.sampled).sum())
+        label = f"prediction {describe_time(snapshot)}, n={sample:,}"
+        positions = np.arange(len(classes)) + (index - (len(first_and_last) - 1) / 2) * 0.4
+        axes.barh(
+            positions,
+            100 * prediction_shares(snapshot, classes),
+            color=colour,
+            height=0.4,
+            linewidth=0,
+            label=label,
+        )
+    axes.set(xlabel="share of the pool, %", title="predicted classes of the pool")
+    axes.grid(visible=False, axis="y")

@@ -1,0 +1,253 @@
+"""Figure 7: labelled pixels on images, round by round, from the run folder alone."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from PIL import Image
+
+from ducats.report.figures.base import FigureOptions, PreparedFigure
+from ducats.report.figures.runs import (
+    VOID_LABEL,
+    RunLike,
+    RunSequence,
+    class_name,
+    format_count,
+    is_segmentation,
+    require_one_run,
+    shorten_start,
+)
+from ducats.report.figures.thumbnails import load_rgb, show_image
+from ducats.runfolder import snapshot_files
+from ducats.runfolder.snapshot_files import RoundLabels
+from ducats.utils.errors import UserError
+from ducats.utils.npz_columns import AnyArray
+from ducats.utils.palette import class_colours
+
+MAX_DEFAULT_IMAGES = 4  # images by default
+MAX_IMAGE_WIDTH = 220  # maximum width of a drawn image in pixels
+NEW_COLOUR, EARLIER_COLOUR, VOID_PIXEL_COLOUR = (255, 210, 0), (76, 201, 240), (57, 255, 20)
+SPARSE_LABEL_SHARE = 0.01  # labelled share of an image below which pixels are drawn larger
+LEGEND_LETTER_INCHES, LEGEND_HANDLE_INCHES = 0.065, 0.5  # inches per letter and per handle of the legend
+DARK_BRIGHTNESS, LIGHT_OPACITY = 0.38, 0.3  # image contrast below labelled pixels, on dark and on light
+
+
+@dataclass(frozen=True)
+class LabelledImage:
+    """An image with its labelled pixels.
+
+    Args:
+        thumbnail: path of the thumbnail.
+        size: height and width of the labelling grid.
+        positions: pixel positions ``y * width + x`` of each round.
+        labels: classes of each round.
+    """
+
+    key: str
+    thumbnail: Path
+    size: tuple[int, int]
+    positions: tuple[AnyArray, ...]
+    labels: tuple[AnyArray, ...]
+
+
+def load_all_round_labels(run: RunLike) -> list[RoundLabels]:
+    """Load the labels of all rounds."""
+    labels_by_round: list[RoundLabels] = []
+    while (
+        round_labels := snapshot_files.load_round_labels(run.folder, len(labels_by_round) + 1)
+    ) is not None:
+        labels_by_round.append(round_labels)
+    return labels_by_round
+
+
+def select_images(run: RunLike, keys: Sequence[str] = ()) -> list[LabelledImage]:
+    """Return the given images, or the first ones that have a thumbnail."""
+    if not is_segmentation(run):
+        raise UserError(f"{run.folder} is a classification run; use `ducats figure gallery`")
+    labels_by_round, names, sizes = (
+        load_all_round_labels(run),
+        snapshot_files.pool_keys(run.folder),
+        snapshot_files.pool_grid_sizes(run.folder),
+    )
+    if not labels_by_round or sizes is None:
+        raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")
+    thumbnails = [(index, snapshot_files.find_thumbnail(run.folder, index)) for index in range(len(names))]
+    available = {names[index]: (index, path) for index, path in thumbnails if path is not None}
+    if not available:
+        raise UserError(
+            f"{run.folder} has no thumbnails: it ran with engine.snapshot_samples=0 or an older version; use "
+            "`ducats picks`, which reads the data"
+        )
+    unknown = [key for key in keys if key not in available]
+    if unknown:
+        raise UserError(
+            f"{run.folder} has no thumbnail of --images {unknown[0]}; available: {', '.join(available)}"
+        )
+    selected = []
+    for key in keys or list(available)[:MAX_DEFAULT_IMAGES]:
+        index, path = available[key]
+        masks = [round_labels.image == index for round_labels in labels_by_round]
+        selected.append(
+            LabelledImage(
+                key,
+                path,
+                (int(sizes[index, 0]), int(sizes[index, 1])),
+                tuple(labels.position[mask] for labels, mask in zip(labels_by_round, masks, strict=True)),
+                tuple(labels.label[mask] for labels, mask in zip(labels_by_round, masks, strict=True)),
+            )
+        )
+    return selected
+
+
+def prepare_pixels(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
+    """Prepare a row per image: a column per round (new pixels yellow, earlier ones blue), then labels."""
+    run = require_one_run(runs, "pixels")
+    labelled_images = select_images(run, options.images)
+    rounds = len(labelled_images[0].positions)
+    labels = np.concatenate([label for labelled_image in labelled_images for label in labelled_image.labels])
+    shown_labels = np.unique(labels).tolist()
+    colours = _class_colours(run, max(shown_labels, default=0))
+    height = max(each.size[0] / each.size[1] for each in labelled_images)
+    columns = rounds + 1
+    figure_width = 1.75 * columns + 0.3
+    entries = [(NEW_COLOUR, "labelled in this round"), (EARLIER_COLOUR, "labelled before")]
+    entries += [(colours[label], shorten_start(class_name(run, label), 20)) for label in shown_labels]
+    longest = max(len(name) for _, name in entries)
+    legend_columns = max(
+        1, min(6, len(entries), int(figure_width / (LEGEND_LETTER_INCHES * longest + LEGEND_HANDLE_INCHES)))
+    )
+
+    def draw(figure: Figure) -> None:
+        grid = figure.subplots(len(labelled_images), columns, squeeze=False)
+        for row, labelled_image in zip(grid, labelled_images, strict=True):
+            image = _load_brightened(labelled_image)
+            for round_index, axes in enumerate(row[:rounds]):
+                total = sum(map(len, labelled_image.positions[: round_index + 1]))
+                show_image(axes, _to_uint8(DARK_BRIGHTNESS * image))
+                axes.imshow(round_overlay(labelled_image, round_index), interpolation="none")
+                share = 100 * total / (labelled_image.size[0] * labelled_image.size[1])
+                axes.set_xlabel(
+                    f"+{len(labelled_image.positions[round_index]):,} = {total:,} px, {share:.2g}%",
+                    fontsize=7,
+                )
+            show_image(row[-1], _to_uint8(LIGHT_OPACITY * image + (1 - LIGHT_OPACITY) * 255))
+            row[-1].imshow(class_overlay(labelled_image, colours), interpolation="none")
+            classes = len(np.unique(np.concatenate(labelled_image.labels)))
+            row[-1].set_xlabel(f"{classes} class{'' if classes == 1 else 'es'}", fontsize=7)
+            row[0].set_ylabel(shorten_start(labelled_image.key, 16), fontsize=7)
+        for round_index, axes in enumerate(grid[0][:-1]):
+            axes.set_title(f"round {round_index + 1}", fontsize=9)
+        grid[0][-1].set_title("labels", fontsize=9)
+        handles = [Patch(color=_hex(colour), label=name) for colour, name in entries]
+        note = (
+            "dots are larger than the labelled pixels"
+            if any(map(enlargement_radius, labelled_images))
+            else None
+        )
+        figure.legend(
+            handles=handles,
+            loc="outside lower center",
+            ncols=legend_columns,
+            frameon=False,
+            fontsize=8,
+            title=note,
+            title_fontsize=8,
+        )
+
+    title = "Labelled pixels on images"
+    summary = (
+        f"{format_count(len(labels), 'pixel')} of {format_count(len(labelled_images), 'image')} "
+        f"in {format_count(rounds, 'round')}"
+    )
+    legend_height = 0.55 + 0.17 * -(-len(entries) // legend_columns)  # the legend
+    size = (figure_width, (1.75 * height + 0.28) * len(labelled_images) + legend_height)
+    return PreparedFigure(draw, size, title, f"{title}: {summary}.")
+
+
+def _to_uint8(values: AnyArray) -> AnyArray:
+    return values.round().astype(np.uint8)
+
+
+def _hex(colour: Sequence[int]) -> str:
+    return "#" + "".join(f"{channel:02x}" for channel in colour)
+
+
+def round_overlay(labelled_image: LabelledImage, round_index: int) -> AnyArray:
+    """Return an RGBA overlay ``(height, width, 4)`` of the pixels of a round and of earlier rounds."""
+    rgba = np.zeros((*_drawing_size(labelled_image.size), 4), np.uint8)
+    earlier_positions = np.concatenate(
+        [labelled_image.positions[0][:0], *labelled_image.positions[:round_index]]
+    )
+    for position, colour in (
+        (earlier_positions, EARLIER_COLOUR),
+        (labelled_image.positions[round_index], NEW_COLOUR),
+    ):
+        for cells in _shifted_cells(
+            _to_cells(position, labelled_image.size, rgba.shape),
+            rgba.shape,
+            enlargement_radius(labelled_image),
+        ):
+            rgba[cells] = (*colour, 255)
+    return rgba
+
+
+def class_overlay(labelled_image: LabelledImage, colours: dict[int, tuple[int, int, int]]) -> AnyArray:
+    """Return an RGBA overlay ``(height, width, 4)`` of all labelled pixels in their class colours."""
+    rgba = np.zeros((*_drawing_size(labelled_image.size), 4), np.uint8)
+    position, label = np.concatenate(labelled_image.positions), np.concatenate(labelled_image.labels)
+    table = np.array([(*colours[value], 255) for value in label.tolist()], np.uint8).reshape(-1, 4)
+    for cells in _shifted_cells(
+        _to_cells(position, labelled_image.size, rgba.shape), rgba.shape, enlargement_radius(labelled_image)
+    ):
+        rgba[cells] = table
+    return rgba
+
+
+def enlargement_radius(labelled_image: LabelledImage) -> int:
+    """Return the radius by which labelled pixels are enlarged to be visible; 0 unless they are sparse."""
+    height, width = _drawing_size(labelled_image.size)
+    n_labels = sum(map(len, labelled_image.positions))
+    return round(0.01 * width) if n_labels < SPARSE_LABEL_SHARE * height * width else 0
+
+
+def _shifted_cells(
+    cells: tuple[AnyArray, AnyArray], grid: tuple[int, ...], radius: int
+) -> Iterator[tuple[AnyArray, AnyArray]]:
+    """Yield the cells shifted by every offset up to ``radius``, clipped to the grid."""
+    for down in range(-radius, radius + 1):
+        for right in range(-radius, radius + 1):
+            yield (cells[0] + down).clip(0, grid[0] - 1), (cells[1] + right).clip(0, grid[1] - 1)
+
+
+def _drawing_size(size: tuple[int, int]) -> tuple[int, int]:
+    """Return height and width of the drawing: the labelling grid, scaled down if it is too wide."""
+    height, width = size
+    return (
+        size
+        if width <= MAX_IMAGE_WIDTH
+        else (max(1, round(height * MAX_IMAGE_WIDTH / width)), MAX_IMAGE_WIDTH)
+    )
+
+
+def _load_brightened(labelled_image: LabelledImage) -> AnyArray:
+    """Load the thumbnail at drawing size, brightened for night images."""
+    height, width = _drawing_size(labelled_image.size)
+    image = Image.fromarray(load_rgb(labelled_image.thumbnail, None)).resize(
+        (width, height), Image.Resampling.BILINEAR
+    )
+    values: AnyArray = np.asarray(image, np.float64)
+    return (values * (255 / max(float(np.percentile(values, 99)), 1))).clip(0, 255)
+
+
+def _to_cells(position: AnyArray, size: tuple[int, int], grid: tuple[int, ...]) -> tuple[AnyArray, AnyArray]:
+    """Convert positions to rows and columns of the drawing."""
+    y, x = np.divmod(position, size[1])
+    return y * grid[0] // size[0], x * grid[1] // size[1]
+
+
+def _class_colours(run: RunLike, highest: int) -> dict[int, tuple[int, int, int]]:
+    names = [class_name(run, label) for label in range(max(len(run.classes), highest + 1))]
+    return {**dict(enumerate(class_colours(names))), VOID_LABEL: VOID_PIXEL_COLOUR}

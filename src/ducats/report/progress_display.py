@@ -1,0 +1,151 @@
+"""Progress of a run in a terminal or a log. Imports no torch."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column, Table
+
+from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels, headline_metric
+from ducats.utils.progress import Event
+
+REFRESH_SECONDS = 0.2  # between updates; reading the losses synchronises with the device
+PHASE_LABELS = {"train": "training", "evaluate": "evaluating", "query": "querying", "done": "done"}
+
+
+class ProgressDisplay:
+    """Live progress bars in a terminal, one per named run; otherwise one line per epoch and stage."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.bars = Progress(
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=12, table_column=Column(min_width=12)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
+            # The losses fill the rest of the line and are truncated.
+            TextColumn(
+                "{task.fields[note]}",
+                style="dim",
+                markup=False,
+                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
+            console=self.console,
+            disable=not self.console.is_terminal,
+            expand=True,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._last_update: dict[str, float] = {}
+        self._epoch: dict[str, int] = {}
+
+    def __enter__(self) -> "ProgressDisplay":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def __call__(self, event: Event, name: str = "") -> None:
+        """Display one event of a run."""
+        now = time.monotonic()
+        skip = (
+            event.phase == "train"
+            and now - self._last_update.get(name, 0) < REFRESH_SECONDS
+            and event.step < event.steps
+        )
+        if skip:
+            return
+        self._last_update[name] = now
+        note = format_values(event.values())
+        if self.console.is_terminal:
+            self._update_bar(event, name, note)
+        elif event.phase != "train" or event.epoch != self._epoch.get(name):
+            self._epoch[name] = event.epoch
+            position = f"epoch {event.epoch}/{event.epochs}, step {event.step}/{event.steps}"
+            line = f"{progress_title(event, name)}, {position} {note}".strip()
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _update_bar(self, event: Event, name: str, note: str) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = self.bars.add_task(progress_title(event, name), total=event.steps, note="")
+        self.bars.update(
+            self._tasks[name],
+            completed=event.step,
+            total=event.steps,
+            description=progress_title(event, name),
+            note=note,
+        )
+
+
+def progress_title(event: Event, name: str = "") -> str:
+    """Describe the current stage of a run.
+
+    >>> progress_title(Event("train", 2, 5, 12, 50, 600, 2500, 26, dict), "duc")
+    'duc stage 2/5, 26 labels, training'
+    """
+    text = f"stage {event.stage}/{event.stages}, {event.labels} labels, {PHASE_LABELS[event.phase]}"
+    return f"{name} {text}".strip()
+
+
+def format_values(values: Mapping[str, float], max_values: int = 6) -> str:
+    """Format the first few values.
+
+    >>> format_values({"source/nll": 0.12345, "unlabelled/u_dis": 0.5})
+    'source/nll 0.123, unlabelled/u_dis 0.500'
+    """
+    return ", ".join(f"{name} {value:.3f}" for name, value in list(values.items())[:max_values])
+
+
+METRIC_TITLES = {
+    "accuracy": "acc %",
+    "mean_class_accuracy": "class %",
+    "ece": "ECE %",
+    "nll": "NLL",
+    "aurc": "AURC",
+}
+SEGMENTATION_METRIC_TITLES = {
+    "mean_iou": "mIoU %",
+    "mean_iou_star": "mIoU* %",
+    "accuracy": "pixel acc %",
+    "ece": "ECE %",
+    "nll": "NLL",
+}
+
+
+def stage_table(stages: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the stages of one run as a table, captioned with the evaluation images."""
+    per_pixel = headline_metric(stages[-1]) == "mean_iou"
+    titles = SEGMENTATION_METRIC_TITLES if per_pixel else METRIC_TITLES
+    table = Table(title=None, caption=_evaluation_caption(stages), header_style="bold")
+    metrics = [name for name in titles if any(name in record for record in stages)]
+    # A pixel is one click: the number of clicks differs from that of labels only for larger units.
+    has_clicks = any(record.get("clicks", record["labels"]) != record["labels"] for record in stages)
+    cost_columns = ("labels", "clicks") if has_clicks else ("labels",)
+    for column in ("stage", "epoch", *cost_columns, *(titles[name] for name in metrics), "s"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for record in stages:
+        position = [str(record[name]) for name in ("stage", "epoch")]
+        cost = [f"{record[name]:,}" if per_pixel else str(record[name]) for name in cost_columns]
+        values = [_cell(record.get(name), titles[name]) for name in metrics]
+        table.add_row(*position, *cost, *values, f"{record['seconds']:.1f}")
+    return table
+
+
+def _cell(value: float | None, title: str) -> str:
+    if value is None:
+        return "–"
+    return f"{100 * value:.1f}" if "%" in title else f"{value:.4f}"
+
+
+def _evaluation_caption(stages: Sequence[Mapping[str, Any]]) -> str | None:
+    evaluated_on = stages[-1].get("evaluated_on")
+    if not evaluated_on:
+        return None
+    counts = {record["images"] for record in stages if "images" in record}
+    last = f"{stages[-1].get('images')}{'' if len(counts) == 1 else ' (at the end)'}"
+    pixels = describe_pixels(stages[-1:])
+    return f"evaluated on {last} {EVALUATED_ON_DESCRIPTIONS[evaluated_on]}" + (
+        f"; {pixels}" if pixels else ""
+    )

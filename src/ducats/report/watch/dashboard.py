@@ -1,0 +1,207 @@
+"""Show runs in the terminal: one in full, several in a table, or one line per run for logs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ducats.report.progress_display import stage_table
+from ducats.report.watch.run_state import METRIC_NAMES, RunState
+from ducats.report.watch.text_plots import braille_plot, sparkline
+
+PHASE_STYLES = {"finished": "green", "waiting": "yellow", "empty": "dim"}
+BAR_WIDTH, PLOT_WIDTH, PLOT_HEIGHT = 30, 36, 6
+FULL_TABLE_COLUMNS = 110  # terminal columns needed for the full table
+UNBOUNDED_COLUMNS = 1000  # terminal columns; wider than any output
+SHORT_METRIC_NAMES = {"accuracy": "acc", "mean_iou": "mIoU"}  # for table headers
+SILENCE_NOTICE_SECONDS = 60.0  # seconds without a write until this is reported
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """Full view of one run, or a table of several runs, fitted to the terminal width."""
+
+    states: Sequence[RunState]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        def fits(renderable: RenderableType) -> bool:
+            wide_options = options.update(max_width=UNBOUNDED_COLUMNS)
+            return Measurement.get(console, wide_options, renderable).maximum <= options.max_width
+
+        if len(self.states) == 1:
+            yield _render_run(self.states[0], fits)
+        else:
+            yield _render_table(self.states, is_wide=options.max_width >= FULL_TABLE_COLUMNS)
+
+
+def status_line(state: RunState) -> str:
+    """Return the status of a run in one line.
+
+    >>> from pathlib import Path
+    >>> status_line(RunState(Path("/runs/a"), phase="training", epoch=3, epochs=20, seconds_left=90.0))
+    'a: training, 3 of 20 epochs, about 1.5 min left'
+    """
+    phrases = [f"{state.name}: {state.describe()}"]
+    if curve := state.learning_curve():
+        phrases.append(f"{METRIC_NAMES[state.headline]} {100 * curve[-1][1]:.1f} %")
+    if ece := state.learning_curve("ece"):
+        phrases.append(f"ECE {100 * ece[-1][1]:.1f} %")
+    if state.labels_spent is not None:
+        # At the last evaluation; more may have been acquired since.
+        phrases[-1] += f" with {state.labels_spent} labels"
+    if state.annotation_seconds is not None:
+        phrases.append(f"{format_duration(state.annotation_seconds)} of annotation")
+    if state.seconds_left is not None:
+        phrases.append(f"about {format_duration(state.seconds_left)} left")
+    return ", ".join(phrases) + "".join(f"; {problem}" for problem in state.problems)
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration.
+
+    >>> [format_duration(s) for s in (4.2, 59.7, 90, 5400, 200000)]
+    ['4 s', '60 s', '1.5 min', '1.5 h', '2.3 days']
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    for size, name, limit in ((60, "min", 3600), (3600, "h", 2 * 86400)):
+        if seconds < limit:
+            return f"{seconds / size:.1f} {name}"
+    return f"{seconds / 86400:.1f} days"
+
+
+def _render_run(state: RunState, fits: Callable[[RenderableType], bool]) -> RenderableType:
+    renderables: list[RenderableType] = [_title(state)]
+    if state.epochs:
+        renderables += [_progress_bar(state), Text(", ".join(_cost_phrases(state)), style="dim")]
+    if state.stages:
+        table, curve = stage_table(state.stages), _learning_curve(state)
+        side_by_side = Table.grid(padding=(0, 3))
+        side_by_side.add_row(table, *curve)
+        renderables += [Text(""), *([side_by_side] if fits(side_by_side) else [table, *curve])]
+    return Group(*renderables, *_loss_table(state), *_messages(state))
+
+
+def _title(state: RunState) -> Text:
+    method = f"{state.method}  " if state.method and state.method not in state.name else ""
+    return Text.assemble((state.name, "bold"), "  ", (method, "dim"), (state.describe(), _style(state)))
+
+
+def _style(state: RunState) -> str:
+    stopped = state.is_active is False and state.phase not in ("finished", "waiting", "empty")
+    return "red" if stopped else PHASE_STYLES.get(state.phase, "cyan")
+
+
+def _progress_bar(state: RunState) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    done = f"epoch {state.epoch}/{state.epochs}"
+    grid.add_row(ProgressBar(state.epochs or 0, state.epoch, width=BAR_WIDTH), done)
+    return grid
+
+
+def _cost_phrases(state: RunState) -> list[str]:
+    """Summarise the cost of the run and the time left."""
+    phrases = []
+    if state.n_rounds:
+        phrases.append(f"{state.n_labelled_rounds} of {state.n_rounds} rounds labelled")
+    if state.compute_seconds is not None:
+        phrases.append(f"{format_duration(state.compute_seconds)} of computing")
+    if state.annotation_seconds is not None:
+        phrases.append(f"{format_duration(state.annotation_seconds)} of annotation")
+    if state.seconds_left is not None:
+        phrases.append(
+            f"about {format_duration(state.seconds_left)} left"
+            + (" after annotation" if state.phase == "waiting" else "")
+        )
+    return phrases
+
+
+def _learning_curve(state: RunState) -> list[RenderableType]:
+    """Draw the learning curve if it has at least two points."""
+    points = state.learning_curve()
+    if len(points) < 2:
+        return []
+    rows = braille_plot(points, width=PLOT_WIDTH, height=PLOT_HEIGHT)
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    y_labels = [f"{100 * high:.1f}", *[""] * (PLOT_HEIGHT - 2), f"{100 * low:.1f}"]
+    text = Text(f"{METRIC_NAMES[state.headline]} % over labels\n", style="bold")
+    for y_label, row in zip(y_labels, rows, strict=True):
+        text.append(f"{y_label:>6} ", style="dim")
+        text.append(f"{row}\n", style="cyan")
+    first, last = f"{points[0][0]:,.0f}", f"{points[-1][0]:,.0f}"
+    text.append(f"{'':7}{first}{last:>{PLOT_WIDTH - len(first)}}", style="dim")
+    return [text]
+
+
+def _loss_table(state: RunState) -> list[RenderableType]:
+    if not state.losses:
+        return []
+    grid = Table.grid(padding=(0, 2))
+    for name in list(dict.fromkeys(name for losses in state.losses for name in losses)):
+        values = [losses[name] for losses in state.losses if name in losses and losses[name] == losses[name]]
+        last_value = state.losses[-1].get(name)
+        grid.add_row(
+            name, "–" if last_value is None else f"{last_value:.4f}", Text(sparkline(values), style="magenta")
+        )
+    grid.columns[1].justify = "right"
+    return [Text("\nmean losses: last epoch, all epochs", style="bold"), grid]
+
+
+def _messages(state: RunState) -> list[RenderableType]:
+    """Return hints for the user and problems of the run."""
+    hints = []
+    if state.phase == "waiting":
+        resume_hint = "; then run the same `ducats run` command again" if state.is_active is False else ""
+        hints.append(f"answer with `ducats label {state.folder}` or with answer files{resume_hint}")
+    elif state.phase not in ("finished", "empty") and state.seconds_since_write is not None:
+        ago = format_duration(state.seconds_since_write)
+        if state.is_active is False:
+            hints.append(
+                f"not running on this machine, last write {ago} ago; run the same command again to resume"
+            )
+        elif state.is_active is None and state.seconds_since_write > SILENCE_NOTICE_SECONDS:
+            hints.append(f"last write {ago} ago")
+    messages: list[RenderableType] = [Text(text, style="dim") for text in hints]
+    return messages + [Text(problem, style="yellow") for problem in state.problems]
+
+
+def _render_table(states: Sequence[RunState], *, is_wide: bool) -> RenderableType:
+    metric_names = sorted({SHORT_METRIC_NAMES[state.headline] for state in states})
+    columns: dict[str, Callable[[RunState], str]] = {
+        "labels": lambda state: "–" if state.labels_spent is None else f"{state.labels_spent:,}",
+        f"{' or '.join(metric_names)} %": lambda state: _last_percent(state.learning_curve()),
+        "ECE %": lambda state: _last_percent(state.learning_curve("ece")),
+        "over labels": lambda state: sparkline([y for _, y in state.learning_curve()], max_points=10),
+        "computing": lambda state: _format_seconds(state.compute_seconds),
+        "annotation": lambda state: _format_seconds(state.annotation_seconds),
+        "left": lambda state: _format_seconds(state.seconds_left),
+    }
+    # Leave out empty columns, and the least important one in a narrow terminal.
+    cells = {name: [cell(state) for state in states] for name, cell in columns.items()}
+    shown_columns = [
+        name for name, column in cells.items() if set(column) - {"–", ""} and (is_wide or name != "computing")
+    ]
+    table = Table(header_style="bold")
+    table.add_column("run", overflow="fold", min_width=8)
+    table.add_column("status", overflow="fold", min_width=12)
+    for name in shown_columns:
+        table.add_column(name, justify="left" if name == "over labels" else "right", no_wrap=True)
+    for row, state in enumerate(states):
+        description = Text(state.describe(), style=_style(state))
+        table.add_row(Text(state.name), description, *(cells[name][row] for name in shown_columns))
+    problems = [
+        Text(f"{state.name}: {problem}", style="yellow") for state in states for problem in state.problems
+    ]
+    return Group(table, *problems)
+
+
+def _last_percent(curve: Sequence[tuple[float, float]]) -> str:
+    return f"{100 * curve[-1][1]:.1f}" if curve else "–"
+
+
+def _format_seconds(seconds: float | None) -> str:
+    return "–" if seconds is None else format_duration(seconds)

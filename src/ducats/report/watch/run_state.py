@@ -1,0 +1,124 @@
+"""State of a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ducats.runfolder.records import Record, headline_metric
+
+Phase = Literal["empty", "training", "evaluating", "querying", "waiting", "finished"]
+METRIC_NAMES = {"accuracy": "accuracy", "mean_iou": "mIoU"}
+
+
+@dataclass(frozen=True)
+class OpenRound:
+    """Progress of annotation in the open round."""
+
+    number: int
+    questions: int | None  # None: too many for single answers, only label PNGs
+    settled: int
+    open: int
+    disputed: int
+    answer_files: int  # answer files, which the run reads at its next check
+
+    def __str__(self) -> str:
+        phrases = [f"round {self.number}"]
+        if self.questions is not None:
+            phrases.append(f"{self.settled} of {self.questions} questions settled")
+            phrases += [f"{self.disputed} disputed"] if self.disputed else []
+        phrases += (
+            [f"{self.answer_files} answer file{'' if self.answer_files == 1 else 's'}"]
+            if self.answer_files
+            else []
+        )
+        return ", ".join(phrases)
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One run at one moment, read from its files. None means unknown.
+
+    Args:
+        folder: run folder.
+        method: name of the method; empty if unknown.
+        phase: current phase, or the phase in which the run would resume.
+        epoch: number of finished epochs.
+        epochs: total number of epochs.
+        n_rounds: total number of rounds.
+        n_labelled_rounds: number of labelled rounds.
+        stages: records of evaluated stages, oldest first, with valid values only.
+        losses: mean losses of each epoch, oldest first.
+        compute_seconds: computing time up to the last evaluation.
+        annotation_seconds: annotation time.
+        open_round: round that waits for annotators; None if there is none.
+        seconds_left: estimated seconds until the end, without waiting for annotators.
+        is_active: whether a process on this machine works on the run.
+        seconds_since_write: seconds since the last write; None if there was none.
+        problems: messages about missing or unreadable files.
+    """
+
+    folder: Path
+    method: str = ""
+    phase: Phase = "empty"
+    epoch: int = 0
+    epochs: int | None = None
+    n_rounds: int | None = None
+    n_labelled_rounds: int = 0
+    stages: tuple[Record, ...] = ()
+    losses: tuple[Mapping[str, float], ...] = ()
+    compute_seconds: float | None = None
+    annotation_seconds: float | None = None
+    open_round: OpenRound | None = None
+    seconds_left: float | None = None
+    is_active: bool | None = None
+    seconds_since_write: float | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the run folder."""
+        return self.folder.resolve().name
+
+    @property
+    def headline(self) -> str:
+        """Main metric of the run."""
+        name = headline_metric(self.stages[-1]) if self.stages else "accuracy"
+        return name if name in METRIC_NAMES else "accuracy"
+
+    @property
+    def labels_spent(self) -> int | None:
+        """Labels spent at the last evaluation."""
+        return int(self.stages[-1]["labels"]) if self.stages else None
+
+    def learning_curve(self, metric: str | None = None) -> list[tuple[float, float]]:
+        """Return labels and a metric, the headline by default, for each stage that has it."""
+        name = metric or self.headline
+        return [(float(stage["labels"]), float(stage[name])) for stage in self.stages if name in stage]
+
+    def describe(self) -> str:
+        """Describe the current phase in a few words."""
+        total = f" of {self.epochs}" if self.epochs is not None else ""
+        if self.phase == "empty":
+            return "no run here yet"
+        if self.phase == "finished":
+            return f"finished, {self.epoch} epochs"
+        if self.phase == "waiting":
+            paused = "" if self.is_active is not False else "paused, "
+            return f"{paused}waiting for annotators: {self.open_round}"
+        done = f"{self.phase}, {self.epoch}{total} epochs"
+        return f"stopped while {done}" if self.is_active is False else done
+
+
+def keep_valid_values(record: Mapping[str, Any]) -> Record:
+    """Return a record without values that are not numbers (metrics undefined on a test set)."""
+    text_fields = ("kind", "headline_metric", "evaluated_on", "resolution")
+    return {
+        name: value
+        for name, value in record.items()
+        if (isinstance(value, str) if name in text_fields else _is_number(value))
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value

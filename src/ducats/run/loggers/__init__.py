@@ -1,0 +1,50 @@
+"""Loggers: send a run's metrics to TensorBoard, trackio, W&B or a custom logger.
+
+A logger is any object with the methods of ``Logger``. Each record of metrics.jsonl is logged once.
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+
+from ducats.run.loggers.dispatcher import STATE_FILE, LoggerDispatcher, extract_scalars
+from ducats.run.loggers.protocol import Logger, LoggerFactory
+from ducats.run.loggers.tensorboard import TensorBoard
+from ducats.run.loggers.tracker import trackio, wandb
+from ducats.run.registry import resolve
+from ducats.utils.errors import UserError
+
+LOGGERS: Mapping[str, LoggerFactory] = {"tensorboard": TensorBoard, "trackio": trackio, "wandb": wandb}
+PIP_PACKAGES = {"tensorboard": "'ducats[tensorboard]'", "trackio": "'ducats[trackio]'", "wandb": "wandb"}
+
+__all__ = [
+    "LOGGERS",
+    "STATE_FILE",
+    "Logger",
+    "LoggerDispatcher",
+    "LoggerFactory",
+    "TensorBoard",
+    "extract_scalars",
+    "find_loggers",
+    "trackio",
+    "wandb",
+]
+
+
+def find_loggers(names: Sequence[str]) -> dict[str, LoggerFactory]:
+    """Look up the loggers of ``engine.loggers``; raise UserError if one is unknown or not installed.
+
+    Args:
+        names: built-in names, or ``package.module:function``; the function takes the run folder.
+    """
+    factories: dict[str, LoggerFactory] = {}
+    for name in names:
+        factories[name] = resolve("logger", LOGGERS, name)
+        if name in PIP_PACKAGES:
+            try:
+                import_module(name)
+            except ImportError as error:
+                raise UserError(
+                    f"engine.loggers names {name!r}, which cannot be imported ({error}): "
+                    f"pip install {PIP_PACKAGES[name]}, or remove it"
+                ) from None
+    return factories

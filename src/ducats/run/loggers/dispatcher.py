@@ -1,0 +1,152 @@
+"""Send each record of a run to the loggers exactly once, also across kills."""
+
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ducats.run.loggers.protocol import Logger, LoggerFactory
+from ducats.runfolder import records
+from ducats.runfolder.records import Record
+from ducats.utils.files import write_text_atomically
+from ducats.utils.progress import Event
+
+STATE_FILE = "loggers.json"  # in the run folder: the run's name, and the records sent to each logger
+
+
+@dataclass
+class _LoggerState:
+    """State of one logger."""
+
+    factory: LoggerFactory
+    logged: set[str]  # keys of the records sent to it
+    logger: Logger | None = None
+    failed: bool = False  # it could not start
+    warned: bool = field(default=False)
+
+
+class LoggerDispatcher:
+    """Event listener that sends a run's records to its loggers. Use it as a context manager.
+
+    The first failure of a logger is reported as a warning. Records that failed are sent again after the next
+    epoch or when the run is resumed. A logger added later gets all records.
+
+    Args:
+        factories: logger factories by name.
+        folder: the run folder.
+        settings: the run's config.
+        steps_per_epoch: optimiser steps per epoch.
+        warn: shows a message to the user.
+    """
+
+    def __init__(
+        self,
+        factories: Mapping[str, LoggerFactory],
+        folder: Path,
+        *,
+        settings: Mapping[str, Any],
+        steps_per_epoch: int,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._factories, self._folder, self._settings = factories, folder, settings
+        self._steps_per_epoch, self._warn = steps_per_epoch, warn
+        self._states: dict[str, _LoggerState] | None = None  # None until the first event
+        self._last_event: tuple[str, int] | None = None
+
+    def __enter__(self) -> "LoggerDispatcher":
+        return self
+
+    def __call__(self, event: Event) -> None:
+        """Send new records; training steps within an epoch are skipped, as they add none."""
+        current = (event.phase, event.epoch)
+        if self._factories and (event.phase != "train" or current != self._last_event):
+            self._send(start=True)
+        self._last_event = current
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Do not write to the folder of a run that was refused before its first event.
+        if self._factories and (kind is None or self._states is not None):
+            self._send()
+        for name, state in (self._states or {}).items():
+            if state.logger is not None:
+                self._guard(name, state, state.logger.finish)
+
+    def _send(self, *, start: bool = False) -> None:
+        self._states = self._states or self._load_states()
+        for name, state in self._states.items():
+            self._guard(name, state, lambda state=state: self._send_new(state, start=start))  # type: ignore[misc]
+
+    def _load_states(self) -> dict[str, _LoggerState]:
+        saved = self._load_file()
+        self._name = saved.get("name") or f"{self._folder.resolve().name}-{secrets.token_hex(3)}"
+        logged = saved.get("logged") or {}
+        return {
+            name: _LoggerState(factory, set(logged.get(name, ())))
+            for name, factory in self._factories.items()
+        }
+
+    def _load_file(self) -> dict[str, Any]:
+        path = self._folder / STATE_FILE
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        except (ValueError, TypeError, OSError) as error:
+            self._warn(f"{path} is corrupt ({error}); all records are logged again, as a new run")
+            return {}
+
+    def _send_new(self, state: _LoggerState, *, start: bool) -> None:
+        all_records = records.read_records(self._folder / "metrics.jsonl")
+        new_records = [record for record in all_records if _record_key(record) not in state.logged]
+        if state.failed or not (new_records or start):
+            return
+        if state.logger is None:
+            state.failed = True  # reset below on success
+            logger = state.factory(self._folder)
+            logger.start(self._name, self._settings)
+            state.logger, state.failed = logger, False
+            self._save()
+        for record in new_records:
+            state.logger.log(extract_scalars(record), int(record["epoch"]) * self._steps_per_epoch)
+            state.logged.add(_record_key(record))
+            self._save()
+
+    def _save(self) -> None:
+        logged = {name: sorted(state.logged) for name, state in (self._states or {}).items()}
+        saved = {"name": self._name, "logged": {**(self._load_file().get("logged") or {}), **logged}}
+        write_text_atomically(self._folder / STATE_FILE, json.dumps(saved, indent=1, ensure_ascii=False))
+
+    def _guard(self, name: str, state: _LoggerState, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:  # a server, a disk or a custom logger may raise anything
+            if not state.warned:
+                verb = "could not start" if state.failed else "failed"
+                message = " ".join(str(error).split())
+                self._warn(
+                    f"the logger {name!r} {verb} ({type(error).__name__}: {message}); the run continues, "
+                    "and metrics.jsonl in the run folder has all records"
+                )
+            state.warned = True
+
+
+def _record_key(record: Record) -> str:
+    return f"{record['kind']} {record['epoch']}"
+
+
+def extract_scalars(record: Record) -> dict[str, float]:
+    """Return the scalars of a record by their names in loggers.
+
+    >>> extract_scalars({"kind": "epoch", "epoch": 1, "losses": {"source/nll": 0.5}})
+    {'loss/source/nll': 0.5}
+    >>> extract_scalars({"kind": "stage", "epoch": 1, "labels": 10, "accuracy": 0.5, "class_iou": [0.5]})
+    {'stage/epoch': 1.0, 'stage/labels': 10.0, 'stage/accuracy': 0.5}
+    """
+    kind, found = (
+        ("loss", record.get("losses", {})) if record["kind"] == "epoch" else (record["kind"], record)
+    )
+    return {
+        f"{kind}/{name}": float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }

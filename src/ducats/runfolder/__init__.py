@@ -1,0 +1,1 @@
+"""The files of a run: read and written here."""

@@ -1,0 +1,208 @@
+"""Files of model snapshots: outputs on a sample in each round and at the end of a run. Imports no torch.
+
+A run saves them in its folder, with thumbnails of some images; reports and figures read them.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ducats.utils import npz_columns
+from ducats.utils.errors import UserError
+from ducats.utils.npz_columns import AnyArray
+from ducats.utils.pixel_runs import MAPPED_COLUMNS, PixelRuns
+
+SNAPSHOT_FOLDER = "snapshots"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Model outputs on ``N`` rows at one time: images of source and pool, or pixels of them.
+
+    Void pixels have no class and are known in advance; they have no row.
+    """
+
+    round: int  # round number; 0 at the end of the run
+    epoch: int
+    pool: int  # images in the pool; in segmentation its pixels that are not void, estimated from the sample
+    source: int  # likewise for the source
+    is_target: AnyArray  # bool: row of the pool, else of the source
+    image: AnyArray  # int32: index in the pool or source
+    position: AnyArray  # int32: pixel position y * width + x in the labelling grid; 0 for images
+    sampled: AnyArray  # bool: in the random sample; the other rows were added because they were picked
+    picked: AnyArray  # bool: requested in this round
+    is_labelled: AnyArray  # bool: labelled in an earlier round
+    label: AnyArray  # int16: class if known (source, or labelled so far), else -1; void -2
+    predicted: AnyArray  # int16: class with the highest expected probability
+    probability: AnyArray  # float32: expected probability of that class
+    entropy: AnyArray  # float32: of the expected probabilities, in nats
+    u_dis: AnyArray  # float32: distribution uncertainty, in nats
+    u_data: AnyArray  # float32: data uncertainty, in nats
+    log_u_dis: AnyArray  # float32: natural logarithm, accurate where u_dis underflows
+    log_alpha0: AnyArray  # float32: log of the total evidence, the sum of alpha
+    top_classes: AnyArray  # int16 (N, K): the K = min(3, C) classes with the highest alpha, descending
+    log_alpha: AnyArray  # float32 (N, K): log alpha of these classes
+    feature_rows: AnyArray  # int32 (F,): rows that have features; empty if the model returns none
+    features: AnyArray  # float16 (F, D): their principal components, centred, strongest first
+    explained_variance_ratio: AnyArray  # float32 (D,): fraction of these rows' variance in each component
+    z_rows: AnyArray  # int32 (P,): picked rows
+    z: AnyArray  # float32 (P, C): their log alpha of all classes
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+
+@dataclass(frozen=True)
+class RoundLabels:
+    """The labels acquired in one round, in the ledger's order."""
+
+    round: int
+    image: AnyArray  # int64 (n,): index in the pool
+    position: AnyArray  # int64 (n,)
+    label: AnyArray  # int16 (n,): class, or -2 for void
+
+
+_SCALAR_FIELDS = ("round", "epoch", "pool", "source")
+_SNAPSHOT_DTYPES: Mapping[str, Any] = {
+    **dict.fromkeys(_SCALAR_FIELDS, np.int64),
+    **dict.fromkeys(("is_target", "sampled", "picked", "is_labelled"), np.bool_),
+    **dict.fromkeys(("image", "position", "feature_rows", "z_rows"), np.int32),
+    **dict.fromkeys(("label", "predicted", "top_classes"), np.int16),
+    "features": np.float16,
+}  # the others are float32
+_SUBSET_FIELDS = ("feature_rows", "features", "explained_variance_ratio", "z_rows", "z")
+
+
+def snapshot_path(folder: Path, round_number: int) -> Path:
+    """Return the path of a round's snapshot; 0 is the end of the run."""
+    return folder / SNAPSHOT_FOLDER / (f"round-{round_number:02d}.npz" if round_number else "final.npz")
+
+
+def write_snapshot_file(folder: Path, snapshot: Snapshot) -> None:
+    """Save a snapshot in a run folder, atomically."""
+    named = {field.name: np.asarray(getattr(snapshot, field.name)) for field in fields(Snapshot)}
+    kept = {name: (values, _SNAPSHOT_DTYPES.get(name, np.float32)) for name, values in named.items()}
+    npz_columns.write_columns(snapshot_path(folder, snapshot.round), kept)
+
+
+def load_snapshots(folder: Path) -> list[Snapshot]:
+    """Load all snapshots of a run in chronological order, the end last; empty if there are none.
+
+    Raises:
+        UserError: a file is corrupt.
+    """
+    return [load_snapshot(path) for path in _paths(folder)]
+
+
+def load_readable_snapshots(folder: Path) -> tuple[list[Snapshot], list[str]]:
+    """Load all readable snapshots in chronological order, and return a message for each corrupt one."""
+    readable, problems = [], []
+    for path in _paths(folder):
+        try:
+            readable.append(load_snapshot(path))
+        except UserError as error:
+            problems.append(str(error))
+    return readable, problems
+
+
+def _paths(folder: Path) -> list[Path]:
+    rounds = sorted(
+        (folder / SNAPSHOT_FOLDER).glob("round-*.npz"), key=lambda path: (len(path.name), path.name)
+    )
+    end = snapshot_path(folder, 0)
+    return [*rounds, *([end] if end.exists() else [])]
+
+
+def load_snapshot(path: Path) -> Snapshot:
+    """Load one snapshot.
+
+    Raises:
+        UserError: the file is corrupt.
+    """
+    try:
+        found = npz_columns.read_columns(path, ())
+        named: dict[str, Any] = {field.name: found[field.name] for field in fields(Snapshot)}
+        named |= {name: int(named[name]) for name in _SCALAR_FIELDS}
+        snapshot = Snapshot(**named)
+        _check(snapshot)
+    except (*npz_columns.READ_ERRORS, TypeError) as error:
+        raise UserError(f"{path} is corrupt ({error}); remove it, reports work without it") from error
+    return snapshot
+
+
+def _check(snapshot: Snapshot) -> None:
+    """Raise if columns are inconsistent."""
+    rows = [f.name for f in fields(Snapshot) if f.name not in (*_SCALAR_FIELDS, *_SUBSET_FIELDS)]
+    for name in rows:
+        if len(getattr(snapshot, name)) != len(snapshot):
+            raise ValueError(f"{name} has {len(getattr(snapshot, name))} rows instead of {len(snapshot)}")
+    for name, of in (("features", snapshot.feature_rows), ("z", snapshot.z_rows)):
+        if len(getattr(snapshot, name)) != len(of) or (of < 0).any() or (of >= len(snapshot)).any():
+            raise ValueError(f"{name} does not match its rows")
+    if snapshot.features.shape[1] != len(snapshot.explained_variance_ratio):
+        raise ValueError("features and explained_variance_ratio differ in their number of components")
+
+
+def find_thumbnail(folder: Path, image: int) -> Path | None:
+    """Return the path of an image's thumbnail; None if the run saved none."""
+    found = (thumbnail_path(folder, image, suffix) for suffix in ("png", "jpg"))
+    return next((path for path in found if path.exists()), None)
+
+
+def thumbnail_path(folder: Path, image: int, suffix: Literal["png", "jpg"]) -> Path:
+    """Return the path at which an image's thumbnail is saved."""
+    return folder / SNAPSHOT_FOLDER / "thumbnails" / f"{image:06d}.{suffix}"
+
+
+def load_round_labels(folder: Path, round: int) -> RoundLabels | None:
+    """Load the labels of a round; None if it has none yet.
+
+    Raises:
+        UserError: the file is corrupt.
+    """
+    path = folder / "labels" / f"round-{round:02d}.npz"
+    if not path.exists():
+        return None
+    try:
+        found = npz_columns.read_columns(path, (*MAPPED_COLUMNS, "label"))
+        pixel_runs, label = PixelRuns.from_columns(found), found["label"]
+        if len(label) != pixel_runs.n_locations:
+            raise ValueError(f"it has {len(label)} labels for {pixel_runs.n_locations} locations")
+    except npz_columns.READ_ERRORS as error:
+        raise UserError(
+            f"{path} is corrupt ({error}); restore it from a backup, it holds acquired labels"
+        ) from error
+    image = np.repeat(pixel_runs.image, pixel_runs.count)
+    position = pixel_runs.positions(np.arange(len(pixel_runs.image)))
+    return RoundLabels(round, image, position, label.astype(np.int16))
+
+
+def pool_keys(folder: Path) -> list[str]:
+    """Return the names of the pool's images; empty if the run has not saved them yet."""
+    pool = _read_pool(folder)
+    return [str(key) for key in (pool["keys"] if isinstance(pool, dict) else pool)]
+
+
+def pool_grid_sizes(folder: Path) -> AnyArray | None:
+    """Return the size of each image's labelling grid, ``(N, 2)``; None if whole images are classified."""
+    pool = _read_pool(folder)
+    if not isinstance(pool, dict):
+        return None
+    return np.array(pool.get("sizes") or [pool["size"]] * len(pool["keys"]), np.int64)
+
+
+def _read_pool(folder: Path) -> Any:
+    path = folder / "pool.json"
+    if not path.exists():
+        return []
+    try:
+        pool = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(pool, list) or (isinstance(pool, dict) and {"keys"} < pool.keys()):
+            return pool
+        raise ValueError("it has no keys")
+    except ValueError as error:
+        raise UserError(f"{path} is corrupt ({error}); restore it from a backup") from error

@@ -1,9 +1,0 @@
-"""Streaming pools of any size: folders, tables of paths and tar shards, on local disk or behind a URL.
-
-Only the samples being processed are in memory. Listing a pool does not import torch.
-"""
-
-from ducats.streaming.factory import PoolFormat, open_pool
-from ducats.streaming.pool import Pool, PoolSample
-
-__all__ = ["Pool", "PoolFormat", "PoolSample", "open_pool"]

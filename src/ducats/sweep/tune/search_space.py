@@ -1,0 +1,114 @@
+"""Search space: settings with their values, and the combinations to try."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import product
+from typing import Any
+
+import torch
+import yaml
+
+from ducats.config import Config, query_epochs
+from ducats.utils.errors import UserError
+from ducats.utils.randomness import make_generator
+
+SearchGrid = Mapping[str, Sequence[Any]]
+GridPoint = dict[str, Any]  # one value of each searched setting
+
+OBJECTIVE_GRID: SearchGrid = {  # grids of the paper's sensitivity study
+    "objective.params.beta": (0.01, 0.05, 0.1, 0.5, 1.0),
+    "objective.params.lambda_": (0.001, 0.005, 0.01, 0.05, 0.1),
+}
+QUERY_GRID: SearchGrid = {"query.params.kappa": (10, 20, 30)}  # values that work well in the paper
+
+NOT_SEARCHABLE = {  # reason why a setting cannot be searched, by prefix
+    "seed": "the best seed would win by chance",
+    "data": "it would change the problem",
+    "task": "it would change the problem",
+    "oracle": "it would change the labels",
+    "evaluation": "it would change the images of the risk estimate",
+    "engine": "it does not affect the result",
+    "method": "it is only a name",
+    "acquisition.budget": "more labels would always win",
+}
+
+
+def default_grid(config: Config) -> SearchGrid:
+    """Return the default search space: DUC's loss weights, and kappa if the run has query rounds."""
+    grid: dict[str, Sequence[Any]] = {}
+    if config.objective.name == "duc":
+        grid |= OBJECTIVE_GRID
+    if config.query.name == "duc" and query_epochs(config):
+        grid |= QUERY_GRID
+    if not grid:
+        raise UserError(
+            f"there is no default search space for the objective {config.objective.name!r} with the query "
+            f"{config.query.name!r}; define one, e.g. --grid train.lr=0.001,0.01"
+        )
+    return grid
+
+
+def parse_grid(options: Sequence[str]) -> SearchGrid:
+    """Parse settings of the form ``key=value,value``, with values in YAML.
+
+    >>> parse_grid(["query.params.kappa=5,10", "train.lr=1e-3"])
+    {'query.params.kappa': (5, 10), 'train.lr': (0.001,)}
+    """
+    grid: dict[str, Sequence[Any]] = {}
+    for text in options:
+        key, equals, values_text = (part.strip() for part in text.partition("="))
+        if not key or not equals or not values_text:
+            raise UserError(f"--grid {text!r} must have the form key=value,value, e.g. train.lr=0.001,0.01")
+        for prefix, reason in NOT_SEARCHABLE.items():
+            if key == prefix or key.startswith(f"{prefix}."):
+                raise UserError(
+                    f"--grid {key} cannot be searched, because {reason}; set one value with --set"
+                )
+        if key in grid:
+            raise UserError(f"--grid {key} is given twice; list all values in one option")
+        try:
+            values = yaml.safe_load(f"[{values_text}]")
+        except yaml.YAMLError as error:
+            raise UserError(
+                f"--grid {text} has invalid YAML values: {' '.join(str(error).split())}"
+            ) from None
+        grid[key] = tuple(_parse_number(value) for value in values)
+    return grid
+
+
+def _parse_number(value: Any) -> Any:
+    """Convert strings like ``1e-3``, which YAML does not parse as numbers."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return float(value)
+    return value
+
+
+def sample_grid_points(grid: SearchGrid, max_trials: int, seed: int) -> list[GridPoint]:
+    """Sample at most ``max_trials`` combinations; a larger number extends the list of a smaller one."""
+    if max_trials < 1:
+        raise UserError(f"--trials must be at least 1, not {max_trials}")
+    all_values = list(product(*grid.values()))
+    order = torch.randperm(len(all_values), generator=make_generator(seed, "tune"))[:max_trials].tolist()
+    return [dict(zip(grid, all_values[index], strict=True)) for index in order]
+
+
+def count_combinations(grid: SearchGrid) -> int:
+    """Return the number of combinations."""
+    count = 1
+    for values in grid.values():
+        count *= len(values)
+    return count
+
+
+def to_settings(point: Mapping[str, Any]) -> list[str]:
+    """Convert a point to ``key=value`` settings.
+
+    >>> to_settings({"train.lr": 1e-05, "query.params.kappa": 5})
+    ['train.lr=1.0e-05', 'query.params.kappa=5']
+    """
+    return [f"{key}={_to_yaml(value)}" for key, value in point.items()]
+
+
+def _to_yaml(value: Any) -> str:
+    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()

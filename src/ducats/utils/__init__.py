@@ -1,0 +1,1 @@
+"""Errors, files, randomness, resources: helpers without a better home."""

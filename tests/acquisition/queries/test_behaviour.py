@@ -1,0 +1,236 @@
+"""Picks of each query on small hand-made pools and maps."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ducats.acquisition.queries import QUERIES, compute_columns
+from ducats.acquisition.samples import QueryContext, SampleTable
+from ducats.acquisition.units import Unit, select_in_image
+from ducats.data.domain import UNLABELLED, VOID
+
+
+def select(name: str, z: Tensor, budget: int, features: Tensor | None = None, **params: Any) -> list[int]:
+    spec, indices = QUERIES[name].bind(params), torch.arange(len(z))
+    samples = SampleTable(indices, torch.zeros_like(indices), compute_columns(z, features, spec.needs))
+    context = QueryContext(samples, samples[indices[:0]], budget, torch.Generator().manual_seed(0))
+    picks: list[int] = spec.fn(context).tolist()
+    return picks
+
+
+def select_pixels(
+    name: str, z: Tensor, budget: int, unit: Unit | None = None, target: Tensor | None = None, **params: Any
+) -> list[tuple[int, int]]:
+    """Rows and columns of the pixels selected in one map ``(C, H, W)``."""
+    height, width = z.shape[1:]
+    selection = select_in_image(
+        QUERIES[name].bind(params),
+        unit or Unit("pixel"),
+        z=z,
+        features=None,
+        known_labels=torch.full((height, width), UNLABELLED, dtype=torch.int8) if target is None else target,
+        image=0,
+        pixels=None,
+        budget=budget,
+        generator=torch.Generator().manual_seed(0),
+    )
+    return [divmod(position, width) for position in selection.position.tolist()]
+
+
+def log_alpha(*alphas: list[float]) -> Tensor:
+    return torch.tensor(alphas, dtype=torch.float64).log()
+
+
+def test_scores_of_probabilities_by_hand() -> None:
+    z = log_alpha([60, 30, 10], [50, 49, 1], [34, 33, 33], [98, 1, 1])
+    # The gaps are 0.30, 0.01, 0.01 (0.34 - 0.33) and 0.97; ties go to the lower location.
+    assert select("margin", z, 2) == [1, 2]
+    assert select("least_confident", z, 2) == [2, 1]
+    assert select("entropy", z, 2) == [2, 0]  # H = 0.898, 0.741, 1.0986, 0.112
+
+
+def test_uncertainties_separate_little_evidence_from_conflict() -> None:
+    nothing, conflict, sure = [0.1, 0.1, 0.1], [50.0, 50.0, 50.0], [200.0, 0.5, 0.5]
+    z = log_alpha(sure, nothing, conflict)
+    assert select("u_dis", z, 1) == [1]
+    assert select("u_data", z, 1) == [2]
+    # The total uncertainty is the same, so entropy cannot separate them.
+    assert sorted(select("entropy", z, 2)) == [1, 2]
+
+
+def test_duc_takes_high_u_data_among_high_u_dis() -> None:
+    z = log_alpha(
+        [90.0, 90.0],  # high U_data, low U_dis: dropped in the first round
+        [0.2, 0.02],  # high U_dis
+        [0.6, 0.5],  # high U_dis, and the highest U_data of these
+        [0.3, 0.05],  # high U_dis
+        [80.0, 1.0],  # both low
+    )
+    assert select("duc", z, 1, kappa=3) == [2]
+    assert select("duc", z, 1, kappa=1) == select("u_dis", z, 1)
+    assert select("duc", z, 1, kappa=5) == select("u_data", z, 1) == [0]
+    assert select("duc", z, 1, kappa=5, order="data_dis") == select("u_dis", z, 1)
+    assert select("duc", z, 1, kappa=1, order="data_dis") == [0]
+
+
+def test_duc_passes_kappa_times_budget_rounded_up() -> None:
+    z = log_alpha(*[[0.01 * (i + 1)] * 2 for i in range(10)])  # U_dis falls with i, U_data rises
+    assert select("duc", z, 2, kappa=2.4) == [4, 3]  # ceil(4.8) = 5 pass
+
+
+def test_spread_selects_one_per_group() -> None:
+    # Three groups of uncertain samples and a distant group of certain ones.
+    centres = torch.tensor([[0.0, 10.0], [10.0, 0.0], [-10.0, 0.0], [0.0, -30.0]])
+    group = torch.arange(40) % 4
+    jitter = torch.randn(40, 2, generator=torch.Generator().manual_seed(1)) * 0.1
+    features = centres[group] + jitter
+    z = torch.where(group[:, None] == 3, torch.tensor([9.0, 0.0, 0.0]), torch.tensor([0.1, 0.05, 0.0]))
+    picks = select("spread", z, 3, features, kappa=10)
+    assert sorted(int(group[p]) for p in picks) == [0, 1, 2]
+    for pick in picks:  # nearest to the centre of its group (all weights are equal)
+        members = features[group == group[pick]]
+        nearest = (members - members.mean(0)).norm(dim=1).min()
+        assert math.isclose(float((features[pick] - members.mean(0)).norm()), float(nearest), rel_tol=1e-5)
+
+
+def test_spread_weights_by_uncertainty() -> None:
+    # One cluster, one pick: the weighted mean lies at the uncertain end.
+    features = torch.arange(10.0)[:, None]
+    z = torch.zeros(10, 2)
+    z[:, 0] = torch.linspace(6, 0, 10)
+    assert select("spread", z, 1, features, kappa=10)[0] >= 7
+
+
+def test_spread_of_identical_images_still_spends_the_budget() -> None:
+    picks = select("spread", torch.zeros(12, 3), 4, torch.ones(12, 2))
+    assert len(set(picks)) == 4
+
+
+def test_published_first_round_is_a_fraction_of_the_pool() -> None:
+    # Ten candidates and no labelled samples: kappa 2 times 20 % of the pool are four, for any budget.
+    z = torch.tensor([[4.0 - n / 2, 4.0 - n / 2 - (n % 3)] for n in range(10)])
+    assert select("duc", z, 1, kappa=2, pool_fraction=0.2) == select("duc", z, 1, kappa=4)
+    assert select("duc", z, 2, kappa=2, pool_fraction=0.2) == select("duc", z, 2, kappa=2)
+    assert select("duc", z, 3, kappa=1, pool_fraction=0.1) == select(
+        "duc", z, 3, kappa=1
+    )  # at least the budget
+
+
+def test_published_arithmetic_agrees_until_it_underflows() -> None:
+    z = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
+    assert select("duc", z, 20, kappa=3, epsilon=1e-7) == select("duc", z, 20, kappa=3)
+    sure = z + torch.tensor(20.0)  # so much evidence that U_dis is below the float32 resolution
+    assert select("duc", sure, 20, kappa=3, epsilon=1e-7) != select("duc", sure, 20, kappa=3)
+
+
+@pytest.mark.parametrize("name", ["duc", "spread"])
+def test_kappa_below_one_raises(name: str) -> None:
+    with pytest.raises(ValueError, match="kappa must be at least 1"):
+        select(name, torch.zeros(5, 2), 1, torch.zeros(5, 2), kappa=0.5)
+
+
+def uncertain_map(sure: float, *weak: tuple[int, int, float]) -> Tensor:
+    """A map of 4 x 6 pixels and two classes, confident in the first except for some pixels."""
+    z = torch.zeros(2, 4, 6, dtype=torch.float64)
+    z[0] = sure
+    for y, x, lead in weak:
+        z[0, y, x] = lead
+    return z
+
+
+def test_entropy_and_margin_of_pixels() -> None:
+    z = uncertain_map(5.0, (1, 2, 0.5), (3, 5, 0.1), (0, 0, 1.0))
+    for name in ("entropy", "margin", "least_confident"):
+        assert select_pixels(name, z, 3) == [(3, 5), (1, 2), (0, 0)]
+    known = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
+    known[3, 5], known[0, 0] = 1, VOID
+    assert select_pixels("entropy", z, 2, target=known) == [(1, 2), (0, 1)]  # then a tie: the first
+    assert len(select_pixels("margin", z, 99, target=known)) == 22  # fewer than the budget are left
+
+
+def test_duc_of_pixels() -> None:
+    z = torch.tensor([80.0, 1.0]).log()[:, None, None].expand(2, 4, 6).double().clone()
+    z[:, 0, 0] = torch.tensor([90.0, 90.0]).log()  # high U_data, low U_dis: dropped in the first round
+    z[:, 1, 4] = torch.tensor([0.2, 0.02]).log()  # high U_dis
+    z[:, 2, 2] = torch.tensor([0.6, 0.5]).log()  # high U_dis, and the highest U_data of these
+    z[:, 3, 5] = torch.tensor([0.3, 0.05]).log()  # high U_dis
+    assert select_pixels("duc", z, 1, kappa=3) == [(2, 2)]
+    assert select_pixels("duc", z, 1, kappa=24) == [(0, 0)]
+    assert select_pixels("duc", z, 1, kappa=1) == select_pixels("u_dis", z, 1)
+    assert select_pixels("duc", z, 2, kappa=1, order="data_dis") == [(2, 2), (0, 0)]
+
+
+def reference_scores(z: Tensor, radius: int) -> list[list[tuple[float, float, float]]]:
+    """Impurity and mean entropy of each window, and the entropy of its centre, by RIPU's definitions."""
+    classes, height, width = z.shape
+    found: list[list[tuple[float, float, float]]] = []
+    for y in range(height):
+        found.append([])
+        for x in range(width):
+            histogram, entropies, own = [0] * classes, [], 0.0
+            for i in range(max(0, y - radius), min(height, y + radius + 1)):
+                for j in range(max(0, x - radius), min(width, x + radius + 1)):
+                    weights = [math.exp(v) for v in z[:, i, j].tolist()]
+                    shares = [w / sum(weights) for w in weights]
+                    histogram[shares.index(max(shares))] += 1
+                    entropies.append(-sum(p * math.log(p) for p in shares))
+                    own = entropies[-1] if (i, j) == (y, x) else own
+            n = len(entropies)
+            impurity = -sum(c / n * math.log(c / n) for c in histogram if c)
+            found[-1].append((impurity / math.log(classes), sum(entropies) / n / math.log(classes), own))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ripu_takes_the_regions_of_highest_product(seed: int) -> None:
+    z = torch.randn(4, 9, 13, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2
+    scores = reference_scores(z, 1)
+    ranked = sorted(
+        ((y, x) for y in range(9) for x in range(13)),
+        key=lambda p: -scores[p[0]][p[1]][0] * scores[p[0]][p[1]][1],
+    )
+    regions, expected = list[tuple[int, int]](), list[tuple[int, int]]()
+    for y, x in ranked:
+        if all(max(abs(y - v), abs(x - u)) > 2 for v, u in regions):
+            regions.append((y, x))
+            expected += [
+                (i, j)
+                for i in range(max(0, y - 1), min(9, y + 2))
+                for j in range(max(0, x - 1), min(13, x + 2))
+            ]
+    assert select_pixels("ripu", z, 31, Unit("region")) == expected[:31]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ripu_points_have_the_highest_product_and_are_apart(seed: int) -> None:
+    z = torch.randn(4, 9, 13, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2
+    scores = reference_scores(z, 2)
+    ranked = sorted(
+        ((y, x) for y in range(9) for x in range(13)),
+        key=lambda p: -scores[p[0]][p[1]][0] * scores[p[0]][p[1]][2],
+    )
+    points = list[tuple[int, int]]()
+    for y, x in ranked:
+        if all(max(abs(y - v), abs(x - u)) > 2 for v, u in points):
+            points.append((y, x))
+    assert select_pixels("ripu_points", z, 5, radius=2) == points[:5]
+
+
+def test_ripu_by_hand() -> None:
+    z = uncertain_map(4.0)
+    z[1, :2, 4] = 4.5  # two uncertain pixels of the other class
+    # In the corner they are two of four, more than in any other window. All other impure windows overlap it.
+    # The rest is pure, so the first is taken.
+    corner = [(0, 4), (0, 5), (1, 4), (1, 5)]
+    assert select_pixels("ripu", z, 4, Unit("region")) == corner
+    assert select_pixels("ripu", z, 7, Unit("region")) == [*corner, (0, 0), (0, 1), (1, 0)]
+    # By point: an uncertain pixel, two of six; then, away from it, one of six at the edge.
+    assert select_pixels("ripu_points", z, 2, radius=1) == [(0, 4), (2, 5)]
+
+
+def test_a_window_of_one_pixel_raises() -> None:
+    with pytest.raises(ValueError, match="radius must be at least 1, not 0"):
+        select_pixels("ripu_points", uncertain_map(4.0), 1, radius=0)

@@ -1,0 +1,234 @@
+"""Contract of all queries, on images and on pixels."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ducats.acquisition.criteria import IMAGE_COLUMNS
+from ducats.acquisition.queries import QUERIES as ALL_QUERIES
+from ducats.acquisition.queries import compute_columns
+from ducats.acquisition.samples import QueryContext, SampleTable
+from ducats.acquisition.units.pixel_columns import PixelColumns
+from ducats.utils.errors import UserError
+
+SHAPE = (20, 24)
+
+# Settings for large pools fulfil the same contract.
+LARGE: dict[str, tuple[str, dict[str, Any]]] = {
+    "clue entropy-weighted": ("clue", {"subsample": 25}),
+    "clue highest entropy": (
+        "clue",
+        {"subsample": 25, "subsample_by": "highest_entropy", "full_kmeans_limit": 0.0},
+    ),
+    "badge entropy-weighted": ("badge", {"subsample": 25}),
+    "badge highest entropy": ("badge", {"subsample": 25, "subsample_by": "highest_entropy"}),
+    "coreset entropy-weighted": ("coreset", {"subsample": 25}),
+    "coreset in shards": ("coreset", {"shards": 3}),
+    "coreset in shards of the highest entropy": (
+        "coreset",
+        {"shards": 3, "subsample": 40, "subsample_by": "highest_entropy"},
+    ),
+    "las entropy-weighted": ("las", {"subsample": 25, "subsample_by": "entropy_weighted"}),
+    "las with few neighbour candidates": ("las", {"max_pairs": 1000.0}),
+    "las highest entropy": ("las", {"subsample": 25, "subsample_by": "highest_entropy", "max_pairs": 1000.0}),
+    "spread in batches": ("spread", {"full_kmeans_limit": 0.0}),
+    "dbal of a subset": ("dbal", {"subsample": 25}),
+}
+QUERIES = {
+    **ALL_QUERIES,
+    **{label: ALL_QUERIES[name].bind(params) for label, (name, params) in LARGE.items()},
+}
+
+
+def probe_outputs(count: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Random outputs of probes."""
+    return {
+        "domain": torch.rand(count, generator=generator),
+        "critic": torch.randn(count, generator=generator),
+        "committee": torch.randn(count, 4, 5, generator=generator).softmax(2),
+    }
+
+
+def table(name: str, count: int, pixels: bool, seed: int = 0) -> SampleTable:
+    """Candidates with only the declared columns, some of them exact duplicates."""
+    generator = torch.Generator().manual_seed(seed)
+    needs, indices = QUERIES[name].needs, torch.arange(count)
+    if pixels:
+        z = torch.randn(5, *SHAPE, generator=generator) * 3
+        z[:, SHAPE[0] // 2 :] = z[:, : SHAPE[0] // 2]
+        features = torch.randn(8, 5, 6, generator=generator).relu()
+        # Probes have their own grid.
+        probe_columns = {
+            k: v.movedim(0, -1).unflatten(-1, (3, 4)) for k, v in probe_outputs(12, generator).items()
+        }
+        pixel_columns = PixelColumns(z, features, SHAPE, probe_columns)
+        position = indices * 5
+        columns = (
+            pixel_columns.for_regions(needs, 1, position)
+            if "impurity" in needs
+            else pixel_columns.for_pixels(needs, position)
+        )
+        return SampleTable(torch.full_like(indices, 3), position, columns, SHAPE)
+    return SampleTable(indices * 2, torch.zeros_like(indices), images(needs, count, generator))
+
+
+def images(needs: Sequence[str], count: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Columns of images; every seventh of the second half duplicates the first."""
+    z = torch.randn(count, 5, generator=generator) * 3
+    features, probe_columns = (
+        torch.randn(count, 8, generator=generator).relu(),
+        probe_outputs(count, generator),
+    )
+    image_columns = {"descriptor": torch.randn(count, 40, generator=generator)}
+    for column in (z, features, *probe_columns.values(), *image_columns.values()):
+        column[count // 2 :: 7] = column[0].clone()
+    columns = compute_columns(
+        z, features, [name for name in needs if name not in IMAGE_COLUMNS], probe_columns
+    )
+    return columns | {name: image_columns[name] for name in needs if name in IMAGE_COLUMNS}
+
+
+def make_context(
+    name: str, samples: SampleTable, budget: int, seed: int = 0, labelled: SampleTable | None = None
+) -> QueryContext:
+    """Context as in a run: with source and last layer only if declared."""
+    spec, generator, source = QUERIES[name], torch.Generator().manual_seed(9), None
+    if spec.source_needs and samples.shape is None:
+        indices = torch.arange(30)
+        source = SampleTable(indices, torch.zeros_like(indices), images(spec.source_needs, 30, generator))
+    head = torch.randn(5, 8, generator=generator) if spec.needs_head else None
+    labelled_samples = samples[torch.arange(0)] if labelled is None else labelled
+    return QueryContext(samples, labelled_samples, budget, torch.Generator().manual_seed(seed), source, head)
+
+
+def select(
+    name: str, samples: SampleTable, budget: int, seed: int = 0, labelled: SampleTable | None = None
+) -> Tensor:
+    return QUERIES[name].fn(make_context(name, samples, budget, seed, labelled))
+
+
+def needs_whole_images(name: str) -> bool:
+    return any(need in IMAGE_COLUMNS for need in QUERIES[name].needs)
+
+
+every_query = pytest.mark.parametrize("name", ALL_QUERIES)
+every_kind = pytest.mark.parametrize(
+    ("name", "pixels"),
+    [(n, True) for n in QUERIES if not needs_whole_images(n)]
+    + [(n, False) for n in QUERIES if needs_whole_images(n) or not QUERIES[n].per_pixel],
+)
+
+
+@every_kind
+@pytest.mark.parametrize(("count", "budget"), [(60, 7), (60, 60), (5, 9), (60, 1), (60, 0), (0, 3)])
+def test_distinct_within_budget_from_declared_columns(
+    name: str, pixels: bool, count: int, budget: int
+) -> None:
+    samples = table(name, count, pixels) if count else table(name, 60, pixels)[torch.arange(0)]
+    picks = select(name, samples, budget)
+    assert picks.dtype == torch.long
+    assert len(picks) == len(picks.unique()) == min(count, budget)
+    assert not len(picks) or (picks.min() >= 0 and picks.max() < count)
+
+
+@every_kind
+def test_same_seed_same_picks(name: str, pixels: bool) -> None:
+    samples = table(name, 80, pixels)
+    assert torch.equal(select(name, samples, 9, seed=4), select(name, samples, 9, seed=4))
+
+
+@every_kind
+def test_a_pool_of_identical_rows_still_spends_the_budget(name: str, pixels: bool) -> None:
+    one = table(name, 20, pixels)[torch.zeros(20, dtype=torch.long)]
+    columns = {column: one.column(column) for column in one.columns}
+    indices = torch.arange(20)
+    duplicates = SampleTable(indices, indices, columns, SHAPE if pixels else None)
+    assert len(select(name, duplicates, 6).unique()) == 6
+
+
+@every_kind
+def test_a_permuted_pool_permutes_the_picks(name: str, pixels: bool) -> None:
+    everything = table(name, 90, pixels)
+    samples, labelled = everything[torch.arange(80)], everything[torch.arange(80, 90)]
+    mixed = torch.randperm(80, generator=torch.Generator().manual_seed(2))
+    for labelled_samples in (None, labelled):
+        picks, same = (
+            select(name, samples, 9, 0, labelled_samples),
+            select(name, samples[mixed], 9, 0, labelled_samples),
+        )
+        assert torch.equal(mixed[same], picks)
+
+
+@every_query
+def test_summary_is_one_line(name: str) -> None:
+    assert len(QUERIES[name].summary) > 20
+    assert "\n" not in QUERIES[name].summary
+
+
+@pytest.mark.parametrize("name", [n for n in QUERIES if QUERIES[n].per_pixel and not needs_whole_images(n)])
+def test_queries_of_neighbourhoods_reject_images(name: str) -> None:
+    with pytest.raises(UserError, match=r"defined for pixels only"):
+        table(name, 5, pixels=False)
+
+
+def test_random_depends_on_the_seed() -> None:
+    samples = table("random", 80, False)
+    assert not torch.equal(select("random", samples, 9, seed=0), select("random", samples, 9, seed=1))
+
+
+def test_undeclared_columns_raise() -> None:
+    with pytest.raises(KeyError, match="declare it"):
+        select("entropy", table("random", 10, False), 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "needs"),
+    [
+        ("random", {}, ()),
+        ("entropy", {}, ("entropy",)),
+        ("duc", {"kappa": 3}, ("u_dis", "u_data")),
+        ("duc", {"epsilon": 1e-7}, ("published_u_dis@1e-07", "u_data")),
+        ("euq", {}, ("epistemic_variance", "aleatoric_variance")),
+        ("euq", {"uncertainty": "entropy"}, ("u_dis", "u_data")),
+        ("tqs", {}, ("margin", "committee", "domain", "confidence")),
+        ("tqs", {"candidate_factor": 2}, ("margin", "committee", "domain")),
+        ("ripu_points", {}, ("impurity@32", "entropy")),
+        ("ripu_points", {"radius": 2}, ("impurity@2", "entropy")),
+    ],
+)
+def test_needs_depend_on_params(name: str, params: dict[str, object], needs: tuple[str, ...]) -> None:
+    assert QUERIES[name].bind(params).needs == needs
+
+
+@pytest.mark.parametrize(("centres", "source"), [("labelled", ()), ("source_and_labelled", ("features",))])
+def test_source_columns_depend_on_params(centres: str, source: tuple[str, ...]) -> None:
+    assert QUERIES["coreset"].bind({"centres": centres}).source_needs == source
+    assert QUERIES["dbal"].bind({}).source_needs == ("features",)
+
+
+def test_a_missing_probe_raises() -> None:
+    with pytest.raises(UserError, match="no probe provides it"):
+        compute_columns(torch.zeros(1, 2), None, QUERIES["waal"].needs, {"domain": torch.zeros(1)})
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@every_kind
+def test_budget_on_a_gpu(name: str, pixels: bool) -> None:
+    def to_gpu(samples: SampleTable | None) -> SampleTable | None:
+        if samples is None:
+            return None
+        columns = {column: samples.column(column).cuda() for column in samples.columns}
+        return SampleTable(samples.image.cuda(), samples.position.cuda(), columns, samples.shape)
+
+    cpu_context = make_context(name, table(name, 60, pixels), 9)
+    head = None if cpu_context.head is None else cpu_context.head.cuda()
+    candidates, labelled, source = map(
+        to_gpu, (cpu_context.candidates, cpu_context.labelled, cpu_context.source)
+    )
+    assert candidates is not None
+    assert labelled is not None
+    picks = QUERIES[name].fn(QueryContext(candidates, labelled, 9, torch.Generator(), source, head))
+    assert len(picks.unique()) == 9

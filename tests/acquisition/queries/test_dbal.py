@@ -1,0 +1,179 @@
+"""DBAL equals plain greedy k-medoids, also on a random subset."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import cdist
+from torch import Tensor
+
+from ducats.acquisition.queries import dbal as module
+from ducats.acquisition.queries import distances
+from ducats.acquisition.queries.dbal import dbal
+from ducats.acquisition.samples import QueryContext, SampleTable
+
+
+def images(features: Tensor, margin: Tensor | None = None) -> SampleTable:
+    indices = torch.arange(len(features))
+    columns = {"features": features, "margin": torch.zeros(len(features)) if margin is None else margin}
+    return SampleTable(indices, torch.zeros_like(indices), columns)
+
+
+def make_context(
+    features: Tensor,
+    budget: int,
+    margin: Tensor | None = None,
+    labelled: Tensor | None = None,
+    source: Tensor | None = None,
+) -> QueryContext:
+    labelled_table = images(features[:0] if labelled is None else labelled)
+    source_table = None if source is None else images(source)
+    return QueryContext(
+        images(features, margin), labelled_table, budget, torch.Generator().manual_seed(0), source_table
+    )
+
+
+def select(*given: Any, subsample: int = 5000, medoid_passes: int = 0, **more: Any) -> list[int]:
+    picks: list[int] = dbal(
+        make_context(*given, **more), subsample=subsample, medoid_passes=medoid_passes
+    ).tolist()
+    return picks
+
+
+def line(*places: float) -> Tensor:
+    return torch.tensor(places, dtype=torch.float32)[:, None]
+
+
+def pool(seed: int, count: int = 120) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    features, margin = torch.randn(count, 5, generator=generator), torch.rand(count, generator=generator)
+    features[count // 2 :: 8], margin[count // 2 :: 8] = features[1], margin[1]
+    return features, margin
+
+
+def plain(features: Tensor, margin: Tensor, budget: int, labels: Tensor) -> list[int]:
+    """Greedy k-medoids that recomputes all gains."""
+    x, weight, picks = features.double().numpy(), 1 - margin.double().numpy(), list[int]()
+    distance = cdist(x, x, "cityblock")
+    nearest = cdist(x, labels.double().numpy(), "cityblock").min(1) if len(labels) else distance.max()
+    while len(picks) < budget:
+        gain = np.maximum(0, nearest - distance) @ weight
+        gain[picks] = -1
+        picks.append(int(gain.argmax()))
+        nearest = np.minimum(nearest, distance[picks[-1]])
+    return picks
+
+
+def cost(features: Tensor, margin: Tensor, picks: list[int], labels: Tensor) -> float:
+    centres = torch.cat([features[picks], labels]).double().numpy()
+    nearest = cdist(features.double().numpy(), centres, "cityblock").min(1)
+    return float(nearest @ (1 - margin.double().numpy()))
+
+
+def test_by_hand() -> None:
+    places = line(1, 2, 10, 11, 12, 30)
+    # Distances to the source at 0: 1, 2, 10, 11, 12, 30. A pick at 11 saves 9 + 11 + 11, and 11 of the last;
+    # one at 30 saves 30. After 11, one at 30 saves the remaining 19.
+    assert select(places, 2, source=line(0)) == [3, 5]
+    # Certain samples count little, so the last is picked first.
+    sure = torch.tensor([0.0, 0.0, 0.9, 0.9, 0.9, 0.0])
+    assert select(places, 1, sure, source=line(0)) == [5]
+    # Labelled samples cover like the source.
+    assert select(places, 1, None, line(11), source=line(0)) == [5]
+
+
+def test_distance_is_manhattan() -> None:
+    # From the origin, (-3, -3) is farther than (5, 0) in Manhattan distance, and nearer in Euclidean.
+    assert select(torch.tensor([[5.0, 0.0], [-3.0, -3.0]]), 1, source=torch.zeros(1, 2)) == [1]
+
+
+def test_without_any_label_it_starts_from_the_weighted_medoid() -> None:
+    features, margin = pool(7)
+    distance = cdist(features.double(), features.double(), "cityblock")
+    medoid = int((distance @ (1 - margin.double().numpy())).argmin())
+    assert select(features, 1, margin) == [medoid]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("n_labelled", "n_source"), [(0, 0), (6, 0), (0, 40), (6, 40)])
+def test_picks_equal_the_plain_algorithm(seed: int, n_labelled: int, n_source: int) -> None:
+    features, margin = pool(seed)
+    labelled, source = pool(seed + 20)[0][:n_labelled], pool(seed + 40)[0][:n_source] + 0.5
+    # Breaks ties, which the order of summation would decide.
+    margin = margin + torch.linspace(0, 1e-3, len(margin))
+    found = select(features, 25, margin, labelled, source=source)
+    assert found == plain(features, margin, 25, torch.cat([labelled, source]))
+
+
+@pytest.mark.parametrize("budget", [1, 11, 120, 130])
+@pytest.mark.parametrize("subsample", [30, 5000])
+def test_picks_follow_a_permuted_pool(budget: int, subsample: int) -> None:
+    given = make_context(*pool(3)[:1], budget, pool(3)[1])
+    mixed = torch.randperm(120, generator=torch.Generator().manual_seed(1))
+    straight = dbal(given, subsample=subsample, medoid_passes=2)
+    other = QueryContext(given.candidates[mixed], given.labelled, budget, torch.Generator().manual_seed(0))
+    assert torch.equal(mixed[dbal(other, subsample=subsample, medoid_passes=2)], straight)
+    assert len(straight.unique()) == min(budget, 120)
+
+
+def test_random_subset_of_many_samples() -> None:
+    # Twenty close samples, and a distant one, which is picked if it is in the subset.
+    features = torch.cat([torch.linspace(0, 1, 20), torch.tensor([500.0])])[:, None]
+    found = []
+    for seed in range(60):
+        samples = images(features)
+        given = QueryContext(
+            samples, samples[torch.arange(0)], 1, torch.Generator().manual_seed(seed), images(line(0))
+        )
+        found.append(int(dbal(given, subsample=7)[0]) == 20)
+    assert 8 <= sum(found) <= 35  # a third of the time, within three standard deviations
+    assert select(features, 1, source=line(0), subsample=21) == [20]
+    assert select(features, 11, source=line(0), subsample=1)[0] == 20  # twice the budget is all samples
+
+
+def test_refinement_moves_picks_to_medoids() -> None:
+    # The first pick lies between two groups until the second takes one of them.
+    places = line(0, 1, 2, 5, 8, 9, 10)
+    assert select(places, 2)[0] == 3
+    assert sorted(select(places, 2, medoid_passes=10)) in ([1, 4], [1, 5], [2, 5])
+    saved = list[float]()
+    for seed in range(5):
+        features, margin = pool(seed)
+        source = pool(seed + 40)[0][:9] + 2
+        runs = [select(features, 12, margin, source=source, medoid_passes=n) for n in range(4)]
+        costs = [cost(features, margin, picks, source) for picks in runs]
+        assert all(after <= before * (1 + 1e-6) for before, after in pairwise(costs))
+        assert all(len(set(picks)) == 12 for picks in runs)
+        saved.append(costs[0] - costs[-1])
+    assert sum(amount > 0.1 for amount in saved) >= 3
+
+
+def test_duplicates_stay_distinct_in_refinement() -> None:
+    features = torch.zeros(6, 2)
+    assert sorted(select(features, 5, medoid_passes=3)) == [0, 1, 2, 3, 4]
+    assert sorted(select(features, 5, labelled=torch.zeros(1, 2), medoid_passes=3)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("cache_bytes", "refresh_size", "elements"), [(0, 64, 2**22), (2**29, 1, 300), (0, 3, 50)]
+)
+def test_chunk_sizes_do_not_matter(
+    cache_bytes: int, refresh_size: int, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features, margin = pool(5)
+    source = pool(6)[0][:50]
+    expected = select(features, 30, margin, source=source, medoid_passes=2)
+    monkeypatch.setattr(module, "MAX_CACHED_DISTANCE_BYTES", cache_bytes)
+    monkeypatch.setattr(distances, "INITIAL_REFRESH_SIZE", refresh_size)
+    monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", elements)
+    assert select(features, 30, margin, source=source, medoid_passes=2) == expected
+
+
+def test_nothing_to_pick_and_invalid_params() -> None:
+    assert select(line(1, 2), 0) == select(line(1, 2)[:0], 3) == []
+    with pytest.raises(ValueError, match="subsample must be at least 1, not 0"):
+        select(line(1, 2), 1, subsample=0)
+    with pytest.raises(ValueError, match="medoid_passes must be at least 0, not -1"):
+        select(line(1, 2), 1, medoid_passes=-1)

@@ -1,0 +1,178 @@
+"""Picks of EADA, EUQ and the queries that use probes (AADA, WAAL, TQS)."""
+
+import math
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ducats.acquisition.queries import QUERIES, compute_columns
+from ducats.acquisition.samples import QueryContext, SampleTable
+
+
+def select(
+    name: str,
+    z: Tensor,
+    budget: int,
+    probe_columns: dict[str, Tensor] | None = None,
+    seed: int = 0,
+    labelled: int = 0,
+    **params: Any,
+) -> list[int]:
+    """Picks of a query; the last samples may be labelled."""
+    spec, indices = QUERIES[name].bind(params), torch.arange(len(z))
+    samples = SampleTable(
+        indices, torch.zeros_like(indices), compute_columns(z, None, spec.needs, probe_columns)
+    )
+    n_candidates = len(z) - labelled
+    context = QueryContext(
+        samples[indices[:n_candidates]],
+        samples[indices[n_candidates:]],
+        budget,
+        torch.Generator().manual_seed(seed),
+    )
+    picks: list[int] = spec.fn(context).tolist()
+    return picks
+
+
+def log_alpha(*alphas: list[float]) -> Tensor:
+    return torch.tensor(alphas, dtype=torch.float64).log()
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_eada_takes_small_gaps_among_high_free_energies() -> None:
+    # z are negative energies. F = -0.64, -5.69, -0.53, -6.00: low if one or two classes fit.
+    z = torch.tensor([[0.0, -0.1], [5.0, 5.0], [0.5, -3.0], [6.0, 0.0]])
+    assert select("eada", z, 1) == [0]  # of samples 0 and 2
+    assert select("eada", z, 1, pool_fraction=1.0) == [1]
+    assert select("eada", z, 2) == [0, 2]
+    assert select("eada", z, 3, pool_fraction=0.01) == [1, 0, 2]  # at least the budget
+
+
+def test_eada_counts_labelled_samples_in_the_pool() -> None:
+    z = torch.tensor([[0.0, -0.1], [5.0, 5.0], [0.5, -3.0], [6.0, 0.0], [9.0, 0.0], [9.0, 0.0]])
+    assert select("eada", z, 1, labelled=2) == [1]  # half of six pass, and the third is sample 1
+
+
+@pytest.mark.parametrize("kappa", [1.0, 2.5, 10.0])
+def test_euq_against_variances_of_the_dirichlet(kappa: float) -> None:
+    z = normal(60, 4) * 2
+    alpha = z.exp()
+    p = alpha / alpha.sum(1, keepdim=True)
+    epistemic = torch.distributions.Dirichlet(alpha).variance.mean(1)
+    aleatoric = (p * (1 - p)).mean(1) - epistemic
+    passed = sorted(range(60), key=lambda i: -epistemic[i].item())[: math.ceil(kappa * 6)]
+    expected = sorted(passed, key=lambda i: -aleatoric[i].item())[:6]
+    assert select("euq", z, 6, kappa=kappa) == expected
+
+
+def test_euq_with_entropy_is_duc() -> None:
+    z = normal(80, 5) * 3
+    assert select("euq", z, 7, kappa=3, uncertainty="entropy") == select("duc", z, 7, kappa=3)
+    assert select("euq", z, 7, kappa=3) != select("duc", z, 7, kappa=3)
+
+
+def test_aada_by_hand() -> None:
+    # (1 - D) / D times H: 1 x 0.693, 9 x 0.693, 1/9 x 0.693, 3 x 0.198 (95 to 5)
+    z = log_alpha([50, 50], [50, 50], [50, 50], [95, 5])
+    probe_columns = {"domain": torch.tensor([0.5, 0.1, 0.9, 0.25])}
+    assert select("aada", z, 1, probe_columns) == [1]
+    assert set(select("aada", z, 2, probe_columns)) == {0, 1}  # at least the budget
+    assert set(select("aada", z, 3, probe_columns)) == {0, 1, 3}
+
+
+def test_aada_avoids_division_by_zero() -> None:
+    z = torch.tensor([[500.0, 0.0], [0.0, 0.0], [0.0, 0.5], [0.0, 0.0]])  # the first has zero entropy
+    assert set(select("aada", z, 2, {"domain": torch.tensor([0.0, 0.0, 0.0, 1.0])})) == {1, 2}
+
+
+def test_aada_samples_uniformly_from_the_top() -> None:
+    z, domain = normal(50, 3), torch.rand(50, generator=torch.Generator().manual_seed(1))
+    p = z.softmax(1)
+    score = (1 - domain) / domain * -(p * p.log()).sum(1)
+    top = sorted(range(50), key=lambda i: -score[i].item())[:10]  # 20 % of the pool
+    drawn = [select("aada", z, 3, {"domain": domain}, seed, pool_fraction=0.2) for seed in range(400)]
+    counts = [sum(i in picks for picks in drawn) for i in range(50)]
+    assert sum(counts[i] for i in top) == 3 * 400
+    assert all(80 < counts[i] < 160 for i in top)  # 120 on average, and a deviation of 9
+
+
+def test_waal_takes_the_smallest_scores() -> None:
+    z, critic = normal(40, 5) * 4, normal(40, seed=1)
+    scores = []
+    for row, g in zip(z.tolist(), critic.tolist(), strict=True):
+        total = sum(map(math.exp, row))
+        logs = [math.log(max(math.exp(v) / total, 1e-12)) for v in row]
+        scores.append(math.sqrt(sum(v**2 for v in logs)) / 2 + sum(map(abs, logs)) / 2 - 10 * g)
+    assert select("waal", z, 8, {"critic": critic}) == sorted(range(40), key=scores.__getitem__)[:8]
+
+
+def test_waal_by_hand() -> None:
+    z = log_alpha([98, 1, 1], [1, 1, 1], [2, 1, 1])
+    flat, high = torch.zeros(3), torch.tensor([1.0, 0.0, 0.0])
+    assert select("waal", z, 2, {"critic": flat}) == [1, 2]  # equal probabilities
+    assert select("waal", z, 1, {"critic": high}) == [0]  # the critic decides
+    assert select("waal", z, 1, {"critic": high}, weight=0) == [1]
+    # Probabilities are at least 1e-12: an impossible class does not dominate.
+    impossible = torch.tensor([[0.0, 0.0, -900.0], [0.0, -29.0, -29.0]])
+    assert select("waal", impossible, 1, {"critic": torch.zeros(2)}) == [0]
+
+
+def tqs_scores(z: Tensor, domain: Tensor, committee: Tensor, weight: float, sigma: float) -> list[float]:
+    scores = []
+    for row, d, members in zip(z.softmax(1).tolist(), domain.tolist(), committee.tolist(), strict=True):
+        best, second = sorted(row, reverse=True)[:2]
+        spread = fmean(stdev(column) for column in zip(*members, strict=True))
+        scores.append(spread + 1 - (best - second) + weight * math.exp(-((d - 0.5) ** 2) / (2 * sigma**2)))
+    return scores
+
+
+def tqs_pool() -> tuple[Tensor, dict[str, Tensor]]:
+    z, generator = normal(60, 4) * 2, torch.Generator().manual_seed(2)
+    domain = torch.rand(60, generator=generator, dtype=torch.float64)
+    return z, {"domain": domain, "committee": (normal(60, 5, 4, seed=3) * 2).softmax(2)}
+
+
+@pytest.mark.parametrize(("weight", "sigma"), [(1.0, 0.25), (3.0, 0.1), (0.0, 0.25)])
+def test_tqs_adds_three_scores(weight: float, sigma: float) -> None:
+    z, probe_columns = tqs_pool()
+    scores = tqs_scores(z, probe_columns["domain"], probe_columns["committee"], weight, sigma)
+    picks = select("tqs", z, 9, probe_columns, domainness=weight, sigma=sigma, candidate_factor=1)
+    assert set(picks) == set(sorted(range(60), key=lambda i: -scores[i])[:9])
+
+
+def test_tqs_samples_from_the_expected_number_of_errors() -> None:
+    z, probe_columns = tqs_pool()
+    scores = tqs_scores(z, probe_columns["domain"], probe_columns["committee"], 1.0, 0.25)
+    wrong = 60 - round(sum(max(row) for row in z.softmax(1).tolist()))
+    assert 10 < wrong < 30
+    picked = {pick for seed in range(300) for pick in select("tqs", z, 2, probe_columns, seed)}
+    assert picked == set(sorted(range(60), key=lambda i: -scores[i])[:wrong])
+
+
+def test_tqs_with_a_confident_model_and_one_member() -> None:
+    z = torch.tensor([[60.0, 0.0], [50.0, 0.0], [40.0, 0.0]])
+    probe_columns = {"domain": torch.tensor([0.5, 0.0, 0.4]), "committee": torch.full((3, 1, 2), 0.5)}
+    assert set(select("tqs", z, 2, probe_columns)) == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("eada", {"pool_fraction": 0.0}, "pool_fraction must be above 0"),
+        ("aada", {"pool_fraction": 1.5}, "pool_fraction must be above 0 and at most 1"),
+        ("euq", {"kappa": 0.5}, "kappa must be at least 1"),
+        ("euq", {"uncertainty": "spread"}, "must be one of variance, entropy"),
+        ("tqs", {"sigma": 0.0}, "sigma must be above 0"),
+        ("tqs", {"candidate_factor": 0.5}, "candidate_factor must be at least 1"),
+    ],
+)
+def test_invalid_params_raise(name: str, params: dict[str, Any], message: str) -> None:
+    probe_columns = {"domain": torch.zeros(3), "committee": torch.zeros(3, 2, 2)}
+    with pytest.raises(ValueError, match=message):
+        select(name, torch.zeros(3, 2), 1, probe_columns, **params)

@@ -1,0 +1,95 @@
+"""Parameters of `spread`, on hand-made pools."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from ducats.acquisition.queries import QUERIES, compute_columns
+from ducats.acquisition.queries.spread import spread, spread_needs
+from ducats.acquisition.samples import QueryContext, SampleTable
+
+
+def select(
+    z: Tensor, features: Tensor, budget: int, labelled: tuple[int, ...] = (), **params: object
+) -> list[int]:
+    spec, indices = QUERIES["spread"].bind(params), torch.arange(len(z))
+    samples = SampleTable(indices, torch.zeros_like(indices), compute_columns(z, features, spec.needs))
+    labelled_indices = torch.tensor(labelled, dtype=torch.long)
+    candidate_indices = torch.tensor([i for i in indices.tolist() if i not in labelled])
+    context = QueryContext(
+        samples[candidate_indices], samples[labelled_indices], budget, torch.Generator().manual_seed(0)
+    )
+    return sorted(candidate_indices[spec.fn(context)].tolist())
+
+
+def test_candidates_by_uncertainty() -> None:
+    # The first two lack evidence, the last two have conflicting evidence. Their entropies are nearly equal.
+    z = torch.tensor([[0.1, 0.1], [0.1, 0.12], [50.0, 50.0], [50.0, 49.0]]).log()
+    features = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
+    assert select(z, features, 2, kappa=1, candidates_by="u_dis") == [0, 1]
+    assert select(z, features, 2, kappa=1, candidates_by="u_data") == [2, 3]
+    assert select(z, features, 2, kappa=1, candidates_by="margin") == [0, 2]
+
+
+def test_weights_move_the_centre() -> None:
+    z = torch.tensor([[5.0, 5.0], [90.0, 1.0], [90.0, 1.0]]).log()
+    features = torch.tensor([[0.0], [4.0], [5.0]])
+    assert select(z, features, 1, kappa=3) == [0]  # certain samples hardly count
+    assert select(z, features, 1, kappa=3, weights_by="uniform") == [1]  # the mean is 3
+
+
+def test_directions_ignore_norms() -> None:
+    z = torch.zeros(4, 2)
+    features = torch.tensor([[1.0, 0.0], [100.0, 1.0], [0.0, 1.0], [1.0, 100.0]])
+    directions = select(z, features, 2, space="normalised_features")
+    assert len({i // 2 for i in directions}) == 2
+    lengths = torch.tensor([[1.0, 0.0], [1.0, 0.1], [100.0, 0.0], [100.0, 9.0]])
+    assert len({i // 2 for i in select(z, lengths, 2)}) == 2
+    assert len({i // 2 for i in select(z, lengths[[0, 2, 1, 3]], 2, space="normalised_features")}) == 2
+
+
+def test_gradients_separate_equal_features() -> None:
+    # Nearly equal features; two predict the first class, two the second.
+    z = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    features = torch.ones(4, 3) + torch.arange(4)[:, None] * 1e-3 * torch.tensor([1.0, -1.0, 0.0])
+    assert len({i // 2 for i in select(z, features, 2, space="gradients")}) == 2
+
+
+def test_near_duplicates_count_once_and_not_if_labelled() -> None:
+    z = torch.tensor([[0.0, 0.0]] * 3 + [[0.2, 0.0]] * 3)
+    features = torch.tensor([[1.0, 0.0], [1.0, 0.001], [1.0, 0.002], [0.0, 1.0], [1.0, 1.0], [0.3, 1.0]])
+    assert select(z, features, 3, dedup_cosine=0.99) != [0, 1, 2]
+    assert 1 not in select(z, features, 3, labelled=(0,), dedup_cosine=0.99)
+    # If too few are left, near-duplicates fill up the budget.
+    assert len(select(z[:3], features[:3], 2, dedup_cosine=0.99)) == 2
+
+
+def test_weights_by_distance_to_labelled_samples() -> None:
+    z = torch.zeros(4, 2)
+    features = torch.tensor([[0.0], [0.1], [3.0], [9.0]])
+    near = select(z, features, 1, labelled=(0,), kappa=3)
+    far = select(z, features, 1, labelled=(0,), kappa=3, distance_weighted=True)
+    assert near == [2]
+    assert far == [3]
+
+
+def test_needs_depend_on_params() -> None:
+    assert spread_needs({}) == ("entropy", "features")
+    assert spread_needs({"candidates_by": "u_dis", "weights_by": "uniform"}) == ("u_dis", "features")
+    assert spread_needs({"space": "gradients"}) == ("entropy", "features", "z")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"kappa": 0.5},
+        {"dedup_cosine": 0.0},
+        {"space": "other"},
+        {"weights_by": "heavy"},
+        {"candidates_by": "all"},
+    ],
+)
+def test_invalid_params_raise(params: dict[str, object]) -> None:
+    samples = SampleTable(torch.arange(3), torch.zeros(3, dtype=torch.long), {})
+    with pytest.raises(ValueError, match=next(iter(params))):
+        spread(QueryContext(samples, samples, 1, torch.Generator()), **params)  # type: ignore[arg-type]

@@ -1,0 +1,206 @@
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ducats.acquisition.samples import LazyColumn, QueryContext, SampleTable, run_query, top_k
+from ducats.utils.errors import UserError
+from ducats.utils.randomness import make_generator, uniform_per_location
+
+
+def image_samples(image: list[int]) -> SampleTable:
+    return SampleTable(torch.tensor(image), torch.zeros(len(image), dtype=torch.long), {})
+
+
+def test_top_k_breaks_ties_by_location() -> None:
+    score = torch.tensor([0.5, 1.0, 0.5, 0.5, float("-inf")])
+    samples = image_samples([40, 10, 30, 20, 0])
+    assert top_k(score, 3, samples).tolist() == [1, 3, 2]
+    assert top_k(score, 9, samples).tolist() == [1, 3, 2, 0, 4]
+    assert top_k(score, 0, samples).tolist() == []
+
+
+def test_top_k_does_not_depend_on_the_order_of_rows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    score = torch.randint(0, 20, (500,), generator=generator).double()
+    samples = image_samples(list(range(500)))
+    mixed = torch.randperm(500, generator=generator)
+    assert torch.equal(mixed[top_k(score[mixed], 77, samples[mixed])], top_k(score, 77, samples))
+
+
+def test_a_nan_score_is_refused() -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        top_k(torch.tensor([0.0, float("nan")]), 1, image_samples([0, 1]))
+
+
+def test_draws_depend_on_the_location_only() -> None:
+    image = torch.arange(2000)
+    position = image % 7
+    draws = uniform_per_location(make_generator(0, "x"), image, position)
+    mixed = torch.randperm(2000, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(
+        uniform_per_location(make_generator(0, "x"), image[mixed], position[mixed]), draws[mixed]
+    )
+    assert torch.equal(uniform_per_location(make_generator(0, "x"), image[:10], position[:10]), draws[:10])
+    assert not torch.equal(uniform_per_location(make_generator(1, "x"), image, position), draws)
+
+
+def test_draws_are_uniform_and_uncorrelated() -> None:
+    image = torch.arange(20000)
+    draws = uniform_per_location(make_generator(0, "x"), image, torch.zeros_like(image))
+    counts = torch.histc(draws.float(), 20, 0, 1)
+    assert float(((counts - 1000) ** 2 / 1000).sum()) < 45  # chi-square, 19 degrees: p = 0.001 at 43.8
+    other = uniform_per_location(make_generator(0, "x"), image, torch.ones_like(image))
+    assert abs(float(torch.corrcoef(torch.stack([draws, other]))[0, 1])) < 0.03
+    assert abs(float(torch.corrcoef(torch.stack([draws[1:], draws[:-1]]))[0, 1])) < 0.03
+
+
+def reference_uniforms(generator: torch.Generator, image: Tensor, position: Tensor) -> Tensor:
+    """The same with NumPy's unsigned integers, as in earlier versions."""
+
+    def mix(x: np.typing.NDArray[np.uint64]) -> np.typing.NDArray[np.uint64]:
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+    salt = np.uint64(int(torch.randint(0, 2**62, (), generator=generator)))
+    with np.errstate(over="ignore"):
+        bits = mix(image.numpy().astype(np.uint64) + salt)
+        bits = mix(bits ^ mix(position.numpy().astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)))
+    return torch.from_numpy((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+def test_draws_match_unsigned_integer_arithmetic() -> None:
+    image, position = torch.arange(3000) // 7, torch.arange(3000) * 1_000_003
+    draws = uniform_per_location(make_generator(5, "x"), image, position)
+    assert torch.equal(draws, reference_uniforms(make_generator(5, "x"), image, position))
+    assert 0 <= float(draws.min()) < float(draws.max()) < 1
+
+
+def full_sort_top_k(score: Tensor, count: int, samples: SampleTable) -> Tensor:
+    order = np.lexsort((samples.position.numpy(), samples.image.numpy(), -score.double().numpy()))
+    return torch.from_numpy(order[:count].copy())
+
+
+@pytest.mark.parametrize("count", [1, 13, 399, 400, 500])
+@pytest.mark.parametrize("levels", [1, 4, 10**6])
+def test_top_k_matches_a_full_sort(count: int, levels: int) -> None:
+    generator = torch.Generator().manual_seed(levels + count)
+    score = torch.randint(-levels, levels, (400,), generator=generator).float() / levels
+    score[::31] = -0.0
+    score[5::31] = -math.inf
+    location = torch.randperm(400, generator=generator)
+    samples = SampleTable(location // 20, location % 20, {})
+    assert torch.equal(top_k(score, count, samples), full_sort_top_k(score, count, samples))
+
+
+def greedy_loop(score: Tensor, count: int, samples: SampleTable, min_distance: int) -> list[int]:
+    """One by one: take the best row that is not near a pick; then repeat among the skipped rows."""
+    assert samples.shape is not None
+    width, taken = samples.shape[1], list[int]()
+    order = full_sort_top_k(score, len(score), samples).tolist()
+    while len(taken) < min(count, len(order)):
+        layer: list[int] = []
+        for row in order:
+            y, x = divmod(int(samples.position[row]), width)
+            near = False
+            for other in layer:
+                other_yx = divmod(int(samples.position[other]), width)
+                same = samples.image[row] == samples.image[other]
+                near |= bool(same) and max(abs(y - other_yx[0]), abs(x - other_yx[1])) <= min_distance
+            if row not in taken and not near and len(taken) + len(layer) < count:
+                layer.append(row)
+        taken += layer
+    return taken
+
+
+@pytest.mark.parametrize("min_distance", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("count", [1, 5, 12, 30, 90])
+@pytest.mark.parametrize("levels", [3, 1000])
+def test_min_distance_matches_a_sequential_loop(min_distance: int, count: int, levels: int) -> None:
+    generator = torch.Generator().manual_seed(min_distance * count + levels)
+    shape = (9, 11)
+    where = torch.randperm(2 * 99, generator=generator)[:150]  # two images, some pixels missing
+    samples = SampleTable(where // 99 * 3, where % 99, {}, shape)
+    score = torch.randint(0, levels, (150,), generator=generator).float()
+    assert top_k(score, count, samples, min_distance).tolist() == greedy_loop(
+        score, count, samples, min_distance
+    )
+    marked = SampleTable(samples.image, samples.position, {}, shape, min_distance)
+    assert torch.equal(top_k(score, count, marked), top_k(score, count, samples, min_distance))
+    assert torch.equal(top_k(score, count, marked, 1), top_k(score, count, samples, min_distance))
+
+
+def test_min_distance_on_a_slope() -> None:
+    position = torch.arange(50)
+    samples = SampleTable(torch.zeros_like(position), position, {}, (1, 50))
+    assert top_k(position.float(), 9, samples, min_distance=4).tolist() == list(range(49, 5, -5))
+
+
+def test_min_distance_ignores_images() -> None:
+    samples = image_samples([1, 2, 3])
+    assert top_k(torch.tensor([1.0, 3.0, 2.0]), 3, samples, min_distance=9).tolist() == [1, 2, 0]
+
+
+def test_lazy_column_is_computed_for_remaining_rows_only() -> None:
+    read: list[int] = []
+
+    def compute(position: Tensor) -> Tensor:
+        read.append(len(position))
+        return position * 2.0
+
+    position = torch.tensor([7, 5, 3, 1])
+    samples = SampleTable(
+        torch.zeros_like(position), position, {"double": LazyColumn(compute, position)}, (1, 9), 2
+    )
+    some = samples[torch.tensor([3, 0])][torch.tensor([1])]
+    assert (some.shape, some.min_distance, read) == ((1, 9), 2, [])
+    assert some.column("double").tolist() == [14.0]
+    assert read == [1]
+
+
+@pytest.mark.parametrize(
+    ("picks", "message"),
+    [
+        (torch.tensor([0, 0]), "returned an index more than once"),
+        ([0.5, 1.0], "returned non-integer indices"),
+        ([0, 3], "returned an index outside 0 … 2"),
+        ([-1, 0], "returned an index outside 0 … 2"),
+        ([1], "returned 1 indices instead of 2"),
+    ],
+)
+def test_invalid_picks_are_refused(picks: object, message: str) -> None:
+    def user_query(context: QueryContext, *, param: int) -> object:
+        return picks
+
+    samples = image_samples([4, 5, 6])
+    context = QueryContext(samples, samples[torch.arange(0)], 2, torch.Generator())
+    with pytest.raises(UserError, match=f"the query user_query {message}"):
+        run_query(partial(user_query, param=1), context)
+
+
+@pytest.mark.parametrize("picks", [[2, 0], np.array([0, 2])[::-1], torch.tensor([[2, 0]]), (2, 0)])
+def test_query_may_return_any_sequence(picks: object) -> None:
+    samples = image_samples([4, 5, 6])
+    context = QueryContext(samples, samples[torch.arange(0)], 2, torch.Generator())
+    assert run_query(lambda context: picks, context).tolist() == [2, 0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gpu_gives_the_same_picks() -> None:
+    generator = torch.Generator().manual_seed(0)
+    position = torch.randperm(300 * 200, generator=generator)[:50_000]
+    score = torch.randint(0, 900, (50_000,), generator=generator).float() - 450
+    samples = SampleTable(torch.zeros_like(position), position, {}, (300, 200))
+    on_gpu = SampleTable(samples.image.cuda(), samples.position.cuda(), {}, (300, 200))
+    for min_distance in (0, 2, 9):
+        found = top_k(score.cuda(), 700, on_gpu, min_distance)
+        assert found.is_cuda
+        assert torch.equal(found.cpu(), top_k(score, 700, samples, min_distance))
+    on_cpu = uniform_per_location(make_generator(0, "x"), samples.image, samples.position)
+    assert torch.equal(
+        uniform_per_location(make_generator(0, "x"), on_gpu.image, on_gpu.position).cpu(), on_cpu
+    )

@@ -1,0 +1,104 @@
+"""The commands `ducats push` and `ducats pull`."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_studio import LEGACY_TOKEN, serve_fake
+from studio_rounds import image_store
+
+from ducats.cli import main
+
+
+def run_command(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    return int(caught.value.code or 0)
+
+
+def choice(text: str) -> list[dict[str, Any]]:
+    return [{"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [text]}}]
+
+
+def test_push_and_pull_with_a_token_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
+    run, file = tmp_path / "lab", tmp_path / "token"
+    image_store(run / "questions", 3)
+    file.write_text(LEGACY_TOKEN)
+    file.chmod(0o600)
+    with serve_fake() as fake:
+        assert run_command("push", run, "--url", fake.url + "/", "--token-file", file) == 0
+        out = capsys.readouterr().out
+        assert f"round 1: 3 new tasks, 0 already there, in {fake.url}/projects/1" in out
+        assert next(iter(fake.projects.values()))["title"] == "ducats: lab"
+        first, second, third = fake.tasks
+        fake.annotate(first, choice("cat"))
+        fake.annotate(second, choice("cow"))
+        assert run_command("pull", run, "--token-file", file) == 0
+        output = "1 answer accepted; 1 rejected (1 unknown class); round 1 waits for 2 of 3"
+        assert output in capsys.readouterr().out
+        fake.annotate(second, choice("dog"), user=2)
+        fake.annotate(third, choice("dog"))
+        assert run_command("pull", run, "--token-file", file) == 0
+        assert "2 answers accepted; round 1 is complete" in capsys.readouterr().out
+        assert run_command("push", run, "--url", fake.url, "--token-file", file) == 0
+        assert "0 new tasks, 3 already there" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("push", "{}", "--url", "http://127.0.0.1:9"),
+            "Label Studio needs a token; set LABEL_STUDIO_API_KEY",
+        ),
+        (("push", "{}/none", "--url", "http://127.0.0.1:9"), "no questions that can be answered one by one"),
+        (("pull", "{}"), "was not pushed to Label Studio"),
+        (("pull", "{}", "--url", "http://127.0.0.1:9", "--poll", "0"), "--poll must be a positive number"),
+        (
+            ("pull", "{}", "--url", "http://127.0.0.1:9", "--poll", "nan"),
+            "--poll must be a positive number",
+        ),
+        (("pull", "{}", "--url", "http://127.0.0.1:9", "--webhook", "a:1"), "--webhook needs --watch"),
+        (
+            ("push", "{}", "--url", "127.0.0.1", "--token-file", "{}/token"),
+            "--url '127.0.0.1' is not a valid address",
+        ),
+        (
+            ("push", "{}", "--url", "http://127.0.0.1:9", "--token-file", "{}/token", "--retry-timeout", "0"),
+            "does not respond (Connection refused)",
+        ),
+        (
+            ("push", "{}", "--url", "http://127.0.0.1:9", "--token-file", "{}/token", "--images", "x"),
+            "--images must be inline, local-files",
+        ),
+    ],
+)
+def test_user_errors_are_reported_without_the_token(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    words: str,
+) -> None:
+    monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
+    image_store(tmp_path / "questions", 1)
+    (tmp_path / "token").write_text(LEGACY_TOKEN)
+    (tmp_path / "token").chmod(0o600)
+    assert run_command(*(argument.format(tmp_path) for argument in arguments)) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert LEGACY_TOKEN not in error
+
+
+def test_label_studio_support_imports_neither_torch_nor_a_web_server(tmp_path: Path) -> None:
+    code = (
+        "import sys\nimport ducats.annotation.label_studio.pull_loop\n"
+        "heavy = {'torch', 'starlette', 'uvicorn', 'label_studio_sdk', 'requests'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

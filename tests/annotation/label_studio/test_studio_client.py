@@ -1,0 +1,355 @@
+"""The client against a faulty server: no duplicate tasks, no lost answers, no leaked token."""
+
+import random
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_studio import FAULTS, LEGACY_TOKEN, PERSONAL_TOKEN, FakeStudio, serve_fake
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from studio_rounds import CLASSES, image_store
+
+from ducats.annotation.label_studio import (
+    ApiToken,
+    JsonClient,
+    LabelStudio,
+    SyncState,
+    load_token,
+    pull_answers,
+    push_questions,
+)
+from ducats.annotation.label_studio.client import (
+    HTTPStatusError,
+    ServerUnavailableError,
+    UnknownOutcomeError,
+    normalise_url,
+)
+from ducats.annotation.label_studio.pull_loop import SECRET_HEADER, pull_until_closed, webhook_listener
+from ducats.utils.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[FakeStudio]:
+    with serve_fake(slow=0.2) as fake:
+        yield fake
+
+
+@pytest.fixture
+def fake(shared: FakeStudio) -> FakeStudio:
+    shared.reset()
+    return shared
+
+
+def studio(fake: FakeStudio, token: str = LEGACY_TOKEN, **options: Any) -> LabelStudio:
+    options = {"timeout": 0.12, "sleep": lambda _: None, **options}
+    return LabelStudio(JsonClient(fake.url, ApiToken(token), **options))
+
+
+def choice(text: str) -> list[dict[str, Any]]:
+    return [{"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [text]}}]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_get_request_is_retried_until_it_succeeds(fake: FakeStudio, fault: str) -> None:
+    fake.faults.extend([fault, fault, None])
+    assert studio(fake).user_emails()[2] == "p2@example.org"
+    assert len(fake.requests) == 3
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_create_request_is_retried_only_if_it_was_not_processed(fake: FakeStudio, fault: str) -> None:
+    fake.faults.append(fault)
+    project_settings = {"title": "one", "description": "", "label_config": "<View/>"}
+    if fault in ("429", "503"):
+        studio(fake).create_project(project_settings)
+        assert len(fake.projects) == 1
+    else:
+        with pytest.raises(UnknownOutcomeError):
+            studio(fake).create_project(project_settings)
+        assert len(fake.requests) == 1
+
+
+def test_an_unreachable_server_is_retried_and_named(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pauses: list[float] = []
+    messages: list[str] = []
+    client = JsonClient(
+        f"http://127.0.0.1:{port}",
+        ApiToken(LEGACY_TOKEN),
+        retry_timeout=2.0,
+        notify=messages.append,
+        sleep=pauses.append,
+    )
+    with pytest.raises(ServerUnavailableError, match=r"does not respond \(Connection refused\)"):
+        client.request("POST", "/api/projects/", {}, at_most_once=True)  # never processed, so it is retried
+    assert len(messages) == 1
+    assert pauses == sorted(pauses)
+    assert len(pauses) >= 2
+    # The pauses are deterministic: the jitter has a fixed seed.
+    again: list[float] = []
+    with pytest.raises(ServerUnavailableError):
+        JsonClient(
+            f"http://127.0.0.1:{port}", ApiToken(LEGACY_TOKEN), retry_timeout=2.0, sleep=again.append
+        ).get("/x")
+    assert again == pauses
+
+
+def test_a_personal_token_is_exchanged_and_renewed(fake: FakeStudio) -> None:
+    server = studio(fake, PERSONAL_TOKEN)
+    server.user_emails()
+    server.user_emails()
+    assert fake.refreshed == 1
+    fake.expire_tokens()
+    server.user_emails()
+    assert fake.refreshed == 2
+    assert fake.authorizations.count("Bearer access-1") == 3
+    assert fake.authorizations.count("Bearer access-2") == 1
+    assert not any(PERSONAL_TOKEN in header for header in fake.authorizations)
+
+
+def test_a_wrong_token_is_reported_without_the_token(fake: FakeStudio) -> None:
+    for secret in ("wrong-secret", PERSONAL_TOKEN[:-1] + "A"):
+        with pytest.raises(HTTPStatusError) as caught:
+            studio(fake, secret).user_emails()
+        assert caught.value.status == 401
+        assert "create a new token" in str(caught.value)
+        assert secret not in str(caught.value)
+        assert secret not in repr(ApiToken(secret))
+
+
+def test_the_token_and_control_characters_are_removed_from_server_messages(
+    fake: FakeStudio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply = {"detail": f"we got {LEGACY_TOKEN} \x1b[31m\r\n from you"}
+    monkeypatch.setattr(fake, "handle", lambda *_: (400, reply))
+    with pytest.raises(HTTPStatusError, match=r"we got …") as caught:
+        studio(fake).user_emails()
+    assert LEGACY_TOKEN not in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+def test_the_token_is_not_sent_to_a_redirect(fake: FakeStudio) -> None:
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(307)
+            self.send_header("Location", f"{fake.url}/api/token/refresh/")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_GET = do_POST  # noqa: N815 - name of http.server
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        for token in (LEGACY_TOKEN, PERSONAL_TOKEN):
+            client = JsonClient(f"http://127.0.0.1:{server.server_address[1]}", ApiToken(token), timeout=5.0)
+            with pytest.raises(HTTPStatusError, match=r"redirects to .*; give the final address"):
+                client.get("/api/users/")
+        server.shutdown()
+    assert fake.requests == []
+
+
+def test_a_rejection_contains_the_reason_of_the_server(fake: FakeStudio) -> None:
+    with pytest.raises(
+        HTTPStatusError, match=r"^Label Studio rejected GET /api/nothing: HTTP 404, no such call"
+    ):
+        studio(fake).client.get("/api/nothing")
+
+
+def test_token_from_a_private_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
+    with pytest.raises(UserError, match="needs a token"):
+        load_token(None)
+    file = tmp_path / "token"
+    file.write_text("abc\n")
+    file.chmod(0o640)
+    with pytest.raises(UserError, match=r"readable by other users \(mode 640\)"):
+        load_token(file)
+    file.chmod(0o600)
+    assert load_token(file).reveal() == "abc"
+    file.write_text("two words\n")
+    with pytest.raises(UserError, match="must contain a single token") as caught:
+        load_token(file)
+    assert "words" not in str(caught.value)
+    with pytest.raises(UserError, match="cannot be read"):
+        load_token(tmp_path / "none")
+    monkeypatch.setenv("LABEL_STUDIO_API_KEY", "xyz")
+    assert load_token(None).reveal() == "xyz"
+    assert not load_token(None).is_personal
+    assert ApiToken(PERSONAL_TOKEN).is_personal
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "127.0.0.1:80",
+            "ftp://a",
+            "http://",
+            "http://a/?b",
+            "http://a:x",
+            "http://a#b",
+            "http://a/?",
+            "http://a#",
+        ),
+        *("http://u:secret@a", "u:secret@a:80", "ftp://u:secret@a", "http://u:secret@a:x", "http://@a"),
+        *("http://a..b", "http://a b", "http://a\n", "http://a/ü", f"http://{'a' * 70}.org"),
+    ],
+)
+def test_invalid_urls_and_urls_with_a_password_are_rejected(url: str) -> None:
+    with pytest.raises(UserError, match="--url") as caught:
+        normalise_url(url)
+    assert "secret" not in str(caught.value)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(faults=st.lists(st.sampled_from([None, None, *FAULTS]), max_size=25), seed=st.integers(0, 99))
+def test_any_faults_leave_one_task_per_question_and_one_answer_per_annotation(
+    shared: FakeStudio, tmp_path_factory: pytest.TempPathFactory, faults: list[str | None], seed: int
+) -> None:
+    shared.reset()
+    folder = tmp_path_factory.mktemp("any")
+    store = image_store(folder / "questions", 5)
+    server = studio(shared)
+    rng = random.Random(seed)
+    shared.faults.extend(faults)
+    shared.import_faults.extend(rng.choices([None, *FAULTS], k=seed % 4))
+    while True:  # repeat the same command until it succeeds
+        try:
+            push_questions(store, server, "ducats: any")
+            break
+        except ServerUnavailableError:
+            continue
+    shared.faults.clear()
+    assert len(shared.tasks) == 5
+    assert push_questions(store, server, "ducats: any").new_tasks == 0
+    assert len(shared.projects) == 1
+    assert len(shared.tabs) == 1
+    keys = [task["data"]["key"] for task in shared.tasks.values()]
+    assert sorted(keys) == sorted(store.question_round(1).by_id)
+    words = {}
+    for number, task in shared.tasks.items():
+        words[task["data"]["key"]] = rng.choice(CLASSES)
+        shared.annotate(number, choice(words[task["data"]["key"]]), user=rng.choice([1, 2]))
+    shared.faults.extend(rng.choices([None, *FAULTS], k=len(faults)))
+    for _ in range(3):
+        pull_answers(store, server)
+    assert {answer.question: answer.word for answer in store.answers()} == words
+    assert len(store.answers()) == 5
+    assert {question: status.word for question, status in store.statuses(1).items()} == words
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_interrupted_import_leaves_no_duplicates(fake: FakeStudio, tmp_path: Path, fault: str) -> None:
+    store = image_store(tmp_path / "questions", 3)
+    fake.import_faults.extend([fault, fault])
+    assert push_questions(store, studio(fake), "ducats: broken").new_tasks == 3
+    assert [task["data"]["key"] for task in fake.tasks.values()] == list(store.question_round(1).by_id)
+    assert len(fake.requests) < 30
+
+
+def test_duplicates_of_a_late_import_are_removed(fake: FakeStudio, tmp_path: Path) -> None:
+    store = image_store(tmp_path / "questions", 3)
+    server = studio(fake)
+    push_questions(store, server, "ducats: late")
+    number = next(iter(fake.projects))
+    tasks = [{"data": task["data"], "meta": task["meta"]} for task in fake.tasks.values()]
+    server.import_tasks(number, tasks)  # the import of an interrupted push arrives late
+    assert len(fake.tasks) == 6
+    again = push_questions(store, server, "ducats: late")
+    assert (again.new_tasks, again.existing_tasks) == (0, 3)
+    assert len(fake.tasks) == 3
+
+
+def test_more_tasks_than_fit_on_a_page(fake: FakeStudio, tmp_path: Path) -> None:
+    store = image_store(tmp_path / "questions", 230)
+    server = studio(fake, timeout=5.0)
+    assert push_questions(store, server, "ducats: many").new_tasks == 230
+    assert push_questions(store, server, "ducats: many").existing_tasks == 230
+    imports = [path for _, path in fake.requests if path.endswith("/import")]
+    assert len(imports) == 3  # at most 100 tasks each
+    for number in list(fake.tasks):
+        fake.annotate(number, choice("dog"))
+    assert len(pull_answers(store, server).received) == 230
+    assert store.close_round(1) is not None
+
+
+def test_only_changed_tasks_are_read_again(fake: FakeStudio, tmp_path: Path) -> None:
+    store = image_store(tmp_path / "questions", 4)
+    server = studio(fake)
+    push_questions(store, server, "ducats: changed")
+    for task in fake.tasks.values():
+        task["updated_at"] = "2020-01-01T00:00:00.000000Z"
+    first = next(iter(fake.tasks))
+    fake.annotate(first, choice("cat"))
+    assert [answer.word for answer in pull_answers(store, server).received] == ["cat"]
+    assert "2020" < SyncState.read(store.folder).read_until <= fake.tasks[first]["updated_at"]
+    other = list(fake.tasks)[1]
+    fake.annotate(other, choice("dog"))
+    fake.tasks[other]["updated_at"] = "2020-01-01T00:00:00.000000Z"  # unchanged according to the server
+    assert pull_answers(store, server).received == []
+    (store.folder / "label-studio.json").unlink()  # now all tasks are read
+    assert [answer.word for answer in pull_answers(store, server).received] == ["dog"]
+    assert len(SyncState.read(store.folder).tasks["1"]) == 4
+
+
+def test_the_token_is_not_saved(fake: FakeStudio, tmp_path: Path) -> None:
+    store = image_store(tmp_path / "questions", 2)
+    server = studio(fake, PERSONAL_TOKEN)
+    push_questions(store, server, "ducats: secret")
+    fake.annotate(next(iter(fake.tasks)), choice("cat"))
+    pull_answers(store, server)
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    for secret in (PERSONAL_TOKEN, *fake.access):
+        assert secret.encode() not in written
+
+
+def test_watching_ends_when_the_round_is_closed_and_a_webhook_call_wakes_it(
+    fake: FakeStudio, tmp_path: Path
+) -> None:
+    store = image_store(tmp_path / "questions", 1)
+    server = studio(fake)
+    push_questions(store, server, "ducats: watch")
+    number = next(iter(fake.projects))
+    notified = threading.Event()
+    messages: list[str] = []
+    with webhook_listener(server, number, "127.0.0.1:0", notified, messages.append):
+        registered = next(iter(fake.hooks.values()))
+
+        def call(secret: str) -> int:
+            request = urllib.request.Request(registered["url"], data=b"{}", headers={SECRET_HEADER: secret})
+            try:
+                with urllib.request.urlopen(request, timeout=5) as response:
+                    return int(response.status)
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        assert call("guessed") == 403
+        assert not notified.is_set()
+        pulls: list[int] = []
+
+        def on_pull(pulled: Any) -> None:
+            pulls.append(len(pulled.received))
+            if len(pulls) == 1:  # an answer arrives an hour before the next poll
+                fake.annotate(next(iter(fake.tasks)), choice("cat"))
+                assert call(registered["headers"][SECRET_HEADER]) == 204
+            else:
+                assert store.close_round(1) is not None
+
+        pull_until_closed(store, server, number, poll=3600, on_pull=on_pull, notified=notified)
+        assert pulls == [0, 1]
+    assert fake.hooks == {}
+    assert messages == []

@@ -1,0 +1,351 @@
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ducats.annotation import AnnotationStore
+from ducats.annotation.oracles import HumanOracle
+from ducats.data.domain import UNLABELLED, VOID, Images
+from ducats.ledger import AnnotatorHints, Request
+from ducats.utils.errors import AwaitingLabels, UserError
+
+POOL = Images(
+    tuple(f"sub dir/ü{i},x.png" for i in range(6)),
+    torch.arange(6 * 3 * 4 * 4, dtype=torch.uint8).reshape(6, 3, 4, 4),
+)
+REQUEST = Request(2, torch.tensor([4, 1, 3]), torch.zeros(3, dtype=torch.long))
+
+
+@pytest.fixture
+def round_folder(tmp_path: Path) -> Path:
+    with pytest.raises(AwaitingLabels, match=r"round 2 waits for 3 labels. To answer, copy .*questions.csv"):
+        HumanOracle(tmp_path, POOL, ["cat", "dog"])(REQUEST)
+    return tmp_path / "round-02"
+
+
+def answer(folder: Path, *lines: str, header: str = "key,label") -> torch.Tensor:
+    (folder / "answers.csv").write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return HumanOracle(folder.parent, POOL, ["cat", "dog"])(REQUEST)
+
+
+def key(image: int) -> str:
+    return f'"{POOL.keys[image]}"'
+
+
+def test_questions_have_keys_and_thumbnails(round_folder: Path) -> None:
+    with (round_folder / "questions.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["key"] for row in rows] == [POOL.keys[i] for i in (4, 1, 3)]
+    assert [row["label"] for row in rows] == ["", "", ""]
+    thumbnail = Image.open(round_folder / rows[0]["thumbnail"])
+    assert thumbnail.size == (256, 256)
+    assert thumbnail.resize((4, 4), Image.Resampling.NEAREST).getpixel((0, 0)) == tuple(
+        POOL.pixels[4, :, 0, 0].tolist()
+    )
+    assert (round_folder / "classes.txt").read_text().split() == ["cat", "dog"]
+
+
+def test_thumbnails_are_made_from_the_original_file(tmp_path: Path) -> None:
+    wide = Image.new("RGBA", (300, 100), (255, 0, 0, 0))  # transparent: shown on white
+    wide.paste((0, 0, 255, 255), (0, 0, 150, 100))
+    wide.save(tmp_path / "wide.png")
+    pool = Images(("wide.png",), torch.zeros(1, 3, 4, 4, dtype=torch.uint8), (tmp_path / "wide.png",))
+    with pytest.raises(AwaitingLabels):
+        HumanOracle(tmp_path / "q", pool, ["cat", "dog"])(Request(1, torch.tensor([0]), torch.tensor([0])))
+    thumbnail = Image.open(tmp_path / "q" / "round-01" / "thumbnails" / "0001.png")
+    assert thumbnail.size == (256, 85)
+    assert thumbnail.getpixel((20, 40)) == (0, 0, 255)
+    assert thumbnail.getpixel((230, 40)) == (255, 255, 255)
+
+
+def thumbnail_of(path: Path) -> Image.Image:
+    """Return the thumbnail that annotators see for a file."""
+    pool = Images((path.name,), torch.zeros(1, 3, 4, 4, dtype=torch.uint8), (path,))
+    with pytest.raises(AwaitingLabels):
+        HumanOracle(path.parent / "q", pool, ["cat", "dog"])(Request(1, torch.tensor([0]), torch.tensor([0])))
+    return Image.open(path.parent / "q" / "round-01" / "thumbnails" / "0001.png")
+
+
+def test_sixteen_bit_images_are_shown_as_the_model_gets_them(tmp_path: Path) -> None:
+    values = np.full((100, 300), 257 * 40, np.uint16)
+    values[:, 150:] = 257 * 200
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    thumbnail = thumbnail_of(tmp_path / "deep.png")
+    assert [thumbnail.getpixel((x, 40)) for x in (20, 230)] == [(40, 40, 40), (200, 200, 200)]
+
+
+def test_an_unreadable_image_file_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(b"not an image")
+    with pytest.raises(UserError, match=r"bad\.png is not a readable image"):
+        thumbnail_of(tmp_path / "bad.png")
+
+
+def test_answers_in_any_order_with_extra_columns_and_a_byte_order_mark(round_folder: Path) -> None:
+    lines = [f"3,{key(3)},dog ", f"1,{key(4)},cat", f"2,{key(1)},Void"]
+    labels = answer(round_folder, *lines, header="\ufeffnumber,key,label")
+    assert labels.tolist() == [0, VOID, 1]
+
+
+def test_the_filled_in_questions_are_answers(round_folder: Path) -> None:
+    with (round_folder / "questions.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    with (round_folder / "answers.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows([row | {"label": "dog"} for row in rows])
+    assert HumanOracle(round_folder.parent, POOL, ["cat", "dog"])(REQUEST).tolist() == [1, 1, 1]
+
+
+def test_some_answers_are_kept_until_the_rest_arrive(round_folder: Path) -> None:
+    with pytest.raises(
+        AwaitingLabels,
+        match=r"waits for 2 of 3 labels; first: 'sub dir/ü1,x.png'",
+    ):
+        answer(round_folder, f"{key(4)},cat", f"{key(1)},")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([f"{key(4)},bird"], "line 2: 'bird' is not a class; use one of: cat, dog"),
+        ([f"{key(4)},cat", f"{key(4)},cat"], "line 3: .* repeats line 2; keep one"),
+        ([f"{key(4)},cat", f"{key(4)},dog"], "line 3: .* contradicts line 2; keep one"),
+        ([f"{key(0)},cat"], "line 2: .* is not a question of this round"),
+    ],
+)
+def test_invalid_answers_are_reported_and_the_file_is_unchanged(
+    round_folder: Path, lines: list[str], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        answer(round_folder, *lines)
+    assert len((round_folder / "answers.csv").read_text(encoding="utf-8").splitlines()) == len(lines) + 1
+
+
+def test_a_file_without_the_columns(round_folder: Path) -> None:
+    with pytest.raises(UserError, match=r"needs the columns `key` and `label`"):
+        answer(round_folder, "a|b", header="key|label")
+
+
+def test_answers_with_semicolons_and_capitals(round_folder: Path) -> None:
+    lines = [
+        f"{number};{key(image)};{word}"
+        for number, image, word in ((1, 4, "CAT"), (2, 1, "dog"), (3, 3, "Dog"))
+    ]
+    assert answer(round_folder, *lines, header="number;key;label").tolist() == [0, 1, 1]
+
+
+def test_the_contact_sheet_shows_every_question(round_folder: Path) -> None:
+    page = (round_folder / "questions.html").read_text(encoding="utf-8")
+    assert page.count("<img") == 3
+    assert all(name in page for name in ("cat", "dog", "sub dir/ü4,x.png", "thumbnails/0001.png"))
+
+
+def test_a_file_that_is_not_text(round_folder: Path) -> None:
+    (round_folder / "answers.csv").write_bytes(b"key,label\n\xff\xfe,cat\n")
+    with pytest.raises(UserError, match=r"CSV UTF-8"):
+        HumanOracle(round_folder.parent, POOL, ["cat", "dog"])(REQUEST)
+
+
+def test_questions_are_written_once(round_folder: Path) -> None:
+    before = (round_folder / "questions.csv").stat().st_mtime_ns
+    with pytest.raises(AwaitingLabels):
+        HumanOracle(round_folder.parent, POOL, ["cat", "dog"])(REQUEST)
+    assert (round_folder / "questions.csv").stat().st_mtime_ns == before
+
+
+# ---- several annotators, through the annotation store
+
+
+def oracle(folder: Path, **params: Any) -> HumanOracle:
+    return HumanOracle(folder / "questions", POOL, ["cat", "dog"], **params)
+
+
+def store_with_questions(folder: Path, **params: Any) -> AnnotationStore:
+    """Return an annotation store with the questions of the request."""
+    with pytest.raises(AwaitingLabels):
+        oracle(folder, **params)(REQUEST)
+    return AnnotationStore(folder / "questions")
+
+
+def submit(store: AnnotationStore, image: int, word: str, annotator: str, **more: Any) -> str | None:
+    answer = {"question": POOL.keys[image], "word": word, "annotator": annotator, **more}
+    return store.receive([answer], channel="test")[0].reject_reason
+
+
+def test_the_store_has_the_questions_and_the_model_hints(tmp_path: Path) -> None:
+    known = np.array([0.9, 0.6, np.nan], np.float32)
+    zero = np.zeros(3, np.float32)
+    hints = AnnotatorHints(
+        np.array([1, 0, -1], np.int16), known, known / 2, zero, known / 3, zero, np.full(3, -1)
+    )
+    rounds: list[int] = []
+
+    def load_hints(number: int) -> AnnotatorHints:
+        rounds.append(number)
+        return hints
+
+    store = store_with_questions(
+        tmp_path,
+        hints=load_hints,
+        query="spread",
+        query_summary="Far apart.",
+        max_seconds=lambda number: 7.0 * number,
+    )
+    question_round = store.open_round()
+    assert question_round is not None
+    assert rounds == [2]
+    assert [question.id for question in question_round.questions] == [POOL.keys[i] for i in (4, 1, 3)]
+    assert [(q.guess, q.probability, q.u_dis) for q in question_round.questions] == [
+        ("dog", 0.9, 0.45),
+        ("cat", 0.6, 0.3),
+        (None, None, None),
+    ]
+    assert {q.segment for q in question_round.questions} == {None}
+    rules = question_round.rules
+    assert (rules.rule, rules.min_annotators, rules.unit, rules.query, rules.max_seconds) == (
+        *("first", 1, "image", "spread"),
+        14.0,
+    )
+    with (question_round.folder / "questions.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[-4:] == ["guess", "probability", "u_dis", "u_data"]
+    assert [(row["guess"], row["u_dis"]) for row in rows] == [("dog", "0.45"), ("cat", "0.3"), ("", "")]
+    assert oracle(tmp_path, hints=load_hints).wants_hints
+    assert not oracle(tmp_path).wants_hints
+
+
+def test_questions_of_earlier_versions_are_completed(tmp_path: Path) -> None:
+    folder = store_with_questions(tmp_path).round_folder(2)
+    for name in ("rules.json", "questions.jsonl"):
+        (folder / name).unlink()
+    before = (folder / "questions.csv").stat().st_mtime_ns
+    store = store_with_questions(tmp_path)
+    assert len(store.question_round(2).questions) == 3
+    assert (folder / "questions.csv").stat().st_mtime_ns == before
+
+
+def test_unanimous_labels_come_in_the_order_of_the_request(tmp_path: Path) -> None:
+    store = store_with_questions(tmp_path, rule="unanimous")
+    for annotator in ("anna", "bob"):
+        for image, word in ((1, "void"), (3, "cat"), (4, "dog")):
+            assert submit(store, image, word, annotator, seconds=1.5) is None
+    human = oracle(tmp_path, rule="unanimous")
+    labels = human(REQUEST)
+    assert (labels.tolist(), labels.dtype) == ([1, VOID, 0], torch.int64)
+    seconds = human.annotation_seconds(REQUEST)
+    assert seconds is not None
+    assert (seconds.tolist(), seconds.dtype) == ([3.0, 3.0, 3.0], torch.float32)
+    assert submit(store, 1, "cat", "anna") == "late"
+    assert oracle(tmp_path, rule="unanimous")(REQUEST).tolist() == [1, VOID, 0]
+
+
+def test_the_message_lists_open_and_disputed_questions_and_next_steps(tmp_path: Path) -> None:
+    store = store_with_questions(tmp_path, rule="unanimous")
+    submit(store, 4, "cat", "anna")
+    submit(store, 4, "cat", "bob")
+    submit(store, 1, "cat", "anna")
+    submit(store, 1, "dog", "bob")
+    with pytest.raises(AwaitingLabels) as pause:
+        oracle(tmp_path, rule="unanimous")(REQUEST)
+    message = str(pause.value)
+    assert (
+        f"round 2 waits for 2 of 3 labels; first: {POOL.keys[1]!r}; 1 is disputed (rule unanimous)" in message
+    )
+    assert f"{POOL.keys[1]!r}: anna: cat, bob: dog" in message
+    for words in (
+        f"`ducats label {tmp_path}`",
+        "answers.csv",
+        f"`ducats push {tmp_path}`",
+        "same command again",
+    ):
+        assert words in message
+
+
+def test_the_last_answer_arrives_while_the_message_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_with_questions(tmp_path)
+    close_round = AnnotationStore.close_round
+
+    def slowly(self: AnnotationStore, number: int) -> Any:
+        found = close_round(self, number)
+        for image in (1, 3, 4) if found is None else ():
+            submit(store, image, "dog", "anna")
+        return found
+
+    monkeypatch.setattr(AnnotationStore, "close_round", slowly)
+    assert oracle(tmp_path)(REQUEST).tolist() == [1, 1, 1]
+
+
+def test_questions_of_another_request_are_refused(tmp_path: Path) -> None:
+    store = store_with_questions(tmp_path)
+    for image in (1, 3, 4):
+        submit(store, image, "dog", "anna")
+    other = Request(2, torch.tensor([4, 1, 2]), torch.zeros(3, dtype=torch.long))
+    with pytest.raises(UserError, match="round-02 do not match the run's request"):
+        oracle(tmp_path)(other)
+    assert store.closed_round(2) is None
+    assert oracle(tmp_path)(REQUEST).tolist() == [1, 1, 1]
+
+
+def test_unanswered_questions_are_unlabelled_at_the_time_limit(tmp_path: Path) -> None:
+    store = store_with_questions(tmp_path, max_seconds=lambda _: 5.0)
+    submit(store, 1, "dog", "anna", seconds=5.0)
+    human = oracle(tmp_path, max_seconds=lambda _: 5.0)
+    assert human(REQUEST).tolist() == [UNLABELLED, 1, UNLABELLED]
+    seconds = human.annotation_seconds(REQUEST)
+    assert seconds is not None
+    assert seconds.tolist() == [0.0, 5.0, 0.0]
+
+
+def test_answers_from_files_and_from_the_store_are_combined(tmp_path: Path) -> None:
+    store = store_with_questions(tmp_path)
+    submit(store, 4, "cat", "anna")
+    folder = store.round_folder(2)
+    (folder / "answers-bob.csv").write_text(f"key,label\n{key(1)},dog\n", encoding="utf-8")
+    with pytest.raises(AwaitingLabels, match=r"waits for 1 of 3 labels; first: 'sub dir/ü3,x\.png'"):
+        oracle(tmp_path)(REQUEST)
+    (folder / "answers.csv").write_text(f"key,label\n{key(3)},unsure\n", encoding="utf-8")
+    with pytest.raises(AwaitingLabels, match="waits for 1 of 3 labels"):
+        oracle(tmp_path)(REQUEST)
+    assert oracle(tmp_path).annotation_seconds(REQUEST) is None
+    (folder / "answers.csv").write_text(f"key,label\n{key(3)},void\n", encoding="utf-8")
+    human = oracle(tmp_path)
+    assert human(REQUEST).tolist() == [0, 1, VOID]
+    assert human.annotation_seconds(REQUEST) is None  # no time was recorded
+    assert {one.annotator for one in store.answers()} == {"anna", "bob", "files"}
+
+
+def test_invalid_files_of_earlier_rounds_do_not_stop_the_run(tmp_path: Path) -> None:
+    store = store_with_questions(tmp_path)
+    for image in (1, 3, 4):
+        submit(store, image, "cat", "anna")
+    oracle(tmp_path)(REQUEST)
+    (store.round_folder(2) / "answers.csv").write_text(
+        f"key,label\n{key(1)},dog\nnowhere,cat\n", encoding="utf-8"
+    )
+    (store.round_folder(2) / "answers-x.csv").write_bytes(b"\xff")
+    with pytest.raises(AwaitingLabels, match=r"round 3 waits for 1 label\. "):
+        oracle(tmp_path)(Request(3, torch.tensor([0]), torch.tensor([0])))
+    assert [one.reject_reason for one in store.answers()[3:]] == ["late", "unknown question"]
+
+
+def test_a_new_class_is_refused_or_kept_as_void(tmp_path: Path) -> None:
+    store = store_with_questions(tmp_path)
+    (store.round_folder(2) / "answers.csv").write_text(f"key,label\n{key(1)},horse\n", encoding="utf-8")
+    with pytest.raises(UserError, match="'horse' is not a class"):
+        oracle(tmp_path)(REQUEST)
+    assert [one.reject_reason for one in store.answers()] == ["unknown class"]
+    other = store_with_questions(tmp_path / "open", allow_new_classes=True)
+    for image, word in ((4, "horse"), (1, "horse"), (3, "dog")):
+        assert submit(other, image, word, "anna") is None
+    assert oracle(tmp_path / "open", allow_new_classes=True)(REQUEST).tolist() == [VOID, VOID, 1]
+
+
+def test_an_invalid_parameter_is_refused_immediately(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="rule must be one of"):
+        oracle(tmp_path, rule="loudest")

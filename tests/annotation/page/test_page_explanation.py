@@ -1,0 +1,67 @@
+"""Plain-language explanations of a pick, checked against the numbers they are made from."""
+
+import pytest
+
+from ducats.annotation import Question, RoundRules
+from ducats.annotation.page.explanation import explain_pick, uncertainty_hints
+
+
+def question(u_dis: float | None, u_data: float | None, probability: float | None = 0.4) -> Question:
+    return Question(
+        *(1, "a", "a", "a.png"),
+        guess="cat",
+        probability=probability,
+        u_dis_quantile=u_dis,
+        u_data_quantile=u_data,
+    )
+
+
+def make_rules(
+    query: str = "duc", unit: str = "image", classes: tuple[str, ...] = ("cat", "dog", "cow")
+) -> RoundRules:
+    return RoundRules(1, classes, query=query, unit=unit, query_summary="Rank by my own score.")
+
+
+@pytest.mark.parametrize(
+    ("picked", "sentence"),
+    [
+        (
+            question(0.9, 0.9),
+            "The model has seen few images like this one, and it hesitates between cat and other classes.",
+        ),
+        (
+            question(0.89, 0.89),
+            "The model is less familiar with this image than with most others, "
+            "and it is not sure of its guess (cat).",
+        ),
+        (question(0.49, 0.95), "The model hesitates between cat and other classes."),
+        (question(0.95, 0.49), "The model has seen few images like this one."),
+        (question(0.95, 0.95, 0.8), "The model has seen few images like this one."),
+        (question(0.1, 0.1), "A label for this image is expected to help the model."),
+        (question(None, None, None), "A label for this image is expected to help the model."),
+    ],
+)
+def test_the_sentence_follows_the_percentiles(picked: Question, sentence: str) -> None:
+    assert explain_pick(picked, make_rules(), blind=False) == sentence
+    assert len(uncertainty_hints(picked, make_rules())) == sum(
+        word in sentence for word in ("few", "less", "cat")
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "sentence"),
+    [
+        (make_rules("random"), "This image was picked at random."),
+        (make_rules("coreset", "region"), "This area differs from those that already have a label."),
+        (make_rules("u_dis", "pixel"), "The model has seen few spots like this one."),
+        (make_rules("u_data", classes=("cat", "dog")), "The model hesitates between cat and dog."),
+        (make_rules("mine:query"), "Rank by my own score."),
+    ],
+)
+def test_the_sentence_follows_the_query(rules: RoundRules, sentence: str) -> None:
+    assert explain_pick(question(0.95, 0.95), rules, blind=False) == sentence
+
+
+def test_a_blind_sentence_reveals_nothing() -> None:
+    sentence = explain_pick(question(0.95, 0.95), make_rules(), blind=True)
+    assert sentence == "A label for this image is expected to help the model."

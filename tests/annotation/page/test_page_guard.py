@@ -1,0 +1,162 @@
+"""Access control of the page's server."""
+
+import json
+from pathlib import Path
+
+import pytest
+from page_client import BASE_URL, TOKEN, client
+from page_rounds import image_questions
+from PIL import Image
+from starlette.testclient import TestClient
+
+from ducats.annotation.page.app import LabellingPage, make_app
+from ducats.annotation.page.guard import SECURITY_HEADERS
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/static/page.js", "/api/state?annotator=ada", "/image/whole/1/1", "/?token=another", "/?token="],
+)
+def test_every_request_needs_the_token(tmp_path: Path, path: str) -> None:
+    image_questions(tmp_path)
+    reply = client(tmp_path, token=False).get(path)
+    assert reply.status_code == 403
+    assert "ducats label" in reply.text
+    assert "set-cookie" not in reply.headers
+
+
+def test_the_token_parameter_works_only_for_the_start_page(tmp_path: Path) -> None:
+    image_questions(tmp_path)
+    page = client(tmp_path, token=False)
+    assert page.get(f"/api/state?annotator=ada&token={TOKEN}").status_code == 403
+    cookie = page.get(f"/?token={TOKEN}").headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
+    assert page.get("/api/state?annotator=ada").status_code == 200
+
+
+def test_the_browser_launch_token_works_once(tmp_path: Path) -> None:
+    image_questions(tmp_path)
+    app = make_app(LabellingPage(tmp_path), token=TOKEN, host="127.0.0.1", single_use_token="seen-by-others")
+    first, second = (TestClient(app, base_url=BASE_URL) for _ in range(2))
+    assert first.get("/?token=seen-by-others").status_code == 200
+    assert first.get("/api/state?annotator=ada").status_code == 200  # by its cookie
+    assert second.get("/?token=seen-by-others").status_code == 403
+    assert second.get(f"/?token={TOKEN}").status_code == 200
+
+
+def test_every_reply_forbids_frames_and_foreign_scripts(tmp_path: Path) -> None:
+    image_questions(tmp_path)
+    page = client(tmp_path)
+    for reply in (page.get("/"), page.get("/nowhere"), page.get("/", headers={"Host": "evil.example"})):
+        assert {name: reply.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
+        assert reply.headers["cache-control"] == "no-store"
+    assert "default-src 'none'" in SECURITY_HEADERS["Content-Security-Policy"]
+    assert page.get("/image/whole/1/1").headers["cache-control"].startswith("private")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "10.0.0.7:8000", "", "[::1", "127.0.0.1.nip.io"]
+)
+def test_other_host_names_are_refused(tmp_path: Path, host: str) -> None:
+    assert client(tmp_path).get("/", headers={"Host": host}).status_code == 421
+
+
+def test_a_tunnel_may_have_another_port(tmp_path: Path) -> None:
+    page = client(tmp_path, token=False)
+    for host in ("localhost:9000", "127.0.0.1:9000", "[::1]:9000"):
+        assert page.get(f"/?token={TOKEN}", headers={"Host": host}).status_code == 200
+
+
+def test_a_public_server_accepts_ip_addresses_but_not_any_name(tmp_path: Path) -> None:
+    page = client(tmp_path, token=False, host="0.0.0.0")
+    assert page.get(f"/?token={TOKEN}", headers={"Host": "192.168.1.5:8000"}).status_code == 200
+    assert page.get(f"/?token={TOKEN}", headers={"Host": "evil.example"}).status_code == 421
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://127.0.0.1:8001"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Length": "1000001"}, 413),
+        ({"Content-Length": "-1"}, 411),
+    ],
+)
+def test_cross_site_posts_are_refused(tmp_path: Path, headers: dict[str, str], status: int) -> None:
+    store = image_questions(tmp_path)
+    body = json.dumps(
+        {"annotator": "ada", "answers": [{"question": "r1/1", "word": "red", "external_id": "x.0"}]}
+    )
+    usual = {"Content-Type": "application/json", "Sec-Fetch-Site": "same-origin"}
+    page = client(tmp_path)
+    assert page.post("/api/answers", content=body, headers={**usual, **headers}).status_code == status
+    assert store.answers() == []
+    assert page.post("/api/answers", content=body, headers=usual).status_code == 200
+    assert [answer.word for answer in store.answers()] == ["red"]
+
+
+def test_a_post_without_an_origin_is_refused(tmp_path: Path) -> None:
+    image_questions(tmp_path)
+    page = client(tmp_path)
+    del page.headers["Origin"]
+    assert page.post("/api/answers", json={"annotator": "ada", "answers": []}).status_code == 403
+
+
+def test_images_are_not_served_to_other_sites(tmp_path: Path) -> None:
+    image_questions(tmp_path)
+    page = client(tmp_path)
+    assert page.get("/image/whole/1/1", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
+    for site in ("cross-site", "same-site"):
+        assert page.get("/image/whole/1/1", headers={"Sec-Fetch-Site": site}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"annotator": "ada", "answers": {}}',
+        b'{"annotator": 7, "answers": []}',
+        b'{"annotator": "", "answers": []}',
+        json.dumps({"annotator": "a" * 81, "answers": []}).encode(),
+        json.dumps({"annotator": "ada", "answers": [{}] * 1001}).encode(),
+        b"[" * 100_000,
+    ],
+)
+def test_an_invalid_body_is_refused(tmp_path: Path, body: bytes) -> None:
+    store = image_questions(tmp_path)
+    reply = client(tmp_path).post("/api/answers", content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code == 400
+    assert store.answers() == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/image/whole/1/0", "/image/whole/1/7", "/image/whole/2/1", "/image/whole/1/-1"),
+        *("/image/raw/1/1", "/image/whole/1/1.png", "/static/../app.py", "/static/%2e%2e%2fapp.py"),
+        *("/static/app.py", "/image/whole/1/..%2f..%2fsecret.png", "/questions/answers.jsonl"),
+        "/image/crop/1/1?zoom=much",
+    ],
+)
+def test_only_images_of_questions_are_served(tmp_path: Path, path: str) -> None:
+    image_questions(tmp_path)
+    Image.new("RGB", (2, 2)).save(tmp_path / "secret.png")
+    assert client(tmp_path).get(path).status_code == 404
+
+
+def test_an_image_outside_the_round_folder_is_not_served(tmp_path: Path) -> None:
+    store = image_questions(tmp_path)
+    Image.new("RGB", (2, 2)).save(tmp_path / "secret.png")
+    path = store.round_folder(1) / "questions.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line["image_path"], line["original_path"] = "../../secret.png", ""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert client(tmp_path).get("/image/whole/1/1").status_code == 404

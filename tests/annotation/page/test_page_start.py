@@ -1,0 +1,130 @@
+"""Starting the page's server: port, token and printed output."""
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from page_rounds import image_questions
+
+from ducats.annotation.page import app as module
+from ducats.annotation.page import server
+from ducats.cli import main
+from ducats.utils.errors import UserError
+
+
+def test_a_run_reuses_its_port_unless_it_is_taken(tmp_path: Path) -> None:
+    with server.open_socket("127.0.0.1", 0, tmp_path) as first:
+        port = first.getsockname()[1]
+        with server.open_socket("127.0.0.1", 0, tmp_path) as second:
+            assert second.getsockname()[1] != port
+        with pytest.raises(UserError, match=f"--port {port}"):
+            server.open_socket("127.0.0.1", port, tmp_path)
+    with server.open_socket("127.0.0.1", 0, tmp_path) as third:
+        assert third.getsockname()[1] == port
+        assert server.page_url(third, "127.0.0.1", "T") == f"http://127.0.0.1:{port}/?token=T"
+
+
+def test_a_host_of_another_machine_is_refused(tmp_path: Path) -> None:
+    for host in ("no.such.host.invalid", "203.0.113.9"):  # the second is reserved for documentation
+        with pytest.raises(UserError, match=f"--host {host} .*address of this machine"):
+            server.open_socket(host, 0, tmp_path)
+
+
+@pytest.mark.parametrize("port", [-1, 65536, 99999])
+def test_an_invalid_port_is_refused(tmp_path: Path, port: int) -> None:
+    with pytest.raises(UserError, match=f"--port {port} is not a valid port"):
+        server.open_socket("127.0.0.1", port, tmp_path)
+
+
+def test_a_token_file_must_be_private(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    token = server.load_or_create_token(path)
+    assert server.load_or_create_token(path) == token
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    with pytest.raises(UserError, match="chmod 600"):
+        server.load_or_create_token(path)
+    path.chmod(0o600)
+    for content in (b"short", b"\xff" * 40):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match="at least 16"):
+            server.load_or_create_token(path)
+    with pytest.raises(UserError, match="not a file"):
+        server.load_or_create_token(tmp_path)
+    assert server.load_or_create_token(None) != server.load_or_create_token(None)
+
+
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a run folder"):
+        server.check_run_folder(tmp_path)
+    (tmp_path / "config.yaml").touch()
+    server.check_run_folder(tmp_path)
+
+
+def test_the_command_prints_the_address_and_warns_of_other_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image_questions(tmp_path)
+    served: list[dict[str, Any]] = []
+
+    def serve(run_folder: Path, sock: socket.socket, **options: Any) -> None:
+        sock.close()
+        served.append(options)
+
+    monkeypatch.setattr(server, "serve_page", serve)
+    for host, warns in (("127.0.0.1", False), ("0.0.0.0", True)):
+        with pytest.raises(SystemExit) as ended:
+            main(["label", str(tmp_path), "--host", host, "--annotator", "Ada", "--blind", "--no-open"])
+        assert not ended.value.code
+        printed = capsys.readouterr().out
+        assert ("reachable from other machines" in printed.replace("\n", " ")) == warns
+        assert printed.count(served[-1]["token"]) == 1
+        assert served[-1]["open_browser"] is False
+        assert (served[-1]["annotator"], served[-1]["blind"]) == ("Ada", True)
+
+
+def test_without_the_extra_the_error_names_the_package_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["label", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "pip install 'ducats[label]'" in capsys.readouterr().err
+
+
+def test_the_log_has_no_token_and_help_imports_no_server(tmp_path: Path) -> None:
+    image_questions(tmp_path)
+    command = [sys.executable, "-m", "ducats", "label", str(tmp_path), "--no-open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            found = re.search(r"http://\S+token=(\S+)", server.stdout.readline())
+            assert found is not None
+            with urlopen(found.group()) as reply:
+                assert reply.status == 200
+            with pytest.raises(HTTPError, match="403"):
+                urlopen(found.group() + "x")
+        finally:
+            server.terminate()
+        rest, errors = server.communicate()
+    assert found.group(1) not in rest + errors
+    code = (
+        "import sys\nfrom ducats.cli import main\n"
+        "try: main(['label', '--help'])\nexcept SystemExit: pass\n"
+        "assert not {'torch', 'starlette', 'uvicorn'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_page_has_no_inline_or_external_code() -> None:
+    html = (module.STATIC_FOLDER / "index.html").read_text()
+    assert "style=" not in html  # the security headers would silently block it
+    assert "<script>" not in html
+    assert "http" not in html.replace("http-equiv", "")

@@ -1,0 +1,785 @@
+"""Commands as a user types them."""
+
+import csv
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import yaml
+from PIL import Image
+
+import tiny_segmentation_data
+from conftest import QUICK
+from ducats.cli import main, shutdown
+from ducats.cli.base import console
+from ducats.config import configs_folder
+from ducats.data import toy
+from ducats.runfolder.run_folder import RunFolder
+
+QUICK_OPTIONS = tuple(part for setting in QUICK for part in ("--set", setting))
+COMMANDS = (
+    *("run", "demo", "sweep", "table", "tune", "evaluate", "predict", "report", "labels", "picks"),
+    *("config", "doctor", "queries", "methods", "label", "answers", "push", "pull"),
+    *("watch", "export", "triage", "score"),
+)
+SMALL_RUN_OPTIONS = (
+    *("--set", "model.name=small_cnn", "--set", "model.params={width: 4, features: 16}"),
+    *("--set", "data.params.size=8", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=4"),
+    *(
+        "--set",
+        "views={source: {crop: none}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}",
+    ),
+    *("--epochs", "3", "--rounds", "2", "--budget", "6", "--device", "cpu"),
+)
+
+
+def ducats(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(a) for a in arguments])
+    return int(caught.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Source, target and held-out image folders, plus the target sorted by class."""
+    root = tmp_path_factory.mktemp("own")
+    data = toy(n_source_per_class=6, n_pool=20, n_test=12)
+    assert data.ground_truth is not None
+    assert data.test is not None
+
+    def save(part: str, keys: list[str], pixels: object, names: list[str]) -> None:
+        for number, (name, image) in enumerate(zip(names, pixels, strict=True)):  # type: ignore[call-overload]
+            path = root / part / name / f"{number:03d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+
+    classes = data.classes
+    save("source", [], data.source.images.pixels, [classes[i] for i in data.source.labels[:].tolist()])
+    save("test", [], data.test.images.pixels, [classes[i] for i in data.test.labels[:].tolist()])
+    save("target", [], data.pool.pixels, ["camera 1" if i % 2 else "." for i in range(20)])
+    save("known", [], data.pool.pixels, [classes[i] for i in data.ground_truth[:].tolist()])
+    return root
+
+
+def test_help_does_not_import_torch() -> None:
+    code = (
+        "import sys\nfrom ducats.cli import main\n"
+        f"for command in {('', *COMMANDS)!r}:\n"
+        "    try: main([*([command] if command else []), '--help'])\n"
+        "    except SystemExit as end: assert not end.code, command\n"
+        "heavy = {'torch', 'torchvision', 'timm', 'lightning_fabric', 'sklearn'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for command in COMMANDS:
+        assert f"Usage: ducats {command}" in done.stdout
+
+
+def test_own_folders_with_human_annotators_from_first_round_to_predictions(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    command = (
+        "run",
+        "--source",
+        folders / "source",
+        "--target",
+        folders / "target",
+        "--test",
+        folders / "test",
+        *SMALL_RUN_OPTIONS,
+    )
+    data = toy(n_source_per_class=6, n_pool=20, n_test=12)
+    assert data.ground_truth is not None
+    for number in (1, 2):
+        assert ducats(*command, "--out", out) == 3
+        assert f"round {number} waits for 3 labels" in capsys.readouterr().err
+        folder = out / "questions" / f"round-0{number}"
+        with (folder / "questions.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            assert Path(row["file"]).is_file()
+            row["label"] = data.classes[int(data.ground_truth[int(Path(row["key"]).stem)])]
+        with (folder / "answers.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    assert ducats(*command, "--out", out) == 0
+    assert "6 labels acquired" in capsys.readouterr().out
+
+    assert ducats("labels", out) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "round,key,label"
+    assert [line.split(",")[0] for line in lines[1:]] == ["1"] * 3 + ["2"] * 3
+
+    assert ducats("evaluate", out, "--device", "cpu") == 0
+    own = json.loads(capsys.readouterr().out)
+    assert (own["images"], own["evaluated_on"]) == (12, "held_out")
+    last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    assert own["accuracy"] == last["accuracy"]
+    assert ducats("evaluate", out, "--data", folders / "known", "--device", "cpu") == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 20
+
+    assert (
+        ducats(
+            "predict",
+            out,
+            folders / "target",
+            "--out",
+            tmp_path / "p.csv",
+            "--class-probabilities",
+            "--device",
+            "cpu",
+        )
+        == 0
+    )
+    with (tmp_path / "p.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 20
+    for row in rows:
+        probabilities = [float(row[f"p({name})"]) for name in data.classes]
+        assert sum(probabilities) == pytest.approx(1, abs=1e-4)
+        assert float(row["probability"]) == pytest.approx(max(probabilities))
+        assert row["label"] == data.classes[probabilities.index(max(probabilities))]
+        assert float(row["u_data"]) + float(row["u_dis"]) == pytest.approx(float(row["entropy"]), rel=1e-4)
+
+    assert ducats("report", out, "--out", tmp_path / "report") == 0
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "<svg" in page
+    digest = json.loads((out / "environment.json").read_text())["source_digest"]
+    assert len(digest) == 16
+    assert f"<dt>source_digest</dt><dd>{digest}</dd>" in page
+    assert json.loads((tmp_path / "report" / "summary.json").read_text())[0]["labels"] == 6
+
+
+def test_target_folders_as_ground_truth(folders: Path, tmp_path: Path) -> None:
+    known = (
+        "run",
+        "--source",
+        folders / "source",
+        "--target",
+        folders / "known",
+        "--ground-truth",
+        *SMALL_RUN_OPTIONS,
+    )
+    assert ducats(*known, "--out", tmp_path / "run") == 0
+
+
+def test_benchmark_by_root_and_task(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folders / "source", tmp_path / "office/amazon")
+    shutil.copytree(folders / "known", tmp_path / "office/webcam/images")
+    monkeypatch.chdir(tmp_path)
+    small = ("--set", "acquisition.after_epochs=null", *SMALL_RUN_OPTIONS)
+    assert ducats("run", "-c", "data/office31", "--root", "office", "--task", "amazon->webcam", *small) == 0
+    assert "duc on office31 A-W: 24 source images, 20 target images, 4 classes" in capsys.readouterr().out
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.startswith("office31-A-W-duc-")
+    data = yaml.safe_load((run / "config.yaml").read_text())["data"]
+    assert (data["name"], data["params"]["task"]) == ("office31", "A-W")
+    assert data["params"]["root"] == str(tmp_path / "office")
+    # Another spelling of the same task is the same run; the reverse task is another run.
+    assert ducats("run", "-c", "data/office31", "--root", "office", "--task", "a2w", *small) == 0
+    assert "already finished" in capsys.readouterr().out
+    assert ducats("run", "-c", "data/office31", "--root", "office", "--task", "W-A", *small) == 0
+    assert {path.name[:12] for path in (tmp_path / "runs").iterdir()} == {"office31-A-W", "office31-W-A"}
+    assert ducats("doctor", "-c", "data/office31", "--root", "office", "--task", "A-W", *small) == 0
+    assert "amazon: 24 images in 4 classes, but 2817 in 31 classes are published" in capsys.readouterr().out
+
+
+def test_manifest(folders: Path, tmp_path: Path) -> None:
+    lines = ["key,path,domain,label,split"]
+    for part, domain, split in (
+        ("source", "source", "train"),
+        ("known", "target", "train"),
+        ("test", "target", "test"),
+    ):
+        lines += [
+            f"{part}/{p.stem},{p},{domain},{p.parent.name},{split}"
+            for p in sorted((folders / part).rglob("*.png"))
+        ]
+    (tmp_path / "m.csv").write_text("\n".join(lines) + "\n")
+    assert ducats("run", "--manifest", tmp_path / "m.csv", *SMALL_RUN_OPTIONS, "--out", tmp_path / "run") == 0
+    assert len((tmp_path / "run" / "pool.json").read_text().splitlines()) == 20 + 2
+
+
+def test_same_command_uses_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ducats("run", *QUICK_OPTIONS) == 0
+    assert ducats("run", *QUICK_OPTIONS) == 0
+    assert ducats("run", *QUICK_OPTIONS, "--seed", "1") == 0
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+FOLDERS = ("--source", "{}/source", "--target", "{}/target")
+OFFICE31 = ("-c", "data/office31", "--set", "acquisition.after_epochs=null")
+BAD_INPUTS = [
+    ((), ["needs --source and --target"]),
+    (FOLDERS[:2], ["needs --target"]),
+    (("--source", "{}/nothing", *FOLDERS[2:]), ["nothing does not exist"]),
+    ((*FOLDERS, "--method", "duk"), ["no config 'methods/duk'", "did you mean"]),
+    ((*FOLDERS, "--set", "query.name=duk"), ["no query 'duk'; choose from: random"]),
+    ((*FOLDERS, "--set", "query.params.kapa=3"), ["has no parameter 'kapa'; it has: kappa, order"]),
+    ((*FOLDERS, "--set", "query.params.kappa=0"), ["kappa must be at least 1"]),
+    ((*FOLDERS, "--set", "objective.params.beta=high"), ["objective 'duc' does not accept the parameters"]),
+    ((*FOLDERS, "--set", "data.params.sise=3"), ["has no parameter 'sise'"]),
+    ((*FOLDERS, "--budget", "999"), ["is 999 labels", "pool has 20"]),
+    ((*FOLDERS, "--oracle", "ground_truth"), ["needs the target's labels"]),
+    ((*FOLDERS, "--oracle", "crowd"), ["no oracle 'crowd'"]),
+    ((*FOLDERS, "--manifest", "m.csv"), ["either --manifest or"]),
+    ((*FOLDERS, "--set", "train.lr=[1"), ["--set train.lr=[1", "not valid YAML"]),
+    ((*FOLDERS, "--set", "model.params.width=wide"), ["model 'small_cnn' does not accept the parameters"]),
+    ((*FOLDERS, "--set", "data.params.size=big"), ["must be a whole number of pixels", "not 'big'"]),
+    ((*FOLDERS, "--set", "train.schedule.params.gain=high"), ["schedule 'inverse_decay' does not accept"]),
+    (
+        (*FOLDERS, "--set", "views.source.ratio=[0, 1]"),
+        ["views.source.ratio", "must be increasing and positive"],
+    ),
+    ((*FOLDERS, "--set", "oracle.params.speed=3"), ["has no parameter 'speed'", "rule, min_annotators"]),
+    ((*FOLDERS, "--set", "train.lr_multipliers={trunk: 0.1}"), ["prefixes ['trunk']", "backbone"]),
+    (("--sauce", "x"), ["Did you mean --source?"]),
+    ((*OFFICE31, "--root", "{}"), ["needs --task", "its tasks are A-W, A-D"]),
+    ((*OFFICE31, "--task", "A-W"), ["'office31' needs --root"]),
+    ((*OFFICE31, "--root", "{}", "--task", "A-B"), ["no task 'A-B'; its tasks are A-W, A-D"]),
+    ((*OFFICE31, "--root", "{}", "--task", "A-W"), ["images of amazon", "contains known, s"]),
+    (("-c", "data/digits", "--root", "{}"), ["are for a benchmark", "data set is 'digits'"]),
+    ((*FOLDERS, "--task", "A-W"), ["--root and --task are for a benchmark", "-c data/office31"]),
+    (("--set", "query.name=nowhere:q", "-c", "data/digits"), ["no query 'nowhere:q'", "PYTHONPATH"]),
+]
+
+
+STREETS = ("-c", "data/streets")
+FEW_STREETS = (*STREETS, "--set", "data.params={n_source: 2, n_pool: 2, n_test: 1}")
+TASK_MISMATCHES = [
+    (("-c", "segmentation"), ["'segmentation_folders' needs --source and --target and --classes"]),
+    (("-c", "segmentation", *FOLDERS), ["'segmentation_folders' needs --classes"]),
+    (("-c", "segmentation", *FOLDERS, "--classes", "{}/none.txt"), ["class list", "none.txt cannot be read"]),
+    ((*FOLDERS, "--classes", "c.txt"), ["--classes is for segmentation"]),
+    ((*FOLDERS, "--method", "ripu"), ["'folders' has one label per image", "choose another --method"]),
+    (("-c", "data/digits", "--method", "ripu-points"), ["'digits' has one label per image"]),
+    (("-c", "data/digits", "--set", "task.name=segmentation"), ["start with -c segmentation"]),
+    (
+        ("-c", "data/digits", "--set", "query.name=ripu"),
+        ["'impurity', which is defined for pixels only"],
+    ),
+    (
+        (*STREETS, "--set", "task={name: classification, unit: image}"),
+        ["'streets' has one label per pixel"],
+    ),
+    ((*STREETS, "--set", "task.name=classification"), ["classification labels whole images, not pixels"]),
+    ((*STREETS, "--set", "model.name=timm"), ["'timm' outputs one class per image", "deeplab_v2"]),
+    (("-c", "data/digits", "--set", "model.name=small_fcn"), ["'small_fcn' outputs one class per pixel"]),
+    ((*STREETS, "--set", "query.name=ripu"), ["undefined for single pixels; set task.unit=region"]),
+    ((*FEW_STREETS, "--set", "views.test.crop=center"), ["views.test must", "crop=none"]),
+    ((*STREETS, "--set", "task.unit=region", "--set", "task.region_side=4"), ["must be odd"]),
+    ((*FEW_STREETS, "--set", "evaluation.miou_star_exclude=[horse]"), ["miou_star_exclude names 'horse'"]),
+    ((*STREETS, *FOLDERS), ["'segmentation_folders' needs --classes"]),
+    ((*STREETS, "--root", "{}"), ["--root and --task are for a benchmark", "'streets'"]),
+    ((*FEW_STREETS, "--budget", "9000/image"), ["9000 pixels of image 0, which has 8192"]),
+    (("-c", "data/gtav-cityscapes", *FOLDERS), ["GTAV", "does not contain the folders images and labels"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), TASK_MISMATCHES)
+def test_settings_that_do_not_fit_the_task_give_one_line(
+    folders: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    words: list[str],
+) -> None:
+    own = [argument.replace("{}", str(folders)) for argument in arguments]
+    assert ducats("run", *own, "--device", "cpu", "--out", tmp_path / "run") == 2
+    output = capsys.readouterr().err
+    for word in words:
+        assert word in output
+    assert output.count("\n") == 1
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_superpixels_without_scikit_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
+    assert ducats("run", *STREETS, "--set", "task.unit=superpixel", "--out", tmp_path / "run") == 2
+    assert (
+        "scikit-image, which is not installed: pip install 'ducats[superpixels]'" in capsys.readouterr().err
+    )
+
+
+def test_options_are_applied_before_cross_validation_of_settings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Epoch 60 is valid with 100 epochs, but not with the default of 50.
+    assert ducats("config", "--set", "acquisition.after_epochs=[60]", "--epochs", "100") == 0
+    assert yaml.safe_load(capsys.readouterr().out)["acquisition"]["after_epochs"] == [60]
+
+
+def test_label_map_folders_by_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--source", tmp_path / "s", "--target", tmp_path / "t", "--classes", tmp_path / "c.txt")
+    for config in ("segmentation", "data/streets"):  # the second one keeps its small network
+        assert ducats("config", "-c", config, *given, "--ground-truth") == 0
+        data = yaml.safe_load(capsys.readouterr().out)["data"]
+        assert data["name"] == "segmentation_folders"
+        assert data["params"] == {
+            "source": str(tmp_path / "s"),
+            "target": str(tmp_path / "t"),
+            "classes": str(tmp_path / "c.txt"),
+            "ground_truth": True,
+        }
+    assert ducats("config", "-c", "data/carla-camvid", *given[:4]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["data"]["name"] == "carla_camvid"
+
+
+def test_uncertainty_option_is_for_segmentation_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ducats("run", *QUICK_OPTIONS, "--out", tmp_path / "run") == 0
+    assert ducats("predict", tmp_path / "run", tmp_path, "--uncertainty-maps", "--device", "cpu") == 2
+    assert "--uncertainty-maps is for segmentation" in capsys.readouterr().err
+    assert ducats("picks", tmp_path / "run") == 2
+    assert "whole images" in capsys.readouterr().err
+
+
+def test_picks_reads_only_the_images_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, run = tiny_segmentation_data.write_tree(tmp_path / "data"), tmp_path / "run"
+    held_out = ("--set", "evaluation={split: held_out, test_fraction: 0.25}")
+    command = (
+        "run",
+        *tiny_segmentation_data.folder_options(root, test=False),
+        "--ground-truth",
+        "--budget",
+        "10%",
+        *held_out,
+    )
+    assert ducats(*command, "--out", run) == 0
+    keys = RunFolder(run).load_ledger().keys
+    assert len(keys) == 3  # of four: one was held out
+    for path in [*root.glob("*/*/*.png")]:
+        if path != root / "target" / "images" / keys[1]:
+            path.write_bytes(b"not to be read")
+    capsys.readouterr()
+    assert ducats("picks", run, "--images", keys[1]) == 0
+    assert "picks.png" in capsys.readouterr().out
+    assert (run / "picks.png").exists()
+    (held,) = {f"10{number}.png" for number in range(4)} - set(keys)
+    assert ducats("picks", run, "--images", held) == 2
+    assert f"no image '{held}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD_INPUTS)
+def test_bad_input_gives_a_message_and_exit_code_2(
+    folders: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    words: list[str],
+) -> None:
+    own = [a if a.startswith(("train.", "views.", "model.")) else a.format(folders) for a in arguments]
+    # The settings of the case come last and win.
+    options = SMALL_RUN_OPTIONS if "--budget" not in arguments else SMALL_RUN_OPTIONS[:-4]
+    assert ducats("run", *options, *own, "--out", tmp_path / "run") == 2
+    output = capsys.readouterr().err
+    for word in words:
+        assert word in output
+    assert "Traceback" not in output
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_unreadable_images_are_named(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "zero.png").touch()
+    assert (
+        ducats("run", "--source", folders / "source", "--target", tmp_path / "target", *SMALL_RUN_OPTIONS)
+        == 2
+    )
+    output = " ".join(capsys.readouterr().err.split())
+    assert "zero.png" in output
+    assert "empty file" in output
+    assert (
+        ducats("doctor", "--source", folders / "source", "--target", tmp_path / "target", *SMALL_RUN_OPTIONS)
+        == 1
+    )
+    assert "zero.png" in capsys.readouterr().out
+
+
+def test_doctor_finds_no_errors_in_good_data(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = (
+        "doctor",
+        "--source",
+        folders / "source",
+        "--target",
+        folders / "target",
+        "--test",
+        folders / "test",
+    )
+    assert ducats(*command, *SMALL_RUN_OPTIONS) == 0
+    assert "error" not in capsys.readouterr().out.replace("No errors", "")
+
+
+def test_user_query_and_model_by_name(folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "def last(context, *, step: int = 1):\n"
+        '    """The last ones."""\n'
+        "    return len(context.candidates) - 1 - step * torch.arange(context.budget)\n"
+        "def net(*, classes, channels, width=8):\n"
+        "    first = nn.Linear(channels * 64, width)\n"
+        "    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(width, classes))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    known = (
+        "run",
+        "--source",
+        folders / "source",
+        "--target",
+        folders / "known",
+        "--ground-truth",
+        *SMALL_RUN_OPTIONS,
+    )
+    own = (
+        "--set",
+        "query={name: 'mine:last', params: {step: 2}}",
+        "--set",
+        "model={name: 'mine:net', params: {width: 4}}",
+    )
+    assert ducats(*known, *own, "--out", tmp_path / "run") == 0
+
+
+def test_user_query_on_logits_with_a_model_without_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain_components.py").write_text(
+        "from torch import nn\n"
+        "def first(context):\n"
+        "    return context.candidates.z[:, 0].argsort()[: context.budget]\n"
+        "def conv(*, classes, channels):\n"
+        "    return nn.Sequential(nn.Conv2d(channels, classes, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    own = (
+        "--set",
+        "query.name=plain_components:first",
+        "--set",
+        "model={name: 'plain_components:conv', params: {}}",
+    )
+    assert ducats("run", *QUICK_OPTIONS, *own, "--out", tmp_path / "run") == 0
+
+
+def test_typos_in_the_name_of_a_user_component(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_components.py").write_text("def between(context): ...\ndef net(classes): ...\n")
+    monkeypatch.chdir(tmp_path)  # the working directory is searched
+    for setting, words in (
+        ("query.name=own_components:betwen", "own_components has no 'betwen'; did you mean 'between'?"),
+        (
+            "model={name: 'own_components:net', params: {}}",
+            "must accept the keyword arguments classes= and channels=",
+        ),
+    ):
+        assert ducats("run", *QUICK_OPTIONS, "--set", setting, "--out", tmp_path / "run") == 2
+        assert words in capsys.readouterr().err
+
+
+def test_finished_run_is_reported_as_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for times in (0, 1):
+        assert ducats("run", *QUICK_OPTIONS, "--out", tmp_path / "run") == 0
+        assert capsys.readouterr().out.count("already finished") == times
+
+
+def test_small_images_without_a_gpu(folders: Path, tmp_path: Path) -> None:
+    known = (
+        "run",
+        "-c",
+        "small",
+        "--source",
+        folders / "source",
+        "--target",
+        folders / "known",
+        "--ground-truth",
+    )
+    quick = ("--set", "train.steps_per_epoch=1", "--epochs", "3", "--rounds", "2", "--budget", "6")
+    assert ducats(*known, *quick, "--device", "cpu", "--out", tmp_path / "run") == 0
+
+
+def test_queries_lists_every_query(capsys: pytest.CaptureFixture[str]) -> None:
+    from ducats.acquisition.queries import QUERIES
+
+    assert ducats("queries") == 0
+    output = capsys.readouterr().out
+    for name in QUERIES:
+        assert name in output
+
+
+def test_methods_lists_every_config_with_objective_and_query(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "width", 200)
+    assert ducats("methods") == 0
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    listed = {row[0]: row[1:] for row in rows if row and row[0]}
+    assert set(listed) == {path.stem for path in (configs_folder() / "methods").glob("*.yaml")}
+    assert listed["duc-swapped"] == [
+        "duc",
+        "duc",
+        "DUC with the two query rounds swapped: U_data first, U_dis second.",
+    ]
+    assert listed["source-only"][1] == "–"
+
+
+def test_config_prints_schema_and_descriptions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ducats("config", "--schema") == 0
+    assert "train" in json.loads(capsys.readouterr().out)["properties"]
+    assert ducats("config", "--explain") == 0
+    output = capsys.readouterr().out
+    assert 'acquisition.budget = "5%"' in output
+    assert "parameters of two_round: kappa=10.0, order='dis_data'" in output
+    assert "views.source.crop" in output
+
+
+def test_folders_that_are_not_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (
+        ("evaluate", tmp_path),
+        ("predict", tmp_path, tmp_path),
+        ("labels", tmp_path),
+        ("report", tmp_path),
+    ):
+        assert ducats(*command) == 2
+        assert str(tmp_path) in "".join(capsys.readouterr().err.split("\n"))
+
+
+def test_file_in_place_of_the_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run").touch()
+    assert ducats("run", *QUICK_OPTIONS, "--out", tmp_path / "run") == 2
+    assert "system error" in capsys.readouterr().err
+
+
+def test_run_does_not_depend_on_the_working_directory(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relative = (
+        "run",
+        "--source",
+        "source",
+        "--target",
+        "known",
+        "--ground-truth",
+        "--test",
+        "test",
+        *SMALL_RUN_OPTIONS,
+    )
+    monkeypatch.chdir(folders)
+    assert ducats(*relative, "--out", tmp_path / "run") == 0
+    monkeypatch.chdir(tmp_path)
+    assert ducats("evaluate", "run", "--device", "cpu") == 0
+
+
+def test_corrupt_files_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert ducats("run", *QUICK_OPTIONS, "--out", run) == 0
+    (run / "model.safetensors").write_bytes(b"x" * 40)
+    assert ducats("evaluate", run, "--device", "cpu") == 2
+    assert "model.safetensors is corrupt" in capsys.readouterr().err
+    rounds = (run / "labels" / "round-01.npz").read_bytes()
+    (run / "labels" / "round-01.npz").write_bytes(rounds[:100])
+    assert ducats("labels", run) == 2
+    assert "round-01.npz is corrupt" in capsys.readouterr().err
+    (run / "config.yaml").write_text("")
+    assert ducats("evaluate", run) == 2
+    assert "config.yaml is corrupt" in capsys.readouterr().err
+
+
+def test_ctrl_c_and_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "interrupted.py").write_text(
+        "import signal, torch\n"
+        "budgets = []\n"
+        "def second(context):\n"
+        "    budgets.append(context.budget)\n"
+        "    if len(budgets) == 2: signal.raise_signal(signal.SIGINT)\n"
+        "    return torch.arange(context.budget)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    command = (
+        "run",
+        *QUICK_OPTIONS,
+        "--set",
+        "query.name=interrupted:second",
+        "--out",
+        str(tmp_path / "run"),
+    )
+    # Processes in the background of a shell ignore SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert ducats(*command) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    output = capsys.readouterr().err
+    assert "run the same command again to resume" in output
+    assert "Traceback" not in output
+    assert not RunFolder(tmp_path / "run").finished
+    assert ducats(*command) == 0
+    assert RunFolder(tmp_path / "run").finished
+
+
+def test_rank_zero_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("must not wait"))
+    shutdown.wait_for_launcher_exit()
+
+
+def test_other_ranks_wait_until_their_launcher_has_exited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.delenv("RANK", raising=False)
+    parents, naps = [7, 7, 7, 1], list[float]()
+    monkeypatch.setattr("ducats.training.launch_environment.parent_pid", lambda: 7)
+    monkeypatch.setattr("os.getppid", lambda: parents.pop(0))
+    monkeypatch.setattr("time.sleep", naps.append)
+    shutdown.wait_for_launcher_exit()
+    assert (parents, len(naps)) == ([], 3)
+
+
+def test_waiting_for_the_launcher_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    now = [0.0]
+    monkeypatch.setattr("ducats.training.launch_environment.parent_pid", lambda: 7)
+    monkeypatch.setattr("os.getppid", lambda: 7)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    shutdown.wait_for_launcher_exit(seconds=2.0)
+    assert now[0] == pytest.approx(2.0, abs=0.06)
+
+
+def test_root_and_task_need_a_benchmark(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert ducats("run", "--root", tmp_path, "--task", "A-W") == 2
+    assert "--root and --task are for a benchmark" in " ".join(capsys.readouterr().err.split())
+
+
+def from_weights(folders: Path, file: Path, *settings: str) -> list[str | Path]:
+    """Return the command of a small timm run that starts from a weights file, which is created."""
+    torch.save(timm.create_model("resnet10t", num_classes=0).state_dict(), file)
+    small = {use: {"crop": "center", "size": 32} for use in ("source", "unlabelled", "scoring", "test")}
+    given = (
+        "data.params.size=32",
+        f"model={{name: timm, params: {{backbone: resnet10t, weights: {file}}}}}",
+        f"views={json.dumps(small)}",
+        *settings,
+    )
+    command: list[str | Path] = ["run", "--source", folders / "source", "--target", folders / "target"]
+    return [*command, "--device", "cpu", *(part for setting in given for part in ("--set", setting))]
+
+
+def test_trained_model_needs_neither_weights_file_nor_hub(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("nothing must be downloaded")
+
+    monkeypatch.setattr("ducats.models.hub.fetch_pretrained", refuse)
+    file, out = tmp_path / "weights.pth", tmp_path / "run"
+    train = "train={epochs: 1, steps_per_epoch: 1, batch_size: 4}"
+    command = from_weights(folders, file, train, "acquisition.rounds=0")
+    assert ducats(*command, "--out", out) == 0
+    file.unlink()
+    assert ducats(*command, "--out", out) == 0  # uses the weights in the run folder
+    assert "already finished" in capsys.readouterr().out
+    assert ducats("predict", out, folders / "target", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
+    assert ducats("evaluate", out, "--data", folders / "known", "--device", "cpu") == 0
+
+
+def test_run_warns_about_an_incomplete_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for domain in ("amazon", "webcam"):
+        for label in ("back_pack", "bike"):
+            folder = tmp_path / "o31" / domain / label
+            folder.mkdir(parents=True)
+            for number in range(4):
+                pixels = torch.full((8, 8, 3), 20 * number + len(domain + label), dtype=torch.uint8)
+                Image.fromarray(pixels.numpy()).save(folder / f"{number}.png")
+    plain = {"crop": "none"}
+    settings = [
+        "data.params.size=8",
+        "model.name=small_cnn",
+        f"views={json.dumps(dict.fromkeys(('source', 'unlabelled', 'scoring', 'test'), plain))}",
+        "train={epochs: 1, steps_per_epoch: 1, batch_size: 4}",
+        "acquisition={rounds: 0, after_epochs: null}",
+    ]
+    command: list[str | Path] = [
+        "run",
+        "-c",
+        "data/office31",
+        "--root",
+        tmp_path / "o31",
+        "--task",
+        "A-W",
+        "--device",
+        "cpu",
+    ]
+    extra = [p for s in settings for p in ("--set", s)]
+    assert ducats(*command, *extra, "--out", tmp_path / "run") == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "warning: amazon: 8 images in 2 classes, but 2817 in 31 classes are published" in output
+    assert "without the labelled ones" in output
+
+
+def test_paused_run_resumes_without_its_weights_file(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "weights.pth", tmp_path / "run"
+    train = "train={epochs: 2, steps_per_epoch: 1, batch_size: 4}"
+    command = from_weights(folders, file, train, "acquisition={budget: 2, after_epochs: [1]}")
+    assert ducats(*command, "--out", out) == 3
+    file.unlink()
+    questions = out / "questions" / "round-01"
+    questions_asked = list(csv.DictReader((questions / "questions.csv").read_text().splitlines()))
+    name = (questions / "classes.txt").read_text().splitlines()[0]
+    answers = ["key,label", *(f"{row['key']},{name}" for row in questions_asked)]
+    (questions / "answers.csv").write_text("\n".join(answers))
+    assert ducats(*command, "--out", out) == 0
+    assert (out / "model.safetensors").exists()
+    assert ducats(*command, "--out", tmp_path / "new") == 2  # a new run needs the file
+    assert "does not exist; check model.params.weights" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("param", ["backbone=5", "weights=5"])
+def test_parameter_of_wrong_type_gives_a_message(param: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ducats("run", "--source", "a", "--target", "b", "--set", f"model.params.{param}") == 2
+    assert "the model 'timm' does not accept the parameters" in capsys.readouterr().err
+
+
+def test_evaluate_refuses_data_that_changed(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(folders / "known", target)
+    command: list[str | Path] = [
+        "run",
+        "--source",
+        folders / "source",
+        "--target",
+        target,
+        "--ground-truth",
+        *SMALL_RUN_OPTIONS,
+    ]
+    assert ducats(*command, "--out", tmp_path / "run") == 0
+    assert ducats("evaluate", tmp_path / "run", "--device", "cpu") == 0
+    first = next(target.rglob("*.png"))
+    shutil.copy(first, first.with_name("000000.png"))
+    assert ducats("evaluate", tmp_path / "run", "--device", "cpu") == 2
+    assert "the images or labels of the pool have changed" in capsys.readouterr().err

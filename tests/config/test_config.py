@@ -1,0 +1,436 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ducats import config
+from ducats.config import Config, load_config, query_epochs
+from ducats.utils.errors import UserError
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_later_layers_win(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.yaml", "train: {lr: 0.1, epochs: 30}\nseed: 1\n")
+    two = write(tmp_path / "two.yaml", "train: {lr: 0.2}\n")
+    loaded = load_config([one, two], ["seed=3"], {"train": {"epochs": 40}})
+    assert (loaded.train.lr, loaded.train.epochs, loaded.seed) == (0.2, 40, 3)
+
+
+def test_another_component_drops_the_previous_parameters(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.yaml", "query: {name: duc, params: {kappa: 5, order: data_dis}}\n")
+    assert load_config([one, "methods/spread"]).query.params == {"kappa": 10}
+    assert load_config([one], ["query.params.kappa=7"]).query.params == {"kappa": 7, "order": "data_dis"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("train: {lrr: 0.1}\n", ["one.yaml", "'train.lrr'", "did you mean 'train.lr'"]),
+        ("trian: {lr: 0.1}\n", ["one.yaml", "'trian'", "did you mean 'train'"]),
+        ("views: {labelled: {flipp: 1}}\n", ["'views.labelled.flipp'", "did you mean 'views.labelled.flip'"]),
+        ("train: {lr: fast}\n", ["train.lr", "valid number", "'fast'"]),
+        ("train: {lr: -1}\n", ["train.lr", "greater than 0"]),
+        ("train: [\n", ["one.yaml", "not valid YAML"]),
+        ("- a\n", ["one.yaml", "key: value"]),
+        ("acquisition: {after_epochs: [3, 2]}\n", ["strictly increasing"]),
+        ("acquisition: {after_epochs: [50]}\n", ["epoch 50", "would not be used"]),
+        ("views: {source: {jitter: [0, 0, 0, 0.7]}}\n", ["hue must be at most 0.5"]),
+    ],
+)
+def test_typo_gives_one_line_message(tmp_path: Path, text: str, words: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        load_config([write(tmp_path / "one.yaml", text)])
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_must_be_key_value() -> None:
+    with pytest.raises(UserError, match=r"key=value"):
+        load_config((), ["train.lr"])
+
+
+def test_unknown_config_suggests_the_closest() -> None:
+    with pytest.raises(UserError, match=r"did you mean '.*spread'"):
+        load_config(["methods/spred"])
+
+
+def test_package_configs_load_by_every_spelling() -> None:
+    found = sorted(p for p in config.configs_folder().rglob("*.yaml") if p.parent.name != "sweeps")
+    assert len(found) >= 20
+    for path in found:
+        assert load_config([path])
+    assert {
+        load_config([name]).method for name in ("spread", "methods/spread", "configs/methods/spread.yaml")
+    } == {"spread"}
+
+
+def test_ablation_rows_match_the_paper() -> None:
+    rows = {
+        name: load_config([f"ablation/{name}"]) for name in ("edl", "edl-random", "edl-entropy", *"abcdefgh")
+    }
+    losses = {
+        name: (row.objective.params["beta"], row.objective.params["lambda_"]) for name, row in rows.items()
+    }
+    assert {losses[n] for n in ("edl", "edl-random", "edl-entropy", "a")} == {(0.0, 0.0)}
+    assert (losses["b"], losses["c"]) == ((1.0, 0.0), (0.0, 0.05))
+    assert {losses[n] for n in "defgh"} == {(1.0, 0.05)}
+    assert [rows[n].query.name for n in ("a", "b", "c", "e", "f", "g", "h")] == [
+        *("duc",) * 3,
+        "random",
+        "entropy",
+        "u_dis",
+        "u_data",
+    ]
+    assert rows["edl"].acquisition.rounds == rows["d"].acquisition.rounds == 0
+
+
+def test_rounds_follow_the_published_epochs() -> None:
+    assert query_epochs(Config()) == (10, 12, 14, 16, 18)
+    assert query_epochs(load_config((), ["train.epochs=40", "acquisition.after_epochs=[10, 12]"])) == (10, 12)
+    assert query_epochs(load_config((), ["acquisition.rounds=0"])) == ()
+    assert query_epochs(load_config((), ["train.epochs=20"])) == (4, 5, 6, 7, 8)
+    for epochs in range(1, 60):
+        for rounds in range(1, min(epochs, 7) + 1):
+            after = query_epochs(load_config((), [f"train.epochs={epochs}", f"acquisition.rounds={rounds}"]))
+            assert len(after) == rounds
+            assert list(after) == sorted(set(after))
+            assert after[0] <= max(1, round(0.2 * epochs))
+            # An untrained model selects only if there is no spare epoch.
+            assert after[0] >= 1 or rounds == epochs
+            assert after[-1] < epochs
+
+
+def test_parity_matches_the_published_code() -> None:
+    office = config.load_config(["data/office-home", "parity"])
+    assert (office.method, office.train.lr, office.train.epochs) == ("duc", 4e-3, 50)
+    assert office.query.params == {"kappa": 10, "pool_fraction": 0.01, "epsilon": 1e-7}
+    assert office.acquisition.after_epochs == (10, 12, 14, 16, 18)
+    assert (office.acquisition.rounding, office.train.labelled_batches) == ("ceil_per_round", "short_last")
+    for view in (office.views.unlabelled, office.views.scoring):
+        assert (view.resize, view.crop, view.size, view.flip) == ("short_side", "random", 224, 0.0)
+    assert office.views.test.crop == "center"
+    assert (office.evaluation.split, office.evaluation.every_epochs) == ("published", 5)
+    assert office.train.source_weight == {0: 1.0}
+    assert config.load_config(["data/mini-domainnet", "parity"]).train.lr == 2e-3
+    visda = config.load_config(["data/visda2017", "parity", "parity/visda"])
+    assert (visda.train.lr, visda.train.epochs, visda.evaluation.every_epochs) == (1e-3, 40, 2)
+    assert visda.train.source_weight == {0: 1.0, 1: 0.5}
+    assert visda.engine.precision == office.engine.precision == "32-true"
+    plain = config.load_config(["parity", "parity/visda"], ["train.source_weight={0: 1.0}"])
+    assert plain.train.source_weight == {0: 1.0}  # replaced, not merged
+    assert (visda.views.source.crop, visda.views.source.flip) == ("center", 0.5)
+    # Another method with the same config keeps its own query.
+    other = config.load_config(["data/office-home", "parity", "methods/random"])
+    assert (other.method, other.query.name, other.query.params) == ("random", "random", {})
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["train.source_weight={1: 0.5}", "train.source_weight={0: -1.0}", "views.test={resize: short_side}"],
+)
+def test_invalid_settings(setting: str) -> None:
+    with pytest.raises(UserError):
+        config.load_config([], [setting])
+
+
+def test_changed_query_or_objective_changes_the_method_name() -> None:
+    def name(*settings: str, files: tuple[str, ...] = ("methods/random",)) -> str:
+        return load_config(files, settings).method
+
+    assert name() == "random"
+    assert name("objective.name=duc") == "duc+random"
+    assert name("query.name=mine:between") == "softmax+between"
+    assert name("query.name=mine:between", "method=own") == "own"
+    assert name("query.params.kappa=3", files=("duc",)) == "duc"
+    assert name("query.name=random", files=()) == "duc+random"
+    assert name(files=("methods/random", "methods/spread")) == "spread"
+
+
+def test_rounds_that_do_not_fit() -> None:
+    with pytest.raises(UserError, match=r"5 rounds do not fit into 3 epochs"):
+        load_config((), ["train.epochs=3"])
+    with pytest.raises(UserError, match=r"names 2 rounds, but acquisition.rounds is 5"):
+        load_config((), ["acquisition.after_epochs=[3, 4]", "acquisition.rounds=5"])
+
+
+def test_resolved_config_round_trips_through_yaml() -> None:
+    loaded = load_config(["data/digits", "methods/spread"])
+    assert Config.model_validate(yaml.safe_load(config.to_yaml(loaded))) == loaded
+
+
+def test_identity_excludes_the_machine() -> None:
+    base = load_config(["duc"])
+    assert load_config(["duc"], ["engine.device=cpu", "engine.processes=2"]).digest() == base.digest()
+    assert load_config(["duc"], ["seed=1"]).digest() != base.digest()
+    assert load_config(["duc"], ["engine.precision=bf16-mixed"]).digest() != base.digest()
+
+
+def test_explain_lists_settings() -> None:
+    names = [name for name, _, _ in config.describe_settings()]
+    assert {"train.lr", "acquisition.budget", "views.scoring", "engine.precision"} <= set(names)
+
+
+# ---- segmentation
+
+
+def test_config_extends_another(tmp_path: Path) -> None:
+    write(tmp_path / "a.yaml", "train: {lr: 0.1, epochs: 30, momentum: 0.5}\nseed: 1\n")
+    write(tmp_path / "b.yaml", f"extends: {tmp_path / 'a.yaml'}\ntrain: {{lr: 0.2}}\n")
+    write(tmp_path / "c.yaml", f"extends: {tmp_path / 'b.yaml'}\ntrain: {{epochs: 40}}\n")
+    loaded = load_config([tmp_path / "c.yaml"])
+    train = loaded.train
+    assert (train.lr, train.epochs, train.momentum, loaded.seed) == (0.2, 40, 0.5, 1)
+    # Later layers override the base config, and a later file overrides an earlier one with its base.
+    over = write(tmp_path / "d.yaml", "train: {momentum: 0.7}\n")
+    assert load_config([tmp_path / "c.yaml", over], ["train.lr=0.3"]).train.momentum == 0.7
+    assert load_config([over, tmp_path / "c.yaml"]).train.momentum == 0.5
+    assert load_config([tmp_path / "c.yaml"], ["train.lr=0.3"]).train.lr == 0.3
+
+
+def test_config_extends_a_file_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    write(tmp_path / "mine" / "base.yaml", "seed: 7\n")
+    write(tmp_path / "mine" / "one.yaml", "extends: base.yaml\n")
+    write(tmp_path / "base.yaml", "seed: 8\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_config(["mine/one.yaml"]).seed == 7
+    write(tmp_path / "mine" / "two.yaml", "extends: one.yaml\n")
+    assert load_config([tmp_path / "mine" / "two.yaml"]).seed == 7
+    write(tmp_path / "mine" / "base.yaml", "extends: two.yaml\n")
+    with pytest.raises(UserError, match="`extends` must name another config"):
+        load_config(["mine/one.yaml"])
+
+
+def test_config_extends_a_package_config(tmp_path: Path) -> None:
+    mine = write(tmp_path / "mine.yaml", "extends: segmentation\ntrain: {epochs: 20}\n")
+    loaded, whole = load_config([mine]), load_config(["segmentation"])
+    assert loaded.train.epochs == 20
+    assert loaded.model_copy(update={"train": whole.train}) == whole
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"a": "extends: {a}\n"}, "a.yaml: `extends` must name another config"),
+        (
+            {"a": "extends: {b}\n", "b": "extends: {c}\n", "c": "extends: {a}\n"},
+            "`extends` must name another config",
+        ),
+        ({"a": "extends: [segmentation]\n"}, "a.yaml: `extends` must name another config, e.g. segmentation"),
+        ({"a": "extends: segmantation\n"}, "no config 'segmantation': did you mean 'segmentation'"),
+        ({"a": "extends: {b}\n", "b": "trian: {{lr: 1}}\n"}, "b.yaml: unknown setting 'trian'"),
+        ({"a": "extends: {b}\n", "b": "train: {{lr: -1}}\n"}, "b.yaml: train.lr"),
+    ],
+)
+def test_invalid_base_config(tmp_path: Path, files: dict[str, str], words: str) -> None:
+    paths = {name: tmp_path / f"{name}.yaml" for name in "abc"}
+    for name, text in files.items():
+        write(paths[name], text.format(**paths))
+    with pytest.raises(UserError) as caught:
+        load_config([paths["a"]])
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_base_config_is_for_files_only() -> None:
+    with pytest.raises(UserError, match="unknown setting 'extends'"):
+        load_config([], ["extends=segmentation"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("task.unit=pixel", "set task.unit=image"),
+        ("task={name: segmentation, unit: word}", "task.unit"),
+        ("task={name: segmentation, region_side: 4}", "must be odd"),
+        ("task={name: segmentation, region_side: 0}", "task.region_side"),
+        ("task={name: segmentation, n_superpixels: 1}", "task.n_superpixels"),
+        ("task={name: segmentation, compactness: 0}", "task.compactness"),
+        ("task.resolution=full", "task.resolution"),
+        ("task.label_downsampling=all", "task.label_downsampling"),
+        ("task.name=detection", "task.name"),
+        ("task.region_sides=3", "did you mean 'task.region_side'"),
+        ("evaluation.resolution=full", "evaluation.resolution"),
+        ("evaluation.average_flipped=perhaps", "evaluation.average_flipped"),
+        ("evaluation.miou_star_exclude=wall", "evaluation.miou_star_exclude"),
+        ("evaluation.every_epochs=0", "evaluation.every_epochs"),
+        ("train.clip_grad_norm=0", "train.clip_grad_norm"),
+        ("train.source_sampling=often", "train.source_sampling"),
+        ("views.source.size=[0, 4]", "must be at least 1 pixel"),
+        ("model.evidence=exp_at_most_11", "model.evidence"),
+    ],
+)
+def test_invalid_segmentation_settings(setting: str, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_config([], [setting])
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_default_unit() -> None:
+    assert load_config([]).task.resolved_unit == "image"
+    assert load_config([], ["task.name=segmentation"]).task.resolved_unit == "pixel"
+    assert load_config([], ["task.unit=image"]).task.resolved_unit == "image"
+    for unit in ("image", "pixel", "region", "superpixel"):
+        assert load_config(["segmentation"], [f"task.unit={unit}"]).task.resolved_unit == unit
+
+
+def test_task_settings_reach_the_task() -> None:
+    from ducats.run.factory import make_task
+
+    settings = (
+        "task={unit: region, region_side: 5, n_superpixels: 40, compactness: 2.5, resolution: original}",
+        "task={two_step_upsampling: true, label_downsampling: nearest}",
+        "evaluation={resolution: network, average_flipped: false, miou_star_exclude: [wall, pole]}",
+    )
+    task = make_task(load_config(["segmentation"], settings))
+    unit = task.unit
+    assert (unit.name, unit.side, unit.superpixels, unit.compactness) == ("region", 5, 40, 2.5)
+    assert (task.resolution, task.two_step_upsampling, task.label_downsampling) == (
+        "original",
+        True,
+        "nearest",
+    )
+    assert (task.evaluated_at, task.average_flipped, task.miou_star_exclude) == (
+        "network",
+        False,
+        ("wall", "pole"),
+    )
+    assert not task.labels_whole_images
+    assert make_task(load_config(["segmentation"], ["task.unit=image"])).labels_whole_images
+
+
+def test_segmentation_config_matches_the_paper() -> None:
+    plain = load_config(["segmentation"])
+    assert (plain.train.lr, plain.train.momentum, plain.train.weight_decay) == (3e-3, 0.9, 5e-4)
+    assert (plain.train.epochs, plain.train.steps_per_epoch, plain.train.batch_size) == (50, 1000, 2)
+    assert (plain.train.schedule.name, plain.train.source_sampling) == ("poly", "rare_classes")
+    assert not plain.train.nesterov
+    assert (plain.acquisition.budget, query_epochs(plain)) == ("5%", (10, 12, 14, 16, 18))
+    assert (plain.task.resolved_unit, plain.task.resolution) == ("pixel", "network")
+
+
+def test_segmentation_parity_matches_the_published_code() -> None:
+    from ducats.acquisition.budget import split_pixels
+
+    city = load_config(["data/gtav-cityscapes", "parity/segmentation"])
+    assert (city.method, city.data.name) == ("duc", "gtav_cityscapes")
+    assert city.data.params == {
+        "classes": 19,
+        "size": [640, 1280],
+        "source_size": [720, 1280],
+        "void_pixels": "queried",
+    }
+    task = city.task
+    assert (task.resolution, task.two_step_upsampling, task.label_downsampling, task.resolved_unit) == (
+        "original",
+        True,
+        "nearest",
+        "pixel",
+    )
+    assert city.acquisition.budget == "40960/image"
+    # 1 % of 1280 x 640 in each of five rounds for any image size: 1.95 % of 2048 x 1024.
+    ((*rounds,),) = split_pixels(city.acquisition.budget, [2048 * 1024], 5)
+    assert rounds == [-(-1280 * 640 // 100)] * 5 == [8192] * 5
+    assert sum(rounds) / (2048 * 1024) == pytest.approx(0.0195, abs=5e-5)
+    assert query_epochs(city) == (10, 12, 14, 16, 18)
+    assert city.train.epochs * (city.train.steps_per_epoch or 0) == 50_000
+    assert city.train.schedule.params == {"horizon": 62_500, "power": 0.9}
+    assert (city.train.lr, city.train.lr_multipliers, city.train.clip_grad_norm) == (
+        3e-3,
+        {"backbone": 0.1},
+        None,
+    )
+    assert city.objective.params == {"beta": 1.0, "lambda_": 0.01, "void": "unlabelled"}
+    assert city.query.params == {"kappa": 10, "epsilon": 1e-7}
+    assert (city.model.evidence, city.model.params["norm_eps"]) == ("exp_at_most_10", 0.0)
+    assert (city.evaluation.resolution, city.evaluation.average_flipped, city.evaluation.every_epochs) == (
+        "original",
+        True,
+        5,
+    )
+    assert city.engine.precision == "32-true"
+    other = load_config(["data/synthia-cityscapes", "parity/segmentation"])
+    assert other.data.params["classes"] == 16
+    # Another method with the same config keeps its own query.
+    random = load_config(["data/gtav-cityscapes", "parity/segmentation", "methods/random"])
+    assert (random.method, random.query.name, random.query.params) == ("random", "random", {})
+    assert (random.objective.params, random.acquisition.budget) == ({}, "40960/image")
+
+
+SEGMENTATION_CONFIGS = sorted(
+    path.relative_to(config.configs_folder()).with_suffix("").as_posix()
+    for path in config.configs_folder().glob("**/*.yaml")
+    if "extends: segmentation" in path.read_text(encoding="utf-8").splitlines()
+)
+
+
+def test_every_segmentation_data_set_has_a_config() -> None:
+    assert {"data/streets", "data/gtav-cityscapes", "data/synthia-cityscapes", "data/carla-camvid"} <= {
+        *SEGMENTATION_CONFIGS
+    }
+
+
+METHODS = sorted(path.stem for path in (config.configs_folder() / "methods").glob("*.yaml"))
+# Need two views, pseudo-labels or committees of whole images.
+IMAGE_ONLY_METHODS = ("duc-fixmatch", "ducats", "euq", "tqs")
+SEGMENTATION_METHODS = [m for m in METHODS if load_config([f"methods/{m}"]).task.name == "segmentation"]
+
+
+@pytest.mark.parametrize("data", SEGMENTATION_CONFIGS)
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in IMAGE_ONLY_METHODS])
+def test_methods_for_segmentation(data: str, method: str) -> None:
+    from ducats.run.factory import check_components
+
+    loaded = load_config([data, f"methods/{method}"])
+    assert (loaded.task.name, loaded.method) == ("segmentation", method)
+    check_components(loaded, is_resumable=True)  # calls query, objective and schedule on dummy input
+
+
+@pytest.mark.parametrize("method", IMAGE_ONLY_METHODS)
+def test_image_methods_reject_segmentation(method: str) -> None:
+    from ducats.run.factory import check_components
+
+    with pytest.raises(UserError, match=r"whole images only|not pixels"):
+        check_components(load_config(["data/streets", f"methods/{method}"]), is_resumable=True)
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in SEGMENTATION_METHODS])
+def test_methods_for_classification(method: str) -> None:
+    from ducats.run.factory import check_components
+
+    loaded = load_config(["data/digits", f"methods/{method}"])
+    assert (loaded.task.resolved_unit, loaded.method) == ("image", method)
+    check_components(loaded)
+
+
+def test_another_component_keeps_the_other_settings() -> None:
+    before = ["model.evidence=exp_at_most_10", "model.name=deeplab_v2", "model.params.norm_eps=0.0"]
+    model = load_config([], [*before, "model.name=deeplab_v3plus"]).model
+    assert (model.name, model.params, model.evidence) == ("deeplab_v3plus", {}, "exp_at_most_10")
+    assert (
+        load_config(["data/streets-carla-camvid"], ["model.name=deeplab_v3plus"]).model.evidence
+        == "exp_at_most_10"
+    )
+
+
+def test_settings_added_later_are_in_the_identity_only_if_used() -> None:
+    plain = load_config(["data/digits"])
+    names = str(plain.identity())
+    later = ("growth", "source_holdout_fraction", "strong", "randaugment", "cutout")
+    assert not [name for name in later if name in names]
+    for setting in (
+        "acquisition.growth=2.0",
+        "evaluation.source_holdout_fraction=0.1",
+        "views.strong={cutout: 0.2}",
+    ):
+        assert load_config(["data/digits"], [setting]).digest() != plain.digest()
+    assert (
+        load_config(["data/digits"], ["views.source.cutout=0.2"]).identity()["views"]["source"]["cutout"]
+        == 0.2
+    )

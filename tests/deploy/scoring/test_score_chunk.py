@@ -1,0 +1,286 @@
+"""One chunk of a pool, compared with `predict` and with queries over a full table."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ducats.acquisition.queries import QUERIES
+from ducats.acquisition.streaming_top_k import merge_top_k
+from ducats.data.folders import read_image_folder
+from ducats.data.streaming import Pool, PoolSample, open_pool
+from ducats.deploy import TrainedModel
+from ducats.deploy.classification import PREDICTION_COLUMNS, predict_images
+from ducats.deploy.scoring import (
+    STREAMING_QUERIES,
+    ChunkResult,
+    StreamingQuery,
+    make_streaming_query,
+    score_chunk,
+    select_picks,
+)
+from ducats.deploy.scoring.streaming_query import RANKING_COLUMNS, compute_scores
+from ducats.run.factory import make_views, with_aspect_ratio
+from ducats.training.distributed import make_fabric
+from ducats.training.image_selection import score_images, select
+from ducats.utils.randomness import make_generator
+from scoring_runs import assert_equal_samples, train_run, write_image_folder, write_shard_folder
+from synthetic_pools import image_bytes, write_file
+
+VIEWS = {
+    "none": "views.test={crop: none}",
+    "center": "views.test={crop: center, size: 6}",
+    "short_side": "views.test={resize: short_side, crop: center, size: 6}",
+    "flip": "views.test={crop: none, flip: 0.5}",
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
+    return train_run(tmp_path_factory.mktemp("score") / "run")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_image_folder(tmp_path_factory.mktemp("images"))
+
+
+def score_in_chunk(
+    trained: TrainedModel,
+    pool: Pool,
+    streaming_query: StreamingQuery,
+    chunk: int = 0,
+    n_chunks: int = 1,
+    **more: object,
+) -> ChunkResult:
+    fabric = make_fabric("cpu")
+    return score_chunk(trained, pool, chunk, n_chunks, streaming_query=streaming_query, fabric=fabric, **more)  # type: ignore[arg-type]
+
+
+def with_view(trained: TrainedModel, view: str) -> TrainedModel:
+    """Return the same model with another test view."""
+    from conftest import quick
+
+    config = quick("engine.scoring_batch_size=8", VIEWS[view])
+    return replace(trained, config=config)
+
+
+@pytest.mark.parametrize("view", ["none", "center", "short_side"])
+def test_scores_equal_predict_bitwise(trained: TrainedModel, folder: Path, view: str) -> None:
+    trained = with_view(trained, view)
+    images = read_image_folder(folder, size=trained.size, channels=trained.channels)
+    predictions = predict_images(
+        trained, make_fabric("cpu"), with_aspect_ratio(images, make_views(trained.config).test)
+    )
+    candidates = score_in_chunk(
+        trained, open_pool(str(folder)), make_streaming_query(trained.config, "entropy", 100)
+    ).candidates
+    assert len(candidates) == len(images) == 37
+    order = np.argsort(candidates.pool_index)
+    assert candidates.key[order].tolist() == list(images.keys)
+    for name in PREDICTION_COLUMNS:
+        np.testing.assert_array_equal(
+            candidates.columns[name][order], predictions.columns[name].numpy(), err_msg=name
+        )
+    np.testing.assert_array_equal(candidates.columns["guess"][order], predictions.label.numpy())
+    np.testing.assert_array_equal(candidates.columns["first"], candidates.columns["entropy"])
+
+
+@pytest.mark.parametrize("view", ["none", "flip"])
+@pytest.mark.parametrize("kind", ["folder", "shards"])
+@pytest.mark.parametrize("query", STREAMING_QUERIES)
+def test_candidates_do_not_depend_on_number_of_chunks(
+    trained: TrainedModel, folder: Path, tmp_path: Path, query: str, kind: str, view: str
+) -> None:
+    trained = with_view(trained, view)
+    pool = folder if kind == "folder" else write_shard_folder(tmp_path, 2)
+    streaming_query = make_streaming_query(
+        trained.config, query, 3, kappa=None if query in RANKING_COLUMNS else 4
+    )
+    whole = score_in_chunk(trained, open_pool(str(pool)), streaming_query)
+    picks = select_picks(
+        streaming_query,
+        merge_top_k([whole.candidates], "first", streaming_query.n_candidates),
+        whole.labelled,
+        trained.config.seed,
+    )
+    assert len(picks) == 3
+    for n_chunks in (2, 3):
+        results = [
+            score_in_chunk(trained, open_pool(str(pool)), streaming_query, chunk, n_chunks)
+            for chunk in range(n_chunks)
+        ]
+        assert sum(one.n_samples for one in results) == whole.n_samples
+        candidates = merge_top_k(
+            [one.candidates for one in results[::-1]], "first", streaming_query.n_candidates
+        )
+        assert_equal_samples(
+            candidates, merge_top_k([whole.candidates], "first", streaming_query.n_candidates)
+        )
+        assert_equal_samples(
+            select_picks(streaming_query, candidates, results[0].labelled, trained.config.seed), picks
+        )
+
+
+@pytest.mark.parametrize("query", [name for name in STREAMING_QUERIES if name != "random"])
+def test_picks_equal_the_query_over_the_full_table(trained: TrainedModel, folder: Path, query: str) -> None:
+    """DUC, `spread` and ranking queries are exact; the others if every image is a candidate."""
+    kappa = {"duc": 3.0, "spread": 3.0}.get(query, 20.0 if query not in RANKING_COLUMNS else None)
+    streaming_query = make_streaming_query(trained.config, query, 4, kappa=kappa)
+    result = score_in_chunk(trained, open_pool(str(folder)), streaming_query)
+    picks = select_picks(streaming_query, result.candidates, result.labelled, trained.config.seed)
+    images = read_image_folder(folder, size=trained.size, channels=trained.channels)
+    params = {"kappa": kappa} if query in ("duc", "spread") else {}
+    query_spec = QUERIES[query].bind(params)
+    samples = score_images(
+        make_fabric("cpu").setup(trained.model),
+        images,
+        query_spec.needs,
+        view=make_views(trained.config).test,
+        batch_size=8,
+        seed=0,
+        fabric=make_fabric("cpu"),
+    )
+    generator = make_generator(trained.config.seed, "score", query)
+    request = select(query_spec, samples, torch.full((37,), -1), 4, 1, generator)
+    assert picks.pool_index.tolist() == request.image.tolist()
+
+
+def test_candidates_for_clustering_are_the_most_uncertain(trained: TrainedModel, folder: Path) -> None:
+    streaming_query = make_streaming_query(trained.config, "coreset", 3, kappa=2)
+    candidates = score_in_chunk(trained, open_pool(str(folder)), streaming_query).candidates
+    all_scored = score_in_chunk(
+        trained, open_pool(str(folder)), make_streaming_query(trained.config, "entropy", 99)
+    ).candidates
+    assert candidates.key.tolist() == all_scored.key[:6].tolist()
+    assert set(select_picks(streaming_query, candidates, candidates[np.arange(0)], 0).key) < set(
+        candidates.key
+    )
+
+
+def test_random_scores_depend_only_on_pool_index(trained: TrainedModel, folder: Path) -> None:
+    streaming_query, chosen = make_streaming_query(trained.config, "random", 5), np.zeros(37)
+    for seed in range(60):
+        pool_index = torch.arange(37)
+        z = torch.zeros(37, 2)
+        scores = compute_scores(streaming_query, z, pool_index, seed)["first"]
+        assert torch.equal(
+            scores[5:9], compute_scores(streaming_query, z[5:9], pool_index[5:9], seed)["first"]
+        )
+        chosen[scores.topk(5).indices.numpy()] += 1
+    assert chosen.sum() == 300
+    # 60 draws of 5 out of 37: each image is chosen 8.1 times on average, standard deviation 2.6.
+    assert chosen.min() >= 1
+    assert chosen.max() <= 20
+
+
+def test_unreadable_samples_are_skipped_and_reported_once(trained: TrainedModel, tmp_path: Path) -> None:
+    pool = write_image_folder(tmp_path / "pool", 12)
+    bad = {"0/empty.png": b"", "1/text.jpg": b"no image", "2/cut.png": image_bytes(1)[:60]}
+    for key, data in bad.items():
+        write_file(pool / key, data)
+    (pool / "3" / "gone.png").symlink_to(tmp_path / "nowhere")
+    streaming_query, unreadable = make_streaming_query(trained.config, "entropy", 99), list[tuple[str, str]]()
+    for n_chunks in (1, 2, 3):
+        unreadable.clear()
+        results = [
+            score_in_chunk(
+                trained,
+                open_pool(str(pool)),
+                streaming_query,
+                chunk,
+                n_chunks,
+                on_unreadable=lambda key, reason: unreadable.append((key, reason)),
+            )
+            for chunk in range(n_chunks)
+        ]
+        assert sorted(key for key, _ in unreadable) == [*sorted(bad), "3/gone.png"]
+        assert sorted(unreadable) == sorted(pair for one in results for pair in one.unreadable)
+        assert sum(one.n_samples for one in results) == 16
+        assert sorted(key for one in results for key in one.candidates.key) == sorted(
+            s.key for s in open_pool(str(pool)).samples(0, 1) if s.key not in (*bad, "3/gone.png")
+        )
+    reasons = dict(unreadable)
+    assert (reasons["0/empty.png"], reasons["1/text.jpg"]) == ("empty file", "not an image")
+    assert reasons["3/gone.png"] == "no such file"
+
+
+class ListPool(Pool):
+    """The given samples, in one chunk."""
+
+    name = "listed"
+
+    def __init__(self, samples: list[PoolSample]) -> None:
+        self.listed = samples
+
+    def blocks(self, chunk: int, n_chunks: int, block_size: int) -> Iterator[list[PoolSample]]:
+        yield from (
+            self.listed[start : start + block_size] for start in range(0, len(self.listed), block_size)
+        )
+
+    def count_samples(self) -> int:
+        return len(self.listed)
+
+
+def test_batch_without_readable_samples(trained: TrainedModel) -> None:
+    def broken() -> bytes:
+        raise OSError("the store is unavailable")
+
+    samples = [PoolSample(f"{n}.png", n, broken) for n in range(8)]
+    samples += [PoolSample(f"{n}.png", n, lambda: image_bytes(1)) for n in range(8, 10)]
+    result = score_in_chunk(trained, ListPool(samples), make_streaming_query(trained.config, "entropy", 99))
+    assert result.unreadable == [(f"{n}.png", "the store is unavailable") for n in range(8)]
+    assert result.candidates.key.tolist() == ["8.png", "9.png"]  # equal images: ties go to the lower key
+    nothing = score_in_chunk(trained, ListPool(samples[:8]), make_streaming_query(trained.config, "duc", 1))
+    assert (len(nothing.candidates), nothing.n_samples) == (0, 8)
+
+
+def test_labelled_samples_are_excluded_but_available_to_clustering_queries(
+    trained: TrainedModel, folder: Path
+) -> None:
+    all_scored = score_in_chunk(
+        trained, open_pool(str(folder)), make_streaming_query(trained.config, "entropy", 99)
+    ).candidates
+    labelled_keys = frozenset(all_scored.key[:5])
+    streaming_query = make_streaming_query(trained.config, "entropy", 4)
+    left = score_in_chunk(trained, open_pool(str(folder)), streaming_query, excluded_keys=labelled_keys)
+    assert left.candidates.key.tolist() == all_scored.key[5:9].tolist()
+    assert (left.n_excluded, left.n_samples, len(left.labelled)) == (5, 37, 0)
+    streaming_query = make_streaming_query(trained.config, "coreset", 2, kappa=20)
+    result = score_in_chunk(trained, open_pool(str(folder)), streaming_query, excluded_keys=labelled_keys)
+    assert set(result.labelled.key) == labelled_keys
+    picks = select_picks(streaming_query, result.candidates, result.labelled, 0)
+    # Reference: the candidate farthest from all labelled samples is picked first.
+    own, known = result.candidates.columns["features"], result.labelled.columns["features"]
+    distance = np.linalg.norm(own[:, None].astype(float) - known[None], axis=2).min(1)
+    assert picks.key[0] == result.candidates.key[distance.argmax()]
+
+
+def test_progress_is_reported(trained: TrainedModel, folder: Path) -> None:
+    counts = list[int]()
+    score_in_chunk(
+        trained,
+        open_pool(str(folder)),
+        make_streaming_query(trained.config, "duc", 1),
+        on_progress=counts.append,
+    )
+    assert counts == [8, 16, 24, 32, 37]
+
+
+def test_batch_size(trained: TrainedModel, folder: Path) -> None:
+    counts = list[int]()
+    streaming_query = make_streaming_query(trained.config, "duc", 1)
+    score_in_chunk(trained, open_pool(str(folder)), streaming_query, batch_size=20, on_progress=counts.append)
+    assert counts == [20, 37]
+
+
+def test_kappa_times_budget_candidates_are_kept(trained: TrainedModel, folder: Path) -> None:
+    streaming_query = make_streaming_query(trained.config, "duc", 2)
+    assert streaming_query.n_candidates == 20
+    assert len(score_in_chunk(trained, open_pool(str(folder)), streaming_query).candidates) == math.ceil(
+        10 * 2
+    )

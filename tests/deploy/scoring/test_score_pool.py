@@ -1,0 +1,303 @@
+"""Scoring a whole pool: output files, user errors and resuming."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from conftest import Runner
+from ducats.cli import main
+from ducats.deploy import TrainedModel, load_trained_model, predict
+from ducats.deploy.scoring import SCORING_BACKENDS, ScoringInterrupted, ScoringResult, score_chunk, score_pool
+from ducats.deploy.scoring.files import chunk_file, load_chunk
+from ducats.training.distributed import make_fabric
+from ducats.utils.errors import UserError
+from scoring_runs import train_run, write_image_folder, write_shard_folder
+from synthetic_pools import image_bytes, write_file
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
+    return train_run(tmp_path_factory.mktemp("score") / "run")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_image_folder(tmp_path_factory.mktemp("images"))
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def run_score(trained: TrainedModel, pool: Path | str, out: Path, **kwargs: object) -> ScoringResult:
+    return score_pool(trained, str(pool), out=out, device="cpu", **{"budget": 5, **kwargs})  # type: ignore[arg-type]
+
+
+def test_picks_csv_agrees_with_predict(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
+    write_file(folder / "0" / "broken.png", b"")
+    try:
+        found = run_score(trained, folder, tmp_path / "out")
+    finally:
+        (folder / "0" / "broken.png").unlink()
+    predict(trained, make_fabric("cpu"), folder, tmp_path / "predictions.csv")
+    printed = {row["key"]: row for row in read_csv(tmp_path / "predictions.csv")}
+    rows = read_csv(tmp_path / "out" / "picks.csv")
+    assert [row["rank"] for row in rows] == ["1", "2", "3", "4", "5"]
+    assert [row["key"] for row in rows] == found.picks.key.tolist()
+    assert list(rows[0]) == ["rank", "key", "guess", "probability", "entropy", "u_data", "u_dis"]
+    for row in rows:
+        assert [row["guess"], *list(row.values())[3:]] == list(printed[row["key"]].values())[1:]
+    assert read_csv(tmp_path / "out" / "unreadable.csv") == [{"key": "0/broken.png", "why": "empty file"}]
+    summary = json.loads((tmp_path / "out" / "score.json").read_text())
+    counts = {
+        name: summary[name] for name in ("images", "unreadable", "excluded", "picked", "labels", "candidates")
+    }
+    assert counts == {
+        "images": 38,
+        "unreadable": 1,
+        "excluded": 0,
+        "picked": 5,
+        "labels": 5,
+        "candidates": 50,
+    }
+    assert summary["images_per_second"] == pytest.approx(38 / summary["seconds"])
+    assert [one["images"] for one in summary["chunks"]] == [38]
+    assert (found.n_samples, found.n_unreadable, found.picks_file) == (38, 1, tmp_path / "out" / "picks.csv")
+
+
+def test_picks_do_not_depend_on_number_of_chunks(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
+    files = []
+    for n_chunks in (1, 2, 5):
+        run_score(trained, folder, tmp_path / str(n_chunks), chunks=n_chunks)
+        files.append((tmp_path / str(n_chunks) / "picks.csv").read_bytes())
+        names = sorted(path.name for path in (tmp_path / str(n_chunks) / "chunks").iterdir())
+        assert names == [f"chunk-{chunk}-of-{n_chunks}.npz" for chunk in range(n_chunks)]
+    assert files == [files[0]] * 3
+
+
+@pytest.mark.parametrize("shards", range(1, 6))
+def test_every_image_of_every_shard_is_scored_once(
+    trained: TrainedModel, tmp_path: Path, shards: int
+) -> None:
+    pool = write_shard_folder(tmp_path / "pool", shards, each=5)
+    found = run_score(trained, pool, tmp_path / "out", chunks=2, budget=99, query="entropy")
+    expected = [f"{shard}.tar/{number:03d}.png" for shard in range(shards) for number in range(5)]
+    assert sorted(found.picks.key) == expected
+    assert found.n_samples == 5 * shards
+
+
+@pytest.mark.parametrize("kwargs", [{"budget": "20%"}, {"budget": "20%", "chunks": 3}])
+def test_budget_as_percentage(
+    trained: TrainedModel, folder: Path, tmp_path: Path, kwargs: dict[str, object]
+) -> None:
+    assert len(run_score(trained, folder, tmp_path, **kwargs).picks) == 7  # of 37
+
+
+def test_table_of_paths_as_pool(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    lines = ["path,key", *(f"{path},{path.relative_to(folder)}" for path in paths)]
+    (tmp_path / "pool.csv").write_text("\n".join(lines), encoding="utf-8")
+    run_score(trained, tmp_path / "pool.csv", tmp_path / "table")
+    run_score(trained, folder, tmp_path / "folder")
+    files = [(tmp_path / name / "picks.csv").read_bytes() for name in ("table", "folder")]
+    assert files[0] == files[1]
+
+
+def test_remote_pool(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    store = fsspec.filesystem("memory")
+    store.put(str(folder), "/score-pool", recursive=True)
+    try:
+        run_score(trained, "memory://score-pool", tmp_path / "there", chunks=2)
+    finally:
+        store.rm("/score-pool", recursive=True)
+    run_score(trained, folder, tmp_path / "here")
+    files = [(tmp_path / name / "picks.csv").read_bytes() for name in ("there", "here")]
+    assert files[0] == files[1]
+
+
+def test_labelled_samples_are_excluded(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from ducats.data import toy
+
+    trained = train_run(tmp_path / "run", "data.params={n_source_per_class: 8, n_pool: 30}")
+    pool = toy(n_source_per_class=8, n_pool=30).pool
+    labelled_keys = {entry.key for entry in trained.run_folder.load_ledger().entries()}
+    assert len(labelled_keys) == 20
+    for key, pixels in zip(pool.keys, pool.pixels, strict=True):  # type: ignore[call-overload]
+        path = tmp_path / "pool" / f"{key}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(path)
+    # The keys of the table are those of the run.
+    lines = ["path,key", *(f"pool/{key}.png,{key}" for key in pool.keys)]
+    (tmp_path / "pool.csv").write_text("\n".join(lines), encoding="utf-8")
+    found = run_score(trained, tmp_path / "pool.csv", tmp_path / "out", exclude_labelled=True, budget=99)
+    assert found.n_excluded == 20
+    assert set(found.picks.key) == set(pool.keys) - labelled_keys
+    all_scored = run_score(trained, tmp_path / "pool.csv", tmp_path / "all", budget=99)
+    assert set(all_scored.picks.key) == set(pool.keys)
+    left = [line for line in lines if line == "path,key" or line.split(",")[1] in labelled_keys]
+    (tmp_path / "pool.csv").write_text("\n".join(left), encoding="utf-8")
+    with pytest.raises(UserError, match="already labelled all readable images"):
+        run_score(trained, tmp_path / "pool.csv", tmp_path / "none", exclude_labelled=True)
+
+
+def test_finished_chunks_are_not_scored_again(
+    trained: TrainedModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_score(trained, folder, tmp_path, chunks=3)
+    before = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    chunks, original = [], score_chunk
+
+    def watched(trained: TrainedModel, pool: object, chunk: int, *rest: object, **more: object) -> object:
+        chunks.append(chunk)
+        return original(trained, pool, chunk, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("ducats.deploy.scoring.job.score_chunk", watched)
+    assert run_score(trained, folder, tmp_path, chunks=3).samples_per_second is None
+    assert chunks == []
+    assert before == {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    chunk_file(tmp_path, 0, 3).unlink()
+    corrupt = chunk_file(tmp_path, 2, 3)
+    corrupt.write_bytes(corrupt.read_bytes()[:-100])
+    assert load_chunk(corrupt) is None
+    found = run_score(trained, folder, tmp_path, chunks=3)
+    assert chunks == [0, 2]
+    assert (found.n_samples, found.samples_per_second is None) == (37, False)
+    assert (tmp_path / "picks.csv").read_bytes() == before["picks.csv"]
+
+
+def test_changed_settings_are_refused(
+    trained: TrainedModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_score(trained, folder, tmp_path)
+    with pytest.raises(UserError, match=r"other settings .*query: 'duc' -> 'entropy'.*--out"):
+        run_score(trained, folder, tmp_path, query="entropy")
+    with pytest.raises(UserError, match="labels: 5 -> 6"):
+        run_score(trained, folder, tmp_path, budget=6)
+    run_score(trained, folder, tmp_path, chunks=2)  # the number of chunks may change
+    shutil.rmtree(tmp_path / "chunks")
+
+    def ended(*_: object, **__: object) -> None:
+        raise ScoringInterrupted("ended")
+
+    monkeypatch.setitem(cast(dict[str, object], SCORING_BACKENDS), "ended", ended)
+    with pytest.raises(ScoringInterrupted):
+        run_score(trained, folder, tmp_path, query="entropy", backend="ended")
+    assert not (tmp_path / "picks.csv").exists()  # it belonged to the other query
+    assert (tmp_path / "chunks").is_dir()
+    run_score(trained, folder, tmp_path)  # no chunks left that could be mixed up
+    (tmp_path / "settings.json").write_text("{half", encoding="utf-8")
+    with pytest.raises(UserError, match=r"settings\.json is corrupt"):
+        run_score(trained, folder, tmp_path)
+
+
+def test_grown_pool_is_refused(trained: TrainedModel, tmp_path: Path) -> None:
+    pool = write_image_folder(tmp_path / "pool", 20)
+    run_score(trained, pool, tmp_path / "out", budget="10%")
+    for number in range(20):
+        write_file(pool / f"new-{number}.png", image_bytes(number))
+    with pytest.raises(UserError, match="labels: 2 -> 4"):
+        run_score(trained, pool, tmp_path / "out", budget="10%")
+
+
+def test_output_folder_is_locked(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    with (tmp_path / ".lock").open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another process is scoring into"):
+            run_score(trained, folder, tmp_path)
+
+
+def test_duplicate_keys_are_refused(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    (tmp_path / "pool.csv").write_text(
+        "\n".join(["path,key", *(f"{path},{index % 30}" for index, path in enumerate(paths))]), "utf-8"
+    )
+    with pytest.raises(UserError, match="have the key '"):
+        run_score(trained, tmp_path / "pool.csv", tmp_path / "out", budget=37, query="entropy")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"budget": "many"}, "--budget many is neither a count"),
+        ({"budget": 0}, "--budget 0 is 0 labels; choose at least 1"),
+        ({"budget": "0.1%"}, "--budget 0.1% is 0 labels of a pool of 37"),
+        ({"budget": "101%"}, "--budget 101% is 37 labels of a pool of 37"),
+        ({"processes": 0}, "--processes must be at least 1, not 0"),
+        ({"chunks": 0}, "--chunks must be at least 1, not 0"),
+        ({"batch_size": 0}, "--batch-size must be at least 1, not 0"),
+        ({"backend": "steam"}, "no backend 'steam'"),
+        ({"query": "las"}, "--query las cannot score a pool"),
+        ({"pool_format": "zip"}, "--pool-format zip is not a pool format"),
+    ],
+)
+def test_invalid_arguments_are_user_errors(
+    trained: TrainedModel, folder: Path, tmp_path: Path, kwargs: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        run_score(trained, folder, tmp_path / "out", **kwargs)
+    assert not (tmp_path / "out").exists()
+
+
+def test_pool_without_readable_images(trained: TrainedModel, tmp_path: Path) -> None:
+    (tmp_path / "pool").mkdir()
+    for budget in (5, "5%"):
+        with pytest.raises(UserError, match="contains no images"):
+            run_score(trained, tmp_path / "pool", tmp_path / f"out-{budget}", budget=budget)
+    write_file(tmp_path / "pool" / "x.png", b"no image")
+    with pytest.raises(UserError, match=r"none of the 1 images of .* can be read; first: x\.png"):
+        run_score(trained, tmp_path / "pool", tmp_path / "out")
+    write_file(tmp_path / "file", b"")
+    with pytest.raises(UserError, match="is a file; choose a folder"):
+        run_score(trained, tmp_path / "pool", tmp_path / "file")
+
+
+def test_run_folder_is_refused_as_output_folder(trained: TrainedModel, folder: Path) -> None:
+    with pytest.raises(UserError, match="is the run folder; choose another"):
+        run_score(trained, folder, trained.run_folder.path)
+    assert not (trained.run_folder.path / "settings.json").exists()
+
+
+def test_command_prints_summary(
+    trained: TrainedModel,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = tmp_path / "pool"
+    shutil.copytree(folder, pool)
+    write_file(pool / "bad.png", b"")
+    command = ["score", str(trained.run_folder.path), str(pool), "--budget", "3", "--device", "cpu"]
+    command += ["--exclude-labelled", "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit) as caught:
+        main(command)
+    printed = capsys.readouterr().out
+    assert not caught.value.code
+    assert f"warning: unreadable images: 1; see {tmp_path / 'out' / 'unreadable.csv'}" in printed
+    assert "already labelled by the run: 0" in printed
+    assert "38 images scored, " in printed
+    assert f"3 selected by duc: {tmp_path / 'out' / 'picks.csv'}" in printed
+
+    def ended(*_: object, **__: object) -> None:
+        raise ScoringInterrupted("process 2 was ended")
+
+    monkeypatch.setattr("ducats.deploy.scoring.score_pool", ended)
+    with pytest.raises(SystemExit) as caught:
+        main(command)
+    assert caught.value.code == 1
+    assert "process 2 was ended" in capsys.readouterr().err
+
+
+def test_segmentation_is_refused(run_pixels: Runner, tmp_path: Path) -> None:
+    run_folder = run_pixels()
+    with pytest.raises(UserError, match="does not support segmentation"):
+        run_score(load_trained_model(run_folder.path), tmp_path, tmp_path / "out")

@@ -1,0 +1,449 @@
+"""Dirichlet formulas against mpmath, torch.distributions, sampling and finite differences."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import mpmath as mp
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.distributions import Categorical, Dirichlet, kl_divergence
+
+from ducats import dirichlet
+from ducats.dirichlet import formulas
+
+TINY = torch.finfo(torch.float32).tiny
+CLASSES = (2, 10, 65, 345)
+SPREAD_MEANS = (-80, -40, -20, -10, -3, 0, 3, 9, 12, 15, 25, 40, 60, 80, 100, 200)
+UNARY: tuple[Callable[[Tensor], Tensor], ...] = (
+    dirichlet.entropy,
+    dirichlet.data_uncertainty,
+    dirichlet.distribution_uncertainty,
+    dirichlet.log_distribution_uncertainty,
+    dirichlet.kl_to_uniform,
+)
+
+# Exact arithmetic -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The definitions, with enough digits that cancellation does not matter."""
+
+    z: list[Any]
+    alpha: list[Any]
+    alpha_0: Any
+
+    @classmethod
+    def of(cls, row: Tensor) -> "Exact":
+        mp.mp.dps = 110
+        z = [mp.mpf(v) for v in row.tolist()]
+        alpha = [mp.exp(v) for v in z]
+        return cls(z, alpha, mp.fsum(alpha))
+
+    def entropy(self) -> Any:
+        log_alpha_0 = mp.log(self.alpha_0)
+        return mp.fsum(a * (log_alpha_0 - v) for a, v in zip(self.alpha, self.z, strict=True)) / self.alpha_0
+
+    def data(self) -> Any:
+        return mp.digamma(self.alpha_0 + 1) - (
+            mp.fsum(a * mp.digamma(a + 1) for a in self.alpha) / self.alpha_0
+        )
+
+    def distribution(self) -> Any:
+        return self.entropy() - self.data()
+
+    def kl(self) -> Any:
+        psi_0 = mp.digamma(self.alpha_0)
+        return mp.fsum(
+            [mp.loggamma(self.alpha_0), -mp.loggamma(len(self.alpha))]
+            + [(a - 1) * (mp.digamma(a) - psi_0) - mp.loggamma(a) for a in self.alpha]
+        )
+
+    def gradients(self) -> tuple[list[Any], list[Any]]:
+        """Gradients of U_data and U_dis, the latter as the gradient of the entropy minus the former."""
+        data, entropy = self.data(), self.entropy()
+        psi_0, b_0 = mp.digamma(self.alpha_0 + 1), self.alpha_0 * mp.psi(1, self.alpha_0 + 1)
+        data_gradients, distribution_gradients = [], []
+        for a, v in zip(self.alpha, self.z, strict=True):
+            p = a / self.alpha_0
+            gradient = p * (psi_0 - mp.digamma(a + 1) + b_0 - a * mp.psi(1, a + 1) - data)
+            data_gradients.append(gradient)
+            distribution_gradients.append(p * (mp.log(self.alpha_0) - v - entropy) - gradient)
+        return data_gradients, distribution_gradients
+
+
+def relative(found: Tensor, exact: Any) -> float:
+    return float(abs(mp.mpf(found.item()) - exact) / abs(exact))
+
+
+def spread(classes: int, mean: float) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 * classes + int(mean))
+    return mean + 2 * torch.randn(1 if classes > 100 else 3, classes, generator=generator)
+
+
+def peaked(classes: int, mean: float, gap: float) -> Tensor:
+    z = mean + (spread(classes, 0) / 2)[:1]
+    z[:, classes // 2] = z.amax(1) + gap
+    return z
+
+
+def families(classes: int) -> Iterator[Tensor]:
+    """Yield test logits, one row ``(1, C)`` at a time."""
+    for mean in SPREAD_MEANS:
+        yield from spread(classes, mean).split(1)
+    for mean in (-20, 1, 20, 60):  # almost equal: the entropy's gradient nearly vanishes
+        yield mean + spread(classes, 0)[:1] / 1024
+    for mean in (-20, -10, -2, 0, 2, 10, 20):
+        for gap in (5, 20, 40) if classes > 100 else (5, 10, 20, 30, 40):
+            yield peaked(classes, mean, gap)
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+def test_uncertainties_match_exact_arithmetic(classes: int) -> None:
+    for z in families(classes):
+        exact = Exact.of(z[0])
+        data, distribution, entropy = exact.data(), exact.distribution(), exact.entropy()
+        found = dirichlet.uncertainties(z)
+        logarithm = dirichlet.log_distribution_uncertainty(z)
+        assert logarithm.dtype == torch.float32
+        if distribution > TINY:
+            assert relative(found.distribution, distribution) < 1.5e-6, z
+        if data > TINY:
+            assert relative(found.data, data) < 1.5e-6, z
+        assert relative(dirichlet.entropy(z), entropy) < 5e-7, z
+        assert abs(logarithm.item() - mp.log(distribution)) < (4e-6 if z.abs().max() < 95 else 1e-5), z
+        found = dirichlet.uncertainties(z.double())
+        assert relative(found.distribution, distribution) < 2e-14, z
+        assert relative(found.data, data) < 1e-14, z
+        assert relative(dirichlet.log_distribution_uncertainty(z.double()), mp.log(distribution)) < 2e-15
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+def test_kl_matches_exact_arithmetic(classes: int) -> None:
+    for z in families(classes):
+        exact = Exact.of(z[0]).kl()
+        size = max(exact, 1)  # near z = 0 the divergence vanishes, but its terms do not
+        if exact < torch.finfo(torch.float32).max:
+            assert abs(dirichlet.kl_to_uniform(z).item() - exact) < 1e-6 * size, z
+        else:
+            assert dirichlet.kl_to_uniform(z).item() == math.inf
+        assert abs(dirichlet.kl_to_uniform(z.double()).item() - exact) < 5e-15 * size, z
+
+
+@pytest.mark.parametrize("classes", CLASSES[:3])
+def test_gradients_match_exact_arithmetic(classes: int) -> None:
+    for z in families(classes):
+        if not -25 < z.median() < 85:
+            continue
+        exact = Exact.of(z[0]).gradients()
+        for part, gradient in enumerate(exact):
+            for dtype, bound in ((torch.float32, 2.5e-6), (torch.float64, 2e-14)):
+                leaf = z.to(dtype, copy=True).requires_grad_()
+                dirichlet.uncertainties(leaf)[part].sum().backward()
+                assert leaf.grad is not None
+                errors = [mp.mpf(g) - s for g, s in zip(leaf.grad[0].tolist(), gradient, strict=True)]
+                assert mp.norm(errors) < bound * mp.norm(gradient) + 1e-43, (part, dtype, z)
+
+
+# Other references -----------------------------------------------------------------------------------------
+
+FIXTURES = [  # z, y, U_dis, U_data, H, nll, KL
+    ((2, 0, -1), 0, 0.08610552, 0.43816109, 0.52426662, 0.16984602, 0.80051349),
+    ((2, 0, -1), 1, 0.08610552, 0.43816109, 0.52426662, 2.16984602, 3.15005734),
+    ((0, 0, 0), 0, 0.26527896, 0.83333333, 1.09861229, 1.09861229, 0.0),
+    ((5, 5, 0), 0, 0.00309557, 0.71020323, 0.71329880, 0.69651049, 7.33369182),
+    ((-3, -3, -3), 0, 0.95562751, 0.14298477, 1.09861229, 1.09861229, 31.62199138),
+]
+
+
+@pytest.mark.parametrize(("z", "y", "distribution", "data", "entropy", "nll", "kl"), FIXTURES)
+def test_hand_computed_values(
+    z: tuple[int, ...], y: int, distribution: float, data: float, entropy: float, nll: float, kl: float
+) -> None:
+    row, label = torch.tensor([z], dtype=torch.float64), torch.tensor([y])
+    found = [
+        dirichlet.distribution_uncertainty(row),
+        dirichlet.log_distribution_uncertainty(row).exp(),
+        dirichlet.data_uncertainty(row),
+        dirichlet.entropy(row),
+        dirichlet.negative_log_likelihood(row, label),
+        dirichlet.misleading_evidence(row, label),
+    ]
+    expected = [distribution, distribution, data, entropy, nll, kl]
+    assert torch.cat(found).tolist() == pytest.approx(expected, abs=1e-8)
+
+
+def test_agrees_with_torch_distributions() -> None:
+    z = torch.randn(50, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2
+    model, flat = Dirichlet(z.exp()), Dirichlet(torch.ones_like(z))
+    torch.testing.assert_close(dirichlet.expected_probability(z), model.mean, atol=1e-14, rtol=1e-12)
+    torch.testing.assert_close(
+        dirichlet.entropy(z), Categorical(model.mean).entropy(), atol=1e-14, rtol=1e-12
+    )
+    torch.testing.assert_close(dirichlet.kl_to_uniform(z), kl_divergence(model, flat), atol=1e-12, rtol=1e-10)
+    label = torch.arange(50) % 7
+    rival = z.exp().scatter(1, label[:, None], 1.0)
+    torch.testing.assert_close(
+        dirichlet.misleading_evidence(z, label), kl_divergence(Dirichlet(rival), flat), atol=1e-12, rtol=1e-10
+    )
+    nll = -Categorical(model.mean).log_prob(label)
+    torch.testing.assert_close(dirichlet.negative_log_likelihood(z, label), nll, atol=1e-14, rtol=1e-12)
+
+
+def test_agrees_with_sampling() -> None:
+    """U_data is the mean entropy of sampled class probabilities, to four standard errors."""
+    z = torch.tensor(
+        [[2.0, 0.0, -1.0], [0.5, 0.5, 0.5], [3.0, 3.0, 1.0], [-1.0, -2.0, 0.0]], dtype=torch.float64
+    )
+    draws = 40_000
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        entropies = Categorical(Dirichlet(z.exp()).sample((draws,))).entropy()
+    error = entropies.std(0) / math.sqrt(draws)
+    assert (entropies.mean(0) - dirichlet.data_uncertainty(z)).abs().le(4 * error).all()
+    mutual = dirichlet.entropy(z) - entropies.mean(0)
+    assert (mutual - dirichlet.distribution_uncertainty(z)).abs().le(4 * error).all()
+
+
+# Gradients ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("formula", UNARY)
+@pytest.mark.parametrize("mean", [-12.0, -3.0, -0.5, 1.0, 4.0, 12.0])
+def test_gradients_match_finite_differences(formula: Callable[[Tensor], Tensor], mean: float) -> None:
+    generator = torch.Generator().manual_seed(7)
+    z = mean + torch.randn(3, 4, 2, generator=generator, dtype=torch.float64)
+    z[2, 1] += 9.0
+    # KL grows like 1/alpha and U_dis decreases like 1/alpha_0, so scale by the values
+    size = formula(z).abs().max().item()
+    assert torch.autograd.gradcheck(lambda v: formula(v) / size, (z.requires_grad_(),), atol=1e-7, rtol=1e-5)
+
+
+def test_loss_gradients_match_finite_differences() -> None:
+    z = torch.randn(4, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64).requires_grad_()
+    label = torch.tensor([0, 4, -1, 2])
+    for loss in (dirichlet.negative_log_likelihood, dirichlet.misleading_evidence):
+        assert torch.autograd.gradcheck(lambda v, f=loss: f(v, label), (z,))
+        (gradient,) = torch.autograd.grad(loss(z, label).sum(), z)
+        assert gradient[2].eq(0).all()
+    assert torch.autograd.gradcheck(dirichlet.expected_probability, (z,))
+    (gradient,) = torch.autograd.grad(dirichlet.misleading_evidence(z, label).sum(), z)
+    assert gradient[1, 4] == 0  # evidence for the true class is not penalised
+
+
+@pytest.mark.parametrize("classes", [1, 2, 10, 65])
+def test_no_gradient_is_nan(classes: int) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    z = torch.rand(400, classes, generator=generator) * 240 - 120
+    z[:100] = z[:100, :1] + torch.randn(100, classes, generator=generator)  # similar logits at any level
+    z[100:110] = torch.linspace(-120, 120, 10)[:, None]  # all equal
+    for formula in UNARY:
+        leaf = z.clone().requires_grad_()
+        formula(leaf).backward(torch.ones(400))
+        assert leaf.grad is not None
+        assert leaf.grad.isfinite().all(), formula
+
+
+# Any finite input -----------------------------------------------------------------------------------------
+
+_MAGNITUDES = (1e-30, 1e-3, 1.0, 30.0, 90.0, 110.0, 1e3, 1e8, 1e30, 3e38)
+_LOGIT = st.one_of(
+    st.sampled_from([sign * m for m in _MAGNITUDES for sign in (-1, 1)] + [0.0]),
+    st.floats(-120, 120, width=32, allow_subnormal=False),
+    st.floats(-3e38, 3e38, allow_subnormal=False),
+)
+
+
+@settings(max_examples=400, derandomize=True, deadline=None, database=None)
+@given(st.lists(_LOGIT, min_size=1, max_size=12))
+def test_finite_logits_never_give_nan(logits: list[float]) -> None:
+    z = torch.tensor([logits])
+    found = dirichlet.uncertainties(z)
+    for value in (found.data, found.distribution, dirichlet.entropy(z)):
+        assert value.isfinite().all()
+        assert value.ge(0).all()
+    assert dirichlet.log_distribution_uncertainty(z).le(math.log(12)).all()  # false for NaN
+    assert dirichlet.kl_to_uniform(z).ge(-1e-4).all()
+    label = torch.zeros(1, dtype=torch.long)
+    assert dirichlet.misleading_evidence(z, label).ge(-1e-4).all()
+    assert dirichlet.negative_log_likelihood(z, label).ge(0).all()
+    for formula in UNARY:
+        leaf = z.clone().requires_grad_()
+        formula(leaf).backward(torch.ones(1))
+        assert leaf.grad is not None
+        assert leaf.grad.isfinite().all(), formula
+    for evidence in dirichlet.EVIDENCE_FUNCTIONS.values():
+        assert evidence(z).isfinite().all()
+
+
+def test_a_single_class_has_no_uncertainty() -> None:
+    z = torch.tensor([[-3e38], [-90.0], [0.0], [5.0], [3e38]])
+    assert dirichlet.distribution_uncertainty(z).tolist() == [0.0] * 5
+    assert dirichlet.data_uncertainty(z).tolist() == [0.0] * 5
+    assert dirichlet.log_distribution_uncertainty(z).tolist() == [-math.inf] * 5
+    assert dirichlet.kl_to_uniform(z).abs().max() < 1e-6
+
+
+def test_negative_labels_are_ignored() -> None:
+    z = torch.tensor([[-200.0, 0.0], [3e38, -3e38], [1.0, 0.0]]).requires_grad_()
+    label = torch.tensor([-1, -2, -100])
+    for loss in (dirichlet.negative_log_likelihood, dirichlet.misleading_evidence):
+        value = loss(z, label)
+        assert value.tolist() == [0.0] * 3
+        (gradient,) = torch.autograd.grad(value.sum(), z)
+        assert gradient.eq(0).all()
+
+
+def test_a_label_beyond_the_classes_is_an_error() -> None:
+    z, label = torch.zeros(1, 3), torch.tensor([3])
+    with pytest.raises((IndexError, RuntimeError)):
+        dirichlet.negative_log_likelihood(z, label)
+    with pytest.raises((IndexError, RuntimeError)):
+        dirichlet.misleading_evidence(z, label)
+
+
+# Ranking --------------------------------------------------------------------------------------------------
+
+
+def naive_distribution_uncertainty(z: Tensor) -> Tensor:
+    alpha = z.exp()
+    alpha_0 = alpha.sum(1, keepdim=True)
+    p = alpha / alpha_0
+    return (p * (torch.digamma(alpha + 1) - torch.digamma(alpha_0 + 1)) - p * p.log()).sum(1)
+
+
+def top_twentieth(score: list[Any]) -> set[int]:
+    order = sorted(range(len(score)), key=lambda i: -score[i])
+    return set(order[: len(score) // 20])
+
+
+@pytest.mark.parametrize(
+    ("log10_alpha_0", "naive_is_right"), [(2, True), (8, False), (10.5, False), (13, False)]
+)
+def test_top_twentieth_matches_exact_arithmetic(log10_alpha_0: float, naive_is_right: bool) -> None:
+    generator = torch.Generator().manual_seed(int(2 * log10_alpha_0))
+    z = torch.randn(600, 10, generator=generator) * 1.5
+    z += log10_alpha_0 * math.log(10) - z.logsumexp(1, keepdim=True) - torch.rand(600, 1, generator=generator)
+    exact = top_twentieth([Exact.of(row).distribution() for row in z])
+    assert top_twentieth(dirichlet.log_distribution_uncertainty(z).tolist()) == exact
+    naive = top_twentieth(naive_distribution_uncertainty(z).tolist())
+    assert (naive == exact) == naive_is_right
+    if log10_alpha_0 > 10:
+        assert len(naive & exact) < len(exact) / 2  # the naive ranking is noise
+
+
+def test_logarithm_ranks_values_that_underflow() -> None:
+    z = torch.tensor([[150.0, 150.0], [151.0, 150.0], [100.0, 150.0], [150.0, 120.0]])
+    assert dirichlet.distribution_uncertainty(z).eq(0).all()
+    exact = [float(mp.log(Exact.of(row).distribution())) for row in z]
+    assert dirichlet.log_distribution_uncertainty(z).tolist() == pytest.approx(exact, abs=1e-5)
+
+
+# Shapes, types, evidence ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("formula", UNARY)
+def test_maps_and_rows_agree(formula: Callable[[Tensor], Tensor]) -> None:
+    z = torch.randn(2, 5, 3, 4, generator=torch.Generator().manual_seed(2)) * 4
+    rows = z.permute(0, 2, 3, 1).reshape(-1, 5)
+    assert formula(z).shape == (2, 3, 4)
+    torch.testing.assert_close(formula(z).flatten(), formula(rows), rtol=0, atol=0)
+    assert formula(z[:0]).shape == (0, 3, 4)
+
+
+def test_losses_on_maps_and_rows_agree() -> None:
+    generator = torch.Generator().manual_seed(2)
+    z = torch.randn(2, 5, 3, 4, generator=generator) * 4
+    label = torch.randint(-1, 5, (2, 3, 4), generator=generator)
+    rows = z.permute(0, 2, 3, 1).reshape(-1, 5)
+    for loss in (dirichlet.negative_log_likelihood, dirichlet.misleading_evidence):
+        torch.testing.assert_close(
+            loss(z, label).flatten(), loss(rows, label.flatten()), rtol=1e-6, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("formula", UNARY)
+@pytest.mark.parametrize("positions", [1, 2, 300])
+def test_memory_layout_does_not_matter(formula: Callable[[Tensor], Tensor], positions: int) -> None:
+    z = torch.randn(5, positions, generator=torch.Generator().manual_seed(2)).mul_(4)  # as in a map
+    strided, contiguous = z.T.requires_grad_(), z.T.contiguous().requires_grad_()
+    found, expected = formula(strided), formula(contiguous)
+    torch.testing.assert_close(found, expected, rtol=2e-6, atol=1e-6)
+    (gradient,), (expected_gradient,) = (
+        torch.autograd.grad(values.sum(), leaf) for values, leaf in ((found, strided), (expected, contiguous))
+    )
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_compiled_formulas_give_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Traced as for a GPU, without graph breaks; the aot_eager backend needs no compiler.
+    compiled = partial(torch.compile, fullgraph=True, backend="aot_eager")
+    z = torch.randn(1, 5, 40, generator=torch.Generator().manual_seed(2)).mul_(4).requires_grad_()
+    plain = [formula(z) for formula in UNARY]
+    gradients = [torch.autograd.grad(values.sum(), z)[0] for values in plain]
+    with monkeypatch.context() as patch:
+        patch.setattr(formulas, "COMPILE_FORMULAS", True)
+        patch.setattr(torch, "compile", compiled)
+        formulas._compile_cached.cache_clear()
+        for formula, expected, gradient in zip(UNARY, plain, gradients, strict=True):
+            found = formula(z)
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(torch.autograd.grad(found.sum(), z)[0], gradient, rtol=1e-5, atol=1e-6)
+        assert formulas._compile_cached.cache_info().currsize == 4  # both uncertainties share one formula
+    formulas._compile_cached.cache_clear()
+    assert not dirichlet.can_compile(torch.device("cpu"))
+
+
+def test_chunked_computation_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    z = torch.randn(23, 5, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    full = dirichlet.uncertainties(z)
+    (gradient,) = torch.autograd.grad(full.data.sum() + 2 * full.distribution.sum(), z)
+    monkeypatch.setattr(dirichlet, "_CPU_CHUNK_ELEMENTS", 20)
+    chunked = dirichlet.uncertainties(z)
+    (chunked_gradient,) = torch.autograd.grad(chunked.data.sum() + 2 * chunked.distribution.sum(), z)
+    torch.testing.assert_close(chunked, full, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(chunked_gradient, gradient, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
+    z = (torch.randn(6, 5, generator=torch.Generator().manual_seed(4)) * 3).to(dtype)
+    label = torch.tensor([0, 1, 2, 3, 4, -1])
+    formulas: list[Callable[[Tensor], Tensor]] = [
+        *UNARY,
+        dirichlet.expected_probability,
+        lambda v: dirichlet.negative_log_likelihood(v, label),
+        lambda v: dirichlet.misleading_evidence(v, label),
+    ]
+    for formula in formulas:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = formula(z)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, formula(z.float()), rtol=0, atol=0)
+    assert dirichlet.entropy(z.double()).dtype == torch.float64
+
+
+def test_evidence_is_the_logarithm_of_alpha() -> None:
+    values = [-200.0, -30.0, -3.0, 0.0, 0.5, 19.0, 25.0, 38.0]
+    logits = torch.tensor(values, dtype=torch.float64)
+    alphas: dict[str, Callable[[Any], Any]] = {
+        "exp": mp.exp,
+        "exp_clamped": lambda x: mp.exp(min(max(x, -10), 10)),
+        "exp_at_most_10": lambda x: mp.exp(min(x, 10)),
+        "exp_plus_one": lambda x: mp.exp(x) + 1,
+        "softplus_plus_one": lambda x: mp.log(mp.exp(x) + 1) + 1,
+    }
+    assert dict(dirichlet.EVIDENCE_FUNCTIONS).keys() == alphas.keys()
+    mp.mp.dps = 110
+    for name, alpha in alphas.items():
+        exact = torch.tensor([float(mp.log(alpha(mp.mpf(v)))) for v in values], dtype=torch.float64)
+        torch.testing.assert_close(dirichlet.EVIDENCE_FUNCTIONS[name](logits), exact, rtol=1e-14, atol=0)
+        torch.testing.assert_close(
+            dirichlet.EVIDENCE_FUNCTIONS[name](logits.float()), exact.float(), rtol=1e-6, atol=0
+        )

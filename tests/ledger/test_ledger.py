@@ -1,0 +1,127 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ducats.data.domain import UNLABELLED, VOID
+from ducats.ledger import Ledger, Request
+from ducats.runfolder.run_folder import RunFolder
+from ducats.utils.errors import UserError
+
+KEYS = [f"img/{i}.png" for i in range(10)]
+
+
+def request(number: int, *images: int) -> Request:
+    return Request(number, torch.tensor(images), torch.zeros(len(images), dtype=torch.long))
+
+
+def test_labels_are_there_for_the_next_process(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, KEYS)
+    ledger.append(request(1, 7, 2), torch.tensor([0, 3]))
+    ledger.append(request(2, 5), torch.tensor([VOID]))
+    again = Ledger(tmp_path, KEYS)
+    assert (again.n_rounds, len(again), again.clicks()) == (2, 3, 3)
+    assert [tuple(e) for e in again.entries()] == [
+        (1, "img/7.png", 0, 0),
+        (1, "img/2.png", 0, 3),
+        (2, "img/5.png", 0, VOID),
+    ]
+    expected = [UNLABELLED] * 10
+    expected[2], expected[5], expected[7] = 3, VOID, 0
+    assert again.targets().tolist() == expected
+    assert again.targets(1)[5] == UNLABELLED
+
+
+@pytest.mark.parametrize(
+    ("wrong", "labels", "words"),
+    [
+        (request(2, 7), [1], "twice"),
+        (request(2, 3, 3), [1, 1], "twice"),
+        (request(2, 3, 4, 3), [1, 1, 1], "twice"),
+        (request(2, 3, 4), [1], "expected 2 labels, got 1"),
+        (request(2, 3), [UNLABELLED], "UNLABELLED"),
+        (request(2, 3), [VOID - 1], "must be a class"),
+        (request(2, 3), [40000], "must be a class"),
+        (request(2, 10), [1], "image 10 is out of range"),
+        (Request(2, torch.tensor([3]), torch.tensor([1])), [1], "position 1 is out of range for 'img/3.png'"),
+        (request(3, 3), [1], "expected round 2, got round 3"),
+        (request(1, 3), [1], "expected round 2, got round 1"),
+    ],
+)
+def test_an_invalid_round_leaves_the_ledger_unchanged(
+    tmp_path: Path, wrong: Request, labels: list[int], words: str
+) -> None:
+    ledger = Ledger(tmp_path, KEYS)
+    ledger.append(request(1, 7, 2), torch.tensor([0, 3]))
+    before = sorted((p.name, p.read_bytes()) for p in tmp_path.iterdir())
+    with pytest.raises(ValueError, match=words):
+        ledger.append(wrong, torch.tensor(labels))
+    assert sorted((p.name, p.read_bytes()) for p in tmp_path.iterdir()) == before
+    assert len(ledger) == 2
+
+
+def test_a_corrupt_ledger_raises(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, KEYS)
+    ledger.append(request(1, 1), torch.tensor([0]))
+    ledger.append(request(2, 2), torch.tensor([0]))
+    (tmp_path / "round-01.npz").write_bytes(b"half")
+    with pytest.raises(UserError, match=r"round-01.npz is corrupt"):
+        Ledger(tmp_path, KEYS)
+    (tmp_path / "round-01.npz").unlink()
+    with pytest.raises(UserError, match=r"restore the missing round"):
+        Ledger(tmp_path, KEYS)
+
+
+def write_columns(path: Path, columns: dict[str, list[int]], kind: np.typing.DTypeLike) -> None:
+    np.savez(path, allow_pickle=False, **{name: np.array(values, kind) for name, values in columns.items()})
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"image": [1, 2], "label": [0, 1, 1]}, "3 labels for 2 locations"),
+        ({"image": [1, 2], "count": [1], "label": [0, 1]}, "differ in length"),
+        ({"image": [1], "count": [2], "position": [5], "label": [0, 1]}, "number of positions"),
+        ({"image": [-1], "label": [0]}, "without an image"),
+        ({"image": [1], "position": [0]}, "'label'"),
+    ],
+)
+def test_an_inconsistent_round_raises(tmp_path: Path, columns: dict[str, list[int]], words: str) -> None:
+    write_columns(tmp_path / "round-01.npz", columns, np.int64)
+    with pytest.raises(UserError, match=rf"round-01.npz is corrupt .*{words}"):
+        Ledger(tmp_path, KEYS)
+
+
+def test_a_smaller_pool_is_refused(tmp_path: Path) -> None:
+    Ledger(tmp_path, KEYS).append(request(1, 9), torch.tensor([0]))
+    with pytest.raises(UserError, match=r"has image 9, but the pool has only 4"):
+        Ledger(tmp_path, KEYS[:4])
+
+
+def test_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    columns = {"image": [4, 1], "position": [0, 0], "label": [3, VOID]}
+    write_columns(tmp_path / "round-01.npz", columns, np.int32)
+    ledger = Ledger(tmp_path, KEYS)
+    assert [tuple(e) for e in ledger.entries()] == [(1, "img/4.png", 0, 3), (1, "img/1.png", 0, VOID)]
+    with pytest.raises(ValueError, match="twice"):
+        ledger.append(request(2, 1), torch.tensor([0]))
+    np.savez(tmp_path / "request.npz", round=np.array(2), image=np.array([4, 1]), position=np.array([8, 0]))
+    back = Request.load(tmp_path / "request.npz")
+    assert (back.round, back.image.tolist(), back.position.tolist()) == (2, [4, 1], [8, 0])
+
+
+@pytest.mark.parametrize("sizes", [[[4, 6], [4, 6]], [[4, 6], [3, 5]]])
+def test_a_run_folder_stores_sizes(tmp_path: Path, sizes: list[list[int]]) -> None:
+    run_folder = RunFolder(tmp_path)
+    ledger = run_folder.open_ledger(["ä", "b"], torch.tensor(sizes), "original")
+    with run_folder.request_writer(1) as writer:
+        writer.add(1, torch.tensor([14]))
+    loaded = run_folder.load_request(1)
+    assert loaded is not None
+    ledger.append(loaded, torch.tensor([3]))
+    again = RunFolder(tmp_path).load_ledger()
+    assert again.resolution == "original"
+    assert again.sizes is not None
+    assert torch.equal(again.sizes, torch.tensor(sizes))
+    assert [tuple(e) for e in again.entries()] == [(1, "b", 14, 3)]

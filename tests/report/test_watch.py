@@ -1,0 +1,268 @@
+"""`ducats watch`: running, finished, waiting, killed and corrupt runs."""
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from conftest import Runner
+from ducats.annotation import AnnotationStore
+from ducats.cli import main
+from ducats.report.watch import Dashboard, RunState, RunWatcher, discover_run_folders, status_line
+from ducats.report.watch.eta import EtaEstimator
+from ducats.report.watch.text_plots import braille_plot, sparkline
+from ducats.runfolder.run_folder import RunFolder
+from ducats.utils.errors import AwaitingLabels, UserError
+from ducats.utils.progress import Event, EventListener
+
+NEEDS_PROC_LOCKS = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs /proc/locks")
+
+
+class Stop(Exception):  # noqa: N818 - not an error
+    """Stands in for a kill."""
+
+
+def stop_after(epoch: int) -> EventListener:
+    def listener(event: Event) -> None:
+        if event.phase == "train" and event.epoch == epoch:
+            raise Stop
+
+    return listener
+
+
+def render(states: Sequence[RunState], width: int = 140) -> str:
+    text = io.StringIO()
+    Console(width=width, file=text).print(Dashboard(states))
+    return text.getvalue()
+
+
+def run_watch(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(["watch", *map(str, arguments)])
+    return int(str(caught.value.code or 0))
+
+
+def test_a_finished_run(run_quickly: Runner, capsys: pytest.CaptureFixture[str]) -> None:
+    run_folder = run_quickly()
+    state = RunWatcher().read_state(run_folder.path)
+    stages = run_folder.stages()
+    assert (state.phase, state.epoch, state.epochs, state.n_rounds, state.seconds_left) == (
+        "finished",
+        4,
+        4,
+        2,
+        None,
+    )
+    assert (state.method, state.labels_spent, state.problems) == ("duc", 20, ())
+    assert state.learning_curve() == [(stage["labels"], stage["accuracy"]) for stage in stages]
+    assert state.learning_curve("ece") == [(stage["labels"], stage["ece"]) for stage in stages]
+    assert state.compute_seconds == stages[-1]["seconds"]
+    assert list(state.losses) == [record["losses"] for record in run_folder.read_records("epoch")]
+
+    text = render([state])
+    assert "finished, 4 epochs" in text
+    assert "2 of 2 rounds labelled" in text
+    assert f"{100 * stages[-1]['accuracy']:.1f}" in text
+    assert "accuracy % over labels" in text
+    assert f"source/nll         {run_folder.read_records('epoch')[-1]['losses']['source/nll']:.4f}" in text
+
+    assert run_watch(run_folder.path, "--once") == 0
+    assert "finished, 4 epochs" in capsys.readouterr().out
+    assert run_watch(run_folder.path) == 0  # not a terminal, and the run is finished
+    output = capsys.readouterr().out.splitlines()
+    accuracy, ece = (100 * stages[-1][name] for name in ("accuracy", "ece"))
+    assert output == [f"run: finished, 4 epochs, accuracy {accuracy:.1f} %, ECE {ece:.1f} % with 20 labels"]
+
+
+def test_a_run_waiting_for_annotators(run_quickly: Runner, tmp_path: Path) -> None:
+    with pytest.raises(AwaitingLabels):
+        run_quickly("oracle.name=human")
+    store = AnnotationStore(tmp_path / "run" / "questions")
+    question_round = store.open_round()
+    assert question_round is not None
+    answers = [
+        {
+            "question": question.id,
+            "word": question_round.rules.classes[0],
+            "annotator": "anna",
+            "seconds": 30.0,
+        }
+        for question in question_round.questions[:3]
+    ]
+    store.receive(answers, channel="test")
+    watcher = RunWatcher()
+    state = watcher.read_state(tmp_path / "run")
+    assert (state.phase, state.epoch, state.annotation_seconds) == ("waiting", 1, 90.0)
+    assert state.open_round is not None
+    assert (
+        state.open_round.number,
+        state.open_round.questions,
+        state.open_round.settled,
+        state.open_round.open,
+    ) == (1, 10, 3, 7)
+    text = render([state])
+    assert "waiting for annotators: round 1, 3 of 10 questions settled" in text
+    assert "1.5 min of annotation" in text
+    assert f"ducats label {tmp_path / 'run'}" in text.replace("\n", "")
+
+    store.receive([{**answers[0], "question": question_round.questions[3].id}], channel="test")
+    (store.round_folder(1) / "answers-anna.csv").write_text("key,label\n")
+    again = watcher.read_state(tmp_path / "run")  # the same watcher reads the new answers
+    assert str(again.open_round) == "round 1, 4 of 10 questions settled, 1 answer file"
+
+
+def test_segmentation_runs_show_miou(run_pixels: Runner, tmp_path: Path) -> None:
+    run_folder = run_pixels()
+    state = RunWatcher().read_state(run_folder.path)
+    assert state.headline == "mean_iou"
+    assert state.learning_curve() == [(stage["labels"], stage["mean_iou"]) for stage in run_folder.stages()]
+    assert f"mIoU {100 * run_folder.stages()[-1]['mean_iou']:.1f} %" in status_line(state)
+
+
+@NEEDS_PROC_LOCKS
+def test_a_running_and_a_killed_run(run_quickly: Runner, tmp_path: Path) -> None:
+    watcher, observed = RunWatcher(), []
+
+    def listener(event: Event) -> None:
+        if event.phase != "train" or event.step % 6 == 1:
+            observed.append((event.phase, event.epoch, watcher.read_state(tmp_path / "run")))
+        if event.epoch == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_quickly(on_event=listener)
+    assert all(state.is_active for _, _, state in observed)
+    assert all(state.epoch == epoch for _, epoch, state in observed)
+    assert [state.phase for phase, _, state in observed if phase == "train"] == ["training"] * 4
+    assert {state.phase for phase, _, state in observed if phase == "query"} == {"querying"}
+    assert all(state.seconds_left is not None for _, epoch, state in observed if epoch)
+
+    state = watcher.read_state(tmp_path / "run")
+    assert (state.phase, state.is_active, state.epoch) == ("training", False, 3)
+    assert "stopped while training, 3 of 4 epochs" in render([state])
+    assert "run the same command again" in render([state])
+
+
+def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = RunWatcher().read_state(tmp_path)
+    assert (state.phase, state.epochs, state.seconds_left) == ("empty", None, None)
+    assert run_watch(tmp_path, "--once") == 0
+    text = capsys.readouterr().out
+    assert "no run here yet" in text
+    assert "config.yaml is missing" in text
+
+
+def test_corrupt_files_are_reported(run_quickly: Runner, tmp_path: Path) -> None:
+    run_folder = run_quickly()
+    stages = len(run_folder.stages())
+    lines = run_folder.metrics_path.read_text().splitlines()
+    corrupted = [*lines, '{"kind": "stage", "epoch": 4}', "[1]", '{"kind": "st']
+    run_folder.metrics_path.write_text("\n".join(corrupted))
+    (run_folder.path / "config.yaml").write_text("a: [")
+    (run_folder.path / "questions" / "round-01").mkdir(parents=True)
+    (run_folder.path / "questions" / "round-01" / "rules.json").write_text("{")
+    (run_folder.path / "model.safetensors").unlink()
+    (run_folder.path / "labels" / "round-01.npz").unlink()
+    (run_folder.path / "labels" / "round-02.npz").unlink()
+    state = RunWatcher().read_state(run_folder.path)
+    text = " ".join(render([state]).split())
+    assert len(state.stages) == stages
+    first = len(lines) + 1
+    assert f"metrics.jsonl is corrupt in line {first}, {first + 1}, {first + 2}" in text
+    assert "config.yaml cannot be read" in text
+    assert "questions cannot be read" in text
+    assert state.phase == "waiting"
+    assert state.epochs is None
+    assert status_line(state).startswith("run: ")
+
+    strange = {"kind": "stage", "stage": 0, "epoch": 1, "labels": 0, "seconds": 1.0, "accuracy": "good"}
+    run_folder.metrics_path.write_text(json.dumps(strange | {"ece": None, "headline_metric": "charm"}) + "\n")
+    assert "epoch" in render([RunWatcher().read_state(run_folder.path)])
+
+
+def test_several_runs_in_a_table(run_quickly: Runner, tmp_path: Path) -> None:
+    run_folder = run_quickly(folder="all/of/first")
+    with pytest.raises(AwaitingLabels):
+        run_quickly("oracle.name=human", folder="all/second")
+    folders = discover_run_folders([tmp_path / "all", tmp_path / "all" / "second"])
+    assert [folder.name for folder in folders] == ["first", "second"]
+    watcher = RunWatcher()
+    states = [watcher.read_state(folder) for folder in folders]
+    rows = [row for row in render(states).splitlines() if row.startswith("│")]
+    assert len(rows) == 2
+    assert f"{100 * run_folder.stages()[-1]['accuracy']:.1f}" in rows[0]
+    assert "0 of 10 questions settled" in rows[1]
+    assert max(map(len, render(states, width=80).splitlines())) <= 80
+    (tmp_path / "all" / "second" / "config.yaml").write_text("a: [")
+    assert "second: config.yaml cannot be read" in render(
+        [RunWatcher().read_state(folder) for folder in folders]
+    )
+    with pytest.raises(UserError, match="is not a folder"):
+        discover_run_folders([tmp_path / "none"])
+
+
+def test_bad_options_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_watch(tmp_path, "--poll", 0) == 2
+    assert "--poll must be a positive number" in capsys.readouterr().err
+    assert run_watch() == 2
+    assert "at least one folder" in capsys.readouterr().err
+
+
+def test_a_run_of_the_python_api(run_quickly: Runner, tmp_path: Path) -> None:
+    run_folder = run_quickly()
+    plan = {"plan": {"epochs": 9, "query_epochs": [1, 2, 3], "seed": 0}}
+    (run_folder.path / "config.yaml").write_text(json.dumps(plan))
+    state = RunWatcher().read_state(run_folder.path)
+    assert (state.method, state.epochs, state.n_rounds) == ("run", 9, 3)
+
+
+def test_seconds_per_epoch_are_recorded_or_observed() -> None:
+    stage = {"kind": "stage", "epoch": 4, "seconds": 10.0}
+    estimator = EtaEstimator()
+    assert estimator.seconds_per_epoch([], 0, started_at=100.0) is None
+    estimator.update(1, 103.0, query_epochs=())
+    assert estimator.seconds_per_epoch([], 1, started_at=100.0) == 3.0
+    assert (
+        estimator.seconds_per_epoch([stage], 1, started_at=100.0) == 2.5
+    )  # recorded times contain no pauses
+    estimator.update(1, 109.0, query_epochs=())  # an evaluation wrote to the file
+    estimator.update(2, 107.0, query_epochs=())
+    estimator.update(3, 113.0, query_epochs=(3,))
+    assert estimator.seconds_per_epoch([stage], 3, started_at=100.0) == 5.0  # the median of 4 and 6
+    estimator.update(4, 10_000.0, query_epochs=(3,))  # the run waited for annotators
+    assert estimator.seconds_per_epoch([stage], 4, started_at=100.0) == 5.0
+    timed = [{"kind": "epoch", "epoch": n, "seconds": s} for n, s in ((1, 9.0), (2, 1.0), (3, 2.0))]
+    assert (
+        estimator.seconds_per_epoch([stage, *timed], 4, started_at=100.0) == 2.0
+    )  # recorded epoch times come first
+    assert (
+        estimator.seconds_per_epoch([stage, {"kind": "epoch", "epoch": 1}], 4, started_at=100.0) == 5.0
+    )  # a run of an older version
+
+
+def test_time_left(run_quickly: Runner, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        run_quickly(on_event=stop_after(3))
+    folder = tmp_path / "run"
+    epoch_seconds = [record["seconds"] for record in RunFolder(folder).read_records("epoch")]
+    state = RunWatcher().read_state(folder)
+    assert len(epoch_seconds) == 3
+    assert state.seconds_left == pytest.approx(
+        sorted(epoch_seconds)[1]
+    )  # one epoch, the median of the first three
+    assert (
+        state.compute_seconds == RunFolder(folder).stages()[-1]["seconds"]
+    )  # of the whole run, not of an epoch
+    newest = max((folder / name).stat().st_mtime for name in ("metrics.jsonl", "checkpoint.pt"))
+    assert RunWatcher().read_state(folder, now=newest + 90).seconds_since_write == pytest.approx(90)
+
+
+def test_curves_in_text() -> None:
+    assert sparkline(list(range(100)), max_points=4) == "▁▃▆█"
+    top, bottom = braille_plot([(0, 0), (1, 0), (2, 1)], width=4, height=2)
+    assert bottom[:2] == "⣀⣀"  # flat at the start
+    assert top[-1] != "\u2800"  # high at the end
+    assert top[:2] == "\u2800\u2800"

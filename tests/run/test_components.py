@@ -1,0 +1,266 @@
+"""The Python API: checks before a run, and resuming."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ducats
+from ducats.acquisition.queries import QUERIES
+from ducats.data import toy
+from ducats.ledger import Request
+from ducats.objectives import duc, softmax
+from ducats.training.schedules import inverse_decay
+from ducats.utils.errors import UserError
+
+
+def net(classes: int = 4) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 6), nn.ReLU(), nn.Linear(6, classes))
+
+
+def make_components(**changes: Any) -> ducats.Components:
+    data = toy()
+    assert data.ground_truth is not None
+    components = ducats.Components(
+        net(), data.source, data.pool, ducats.GroundTruthOracle(data.ground_truth), test=data.test
+    )
+    return replace(components, **changes)
+
+
+PLAN = ducats.RunPlan(epochs=2, query_epochs=(1,), budget=(5,), steps_per_epoch=2)
+
+
+def labelled_keys(run_folder: ducats.RunFolder) -> list[str]:
+    return [entry.key for entry in run_folder.load_ledger().entries()]
+
+
+def test_the_callers_network_is_not_changed(tmp_path: Path) -> None:
+    mine = make_components()
+    before = {name: tensor.clone() for name, tensor in mine.model.state_dict().items()}
+    run_folders = [ducats.adapt(mine, PLAN, tmp_path / name) for name in ("a", "b")]
+    assert all(torch.equal(before[n], t) for n, t in mine.model.state_dict().items())
+    assert run_folders[0].stages()[-1]["nll"] == run_folders[1].stages()[-1]["nll"]
+    mine.model.load_state_dict(run_folders[0].load_model())  # how to load the trained weights
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"query": QUERIES["random"]},
+        {"objective": softmax},
+        {"objective": partial(duc, beta=0.5)},
+        {"views": ducats.StreamViews(source=ducats.View(flip=0.5))},
+        {"model": nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))},
+        {"query": lambda context: torch.arange(context.budget) + 1},
+        {"query": lambda context: torch.arange(0, context.budget)},
+    ],
+)
+def test_other_components_in_the_same_folder_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    ducats.adapt(make_components(query=lambda context: torch.arange(context.budget)), PLAN, tmp_path / "r")
+    with pytest.raises(UserError, match="created with another config"):
+        ducats.adapt(
+            make_components(**{"query": lambda context: torch.arange(context.budget), **change}),
+            PLAN,
+            tmp_path / "r",
+        )
+
+
+def test_lambdas_differ_by_their_constants() -> None:
+    from ducats.run.components import to_plain
+
+    one, two, again = (to_plain(f) for f in (lambda s: s + 1, lambda s: s + 2, lambda s: s + 1))
+    assert one == again
+    assert one != two
+    assert to_plain(QUERIES["duc"].fn) == "ducats.acquisition.queries.two_round.two_round"
+
+
+def test_equal_components_resume(tmp_path: Path) -> None:
+    slow = partial(inverse_decay, gain=0.01)
+    plans = [replace(PLAN, schedule=slow, query_epochs=range(1, 2)), replace(PLAN, schedule=partial(slow))]
+    first = labelled_keys(ducats.adapt(make_components(), plans[0], tmp_path / "r"))
+    assert labelled_keys(ducats.adapt(make_components(), plans[1], tmp_path / "r")) == first
+    with pytest.raises(UserError, match=r"plan.schedule.params.gain: 0.01 -> 0.02"):
+        ducats.adapt(
+            make_components(), replace(PLAN, schedule=partial(inverse_decay, gain=0.02)), tmp_path / "r"
+        )
+
+
+@pytest.mark.parametrize("answer", [4, -3])
+def test_invalid_labels_are_not_recorded(tmp_path: Path, answer: int) -> None:
+    def wrong(request: Request) -> Tensor:
+        return torch.full_like(request.image, answer)
+
+    with pytest.raises(UserError, match=rf"returned {answer} in round 1"):
+        ducats.adapt(make_components(oracle=wrong), PLAN, tmp_path / "r")
+    assert not (tmp_path / "r" / "labels").exists()
+    assert (
+        len(ducats.adapt(make_components(), PLAN, tmp_path / "r").load_ledger()) == 5
+    )  # resumes with a valid oracle
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def test_an_oracle_may_return_any_sequence(tmp_path: Path, kind: Any) -> None:
+    run_folder = ducats.adapt(
+        make_components(oracle=lambda request: kind([0] * len(request))), PLAN, tmp_path / "r"
+    )
+    assert [e.label for e in run_folder.load_ledger().entries()] == [0] * 5
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda context: list(range(context.budget)),
+        lambda context: np.arange(context.budget)[::-1],
+        lambda context: np.argsort(-context.candidates.z[:, 0].numpy())[::-1][: context.budget],
+    ],
+)
+def test_a_query_may_return_any_kind_of_indices(tmp_path: Path, query: Any) -> None:
+    assert len(ducats.adapt(make_components(query=query), PLAN, tmp_path / "r").load_ledger()) == 5
+
+
+def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
+    conv = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    columns: list[set[str]] = []
+
+    def record_columns(context: ducats.QueryContext) -> Tensor:
+        columns.append(set(context.candidates.columns))
+        return torch.arange(context.budget)
+
+    ducats.adapt(make_components(model=conv, query=record_columns), PLAN, tmp_path / "a")
+    ducats.adapt(make_components(query=record_columns), PLAN, tmp_path / "b")
+    assert columns == [{"z"}, {"z", "features"}]
+    with pytest.raises(UserError, match="needs features, but the model returns none"):
+        ducats.adapt(make_components(model=conv, query=QUERIES["spread"]), PLAN, tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": net(classes=3)}, "outputs 3 classes, but the source has 4"),
+        ({"model": nn.Linear(5, 4)}, r"fails on images of \(3, 8, 8\)"),
+        (
+            {"oracle": ducats.GroundTruthOracle(torch.zeros(79, dtype=torch.long))},
+            "79 labels for a pool of 80",
+        ),
+        (
+            {"views": ducats.StreamViews(scoring=ducats.View(crop="center", size=9))},
+            "views.scoring crops 9 pixels from images of 8",
+        ),
+        (
+            {"views": ducats.StreamViews(source=ducats.View(crop="random", size=13, pad=2))},
+            "views.source crops 13 pixels from images of 12",
+        ),
+    ],
+)
+def test_inconsistent_components_are_refused_before_training(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        ducats.adapt(make_components(**change), PLAN, tmp_path / "r")
+    assert not (tmp_path / "r" / "metrics.jsonl").exists()
+
+
+def test_a_run_that_failed_before_training_can_be_restarted(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="outputs 3 classes"):
+        ducats.adapt(make_components(model=net(classes=3)), PLAN, tmp_path / "r")
+    assert len(ducats.adapt(make_components(), PLAN, tmp_path / "r").load_ledger()) == 5
+
+
+def test_pixels_must_be_uint8() -> None:
+    with pytest.raises(UserError, match="pixels must be uint8"):
+        ducats.Images(("a",), torch.zeros(1, 3, 4, 4))
+
+
+def test_an_api_run_cannot_be_evaluated_from_the_command_line(tmp_path: Path) -> None:
+    from ducats.deploy import load_trained_model
+
+    ducats.adapt(make_components(), PLAN, tmp_path / "r")
+    with pytest.raises(UserError, match="its model cannot be built"):
+        load_trained_model(tmp_path / "r")
+
+
+def test_paths_may_be_strings_and_ground_truth_a_list(tmp_path: Path) -> None:
+    from PIL import Image
+
+    data = toy(n_source_per_class=2, n_pool=8)
+    for part, pixels in (("source", data.source.images.pixels[:]), ("target", data.pool.pixels[:])):
+        for number, image in enumerate(pixels):
+            name = data.classes[int(data.source.labels[number])] if part == "source" else "."
+            path = tmp_path / part / name / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+    own = ducats.folders(source=str(tmp_path / "source"), target=str(tmp_path / "target"), size=8)
+    assert repr(own).startswith("AdaptationData(source=Domain(Images(8 of (3, 8, 8)), 4 classes)")
+    with pytest.raises(UserError, match=r"has no ground truth.*ducats.HumanOracle"):
+        ducats.GroundTruthOracle(own.ground_truth)
+    oracle = ducats.HumanOracle(str(tmp_path / "questions"), own.pool, own.classes)
+    mine = ducats.Components(net(), own.source, own.pool, oracle)
+    with pytest.raises(ducats.AwaitingLabels, match="waits for 5 labels"):
+        ducats.adapt(mine, PLAN, str(tmp_path / "r"))
+    answered = replace(mine, oracle=ducats.GroundTruthOracle([0] * len(own.pool)))
+    assert len(ducats.adapt(answered, PLAN, str(tmp_path / "r")).load_ledger()) == 5
+
+
+def test_non_finite_weights_after_the_last_step_are_not_saved(tmp_path: Path) -> None:
+    plan = ducats.RunPlan(
+        epochs=1, query_epochs=(), budget=(), steps_per_epoch=1, optimisation=ducats.Optimisation(lr=3e38)
+    )
+    with pytest.raises(UserError, match=r"('weights' became nan|no longer finite).*[Ll]ower train.lr"):
+        ducats.adapt(make_components(), plan, tmp_path / "r")
+    assert not (tmp_path / "r" / "model.safetensors").exists()
+
+
+def test_an_api_run_is_reported_under_its_folder_name(tmp_path: Path) -> None:
+    from ducats.report import report
+
+    ducats.adapt(make_components(), PLAN, tmp_path / "runs" / "mine")
+    (row,) = report([tmp_path / "runs"], tmp_path / "report").summary
+    assert (row["method"], row["seed"], row["labels"]) == ("mine", 0, 5)
+
+
+def test_non_finite_weights_are_not_checkpointed(tmp_path: Path) -> None:
+    class NaNGradient(nn.Module):
+        """Finite loss, NaN gradient."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net()
+            self.scale = nn.Parameter(torch.zeros(()))
+
+        def forward(self, images: Tensor) -> Tensor:
+            logits: Tensor = self.inner(images)
+            return logits + 0 * self.scale.sqrt()  # infinite gradient of sqrt at zero
+
+    with pytest.raises(UserError, match=r"'weights' became nan"):
+        ducats.adapt(make_components(model=NaNGradient()), PLAN, tmp_path / "r")
+    checkpoint = ducats.RunFolder(tmp_path / "r").load_checkpoint()
+    assert checkpoint is not None
+    assert checkpoint["epoch"] == 0
+
+
+def test_views_that_would_misalign_label_maps_are_refused(tmp_path: Path) -> None:
+    from conftest import quick_pixels
+    from ducats.run.components import check_run
+    from ducats.run.factory import build_run
+    from ducats.runfolder.run_folder import RunFolder
+
+    components, plan = build_run(quick_pixels("views.source.randaugment=[2, 10]"), RunFolder(tmp_path))
+    with pytest.raises(UserError, match=r"views.source.randaugment rotates .* views.source.randaugment=null"):
+        check_run(components, plan)
+
+
+def test_default_strong_view() -> None:
+    views = ducats.StreamViews(unlabelled=ducats.View(flip=0.5))
+    assert (
+        views.strong_or_default.flip,
+        views.strong_or_default.randaugment,
+        views.strong_or_default.cutout,
+    ) == (0.5, (2, 10), 0.5)
+    own = ducats.View(cutout=0.1)
+    assert ducats.StreamViews(strong=own).strong_or_default is own

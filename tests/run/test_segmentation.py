@@ -1,0 +1,850 @@
+"""Whole segmentation runs on tiny synthetic streets and on files: selection, ledger and metrics."""
+
+import csv
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy import ndimage
+from torch import Tensor, nn
+
+import ducats
+from conftest import Runner, quick_pixels
+from ducats.acquisition.queries import QUERIES
+from ducats.acquisition.units import Unit
+from ducats.data import toy
+from ducats.data.domain import UNLABELLED, VOID, AdaptationData, original_map
+from ducats.data.streets import streets
+from ducats.ledger import Request, TargetMaps
+from ducats.models import small_fcn
+from ducats.objectives import Batch, duc
+from ducats.run import run
+from ducats.run.factory import build_run, check_components
+from ducats.runfolder import records
+from ducats.runfolder.run_folder import RunFolder
+from ducats.training.distributed import make_fabric
+from ducats.training.task import TaskOptions
+from ducats.utils.errors import AwaitingLabels, UserError
+from ducats.utils.progress import Event
+from ducats.utils.randomness import global_seed
+
+HEIGHT, WIDTH, POOL = 16, 32, 5
+PIXELS_PER_IMAGE_AND_ROUND = 13  # 5 % of 512 pixels are 25.6: 26 in two rounds
+
+
+def tiny_streets() -> AdaptationData:
+    """Return the data that ``run_pixels`` uses."""
+    return streets(n_source=6, n_pool=POOL, n_test=3, height=HEIGHT, width=WIDTH)
+
+
+def outcome(run_folder: RunFolder) -> dict[str, Any]:
+    """Return everything that must be equal in equal runs."""
+    lines = records.read_records(run_folder.metrics_path)
+    return {
+        "records": [{k: v for k, v in r.items() if k not in ("seconds", "peak_memory_bytes")} for r in lines],
+        "ledger": list(run_folder.load_ledger().entries()),
+        "model": {name: tensor.tolist() for name, tensor in run_folder.load_model().items()},
+    }
+
+
+def load_request(run_folder: RunFolder, number: int) -> Request:
+    request = run_folder.load_request(number)
+    assert request is not None
+    return request
+
+
+def clicks_of(position: Tensor, label: Tensor, unit: Tensor, width: int) -> int:
+    """Count the connected components of each label within each unit, one unit at a time."""
+    found, start = 0, 0
+    for size in unit.tolist():
+        positions, labels = position[start : start + size].numpy(), label[start : start + size].numpy()
+        start += size
+        for c in np.unique(labels):
+            canvas = np.zeros((int(position.max()) // width + 1, width), bool)
+            canvas.flat[positions[labels == c]] = True
+            found += ndimage.label(canvas)[1]
+    return int(found)
+
+
+def check_ledger(run_folder: RunFolder, ground_truth: Any, void: Any, *, original: bool = False) -> None:
+    """Check the ledger: no duplicates, no known void, true labels, counts and clicks as recorded."""
+    ledger = run_folder.load_ledger()
+    assert ledger.sizes is not None
+    total = clicks = 0
+    seen: set[tuple[int, int]] = set()
+    for number in range(1, ledger.n_rounds + 1):
+        request = load_request(run_folder, number)
+        assert request.round == number
+        for image, position, unit in request.blocks():
+            height, width = ledger.sizes[image].tolist()
+            true = original_map(ground_truth, image) if original else ground_truth[image]
+            assert true.shape == (height, width)
+            locations = {(image, position) for position in position.tolist()}
+            assert len(locations) == len(position)  # no duplicates in a round
+            assert not locations & seen  # nor across rounds
+            seen |= locations
+            if void is not None:
+                beforehand = original_map(void, image) if original else void[image]
+                assert not beforehand.flatten()[position].any()
+            labels = true.flatten()[position]
+            clicks += clicks_of(position, labels, unit, width)
+        total += len(request)
+        stage = next(r for r in run_folder.stages() if r["stage"] == number)
+        assert (stage["labels"], stage["clicks"]) == (total, clicks)
+        assert (ledger.spent(number), ledger.clicks(number)) == (total, clicks)
+    for entry in ledger.entries():
+        image = ledger.keys.index(entry.key)
+        true = original_map(ground_truth, image) if original else ground_truth[image]
+        assert entry.label == int(true.flatten()[entry.position])
+        assert (image, entry.position) in seen
+    assert len(ledger) == len(seen) == total
+
+
+FIELDS = {
+    *("kind", "stage", "epoch", "labels", "clicks", "evaluated_on", "images", "pixels", "resolution"),
+    *("headline_metric", "mean_iou", "class_iou", "accuracy", "class_accuracy", "mean_class_accuracy"),
+    *(
+        "ece",
+        "ece_10",
+        "classwise_ece",
+        "nll",
+        "brier",
+        "aurc",
+        "reliability",
+        "peak_memory_bytes",
+        "seconds",
+    ),
+}
+
+
+def check_stages(run_folder: RunFolder, pixels: int, images: int = 3) -> None:
+    """Check every field, and its agreement with the confusion matrix."""
+    assert [(r["stage"], r["epoch"]) for r in run_folder.stages()] == [(0, 1), (1, 2), (2, 4)]
+    assert (run_folder.stages()[0]["labels"], run_folder.stages()[0]["clicks"]) == (0, 0)
+    for record in run_folder.stages():
+        assert record.keys() == FIELDS | ({"temperature_scaled"} if record["stage"] else set())
+        assert (record["images"], record["pixels"], record["headline_metric"]) == (images, pixels, "mean_iou")
+        counts, classes = confusion(run_folder, record["epoch"])
+        assert counts.sum() == pixels
+        assert len(classes) == len(record["class_iou"]) == len(counts)
+        shared = np.diag(counts)
+        either = counts.sum(0) + counts.sum(1) - shared
+        iou = [s / e if e else None for s, e in zip(shared.tolist(), either.tolist(), strict=True)]
+        assert record["class_iou"] == iou
+        assert record["mean_iou"] == pytest.approx(np.mean([v for v in iou if v is not None]))
+        assert record["accuracy"] == pytest.approx(shared.sum() / pixels)
+
+
+def confusion(run_folder: RunFolder, epoch: int) -> tuple[Any, list[str]]:
+    with (run_folder.path / "confusion" / f"epoch-{epoch:03d}.csv").open(newline="") as file:
+        head, *rows = csv.reader(file)
+    assert [row[0] for row in rows] == head[1:]
+    return np.array([row[1:] for row in rows], np.int64), head[1:]
+
+
+# ---- selection
+
+
+@pytest.mark.parametrize(
+    ("unit", "query"),
+    [
+        *(("pixel", query) for query in ("random", "entropy", "margin", "duc", "spread")),
+        ("pixel", "ripu_points, params: {radius: 3}"),
+        *(("region", query) for query in ("random", "margin", "duc", "ripu")),
+    ],
+)
+def test_pixels_and_regions_spend_the_budget_exactly(run_pixels: Runner, unit: str, query: str) -> None:
+    run_folder, data = run_pixels(f"task.unit={unit}", f"query={{name: {query}}}"), tiny_streets()
+    check_ledger(run_folder, data.ground_truth, data.pool.void_masks)
+    ledger = run_folder.load_ledger()
+    for number in (1, 2):
+        assert ledger.labels_per_image(number).tolist() == [PIXELS_PER_IMAGE_AND_ROUND * number] * POOL
+        request = load_request(run_folder, number)
+        if unit == "pixel":
+            assert request.unit_sizes is None
+        else:
+            assert request.unit_sizes is not None
+            assert int(request.unit_sizes.max()) <= 9
+            assert len(request.unit_sizes) < len(request)
+    if unit == "pixel":
+        assert ledger.clicks() == len(ledger)
+    else:
+        assert POOL * 2 < ledger.clicks() < len(ledger)
+    assert data.test is not None
+    check_stages(run_folder, int((data.test.labels[:] >= 0).sum()))
+
+
+@pytest.mark.parametrize("query", ["random", "entropy", "duc", "ripu"])
+def test_superpixels_spend_the_budget_exactly(run_pixels: Runner, query: str) -> None:
+    pytest.importorskip("skimage")
+    run_folder = run_pixels("task={unit: superpixel, n_superpixels: 60}", f"query={{name: {query}}}")
+    data = tiny_streets()
+    check_ledger(run_folder, data.ground_truth, data.pool.void_masks)
+    for number in (1, 2):
+        spent = run_folder.load_ledger().labels_per_image(number) - run_folder.load_ledger().labels_per_image(
+            number - 1
+        )
+        assert spent.unique().tolist() == [PIXELS_PER_IMAGE_AND_ROUND]
+        request = load_request(run_folder, number)
+        assert request.unit_sizes is not None
+    assert data.test is not None
+    check_stages(run_folder, int((data.test.labels[:] >= 0).sum()))
+
+
+@pytest.mark.parametrize("query", ["random", "entropy", "margin", "duc", "spread", "ripu"])
+def test_whole_images(run_pixels: Runner, query: str) -> None:
+    run_folder = run_pixels("task.unit=image", "acquisition.budget=60%", f"query={{name: {query}}}")
+    data = tiny_streets()
+    check_ledger(run_folder, data.ground_truth, data.pool.void_masks)
+    assert data.pool.void_masks is not None
+    everything = int((data.pool.void_masks[0] == 0).sum())
+    assert sorted(run_folder.load_ledger().labels_per_image(1).tolist()) == [0] * 4 + [everything]
+    assert sorted(run_folder.load_ledger().labels_per_image(2).tolist()) == [0] * 2 + [everything] * 3
+    unit = load_request(run_folder, 2).unit_sizes
+    assert unit is not None
+    assert len(unit) == 2  # one unit each
+
+
+def test_the_whole_target_can_be_labelled_at_once(run_pixels: Runner) -> None:
+    run_folder = run_pixels(
+        "acquisition={budget: 100%, rounds: 1, after_epochs: [0]}", method="fully-supervised"
+    )
+    data = tiny_streets()
+    assert data.ground_truth is not None
+    assert data.pool.void_masks is not None
+    assert [r["labels"] for r in run_folder.stages()] == [0, int((data.pool.void_masks[:] == 0).sum())]
+    maps = TargetMaps(run_folder.load_ledger(), (HEIGHT, WIDTH), void=data.pool.void_masks)
+    assert torch.equal(maps[:], data.ground_truth[:])
+
+
+def test_count_per_image_and_total_count(run_pixels: Runner) -> None:
+    each = run_pixels("acquisition.budget=7/image", folder="each").load_ledger()
+    assert each.labels_per_image(1).tolist() == [3, 4, 3, 4, 3]
+    assert each.labels_per_image(2).tolist() == [7] * POOL
+    every = run_pixels("acquisition.budget=23", folder="all").load_ledger()
+    assert int(every.labels_per_image().sum()) == 23
+    assert sorted(every.labels_per_image().tolist()) == [4, 4, 5, 5, 5]
+
+
+def test_void_costs_budget_only_if_unknown(run_pixels: Runner) -> None:
+    data = tiny_streets()
+    blind = replace(data, pool=replace(data.pool, void_masks=None))
+    run_folder = run_pixels("acquisition.budget=90%", "query={name: random}", data=blind)
+    check_ledger(run_folder, data.ground_truth, None)
+    labels = [entry.label for entry in run_folder.load_ledger().entries()]
+    assert len(labels) == round(0.9 * HEIGHT * WIDTH) * POOL
+    assert VOID in labels
+    # Known void: fewer pixels can be selected than the budget allows, and all of them are labelled.
+    run_folder = run_pixels("acquisition.budget=90%", "query={name: random}", folder="known")
+    assert data.pool.void_masks is not None
+    assert len(run_folder.load_ledger()) == int((data.pool.void_masks[:] == 0).sum()) < len(labels)
+    assert VOID not in [entry.label for entry in run_folder.load_ledger().entries()]
+
+
+# ---- reproducibility
+
+
+def test_same_seed_same_run(run_pixels: Runner) -> None:
+    one, two, other = (run_pixels(f"seed={seed}", folder=f) for seed, f in ((1, "a"), (1, "b"), (2, "c")))
+    assert outcome(one) == outcome(two)
+    assert outcome(one)["ledger"] != outcome(other)["ledger"]
+
+
+def test_unlabelled_ground_truth_changes_nothing(run_pixels: Runner) -> None:
+    clean = tiny_streets()
+    assert clean.ground_truth is not None
+    first = run_pixels(folder="clean")
+    maps = TargetMaps(first.load_ledger(), (HEIGHT, WIDTH))[:]
+    wrong = ((clean.ground_truth[:] + 3) % 10).to(torch.int8)  # also where the label is void
+    elsewhere = torch.where(maps == UNLABELLED, wrong, clean.ground_truth[:])
+    assert outcome(run_pixels(folder="b", data=replace(clean, ground_truth=elsewhere))) == outcome(first)
+    # Poisoned labels of selected pixels: everything is equal until they are acquired, and differs afterwards.
+    poisoned = torch.where(maps == UNLABELLED, clean.ground_truth[:], wrong)
+    other, was = outcome(run_pixels(folder="c", data=replace(clean, ground_truth=poisoned))), outcome(first)
+    assert other["records"][:2] == was["records"][:2]
+    picks = [
+        [(e.key, e.position) for e in some["ledger"][: PIXELS_PER_IMAGE_AND_ROUND * POOL]]
+        for some in (was, other)
+    ]
+    assert picks[0] == picks[1]
+    assert other["model"] != was["model"]
+
+
+def test_test_labels_do_not_affect_training_or_selection(run_pixels: Runner) -> None:
+    clean = tiny_streets()
+    assert clean.test is not None
+    poisoned = replace(
+        clean, test=replace(clean.test, labels=((clean.test.labels[:] + 1) % 10).to(torch.int8))
+    )
+    one, two = (outcome(run_pixels(folder=f, data=s)) for f, s in (("a", clean), ("b", poisoned)))
+    assert (one["model"], one["ledger"]) == (two["model"], two["ledger"])
+    assert one["records"] != two["records"]
+
+
+def test_another_unit_in_the_same_folder_is_refused(run_pixels: Runner) -> None:
+    run_pixels()
+    with pytest.raises(UserError, match=r"another config \(task.unit: 'pixel' -> 'region'\)"):
+        run_pixels("task.unit=region")
+
+
+# ---- evaluation
+
+
+def test_mean_iou_star_leaves_out_classes(run_pixels: Runner) -> None:
+    run_folder = run_pixels("evaluation.miou_star_exclude=[road, sky]")
+    for record in run_folder.stages():
+        names = confusion(run_folder, record["epoch"])[1]
+        rest = [
+            v
+            for n, v in zip(names, record["class_iou"], strict=True)
+            if n not in ("road", "sky") and v is not None
+        ]
+        assert record["mean_iou_star"] == pytest.approx(np.mean(rest))
+    with pytest.raises(
+        UserError, match=r"evaluation\.miou_star_exclude names 'moon', but the classes are road"
+    ):
+        run_pixels("evaluation.miou_star_exclude=[moon]", folder="b")
+
+
+def test_labelled_pixels_are_not_evaluated(run_pixels: Runner) -> None:
+    data = tiny_streets()
+    assert data.ground_truth is not None
+    run_folder = run_pixels("evaluation.resolution=network", data=replace(data, test=None))
+    all_of_it = int((data.ground_truth[:] >= 0).sum())
+    assert [(r["evaluated_on"], r["images"], r["pixels"]) for r in run_folder.stages()] == [
+        ("unlabelled", POOL, all_of_it),
+        ("unlabelled", POOL, all_of_it - PIXELS_PER_IMAGE_AND_ROUND * POOL),
+        ("unlabelled", POOL, all_of_it - 2 * PIXELS_PER_IMAGE_AND_ROUND * POOL),
+    ]
+    assert {r["resolution"] for r in run_folder.stages()} == {"16x32 (network)"}
+
+
+def test_all_target_pixels_can_be_evaluated(run_pixels: Runner) -> None:
+    data = tiny_streets()
+    assert data.ground_truth is not None
+    run_folder = run_pixels("evaluation.split=target")
+    counted = int((data.ground_truth[:] >= 0).sum())
+    assert [(r["evaluated_on"], r["pixels"]) for r in run_folder.stages()] == [("target", counted)] * 3
+
+
+def test_held_out_images_are_never_selected(run_pixels: Runner) -> None:
+    data = tiny_streets()
+    settings = ("evaluation.split=held_out", "evaluation.test_fraction=0.4")
+    run_folder = run_pixels(*settings, data=replace(data, test=None))
+    assert [(r["evaluated_on"], r["images"]) for r in run_folder.stages()] == [("held_out", 2)] * 3
+    assert (run_folder.data_summary["pool"]["images"], len(run_folder.load_ledger())) == (
+        3,
+        2 * PIXELS_PER_IMAGE_AND_ROUND * 3,
+    )
+    assert data.ground_truth is not None
+    index_of = {key: number for number, key in enumerate(data.pool.keys)}
+    for entry in run_folder.load_ledger().entries():
+        assert entry.label == int(data.ground_truth[index_of[entry.key]].flatten()[entry.position])
+
+
+def test_fully_labelled_pool_leaves_nothing_to_evaluate(run_pixels: Runner) -> None:
+    run_folder = run_pixels(
+        "acquisition.budget=100%", "query={name: random}", data=replace(tiny_streets(), test=None)
+    )
+    assert run_folder.finished
+    assert run_folder.stages()[-1]["pixels"] == 0
+    assert "mean_iou" not in run_folder.stages()[-1]
+
+
+def test_extra_evaluations_change_nothing(run_pixels: Runner) -> None:
+    often, seldom = (
+        outcome(run_pixels("evaluation.every_epochs=1", folder="a")),
+        outcome(run_pixels(folder="b")),
+    )
+    assert (often["model"], often["ledger"]) == (seldom["model"], seldom["ledger"])
+    assert [r["epoch"] for r in often["records"] if r["kind"] == "interim"] == [3]
+
+
+# ---- annotators
+
+
+@pytest.mark.parametrize("unit", ["pixel", "region"])
+def test_annotators_answer_between_two_calls(run_pixels: Runner, tmp_path: Path, unit: str) -> None:
+    data = tiny_streets()
+    assert data.ground_truth is not None
+    blind, index_of = replace(data, ground_truth=None), {key: n for n, key in enumerate(data.pool.keys)}
+    per_round = PIXELS_PER_IMAGE_AND_ROUND * POOL
+    for number in (1, 2):
+        with pytest.raises(
+            AwaitingLabels,
+            match=f"round {number} waits for {per_round} of {per_round} pix",
+        ):
+            run_pixels(f"task.unit={unit}", data=blind)
+        folder = tmp_path / "run" / "questions" / f"round-0{number}"
+        with (folder / "questions.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert sum(int(row["pixels"]) for row in rows) == per_round
+        for row in rows:
+            true = data.ground_truth[index_of[row["key"]]].numpy()
+            mask = np.array(Image.open(folder / row["mask"]))
+            assert (mask > 0).sum() == int(row["pixels"])
+            # 254 is "not yet": only selected pixels need an answer.
+            path = folder / row["answer"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.where(mask > 0, true, 254).astype(np.uint8)).save(path)
+    with_annotators = run_pixels(f"task.unit={unit}", data=blind)
+    assert outcome(with_annotators) == outcome(run_pixels(f"task.unit={unit}", folder="ground_truth"))
+
+
+# ---- files of several sizes, labelled at their original resolution
+
+SIZES = [(20, 36), (24, 30), (20, 36)]
+CLASSES = "0 road\n1 kerb\n2 sky\n255 void\n"
+
+
+def write_tree(root: Path) -> None:
+    """Write source, target and test folders with images of two sizes: bands of classes and a void corner."""
+    generator = np.random.default_rng(0)
+    for name, count in (("source", 4), ("target", 3), ("test", 3)):
+        for number in range(count):
+            height, width = SIZES[number % len(SIZES)]
+            edge = np.sort(generator.integers(2, height - 2, (2, width)), 0)
+            row = np.arange(height)[:, None]
+            ids = np.where(row < edge[0], 2, np.where(row < edge[1], 1, 0)).astype(np.uint8)
+            ids[: 3 + number, :5] = 255
+            colours = (
+                ids[..., None] * np.array([60, 90, 20]) + generator.integers(0, 60, (height, width, 3))
+            ) % 256
+            for kind, array in (("images", colours.astype(np.uint8)), ("labels", ids)):
+                path = root / name / kind / f"{number}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(array).save(path)
+    (root / "classes.txt").write_text(CLASSES)
+
+
+def load_tree(root: Path, **params: Any) -> AdaptationData:
+    given = {
+        "source": "source",
+        "target": "target",
+        "test": "test",
+        "classes": "classes.txt",
+        "ground_truth": True,
+    }
+    return ducats.data.segmentation.segmentation_folders(
+        root=root, size=(12, 20), source_size=(14, 24), **{**given, **params}
+    )
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    write_tree(tmp_path / "data")
+    return tmp_path / "data"
+
+
+ORIGINAL = ("task.resolution=original", "train.lr=0.05")
+
+
+@pytest.mark.parametrize("fill", ["cell", "nearest"])
+@pytest.mark.parametrize("unit", ["pixel", "region"])
+@pytest.mark.parametrize("resolution", ["network", "original"])
+def test_pixels_are_labelled_and_counted_at_original_resolution(
+    run_pixels: Runner, files: Path, fill: str, unit: str, resolution: str
+) -> None:
+    data = load_tree(files)
+    run_folder = run_pixels(
+        *ORIGINAL,
+        f"task.label_downsampling={fill}",
+        f"task.unit={unit}",
+        f"evaluation.resolution={resolution}",
+        "evaluation.average_flipped=true",
+        data=data,
+        method="ripu" if unit == "region" else "duc",
+    )
+    areas = [height * width for height, width in SIZES]
+    assert run_folder.load_ledger().labels_per_image().tolist() == [
+        math.floor(0.05 * area + 0.5) for area in areas
+    ]
+    check_ledger(run_folder, data.ground_truth, data.pool.void_masks, original=True)
+    assert data.test is not None
+    if resolution == "original":
+        counted = sum(int((original_map(data.test.labels, n) >= 0).sum()) for n in range(3))
+        assert counted == sum(areas) - 5 * (3 + 4 + 5)
+    else:
+        counted = int((data.test.labels[:] >= 0).sum())
+    check_stages(run_folder, counted)
+    at = {"network": "12x20 (network)", "original": "original"}
+    assert {r["resolution"] for r in run_folder.stages()} == {at[resolution]}
+
+
+def test_fill_mode_affects_training(run_pixels: Runner, files: Path) -> None:
+    ends = []
+    for fill in ("cell", "nearest"):
+        run_folder = run_pixels(
+            *ORIGINAL, f"task.label_downsampling={fill}", data=load_tree(files), folder=fill
+        )
+        # With `cell`, all labels are trained on, except those that share a cell.
+        maps = TargetMaps(run_folder.load_ledger(), (12, 20), fill=fill)[:]
+        ends.append(
+            (
+                run_folder.load_model(),
+                int((maps >= 0).sum()),
+                [e[:3] for e in run_folder.load_ledger().entries()],
+            )
+        )
+    (cell, some, picks), (nearest, fewer, others) = ends
+    assert some > fewer > 0
+    first = [e for e in picks if e[0] == 1]
+    assert first == [e for e in others if e[0] == 1]  # selected before the first label
+    assert any(not torch.equal(cell[name], nearest[name]) for name in cell)
+
+
+def test_two_step_upsampling_affects_selection(run_pixels: Runner, files: Path) -> None:
+    found = []
+    for two_step in ("true", "false"):
+        run_folder = run_pixels(
+            *ORIGINAL, f"task.two_step_upsampling={two_step}", data=load_tree(files), folder=two_step
+        )
+        check_ledger(
+            run_folder, load_tree(files).ground_truth, load_tree(files).pool.void_masks, original=True
+        )
+        found.append([(e.key, e.position) for e in run_folder.load_ledger().entries() if e.round == 1])
+    assert len(found[0]) == len(found[1])
+    assert set(found[0]) != set(found[1])
+
+
+def test_void_pixels_can_be_selected_if_configured(run_pixels: Runner, files: Path) -> None:
+    data = load_tree(files, void_pixels="queried")
+    settings = (*ORIGINAL, "acquisition.budget=80%", "query={name: random}")
+    run_folder = run_pixels(*settings, data=data)
+    check_ledger(run_folder, data.ground_truth, None, original=True)
+    assert VOID in {entry.label for entry in run_folder.load_ledger().entries()}
+
+
+@pytest.mark.parametrize("resolution", ["network", "original"])
+def test_labelled_original_pixels_are_not_evaluated(run_pixels: Runner, files: Path, resolution: str) -> None:
+    data = replace(load_tree(files), test=None)
+    assert data.ground_truth is not None
+    run_folder = run_pixels(*ORIGINAL, f"evaluation.resolution={resolution}", data=data)
+    pixels = [r["pixels"] for r in run_folder.stages()]
+    if resolution == "original":
+        every = sum(int((original_map(data.ground_truth, n) >= 0).sum()) for n in range(3))
+        assert pixels == [every - run_folder.load_ledger().spent(number) for number in range(3)]
+    else:
+        # A cell holds the pixel of a nearest-neighbour resize, and counts until that pixel is labelled.
+        every = int((data.ground_truth[:] >= 0).sum())
+        lost = [
+            int((TargetMaps(run_folder.load_ledger(), (12, 20), number, fill="nearest")[:] >= 0).sum())
+            for number in range(3)
+        ]
+        assert pixels == [every - some for some in lost]
+        assert lost[2] > 0
+
+
+@pytest.mark.parametrize("unit", ["region", "image"])
+def test_held_out_files(run_pixels: Runner, files: Path, unit: str) -> None:
+    data = replace(load_tree(files), test=None)
+    run_folder = run_pixels(
+        *ORIGINAL,
+        f"task.unit={unit}",
+        "evaluation={split: held_out, test_fraction: 0.34}",
+        "acquisition={budget: 100%, after_epochs: [1, 2]}" if unit == "image" else "acquisition.budget=5%",
+        data=data,
+    )
+    assert [r["images"] for r in run_folder.stages()] == [1] * 3
+    ledger = run_folder.load_ledger()
+    assert len(ledger.keys) == 2
+    assert data.ground_truth is not None
+    index_of = {key: number for number, key in enumerate(data.pool.keys)}
+    for entry in ledger.entries():
+        assert entry.label == int(
+            original_map(data.ground_truth, index_of[entry.key]).flatten()[entry.position]
+        )
+    (held,) = set(range(3)) - {index_of[key] for key in ledger.keys}
+    assert run_folder.stages()[0]["pixels"] == int((original_map(data.ground_truth, held) >= 0).sum())
+
+
+def test_whole_images_of_several_sizes(run_pixels: Runner, files: Path) -> None:
+    data = load_tree(files)
+    settings = (*ORIGINAL, "task.unit=image", "acquisition.budget=2")
+    run_folder = run_pixels(*settings, data=data)
+    check_ledger(run_folder, data.ground_truth, data.pool.void_masks, original=True)
+    assert data.ground_truth is not None
+    each = [int((original_map(data.ground_truth, n) >= 0).sum()) for n in range(3)]
+    counts = run_folder.load_ledger().labels_per_image().tolist()
+    assert sum(count > 0 for count in counts) == 2
+    assert all(count in (0, whole) for count, whole in zip(counts, each, strict=True))
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("task.unit=pixel", "query={name: ripu}"), r"undefined for single pixels"),
+        (("views.scoring={crop: center, size: 8}",), r"views.scoring must use whole images"),
+        (("views.test.flip=0.5",), r"views.test must use whole images.*evaluation.average_flipped"),
+        (("model={name: small_cnn, params: {}}",), r"per-image logits, but the data has per-pixel labels"),
+        (("acquisition.budget=600/image",), r"600 pixels of image 0, which has 512"),
+        (("acquisition.budget=0%",), r"rounds without pixels"),
+        (("task={name: classification, unit: null}",), r"task.name is classification"),
+    ],
+)
+def test_invalid_settings_are_refused_before_training(
+    run_pixels: Runner, tmp_path: Path, settings: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        run_pixels(*settings)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_classification_data_with_segmentation_settings_is_refused(run_quickly: Runner) -> None:
+    with pytest.raises(UserError, match=r"task\.name is segmentation"):
+        run_quickly("task={name: segmentation}")
+
+
+def test_invalid_labels_are_not_recorded(tmp_path: Path) -> None:
+    config = quick_pixels()
+    components, plan = build_run(config, RunFolder(tmp_path / "r"))
+
+    def wrong(request: Request) -> Tensor:
+        return torch.full((len(request),), 10, dtype=torch.int8)
+
+    with pytest.raises(UserError, match=r"returned 10 in round 1"):
+        run(replace(components, oracle=wrong), plan, tmp_path / "r", fabric=make_fabric("cpu"))
+    assert not (tmp_path / "r" / "labels").exists()
+
+
+# ---- the Python API
+
+
+def make_components(**changes: Any) -> ducats.Components:
+    data = tiny_streets()
+    with global_seed(0, "model"):
+        net = small_fcn(classes=10, channels=3, width=8)
+    components = ducats.Components(
+        net, data.source, data.pool, ducats.GroundTruthOracle(data.ground_truth), test=data.test
+    )
+    return replace(components, **changes)
+
+
+PLAN = ducats.RunPlan(
+    epochs=2, query_epochs=(1,), pixel_budget="2%", batch_size=2, steps_per_epoch=2, scoring_batch_size=4
+)
+
+
+def test_api_with_a_network_and_a_percentage(tmp_path: Path) -> None:
+    run_folder = ducats.adapt(make_components(), PLAN, tmp_path / "r")
+    data = tiny_streets()
+    assert [r["labels"] for r in run_folder.stages()] == [0, 10 * POOL]
+    ledger = run_folder.load_ledger()
+    assert ledger.labels_per_image().tolist() == [10] * POOL
+    assert data.ground_truth is not None
+    for entry in ledger.entries():
+        true = data.ground_truth[data.pool.keys.index(entry.key)]
+        assert entry.label == int(true.flatten()[entry.position])
+    (epoch, *_) = [
+        r for r in records.read_records(run_folder.metrics_path) if r["kind"] == "epoch" and r["epoch"] == 2
+    ]
+    assert {"source/nll", "labelled/nll", "unlabelled/u_dis", "unlabelled/u_data"} <= epoch["losses"].keys()
+
+
+def test_the_objective_gets_labels_void_and_unlabelled(tmp_path: Path) -> None:
+    data = tiny_streets()
+    index_of = {image.numpy().tobytes(): n for n, image in enumerate(data.pool.pixels[:])}
+    seen: list[dict[int, Tensor]] = [{}]
+
+    def spy(model: Any, batch: Batch) -> dict[str, Tensor]:
+        assert batch.target is not None
+        assert batch.labelled is None
+        assert batch.unlabelled is None
+        for image, labels in zip(batch.target.images, batch.target.labels, strict=True):
+            number = index_of[(image * 255).round().to(torch.uint8).numpy().tobytes()]
+            seen[-1][number] = labels.clone()
+        return dict(duc(model, batch))
+
+    def on_event(event: Event) -> None:
+        if event.phase == "query":
+            seen.append({})
+
+    plan = replace(PLAN, epochs=3, query_epochs=(1, 2), pixel_budget="5%", steps_per_epoch=3)
+    run_folder = ducats.adapt(make_components(objective=spy), plan, tmp_path / "r", on_event=on_event)
+    assert data.pool.void_masks is not None
+    for rounds, maps in enumerate(seen):
+        assert len(maps) >= 3
+        for image, labels in maps.items():
+            labelled = run_folder.load_ledger().image_labels(image, rounds)
+            expected = (
+                torch.where(data.pool.void_masks[image] != 0, VOID, UNLABELLED).to(torch.int8).flatten()
+            )
+            expected[labelled.position] = labelled.label.to(torch.int8)
+            assert torch.equal(labels.flatten(), expected)
+            assert int((labels >= 0).sum()) == PIXELS_PER_IMAGE_AND_ROUND * rounds
+
+
+def test_whole_labelled_images_are_a_separate_stream(tmp_path: Path) -> None:
+    seen: list[tuple[bool, set[bool], set[bool]]] = []
+
+    def spy(model: Any, batch: Batch) -> dict[str, Tensor]:
+        assert batch.target is not None
+        whole, rest = (
+            {bool((labels >= 0).any()) for labels in part.labels} if part is not None else set()
+            for part in (batch.labelled, batch.target)
+        )
+        seen.append((batch.labelled is not None, whole, rest))
+        return dict(duc(model, batch))
+
+    task, plan = TaskOptions(unit=Unit("image")), replace(PLAN, pixel_budget=None, budget=(2,))
+    run_folder = ducats.adapt(make_components(objective=spy, task=task), plan, tmp_path / "r")
+    assert (run_folder.load_ledger().labels_per_image() > 0).sum() == 2
+    # Before the round no label is known; after it, all labels of an image or none.
+    assert seen == [(False, set(), {False})] * 2 + [(True, {True}, {False})] * 2
+
+
+def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
+    seen: list[tuple[set[str], torch.Size, torch.Size]] = []
+
+    def recording_query(context: ducats.QueryContext) -> Tensor:
+        candidates = context.candidates
+        seen.append((set(candidates.columns), candidates.z.shape, candidates.features.shape))
+        return torch.arange(context.budget)
+
+    run_folder = ducats.adapt(make_components(query=recording_query), PLAN, tmp_path / "r")
+    void = tiny_streets().pool.void_masks
+    assert void is not None
+    for image, (columns, z, features) in enumerate(seen):
+        open_ = (void[image].flatten() == 0).nonzero().squeeze(1)
+        assert columns == {"z", "features"}
+        assert (z, features) == ((len(open_), 10), (len(open_), 16))
+        assert run_folder.load_ledger().image_labels(image).position.tolist() == open_[:10].tolist()
+    assert len(seen) == POOL
+
+
+@pytest.mark.parametrize("unit", ["pixel", "region", "superpixel"])
+def test_a_round_with_nothing_left_to_select(tmp_path: Path, unit: Any) -> None:
+    if unit == "superpixel":
+        pytest.importorskip("skimage")
+    data = tiny_streets()
+    mostly = torch.ones(POOL, HEIGHT, WIDTH, dtype=torch.uint8)
+    mostly[:, 4:8, 4:8] = 0
+    few = replace(data.pool, void_masks=mostly)
+    plan = replace(PLAN, epochs=3, query_epochs=(1, 2), pixel_budget="10%")
+    run_folder = ducats.adapt(
+        make_components(pool=few, task=TaskOptions(unit=Unit(unit))), plan, tmp_path / "r"
+    )
+    assert run_folder.finished
+    assert run_folder.load_ledger().n_rounds == 2
+    assert (
+        run_folder.load_ledger().labels_per_image(1).tolist()
+        == run_folder.load_ledger().labels_per_image(2).tolist()
+        == [16] * POOL
+    )
+
+
+def test_an_all_void_image_is_skipped(tmp_path: Path) -> None:
+    data = tiny_streets()
+    void = torch.zeros(POOL, HEIGHT, WIDTH, dtype=torch.uint8)
+    void[2] = 1
+    plan = replace(PLAN, pixel_budget="5%")
+    run_folder = ducats.adapt(make_components(pool=replace(data.pool, void_masks=void)), plan, tmp_path / "r")
+    assert run_folder.load_ledger().labels_per_image().tolist() == [26, 26, 0, 26, 26]
+
+
+@pytest.mark.parametrize(
+    ("changes", "plan", "words"),
+    [
+        ({}, {"pixel_budget": None, "budget": (3,)}, r"set how many per image"),
+        ({}, {"pixel_budget": "600/image"}, "600 pixels of image 0, which has 512"),
+        ({}, {"budget": (3,)}, r"but budget is \[3\]"),
+        ({}, {"pixel_budget": 1, "query_epochs": (0, 1)}, "at least one of 2 rounds without pixels"),
+        ({"query": QUERIES["ripu"]}, {}, "units of several pixels"),
+        ({"task": TaskOptions(unit=Unit("image"))}, {"pixel_budget": None}, "1 rounds but 0 budgets"),
+        ({"test": toy().test}, {}, "same classes"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(3 * 512, 10))}, {}, "per-image logits"),
+        ({"model": small_fcn(classes=9, channels=3, width=8)}, {}, "outputs 9 classes"),
+        (
+            {"oracle": ducats.GroundTruthOracle(torch.zeros(4, 16, 32, dtype=torch.int8))},
+            {},
+            "4 labels for a pool of 5",
+        ),
+        ({"task": TaskOptions(miou_star_exclude=("moon",))}, {}, "miou_star_exclude names 'moon'"),
+    ],
+)
+def test_inconsistent_components_are_refused_before_training(
+    tmp_path: Path, changes: dict[str, Any], plan: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        ducats.adapt(make_components(**changes), replace(PLAN, **plan), tmp_path / "r")
+    assert not (tmp_path / "r" / "metrics.jsonl").exists()
+
+
+def test_pixel_queries_are_refused_for_classification(tmp_path: Path) -> None:
+    data = toy()
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
+    components = ducats.Components(
+        net, data.source, data.pool, ducats.GroundTruthOracle(data.ground_truth), query=QUERIES["ripu_points"]
+    )
+    with pytest.raises(UserError, match="needs per-pixel outputs"):
+        ducats.adapt(components, ducats.RunPlan(epochs=2, query_epochs=(1,), budget=(5,)), tmp_path / "r")
+    assert not (tmp_path / "r" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "change", [{"task": TaskOptions(unit=Unit("region"))}, {"task": TaskOptions(average_flipped=True)}]
+)
+def test_another_task_in_the_same_folder_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    ducats.adapt(make_components(), PLAN, tmp_path / "r")
+    with pytest.raises(UserError, match=r"created with another config \(task\."):
+        ducats.adapt(make_components(**change), PLAN, tmp_path / "r")
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: TaskOptions(label_downsampling="cells"), "cell or nearest"),  # type: ignore[arg-type]
+        (lambda: TaskOptions(resolution="full"), "network or original"),  # type: ignore[arg-type]
+        (lambda: TaskOptions(unit=Unit("regions")), "pixel, region, superpixel, image"),  # type: ignore[arg-type]
+    ],
+)
+def test_invalid_tasks_are_refused_at_construction(make: Any, word: str) -> None:
+    with pytest.raises(UserError, match=word):
+        make()
+
+
+def test_ground_truth_at_another_resolution_is_refused(tmp_path: Path) -> None:
+    data = tiny_streets()
+    wrong = make_components(oracle=ducats.GroundTruthOracle(data.ground_truth, "original"))
+    with pytest.raises(UserError, match="network"):
+        ducats.adapt(wrong, ducats.RunPlan(epochs=2, query_epochs=(1,), pixel_budget="5%"), tmp_path / "run")
+
+
+def test_mean_iou_star_needs_at_least_one_class(run_pixels: Runner) -> None:
+    names = ", ".join(tiny_streets().classes)
+    with pytest.raises(UserError, match="leave at least one"):
+        run_pixels(f"evaluation.miou_star_exclude=[{names}]")
+
+
+def test_unknown_source_sampling_is_refused(tmp_path: Path) -> None:
+    plan = ducats.RunPlan(epochs=2, query_epochs=(1,), pixel_budget="5%", source_sampling="rare-classes")
+    with pytest.raises(UserError, match="shuffled or rare_classes"):
+        ducats.adapt(make_components(), plan, tmp_path / "run")
+
+
+def test_int8_labels_with_many_classes(tmp_path: Path) -> None:
+    """int8 >= 200 is true for every value in torch, so labels are compared in a wider type."""
+    data = tiny_streets()
+    many = tuple(f"class {n}" for n in range(200))
+    given = make_components(
+        model=small_fcn(classes=200, channels=3, width=8),
+        source=replace(data.source, classes=many),
+        test=None,
+    )
+    run_folder = ducats.adapt(
+        given, ducats.RunPlan(epochs=2, query_epochs=(1,), pixel_budget="5%", batch_size=2), tmp_path / "run"
+    )
+    assert len(run_folder.load_ledger()) == POOL * 26
+
+
+def test_invalid_query_parameters_are_refused_before_reading_images() -> None:
+    with pytest.raises(UserError, match="kappa"):
+        check_components(quick_pixels("task.unit=image", "query={name: duc, params: {kappa: 0.5}}"))

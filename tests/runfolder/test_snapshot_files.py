@@ -1,0 +1,159 @@
+"""Snapshot files: round trip, corrupt files, thumbnails."""
+
+import json
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ducats.ledger import Ledger, Request
+from ducats.runfolder import snapshot_files
+from ducats.runfolder.snapshot_files import Snapshot
+from ducats.utils.errors import UserError
+
+
+def small(number: int, rows: int = 3) -> Snapshot:
+    """Make a snapshot whose values survive the stored dtypes unchanged."""
+    ramp = np.arange(rows)
+    flags = dict.fromkeys(("is_target", "sampled", "picked", "is_labelled"), ramp % 2 == 0)
+    whole = dict.fromkeys(("image", "position", "label", "predicted"), ramp)
+    names = ("probability", "entropy", "u_dis", "u_data", "log_u_dis", "log_alpha0")
+    return Snapshot(
+        round=number,
+        epoch=7,
+        pool=rows,
+        source=0,
+        **flags,
+        **whole,
+        **dict.fromkeys(names, ramp / 4),
+        top_classes=np.stack([ramp, ramp + 1], 1),
+        log_alpha=np.stack([ramp + 0.5, ramp], 1),
+        feature_rows=np.array([0, 2]),
+        features=np.array([[1.5], [-1.5]]),
+        explained_variance_ratio=np.array([1.0]),
+        z_rows=np.array([2]),
+        z=np.array([[0.25, 2.0, -1.0]]),
+    )
+
+
+def test_snapshots_are_loaded_in_chronological_order(tmp_path: Path) -> None:
+    assert snapshot_files.load_snapshots(tmp_path) == []
+    for number in (0, 100, 2, 11, 1):
+        snapshot_files.write_snapshot_file(tmp_path, small(number, 3 + number))
+    found = snapshot_files.load_snapshots(tmp_path)
+    assert [one.round for one in found] == [1, 2, 11, 100, 0]
+    for one in found:
+        for field in fields(Snapshot):
+            np.testing.assert_array_equal(
+                getattr(one, field.name), getattr(small(one.round, len(one)), field.name)
+            )
+    assert (found[0].epoch, found[0].pool, len(found[0])) == (7, 4, 4)
+    kinds = {
+        name: getattr(found[0], name).dtype
+        for name in ("is_target", "image", "predicted", "u_dis", "features", "z")
+    }
+    assert [str(kind) for kind in kinds.values()] == [
+        "bool",
+        "int32",
+        "int16",
+        "float32",
+        "float16",
+        "float32",
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"label": np.arange(2)},
+        {"top_classes": np.zeros((4, 2))},
+        {"feature_rows": np.array([0])},
+        {"z_rows": np.array([3])},
+        {"explained_variance_ratio": np.array([0.5, 0.5])},
+    ],
+)
+def test_inconsistent_columns_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    snapshot_files.write_snapshot_file(tmp_path, replace(small(1), **wrong))
+    with pytest.raises(UserError, match=r"round-01.npz is corrupt .*; remove it"):
+        snapshot_files.load_snapshots(tmp_path)
+
+
+def test_corrupt_file_is_named(tmp_path: Path) -> None:
+    snapshot_files.write_snapshot_file(tmp_path, small(1))
+    snapshot_files.write_snapshot_file(tmp_path, small(0))
+    path = snapshot_files.snapshot_path(tmp_path, 0)
+    whole = path.read_bytes()
+    for broken in (b"", whole[:200], whole[:-50], whole.replace(b"u_dis", b"U_dis")):
+        path.write_bytes(broken)
+        with pytest.raises(UserError, match=r"final.npz is corrupt .*; remove it"):
+            snapshot_files.load_snapshots(tmp_path)
+
+
+def test_round_labels_match_the_ledger(tmp_path: Path) -> None:
+    assert snapshot_files.load_round_labels(tmp_path, 1) is None
+    ledger = Ledger(tmp_path / "labels", ["a", "b", "c"], [[2, 3]] * 3)
+    # The whole third image, then a unit of two pixels and one of one pixel of the first image.
+    image = torch.tensor([2, 2, 2, 2, 2, 2, 0, 0, 0])
+    position = torch.tensor([0, 1, 2, 3, 4, 5, 4, 1, 0])
+    labels = torch.tensor([0, 1, 2, 3, 4, -2, 1, 1, 0])
+    ledger.append(Request(1, image, position, torch.tensor([6, 2, 1])), labels)
+    ledger.append(Request(2, torch.tensor([1]), torch.tensor([3])), torch.tensor([200]))
+    first, second = (
+        snapshot_files.load_round_labels(tmp_path, 1),
+        snapshot_files.load_round_labels(tmp_path, 2),
+    )
+    assert first is not None
+    assert second is not None
+    assert first.image.tolist() == image.tolist()
+    assert first.position.tolist() == position.tolist()
+    assert first.label.tolist() == labels.tolist()
+    assert (second.image.tolist(), second.position.tolist(), second.label.tolist()) == ([1], [3], [200])
+    assert snapshot_files.load_round_labels(tmp_path, 3) is None
+    (tmp_path / "labels" / "round-02.npz").write_bytes(b"no file of ours")
+    with pytest.raises(UserError, match=r"round-02.npz is corrupt .*; restore it"):
+        snapshot_files.load_round_labels(tmp_path, 2)
+
+
+def test_keys_and_sizes_of_the_pool(tmp_path: Path) -> None:
+    assert snapshot_files.pool_keys(tmp_path) == []
+    assert snapshot_files.pool_grid_sizes(tmp_path) is None
+    path = tmp_path / "pool.json"
+    path.write_text(json.dumps(["a", "ü"]))
+    assert snapshot_files.pool_keys(tmp_path) == ["a", "ü"]
+    assert snapshot_files.pool_grid_sizes(tmp_path) is None
+    for shape in ({"size": [2, 3]}, {"sizes": [[2, 3], [2, 3]]}):
+        path.write_text(json.dumps({"resolution": "network", **shape, "keys": ["a", "b"]}))
+        assert snapshot_files.pool_keys(tmp_path) == ["a", "b"]
+        found = snapshot_files.pool_grid_sizes(tmp_path)
+        assert found is not None
+        assert found.tolist() == [[2, 3], [2, 3]]
+    for broken in ("[", "3", "{}"):
+        path.write_text(broken)
+        with pytest.raises(UserError, match=r"pool.json is corrupt .*; restore it"):
+            snapshot_files.pool_keys(tmp_path)
+
+
+def test_thumbnails_are_found_by_pool_index(tmp_path: Path) -> None:
+    for image, kind in ((3, "png"), (1234567, "jpg")):
+        path = snapshot_files.thumbnail_path(tmp_path, image, kind)  # type: ignore[arg-type]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    found = [snapshot_files.find_thumbnail(tmp_path, image) for image in (3, 1234567, 4)]
+    assert [path and path.name for path in found] == ["000003.png", "1234567.jpg", None]
+
+
+def test_snapshots_are_loaded_without_torch(tmp_path: Path) -> None:
+    snapshot_files.write_snapshot_file(tmp_path, small(1))
+    code = (
+        "import sys; from pathlib import Path; from ducats import snapshot_files;"
+        "print(len(snapshot_files.load_snapshots(Path(sys.argv[1]))), 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["1", "False"]

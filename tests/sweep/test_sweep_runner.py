@@ -1,0 +1,240 @@
+"""Execution of sweeps: runs that fail, wait or are killed, mostly simulated by small scripts."""
+
+import fcntl
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from ducats.cli import main
+from ducats.cli.child import watched_parent_pid
+from ducats.sweep import Slot, SweepRun, format_run_list, make_slots, run_sweep, runner
+from ducats.utils.errors import UserError
+from sweep_helpers import ducats, make_runs, write_sweep
+
+CPU_SLOTS = [Slot("cpu", "cpu"), Slot("cpu", "cpu")]
+SCRIPT_HEADER = "import os, pathlib, sys, time\nout = pathlib.Path(sys.argv[2])\nout.mkdir(exist_ok=True)\n"
+FINISH = "(out / 'model.safetensors').touch()\n"
+
+
+@pytest.fixture
+def replace_runs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Replace runs by scripts, chosen by a word in the name of the run; `default` runs otherwise."""
+
+    def use(default: str = FINISH, **scripts: str) -> None:
+        def command(config_path: Path, folder: Path) -> list[str]:
+            script = next((code for word, code in scripts.items() if word in folder.name), default)
+            return [
+                sys.executable,
+                "-c",
+                SCRIPT_HEADER + script,
+                str(config_path),
+                str(folder),
+                str(os.getpid()),
+            ]
+
+        monkeypatch.setattr(runner, "_run_command", command)
+
+    return use
+
+
+def run_sweep_quietly(
+    runs: list[SweepRun], out: Path, slots: list[Slot] | None = None
+) -> tuple[runner.SweepOutcome, str]:
+    text = io.StringIO()
+    return run_sweep(runs, out, slots or CPU_SLOTS, Console(file=text, width=200)), text.getvalue()
+
+
+def test_failed_or_waiting_runs_do_not_stop_the_others(
+    tmp_path: Path, replace_runs: Callable[..., None]
+) -> None:
+    replace_runs(
+        random="print('ducats: it broke\\n')\nsys.exit(2)",
+        entropy="sys.exit(3)",
+        margin="os.kill(os.getpid(), 9)",
+    )
+    runs = make_runs(tmp_path, methods=["random", "entropy", "margin", "duc", "spread"])
+    outcome, output = run_sweep_quietly(runs, tmp_path / "out")
+    names = {run.method: run.name for run in runs}
+    assert sorted(outcome.done) == sorted([names["duc"], names["spread"]])
+    assert outcome.waiting == [names["entropy"]]
+    assert outcome.failed == {
+        names["random"]: "ducats: it broke",
+        names["margin"]: "killed by SIGKILL (out of memory?)",
+    }
+    assert outcome.exit_code == 1
+    assert (
+        f"failed: {names['random']}: ducats: it broke (log: {tmp_path}/out/logs/{names['random']}.txt)"
+        in output
+    )
+    assert "5 runs: 2 done, 1 waiting for labels, 2 failed; run the same command again to retry" in output
+    assert sum(f"/5 {name}, " in output for name in names.values()) == 5
+
+
+def test_finished_runs_are_skipped_and_failed_ones_retried(
+    tmp_path: Path, replace_runs: Callable[..., None]
+) -> None:
+    runs = make_runs(tmp_path, methods=["random", "duc"])
+    replace_runs(random="sys.exit('it broke')")
+    assert list(run_sweep_quietly(runs, tmp_path / "out")[0].failed.values()) == ["it broke"]
+    replace_runs(random="sys.exit(1)", duc="sys.exit('it is done already')")
+    assert list(run_sweep_quietly(runs, tmp_path / "out")[0].failed.values()) == [
+        "exit code 1"
+    ]  # not the old log
+    replace_runs(random=FINISH, duc="sys.exit('it is done already')")
+    outcome, output = run_sweep_quietly(runs, tmp_path / "out")
+    assert ([len(outcome.skipped), len(outcome.done)], outcome.exit_code) == ([1, 1], 0)
+    assert "2 runs, 1 already done" in output
+    assert run_sweep_quietly(runs, tmp_path / "out")[0].skipped == [run.name for run in runs]
+    assert format_run_list(runs, tmp_path / "out").splitlines()[-1] == "2 runs: 2 done, 0 started, 0 new"
+
+
+def test_exit_code_3_if_runs_only_wait(tmp_path: Path, replace_runs: Callable[..., None]) -> None:
+    replace_runs("sys.exit(3)")
+    outcome, output = run_sweep_quietly(make_runs(tmp_path, methods=["duc"]), tmp_path / "out")
+    assert outcome.exit_code == 3
+    assert "/questions" in output
+
+
+def test_two_runs_in_parallel(tmp_path: Path, replace_runs: Callable[..., None]) -> None:
+    """Each run ends only when the other has started; in sequence, they would time out."""
+    meet = (
+        "(out / 'started').touch()\ndeadline = time.monotonic() + 30\n"
+        "while len(list(out.parent.glob('*/started'))) < 2 and time.monotonic() < deadline:\n"
+        " time.sleep(0.02)\n"
+        "sys.exit(time.monotonic() >= deadline)"
+    )
+    replace_runs(meet)
+    assert (
+        run_sweep_quietly(make_runs(tmp_path, methods=["random", "duc"]), tmp_path / "out")[0].exit_code == 0
+    )
+
+
+def test_runs_get_their_device_and_config(tmp_path: Path, replace_runs: Callable[..., None]) -> None:
+    replace_runs("print(os.environ['CUDA_VISIBLE_DEVICES'], end='', file=open(out / 'gpu', 'w'))\n" + FINISH)
+    runs = make_runs(tmp_path, methods=["random", "duc", "entropy"])
+    assert run_sweep_quietly(runs, tmp_path / "out", make_slots("cuda:0,cuda:1", 2, 2, {}))[0].exit_code == 0
+    assert {(run.folder(tmp_path / "out") / "gpu").read_text() for run in runs} == {"0", "1"}
+    for run in runs:
+        config = yaml.safe_load((tmp_path / "out" / "configs" / f"{run.name}.yaml").read_text())
+        assert config == run.config.model_dump(mode="json")
+
+
+def test_folder_is_locked_against_other_sweeps(tmp_path: Path, replace_runs: Callable[..., None]) -> None:
+    replace_runs()
+    runs = make_runs(tmp_path, methods=["duc"])
+    with runner._folder_locked(tmp_path / "out"), pytest.raises(UserError, match="another sweep is running"):
+        run_sweep_quietly(runs, tmp_path / "out")
+    assert run_sweep_quietly(runs, tmp_path / "out")[0].exit_code == 0
+
+
+STAY_ALIVE = (  # runs until it is killed, and holds a lock
+    "import fcntl, threading\nfrom ducats.cli.child import exit_with_parent\n"
+    "threading.Thread(target=exit_with_parent, args=(int(sys.argv[3]),), daemon=True).start()\n"
+    "held = open(out / 'alive', 'w')\nfcntl.flock(held, fcntl.LOCK_EX)\n(out / 'started').touch()\n"
+    "time.sleep(600)"
+)
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_killed_sweep_ends_its_runs_and_resumes(
+    tmp_path: Path, replace_runs: Callable[..., None], signal_number: signal.Signals
+) -> None:
+    replace_runs(STAY_ALIVE)
+    runs, out = make_runs(tmp_path, methods=["random", "duc"]), tmp_path / "out"
+    parent = os.fork()
+    if parent == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            run_sweep_quietly(runs, out)
+        finally:
+            os._exit(5)
+    try:
+        wait_for(lambda: len(list(out.glob("*/started"))) == 2)
+    finally:
+        os.kill(parent, signal_number)
+        os.waitpid(parent, 0)
+    for run in runs:
+        wait_for(lambda run=run: is_free(run.folder(out) / "alive"))  # type: ignore[misc]
+    replace_runs()
+    outcome, _ = run_sweep_quietly(runs, out)
+    assert (len(outcome.done), outcome.exit_code) == (2, 0)
+
+
+def test_sweep_under_nohup_outlives_its_terminal() -> None:
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with runner._signals_as_interrupt():
+            signal.raise_signal(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with pytest.raises(KeyboardInterrupt), runner._signals_as_interrupt():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+
+
+def test_other_ranks_of_a_run_end_with_rank_0() -> None:
+    """They get the command line of rank 0, which names the sweep, but the sweep is not their parent."""
+    assert (watched_parent_pid(7, {}), watched_parent_pid(7, {"LOCAL_RANK": "0"})) == (7, 7)
+    assert watched_parent_pid(7, {"LOCAL_RANK": "1"}) == os.getppid()
+    command = [sys.executable, "-m", "ducats.cli.child", str(os.getppid()), "--version"]
+    further = {**os.environ, "LOCAL_RANK": "1"}
+    assert subprocess.run(command, env=further, capture_output=True, check=False).returncode == 0
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_free(path: Path) -> bool:
+    """Whether a file is unlocked: the process that locked it has ended."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
+def test_real_sweep_is_killed_resumed_and_tabulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = {"name": "broken", "config": "random", "settings": "data.params.n_pool=2"}
+    file, out = write_sweep(tmp_path / "s.yaml", methods=["random", broken]), tmp_path / "out"
+    command = ("sweep", file, "--devices", "cpu", "--workers", "1", "--out", out)
+    assert ducats(*command, "--dry-run") == 0
+    assert capsys.readouterr().out.endswith("2 runs: 0 done, 0 started, 2 new\n")
+    parent = os.fork()
+    if parent == 0:
+        try:
+            main([str(argument) for argument in command])
+        finally:
+            os._exit(5)
+    try:
+        wait_for(lambda: any(out.glob("toy-random-*/config.yaml")))
+    finally:
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+    (run,) = out.glob("toy-random-*")
+    wait_for(lambda: is_free(run / ".lock"))
+    assert ducats(*command) == 1
+    output = capsys.readouterr().out
+    assert re.search(r"2 runs: 1 done, (1 of them earlier, )?1 failed", output)
+    assert "the pool has 2 images: lower acquisition.budget (log: " in output
+    assert ducats(*command, "--methods", "random") == 0
+    assert "1 run: 1 done, 1 of them earlier" in capsys.readouterr().out
+    assert ducats("table", out) == 0
+    assert "| random | " in capsys.readouterr().out

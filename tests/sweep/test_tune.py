@@ -1,0 +1,450 @@
+"""Hyperparameter search: trials ranked without test labels."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from conftest import QUICK, quick, quick_pixels
+from ducats import config as configs
+from ducats.cli import main
+from ducats.config import Config
+from ducats.data import toy
+from ducats.data.domain import UNLABELLED, Images
+from ducats.data.evaluation_split import hold_out_source
+from ducats.deploy import load_trained_model
+from ducats.run import run
+from ducats.run.factory import build_run
+from ducats.runfolder.run_folder import RunFolder
+from ducats.sweep.tune import TrialResult, TuningResult, tune
+from ducats.sweep.tune.scorers import load_tuning_data, per_image_losses
+from ducats.sweep.tune.search import ranking_warnings
+from ducats.sweep.tune.search_space import (
+    count_combinations,
+    default_grid,
+    parse_grid,
+    sample_grid_points,
+    to_settings,
+)
+from ducats.sweep.tune.trials import Trial, run_in_subprocess
+from ducats.training.distributed import make_fabric
+from ducats.utils.errors import AwaitingLabels, UserError
+
+GRID = {"objective.params.beta": (0.1, 1.0), "query.params.kappa": (2, 10)}
+SMALL = {"train.epochs": (3, 4)}
+
+
+class InProcessLauncher:
+    """Run trials in this process, which is faster, and record their names."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __call__(self, trial: Trial) -> None:
+        self.names.append(trial.name)
+        components, plan = build_run(trial.config, trial.run_folder)
+        fabric = make_fabric("cpu")
+        fabric.launch()
+        run(components, plan, trial.run_folder.path, fabric=fabric, identity=trial.config.identity())
+
+
+def search(out: Path, *settings: str, launcher: Any = None, grid: Any = SMALL, **more: Any) -> TuningResult:
+    config = more.pop("config", None) or quick(*settings)
+    return tune(config, out, grid=grid, launcher=launcher or InProcessLauncher(), **more)
+
+
+def read_tune_json(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / "tune.json").read_text()))
+
+
+def test_grid_is_ranked_saved_and_not_repeated(tmp_path: Path) -> None:
+    launcher, messages = InProcessLauncher(), list[str]()
+    found = search(tmp_path, grid=GRID, launcher=launcher, on_message=messages.append)
+    saved = read_tune_json(tmp_path)
+    assert len(set(launcher.names)) == len(found.results) == found.n_combinations == 4
+    assert {tuple(result.settings.values()) for result in found.results} == {
+        (0.1, 2),
+        (0.1, 10),
+        (1.0, 2),
+        (1.0, 10),
+    }
+    risks = [result.risk for result in found.results]
+    assert risks == sorted(risks) == [result["risk"] for result in saved["trials"]]
+    assert saved["criterion"] == {
+        "estimator": "dev",
+        "loss": "nll",
+        "weight_normalisation": "none",
+        "source_holdout_fraction": 0.2,
+    }
+    assert "deep embedded validation from 20 % of the source" in saved["risk_description"]
+    assert len(messages) == 4
+    # Each trial is a run of the base config with its own two settings and held-out source images.
+    for result in found.results:
+        config = Config.model_validate(RunFolder(tmp_path / result.name).identity)
+        assert config.objective.params["beta"] == result.settings["objective.params.beta"]
+        assert config.query.params["kappa"] == result.settings["query.params.kappa"]
+        assert config.evaluation.source_holdout_fraction == 0.2
+        assert RunFolder(tmp_path / result.name).data_summary["source"]["images"] == 96 - 4 * 5
+    best = configs.load_config([found.best_config])
+    assert best.objective.params["beta"] == found.results[0].settings["objective.params.beta"]
+    assert best.query.params["kappa"] == found.results[0].settings["query.params.kappa"]
+    assert best.evaluation.source_holdout_fraction == 0  # the best config trains on the full source
+    assert best.model_copy(update={"objective": quick().objective, "query": quick().query}) == quick(
+        "engine.precision=32-true"
+    )
+    assert search(tmp_path, grid=GRID, launcher=launcher) == found
+    assert len(launcher.names) == 4
+
+
+def test_interrupted_search_resumes(tmp_path: Path) -> None:
+    full = search(tmp_path / "whole")
+    launcher = InProcessLauncher()
+
+    def killed(trial: Trial) -> None:
+        if launcher.names:
+            raise KeyboardInterrupt
+        launcher(trial)
+
+    with pytest.raises(KeyboardInterrupt):
+        search(tmp_path / "cut", launcher=killed)
+    assert [result["name"] for result in read_tune_json(tmp_path / "cut")["trials"]] == launcher.names
+    resumed = search(tmp_path / "cut", launcher=launcher)
+    assert sorted(launcher.names) == sorted(result.name for result in full.results)  # each runs once
+    assert resumed.results == full.results
+
+
+def test_dev_details_match_the_trained_model(tmp_path: Path) -> None:
+    """The mean source loss matches the model, and the risk does not depend on test images."""
+    found = search(tmp_path / "with", max_trials=1, loss="error")
+    bare = search(
+        tmp_path / "without", "data.params={n_test: 0}", "evaluation.split=auto", max_trials=1, loss="error"
+    )
+    assert bare.results[0].risk == found.results[0].risk
+    result = found.results[0]
+    _, held_out = hold_out_source(toy(), 0.2)
+    assert held_out is not None
+    model = load_trained_model(tmp_path / "with" / result.name).model.eval()
+    with torch.inference_mode():
+        wrong = model(held_out.images.pixels[:].float() / 255).z.argmax(1) != held_out.labels[:]
+    assert result.details["source_risk"] == pytest.approx(float(wrong.double().mean()))
+    assert 0 < result.details["effective_fraction"] <= 1
+    assert 0.5 <= result.details["domain_accuracy"] <= 1
+
+
+def test_changing_the_loss_reuses_the_runs(tmp_path: Path) -> None:
+    launcher = InProcessLauncher()
+    errors = search(tmp_path, launcher=launcher, loss="error")
+    other = search(tmp_path, launcher=launcher, weight_normalisation="max")
+    assert len(launcher.names) == 2
+    assert read_tune_json(tmp_path)["criterion"]["loss"] == "nll"
+    assert {result.name for result in other.results} == {result.name for result in errors.results}
+    assert other.results[0].risk != errors.results[0].risk
+
+
+def test_losses_by_hand() -> None:
+    z, labels = torch.tensor([[0.0, 1.0], [2.0, 0.0]]), torch.tensor([1, 1])
+    assert per_image_losses(z, labels, "error").tolist() == [0, 1]
+    expected = [torch.tensor(-1.0).exp().log1p().item(), torch.tensor(2.0).exp().log1p().item()]
+    assert per_image_losses(z, labels, "nll").tolist() == pytest.approx(expected)
+
+
+def test_validation_labels_are_random_counted_and_acquired_once(tmp_path: Path) -> None:
+    found = search(tmp_path, estimator="target_labels", validation_labels=30)
+    assert read_tune_json(tmp_path)["criterion"] == {
+        "estimator": "target_labels",
+        "loss": "error",
+        "validation_labels": 30,
+    }
+    assert "on 30 random target images" in found.risk_description
+    ledger = RunFolder(tmp_path / "validation-30").load_ledger()
+    assert len(ledger) == 30
+    ground_truth, labels = toy().ground_truth, ledger.targets()
+    assert ground_truth is not None
+    assert torch.equal(labels[labels >= 0], ground_truth[:][labels >= 0])
+    is_labelled_by_any = torch.zeros(80, dtype=torch.bool)
+    for result in found.results:
+        trained = load_trained_model(tmp_path / result.name)
+        is_labelled = trained.run_folder.load_ledger().targets() != UNLABELLED
+        assert (result.n_labels, int(is_labelled.sum())) == (20, 20)
+        is_labelled_by_any |= is_labelled
+        remaining = (labels >= 0) & ~is_labelled
+        with torch.inference_mode():
+            predicted = trained.model.eval()(toy().pool.pixels[remaining].float() / 255).z.argmax(1)
+        wrong = (predicted != ground_truth[:][remaining]).double()
+        assert result.risk == pytest.approx(float(wrong.mean()))
+        assert result.details == {"images": int(remaining.sum())}
+        assert result.standard_error == pytest.approx(float(wrong.std()) / int(remaining.sum()) ** 0.5)
+    assert found.label_counts == {"trials": int(is_labelled_by_any.sum()), "validation": 30}
+    # No source images are held out, so the best trial is the run of best.yaml.
+    assert configs.load_config([found.best_config]).digest() == found.results[0].name
+
+
+def human_config(tmp_path: Path) -> Config:
+    """Config for image folders with an unlabelled target."""
+    data = toy(n_source_per_class=6, n_pool=20)
+    for part, images, names in (
+        ("source", data.source.images, [data.classes[i] for i in data.source.labels[:].tolist()]),
+        ("target", data.pool, ["."] * 20),
+    ):
+        for number, name in enumerate(names):
+            path = tmp_path / part / name / f"{number:03d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(images.pixels[number].permute(1, 2, 0).numpy()).save(path)
+    params = {"source": str(tmp_path / "source"), "target": str(tmp_path / "target"), "size": 8}
+    return quick("data.name=folders", f"data.params={json.dumps(params)}", "train.batch_size=8")
+
+
+def test_annotators_answer_only_for_validation(tmp_path: Path) -> None:
+    config = human_config(tmp_path)
+    with pytest.raises(UserError, match="tune with --rounds 0"):
+        search(tmp_path / "tune", config=config)
+    without_rounds = config.model_copy(
+        update={"acquisition": config.acquisition.model_copy(update={"rounds": 0, "after_epochs": None})}
+    )
+    assert "query.params.kappa" not in default_grid(without_rounds)
+    by_dev = search(tmp_path / "tune", config=without_rounds)
+    assert by_dev.label_counts == {"trials": 0, "validation": 0}
+    launcher = InProcessLauncher()
+    with pytest.raises(AwaitingLabels, match="waits for 5 labels"):
+        search(
+            tmp_path / "tune",
+            config=without_rounds,
+            estimator="target_labels",
+            validation_labels=5,
+            launcher=launcher,
+        )
+    assert not launcher.names  # validation labels come first
+    folder = tmp_path / "tune" / "validation-5" / "questions" / "round-01"
+    lines = (folder / "questions.csv").read_text().splitlines()
+    answers = [
+        "key,label",
+        *(f"{line.split(',')[1]},{'void' if n == 0 else 'blob-1'}" for n, line in enumerate(lines[1:])),
+    ]
+    (folder / "answers.csv").write_text("\n".join(answers) + "\n")
+    found = search(tmp_path / "tune", config=without_rounds, estimator="target_labels", validation_labels=5)
+    assert [result.details for result in found.results] == [
+        {"images": 4}
+    ] * 2  # no class applies to the fifth
+
+
+def test_failing_trial_does_not_stop_the_others(tmp_path: Path) -> None:
+    launcher = InProcessLauncher()
+
+    def fragile(trial: Trial) -> None:
+        if trial.config.train.epochs == 3:
+            raise UserError("the training diverged")
+        launcher(trial)
+
+    found = search(tmp_path, launcher=fragile)
+    assert found.failed == read_tune_json(tmp_path)["failed"] == {"epochs=3": "the training diverged"}
+    assert [result.settings for result in found.results] == [{"train.epochs": 4}]
+    with pytest.raises(UserError, match="all 1 trials failed; first error: the training diverged"):
+        search(tmp_path, grid={"train.epochs": (3,)}, launcher=fragile)
+
+
+def test_labels_of_failed_trials_are_counted(tmp_path: Path) -> None:
+    launcher, failing, grid = InProcessLauncher(), {0.001}, {"train.lr": (0.001, 0.2)}
+
+    def fragile(trial: Trial) -> None:
+        launcher(trial)
+        if trial.config.train.lr in failing:
+            raise UserError("out of memory")
+
+    found = search(tmp_path, launcher=fragile, grid=grid)
+    labelled_keys = {
+        entry.key for name in launcher.names for entry in RunFolder(tmp_path / name).load_ledger().entries()
+    }
+    assert len(launcher.names) == 2
+    assert len(labelled_keys) > 20  # more than those of the trial that did not fail
+    assert found.label_counts == {"trials": len(labelled_keys), "validation": 0}
+    failing.add(0.2)
+    with pytest.raises(UserError, match="all 2 trials failed"):
+        search(tmp_path / "all", launcher=fragile, grid=grid)
+    assert read_tune_json(tmp_path / "all")["label_counts"] == found.label_counts
+
+
+def test_both_criteria_rank_the_same_runs_with_the_same_held_out_source(tmp_path: Path) -> None:
+    launcher, holdout = InProcessLauncher(), "evaluation.source_holdout_fraction=0.2"
+    dev = search(tmp_path, holdout, launcher=launcher)
+    by_labels = search(tmp_path, holdout, launcher=launcher, estimator="target_labels", validation_labels=30)
+    assert len(launcher.names) == 2
+    assert {result.name for result in by_labels.results} == {result.name for result in dev.results}
+    search(
+        tmp_path, launcher=launcher, estimator="target_labels", validation_labels=30, max_trials=1
+    )  # on the full source
+    assert len(launcher.names) == 3
+
+
+def test_ranking_warnings() -> None:
+    def outcome(risk: float, effective: float = 0.5, source: float = 0.1) -> TrialResult:
+        details = {"effective_fraction": effective, "source_risk": source}
+        return TrialResult("x", {}, risk, 0.02, details, effective < 0.05, 0)
+
+    assert ranking_warnings([outcome(0.1), outcome(0.13)], "dev") == []
+    (near,) = ranking_warnings([outcome(0.1), outcome(0.11), outcome(0.2)], "target_labels")
+    assert near.startswith("1 other trial is within one standard error of the best")
+    assert "increase --validation-labels" in near
+    assert ranking_warnings(
+        [replace(outcome(0.1), standard_error=0.0), outcome(0.11), outcome(0.2)], "target_labels"
+    ) == [near]
+    (weak,) = ranking_warnings([outcome(0.1), outcome(0.2, 0.01)], "dev")
+    assert weak.startswith("DEV is unreliable for 1 of 2 trials: ")
+    (weak,) = ranking_warnings([outcome(0.1, 0.01), outcome(0.2, 0.01)], "dev")
+    assert weak.startswith("DEV is unreliable for 2 of 2 trials, including the best")
+    (nothing,) = ranking_warnings([outcome(0.0, source=0.0)], "dev")
+    assert nothing.startswith("no held-out source image is misclassified")
+
+
+def test_command_runs_trials_in_child_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [part for setting in QUICK for part in ("--set", setting)]
+    command = ["tune", "--method", "duc", *options, "--out", str(tmp_path / "tune")]
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--grid", "train.epochs=3"])
+    assert not end.value.code
+    output = " ".join(capsys.readouterr().out.split())
+    assert "risk: mean negative log-likelihood on the target, estimated by deep embedded validation" in output
+    assert "1 of 1 combinations tried; 20 distinct target labels acquired by the trials, 0 for" in output
+    assert f"`ducats run -c {tmp_path / 'tune' / 'best.yaml'}`" in output
+    here = search(tmp_path / "here", grid={"train.epochs": (3,)})
+    (trial,) = read_tune_json(tmp_path / "tune")["trials"]
+    assert TrialResult(**trial) == here.results[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            ["--estimator", "target_labels", "--weight-normalisation", "max"],
+            "--weight-normalisation needs --estimator dev",
+        ),
+        (["--validation-labels", "5"], "--validation-labels needs --estimator target_labels"),
+        (["--grid", "seed=0,1"], "--grid seed cannot be searched"),
+    ],
+)
+def test_command_rejects_invalid_options(
+    options: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["tune", *options, "--out", str(tmp_path / "tune")])
+    assert end.value.code == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "tune").exists()
+
+
+def test_failing_process_reports_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Trial({}, quick(), RunFolder(tmp_path / "run"))
+
+    def ends_with(code: int, output: str) -> None:
+        done = subprocess.CompletedProcess([], code, "a table\n", output)
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+        run_in_subprocess(trial)
+
+    with pytest.raises(UserError, match=r"^lower the budget$"):
+        ends_with(2, "a warning\nducats: lower the budget\n")
+    with pytest.raises(UserError, match=r"^MemoryError: much$"):
+        ends_with(1, "Traceback\nMemoryError: much\n")
+    with pytest.raises(KeyboardInterrupt):
+        ends_with(130, "run the same command again to resume\n")
+    ends_with(0, "")
+
+
+def test_settings_that_cannot_be_searched() -> None:
+    for option, sentence in {
+        "seed=0,1": "the best seed would win by chance",
+        "data.params.domain_shift=0,1": "it would change the problem",
+        "acquisition.budget=5,50": "more labels would always win",
+        "engine.device=cpu,cuda": "does not affect the result",
+        "train.lr": "must have the form",
+        "train.lr=": "must have the form",
+        "train.lr=[1": "invalid YAML",
+    }.items():
+        with pytest.raises(UserError, match=sentence):
+            parse_grid([option])
+    with pytest.raises(UserError, match=r"train\.lr is given twice"):
+        parse_grid(["train.lr=1", "train.lr=2"])
+    with pytest.raises(UserError, match="no default search space"):
+        default_grid(quick(method="source-only"))
+    with pytest.raises(UserError, match="--trials must be at least 1"):
+        sample_grid_points(SMALL, 0, 0)
+
+
+def test_invalid_searches_fail_before_training(tmp_path: Path) -> None:
+    launcher = InProcessLauncher()
+    with pytest.raises(UserError, match="`ducats tune` supports only classification"):
+        search(tmp_path, config=quick_pixels(), launcher=launcher)
+    with pytest.raises(UserError, match="no parameter 'kapa'"):
+        search(tmp_path, grid={"query.params.kapa": (1, 2)}, launcher=launcher)
+    with pytest.raises(UserError, match="kappa must be at least 1"):
+        search(tmp_path, grid={"query.params.kappa": (2, 0.5)}, launcher=launcher)
+    with pytest.raises(UserError, match="epochs=3 and epochs=3 are the same run"):
+        search(tmp_path, grid={"train.epochs": (3, 3)}, launcher=launcher)
+    with pytest.raises(UserError, match="--validation-labels must be between 2 and 80"):
+        search(tmp_path, estimator="target_labels", validation_labels=81, launcher=launcher)
+    with pytest.raises(
+        UserError, match=r"evaluation\.source_holdout_fraction=0\.001 of 96 source images leaves nothing"
+    ):
+        search(tmp_path, "evaluation.source_holdout_fraction=0.001", launcher=launcher)
+    assert not launcher.names
+
+
+def test_points_are_distinct_and_more_trials_extend_fewer() -> None:
+    grid = {"a": (1, 2, 3), "b": ("x", "y"), "c": (True, False)}
+    every = sample_grid_points(grid, 100, 0)
+    assert len(every) == count_combinations(grid) == 12
+    assert len({tuple(p.values()) for p in every}) == 12
+    assert sample_grid_points(grid, 5, 0) == every[:5]
+    assert sample_grid_points(grid, 100, 1) != every
+
+
+def test_settings_round_trip_through_yaml() -> None:
+    grid = parse_grid(["train.lr=1e-5, 0.5", "query.params.order=data_dis", "train.nesterov=false"])
+    assert grid == {"train.lr": (1e-5, 0.5), "query.params.order": ("data_dis",), "train.nesterov": (False,)}
+    config = quick(*to_settings({key: values[0] for key, values in grid.items()}))
+    assert (config.train.lr, config.query.params["order"], config.train.nesterov) == (1e-5, "data_dis", False)
+
+
+def test_held_out_source_is_stratified_and_independent_of_the_seed() -> None:
+    data = toy(n_source_per_class=10)
+    small, held_out = hold_out_source(data, 0.3)
+    assert held_out is not None
+    assert held_out.labels[:].bincount().tolist() == [3, 3, 3, 3]
+    assert small.source.labels[:].bincount().tolist() == [7, 7, 7, 7]
+    assert {*held_out.images.keys, *small.source.images.keys} == {*data.source.images.keys}
+    index_of = {key: number for number, key in enumerate(data.source.images.keys)}
+    for part in (held_out, small.source):
+        order = torch.tensor([index_of[key] for key in part.images.keys])
+        assert torch.equal(part.labels[:], data.source.labels[order])
+        assert torch.equal(part.images.pixels[:], data.source.images.pixels[order])
+    assert (small.pool, small.ground_truth, small.test) == (data.pool, data.ground_truth, data.test)
+    assert hold_out_source(data, 0.0) == (data, None)
+    result, other = (
+        load_tuning_data(quick("evaluation.source_holdout_fraction=0.3", f"seed={seed}")).held_out_source
+        for seed in (0, 1)
+    )
+    assert result is not None
+    assert other is not None
+    assert result.images.keys == other.images.keys
+
+
+def test_zero_source_holdout_does_not_change_the_identity() -> None:
+    assert "source_holdout_fraction" not in quick().identity()["evaluation"]
+    shared = quick("evaluation.source_holdout_fraction=0.2")
+    assert shared.identity()["evaluation"]["source_holdout_fraction"] == 0.2
+    assert shared.digest() != quick().digest()
+    assert yaml.safe_load(configs.to_yaml(quick()))["evaluation"]["source_holdout_fraction"] == 0
+
+
+def test_changed_data_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search(tmp_path, max_trials=1)
+    (tmp_path / "tune.json").unlink()  # forces a new score
+    real = toy()
+    pool = Images(tuple(f"other/{key}" for key in real.pool.keys), real.pool.pixels)
+    monkeypatch.setattr("ducats.sweep.tune.scorers.load_data", lambda _: replace(real, pool=pool))
+    with pytest.raises(UserError, match="the pool images have changed"):
+        search(tmp_path, max_trials=1)
