@@ -122,8 +122,9 @@ def run_cell(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -
 
 def correct_predictions(components: "Components", run_folder: "RunFolder", fabric: "Fabric") -> "Tensor":
     """Return, for each test image, whether the final model classifies it correctly."""
-    from ducats.models import EvidentialModel
     from ducats.training.image_selection import score_images
+
+    from ducats.models import EvidentialModel
 
     assert components.test is not None
     model = (

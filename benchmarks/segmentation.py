@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ducats.training.pixel_selection import select_pixels
 from torch import Tensor
 
 from ducats.acquisition.queries import QUERIES
@@ -31,7 +32,6 @@ from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ducats.training.fit import Optimisation, fit_epoch, make_optimiser
 from ducats.training.performance import PerformanceOptions
-from ducats.training.pixel_selection import select_pixels
 from ducats.training.placement import place_images, place_label_maps
 from ducats.training.schedules import constant
 from ducats.training.step import Step

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from ducats.training.image_selection import score_images
 from lightning_fabric import Fabric
 from PIL import Image
 from plain_loop import TARGET_TRANSFORM, TRAIN_TRANSFORM, ImageFiles, endless_batches, score, train
@@ -34,7 +35,6 @@ from ducats.objectives import Batch, LabelledImages, duc
 from ducats.training import placement
 from ducats.training.distributed import make_fabric
 from ducats.training.fit import Optimisation, make_optimiser
-from ducats.training.image_selection import score_images
 from ducats.training.performance import PerformanceOptions
 from ducats.training.step import Step
 from ducats.training.streams import Streams, StreamViews

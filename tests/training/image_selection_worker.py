@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ducats.training.image_selection import score_images, select
 
 from ducats.acquisition.queries import QUERIES
 from ducats.data import toy
@@ -17,7 +18,6 @@ from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import ObjectiveSpec, softmax
 from ducats.training.auxiliary import build_auxiliaries
 from ducats.training.distributed import make_fabric
-from ducats.training.image_selection import score_images, select
 from ducats.utils.randomness import global_seed, make_generator
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ducats.training.image_selection import select
+from ducats.training.pixel_selection import score_whole_images, select_pixels
 
 from ducats.acquisition.criteria import IMAGE_COLUMNS
 from ducats.acquisition.queries import QUERIES, QuerySpec
@@ -21,8 +23,6 @@ from ducats.models import EvidentialModel, small_fcn
 from ducats.objectives import ObjectiveSpec, softmax
 from ducats.training.auxiliary import build_auxiliaries
 from ducats.training.distributed import make_fabric
-from ducats.training.image_selection import select
-from ducats.training.pixel_selection import score_whole_images, select_pixels
 from ducats.training.task import TaskOptions, label_grid_sizes
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import global_seed, make_generator

@@ -4,6 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ducats.training.model_snapshot import (
+    SnapshotSample,
+    make_snapshot,
+    predict_sample,
+    sample_images,
+    sample_pixels,
+)
 
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID, AdaptationData
@@ -13,13 +20,6 @@ from ducats.ledger import Request
 from ducats.models import EvidentialModel, small_cnn, small_fcn
 from ducats.runfolder import snapshot_files
 from ducats.training.distributed import make_fabric
-from ducats.training.model_snapshot import (
-    SnapshotSample,
-    make_snapshot,
-    predict_sample,
-    sample_images,
-    sample_pixels,
-)
 from ducats.training.task import label_grid_sizes
 from ducats.utils.randomness import global_seed
 

@@ -9,6 +9,8 @@ import hints_worker
 import numpy as np
 import pytest
 import torch
+from ducats.training.annotator_hints import image_hints, pixel_hints
+from ducats.training.forward import sample_aug_params
 from numpy.typing import NDArray
 from scipy.special import digamma
 from torch import Tensor
@@ -19,9 +21,7 @@ from ducats.data.domain import Images
 from ducats.data.streets import streets
 from ducats.data.views import View, apply_view
 from ducats.models import EvidentialModel
-from ducats.training.annotator_hints import image_hints, pixel_hints
 from ducats.training.distributed import make_fabric
-from ducats.training.forward import sample_aug_params
 from ducats.training.task import TaskOptions, label_grid_sizes
 from ducats.utils.randomness import make_generator
 from ranks import in_ranks

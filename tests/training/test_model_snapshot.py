@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 import snapshot_worker
 import torch
+from ducats.training.forward import sample_aug_params
+from ducats.training.model_snapshot import SampleOutputs, make_snapshot, sample_images, sample_pixels
+from ducats.training.pca import pca
 from numpy.typing import NDArray
 from scipy.special import digamma
 from torch import Tensor
@@ -19,9 +22,6 @@ from ducats.models import EvidentialModel
 from ducats.runfolder import snapshot_files
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.training import model_snapshot
-from ducats.training.forward import sample_aug_params
-from ducats.training.model_snapshot import SampleOutputs, make_snapshot, sample_images, sample_pixels
-from ducats.training.pca import pca
 from ducats.utils.randomness import make_generator
 from ranks import in_ranks
 

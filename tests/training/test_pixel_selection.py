@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ducats.training.pixel_selection import all_open_pixels, score_whole_images, select_pixels
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,7 +18,6 @@ from ducats.data.streets import streets
 from ducats.data.views import View
 from ducats.models import EvidentialModel, small_fcn
 from ducats.training.distributed import make_fabric
-from ducats.training.pixel_selection import all_open_pixels, score_whole_images, select_pixels
 from ducats.training.task import TaskOptions, label_grid_sizes
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import global_seed

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ducats.training.image_selection import score_images
 from PIL import Image
 from torch import Tensor
 
@@ -20,7 +21,6 @@ from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import Batch
 from ducats.training import placement
 from ducats.training.distributed import make_fabric
-from ducats.training.image_selection import score_images
 from ducats.training.streams import Streams, StreamViews
 from ducats.utils.randomness import global_seed
 

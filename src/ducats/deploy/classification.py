@@ -16,7 +16,6 @@ from ducats.data.folders import read_image_folder
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import TriageRule, load_triage_rule
 from ducats.run.factory import make_views, with_aspect_ratio
-from ducats.training.image_selection import score_images
 from ducats.utils.files import write_text_atomically
 
 PREDICTION_COLUMNS = ("probability", "entropy", "u_data", "u_dis")
@@ -59,17 +58,10 @@ def predict(
 
 def predict_images(trained: TrainedModel, fabric: Fabric, images: Images) -> Predictions:
     """Predict images; return tensors on the CPU."""
-    z = score_images(
-        fabric.setup(trained.model),
-        images,
-        ("z",),
-        view=make_views(trained.config).test,
-        batch_size=trained.config.engine.scoring_batch_size,
-        seed=trained.config.seed,
-        fabric=fabric,
-    ).z
+    predictor = trained.predictor(fabric, seed=trained.config.seed, stream=("scoring",))
+    z = predictor.score_images(images, ("z",)).z
     # Same batches as in streaming scoring: rounding may depend on the shape.
-    batches = [from_log_alpha(batch_z) for batch_z in z.split(trained.config.engine.scoring_batch_size)]
+    batches = [from_log_alpha(batch_z) for batch_z in z.split(predictor.batch_size)]
     columns = {name: torch.cat([batch.columns[name] for batch in batches]) for name in PREDICTION_COLUMNS}
     probabilities = torch.cat([batch.probabilities for batch in batches])
     return Predictions(torch.cat([batch.label for batch in batches]), columns, probabilities)

@@ -73,15 +73,7 @@ def evaluate_run(trained: TrainedModel, fabric: Fabric, folder: Path | None = No
     else:
         test = read_labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
         test = replace(test, images=with_aspect_ratio(test.images, view))
-    batch_size = trained.config.engine.scoring_batch_size
-    tally = evaluate(
-        fabric.setup(trained.model),
-        test,
-        view=view,
-        batch_size=batch_size,
-        fabric=fabric,
-        indices=unlabelled_indices,
-    )
+    tally = evaluate(trained.predictor(fabric), test, indices=unlabelled_indices)
     return EvaluationResult(tally, evaluated_on, tally.total)
 
 
@@ -96,11 +88,8 @@ def _evaluate_segmentation(trained: TrainedModel, fabric: Fabric, folder: Path |
     else:
         test = _load_labelled_maps(trained, folder)
     tally = evaluate_segmentation(
-        fabric.setup(trained.model),
+        trained.predictor(fabric),
         test,
-        view=make_views(trained.config).test,
-        batch_size=trained.config.engine.scoring_batch_size,
-        fabric=fabric,
         resolution=task.evaluated_at,
         average_flipped=task.average_flipped,
         known_labels_of=known_labels_of,

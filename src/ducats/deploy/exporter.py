@@ -17,7 +17,7 @@ from ducats.deploy.preprocessing import make_preprocessing
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import load_triage_rule
 from ducats.run.factory import make_task, make_views
-from ducats.training.forward import sample_aug_params
+from ducats.training.predictor import sample_aug_params
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically, write_text_atomically
 from ducats.utils.randomness import make_generator

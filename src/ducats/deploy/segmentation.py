@@ -21,12 +21,11 @@ from ducats.deploy.trained_model import TrainedModel
 from ducats.evaluation.evaluate import log_probabilities
 from ducats.models.output import Output
 from ducats.models.upsampling import upsample
-from ducats.run.factory import make_task, make_views
-from ducats.training.forward import check_finite, forward_batches, sample_aug_params
+from ducats.run.factory import make_task
+from ducats.training.predictor import check_finite
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically, write_text_atomically
 from ducats.utils.palette import class_colours
-from ducats.utils.randomness import make_generator
 
 _PIXEL_COLUMNS = ("probability", "entropy", "u_data", "u_dis")
 _MAX_PALETTE_CLASSES = 256  # classes; more need 16-bit PNGs, which have no palette
@@ -52,22 +51,15 @@ def predict_label_maps(
         raise UserError(f"{out} is a file, not a folder; give another --out")
     images = read_image_folder(folder, size=trained.size, channels=trained.channels)
     assert images.files is not None
-    original_sizes, view, flip = (
-        read_image_sizes(images.files),
-        make_views(trained.config).test,
-        make_task(trained.config).average_flipped,
-    )
-    aug_params = sample_aug_params(images, view, make_generator(0, "test"))
-    batches = torch.arange(len(images)).split(trained.config.engine.scoring_batch_size)
-    model, names = fabric.setup(trained.model), png_names(images.keys)
+    original_sizes, flip = read_image_sizes(images.files), make_task(trained.config).average_flipped
+    predictor, names = trained.predictor(fabric), png_names(images.keys)
+    batches = torch.arange(len(images)).split(predictor.batch_size)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["key", "file", *_PIXEL_COLUMNS, *(f"share({name})" for name in trained.classes)])
-    # Not around `fabric.setup`: the moved parameters must not become inference tensors.
+    # Not around `predictor`: the moved parameters must not become inference tensors.
     with torch.inference_mode():
-        for index, output in forward_batches(
-            model, images, batches, view=view, aug_params=aug_params, fabric=fabric, append_flipped=flip
-        ):
+        for index, output in predictor.forward(images, batches, append_flipped=flip):
             check_finite(output.z)
             for i, image in enumerate(index.tolist()):
                 height, width = original_sizes[image].tolist()

@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from lightning_fabric import Fabric
 from pydantic import ValidationError
 
 from ducats.config import Config
 from ducats.models import EvidentialModel
-from ducats.run.factory import make_model
+from ducats.run.factory import make_model, make_views
 from ducats.runfolder.run_folder import RunFolder
+from ducats.training.predictor import Predictor
 from ducats.utils.errors import UserError
 
 
@@ -28,6 +30,17 @@ class TrainedModel:
     def per_pixel(self) -> bool:
         """Whether the model predicts a class for each pixel."""
         return self.config.task.name == "segmentation"
+
+    def predictor(self, fabric: Fabric, *, seed: int = 0, stream: tuple[str, ...] = ("test",)) -> Predictor:
+        """Return the model with the test view; see `Predictor` for the arguments."""
+        return Predictor(
+            model=fabric.setup(self.model),
+            view=make_views(self.config).test,
+            batch_size=self.config.engine.scoring_batch_size,
+            fabric=fabric,
+            seed=seed,
+            stream=stream,
+        )
 
 
 def load_trained_model(folder: Path) -> TrainedModel:

@@ -6,18 +6,16 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import Tensor
 
 from ducats.data.domain import UNLABELLED, Domain, original_map
-from ducats.data.views import View
 from ducats.evaluation.metrics import Tally, class_iou, mean_iou_excluding
 from ducats.ledger import GridResolution
 from ducats.ledger.target_maps import resize_nearest
 from ducats.models.output import Output
 from ducats.models.upsampling import upsample
-from ducats.training.distributed import all_ranks_or_raise, all_reduce_sum, rank_share
-from ducats.training.forward import check_finite, forward_batches, predict_columns, sample_aug_params
-from ducats.utils.randomness import make_generator
+from ducats.training.distributed import all_ranks_or_raise, all_reduce_sum
+from ducats.training.predictor import Predictor, check_finite
 
 # Probabilities per group; larger groups are no faster, and several copies are in memory.
 MAX_GROUP_PROBABILITIES = 2**24
@@ -37,12 +35,9 @@ class TemperedEvaluation:
 
 @torch.inference_mode()
 def evaluate(
-    model: nn.Module,
+    predictor: Predictor,
     test: Domain,
     *,
-    view: View,
-    batch_size: int,
-    fabric: Fabric,
     indices: Tensor | None = None,
     tempered: TemperedEvaluation | None = None,
 ) -> Tally:
@@ -52,15 +47,12 @@ def evaluate(
         indices: indices of the images to evaluate; all by default.
         tempered: receives the tally at its own temperature.
     """
+    fabric = predictor.fabric
     tally, tempered_tally = (Tally.empty(len(test.classes)) for _ in range(2))
-    selected = torch.arange(len(test)) if indices is None else indices
-    aug_params = sample_aug_params(test.images, view, make_generator(0, "test"))
-    batches = rank_share(selected.split(batch_size), fabric)
+    batches = predictor.share(torch.arange(len(test)) if indices is None else indices)
 
     def update_tallies() -> None:
-        for index, columns in predict_columns(
-            model, test.images, batches, view=view, aug_params=aug_params, needs=("z",), fabric=fabric
-        ):
+        for index, columns in predictor.columns(test.images, batches, ("z",)):
             z = columns["z"].double()
             tally.update(z.log_softmax(1), test.labels[index])
             if tempered is not None:
@@ -74,12 +66,9 @@ def evaluate(
 
 @torch.inference_mode()
 def evaluate_segmentation(
-    model: nn.Module,
+    predictor: Predictor,
     test: Domain,
     *,
-    view: View,
-    batch_size: int,
-    fabric: Fabric,
     resolution: GridResolution = "original",
     average_flipped: bool = False,
     known_labels_of: Callable[[int], Tensor] | None = None,
@@ -94,20 +83,12 @@ def evaluate_segmentation(
             pixels count.
         tempered: receives the tally at its own temperature.
     """
+    fabric = predictor.fabric
     tally, tempered_tally = (Tally.empty(len(test.classes), _tally_device(fabric.device)) for _ in range(2))
-    aug_params = sample_aug_params(test.images, view, make_generator(0, "test"))
-    batches = rank_share(torch.arange(len(test)).split(batch_size), fabric)
+    batches = predictor.share(torch.arange(len(test)))
 
     def update_tallies() -> None:
-        for index, output in forward_batches(
-            model,
-            test.images,
-            batches,
-            view=view,
-            aug_params=aug_params,
-            fabric=fabric,
-            append_flipped=average_flipped,
-        ):
+        for index, output in predictor.forward(test.images, batches, append_flipped=average_flipped):
             check_finite(output.z)
             maps = [_counted_labels(test, image, resolution, known_labels_of) for image in index.tolist()]
             for batch_indices in _same_size_groups(maps, len(test.classes)):

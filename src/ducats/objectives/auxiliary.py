@@ -45,8 +45,13 @@ class RefreshContext(NamedTuple):
 class FullPass(Protocol):
     """Passes over all images in order, without gradients; identical on every process."""
 
-    pool_labels: Tensor | None  # known labels of the pool, (pool,); None in segmentation
-    source_labels: Labels  # labels of the source
+    @property
+    def pool_labels(self) -> Tensor | None:
+        """Known labels of the pool, ``(pool,)``; None in segmentation."""
+
+    @property
+    def source_labels(self) -> Labels:
+        """Labels of the source."""
 
     def pool(self) -> Iterator[tuple[Tensor, Output]]:
         """Yield indices and model outputs for the pool, batch by batch."""

@@ -8,7 +8,8 @@ from lightning_fabric import Fabric
 
 from ducats.run.checkpoint import check_shared_folder
 from ducats.run.components import Components, RunPlan, check_run, run_identity, summarise_data
-from ducats.run.loop import ActiveLearningLoop, WaitCallback
+from ducats.run.context import WaitCallback, open_context
+from ducats.run.loop import run_loop
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.auxiliary import cuda_graph_safe
 from ducats.training.distributed import make_fabric, on_rank_zero, precision_name
@@ -69,7 +70,7 @@ def run(
         run_folder.release()
         return run_folder
     try:
-        ActiveLearningLoop(components, plan, run_folder, fabric, resolved_performance, on_event, wait).run()
+        run_loop(open_context(components, plan, run_folder, fabric, resolved_performance, on_event, wait))
     finally:
         run_folder.release()
     return run_folder

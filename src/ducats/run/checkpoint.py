@@ -1,13 +1,11 @@
 """Checkpoints during a run and the weights at its end. Rank 0 writes them."""
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_fabric import Fabric
-from torch.optim import SGD
 
-from ducats.models import EvidentialModel
+from ducats.run.context import RunContext
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import all_ranks_or_raise, on_rank_zero
 from ducats.training.fit import adapt_optimiser_state
@@ -17,52 +15,46 @@ from ducats.utils.errors import UserError
 _FILE_SYNC_TIMEOUT_SECONDS = 30.0  # for a shared file system to show all hosts the files of rank 0
 
 
-@dataclass(frozen=True)
-class Checkpointer:
-    """Saves and restores a run's model and optimiser, gathered from all shards."""
+def save_checkpoint(context: RunContext, epoch: int, seconds: float) -> None:
+    """Write a checkpoint, gathered from all shards; all processes must call this.
 
-    run_folder: RunFolder
-    fabric: Fabric
-    model: EvidentialModel
-    optimiser: SGD
-    fused: bool  # whether the optimiser uses its fused implementation
+    Args:
+        epoch: number of completed epochs.
+        seconds: time that they took.
+    """
+    model, fabric = context.model, context.fabric
+    state = {
+        "epoch": epoch,
+        "seconds": seconds,
+        "network": gather_state(model.network.state_dict(), fabric),
+        "auxiliaries": model.auxiliaries.state_dict(),
+        "optimiser": gather_state(context.optimiser.state_dict(), fabric),
+        "precision": fabric.strategy.precision.state_dict(),  # the loss scale of float16
+    }
+    context.on_rank_zero(lambda: context.run_folder.save_checkpoint(state))
 
-    def save(self, epoch: int, seconds: float) -> None:
-        """Write a checkpoint; all processes must call this.
 
-        Args:
-            epoch: number of completed epochs.
-            seconds: time that they took.
-        """
-        state = {
-            "epoch": epoch,
-            "seconds": seconds,
-            "network": gather_state(self.model.network.state_dict(), self.fabric),
-            "auxiliaries": self.model.auxiliaries.state_dict(),
-            "optimiser": gather_state(self.optimiser.state_dict(), self.fabric),
-            "precision": self.fabric.strategy.precision.state_dict(),  # the loss scale of float16
-        }
-        on_rank_zero(self.fabric, lambda: self.run_folder.save_checkpoint(state))
+def restore_checkpoint(context: RunContext) -> tuple[int, float]:
+    """Load the latest checkpoint, if there is one; return its epoch and seconds."""
+    model, optimiser, fabric = context.model, context.optimiser, context.fabric
+    state = context.run_folder.load_checkpoint()
+    # Records of later epochs belong to training that was lost; it is repeated and writes them again.
+    context.on_rank_zero(lambda: context.run_folder.discard_after(state["epoch"] if state else -1))
+    if state is None:
+        return 0, 0.0
+    network = model.network
+    network.load_state_dict(shard_state(state["network"], network.state_dict(), fabric))
+    model.auxiliaries.load_state_dict(state.get("auxiliaries", {}))
+    optimiser.load_state_dict(shard_optimiser_state(state["optimiser"], optimiser, fabric))
+    adapt_optimiser_state(optimiser, fused=bool(context.performance.fused_optimiser))
+    fabric.strategy.precision.load_state_dict(state["precision"])
+    return state["epoch"], state["seconds"]
 
-    def restore(self) -> tuple[int, float]:
-        """Load the latest checkpoint, if there is one; return its epoch and seconds."""
-        state = self.run_folder.load_checkpoint()
-        # Records of later epochs belong to training that was lost; it is repeated and writes them again.
-        on_rank_zero(self.fabric, lambda: self.run_folder.discard_after(state["epoch"] if state else -1))
-        if state is None:
-            return 0, 0.0
-        network = self.model.network
-        network.load_state_dict(shard_state(state["network"], network.state_dict(), self.fabric))
-        self.model.auxiliaries.load_state_dict(state.get("auxiliaries", {}))
-        self.optimiser.load_state_dict(shard_optimiser_state(state["optimiser"], self.optimiser, self.fabric))
-        adapt_optimiser_state(self.optimiser, fused=self.fused)
-        self.fabric.strategy.precision.load_state_dict(state["precision"])
-        return state["epoch"], state["seconds"]
 
-    def save_model(self) -> None:
-        """Write the final weights, which marks the run as finished."""
-        weights = gather_state(self.model.network.state_dict(), self.fabric)
-        on_rank_zero(self.fabric, lambda: self.run_folder.save_model(weights))
+def save_model(context: RunContext) -> None:
+    """Write the final weights, which marks the run as finished."""
+    weights = gather_state(context.model.network.state_dict(), context.fabric)
+    context.on_rank_zero(lambda: context.run_folder.save_model(weights))
 
 
 def check_shared_folder(

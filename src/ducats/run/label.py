@@ -1,15 +1,47 @@
 """Acquire labels from the oracle and append them to the ledger."""
 
+import time
+
 import torch
 from torch import Tensor
 
 from ducats.annotation.oracles import Oracle
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger import Ledger, Request
-from ducats.utils.errors import UserError
+from ducats.run.context import RunContext
+from ducats.utils.errors import AwaitingLabels, UserError
 
 
-def acquire_labels(
+def acquire_labels(context: RunContext, round_number: int) -> float:
+    """Get the labels of a request and append them to the ledger; return the seconds spent waiting for people.
+
+    Raises:
+        AwaitingLabels: annotators have to answer, and the context has no ``wait``.
+    """
+    waiting_seconds, is_waiting = 0.0, False
+    while True:
+        try:
+            context.from_ledger(lambda ledger: _label_request(context, ledger, round_number))
+        except (AwaitingLabels, UserError) as pause:
+            # An invalid answer must not end a run that has waited for days: the annotator can correct it.
+            is_waiting |= isinstance(pause, AwaitingLabels)
+            if context.wait is None or not is_waiting:
+                raise
+            since = time.monotonic()
+            context.wait(round_number, pause)
+            waiting_seconds += time.monotonic() - since
+        else:
+            return waiting_seconds
+
+
+def _label_request(context: RunContext, ledger: Ledger, round_number: int) -> None:
+    request = context.run_folder.load_request(round_number)
+    assert request is not None
+    classes, allow_partial = len(context.components.source.classes), context.plan.time_budget is not None
+    append_labels(context.components.oracle, request, ledger, classes, allow_partial=allow_partial)
+
+
+def append_labels(
     oracle: Oracle, request: Request, ledger: Ledger, classes: int, *, allow_partial: bool
 ) -> None:
     """Query the oracle and append its labels to the ledger, after checking all of them.

@@ -1,246 +1,199 @@
 """Select the images, pixels or whole label maps to label in a round, and save them as a request."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
-from lightning_fabric import Fabric
-from torch import nn
+from torch import Tensor
 
 from ducats.acquisition.budget import round_robin_counts, split_pixels
 from ducats.acquisition.queries import QuerySpec
-from ducats.acquisition.samples import SampleTable
+from ducats.acquisition.samples import QueryContext, SampleTable, run_query
 from ducats.acquisition.units import PixelSelection, Unit
-from ducats.annotation.question import MAX_LISTED_QUESTIONS
 from ducats.data.domain import UNLABELLED, VOID
-from ducats.ledger import Ledger, Request, TargetMaps
-from ducats.run.components import Components, RunPlan, pixels_per_image
-from ducats.runfolder.run_folder import RunFolder
-from ducats.training.annotator_hints import image_hints, pixel_hints
-from ducats.training.auxiliary import AuxiliaryModules, compatible_view
-from ducats.training.distributed import on_rank_zero
-from ducats.training.image_selection import score_images, select
-from ducats.training.pixel_selection import KnownLabelsFn, all_open_pixels, score_whole_images, select_pixels
+from ducats.ledger import Ledger, Request
+from ducats.run.components import pixels_per_image
+from ducats.run.context import RunContext
+from ducats.run.pixel_selection import all_open_pixels, score_whole_images, select_pixels
+from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
 from ducats.utils.randomness import derive_seed, make_generator
 
 
-@dataclass(frozen=True)
-class RequestSelector:
-    """Selects the requests of one run and computes hints for the annotators."""
+def select_request(context: RunContext, round_number: int) -> None:
+    """Select the samples of a round and save them as a request, unless it exists; rank 0 writes."""
+    if context.on_rank_zero(lambda: context.run_folder.load_request(round_number)) is not None:
+        return
+    unit_budget = context.from_ledger(lambda ledger: _unit_budget(context, ledger, round_number))
+    if unit_budget == 0:
+        context.on_rank_zero(lambda: context.run_folder.save_request(empty_request(round_number)))
+        return
+    predictor = replace(
+        context.round_predictor(round_number), extra_columns=context.auxiliaries.extra_columns
+    )
+    if context.components.selects_pixels:
+        _select_pixels(context, predictor, round_number, unit_budget)
+        return
+    budget = context.plan.budget[round_number - 1] if unit_budget is None else unit_budget
+    head = context.auxiliaries.head_weights() if context.query.needs_head else None
+    if context.per_pixel:
+        samples, source = _score_label_maps(context, predictor, round_number)
+    else:
+        samples = predictor.score_images(context.components.pool, context.query.needs)
+        source = _score_source_images(context, predictor, round_number)
 
-    components: Components
-    plan: RunPlan
-    run_folder: RunFolder
-    fabric: Fabric
-    model: nn.Module  # wrapped by Fabric
-    query: QuerySpec
-    auxiliaries: AuxiliaryModules
-    label_maps_after: Callable[[int], TargetMaps]  # the pool's known label maps after a number of rounds
-    get_ledger: Callable[[], Ledger]  # on rank 0 only
-
-    def select(self, round_number: int) -> None:
-        """Select the samples of a round and save them as a request; rank 0 writes."""
-        unit_budget = on_rank_zero(self.fabric, lambda: self._unit_budget(round_number))
-        if unit_budget == 0:
-            on_rank_zero(self.fabric, lambda: self.run_folder.save_request(empty_request(round_number)))
+    def save(ledger: Ledger) -> None:
+        known_labels = _known_labels(context, ledger, round_number, budget)
+        if not bool((known_labels == UNLABELLED).any()):  # the time budget exceeds the pool
+            context.run_folder.save_request(empty_request(round_number))
             return
-        if self.components.source.per_pixel:
-            self._select_pixels(round_number, unit_budget)
+        generator = make_generator(context.plan.seed, "query", round_number)
+        request = select_images(
+            context.query, samples, known_labels, budget, round_number, generator, source=source, head=head
+        )
+        if not context.per_pixel:
+            context.run_folder.save_request(request)
             return
-        samples = score_images(
-            self.model,
-            self.components.pool,
-            self.query.needs,
-            view=self.components.views.scoring,
-            batch_size=self.plan.scoring_batch_size,
-            seed=derive_seed(self.plan.seed, "scoring", round_number),
-            fabric=self.fabric,
-            extra_columns=self.auxiliaries.extra_columns,
-        )
-        query_inputs = self._query_inputs(round_number)
-        generator = make_generator(self.plan.seed, "query", round_number)
-        budget = self.plan.budget[round_number - 1] if unit_budget is None else unit_budget
-
-        def save() -> None:
-            targets = self.auxiliaries.mask_pseudo_labelled(
-                self.get_ledger().targets(round_number - 1), budget
-            )
-            if not bool((targets == UNLABELLED).any()):  # the time budget exceeds the pool
-                self.run_folder.save_request(empty_request(round_number))
-                return
-            self.run_folder.save_request(
-                select(self.query, samples, targets, budget, round_number, generator, **query_inputs)
-            )
-
-        on_rank_zero(self.fabric, save)
-
-    def _unit_budget(self, round_number: int) -> int | None:
-        """Return how many units the time budget allows in a round; None without a time budget."""
-        time_budget, ledger, earlier_rounds = self.plan.time_budget, self.get_ledger(), round_number - 1
-        if time_budget is None:
-            return None
-        spent = (
-            ledger.seconds(earlier_rounds),
-            ledger.n_units(earlier_rounds),
-            ledger.n_timed_units(earlier_rounds),
-        )
-        return time_budget.questions_in_round(
-            *spent, remaining_rounds=len(self.plan.query_epochs) - earlier_rounds
-        )
-
-    def save_hints(self, round_number: int) -> None:
-        """Save the model's hints for a request, if the oracle wants them and they do not exist yet.
-
-        The images are augmented exactly as when the request was selected.
-        """
-        if not getattr(self.components.oracle, "wants_hints", False):
-            return
-        request, exists = on_rank_zero(
-            self.fabric,
-            lambda: (
-                self.run_folder.load_request(round_number),
-                self.run_folder.load_hints(round_number) is not None,
-            ),
-        )
-        if exists or request is None or not 0 < request.n_units <= MAX_LISTED_QUESTIONS:
-            return
-        components, plan = self.components, self.plan
-        predict_kwargs: dict[str, Any] = {
-            "view": components.views.scoring,
-            "batch_size": plan.scoring_batch_size,
-            "seed": derive_seed(
-                plan.seed, "query" if components.source.per_pixel else "scoring", round_number
-            ),
-            "fabric": self.fabric,
-        }
-        if components.source.per_pixel:
-            predict_kwargs |= {
-                "task": components.task,
-                "sizes": label_grid_sizes(components.pool, components.task.resolution),
-            }
-        hints = (pixel_hints if components.source.per_pixel else image_hints)(
-            self.model, components.pool, request, **predict_kwargs
-        )
-        on_rank_zero(self.fabric, lambda: self.run_folder.save_hints(round_number, hints))
-
-    def _query_inputs(self, round_number: int) -> dict[str, Any]:
-        """Return the query's other inputs: source images, weights of the last layer."""
-        query, components, query_inputs = self.query, self.components, dict[str, Any]()
-        if query.source_needs:
-            images = components.source.images
-            query_inputs["source"] = score_images(
-                self.model,
-                images,
-                query.source_needs,
-                view=compatible_view(images, components.views.scoring),
-                batch_size=self.plan.scoring_batch_size,
-                seed=derive_seed(self.plan.seed, "scoring source", round_number),
-                fabric=self.fabric,
-                extra_columns=self.auxiliaries.extra_columns,
-            )
-        if query.needs_head:
-            query_inputs["head"] = self.auxiliaries.head_weights()
-        return query_inputs
-
-    def _select_pixels(self, round_number: int, unit_budget: int | None) -> None:
-        """Select pixels inside every image, or all pixels of some images.
-
-        ``unit_budget`` is the number of units to select; None without a time budget.
-        """
-        components, plan = self.components, self.plan
-        known_labels_of = self.label_maps_after(round_number - 1).at_label_resolution
-        predict_kwargs: dict[str, Any] = {
-            "task": components.task,
-            "sizes": label_grid_sizes(components.pool, components.task.resolution),
-            "known_labels_of": known_labels_of,
-            "view": components.views.scoring,
-            "batch_size": plan.scoring_batch_size,
-            "seed": derive_seed(plan.seed, "query", round_number),
-            "fabric": self.fabric,
-            "extra_columns": self.auxiliaries.extra_columns,
-        }
-        head = self.auxiliaries.head_weights() if self.query.needs_head else None
-        if components.task.labels_whole_images:
-            samples = score_whole_images(self.model, components.pool, self.query, **predict_kwargs)
-            query_inputs = {"source": self._score_source_images(predict_kwargs), "head": head}
-            on_rank_zero(
-                self.fabric,
-                lambda: self._save_whole_images(
-                    round_number, unit_budget, samples, known_labels_of, query_inputs
-                ),
-            )
-            return
-        areas, rounds = pixels_per_image(components).tolist(), len(plan.query_epochs)
-        units_per_image: list[int] | None = None
-        if unit_budget is not None:
-            units_before = on_rank_zero(self.fabric, lambda: self.get_ledger().n_units(round_number - 1))
-            units_per_image = round_robin_counts(units_before, units_before + unit_budget, len(areas))
-            budget = [
-                n_units * pixels_per_unit(components.task.unit, area)
-                for n_units, area in zip(units_per_image, areas, strict=True)
-            ]
-        else:
-            assert plan.pixel_budget is not None
-            budget = [
-                image_budget[round_number - 1]
-                for image_budget in split_pixels(plan.pixel_budget, areas, rounds, plan.rounding)
-            ]
-        selections = select_pixels(
-            self.model, components.pool, self.query, budget=budget, head=head, **predict_kwargs
-        )
-        if not self.fabric.is_global_zero:
-            for _ in selections:  # takes part in the forward passes; rank 0 writes
-                pass
-            return
-        with self.run_folder.request_writer(round_number) as writer:
-            for image, selection in selections:
-                if units_per_image is not None:
-                    selection = truncate_units(selection, units_per_image[image])
-                writer.add(image, selection.position, selection.unit_sizes)
-
-    def _score_source_images(self, predict_kwargs: Mapping[str, Any]) -> SampleTable | None:
-        """Return the source images as a table, if the query reads them; for whole-image selection."""
-        source, query = self.components.source, self.query
-        if not query.source_needs:
-            return None
-        predict_kwargs = {
-            **predict_kwargs,
-            "sizes": label_grid_sizes(source.images, "network"),
-            "known_labels_of": lambda image: torch.where(source.labels[image] < 0, VOID, UNLABELLED),
-            "view": compatible_view(source.images, self.components.views.scoring),
-        }
-        source_query = replace(query, needs=query.source_needs)
-        return score_whole_images(
-            self.model, source.images, source_query, labels=source.labels, **predict_kwargs
-        )
-
-    def _save_whole_images(
-        self,
-        round_number: int,
-        unit_budget: int | None,
-        samples: SampleTable,
-        known_labels_of: KnownLabelsFn,
-        query_inputs: Mapping[str, Any],
-    ) -> None:
-        image_labels = torch.full((len(samples),), UNLABELLED).index_fill_(
-            0, self.get_ledger().labels_per_image(round_number - 1).nonzero().squeeze(1), 0
-        )
-        for image in (image_labels == UNLABELLED).nonzero().squeeze(1).tolist():
-            if not bool((known_labels_of(image) == UNLABELLED).any()):
-                image_labels[image] = VOID  # the image has no pixel that can be labelled
-        budget = self.plan.budget[round_number - 1] if unit_budget is None else unit_budget
-        generator = make_generator(self.plan.seed, "query", round_number)
-        if not bool((image_labels == UNLABELLED).any()):  # the time budget exceeds the pool
-            self.run_folder.save_request(empty_request(round_number))
-            return
-        request = select(self.query, samples, image_labels, budget, round_number, generator, **query_inputs)
-        with self.run_folder.request_writer(round_number) as writer:
+        known_labels_of = context.label_maps(round_number - 1).at_label_resolution
+        with context.run_folder.request_writer(round_number) as writer:
             for image in request.image.tolist():
                 selection = all_open_pixels(known_labels_of, image)
                 writer.add(image, selection.position, selection.unit_sizes)
+
+    context.from_ledger(save)
+
+
+def _unit_budget(context: RunContext, ledger: Ledger, round_number: int) -> int | None:
+    """Return how many units the time budget allows in a round; None without a time budget."""
+    time_budget, earlier_rounds = context.plan.time_budget, round_number - 1
+    if time_budget is None:
+        return None
+    return time_budget.questions_in_round(
+        ledger.seconds(earlier_rounds),
+        ledger.n_units(earlier_rounds),
+        ledger.n_timed_units(earlier_rounds),
+        remaining_rounds=len(context.plan.query_epochs) - earlier_rounds,
+    )
+
+
+def _score_source_images(context: RunContext, predictor: Predictor, round_number: int) -> SampleTable | None:
+    """Return the source images as a table, if the query reads them."""
+    if not context.query.source_needs:
+        return None
+    seed = derive_seed(context.plan.seed, "scoring source", round_number)
+    source_predictor = replace(predictor, view=context.source_view(), seed=seed)
+    return source_predictor.score_images(context.components.source.images, context.query.source_needs)
+
+
+def _score_label_maps(
+    context: RunContext, predictor: Predictor, round_number: int
+) -> tuple[SampleTable, SampleTable | None]:
+    """Return the pool's images as a table, and the source's if the query reads them, for whole label maps."""
+    source, query = context.components.source, context.query
+    samples = score_whole_images(
+        predictor,
+        context.components.pool,
+        query,
+        sizes=context.label_sizes,
+        known_labels_of=context.label_maps(round_number - 1).at_label_resolution,
+    )
+    if not query.source_needs:
+        return samples, None
+    return samples, score_whole_images(
+        replace(predictor, view=context.source_view()),
+        source.images,
+        replace(query, needs=query.source_needs),
+        sizes=label_grid_sizes(source.images, "network"),
+        known_labels_of=lambda image: torch.where(source.labels[image] < 0, VOID, UNLABELLED),
+        labels=source.labels,
+    )
+
+
+def _known_labels(context: RunContext, ledger: Ledger, round_number: int, budget: int) -> Tensor:
+    """Return the known label of each image, UNLABELLED if the query may select it."""
+    if not context.per_pixel:
+        return context.auxiliaries.mask_pseudo_labelled(ledger.targets(round_number - 1), budget)
+    labelled = ledger.labels_per_image(round_number - 1).nonzero().squeeze(1)
+    known_labels = torch.full((len(context.components.pool),), UNLABELLED).index_fill_(0, labelled, 0)
+    known_labels_of = context.label_maps(round_number - 1).at_label_resolution
+    for image in (known_labels == UNLABELLED).nonzero().squeeze(1).tolist():
+        if not bool((known_labels_of(image) == UNLABELLED).any()):
+            known_labels[image] = VOID  # the image has no pixel that can be labelled
+    return known_labels
+
+
+def _select_pixels(
+    context: RunContext, predictor: Predictor, round_number: int, unit_budget: int | None
+) -> None:
+    """Select pixels inside every image.
+
+    ``unit_budget`` is the number of units to select; None without a time budget.
+    """
+    components, plan = context.components, context.plan
+    areas: list[int] = pixels_per_image(components).tolist()
+    units_per_image: Sequence[int] | None = None
+    if unit_budget is not None:
+        units_before = context.from_ledger(lambda ledger: ledger.n_units(round_number - 1))
+        units_per_image = round_robin_counts(units_before, units_before + unit_budget, len(areas))
+        budget = [
+            n_units * pixels_per_unit(components.task.unit, area)
+            for n_units, area in zip(units_per_image, areas, strict=True)
+        ]
+    else:
+        assert plan.pixel_budget is not None
+        budgets = split_pixels(plan.pixel_budget, areas, len(plan.query_epochs), plan.rounding)
+        budget = [image_budget[round_number - 1] for image_budget in budgets]
+    selections = select_pixels(
+        predictor,
+        components.pool,
+        context.query,
+        unit=components.task.unit,
+        sizes=context.label_sizes,
+        known_labels_of=context.label_maps(round_number - 1).at_label_resolution,
+        budget=budget,
+        head=context.auxiliaries.head_weights() if context.query.needs_head else None,
+    )
+    if context.ledger is None:
+        for _ in selections:  # takes part in the forward passes; rank 0 writes
+            pass
+        return
+    with context.run_folder.request_writer(round_number) as writer:
+        for image, selection in selections:
+            if units_per_image is not None:
+                selection = truncate_units(selection, units_per_image[image])
+            writer.add(image, selection.position, selection.unit_sizes)
+
+
+def select_images(
+    query: QuerySpec,
+    samples: SampleTable,
+    known_labels: Tensor,
+    budget: int,
+    round_number: int,
+    generator: torch.Generator,
+    *,
+    source: SampleTable | None = None,
+    head: Tensor | None = None,
+) -> Request:
+    """Run a query on the unlabelled images and validate its picks.
+
+    Args:
+        samples: the whole pool.
+        known_labels: ``(N,)``, known label of each image, or ``UNLABELLED``.
+        budget: number of images to select; fewer if fewer are unlabelled.
+        round_number: counts from 1.
+        generator: the query's only source of randomness.
+        source: the source images, if the query reads them.
+        head: the last layer's weights, if the query reads them.
+    """
+    candidates = samples[(known_labels == UNLABELLED).nonzero().squeeze(1)]
+    labelled = samples[(known_labels >= 0).nonzero().squeeze(1)]
+    context = QueryContext(
+        candidates, labelled, min(budget, len(candidates)), generator, source, head, len(samples)
+    )
+    picks = run_query(query.fn, context)
+    return Request(round_number, candidates.image[picks], candidates.position[picks])
 
 
 def empty_request(round_number: int) -> Request:

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from ducats.acquisition.criteria import PROBE_COLUMNS
 from ducats.acquisition.queries import QuerySpec
-from ducats.data.domain import UNLABELLED, VOID, Domain, Images
+from ducats.data.domain import UNLABELLED, VOID, Domain, Images, Labels
 from ducats.data.views import View
 from ducats.models import EvidentialModel, find_head_weights
 from ducats.models.output import Output
@@ -21,8 +20,8 @@ from ducats.objectives import (
     ObjectiveSpec,
     RefreshContext,
 )
-from ducats.training.forward import forward_batches, sample_aug_params
-from ducats.utils.randomness import global_seed, make_generator
+from ducats.training.predictor import Predictor
+from ducats.utils.randomness import global_seed
 
 # Key of the objective's auxiliary module; probes are keyed by the column they provide.
 OBJECTIVE_MODULE_KEY = "objective"
@@ -135,47 +134,33 @@ def cuda_graph_safe(objective: ObjectiveSpec, query: object) -> bool:
     return objective.cuda_graph_safe and "committee" not in needs
 
 
+@dataclass(frozen=True)
 class DatasetPasses:
-    """Passes over pool and source for auxiliary modules; implements `objectives.FullPass`.
+    """Passes over pool and source for auxiliary modules; implements `objectives.FullPass`."""
 
-    Args:
-        model: as set up by Fabric.
-        seed: of the run; used if the view has random augmentation.
-        pool_labels: labels of the pool images; None in segmentation.
-    """
+    predictor: Predictor  # every process runs all batches
+    source_data: Domain
+    pool_images: Images
+    pool_labels: Tensor | None  # None in segmentation
 
-    def __init__(
-        self,
-        model: nn.Module,
-        source: Domain,
-        pool: Images,
-        *,
-        view: View,
-        batch_size: int,
-        seed: int,
-        fabric: Fabric,
-        pool_labels: Tensor | None,
-    ) -> None:
-        self.source_labels, self.pool_labels = source.labels, pool_labels
-        self._model, self._source, self._pool = model, source.images, pool
-        self._view, self._batch_size, self._seed, self._fabric = view, batch_size, seed, fabric
+    @property
+    def source_labels(self) -> Labels:
+        """Labels of the source."""
+        return self.source_data.labels
 
     def pool(self) -> Iterator[tuple[Tensor, Output]]:
         """Yield indices and outputs of the pool images."""
-        return self._pass(self._pool, "pool")
+        return self._pass(self.pool_images, "pool")
 
     def source(self) -> Iterator[tuple[Tensor, Output]]:
         """Yield indices and outputs of the source images."""
-        return self._pass(self._source, "source")
+        return self._pass(self.source_data.images, "source")
 
     def _pass(self, images: Images, name: str) -> Iterator[tuple[Tensor, Output]]:
-        view = compatible_view(images, self._view)
-        aug_params = sample_aug_params(images, view, make_generator(self._seed, "panorama", name))
-        batches = torch.arange(len(images)).split(self._batch_size)
+        view = compatible_view(images, self.predictor.view)
+        predictor = replace(self.predictor, view=view, stream=("panorama", name))
         with torch.no_grad():
-            yield from forward_batches(
-                self._model, images, batches, view=view, aug_params=aug_params, fabric=self._fabric
-            )
+            yield from predictor.forward(images, torch.arange(len(images)).split(predictor.batch_size))
 
 
 def compatible_view(images: Images, view: View) -> View:

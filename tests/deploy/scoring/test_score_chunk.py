@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ducats.training.image_selection import score_images, select
 
 from ducats.acquisition.queries import QUERIES
 from ducats.acquisition.streaming_top_k import merge_top_k
@@ -26,7 +27,6 @@ from ducats.deploy.scoring import (
 from ducats.deploy.scoring.streaming_query import RANKING_COLUMNS, compute_scores
 from ducats.run.factory import make_views, with_aspect_ratio
 from ducats.training.distributed import make_fabric
-from ducats.training.image_selection import score_images, select
 from ducats.utils.randomness import make_generator
 from scoring_runs import assert_equal_samples, train_run, write_image_folder, write_shard_folder
 from synthetic_pools import image_bytes, write_file

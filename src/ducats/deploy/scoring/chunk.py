@@ -21,7 +21,7 @@ from ducats.deploy.scoring.reader import decode_blocks, decode_sample
 from ducats.deploy.scoring.streaming_query import StreamingQuery, compute_scores
 from ducats.run.factory import make_views
 from ducats.training import placement
-from ducats.training.forward import MAX_PENDING_BATCHES, check_finite
+from ducats.training.predictor import MAX_PENDING_BATCHES, check_finite
 from ducats.utils import resources
 from ducats.utils.randomness import make_generator
 

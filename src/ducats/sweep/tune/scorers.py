@@ -19,11 +19,10 @@ from ducats.deploy import TrainedModel, load_trained_model, supported_precision
 from ducats.evaluation.model_selection import WeightNormalisation, dev_risk
 from ducats.ledger import Request
 from ducats.run.components import data_digest
-from ducats.run.factory import load_data, make_oracle, make_views, with_aspect_ratio
+from ducats.run.factory import load_data, make_oracle, with_aspect_ratio
 from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep.tune.trials import Trial
 from ducats.training.distributed import make_fabric
-from ducats.training.image_selection import score_images
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import derive_seed, make_generator
 
@@ -184,13 +183,5 @@ def _load_trial(trial: Trial, tuning_data: TuningData) -> tuple[TrainedModel, Fa
 
 def _predict(trained: TrainedModel, fabric: Fabric, images: Images, columns: tuple[str, ...]) -> SampleTable:
     """Compute the model's outputs for images in the test view."""
-    view = make_views(trained.config).test
-    return score_images(
-        fabric.setup(trained.model),
-        with_aspect_ratio(images, view),
-        columns,
-        view=view,
-        batch_size=trained.config.engine.scoring_batch_size,
-        seed=trained.config.seed,
-        fabric=fabric,
-    )
+    predictor = trained.predictor(fabric, seed=trained.config.seed, stream=("scoring",))
+    return predictor.score_images(with_aspect_ratio(images, predictor.view), columns)

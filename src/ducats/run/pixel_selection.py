@@ -1,22 +1,18 @@
 """Scoring and selection of pixels, batch by batch: only a few maps are in memory at a time."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import Tensor
 
 from ducats.acquisition.queries import QuerySpec
 from ducats.acquisition.samples import SampleTable
-from ducats.acquisition.units import PixelSelection, image_columns, select_in_image
+from ducats.acquisition.units import PixelSelection, Unit, image_columns, select_in_image
 from ducats.data.domain import UNLABELLED, Images, Labels
-from ducats.data.views import View
 from ducats.models.output import Output
-from ducats.models.upsampling import upsample
 from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
-from ducats.training.forward import ExtraColumnsFn, check_finite, forward_batches, sample_aug_params
-from ducats.training.task import TaskOptions
+from ducats.training.predictor import Predictor, check_finite
 from ducats.utils.randomness import make_generator
 
 KnownLabelsFn = Callable[[int], Tensor]  # known labels of an image in the labelling grid: int8 (H, W)
@@ -24,36 +20,29 @@ KnownLabelsFn = Callable[[int], Tensor]  # known labels of an image in the label
 
 @torch.inference_mode()
 def select_pixels(
-    model: nn.Module,
+    predictor: Predictor,
     pool: Images,
     query: QuerySpec,
     *,
-    task: TaskOptions,
+    unit: Unit,
     sizes: Tensor,
     known_labels_of: KnownLabelsFn,
     budget: Sequence[int],
-    view: View,
-    batch_size: int,
-    seed: int,
-    fabric: Fabric,
-    extra_columns: ExtraColumnsFn | None = None,
     head: Tensor | None = None,
 ) -> Iterator[tuple[int, PixelSelection]]:
     """Yield the pixels to label in each image, in image order; every process gets all of them.
 
-    Pixels compete within their image. If the query needs no columns, there is no forward pass. Batches
-    without any budget are skipped.
+    Pixels compete within their image, and each image has its own generator. If the query needs no columns,
+    there is no forward pass. Batches without any budget are skipped.
 
     Args:
-        task: defines the unit that is labelled and the labelling grid.
         sizes: ``(N, 2)``, height and width of the labelling grid.
         known_labels_of: known labels of an image in that grid.
         budget: pixels to label in each image.
-        seed: of this round; each image has its own generator.
-        extra_columns: computes the probes' columns; None if no probe is needed.
         head: the last layer's weights, if the query reads them.
     """
-    batches = torch.arange(len(pool)).split(batch_size)
+    fabric = predictor.fabric
+    batches = torch.arange(len(pool)).split(predictor.batch_size)
     # A budget in annotation time may cover only a few images; the others need no forward pass.
     batches = tuple(batch for batch in batches if any(budget[image] for image in batch.tolist()))
 
@@ -67,33 +56,26 @@ def select_pixels(
                 selections.append((image, PixelSelection(torch.zeros(0, dtype=torch.long))))
                 continue
             if output is not None:
-                z, features, extras = _pixel_outputs(output, i, sizes[image], query, task)
+                z, features, extras = _pixel_outputs(predictor, output, i, sizes[image], query)
             selection = select_in_image(
                 query,
-                task.unit,
+                unit,
                 z=z,
                 features=features,
                 extras=extras,
                 head=head,
                 known_labels=known_labels_of(image).to(fabric.device),
                 image=image,
-                pixels=pool.pixels[image] if task.unit.name == "superpixel" else None,
+                pixels=pool.pixels[image] if unit.name == "superpixel" else None,
                 budget=budget[image],
-                generator=make_generator(seed, "image", image),
+                generator=make_generator(predictor.seed, "image", image),
             )
             selections.append((image, selection))
         return selections
 
     own_batches = rank_share(batches, fabric)
     if query.needs:
-        aug_params = sample_aug_params(pool, view, make_generator(seed, "scoring"))
-        kwargs: dict[str, Any] = {
-            "view": view,
-            "aug_params": aug_params,
-            "fabric": fabric,
-            "extra_columns": extra_columns,
-        }
-        results = (select_in_batch(*one) for one in forward_batches(model, pool, own_batches, **kwargs))
+        results = (select_in_batch(*one) for one in predictor.forward(pool, own_batches))
     else:
         results = (select_in_batch(index, None) for index in own_batches)
     for _ in range(-(-len(batches) // fabric.world_size)):
@@ -103,18 +85,12 @@ def select_pixels(
 
 @torch.inference_mode()
 def score_whole_images(
-    model: nn.Module,
+    predictor: Predictor,
     pool: Images,
     query: QuerySpec,
     *,
-    task: TaskOptions,
     sizes: Tensor,
     known_labels_of: KnownLabelsFn,
-    view: View,
-    batch_size: int,
-    seed: int,
-    fabric: Fabric,
-    extra_columns: ExtraColumnsFn | None = None,
     labels: Labels | None = None,
 ) -> SampleTable:
     """Return one row per image with its pixels' values aggregated, for images that are labelled whole.
@@ -122,25 +98,22 @@ def score_whole_images(
     Arguments are those of ``select_pixels``. ``labels`` are the label maps of the source images: their
     descriptors cover correctly predicted pixels only.
     """
-    all_images = torch.arange(len(pool))
+    all_images, fabric = torch.arange(len(pool)), predictor.fabric
     samples = SampleTable(all_images, torch.zeros_like(all_images), {})
     if not query.needs:
         return samples
-    aug_params = sample_aug_params(pool, view, make_generator(seed, "scoring"))
     indices: list[Tensor] = []
     collected: dict[str, list[Tensor]] = {name: [] for name in query.needs}
-    own_batches = rank_share(all_images.split(batch_size), fabric)
+    own_batches = predictor.share(all_images)
     # A process without a batch still scores one image to learn the shape of a row, then discards it.
     batches = own_batches or (all_images[:1],)
 
     def score_batches() -> None:
-        for index, output in forward_batches(
-            model, pool, batches, view=view, aug_params=aug_params, fabric=fabric, extra_columns=extra_columns
-        ):
+        for index, output in predictor.forward(pool, batches):
             indices.append(index)
             check_finite(output.z)
             for i, image in enumerate(index.tolist()):
-                z, features, extras = _pixel_outputs(output, i, sizes[image], query, task)
+                z, features, extras = _pixel_outputs(predictor, output, i, sizes[image], query)
                 known_labels = known_labels_of(image).to(fabric.device)
                 source_labels = None if labels is None else labels[image].to(fabric.device)
                 for name, column in image_columns(
@@ -165,17 +138,14 @@ def all_open_pixels(known_labels_of: KnownLabelsFn, image: int) -> PixelSelectio
 
 
 def _pixel_outputs(
-    output: Output, i: int, size: Tensor, query: QuerySpec, task: TaskOptions
+    predictor: Predictor, output: Output, i: int, size: Tensor, query: QuerySpec
 ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
     """Return one image's log alpha ``(C, H, W)``, its features if needed, and its probe columns."""
-    height, width = (int(side) for side in size)
-    z = upsample(
-        output._replace(z=output.z[i : i + 1]), (height, width), two_step_upsampling=task.two_step_upsampling
-    )
+    z = predictor.pixel_logits(output, i, size)[0]
     extras = {name: column[i] for name, column in (output.extras or {}).items()}
     if not {"features", "descriptor"} & set(query.needs) or output.features is None:
-        return z[0], None, extras
-    return z[0], output.features[i], extras
+        return z, None, extras
+    return z, output.features[i], extras
 
 
 def _gather_selections(

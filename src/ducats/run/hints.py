@@ -5,43 +5,47 @@ from dataclasses import fields
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import Tensor
 
+from ducats.annotation.question import MAX_LISTED_QUESTIONS
 from ducats.data.domain import Images
-from ducats.data.views import View
 from ducats.dirichlet import expected_probability, uncertainties
 from ducats.ledger import AnnotatorHints, Request, central_pixels
 from ducats.ledger.hints import HINT_DTYPES
-from ducats.models.upsampling import upsample
+from ducats.run.context import RunContext
 from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
-from ducats.training.forward import check_finite, forward_batches, sample_aug_params
-from ducats.training.image_selection import score_images
-from ducats.training.task import TaskOptions
+from ducats.training.predictor import Predictor, check_finite
 from ducats.utils.npz_columns import AnyArray
-from ducats.utils.randomness import make_generator
 
 HINT_FIELDS = tuple(column.name for column in fields(AnnotatorHints))  # column order of the rows below
 
 
+def save_hints(context: RunContext, round_number: int) -> None:
+    """Save the model's hints for a request, if the oracle wants them and they do not exist yet."""
+    if not getattr(context.components.oracle, "wants_hints", False):
+        return
+    run_folder, pool = context.run_folder, context.components.pool
+    request, exists = context.on_rank_zero(
+        lambda: (run_folder.load_request(round_number), run_folder.load_hints(round_number) is not None)
+    )
+    if exists or request is None or not 0 < request.n_units <= MAX_LISTED_QUESTIONS:
+        return
+    predictor = context.round_predictor(round_number)
+    hints = (
+        pixel_hints(predictor, pool, request, context.label_sizes)
+        if context.per_pixel
+        else image_hints(predictor, pool, request)
+    )
+    context.on_rank_zero(lambda: run_folder.save_hints(round_number, hints))
+
+
 @torch.inference_mode()
-def image_hints(
-    model: nn.Module,
-    pool: Images,
-    request: Request,
-    *,
-    view: View,
-    batch_size: int,
-    seed: int,
-    fabric: Fabric,
-) -> AnnotatorHints:
+def image_hints(predictor: Predictor, pool: Images, request: Request) -> AnnotatorHints:
     """Compute the hints of each requested image, in order; uncertainties are ranked within the pool.
 
-    Args:
-        seed: the seed that the query used, for views with random augmentation.
-        fabric: all processes take part, and all get the hints.
+    All processes take part, and all get the hints. The predictor must be the one that the query used.
     """
-    z = score_images(model, pool, ("z",), view=view, batch_size=batch_size, seed=seed, fabric=fabric).z
+    z = predictor.score_images(pool, ("z",)).z
     probability, guess = expected_probability(z).max(1)
     uncertainty, requested = uncertainties(z), request.image
     dis, data = uncertainty.distribution, uncertainty.data
@@ -58,47 +62,25 @@ def image_hints(
 
 
 @torch.inference_mode()
-def pixel_hints(
-    model: nn.Module,
-    pool: Images,
-    request: Request,
-    *,
-    task: TaskOptions,
-    sizes: Tensor,
-    view: View,
-    batch_size: int,
-    seed: int,
-    fabric: Fabric,
-) -> AnnotatorHints:
+def pixel_hints(predictor: Predictor, pool: Images, request: Request, sizes: Tensor) -> AnnotatorHints:
     """Compute the hints of each requested pixel unit, in order; uncertainties are ranked within the image.
 
     Args:
+        predictor: the one that the query used. All processes take part, and all get the hints.
         sizes: ``(N, 2)``, height and width of the labelling grid.
-        seed: the seed that the query used, for views with random augmentation.
-        fabric: all processes take part, and all get the hints.
     """
-    blocks = _blocks_by_image(request)
+    fabric, blocks = predictor.fabric, _blocks_by_image(request)
     # Split into the query's batches first, then drop some: each image's batch is the same as in the query.
-    batches = [
-        b for b in torch.arange(len(pool)).split(batch_size) if not blocks.keys().isdisjoint(b.tolist())
-    ]
-    own_batches = rank_share(batches, fabric)
-    aug_params = sample_aug_params(pool, view, make_generator(seed, "scoring"))
+    batches = torch.arange(len(pool)).split(predictor.batch_size)
+    own_batches = rank_share([b for b in batches if not blocks.keys().isdisjoint(b.tolist())], fabric)
 
     def compute_rows() -> Tensor:
         rows = [torch.zeros(0, 1 + len(HINT_FIELDS), dtype=torch.float64)]
-        for index, output in forward_batches(
-            model, pool, own_batches, view=view, aug_params=aug_params, fabric=fabric
-        ):
+        for index, output in predictor.forward(pool, own_batches):
             check_finite(output.z)
             for i, image in enumerate(index.tolist()):
                 if image in blocks:
-                    height, width = (int(side) for side in sizes[image])
-                    one = output._replace(z=output.z[i : i + 1])
-                    rows += _hint_rows(
-                        upsample(one, (height, width), two_step_upsampling=task.two_step_upsampling),
-                        blocks[image],
-                    )
+                    rows += _hint_rows(predictor.pixel_logits(output, i, sizes[image]), blocks[image])
         return torch.cat(rows)
 
     rows = all_gather_rows(all_ranks_or_raise(fabric, compute_rows), fabric)

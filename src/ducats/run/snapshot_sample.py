@@ -9,22 +9,19 @@ from random import Random
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import Tensor
 
 from ducats import dirichlet
 from ducats.acquisition.units.pixel_columns import PixelColumns
 from ducats.data.domain import UNLABELLED, Images
-from ducats.data.views import View
 from ducats.ledger import Request
 from ducats.models.output import Output
-from ducats.models.upsampling import upsample
+from ducats.run.pca import pca
 from ducats.runfolder.snapshot_files import Snapshot
-from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
-from ducats.training.forward import check_finite, forward_batches, sample_aug_params
-from ducats.training.pca import pca
+from ducats.training.distributed import all_gather_rows, all_ranks_or_raise
+from ducats.training.predictor import Predictor, check_finite
 from ducats.utils.npz_columns import AnyArray
-from ducats.utils.randomness import derive_seed, make_generator
+from ducats.utils.randomness import derive_seed
 
 MAX_PICKS = 1000  # maximum number of picks added to the sample
 MAX_SAMPLE_FEATURES, MAX_PICK_FEATURES = (
@@ -170,36 +167,27 @@ def _merge_locations(name: str, sampled: Tensor, requested: Tensor) -> tuple[Ten
 
 @torch.inference_mode()
 def predict_sample(
-    model: nn.Module,
+    predictor: Predictor,
     images: Images,
     sample: SnapshotSample,
     *,
-    view: View,
-    batch_size: int,
     classes: int,
     n_features: int,
-    fabric: Fabric,
-    seed: int = 0,
     sizes: Tensor | None = None,
-    two_step_upsampling: bool = False,
 ) -> SampleOutputs:
     """Run the model on a sample's images over all processes; every process gets all outputs.
 
     Args:
         n_features: number of features, 0 if the model returns none.
-        seed: for views with random augmentation.
         sizes: ``(N, 2)``, height and width of the grid that positions refer to; None if samples are images.
-        two_step_upsampling: see ``upsampling.upsample``.
     """
-    batches = rank_share(sample.image.unique().split(batch_size), fabric)
-    aug_params = sample_aug_params(images, view, make_generator(seed, "scoring"))
+    fabric = predictor.fabric
+    batches = predictor.share(sample.image.unique())
     rows = [torch.zeros(0, dtype=torch.long)]
     z, features = [torch.zeros(0, classes)], [torch.zeros(0, n_features)]
 
     def run_batches() -> None:
-        for index, output in forward_batches(
-            model, images, batches, view=view, aug_params=aug_params, fabric=fabric
-        ):
+        for index, output in predictor.forward(images, batches):
             check_finite(output.z)
             row_index = torch.isin(sample.image, index).nonzero().squeeze(1)
             rows.append(row_index)
@@ -214,19 +202,14 @@ def predict_sample(
                 continue
             for i, image in enumerate(index.tolist()):
                 of_image = row_index[sample.image[row_index] == image]
-                grid_height, grid_width = (int(side) for side in sizes[image])
-                one = output._replace(z=output.z[i : i + 1])
+                size = (int(sizes[image, 0]), int(sizes[image, 1]))
                 position = sample.position[of_image].to(output.z.device)
-                z.append(
-                    upsample(one, (grid_height, grid_width), two_step_upsampling=two_step_upsampling)[0]
-                    .flatten(1)[:, position]
-                    .T.float()
-                    .cpu()
-                )
+                pixel_z = predictor.pixel_logits(output, i, size)[0].flatten(1)
+                z.append(pixel_z[:, position].T.float().cpu())
                 if n_features:
                     assert output.features is not None
                     feature_position = position[sample.with_features[of_image].to(position.device)]
-                    pixel_columns = PixelColumns(None, output.features[i], (grid_height, grid_width))
+                    pixel_columns = PixelColumns(None, output.features[i], size)
                     column = pixel_columns.for_pixels(("features",), feature_position)["features"]
                     features.append(column.compute(column.position).float().cpu())
 

@@ -1,0 +1,124 @@
+"""Evaluate the model after an epoch, if due, and record the metrics."""
+
+import time
+from typing import Any, Literal
+
+from ducats.data.domain import UNLABELLED
+from ducats.evaluation.evaluate import (
+    TemperedEvaluation,
+    describe_resolution,
+    evaluate,
+    evaluate_segmentation,
+    segmentation_metrics,
+)
+from ducats.evaluation.metrics import Tally, class_accuracy, compute_metrics, reliability_bins
+from ducats.run.context import RunContext
+from ducats.run.temperature import calibration_record, fit_temperature
+from ducats.training.distributed import peak_memory_over_ranks
+from ducats.training.predictor import Predictor
+from ducats.training.task import headline_metric_of
+
+
+def evaluate_epoch(context: RunContext, epoch: int, seconds: float, started: float) -> None:
+    """Evaluate before each round, at the end, and every ``plan.evaluate_every`` epochs; record the metrics.
+
+    Args:
+        epoch: number of completed epochs.
+        seconds: time that they took, without waiting for annotators.
+        started: `time.monotonic` since then.
+    """
+    plan = context.plan
+    kind: Literal["stage", "interim"] = "stage"
+    if epoch not in (plan.epochs, *plan.query_epochs):
+        if not (plan.evaluate_every and epoch and epoch % plan.evaluate_every == 0):
+            return
+        kind = "interim"
+    earlier = context.on_rank_zero(lambda: context.run_folder.read_records(kind))
+    if any(record["epoch"] == epoch for record in earlier):
+        return
+    rounds = context.rounds_before(epoch)
+    context.emit("evaluate", epoch, stage=rounds)
+    record: dict[str, Any] = {"kind": kind, "stage": rounds, "epoch": epoch}
+    record |= _spent(context, rounds)
+    if context.components.test is not None:
+        record |= _evaluate_test_set(context, epoch, rounds)
+    memory = peak_memory_over_ranks(context.fabric)
+    record |= {} if memory is None else {"peak_memory_bytes": memory}
+    record["seconds"] = round(seconds + time.monotonic() - started, 3)
+    context.on_rank_zero(lambda: context.run_folder.save_record(record))
+    if "accuracy" in record:
+        headline_name = headline_metric_of(context.components.source)
+        names = dict.fromkeys((headline_name, "accuracy", "ece", "nll", "aurc"))
+        values = {name: record[name] for name in names}
+        context.emit("evaluate", epoch, stage=rounds, values=lambda: values)
+
+
+def _spent(context: RunContext, rounds: int) -> dict[str, Any]:
+    """Return what was spent in the first rounds: labels, clicks, seconds of annotators."""
+    spent: dict[str, Any] = {"labels": context.from_ledger(lambda ledger: ledger.spent(rounds))}
+    if context.per_pixel:
+        spent["clicks"] = context.from_ledger(lambda ledger: ledger.clicks(rounds))
+    seconds = context.from_ledger(lambda ledger: ledger.seconds(rounds))
+    return spent if seconds is None else {**spent, "annotation_seconds": round(seconds, 3)}
+
+
+def _evaluate_test_set(context: RunContext, epoch: int, rounds: int) -> dict[str, Any]:
+    """Return the metrics and the counts of what was evaluated; save the confusion matrix."""
+    components = context.components
+    fitted = context.on_rank_zero(lambda: fit_temperature(context.run_folder, rounds))
+    tempered = None if fitted is None else TemperedEvaluation(fitted.temperature)
+    tally, counts = _tally(context, rounds, tempered)
+    record = {"evaluated_on": components.evaluated_on, **counts}
+    if not tally.total:  # nothing is left to evaluate once the whole target is labelled
+        return record
+    record |= _metrics(context, tally)
+    context.on_rank_zero(
+        lambda: context.run_folder.save_confusion(epoch, components.source.classes, tally.confusion)
+    )
+    if fitted is not None and tempered is not None and tempered.tally is not None:
+        record["temperature_scaled"] = {**fitted._asdict(), **calibration_record(tempered.tally)}
+    return record
+
+
+def _tally(
+    context: RunContext, rounds: int, tempered: TemperedEvaluation | None
+) -> tuple[Tally, dict[str, Any]]:
+    """Evaluate the test set; return the tally and the record's counts."""
+    components, test, task = context.components, context.components.test, context.components.task
+    assert test is not None
+    predictor = Predictor(
+        model=context.wrapped_model,
+        view=components.views.test,
+        batch_size=context.plan.scoring_batch_size,
+        fabric=context.fabric,
+        stream=("test",),
+    )
+    skips_labelled = components.evaluated_on == "unlabelled"
+    if not context.per_pixel:
+        indices = None
+        if skips_labelled:
+            targets = context.from_ledger(lambda ledger: ledger.targets(rounds))
+            indices = (targets == UNLABELLED).nonzero().squeeze(1)
+        tally = evaluate(predictor, test, indices=indices, tempered=tempered)
+        return tally, {"images": tally.total}
+    tally = evaluate_segmentation(
+        predictor,
+        test,
+        resolution=task.evaluated_at,
+        average_flipped=task.average_flipped,
+        known_labels_of=context.label_maps(rounds).at_label_resolution if skips_labelled else None,
+        tempered=tempered,
+    )
+    resolution = describe_resolution(test, task.evaluated_at)
+    return tally, {"images": len(test), "pixels": tally.total, "resolution": resolution}
+
+
+def _metrics(context: RunContext, tally: Tally) -> dict[str, Any]:
+    metrics: dict[str, Any] = dict(compute_metrics(tally))
+    metrics["class_accuracy"] = class_accuracy(tally.confusion)
+    metrics["reliability"] = reliability_bins(tally)
+    if context.per_pixel:
+        class_names, excluded = context.components.source.classes, context.components.task.miou_star_exclude
+        class_metrics = segmentation_metrics(tally.confusion, class_names, excluded)
+        metrics |= {"headline_metric": "mean_iou", **class_metrics}
+    return metrics
