@@ -122,9 +122,8 @@ def run_cell(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -
 
 def correct_predictions(components: "Components", run_folder: "RunFolder", fabric: "Fabric") -> "Tensor":
     """Return, for each test image, whether the final model classifies it correctly."""
-    from ducats.training.image_selection import score_images
-
     from ducats.models import EvidentialModel
+    from ducats.training.predictor import Predictor
 
     assert components.test is not None
     model = (
@@ -135,7 +134,8 @@ def correct_predictions(components: "Components", run_folder: "RunFolder", fabri
     model.network.load_state_dict(run_folder.load_model())
     ready = fabric.setup_module(model.eval())
     images, view = components.test.images, components.views.test
-    samples = score_images(ready, images, ("z",), view=view, batch_size=500, seed=0, fabric=fabric)
+    predictor = Predictor(model=ready, view=view, batch_size=500, fabric=fabric)
+    samples = predictor.score_images(images, ("z",))
     labels = components.test.labels[:]
     return samples.z.argmax(1).eq(labels)
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ducats.training.pixel_selection import select_pixels
 from torch import Tensor
 
 from ducats.acquisition.queries import QUERIES
@@ -28,11 +27,13 @@ from ducats.dirichlet import can_compile, compile_formulas
 from ducats.ledger import Ledger, TargetMaps
 from ducats.models import MODELS, EvidentialModel
 from ducats.objectives import duc
+from ducats.run.pixel_selection import select_pixels
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ducats.training.fit import Optimisation, fit_epoch, make_optimiser
 from ducats.training.performance import PerformanceOptions
 from ducats.training.placement import place_images, place_label_maps
+from ducats.training.predictor import Predictor
 from ducats.training.schedules import constant
 from ducats.training.step import Step
 from ducats.training.streams import Streams, StreamViews
@@ -170,18 +171,22 @@ def time_selection(options: argparse.Namespace, precision: str, query: str) -> d
                 ledger, options.target, number - 1, resolution="original"
             ).at_label_resolution
             with run_folder.request_writer(number) as writer:
+                predictor = Predictor(
+                    model=ready,
+                    view=StreamViews().scoring,
+                    batch_size=options.scoring_batch,
+                    fabric=fabric,
+                    seed=number,
+                    two_step_upsampling=task.two_step_upsampling,
+                )
                 for image, selection in select_pixels(
-                    ready,
+                    predictor,
                     pool,
                     QUERIES[query].bind({}),
-                    task=task,
+                    unit=task.unit,
                     sizes=pool.original_sizes if pool.original_sizes is not None else torch.zeros(0, 2),
                     known_labels_of=labelled_at,
                     budget=[area // 100] * options.pool,
-                    view=StreamViews().scoring,
-                    batch_size=options.scoring_batch,
-                    seed=number,
-                    fabric=fabric,
                 ):
                     writer.add(image, selection.position, selection.unit_sizes)
             request = run_folder.load_request(number)

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from ducats.training.image_selection import score_images
 from lightning_fabric import Fabric
 from PIL import Image
 from plain_loop import TARGET_TRANSFORM, TRAIN_TRANSFORM, ImageFiles, endless_batches, score, train
@@ -36,6 +35,7 @@ from ducats.training import placement
 from ducats.training.distributed import make_fabric
 from ducats.training.fit import Optimisation, make_optimiser
 from ducats.training.performance import PerformanceOptions
+from ducats.training.predictor import Predictor
 from ducats.training.step import Step
 from ducats.training.streams import Streams, StreamViews
 
@@ -215,15 +215,10 @@ def measure_ducats(
     peak = peak_memory_gib(fabric.device)
 
     def scored() -> None:
-        score_images(
-            model,
-            pool,
-            ("z",),
-            view=VIEWS.scoring,
-            batch_size=options.scoring_batch,
-            seed=0,
-            fabric=fabric,
+        predictor = Predictor(
+            model=model, view=VIEWS.scoring, batch_size=options.scoring_batch, fabric=fabric
         )
+        predictor.score_images(pool, ("z",))
 
     scored()
     return row_figures(options, took / options.steps, len(pool) / wall_seconds(fabric.device, scored), peak)

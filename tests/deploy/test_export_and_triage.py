@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ducats.training.forward import sample_aug_params
 from PIL import Image
 
 import tiny_segmentation_data
@@ -26,6 +25,7 @@ from ducats.deploy.triage_rule import load_triage_rule
 from ducats.models import EvidentialModel
 from ducats.run.factory import make_views
 from ducats.runfolder.run_folder import RunFolder
+from ducats.training.predictor import sample_aug_params
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator
 

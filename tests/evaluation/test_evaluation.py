@@ -17,6 +17,7 @@ from ducats.evaluation.evaluate import evaluate_segmentation
 from ducats.evaluation.metrics import Tally, compute_metrics
 from ducats.models import EvidentialModel, small_fcn
 from ducats.training.distributed import make_fabric
+from ducats.training.predictor import Predictor
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import global_seed
 
@@ -66,14 +67,10 @@ def model() -> EvidentialModel:
 
 def evaluate_test_set(batch_size: int = 2, **kwargs: Any) -> Tally:
     fabric = make_fabric("cpu")
-    return evaluate_segmentation(
-        fabric.setup(kwargs.pop("model", model())),
-        make_test_set(),
-        view=View(),
-        batch_size=batch_size,
-        fabric=fabric,
-        **kwargs,
+    predictor = Predictor(
+        model=fabric.setup(kwargs.pop("model", model())), view=View(), batch_size=batch_size, fabric=fabric
     )
+    return evaluate_segmentation(predictor, make_test_set(), **kwargs)
 
 
 def probabilities(image: int, size: tuple[int, int], flip: bool) -> Any:

@@ -17,6 +17,7 @@ from ducats.evaluation.metrics import compute_metrics, tally_batch
 from ducats.evaluation.temperature_scaling import TEMPERATURE_BOUNDS, optimal_temperature
 from ducats.models import EvidentialModel, small_cnn, small_fcn
 from ducats.training.distributed import make_fabric
+from ducats.training.predictor import Predictor
 from ducats.utils.randomness import global_seed
 
 
@@ -65,9 +66,9 @@ def test_images_are_evaluated_at_both_temperatures_in_one_pass() -> None:
     with global_seed(0, "model"):
         model = EvidentialModel(small_cnn(classes=4, channels=3, width=4, features=8))
     cold = TemperedEvaluation(0.25)
-    kwargs = {"view": View(), "batch_size": 7, "fabric": make_fabric("cpu")}
-    tally = evaluate(model, test, tempered=cold, **kwargs)  # type: ignore[arg-type]
-    plain = evaluate(model, test, **kwargs)  # type: ignore[arg-type]
+    predictor = Predictor(model=model, view=View(), batch_size=7, fabric=make_fabric("cpu"))
+    tally = evaluate(predictor, test, tempered=cold)
+    plain = evaluate(predictor, test)
     assert compute_metrics(tally) == compute_metrics(plain)
     with torch.no_grad():
         z = model(test.images.pixels[:].float() / 255).z.double()
@@ -84,16 +85,8 @@ def test_temperature_is_applied_before_flip_averaging(flip: bool) -> None:
     with global_seed(0, "model"):
         model = EvidentialModel(small_fcn(classes=len(test.classes), channels=3, width=8))
     warm = TemperedEvaluation(3.0)
-    evaluate_segmentation(
-        model,
-        test,
-        view=View(),
-        batch_size=2,
-        fabric=make_fabric("cpu"),
-        resolution="network",
-        average_flipped=flip,
-        tempered=warm,
-    )
+    predictor = Predictor(model=model, view=View(), batch_size=2, fabric=make_fabric("cpu"))
+    evaluate_segmentation(predictor, test, resolution="network", average_flipped=flip, tempered=warm)
     pixels = test.images.pixels[:].float() / 255
     model.eval()
 

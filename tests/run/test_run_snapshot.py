@@ -22,7 +22,8 @@ from ducats.ledger import Request
 from ducats.run import run, snapshot
 from ducats.run.components import run_identity
 from ducats.run.factory import build_run
-from ducats.run.snapshot import fit_temperature, save_thumbnails
+from ducats.run.snapshot import save_thumbnails
+from ducats.run.temperature import fit_temperature
 from ducats.runfolder import records, snapshot_files
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric

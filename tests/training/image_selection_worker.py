@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ducats.training.image_selection import score_images, select
 
 from ducats.acquisition.queries import QUERIES
 from ducats.data import toy
@@ -16,8 +15,10 @@ from ducats.evaluation.evaluate import evaluate
 from ducats.evaluation.metrics import compute_metrics
 from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import ObjectiveSpec, softmax
+from ducats.run.select import select_images
 from ducats.training.auxiliary import build_auxiliaries
 from ducats.training.distributed import make_fabric
+from ducats.training.predictor import Predictor
 from ducats.utils.randomness import global_seed, make_generator
 
 
@@ -45,26 +46,27 @@ def main(processes: int, count: int, out: Path) -> None:
             per_pixel=False,
             seed=0,
         )
-        kwargs: dict[str, Any] = {
-            "batch_size": 8,
-            "seed": 5,
-            "fabric": fabric,
-            "extra_columns": auxiliaries.extra_columns,
-        }
-        kwargs["view"] = View(crop="random", pad=1)  # random augmentation, the harder case
-        samples = score_images(model, data.pool, query.needs, **kwargs)
+        predictor = Predictor(
+            model=model,
+            view=View(crop="random", pad=1),  # random augmentation, the harder case
+            batch_size=8,
+            fabric=fabric,
+            seed=5,
+            extra_columns=auxiliaries.extra_columns,
+        )
+        samples = predictor.score_images(data.pool, query.needs)
         assert len(samples) == count
         more: dict[str, Any] = {
-            "source": score_images(model, data.source.images, query.source_needs, **kwargs)
+            "source": predictor.score_images(data.source.images, query.source_needs)
             if query.source_needs
             else None,
             "head": auxiliaries.head_weights() if query.needs_head else None,
         }
         budget = min(9, count - len(known_labels[::10]))
-        picked = select(query, samples, known_labels, budget, 1, make_generator(0, "query"), **more)
+        picked = select_images(query, samples, known_labels, budget, 1, make_generator(0, "query"), **more)
         found[name] = picked.image.tolist()
     assert data.test is not None
-    tally = evaluate(model, data.test, view=View(), batch_size=8, fabric=fabric)
+    tally = evaluate(Predictor(model=model, view=View(), batch_size=8, fabric=fabric), data.test)
     found["confusion"] = tally.confusion.tolist()
     found["metrics"] = {k: round(v, 12) for k, v in compute_metrics(tally).items()}
     if fabric.is_global_zero:

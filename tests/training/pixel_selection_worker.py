@@ -3,12 +3,11 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from ducats.training.image_selection import select
-from ducats.training.pixel_selection import score_whole_images, select_pixels
 
 from ducats.acquisition.criteria import IMAGE_COLUMNS
 from ducats.acquisition.queries import QUERIES, QuerySpec
@@ -21,9 +20,12 @@ from ducats.evaluation.evaluate import evaluate_segmentation
 from ducats.evaluation.metrics import compute_metrics
 from ducats.models import EvidentialModel, small_fcn
 from ducats.objectives import ObjectiveSpec, softmax
+from ducats.run.pixel_selection import score_whole_images, select_pixels
+from ducats.run.select import select_images
 from ducats.training.auxiliary import build_auxiliaries
 from ducats.training.distributed import make_fabric
-from ducats.training.task import TaskOptions, label_grid_sizes
+from ducats.training.predictor import Predictor
+from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import global_seed, make_generator
 
@@ -67,15 +69,11 @@ def main(processes: int, count: int, out: Path) -> None:
     kwargs: dict[str, Any] = {
         "sizes": label_grid_sizes(data.pool, "network"),
         "known_labels_of": lambda image: maps[image],
-        "view": View(),
-        "batch_size": 2,
-        "seed": 5,
-        "fabric": fabric,
     }
+    predictor = Predictor(model=model, view=View(), batch_size=2, fabric=fabric, seed=5)
     found: dict[str, object] = {}
     for name in PIXEL_QUERIES:
         query, unit = QUERIES[name], "region" if name in REGION_QUERIES else "pixel"
-        task = TaskOptions(unit=Unit(unit))  # type: ignore[arg-type]
         auxiliaries = build_auxiliaries(
             bare,
             ObjectiveSpec(softmax),
@@ -87,12 +85,11 @@ def main(processes: int, count: int, out: Path) -> None:
             seed=0,
         )
         picks = select_pixels(
-            model,
+            replace(predictor, extra_columns=auxiliaries.extra_columns),
             data.pool,
             query,
-            task=task,
+            unit=Unit(unit),  # type: ignore[arg-type]
             budget=[20 + i for i in range(count)],
-            extra_columns=auxiliaries.extra_columns,
             head=auxiliaries.head_weights() if query.needs_head else None,
             **kwargs,
         )
@@ -106,29 +103,25 @@ def main(processes: int, count: int, out: Path) -> None:
             for image, one in picks
         ]
     for name in IMAGE_QUERIES:
-        samples = score_whole_images(
-            model, data.pool, QUERIES[name], task=TaskOptions(unit=Unit("image")), **kwargs
-        )
-        request = select(
+        samples = score_whole_images(predictor, data.pool, QUERIES[name], **kwargs)
+        request = select_images(
             QUERIES[name], samples, torch.full((count,), UNLABELLED), 2, 1, make_generator(0, "query")
         )
         found[f"{name} of images"] = request.image.tolist()
     found["broken"] = refused(
         lambda: list(
             select_pixels(
-                model,
+                predictor,
                 data.pool,
                 QuerySpec(broken, needs=()),
-                task=TaskOptions(),
+                unit=Unit(),
                 budget=[2] * count,
                 **kwargs,
             )
         )
     )
     assert data.test is not None
-    tally = evaluate_segmentation(
-        model, data.test, view=View(), batch_size=2, fabric=fabric, average_flipped=True
-    )
+    tally = evaluate_segmentation(predictor, data.test, average_flipped=True)
     found["confusion"] = tally.confusion.tolist()
     found["metrics"] = {k: round(v, 12) for k, v in compute_metrics(tally).items()}
     if fabric.is_global_zero:

@@ -13,9 +13,9 @@ from typing import IO, Any
 import pytest
 
 from conftest import QUICK
-from ducats.training import forward, image_selection
 from ducats.training.launch_environment import PARENT_PID_VARIABLE
 from ducats.training.peer_monitor import PEER_LOST_EXIT_CODE
+from ducats.training.predictor import Predictor
 from ducats.utils import files
 from ranks import (
     PEER_GONE_MESSAGE,
@@ -51,7 +51,7 @@ def kill_while_scoring(victim: int) -> Setup:
     """Die while scoring the pool, with the other process still busy with its own share."""
 
     def before(rank: int) -> None:
-        genuine = forward.predict_columns
+        genuine = Predictor.columns
 
         def outputs(*arguments: Any, **more: Any) -> Iterator[Any]:
             for found in genuine(*arguments, **more):
@@ -60,7 +60,7 @@ def kill_while_scoring(victim: int) -> Setup:
                 time.sleep(STALL_SECONDS)
                 yield found
 
-        image_selection.predict_columns = outputs  # type: ignore[attr-defined]
+        Predictor.columns = outputs  # type: ignore[method-assign]
 
     return before
 

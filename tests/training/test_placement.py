@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from ducats.training.image_selection import score_images
 from PIL import Image
 from torch import Tensor
 
@@ -21,6 +20,7 @@ from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import Batch
 from ducats.training import placement
 from ducats.training.distributed import make_fabric
+from ducats.training.predictor import Predictor
 from ducats.training.streams import Streams, StreamViews
 from ducats.utils.randomness import global_seed
 
@@ -109,7 +109,8 @@ def test_streams_and_scores_do_not_depend_on_image_storage() -> None:
         pool = Images(data.pool.keys, pixels)
         streams = Streams(data.source, pool, StreamViews(jittered, jittered, jittered), 8, 6, seed=3)
         made = flat(list(streams.epoch(2, targets, fabric)))
-        samples = score_images(model, pool, ("z",), view=jittered, batch_size=7, seed=1, fabric=fabric)
+        predictor = Predictor(model=model, view=jittered, batch_size=7, fabric=fabric, seed=1)
+        samples = predictor.score_images(pool, ("z",))
         found.append((made, samples.z))
     for made, z in found[1:]:
         assert torch.equal(made, found[0][0])

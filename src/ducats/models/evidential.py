@@ -1,5 +1,6 @@
 """Wrapper that makes any network an evidential model."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -7,6 +8,8 @@ from torch import Tensor, nn
 
 from ducats.dirichlet import EVIDENCE_FUNCTIONS
 from ducats.models.output import Output
+
+_LayerCall = tuple[nn.Module, Tensor, Tensor]  # layer, input, output
 
 
 class EvidentialModel(nn.Module):
@@ -26,15 +29,13 @@ class EvidentialModel(nn.Module):
         self.auxiliaries = nn.ModuleDict()  # auxiliary modules in training, by name
         self._evidence_fn = EVIDENCE_FUNCTIONS[evidence]
         # Linear layers called in the current forward pass, with input and output.
-        self._calls: list[tuple[nn.Module, Tensor, Tensor]] = []
+        self._calls: list[_LayerCall] = []
+        # The hooks refer to the list, not to the model: such a cycle would delay the release of its memory.
         self._hooks = {
-            module: module.register_forward_hook(self._record_call)
+            module: module.register_forward_hook(partial(_record_call, self._calls))
             for module in network.modules()
             if isinstance(module, nn.Linear)
         }
-
-    def _record_call(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
-        self._calls.append((module, arguments[0], output))
 
     def _features(self, logits: Tensor | None) -> Tensor | None:
         """Return the input of the layer that computed the logits, and remove the hooks of all other layers.
@@ -63,6 +64,12 @@ class EvidentialModel(nn.Module):
         with torch.autocast(device_type=images.device.type, enabled=False):
             z = self._evidence_fn(logits.float() if logits.dtype.itemsize < 4 else logits)
         return Output(z, features)
+
+
+def _record_call(
+    calls: list[_LayerCall], module: nn.Module, arguments: tuple[Any, ...], output: Tensor
+) -> None:
+    calls.append((module, arguments[0], output))
 
 
 def find_head_weights(network: nn.Module, classes: int, width: int) -> Tensor | None:

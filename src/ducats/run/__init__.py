@@ -8,14 +8,14 @@ from lightning_fabric import Fabric
 
 from ducats.run.checkpoint import check_shared_folder
 from ducats.run.components import Components, RunPlan, check_run, run_identity, summarise_data
-from ducats.run.context import WaitCallback, open_context
+from ducats.run.context import RunContext, WaitCallback, open_context
 from ducats.run.loop import run_loop
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.auxiliary import cuda_graph_safe
-from ducats.training.distributed import make_fabric, on_rank_zero, precision_name
+from ducats.training.distributed import make_fabric, on_rank_zero, precision_name, release_memory
 from ducats.training.performance import PerformanceOptions
 from ducats.training.step import is_trusted_code
-from ducats.utils.errors import UserError
+from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import EventListener, no_op
 
 _DEFAULT_PERFORMANCE = PerformanceOptions()
@@ -70,10 +70,22 @@ def run(
         run_folder.release()
         return run_folder
     try:
-        run_loop(open_context(components, plan, run_folder, fabric, resolved_performance, on_event, wait))
+        _run_and_close(
+            open_context(components, plan, run_folder, fabric, resolved_performance, on_event, wait)
+        )
+    except AwaitingLabels as pause:
+        raise pause.with_traceback(None)  # noqa: B904 - a pause; its frames would keep the model in memory
     finally:
+        release_memory(fabric.device)
         run_folder.release()
     return run_folder
+
+
+def _run_and_close(context: RunContext) -> None:
+    try:
+        run_loop(context)
+    finally:
+        context.close()
 
 
 def _launch_default_fabric() -> Fabric:

@@ -56,6 +56,11 @@ class RunContext:
     on_event: EventListener
     wait: WaitCallback | None
 
+    def close(self) -> None:
+        """Drop what would keep the model in memory: captured graphs, and modules that refer back to it."""
+        self.train_step.release_graphs()
+        self.model.auxiliaries.clear()
+
     def on_rank_zero(self, fn: Callable[[], _T]) -> _T:
         """Run on rank 0; broadcast the result or the exception."""
         return on_rank_zero(self.fabric, fn)

@@ -182,6 +182,14 @@ def peak_memory_over_ranks(fabric: Fabric) -> int | None:
     return None if local is None else int(all_gather_rows(torch.tensor([local]), fabric).max())
 
 
+def release_memory(device: torch.device) -> None:
+    """Return memory that no tensor uses to the GPU, also that of dropped CUDA graphs."""
+    if device.type == "cuda":
+        # A workspace allocated while a graph was captured would keep the graph's memory pool.
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+
+
 def all_ranks_or_raise(fabric: Fabric, fn: Callable[[], _T]) -> _T:
     """Run on every rank; if one raises, all raise its exception."""
     if fabric.world_size == 1:

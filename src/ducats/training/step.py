@@ -114,6 +114,11 @@ class Step:
         del self._captured[oldest]
         return True
 
+    def release_graphs(self) -> None:
+        """Drop all captured graphs and their memory pool."""
+        self._captured.clear()
+        self._graph_memory_pool = None
+
     def restore_float_rates(self) -> None:
         """Convert the learning rates back to floats, as stored in a checkpoint."""
         for group in self.optimiser.param_groups:

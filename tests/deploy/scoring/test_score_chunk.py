@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ducats.training.image_selection import score_images, select
 
 from ducats.acquisition.queries import QUERIES
 from ducats.acquisition.streaming_top_k import merge_top_k
@@ -26,6 +25,7 @@ from ducats.deploy.scoring import (
 )
 from ducats.deploy.scoring.streaming_query import RANKING_COLUMNS, compute_scores
 from ducats.run.factory import make_views, with_aspect_ratio
+from ducats.run.select import select_images
 from ducats.training.distributed import make_fabric
 from ducats.utils.randomness import make_generator
 from scoring_runs import assert_equal_samples, train_run, write_image_folder, write_shard_folder
@@ -136,17 +136,10 @@ def test_picks_equal_the_query_over_the_full_table(trained: TrainedModel, folder
     images = read_image_folder(folder, size=trained.size, channels=trained.channels)
     params = {"kappa": kappa} if query in ("duc", "spread") else {}
     query_spec = QUERIES[query].bind(params)
-    samples = score_images(
-        make_fabric("cpu").setup(trained.model),
-        images,
-        query_spec.needs,
-        view=make_views(trained.config).test,
-        batch_size=8,
-        seed=0,
-        fabric=make_fabric("cpu"),
-    )
+    predictor = replace(trained.predictor(make_fabric("cpu"), stream=("scoring",)), batch_size=8)
+    samples = predictor.score_images(images, query_spec.needs)
     generator = make_generator(trained.config.seed, "score", query)
-    request = select(query_spec, samples, torch.full((37,), -1), 4, 1, generator)
+    request = select_images(query_spec, samples, torch.full((37,), -1), 4, 1, generator)
     assert picks.pool_index.tolist() == request.image.tolist()
 
 

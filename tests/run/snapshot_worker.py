@@ -1,16 +1,10 @@
-"""Take a snapshot of an untrained model on several processes. Run by test_model_snapshot.py."""
+"""Take a snapshot of an untrained model on several processes. Run by test_snapshot_sample.py."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from ducats.training.model_snapshot import (
-    SnapshotSample,
-    make_snapshot,
-    predict_sample,
-    sample_images,
-    sample_pixels,
-)
 
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID, AdaptationData
@@ -18,8 +12,16 @@ from ducats.data.streets import streets
 from ducats.data.views import View
 from ducats.ledger import Request
 from ducats.models import EvidentialModel, small_cnn, small_fcn
+from ducats.run.snapshot_sample import (
+    SnapshotSample,
+    make_snapshot,
+    predict_sample,
+    sample_images,
+    sample_pixels,
+)
 from ducats.runfolder import snapshot_files
 from ducats.training.distributed import make_fabric
+from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
 from ducats.utils.randomness import global_seed
 
@@ -95,20 +97,18 @@ def main(processes: int, count: int, out: Path) -> None:
     torch.set_num_threads(1)
     fabric = make_fabric("cpu", processes)
     fabric.launch()
-    kwargs: dict[str, Any] = {"batch_size": 2, "fabric": fabric}
     data = toy(n_pool=count)
     pool, source = image_samples(data, 4)
-    model = fabric.setup(image_model())
-    kwargs |= {"view": RANDOM_VIEW, "classes": 4, "n_features": 8}
+    predictor = Predictor(model=fabric.setup(image_model()), view=RANDOM_VIEW, batch_size=2, fabric=fabric)
     outputs = (
-        predict_sample(model, data.pool, pool, **kwargs),
-        predict_sample(model, data.source.images, source, **kwargs),
+        predict_sample(predictor, data.pool, pool, classes=4, n_features=8),
+        predict_sample(predictor, data.source.images, source, classes=4, n_features=8),
     )
     first = make_snapshot(1, 3, (pool, outputs[0]), (source, outputs[1]))
     data = make_streets(count)
     pool, source = pixel_samples(data, 9)
-    maps = fabric.setup(map_model(len(data.classes)))
-    kwargs |= {"view": View(), "classes": len(data.classes), "n_features": n_features_of(data)}
+    maps = replace(predictor, model=fabric.setup(map_model(len(data.classes))), view=View())
+    kwargs: dict[str, Any] = {"classes": len(data.classes), "n_features": n_features_of(data)}
     sizes = [label_grid_sizes(images, "network") for images in (data.pool, data.source.images)]
     outputs = (
         predict_sample(maps, data.pool, pool, sizes=sizes[0], **kwargs),

@@ -3,14 +3,11 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import hints_worker
 import numpy as np
 import pytest
 import torch
-from ducats.training.annotator_hints import image_hints, pixel_hints
-from ducats.training.forward import sample_aug_params
 from numpy.typing import NDArray
 from scipy.special import digamma
 from torch import Tensor
@@ -21,13 +18,18 @@ from ducats.data.domain import Images
 from ducats.data.streets import streets
 from ducats.data.views import View, apply_view
 from ducats.models import EvidentialModel
+from ducats.run.hints import image_hints, pixel_hints
 from ducats.training.distributed import make_fabric
-from ducats.training.task import TaskOptions, label_grid_sizes
+from ducats.training.predictor import Predictor, sample_aug_params
+from ducats.training.task import label_grid_sizes
 from ducats.utils.randomness import make_generator
 from ranks import in_ranks
 
 Array = NDArray[np.float64]
-COMMON_ARGS: dict[str, Any] = {"batch_size": 2, "seed": 5}
+
+
+def predictor(model: EvidentialModel, view: View) -> Predictor:
+    return Predictor(model=model, view=view, batch_size=2, fabric=make_fabric("cpu"), seed=5)
 
 
 def reference_uncertainties(z: Tensor) -> tuple[Array, Array, Array]:
@@ -58,14 +60,7 @@ def test_image_hints() -> None:
     pool = toy(n_pool=11).pool
     request = hints_worker.request_images(11)
     assert request.image.tolist() == [10, 7, 4, 1]
-    hints = image_hints(
-        hints_worker.image_model(),
-        pool,
-        request,
-        view=hints_worker.RANDOM_VIEW,
-        fabric=make_fabric("cpu"),
-        **COMMON_ARGS,
-    )
+    hints = image_hints(predictor(hints_worker.image_model(), hints_worker.RANDOM_VIEW), pool, request)
     p, u_dis, u_data = reference_uncertainties(
         logits(hints_worker.image_model(), pool, hints_worker.RANDOM_VIEW).T
     )
@@ -99,16 +94,8 @@ def test_pixel_and_region_hints() -> None:
     data = streets(n_source=1, n_pool=5, n_test=1, height=hints_worker.HEIGHT, width=hints_worker.WIDTH)
     model, request = hints_worker.map_model(len(data.classes)), hints_worker.request_pixels(5)
     assert request.unit_sizes is not None
-    hints = pixel_hints(
-        model,
-        data.pool,
-        request,
-        task=TaskOptions(),
-        sizes=label_grid_sizes(data.pool, "network"),
-        view=View(),
-        fabric=make_fabric("cpu"),
-        **COMMON_ARGS,
-    )
+    sizes = label_grid_sizes(data.pool, "network")
+    hints = pixel_hints(predictor(model, View()), data.pool, request, sizes)
     assert len(hints) == request.n_units == 13
     coarse = logits(hints_worker.map_model(len(data.classes)), data.pool, View())
     z = F.interpolate(coarse, (hints_worker.HEIGHT, hints_worker.WIDTH), mode="bilinear", align_corners=True)

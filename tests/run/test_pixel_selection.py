@@ -6,18 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ducats.training.pixel_selection import all_open_pixels, score_whole_images, select_pixels
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ducats.acquisition.queries import QUERIES, QuerySpec
 from ducats.acquisition.samples import QueryContext
-from ducats.acquisition.units import Unit
+from ducats.acquisition.units import PixelSelection, Unit
 from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.data.streets import streets
 from ducats.data.views import View
 from ducats.models import EvidentialModel, small_fcn
+from ducats.run.pixel_selection import all_open_pixels, score_whole_images, select_pixels
 from ducats.training.distributed import make_fabric
+from ducats.training.predictor import Predictor
 from ducats.training.task import TaskOptions, label_grid_sizes
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import global_seed
@@ -46,21 +47,25 @@ def select_positions(
     query: QuerySpec, budget: list[int], task: TaskOptions, sizes: Tensor, **more: Any
 ) -> list[list[int]]:
     maps = known_labels(sizes)
-    kwargs: dict[str, Any] = {
-        "model": make_fabric("cpu").setup(model()),
-        "pool": POOL,
-        "query": query,
-        "task": task,
-        "sizes": sizes,
-        "known_labels_of": lambda image: maps[image],
-        "budget": budget,
-        "view": View(),
-        "batch_size": 2,
-        "seed": 3,
-        "fabric": make_fabric("cpu"),
-        **more,
-    }
-    found = list(select_pixels(**kwargs))
+    predictor = Predictor(
+        model=make_fabric("cpu").setup(more.get("model", model())),
+        view=View(),
+        batch_size=more.get("batch_size", 2),
+        fabric=make_fabric("cpu"),
+        seed=more.get("seed", 3),
+        two_step_upsampling=task.two_step_upsampling,
+    )
+    found = list(
+        select_pixels(
+            predictor,
+            more.get("pool", POOL),
+            query,
+            unit=task.unit,
+            sizes=sizes,
+            known_labels_of=lambda image: maps[image],
+            budget=budget,
+        )
+    )
     assert [image for image, _ in found] == list(range(len(POOL)))
     return [one.position.tolist() for _, one in found]
 
@@ -192,18 +197,8 @@ def test_nan_logits_raise() -> None:
 
 def score_pool(query: QuerySpec, sizes: Tensor, maps: list[Tensor], batch_size: int = 2) -> Any:
     fabric = make_fabric("cpu")
-    return score_whole_images(
-        fabric.setup(model()),
-        POOL,
-        query,
-        task=TaskOptions(unit=Unit("image"), resolution="original"),
-        sizes=sizes,
-        known_labels_of=lambda image: maps[image],
-        view=View(),
-        batch_size=batch_size,
-        seed=0,
-        fabric=fabric,
-    )
+    predictor = Predictor(model=fabric.setup(model()), view=View(), batch_size=batch_size, fabric=fabric)
+    return score_whole_images(predictor, POOL, query, sizes=sizes, known_labels_of=lambda image: maps[image])
 
 
 def test_whole_image_columns_average_unlabelled_pixels() -> None:
@@ -272,19 +267,23 @@ def test_images_without_budget_need_no_forward_pass() -> None:
 
     sizes = label_grid_sizes(POOL, "network")
     maps = known_labels(sizes)
-    kwargs: dict[str, Any] = {
-        "pool": POOL,
-        "query": QUERIES["duc"],
-        "task": TaskOptions(),
-        "sizes": sizes,
-        "known_labels_of": lambda image: maps[image],
-        "view": View(),
-        "batch_size": 2,
-        "seed": 3,
-        "fabric": make_fabric("cpu"),
-    }
-    few = dict(select_pixels(make_fabric("cpu").setup(Counting()), budget=[0, 0, 0, 4, 0], **kwargs))
+
+    def select(network: nn.Module, budget: list[int]) -> dict[int, PixelSelection]:
+        fabric = make_fabric("cpu")
+        predictor = Predictor(model=fabric.setup(network), view=View(), batch_size=2, fabric=fabric, seed=3)
+        selections = select_pixels(
+            predictor,
+            POOL,
+            QUERIES["duc"],
+            unit=Unit(),
+            sizes=sizes,
+            known_labels_of=lambda image: maps[image],
+            budget=budget,
+        )
+        return dict(selections)
+
+    few = select(Counting(), [0, 0, 0, 4, 0])
     assert batch_sizes == [2]
     assert {image: len(one.position) for image, one in few.items()} == {2: 0, 3: 4}
-    all_images = dict(select_pixels(make_fabric("cpu").setup(model()), budget=[4] * 5, **kwargs))
+    all_images = select(model(), [4] * 5)
     assert few[3].position.tolist() == all_images[3].position.tolist()

@@ -1,20 +1,21 @@
-"""Compute annotator hints on several processes. Run by test_annotator_hints.py."""
+"""Compute annotator hints on several processes. Run by test_hints.py."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from ducats.training.annotator_hints import image_hints, pixel_hints
 
 from ducats.data import toy
 from ducats.data.streets import streets
 from ducats.data.views import View
 from ducats.ledger import AnnotatorHints, Request
 from ducats.models import EvidentialModel, small_cnn, small_fcn
+from ducats.run.hints import image_hints, pixel_hints
 from ducats.training.distributed import make_fabric
-from ducats.training.task import TaskOptions, label_grid_sizes
+from ducats.training.predictor import Predictor
+from ducats.training.task import label_grid_sizes
 from ducats.utils.randomness import global_seed
 
 HEIGHT, WIDTH = 16, 32
@@ -55,26 +56,17 @@ def main(processes: int, count: int, out: Path) -> None:
     fabric = make_fabric("cpu", processes)
     fabric.launch()
     found: dict[str, Any] = {}
-    kwargs: dict[str, Any] = {"batch_size": 2, "seed": 5, "fabric": fabric}
-    found["images"] = as_lists(
-        image_hints(
-            fabric.setup(image_model()),
-            toy(n_pool=count).pool,
-            request_images(count),
-            view=RANDOM_VIEW,
-            **kwargs,
-        )
+    predictor = Predictor(
+        model=fabric.setup(image_model()), view=RANDOM_VIEW, batch_size=2, fabric=fabric, seed=5
     )
+    found["images"] = as_lists(image_hints(predictor, toy(n_pool=count).pool, request_images(count)))
     data = streets(n_source=1, n_pool=count, n_test=1, height=HEIGHT, width=WIDTH)
     found["pixels"] = as_lists(
         pixel_hints(
-            fabric.setup(map_model(len(data.classes))),
+            replace(predictor, model=fabric.setup(map_model(len(data.classes))), view=View()),
             data.pool,
             request_pixels(count),
-            task=TaskOptions(),
-            sizes=label_grid_sizes(data.pool, "network"),
-            view=View(),
-            **kwargs,
+            label_grid_sizes(data.pool, "network"),
         )
     )
     if fabric.is_global_zero:

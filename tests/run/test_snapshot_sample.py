@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 import snapshot_worker
 import torch
-from ducats.training.forward import sample_aug_params
-from ducats.training.model_snapshot import SampleOutputs, make_snapshot, sample_images, sample_pixels
-from ducats.training.pca import pca
 from numpy.typing import NDArray
 from scipy.special import digamma
 from torch import Tensor
@@ -19,9 +16,12 @@ from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.data.views import apply_view
 from ducats.models import EvidentialModel
+from ducats.run import snapshot_sample
+from ducats.run.pca import pca
+from ducats.run.snapshot_sample import SampleOutputs, make_snapshot, sample_images, sample_pixels
 from ducats.runfolder import snapshot_files
 from ducats.runfolder.snapshot_files import Snapshot
-from ducats.training import model_snapshot
+from ducats.training.predictor import sample_aug_params
 from ducats.utils.randomness import make_generator
 from ranks import in_ranks
 
@@ -167,7 +167,7 @@ def test_sample_depends_on_the_data_only() -> None:
 
 def test_snapshot_size_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, max_count in (("MAX_PICKS", 7), ("MAX_SAMPLE_FEATURES", 5), ("MAX_PICK_FEATURES", 3)):
-        monkeypatch.setattr(model_snapshot, name, max_count)
+        monkeypatch.setattr(snapshot_sample, name, max_count)
     picked = torch.arange(200).flip(0)
     found = sample_images("pool", torch.full((400,), UNLABELLED), 20, picked)
     added = found.image[~found.sampled].tolist()
