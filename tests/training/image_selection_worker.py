@@ -10,11 +10,11 @@ import torch
 from ducats.acquisition.queries import QUERIES
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED
-from ducats.data.views import View
 from ducats.evaluation.evaluate import evaluate
 from ducats.evaluation.metrics import compute_metrics
 from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import ObjectiveSpec, softmax
+from ducats.settings import View
 from ducats.training.auxiliary import build_auxiliaries
 from ducats.training.distributed import make_fabric
 from ducats.training.image_selection import score_images, select

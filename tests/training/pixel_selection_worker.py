@@ -11,19 +11,18 @@ import torch
 from ducats.acquisition.criteria import IMAGE_COLUMNS
 from ducats.acquisition.queries import QUERIES, QuerySpec
 from ducats.acquisition.samples import QueryContext
-from ducats.acquisition.units import Unit
 from ducats.data.domain import UNLABELLED
 from ducats.data.streets import streets
-from ducats.data.views import View
 from ducats.evaluation.evaluate import evaluate_segmentation
 from ducats.evaluation.metrics import compute_metrics
 from ducats.models import EvidentialModel, small_fcn
 from ducats.objectives import ObjectiveSpec, softmax
+from ducats.settings import TaskOptions, View
 from ducats.training.auxiliary import build_auxiliaries
 from ducats.training.distributed import make_fabric
 from ducats.training.image_selection import select
 from ducats.training.pixel_selection import score_whole_images, select_pixels
-from ducats.training.task import TaskOptions, label_grid_sizes
+from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import global_seed, make_generator
 
@@ -75,7 +74,7 @@ def main(processes: int, count: int, out: Path) -> None:
     found: dict[str, object] = {}
     for name in PIXEL_QUERIES:
         query, unit = QUERIES[name], "region" if name in REGION_QUERIES else "pixel"
-        task = TaskOptions(unit=Unit(unit))  # type: ignore[arg-type]
+        task = TaskOptions(unit=unit)  # type: ignore[arg-type]
         auxiliaries = build_auxiliaries(
             bare,
             ObjectiveSpec(softmax),
@@ -107,7 +106,7 @@ def main(processes: int, count: int, out: Path) -> None:
         ]
     for name in IMAGE_QUERIES:
         samples = score_whole_images(
-            model, data.pool, QUERIES[name], task=TaskOptions(unit=Unit("image")), **kwargs
+            model, data.pool, QUERIES[name], task=TaskOptions(unit="image"), **kwargs
         )
         request = select(
             QUERIES[name], samples, torch.full((count,), UNLABELLED), 2, 1, make_generator(0, "query")

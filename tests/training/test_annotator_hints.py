@@ -17,12 +17,13 @@ from torch.nn import functional as F
 from ducats.data import toy
 from ducats.data.domain import Images
 from ducats.data.streets import streets
-from ducats.data.views import View, apply_view
+from ducats.data.views import apply_view
 from ducats.models import EvidentialModel
+from ducats.settings import TaskOptions, View
 from ducats.training.annotator_hints import image_hints, pixel_hints
 from ducats.training.distributed import make_fabric
 from ducats.training.forward import sample_aug_params
-from ducats.training.task import TaskOptions, label_grid_sizes
+from ducats.training.task import label_grid_sizes
 from ducats.utils.randomness import make_generator
 from ranks import in_ranks
 

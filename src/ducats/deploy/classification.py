@@ -15,7 +15,7 @@ from ducats.data.domain import Images
 from ducats.data.folders import read_image_folder
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import TriageRule, load_triage_rule
-from ducats.run.factory import make_views, with_aspect_ratio
+from ducats.run.factory import with_aspect_ratio
 from ducats.training.image_selection import score_images
 from ducats.utils.files import write_text_atomically
 
@@ -43,7 +43,7 @@ def predict(
     """
     rule = load_triage_rule(trained.run_folder.path)
     images = read_image_folder(folder, size=trained.size, channels=trained.channels)
-    images = with_aspect_ratio(images, make_views(trained.config).test)
+    images = with_aspect_ratio(images, trained.config.views.test)
     predictions = predict_images(trained, fabric, images)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -63,7 +63,7 @@ def predict_images(trained: TrainedModel, fabric: Fabric, images: Images) -> Pre
         fabric.setup(trained.model),
         images,
         ("z",),
-        view=make_views(trained.config).test,
+        view=trained.config.views.test,
         batch_size=trained.config.engine.scoring_batch_size,
         seed=trained.config.seed,
         fabric=fabric,

@@ -21,7 +21,6 @@ from ducats.deploy.trained_model import TrainedModel
 from ducats.evaluation.evaluate import log_probabilities
 from ducats.models.output import Output
 from ducats.models.upsampling import upsample
-from ducats.run.factory import make_task, make_views
 from ducats.training.forward import check_finite, forward_batches, sample_aug_params
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically, write_text_atomically
@@ -54,8 +53,8 @@ def predict_label_maps(
     assert images.files is not None
     original_sizes, view, flip = (
         read_image_sizes(images.files),
-        make_views(trained.config).test,
-        make_task(trained.config).average_flipped,
+        trained.config.views.test,
+        trained.config.evaluation.average_flipped,
     )
     aug_params = sample_aug_params(images, view, make_generator(0, "test"))
     batches = torch.arange(len(images)).split(trained.config.engine.scoring_batch_size)

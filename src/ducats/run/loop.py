@@ -29,6 +29,7 @@ from ducats.run.label import acquire_labels
 from ducats.run.select import RequestSelector
 from ducats.run.snapshot import calibration_record, fit_temperature, save_snapshot
 from ducats.runfolder.run_folder import RunFolder
+from ducats.settings import PerformanceOptions
 from ducats.training import placement
 from ducats.training.auxiliary import DatasetPasses, build_auxiliaries
 from ducats.training.distributed import (
@@ -38,7 +39,6 @@ from ducats.training.distributed import (
     peak_memory_over_ranks,
 )
 from ducats.training.fit import fit_epoch, make_optimiser
-from ducats.training.performance import PerformanceOptions
 from ducats.training.sharding import check_shardable, unsharded
 from ducats.training.step import Step
 from ducats.training.streams import Streams, class_presence, steps_in_epoch
@@ -168,11 +168,11 @@ class ActiveLearningLoop:
 
     def _evaluate_and_query(self, started: float) -> float:
         """Evaluate, query and save snapshots where due; return the seconds spent waiting for annotators."""
-        waiting_seconds = 0.0
+        waiting_seconds, every_epochs = 0.0, self.components.evaluation.every_epochs
         self._refresh_auxiliaries()
         if self.epoch == self.plan.epochs or self.epoch in self.plan.query_epochs:
             self._evaluate(started, "stage")
-        elif self.plan.evaluate_every and self.epoch and self.epoch % self.plan.evaluate_every == 0:
+        elif every_epochs and self.epoch and self.epoch % every_epochs == 0:
             self._evaluate(started, "interim")
         if self.epoch in self.plan.query_epochs:
             waiting_seconds = self._query_and_label()
@@ -309,7 +309,7 @@ class ActiveLearningLoop:
         if not components.source.per_pixel:
             tally = evaluate(self.model, test, indices=self._evaluated_images(), **predict_kwargs)
             return tally, {"images": tally.total}
-        task = components.task
+        evaluation = components.evaluation
         known_labels_of = (
             self._label_maps_after(self.stage).at_label_resolution
             if components.evaluated_on == "unlabelled"
@@ -318,12 +318,12 @@ class ActiveLearningLoop:
         tally = evaluate_segmentation(
             self.model,
             test,
-            resolution=task.evaluated_at,
-            average_flipped=task.average_flipped,
+            resolution=evaluation.resolution,
+            average_flipped=evaluation.average_flipped,
             known_labels_of=known_labels_of,
             **predict_kwargs,
         )
-        resolution = describe_resolution(test, task.evaluated_at)
+        resolution = describe_resolution(test, evaluation.resolution)
         return tally, {"images": len(test), "pixels": tally.total, "resolution": resolution}
 
     def _metrics(self, tally: Tally) -> dict[str, Any]:
@@ -332,7 +332,10 @@ class ActiveLearningLoop:
         metrics["class_accuracy"] = class_accuracy(tally.confusion)
         metrics["reliability"] = reliability_bins(tally)
         if self.components.source.per_pixel:
-            class_names, excluded = self.components.source.classes, self.components.task.miou_star_exclude
+            class_names, excluded = (
+                self.components.source.classes,
+                self.components.evaluation.miou_star_exclude,
+            )
             class_metrics = segmentation_metrics(tally.confusion, class_names, excluded)
             metrics |= {"headline_metric": "mean_iou", **class_metrics}
         return metrics

@@ -12,12 +12,13 @@ from torch import nn
 from ducats.acquisition.budget import round_robin_counts, split_pixels
 from ducats.acquisition.queries import QuerySpec
 from ducats.acquisition.samples import SampleTable
-from ducats.acquisition.units import PixelSelection, Unit
+from ducats.acquisition.units import PixelSelection
 from ducats.annotation.question import MAX_LISTED_QUESTIONS
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger import Ledger, Request, TargetMaps
 from ducats.run.components import Components, RunPlan, pixels_per_image
 from ducats.runfolder.run_folder import RunFolder
+from ducats.settings import Unit
 from ducats.training.annotator_hints import image_hints, pixel_hints
 from ducats.training.auxiliary import AuxiliaryModules, compatible_view
 from ducats.training.distributed import on_rank_zero
@@ -179,7 +180,7 @@ class RequestSelector:
             units_before = on_rank_zero(self.fabric, lambda: self.get_ledger().n_units(round_number - 1))
             units_per_image = round_robin_counts(units_before, units_before + unit_budget, len(areas))
             budget = [
-                n_units * pixels_per_unit(components.task.unit, area)
+                n_units * pixels_per_unit(components.task, area)
                 for n_units, area in zip(units_per_image, areas, strict=True)
             ]
         else:
@@ -252,14 +253,14 @@ def empty_request(round_number: int) -> Request:
 def pixels_per_unit(unit: Unit, area: int) -> int:
     """Return how many pixels a unit has; for superpixels, the mean.
 
-    >>> pixels_per_unit(Unit("region", side=3), 800)
+    >>> pixels_per_unit(Unit("region", region_side=3), 800)
     9
-    >>> pixels_per_unit(Unit("superpixel", superpixels=100), 801)
+    >>> pixels_per_unit(Unit("superpixel", n_superpixels=100), 801)
     9
     """
-    if unit.name == "region":
-        return unit.side**2
-    return math.ceil(area / unit.superpixels) if unit.name == "superpixel" else 1
+    if unit.resolved_unit == "region":
+        return unit.region_side**2
+    return math.ceil(area / unit.n_superpixels) if unit.resolved_unit == "superpixel" else 1
 
 
 def truncate_units(selection: PixelSelection, max_units: int) -> PixelSelection:

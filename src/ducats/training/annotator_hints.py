@@ -9,15 +9,14 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from ducats.data.domain import Images
-from ducats.data.views import View
 from ducats.dirichlet import expected_probability, uncertainties
 from ducats.ledger import AnnotatorHints, Request, central_pixels
 from ducats.ledger.hints import HINT_DTYPES
 from ducats.models.upsampling import upsample
+from ducats.settings import TaskOptions, View
 from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
 from ducats.training.forward import check_finite, forward_batches, sample_aug_params
 from ducats.training.image_selection import score_images
-from ducats.training.task import TaskOptions
 from ducats.utils.npz_columns import AnyArray
 from ducats.utils.randomness import make_generator
 

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from ducats.acquisition.criteria import PROBE_COLUMNS, require_probe
 from ducats.data.domain import Images
-from ducats.data.views import View, apply_view, sample_view_params
+from ducats.data.views import apply_view, sample_view_params
 from ducats.models.output import Output
+from ducats.settings import View
 from ducats.training import placement
 from ducats.utils.errors import UserError
 

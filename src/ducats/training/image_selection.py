@@ -10,8 +10,8 @@ from ducats.acquisition.criteria import PROBE_COLUMNS, compute_columns
 from ducats.acquisition.queries import QuerySpec
 from ducats.acquisition.samples import QueryContext, SampleTable, run_query
 from ducats.data.domain import UNLABELLED, Images
-from ducats.data.views import View
 from ducats.ledger import Request
+from ducats.settings import View
 from ducats.training.distributed import all_gather_rows, rank_share
 from ducats.training.forward import ExtraColumnsFn, predict_columns, sample_aug_params
 from ducats.utils.randomness import make_generator

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from ducats import dirichlet
 from ducats.acquisition.units.pixel_columns import PixelColumns
 from ducats.data.domain import UNLABELLED, Images
-from ducats.data.views import View
 from ducats.ledger import Request
 from ducats.models.output import Output
 from ducats.models.upsampling import upsample
 from ducats.runfolder.snapshot_files import Snapshot
+from ducats.settings import View
 from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
 from ducats.training.forward import check_finite, forward_batches, sample_aug_params
 from ducats.training.pca import pca

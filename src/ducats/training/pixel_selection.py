@@ -11,12 +11,11 @@ from ducats.acquisition.queries import QuerySpec
 from ducats.acquisition.samples import SampleTable
 from ducats.acquisition.units import PixelSelection, image_columns, select_in_image
 from ducats.data.domain import UNLABELLED, Images, Labels
-from ducats.data.views import View
 from ducats.models.output import Output
 from ducats.models.upsampling import upsample
+from ducats.settings import TaskOptions, View
 from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
 from ducats.training.forward import ExtraColumnsFn, check_finite, forward_batches, sample_aug_params
-from ducats.training.task import TaskOptions
 from ducats.utils.randomness import make_generator
 
 KnownLabelsFn = Callable[[int], Tensor]  # known labels of an image in the labelling grid: int8 (H, W)
@@ -70,14 +69,14 @@ def select_pixels(
                 z, features, extras = _pixel_outputs(output, i, sizes[image], query, task)
             selection = select_in_image(
                 query,
-                task.unit,
+                task,
                 z=z,
                 features=features,
                 extras=extras,
                 head=head,
                 known_labels=known_labels_of(image).to(fabric.device),
                 image=image,
-                pixels=pool.pixels[image] if task.unit.name == "superpixel" else None,
+                pixels=pool.pixels[image] if task.resolved_unit == "superpixel" else None,
                 budget=budget[image],
                 generator=make_generator(seed, "image", image),
             )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -19,7 +19,7 @@ from ducats.deploy import TrainedModel, load_trained_model, supported_precision
 from ducats.evaluation.model_selection import WeightNormalisation, dev_risk
 from ducats.ledger import Request
 from ducats.run.components import data_digest
-from ducats.run.factory import load_data, make_oracle, make_views, with_aspect_ratio
+from ducats.run.factory import load_data, make_oracle, with_aspect_ratio
 from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep.tune.trials import Trial
 from ducats.training.distributed import make_fabric
@@ -160,8 +160,8 @@ def acquire_validation_labels(config: Config, tuning_data: TuningData, count: in
             request = Request(1, sampled, torch.zeros_like(sampled))
             run_folder.save_request(request)
         # The oracle may show the query and the budget to annotators, so both must be correct.
-        query = config.query.model_copy(update={"name": "random", "params": {}})
-        acquisition = config.acquisition.model_copy(update={"budget": count})
+        query = replace(config.query, name="random", params={})
+        acquisition = replace(config.acquisition, budget=count)
         validation_config = config.model_copy(update={"query": query, "acquisition": acquisition})
         ledger.append(request, make_oracle(validation_config, tuning_data.data, run_folder)(request))
     return ledger.targets()
@@ -184,7 +184,7 @@ def _load_trial(trial: Trial, tuning_data: TuningData) -> tuple[TrainedModel, Fa
 
 def _predict(trained: TrainedModel, fabric: Fabric, images: Images, columns: tuple[str, ...]) -> SampleTable:
     """Compute the model's outputs for images in the test view."""
-    view = make_views(trained.config).test
+    view = trained.config.views.test
     return score_images(
         fabric.setup(trained.model),
         with_aspect_ratio(images, view),
