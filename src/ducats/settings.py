@@ -108,7 +108,7 @@ class View:
 
 @dataclass(frozen=True, config=STRICT)
 class StreamViews:
-    """One view per use of the images; ``config.DEFAULT_VIEWS`` are those of a config.
+    """One view per use of the images; the defaults of a config differ.
 
     In segmentation, target images with labelled and unlabelled pixels use ``unlabelled``.
     """

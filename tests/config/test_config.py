@@ -33,6 +33,7 @@ def test_another_component_drops_the_previous_parameters(tmp_path: Path) -> None
         ("trian: {lr: 0.1}\n", ["one.yaml", "'trian'", "did you mean 'train'"]),
         ("views: {labelled: {flipp: 1}}\n", ["'views.labelled.flipp'", "did you mean 'views.labelled.flip'"]),
         ("train: {lr: fast}\n", ["train.lr", "valid number", "'fast'"]),
+        ("query: {name: 3}\n", ["query.name", "valid string"]),
         ("train: {lr: -1}\n", ["train.lr", "greater than 0"]),
         ("train: [\n", ["one.yaml", "not valid YAML"]),
         ("- a\n", ["one.yaml", "key: value"]),

@@ -795,7 +795,7 @@ def test_pixel_queries_are_refused_for_classification(tmp_path: Path) -> None:
 )
 def test_another_task_in_the_same_folder_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     ducats.adapt(make_components(), PLAN, tmp_path / "r")
-    with pytest.raises(UserError, match=r"created with another config \(task\."):
+    with pytest.raises(UserError, match=r"created with another config \((task|evaluation)\."):
         ducats.adapt(make_components(**change), PLAN, tmp_path / "r")
 
 

@@ -66,9 +66,8 @@ def _derived_method_name(layers: list[tuple[str, Layer]], merged: Layer) -> dict
         merged_at_naming = merge_layers(merged_at_naming, layer)
 
     def pairing(settings: Layer) -> tuple[str, str]:
-        return ObjectiveConfig(**settings.get("objective", {})).name, QueryConfig(
-            **settings.get("query", {})
-        ).name
+        objective = ObjectiveConfig(**settings.get("objective", {}))
+        return objective.name, QueryConfig(**settings.get("query", {})).name
 
     try:
         before, after = pairing(merged_at_naming), pairing(merged)

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ducats import config as settings
 from ducats.acquisition.criteria import compute_columns
 from ducats.acquisition.queries import QUERIES, QuerySpec
 from ducats.acquisition.samples import QueryContext, SampleTable, function_name
 from ducats.acquisition.units import image_columns, select_in_image
 from ducats.annotation.rules import make_rules
-from ducats.config import Config
 from ducats.data import DATASETS
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.models import MODEL_CHECKS, MODELS
@@ -31,7 +31,7 @@ from ducats.training.schedules import SCHEDULES
 from ducats.utils.randomness import global_seed
 
 
-def describe_params(config: Config) -> dict[str, str]:
+def describe_params(config: settings.Config) -> dict[str, str]:
     """Return the parameters of each component in a config, with their defaults."""
     query = make_query(config)
     components: dict[str, Any] = {
@@ -59,7 +59,7 @@ def describe_params(config: Config) -> dict[str, str]:
     return descriptions
 
 
-def check_components(config: Config, *, is_resumable: bool = False) -> None:
+def check_components(config: settings.Config, *, is_resumable: bool = False) -> None:
     """Resolve every name, check every parameter, and call query, objective and schedule on dummy input.
 
     A run with a checkpoint (``is_resumable``) does not need its pretrained weights, so they are not checked.
@@ -88,7 +88,7 @@ def check_components(config: Config, *, is_resumable: bool = False) -> None:
     )
 
 
-def _call_query_on_dummy_input(config: Config, query: QuerySpec) -> None:
+def _call_query_on_dummy_input(config: settings.Config, query: QuerySpec) -> None:
     """Run a query on a few all-zero samples."""
     generator = torch.Generator().manual_seed(0)
     z, features, head = torch.zeros(3, 2), torch.zeros(3, 4), torch.zeros(2, 4) if query.needs_head else None
@@ -156,7 +156,7 @@ class _ZeroModel(nn.Module):
         return Output(z, features, (2, 2) if self.per_pixel else None)
 
 
-def _call_objective_on_dummy_input(config: Config, objective_spec: ObjectiveSpec) -> None:
+def _call_objective_on_dummy_input(config: settings.Config, objective_spec: ObjectiveSpec) -> None:
     """Compute an objective on a few all-zero images."""
     images, per_pixel = torch.zeros(3, 1, 2, 2), config.task.name == "segmentation"
     model, auxiliary = _ZeroModel(per_pixel), None
