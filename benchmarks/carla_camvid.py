@@ -26,7 +26,7 @@ from ducats.data.domain import AdaptationData
 from ducats.deploy.picks_figure import write_picks_figure
 from ducats.ledger import Ledger
 from ducats.run import run
-from ducats.run.factory import build_run, load_data, make_performance_options, with_resolved_precision
+from ducats.run.factory import build_run, load_data, with_resolved_precision
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 
@@ -104,7 +104,7 @@ def run_one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
         run_folder.path,
         fabric=fabric,
         identity=config.identity(),
-        performance=make_performance_options(config),
+        performance=config.engine,
     )
     if row in (Row("duc"), Row("duc", light=True)):
         classes = run_folder.data_summary["classes"]

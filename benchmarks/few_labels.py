@@ -88,7 +88,7 @@ def run_cell(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -
 
     from ducats import config
     from ducats.run import run
-    from ducats.run.factory import build_run, make_performance_options, with_resolved_precision
+    from ducats.run.factory import build_run, with_resolved_precision
     from ducats.runfolder.run_folder import RunFolder
     from ducats.training.distributed import make_fabric
 
@@ -107,7 +107,7 @@ def run_cell(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -
         run_folder = RunFolder(Path(folder) / "run")
         components, plan = build_run(settings, run_folder, domain_pairs.load_pair(pair, digits, emoji))
         fabric = make_fabric(device, precision=settings.engine.precision)
-        run(components, plan, run_folder.path, fabric=fabric, performance=make_performance_options(settings))
+        run(components, plan, run_folder.path, fabric=fabric, performance=settings.engine)
         stages = run_folder.stages()
         n_labels = len(run_folder.load_ledger())
         correct = correct_predictions(components, run_folder, fabric)

@@ -32,7 +32,7 @@ PIXELS = (
     "train.batch_size=2",
     "acquisition={budget: 5%, rounds: null, after_epochs: [1, 2]}",
 )
-JOBS = (
+JOBS: tuple[tuple[list[str], str, tuple[str, ...]], ...] = (
     ([], "ducats", IMAGES),
     ([], "clue", IMAGES),
     ([], "tqs", IMAGES),

@@ -23,7 +23,7 @@ import torch
 from ducats.config import Config
 from ducats.data.domain import AdaptationData
 from ducats.run import run
-from ducats.run.factory import build_run, load_data, make_performance_options
+from ducats.run.factory import build_run, load_data
 from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep import SweepFilter, SweepRun, expand_sweep, read_sweep
 from ducats.training.distributed import make_fabric
@@ -69,7 +69,7 @@ def run_one(name: str, config: Config, device: str, folder: Path, keep: bool) ->
     run_folder = RunFolder(folder / name.replace(" ", "-"))
     components, plan = build_run(config, run_folder, _data[task])
     fabric = make_fabric(device, precision=config.engine.precision)
-    identity, speed = config.identity(), make_performance_options(config)
+    identity, speed = config.identity(), config.engine
     run(components, plan, run_folder.path, fabric=fabric, identity=identity, performance=speed)
     stages = run_folder.stages()
     result = {

@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ducats.acquisition.queries import QUERIES
-from ducats.acquisition.units import Unit, select_in_image
+from ducats.acquisition.units import select_in_image
 from ducats.data.domain import UNLABELLED
+from ducats.settings import Unit
 from ducats.utils.randomness import make_generator
 
 # RIPU selects regions; all others are measured on pixels.

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from ducats.acquisition.queries import QUERIES
-from ducats.acquisition.units import Unit
 from ducats.annotation.oracles import GroundTruthOracle
 from ducats.data.domain import UNLABELLED, Domain, Images
 from ducats.dirichlet import can_compile, compile_formulas
@@ -29,15 +28,15 @@ from ducats.models import MODELS, EvidentialModel
 from ducats.objectives import duc
 from ducats.run.pixel_selection import select_pixels
 from ducats.runfolder.run_folder import RunFolder
+from ducats.settings import Optimisation, PerformanceOptions, StreamViews, TaskOptions
 from ducats.training.distributed import make_fabric
-from ducats.training.fit import Optimisation, fit_epoch, make_optimiser
-from ducats.training.performance import PerformanceOptions
+from ducats.training.fit import fit_epoch, make_optimiser
+from ducats.training.performance import resolve_performance
 from ducats.training.placement import place_images, place_label_maps
 from ducats.training.predictor import Predictor
 from ducats.training.schedules import constant
 from ducats.training.step import Step
-from ducats.training.streams import Streams, StreamViews
-from ducats.training.task import TaskOptions
+from ducats.training.streams import Streams
 
 Size = tuple[int, int]
 
@@ -78,7 +77,7 @@ def time_steps(options: argparse.Namespace, precision: str, graphs: bool, fuse: 
     fabric = make_fabric(options.device, precision=precision)
     cuda = fabric.device.type == "cuda"
     requested = PerformanceOptions(cuda_graphs=graphs and cuda, compile=fuse and can_compile(fabric.device))
-    speed = requested.resolve(fabric, per_pixel=True)
+    speed = resolve_performance(requested, fabric, per_pixel=True)
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -156,7 +155,7 @@ def time_selection(options: argparse.Namespace, precision: str, query: str) -> d
     ready.eval()
     ground_truth = make_label_maps(options.pool, options.original, options.classes)
     area = options.original[0] * options.original[1]
-    task = TaskOptions(Unit("pixel"), resolution="original")
+    task = TaskOptions(unit="pixel", resolution="original")
     with tempfile.TemporaryDirectory() as folder:
         run_folder = RunFolder(Path(folder))
         ledger: Ledger = run_folder.open_ledger(pool.keys, pool.original_sizes, "original")
@@ -183,7 +182,7 @@ def time_selection(options: argparse.Namespace, precision: str, query: str) -> d
                     predictor,
                     pool,
                     QUERIES[query].bind({}),
-                    unit=task.unit,
+                    unit=task,
                     sizes=pool.original_sizes if pool.original_sizes is not None else torch.zeros(0, 2),
                     known_labels_of=labelled_at,
                     budget=[area // 100] * options.pool,

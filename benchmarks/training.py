@@ -28,16 +28,16 @@ from torch import Tensor
 
 from ducats.data.domain import UNLABELLED, AdaptationData
 from ducats.data.folders import folders
-from ducats.data.views import View
 from ducats.models import EvidentialModel, timm_classifier
 from ducats.objectives import Batch, LabelledImages, duc
+from ducats.settings import Optimisation, PerformanceOptions, StreamViews, View
 from ducats.training import placement
 from ducats.training.distributed import make_fabric
-from ducats.training.fit import Optimisation, make_optimiser
-from ducats.training.performance import PerformanceOptions
+from ducats.training.fit import make_optimiser
+from ducats.training.performance import resolve_performance
 from ducats.training.predictor import Predictor
 from ducats.training.step import Step
-from ducats.training.streams import Streams, StreamViews
+from ducats.training.streams import Streams
 
 SIZE = 224
 TRAIN_VIEW = View(crop="random_resized", size=SIZE, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
@@ -263,7 +263,7 @@ def make_step(
     options: argparse.Namespace, data: AdaptationData, speed: PerformanceOptions, fabric: Fabric
 ) -> tuple[Step, torch.nn.Module]:
     """Set up model and step as in a run."""
-    resolved = speed.resolve(fabric)
+    resolved = resolve_performance(speed, fabric)
     bare = make_model(options, data)
     if resolved.channels_last:
         bare.to(memory_format=torch.channels_last)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ducats.acquisition.samples import QueryContext as QueryContext
     from ducats.acquisition.samples import SampleTable as SampleTable
     from ducats.acquisition.samples import top_k as top_k
-    from ducats.acquisition.units import Unit as Unit
     from ducats.annotation.oracles import GroundTruthOracle as GroundTruthOracle
     from ducats.annotation.oracles import HumanOracle as HumanOracle
     from ducats.config import Config as Config
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from ducats.data.domain import AdaptationData as AdaptationData
     from ducats.data.domain import Domain as Domain
     from ducats.data.domain import Images as Images
-    from ducats.data.views import View as View
     from ducats.ledger import Ledger as Ledger
     from ducats.ledger import Request as Request
     from ducats.ledger import TargetMaps as TargetMaps
@@ -40,9 +38,12 @@ if TYPE_CHECKING:
     from ducats.run.components import Components as Components
     from ducats.run.components import RunPlan as RunPlan
     from ducats.runfolder.run_folder import RunFolder as RunFolder
-    from ducats.training.fit import Optimisation as Optimisation
-    from ducats.training.streams import StreamViews as StreamViews
-    from ducats.training.task import TaskOptions as TaskOptions
+    from ducats.settings import EvaluationOptions as EvaluationOptions
+    from ducats.settings import Optimisation as Optimisation
+    from ducats.settings import StreamViews as StreamViews
+    from ducats.settings import TaskOptions as TaskOptions
+    from ducats.settings import Unit as Unit
+    from ducats.settings import View as View
     from ducats.utils.errors import AwaitingLabels as AwaitingLabels
     from ducats.utils.errors import UserError as UserError
 
@@ -58,15 +59,16 @@ _LAZY_IMPORTS = {
     "segmentation_folders": "data",
     "streets": "data",
     "toy": "data",
-    "View": "data.views",
+    "View": "settings",
     "UNLABELLED": "data.domain",
     "VOID": "data.domain",
     "Domain": "data.domain",
     "Images": "data.domain",
     "AdaptationData": "data.domain",
-    "Optimisation": "training.fit",
-    "StreamViews": "training.streams",
-    "TaskOptions": "training.task",
+    "EvaluationOptions": "settings",
+    "Optimisation": "settings",
+    "StreamViews": "settings",
+    "TaskOptions": "settings",
     "AwaitingLabels": "utils.errors",
     "UserError": "utils.errors",
     "Ledger": "ledger",
@@ -85,7 +87,7 @@ _LAZY_IMPORTS = {
     "QueryContext": "acquisition.samples",
     "top_k": "acquisition.samples",
     "RunFolder": "runfolder.run_folder",
-    "Unit": "acquisition.units",
+    "Unit": "settings",
     "adapt": "run:run",
     "load_config": "config:load_config",
 }

@@ -15,15 +15,16 @@ from torch.nn import functional as F
 from ducats.acquisition.criteria import CRITERIA, IMAGE_COLUMNS, get_criterion
 from ducats.acquisition.queries import QUERIES, QuerySpec
 from ducats.acquisition.samples import QueryContext, top_k
-from ducats.acquisition.units import PixelSelection, Unit, image_columns, select_in_image
+from ducats.acquisition.units import PixelSelection, image_columns, select_in_image
 from ducats.acquisition.units.pixel_columns import PixelColumns
 from ducats.acquisition.units.superpixels import compute_superpixels
 from ducats.data.domain import UNLABELLED, VOID
+from ducats.settings import Unit
 from ducats.utils.errors import UserError
 
 SHAPE = (15, 20)
 HEAD = torch.randn(4, 6, generator=torch.Generator().manual_seed(5))
-UNITS = [Unit("pixel"), Unit("region"), Unit("region", side=5), Unit("superpixel", superpixels=12)]
+UNITS = [Unit("pixel"), Unit("region"), Unit("region", region_side=5), Unit("superpixel", n_superpixels=12)]
 
 
 def maps(seed: int = 0, classes: int = 4) -> Tensor:
@@ -78,7 +79,7 @@ WITHIN_IMAGE_QUERIES = [
 every_pair = pytest.mark.parametrize(
     ("name", "unit"),
     # Impurity is undefined for a pixel.
-    [(n, u) for n in WITHIN_IMAGE_QUERIES for u in UNITS if (n, u.name) != ("ripu", "pixel")],
+    [(n, u) for n in WITHIN_IMAGE_QUERIES for u in UNITS if (n, u.unit) != ("ripu", "pixel")],
 )
 
 
@@ -94,7 +95,7 @@ def test_budget_is_spent_exactly(name: str, unit: Unit, budget: int, known_label
     assert len(position.unique()) == len(position)
     assert bool(open_[position].all())
     assert len(position) == min(budget, int(open_.sum()))
-    if unit.name == "pixel":
+    if unit.unit == "pixel":
         assert picked.unit_sizes is None
     else:
         assert picked.unit_sizes is not None
@@ -183,7 +184,9 @@ def regions_of(picked: PixelSelection) -> list[list[tuple[int, int]]]:
 @pytest.mark.parametrize("side", [3, 5])
 def test_regions_are_windows_without_overlap(name: str, side: int) -> None:
     budget = 4 * side * side + 2
-    regions = regions_of(select_in_test_image(QUERIES[name], Unit("region", side=side), nothing(), budget))
+    regions = regions_of(
+        select_in_test_image(QUERIES[name], Unit("region", region_side=side), nothing(), budget)
+    )
     for number, region in enumerate(regions):
         (top, left), (bottom, right) = region[0], region[-1]
         whole = [(y, x) for y in range(top, bottom + 1) for x in range(left, right + 1)]
@@ -311,7 +314,7 @@ def test_superpixels_are_selected_best_first_and_the_last_is_truncated(budget: i
         int(p): float(entropy[(superpixel_map == p) & open_].mean()) for p in superpixel_map[open_].unique()
     }
     picked = select_in_test_image(
-        QUERIES["entropy"], Unit("superpixel", superpixels=12), known_labels, budget
+        QUERIES["entropy"], Unit("superpixel", n_superpixels=12), known_labels, budget
     )
     remaining, expected_units = min(budget, int(open_.sum())), []
     for superpixel in sorted(mean, key=lambda p: -mean[p]):
@@ -325,7 +328,7 @@ def test_superpixels_are_selected_best_first_and_the_last_is_truncated(budget: i
 
 def test_superpixel_larger_than_the_budget_is_truncated() -> None:
     one = torch.zeros(3, *SHAPE, dtype=torch.uint8)  # one colour: about three large superpixels
-    unit = Unit("superpixel", superpixels=3)
+    unit = Unit("superpixel", n_superpixels=3)
     sizes = compute_superpixels(one, SHAPE, 3, 10.0).flatten().unique(return_counts=True)[1]
     assert int(sizes.min()) > 10
     picked = select_in_test_image(QUERIES["entropy"], unit, nothing(), 10, pixels=one)
@@ -359,8 +362,8 @@ def test_impurity_of_a_pixel_is_refused() -> None:
 def test_whole_images_and_even_regions_are_refused() -> None:
     with pytest.raises(ValueError, match="not selected within an image"):
         select_in_test_image(QUERIES["random"], Unit("image"), nothing(), 5)
-    with pytest.raises(ValueError, match="must be odd and positive, not 4"):
-        Unit("region", side=4)
+    with pytest.raises(ValueError, match="must be odd"):
+        Unit("region", region_side=4)
 
 
 def test_custom_queries_are_validated_and_may_read_all_columns() -> None:

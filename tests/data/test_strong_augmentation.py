@@ -4,7 +4,8 @@ import torch
 from torchvision.transforms import v2
 
 from ducats.data.strong_augmentation import CUTOUT_GREY, cutout, randaugment
-from ducats.data.views import CUTOUT_COLUMNS, SEED_COLUMN, View, apply_view, sample_view_params
+from ducats.data.views import CUTOUT_COLUMNS, SEED_COLUMN, apply_view, sample_view_params
+from ducats.settings import View
 
 
 def random_images(count: int = 4, channels: int = 3) -> torch.Tensor:

@@ -26,7 +26,6 @@ from ducats.data.colour_jitter import (
 from ducats.data.views import (
     FLIP_COLUMN,
     N_AUG_PARAMS,
-    View,
     apply_view,
     apply_view_to_labels,
     interpolation_weights,
@@ -35,6 +34,7 @@ from ducats.data.views import (
     sample_crop_boxes,
     sample_view_params,
 )
+from ducats.settings import View
 from ducats.utils.randomness import make_generator
 
 HEIGHT, WIDTH = 20, 26

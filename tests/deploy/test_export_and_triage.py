@@ -23,7 +23,6 @@ from ducats.deploy.preprocessing import make_preprocessing
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import load_triage_rule
 from ducats.models import EvidentialModel
-from ducats.run.factory import make_views
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.predictor import sample_aug_params
 from ducats.utils.errors import UserError
@@ -304,7 +303,7 @@ def test_generated_code_preprocesses_like_predict(
     Image.fromarray(random.integers(0, 256, (17, 23, 3), np.uint8)).save(tmp_path / "image.png")
     trained = trained_with_view(view, channels)
     images = decode_images([("a", tmp_path / "image.png")], trained.size, channels=channels)
-    test = make_views(trained.config).test
+    test = trained.config.views.test
     expected = apply_view(images.pixels[:], test, sample_aug_params(images, test, make_generator(0, "test")))
     monkeypatch.chdir(tmp_path)
     code = ["import numpy as np", "from PIL import Image, ImageOps", *make_preprocessing(trained).to_code()]

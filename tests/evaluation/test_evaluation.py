@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 from ducats.data.domain import UNLABELLED, VOID, Domain, Images
 from ducats.data.streets import streets
-from ducats.data.views import View
 from ducats.evaluation import evaluate
 from ducats.evaluation.evaluate import evaluate_segmentation
 from ducats.evaluation.metrics import Tally, compute_metrics
 from ducats.models import EvidentialModel, small_fcn
+from ducats.settings import View
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor
 from ducats.utils.errors import UserError

@@ -11,11 +11,11 @@ from torch.nn import functional as F
 from ducats.data import toy
 from ducats.data.domain import VOID
 from ducats.data.streets import streets
-from ducats.data.views import View
 from ducats.evaluation.evaluate import TemperedEvaluation, evaluate, evaluate_segmentation
 from ducats.evaluation.metrics import compute_metrics, tally_batch
 from ducats.evaluation.temperature_scaling import TEMPERATURE_BOUNDS, optimal_temperature
 from ducats.models import EvidentialModel, small_cnn, small_fcn
+from ducats.settings import View
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor
 from ducats.utils.randomness import global_seed

@@ -18,7 +18,8 @@ from ducats.models import (
 )
 from ducats.models.deeplab import DeepLab, HeadV3Plus
 from ducats.models.frozen_norm import FrozenNorm
-from ducats.training.fit import Optimisation, make_optimiser
+from ducats.settings import Optimisation
+from ducats.training.fit import make_optimiser
 from ducats.utils.errors import UserError
 
 BOTH = pytest.mark.parametrize("name", ["deeplab_v2", "deeplab_v3plus"])

@@ -9,10 +9,10 @@ import torch
 
 from ducats.data import toy
 from ducats.data.streets import streets
-from ducats.data.views import View
 from ducats.ledger import AnnotatorHints, Request
 from ducats.models import EvidentialModel, small_cnn, small_fcn
 from ducats.run.hints import image_hints, pixel_hints
+from ducats.settings import View
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes

@@ -9,7 +9,6 @@ import torch
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID, AdaptationData
 from ducats.data.streets import streets
-from ducats.data.views import View
 from ducats.ledger import Request
 from ducats.models import EvidentialModel, small_cnn, small_fcn
 from ducats.run.snapshot_sample import (
@@ -20,6 +19,7 @@ from ducats.run.snapshot_sample import (
     sample_pixels,
 )
 from ducats.runfolder import snapshot_files
+from ducats.settings import View
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes

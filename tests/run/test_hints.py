@@ -16,9 +16,10 @@ from torch.nn import functional as F
 from ducats.data import toy
 from ducats.data.domain import Images
 from ducats.data.streets import streets
-from ducats.data.views import View, apply_view
+from ducats.data.views import apply_view
 from ducats.models import EvidentialModel
 from ducats.run.hints import image_hints, pixel_hints
+from ducats.settings import View
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor, sample_aug_params
 from ducats.training.task import label_grid_sizes

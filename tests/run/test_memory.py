@@ -48,7 +48,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> Iterator["weakref.WeakSet[Evident
         alive.add(self)
 
     def set_state(self: EvidentialModel, state: dict[str, object]) -> None:  # of a deep copy
-        super(EvidentialModel, self).__setstate__(state)
+        super(EvidentialModel, self).__setstate__(state)  # type: ignore[no-untyped-call]
         alive.add(self)
 
     monkeypatch.setattr(EvidentialModel, "__init__", init)

@@ -11,15 +11,15 @@ from torch.nn import functional as F
 
 from ducats.acquisition.queries import QUERIES, QuerySpec
 from ducats.acquisition.samples import QueryContext
-from ducats.acquisition.units import PixelSelection, Unit
+from ducats.acquisition.units import PixelSelection
 from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.data.streets import streets
-from ducats.data.views import View
 from ducats.models import EvidentialModel, small_fcn
 from ducats.run.pixel_selection import all_open_pixels, score_whole_images, select_pixels
+from ducats.settings import TaskOptions, Unit, View
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor
-from ducats.training.task import TaskOptions, label_grid_sizes
+from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import global_seed
 
@@ -60,7 +60,7 @@ def select_positions(
             predictor,
             more.get("pool", POOL),
             query,
-            unit=task.unit,
+            unit=task,
             sizes=sizes,
             known_labels_of=lambda image: maps[image],
             budget=budget,
@@ -173,9 +173,12 @@ def test_each_image_has_its_own_generator() -> None:
 
 
 def test_units_contain_unlabelled_pixels_only() -> None:
-    for unit in (Unit("region"), Unit("region", side=5)):
+    for side in (3, 5):
         found = select_positions(
-            QUERIES["entropy"], [20] * 5, TaskOptions(unit=unit), label_grid_sizes(POOL, "network")
+            QUERIES["entropy"],
+            [20] * 5,
+            TaskOptions(unit="region", region_side=side),
+            label_grid_sizes(POOL, "network"),
         )
         maps = known_labels(label_grid_sizes(POOL, "network"))
         for image, positions in enumerate(found):

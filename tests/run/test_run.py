@@ -20,8 +20,8 @@ from ducats.run import run
 from ducats.run.factory import build_run
 from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
+from ducats.settings import PerformanceOptions
 from ducats.training.distributed import make_fabric
-from ducats.training.performance import PerformanceOptions
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import Event
 

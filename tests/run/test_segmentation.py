@@ -16,7 +16,6 @@ from torch import Tensor, nn
 import ducats
 from conftest import Runner, quick_pixels
 from ducats.acquisition.queries import QUERIES
-from ducats.acquisition.units import Unit
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID, AdaptationData, original_map
 from ducats.data.streets import streets
@@ -27,8 +26,8 @@ from ducats.run import run
 from ducats.run.factory import build_run, check_components
 from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
+from ducats.settings import EvaluationOptions, TaskOptions
 from ducats.training.distributed import make_fabric
-from ducats.training.task import TaskOptions
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import Event
 from ducats.utils.randomness import global_seed
@@ -694,7 +693,7 @@ def test_whole_labelled_images_are_a_separate_stream(tmp_path: Path) -> None:
         seen.append((batch.labelled is not None, whole, rest))
         return dict(duc(model, batch))
 
-    task, plan = TaskOptions(unit=Unit("image")), replace(PLAN, pixel_budget=None, budget=(2,))
+    task, plan = TaskOptions(unit="image"), replace(PLAN, pixel_budget=None, budget=(2,))
     run_folder = ducats.adapt(make_components(objective=spy, task=task), plan, tmp_path / "r")
     assert (run_folder.load_ledger().labels_per_image() > 0).sum() == 2
     # Before the round no label is known; after it, all labels of an image or none.
@@ -729,9 +728,7 @@ def test_a_round_with_nothing_left_to_select(tmp_path: Path, unit: Any) -> None:
     mostly[:, 4:8, 4:8] = 0
     few = replace(data.pool, void_masks=mostly)
     plan = replace(PLAN, epochs=3, query_epochs=(1, 2), pixel_budget="10%")
-    run_folder = ducats.adapt(
-        make_components(pool=few, task=TaskOptions(unit=Unit(unit))), plan, tmp_path / "r"
-    )
+    run_folder = ducats.adapt(make_components(pool=few, task=TaskOptions(unit=unit)), plan, tmp_path / "r")
     assert run_folder.finished
     assert run_folder.load_ledger().n_rounds == 2
     assert (
@@ -758,7 +755,7 @@ def test_an_all_void_image_is_skipped(tmp_path: Path) -> None:
         ({}, {"budget": (3,)}, r"but budget is \[3\]"),
         ({}, {"pixel_budget": 1, "query_epochs": (0, 1)}, "at least one of 2 rounds without pixels"),
         ({"query": QUERIES["ripu"]}, {}, "units of several pixels"),
-        ({"task": TaskOptions(unit=Unit("image"))}, {"pixel_budget": None}, "1 rounds but 0 budgets"),
+        ({"task": TaskOptions(unit="image")}, {"pixel_budget": None}, "1 rounds but 0 budgets"),
         ({"test": toy().test}, {}, "same classes"),
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(3 * 512, 10))}, {}, "per-image logits"),
         ({"model": small_fcn(classes=9, channels=3, width=8)}, {}, "outputs 9 classes"),
@@ -767,7 +764,11 @@ def test_an_all_void_image_is_skipped(tmp_path: Path) -> None:
             {},
             "4 labels for a pool of 5",
         ),
-        ({"task": TaskOptions(miou_star_exclude=("moon",))}, {}, "miou_star_exclude names 'moon'"),
+        (
+            {"evaluation": EvaluationOptions(miou_star_exclude=("moon",))},
+            {},
+            "miou_star_exclude names 'moon'",
+        ),
     ],
 )
 def test_inconsistent_components_are_refused_before_training(
@@ -790,25 +791,12 @@ def test_pixel_queries_are_refused_for_classification(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"task": TaskOptions(unit=Unit("region"))}, {"task": TaskOptions(average_flipped=True)}]
+    "change", [{"task": TaskOptions(unit="region")}, {"evaluation": EvaluationOptions(average_flipped=True)}]
 )
 def test_another_task_in_the_same_folder_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     ducats.adapt(make_components(), PLAN, tmp_path / "r")
-    with pytest.raises(UserError, match=r"created with another config \(task\."):
+    with pytest.raises(UserError, match=r"created with another config \((task|evaluation)\."):
         ducats.adapt(make_components(**change), PLAN, tmp_path / "r")
-
-
-@pytest.mark.parametrize(
-    ("make", "word"),
-    [
-        (lambda: TaskOptions(label_downsampling="cells"), "cell or nearest"),  # type: ignore[arg-type]
-        (lambda: TaskOptions(resolution="full"), "network or original"),  # type: ignore[arg-type]
-        (lambda: TaskOptions(unit=Unit("regions")), "pixel, region, superpixel, image"),  # type: ignore[arg-type]
-    ],
-)
-def test_invalid_tasks_are_refused_at_construction(make: Any, word: str) -> None:
-    with pytest.raises(UserError, match=word):
-        make()
 
 
 def test_ground_truth_at_another_resolution_is_refused(tmp_path: Path) -> None:
@@ -822,12 +810,6 @@ def test_mean_iou_star_needs_at_least_one_class(run_pixels: Runner) -> None:
     names = ", ".join(tiny_streets().classes)
     with pytest.raises(UserError, match="leave at least one"):
         run_pixels(f"evaluation.miou_star_exclude=[{names}]")
-
-
-def test_unknown_source_sampling_is_refused(tmp_path: Path) -> None:
-    plan = ducats.RunPlan(epochs=2, query_epochs=(1,), pixel_budget="5%", source_sampling="rare-classes")
-    with pytest.raises(UserError, match="shuffled or rare_classes"):
-        ducats.adapt(make_components(), plan, tmp_path / "run")
 
 
 def test_int8_labels_with_many_classes(tmp_path: Path) -> None:

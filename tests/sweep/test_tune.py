@@ -205,7 +205,7 @@ def test_annotators_answer_only_for_validation(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="tune with --rounds 0"):
         search(tmp_path / "tune", config=config)
     without_rounds = config.model_copy(
-        update={"acquisition": config.acquisition.model_copy(update={"rounds": 0, "after_epochs": None})}
+        update={"acquisition": replace(config.acquisition, rounds=0, after_epochs=None)}
     )
     assert "query.params.kappa" not in default_grid(without_rounds)
     by_dev = search(tmp_path / "tune", config=without_rounds)

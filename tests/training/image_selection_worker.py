@@ -10,12 +10,12 @@ import torch
 from ducats.acquisition.queries import QUERIES
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED
-from ducats.data.views import View
 from ducats.evaluation.evaluate import evaluate
 from ducats.evaluation.metrics import compute_metrics
 from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import ObjectiveSpec, softmax
 from ducats.run.select import select_images
+from ducats.settings import View
 from ducats.training.auxiliary import build_auxiliaries
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor

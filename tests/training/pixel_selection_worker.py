@@ -12,16 +12,15 @@ import torch
 from ducats.acquisition.criteria import IMAGE_COLUMNS
 from ducats.acquisition.queries import QUERIES, QuerySpec
 from ducats.acquisition.samples import QueryContext
-from ducats.acquisition.units import Unit
 from ducats.data.domain import UNLABELLED
 from ducats.data.streets import streets
-from ducats.data.views import View
 from ducats.evaluation.evaluate import evaluate_segmentation
 from ducats.evaluation.metrics import compute_metrics
 from ducats.models import EvidentialModel, small_fcn
 from ducats.objectives import ObjectiveSpec, softmax
 from ducats.run.pixel_selection import score_whole_images, select_pixels
 from ducats.run.select import select_images
+from ducats.settings import Unit, View
 from ducats.training.auxiliary import build_auxiliaries
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor

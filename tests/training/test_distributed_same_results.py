@@ -12,8 +12,9 @@ from conftest import QUICK
 from ducats.models import EvidentialModel
 from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
+from ducats.settings import PerformanceOptions
 from ducats.training.distributed import make_fabric
-from ducats.training.performance import PerformanceOptions
+from ducats.training.performance import resolve_performance
 from ducats.training.sharding import gather_state, is_sharded, unsharded
 from ducats.utils.errors import UserError
 from plain_networks import plain
@@ -185,4 +186,4 @@ def test_unsupported_fsdp_settings_raise() -> None:
         with pytest.raises(
             UserError, match=f"engine.{name}=true cannot be combined with engine.strategy=fsdp"
         ):
-            PerformanceOptions(**{name: True}).resolve(fabric)  # type: ignore[arg-type]
+            resolve_performance(PerformanceOptions(**{name: True}), fabric)  # type: ignore[arg-type]

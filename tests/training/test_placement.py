@@ -14,14 +14,14 @@ from ducats.data.decoding import decode_images, image_decoder
 from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.data.evaluation_split import Subset
 from ducats.data.store import LazyFileArrays
-from ducats.data.views import View
 from ducats.ledger import Ledger, Request, TargetMaps
 from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import Batch
+from ducats.settings import StreamViews, View
 from ducats.training import placement
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor
-from ducats.training.streams import Streams, StreamViews
+from ducats.training.streams import Streams
 from ducats.utils.randomness import global_seed
 
 CPU = torch.device("cpu")

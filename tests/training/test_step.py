@@ -14,18 +14,18 @@ from torchvision.transforms.v2 import functional as tv
 
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED, Images
-from ducats.data.views import View, sample_view_params
+from ducats.data.views import sample_view_params
 from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import Batch, LabelledImages, duc
+from ducats.settings import Optimisation, PerformanceOptions, Placement, StreamViews, TargetBatching, View
 from ducats.training import placement
 from ducats.training import step as step_module
 from ducats.training.distributed import make_fabric
-from ducats.training.fit import Optimisation, adapt_optimiser_state, fit_epoch, make_optimiser
-from ducats.training.performance import PerformanceOptions
-from ducats.training.placement import Placement
+from ducats.training.fit import adapt_optimiser_state, fit_epoch, make_optimiser
+from ducats.training.performance import resolve_performance
 from ducats.training.schedules import inverse_decay
 from ducats.training.step import Step
-from ducats.training.streams import Streams, StreamViews, even_batches, full_batches, shuffled_batches
+from ducats.training.streams import Streams, even_batches, full_batches, shuffled_batches
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import global_seed, make_generator
 
@@ -119,7 +119,7 @@ def plain_losses() -> list[float]:
 
 def our_losses(options: PerformanceOptions, fabric: Fabric) -> list[float]:
     data = toy(size=16)
-    resolved = options.resolve(fabric)
+    resolved = resolve_performance(options, fabric)
     bare = make_model()
     if resolved.channels_last:
         bare.to(memory_format=torch.channels_last)
@@ -407,10 +407,10 @@ def test_the_source_weight_scales_only_source_losses() -> None:
 
 def test_cuda_graphs_raise_on_a_cpu() -> None:
     fabric = make_fabric("cpu")
-    resolved = PerformanceOptions().resolve(fabric)
+    resolved = resolve_performance(PerformanceOptions(), fabric)
     assert (resolved.channels_last, resolved.fused_optimiser, resolved.cuda_graphs) == (False, False, False)
     with pytest.raises(UserError, match="needs one CUDA device"):
-        PerformanceOptions(cuda_graphs=True).resolve(fabric)
+        resolve_performance(PerformanceOptions(cuda_graphs=True), fabric)
 
 
 def test_only_trusted_code_is_captured_by_default() -> None:
@@ -443,7 +443,7 @@ def losses_of(
     *,
     graphs: bool,
     clip: float | None = None,
-    target_batching: str = "separate",
+    target_batching: TargetBatching = "separate",
 ) -> tuple[list[float], Step]:
     """Return the losses of fifty steps, and the step."""
     # A size that pooling halves twice: adaptive pooling has no deterministic gradient.

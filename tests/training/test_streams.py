@@ -8,12 +8,11 @@ import torch
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID, Domain, Images
 from ducats.data.evaluation_split import Subset
-from ducats.data.views import View
 from ducats.objectives import Batch
+from ducats.settings import StreamViews, View
 from ducats.training.distributed import make_fabric
 from ducats.training.streams import (
     Streams,
-    StreamViews,
     class_presence,
     even_batches,
     full_batches,

@@ -5,11 +5,10 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from ducats.settings import Rounding
 from ducats.utils.errors import UserError
 
-Rounding = Literal["nearest_total", "ceil_per_round"]
 _ROUNDING_TOLERANCE = 1e-9  # 0.1 * 3 is slightly more than 0.3 in binary
 
 

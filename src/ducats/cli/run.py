@@ -57,7 +57,6 @@ def run(
     from ducats.run.factory import (
         build_run,
         check_components,
-        make_performance_options,
         with_resolved_precision,
     )
     from ducats.run.loggers import LoggerDispatcher, find_loggers
@@ -119,7 +118,7 @@ def run(
             folder,
             fabric=fabric,
             identity=config.identity(),
-            performance=make_performance_options(config),
+            performance=config.engine,
             on_event=combine_listeners(display, logs),
             wait=make_wait_callback(display.console, poll) if wait else None,
         )
@@ -153,7 +152,7 @@ def describe_budget(components: "Components", plan: "RunPlan") -> str:
         return "no labels"
     rounds = "1 round" if count == 1 else f"{count} rounds"
     if plan.time_budget is not None:
-        unit_name = f"{components.task.unit.name}s" if components.source.per_pixel else "labels"
+        unit_name = f"{components.task.resolved_unit}s" if components.source.per_pixel else "labels"
         questions = plan.time_budget.questions_in_round(None, 0, 0, count)
         per_round = f"about {questions} {unit_name} each at {plan.time_budget.seconds_per_label:g} s"
         return f"{plan.time_budget} in {rounds}, {per_round}"

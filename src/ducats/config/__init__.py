@@ -1,11 +1,10 @@
-"""Run configuration: strict, frozen pydantic models, loaded from and written to YAML. Imports no torch.
+"""Run configuration, loaded from and written to YAML. Imports no torch.
 
 Later files override earlier ones, and ``key=value`` settings override files. An unknown name is an error that
 gives the file and the closest known name. Components never see a config: ``ducats.run.factory`` reads it and
-passes them flat arguments.
+passes them its sections, typed as ``ducats.settings``.
 """
 
-from ducats.config.base import ComponentConfig
 from ducats.config.loader import (
     configs_folder,
     describe_settings,
@@ -14,13 +13,11 @@ from ducats.config.loader import (
     merge_layers,
     to_yaml,
 )
-from ducats.config.schema import Config, query_epochs
-from ducats.config.view_schema import ViewConfig
+from ducats.config.schema import ComponentConfig, Config, query_epochs
 
 __all__ = [
     "ComponentConfig",
     "Config",
-    "ViewConfig",
     "configs_folder",
     "describe_settings",
     "find_config",

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from ducats.config.schema import Config, ObjectiveConfig, QueryConfig
-from ducats.config.view_schema import ViewConfig
+from ducats.settings import View
 from ducats.utils.errors import UserError
 
 Layer = Mapping[str, Any]
@@ -65,15 +66,12 @@ def _derived_method_name(layers: list[tuple[str, Layer]], merged: Layer) -> dict
         merged_at_naming = merge_layers(merged_at_naming, layer)
 
     def pairing(settings: Layer) -> tuple[str, str]:
-        names = (
-            ObjectiveConfig.model_validate(settings.get("objective", {})).name,
-            settings.get("query", {}).get("name"),
-        )
-        return names[0], names[1] or QueryConfig().name
+        objective = ObjectiveConfig(**settings.get("objective", {}))
+        return objective.name, QueryConfig(**settings.get("query", {})).name
 
     try:
         before, after = pairing(merged_at_naming), pairing(merged)
-    except (ValidationError, AttributeError):
+    except (ValidationError, TypeError):
         return {}  # validation of the whole config gives a better message
     return {} if before == after else {"method": "+".join(name.split(":")[-1] for name in after)}
 
@@ -108,17 +106,23 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def describe_settings(section: BaseModel | None = None, prefix: str = "") -> list[tuple[str, str, str]]:
+def describe_settings(section: Any = None, prefix: str = "") -> list[tuple[str, str, str]]:
     """Return every setting as (name, value, description)."""
     section = section or Config()
     lines = []
-    for name, info in type(section).model_fields.items():
+    for name, info in _fields(type(section)).items():
         value = getattr(section, name)
-        if isinstance(value, BaseModel) and (name == "source" or not isinstance(value, ViewConfig)):
+        if _fields(type(value)) and (name == "source" or not isinstance(value, View)):
             lines += describe_settings(value, f"{prefix}{name}.")
             continue
         plain = (
-            value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, ViewConfig) else value
+            {
+                inner: inner_value
+                for inner, inner_value in vars(value).items()
+                if inner_value != getattr(View(), inner)
+            }
+            if isinstance(value, View)
+            else value
         )
         choices = (
             " | ".join(map(str, get_args(info.annotation))) if get_origin(info.annotation) is Literal else ""
@@ -126,6 +130,11 @@ def describe_settings(section: BaseModel | None = None, prefix: str = "") -> lis
         meaning = "; ".join(text for text in (info.description, choices and f"one of {choices}") if text)
         lines.append((f"{prefix}{name}", json.dumps(plain), meaning))
     return lines
+
+
+def _fields(kind: Any) -> Mapping[str, FieldInfo]:
+    """Return the settings of a config or of a section; of any other type, none."""
+    return getattr(kind, "__pydantic_fields__", {})
 
 
 _REPLACED_MAPPINGS = ("source_weight",)  # mappings that are replaced, not merged
@@ -183,23 +192,18 @@ def _parse_setting(setting: str) -> Layer:
     return dict(layer)
 
 
-def _check_names(layer: Layer, schema: type[BaseModel], origin: str, prefix: str = "") -> None:
+def _check_names(layer: Layer, schema: Any, origin: str, prefix: str = "") -> None:
     """Raise on an unknown name; checking each layer separately lets the message name the file."""
+    fields = _fields(schema)
     for key, value in layer.items():
-        if key not in schema.model_fields:
-            near = difflib.get_close_matches(str(key), schema.model_fields, n=1)
-            hint = (
-                f"did you mean '{prefix}{near[0]}'?" if near else f"known: {', '.join(schema.model_fields)}"
-            )
+        if key not in fields:
+            near = difflib.get_close_matches(str(key), fields, n=1)
+            hint = f"did you mean '{prefix}{near[0]}'?" if near else f"known: {', '.join(fields)}"
             raise UserError(f"{origin}: unknown setting '{prefix}{key}'; {hint}")
-        inner = _nested_model(schema.model_fields[key].annotation)
-        if inner is not None and isinstance(value, Mapping):
-            _check_names(value, inner, origin, f"{prefix}{key}.")
-
-
-def _nested_model(annotation: Any) -> type[BaseModel] | None:
-    kinds = (annotation, *getattr(annotation, "__args__", ()))
-    return next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
+        annotation = fields[key].annotation
+        section = next((kind for kind in (annotation, *get_args(annotation)) if _fields(kind)), None)
+        if section is not None and isinstance(value, Mapping):
+            _check_names(value, section, origin, f"{prefix}{key}.")
 
 
 def _validation_message(error: ValidationError, layers: list[tuple[str, Layer]]) -> str:

@@ -1,7 +1,7 @@
 """Command-line options of a run. Imports torch only if a benchmark task must be normalised."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -178,7 +178,7 @@ def _with_canonical_task(config: "Config") -> "Config":
     from ducats.data import canonical_task
 
     params = {**config.data.params, "task": canonical_task(config.data.name, benchmark_task(config))}
-    return config.model_copy(update={"data": config.data.model_copy(update={"params": params})})
+    return config.model_copy(update={"data": replace(config.data, params=params)})
 
 
 def default_run_folder(config: "Config") -> Path:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ducats.data.domain import AdaptationData, Domain, Images, Indexable, Labels, original_map
+from ducats.settings import TestSplit
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator
 
 EvaluatedOn = Literal["held_out", "unlabelled", "target"]
-SplitSetting = Literal["auto", "held_out", "unlabelled", "target", "published"]
 TestSetOrigin = Literal["own", "split", "target"]  # the data's test set; part of the target; the whole target
 
 
@@ -40,12 +40,11 @@ class Subset:
 
 
 def resolve_split(
-    split: SplitSetting, *, has_test: bool, has_ground_truth: bool, target_is_test: bool
+    split: TestSplit, *, has_test: bool, has_ground_truth: bool, target_is_test: bool
 ) -> tuple[EvaluatedOn, TestSetOrigin]:
     """Resolve the setting for given data: the images to evaluate on, and the origin of the test set.
 
     Args:
-        split: See ``config.schema.EvaluationConfig``.
         has_test: Whether the data has a test set.
         has_ground_truth: Whether the target's ground truth is known.
         target_is_test: Whether the user gave the target as the test set.
@@ -70,13 +69,12 @@ def resolve_split(
 
 
 def attach_test_set(
-    data: AdaptationData, split: SplitSetting, test_fraction: float
+    data: AdaptationData, split: TestSplit, test_fraction: float
 ) -> tuple[AdaptationData, EvaluatedOn]:
     """Attach the test set that the setting asks for; return the data and the kind of test set.
 
     Args:
         data: Data as returned by the data set.
-        split: See ``config.schema.EvaluationConfig``.
         test_fraction: Fraction of each class to hold out if the test set is split from the target.
     """
     test, ground_truth = data.test, data.ground_truth

@@ -7,8 +7,6 @@ Every operation gives the result of torchvision's (``transforms.v2``, on floats 
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +14,7 @@ from torch import Tensor
 
 from ducats.data.colour_jitter import JITTER_FACTOR_COLUMNS, JITTER_ORDER_COLUMNS, color_jitter
 from ducats.data.strong_augmentation import cutout, randaugment
+from ducats.settings import View
 
 MAX_CROP_ATTEMPTS = 10  # to sample a RandomResizedCrop box that fits, as in torchvision
 N_AUG_PARAMS = 16  # augmentation parameters per image; colour_jitter defines those of colour jitter
@@ -23,36 +22,6 @@ BOX_COLUMNS = slice(0, 4)  # top, left, height, width, in stored pixels
 FLIP_COLUMN = 4  # 1 or 0
 SEED_COLUMN = 13  # seed of RandAugment; integers that float32 represents exactly
 CUTOUT_COLUMNS = slice(14, 16)  # centre of the cutout, as fractions of height and width
-
-
-@dataclass(frozen=True)
-class View:
-    """Crop, flip and colour of images; ``config.ViewConfig`` documents the fields."""
-
-    crop: Literal["none", "center", "random", "random_resized"] = "none"
-    size: int | tuple[int, int] | None = None
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (0.75, 4 / 3)
-    pad: int = 0
-    flip: float = 0.0
-    jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    resize: Literal["squash", "short_side"] = "squash"
-    randaugment: tuple[int, int] | None = None
-    cutout: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.resize == "short_side" and (self.crop not in ("center", "random") or self.pad):
-            raise ValueError("resize 'short_side' needs a center or random crop and no pad")
-
-    def output_size(self, height: int, width: int) -> tuple[int, int]:
-        """Return height and width of the output for stored images of this height and width.
-
-        >>> [View(size=size).output_size(8, 9) for size in (5, (4, 6), None)]
-        [(5, 5), (4, 6), (8, 9)]
-        """
-        if self.size is None:
-            return height, width
-        return (self.size, self.size) if isinstance(self.size, int) else self.size
 
 
 def sample_view_params(

@@ -15,7 +15,7 @@ from ducats.data.domain import Images
 from ducats.data.folders import read_image_folder
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import TriageRule, load_triage_rule
-from ducats.run.factory import make_views, with_aspect_ratio
+from ducats.run.factory import with_aspect_ratio
 from ducats.utils.files import write_text_atomically
 
 PREDICTION_COLUMNS = ("probability", "entropy", "u_data", "u_dis")
@@ -42,7 +42,7 @@ def predict(
     """
     rule = load_triage_rule(trained.run_folder.path)
     images = read_image_folder(folder, size=trained.size, channels=trained.channels)
-    images = with_aspect_ratio(images, make_views(trained.config).test)
+    images = with_aspect_ratio(images, trained.config.views.test)
     predictions = predict_images(trained, fabric, images)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

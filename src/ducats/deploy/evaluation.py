@@ -20,7 +20,7 @@ from ducats.evaluation.evaluate import (
 from ducats.evaluation.metrics import Tally, compute_metrics
 from ducats.ledger import TargetMaps
 from ducats.run.components import data_digest
-from ducats.run.factory import load_data, make_task, make_views, with_aspect_ratio, with_aspect_ratios
+from ducats.run.factory import load_data, with_aspect_ratio, with_aspect_ratios
 from ducats.utils.errors import UserError
 
 
@@ -63,7 +63,7 @@ def evaluate_run(trained: TrainedModel, fabric: Fabric, folder: Path | None = No
     """
     if trained.per_pixel:
         return _evaluate_segmentation(trained, fabric, folder)
-    view, unlabelled_indices, evaluated_on = make_views(trained.config).test, None, f"the folder {folder}"
+    view, unlabelled_indices, evaluated_on = trained.config.views.test, None, f"the folder {folder}"
     if folder is None:
         test, evaluated_on = load_test_set(trained)
         if evaluated_on == "unlabelled":
@@ -78,7 +78,7 @@ def evaluate_run(trained: TrainedModel, fabric: Fabric, folder: Path | None = No
 
 
 def _evaluate_segmentation(trained: TrainedModel, fabric: Fabric, folder: Path | None) -> EvaluationResult:
-    task, known_labels_of, evaluated_on = make_task(trained.config), None, f"the folder {folder}"
+    options, known_labels_of, evaluated_on = trained.config.evaluation, None, f"the folder {folder}"
     if folder is None:
         test, evaluated_on = load_test_set(trained)
         if evaluated_on == "unlabelled":
@@ -90,11 +90,11 @@ def _evaluate_segmentation(trained: TrainedModel, fabric: Fabric, folder: Path |
     tally = evaluate_segmentation(
         trained.predictor(fabric),
         test,
-        resolution=task.evaluated_at,
-        average_flipped=task.average_flipped,
+        resolution=options.resolution,
+        average_flipped=options.average_flipped,
         known_labels_of=known_labels_of,
     )
-    return EvaluationResult(tally, evaluated_on, len(test), describe_resolution(test, task.evaluated_at))
+    return EvaluationResult(tally, evaluated_on, len(test), describe_resolution(test, options.resolution))
 
 
 def _load_labelled_maps(trained: TrainedModel, folder: Path) -> Domain:
@@ -125,7 +125,7 @@ def load_test_set(trained: TrainedModel) -> tuple[Domain, EvaluatedOn]:
     data, evaluated_on = attach_test_set(
         load_data(config), config.evaluation.split, config.evaluation.test_fraction
     )
-    test = with_aspect_ratios(data, make_views(config)).test
+    test = with_aspect_ratios(data, config.views).test
     if test is None:
         raise UserError("this run has no test set; give a folder of labelled images with --data")
     saved_summary = trained.run_folder.data_summary

@@ -16,7 +16,6 @@ from ducats.deploy.picks_figure import load_images
 from ducats.deploy.preprocessing import make_preprocessing
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import load_triage_rule
-from ducats.run.factory import make_task, make_views
 from ducats.training.predictor import sample_aug_params
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically, write_text_atomically
@@ -57,7 +56,7 @@ def export(
     if onnx:
         require_onnx()
         images, checked_on = _check_images(trained)
-        flip = trained.per_pixel and make_task(trained.config).average_flipped
+        flip = trained.per_pixel and trained.config.evaluation.average_flipped
         graph = InferenceGraph(trained.model.cpu(), preprocess.size, trained.channels, flip=flip)
         draft = out / ".model.onnx.draft"
         try:
@@ -79,7 +78,7 @@ def export(
 
 def _check_images(trained: TrainedModel) -> tuple[Tensor, str]:
     """Return some preprocessed pool images, or noise if the pool cannot be read."""
-    view, keys = make_views(trained.config).test, list(trained.run_folder.load_ledger().keys[:_CHECK_IMAGES])
+    view, keys = trained.config.views.test, list(trained.run_folder.load_ledger().keys[:_CHECK_IMAGES])
     try:
         images = load_images(trained.config, keys)
         indices = [i for i, key in enumerate(images.keys) if key in set(keys)]

@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 from ducats.deploy.trained_model import TrainedModel
-from ducats.run.factory import make_views
 from ducats.utils.errors import UserError
 
 _HeightWidth = tuple[int, int]
@@ -66,7 +65,7 @@ class Preprocessing(NamedTuple):
 
 def make_preprocessing(trained: TrainedModel) -> Preprocessing:
     """Return the preprocessing of a run's test view; raise if it is random or keeps aspect ratios."""
-    view = make_views(trained.config).test
+    view = trained.config.views.test
     is_random = view.crop in ("random", "random_resized") or view.flip or any(view.jitter) or view.cutout
     if is_random or view.randaugment is not None or view.resize != "squash":
         raise UserError(

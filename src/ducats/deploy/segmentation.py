@@ -21,7 +21,6 @@ from ducats.deploy.trained_model import TrainedModel
 from ducats.evaluation.evaluate import log_probabilities
 from ducats.models.output import Output
 from ducats.models.upsampling import upsample
-from ducats.run.factory import make_task
 from ducats.training.predictor import check_finite
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically, write_text_atomically
@@ -51,7 +50,7 @@ def predict_label_maps(
         raise UserError(f"{out} is a file, not a folder; give another --out")
     images = read_image_folder(folder, size=trained.size, channels=trained.channels)
     assert images.files is not None
-    original_sizes, flip = read_image_sizes(images.files), make_task(trained.config).average_flipped
+    original_sizes, flip = read_image_sizes(images.files), trained.config.evaluation.average_flipped
     predictor, names = trained.predictor(fabric), png_names(images.keys)
     batches = torch.arange(len(images)).split(predictor.batch_size)
     text = io.StringIO()

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from ducats.config import Config
 from ducats.models import EvidentialModel
-from ducats.run.factory import make_model, make_views
+from ducats.run.factory import make_model
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.predictor import Predictor
 from ducats.utils.errors import UserError
@@ -35,7 +35,7 @@ class TrainedModel:
         """Return the model with the test view; see `Predictor` for the arguments."""
         return Predictor(
             model=fabric.setup(self.model),
-            view=make_views(self.config).test,
+            view=self.config.views.test,
             batch_size=self.config.engine.scoring_batch_size,
             fabric=fabric,
             seed=seed,

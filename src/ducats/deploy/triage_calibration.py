@@ -22,7 +22,7 @@ from ducats.deploy.triage_rule import (
     lowest_reachable_risk,
     min_images,
 )
-from ducats.run.factory import make_views, with_aspect_ratio
+from ducats.run.factory import with_aspect_ratio
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 
@@ -93,7 +93,7 @@ def _from_predictions(
     trained: TrainedModel, fabric: Fabric, criterion: TriageCriterion, folder: Path | None
 ) -> CalibrationData:
     """Predict a folder, or the run's test set without the images that the run labelled."""
-    view, is_unlabelled, warnings = make_views(trained.config).test, None, ()  # type: Any, Any, tuple[str, ...]
+    view, is_unlabelled, warnings = trained.config.views.test, None, ()  # type: Any, Any, tuple[str, ...]
     if folder is None:
         test, evaluated_on = load_test_set(trained)
         description = "the run's held-out images"

@@ -42,8 +42,8 @@ def check_machine(config: Config) -> Iterator[Finding]:
     import torch
     import torchvision
 
-    from ducats.run.factory import make_performance_options
     from ducats.training.distributed import make_fabric
+    from ducats.training.performance import resolve_performance
 
     engine = config.engine
     device = "none"
@@ -62,7 +62,7 @@ def check_machine(config: Config) -> Iterator[Finding]:
             yield Finding("error", f"{error}; set engine.device to auto, cpu, cuda or mps, or fix its driver")
         else:
             try:
-                make_performance_options(config).resolve(fabric)
+                resolve_performance(engine, fabric)
             except UserError as error:
                 yield Finding("error", str(error))
     threads = engine.threads or torch.get_num_threads()

@@ -6,13 +6,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from ducats.acquisition.budget import TimeBudget, parse_time_budget, split_budget
-from ducats.config import Config, ViewConfig, query_epochs
+from ducats.config import Config, query_epochs
 from ducats.data.decoding import RESERVED_DISK_GB
 from ducats.data.evaluation_split import n_held_out, resolve_split
 from ducats.doctor.finding import Finding, collect_findings, count_images
 from ducats.doctor.segmentation_plan import check_segmentation_settings, describe_pixel_budget
 from ducats.doctor.survey_result import DataSurvey, SplitRole
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
+from ducats.settings import View
 from ducats.utils.errors import UserError
 from ducats.utils.resources import free_disk_gb, free_memory_gb
 
@@ -217,7 +218,7 @@ def _check_batches(config: Config, survey: DataSurvey) -> Iterator[Finding]:
 def _check_crops(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     """Check that crops fit into the stored images."""
     for name, role in VIEW_ROLES.items():
-        view: ViewConfig | None = getattr(config.views, name)
+        view: View | None = getattr(config.views, name)
         if view is None or view.crop not in ("center", "random") or role not in survey.stored_shapes:
             continue
         if view.resize == "short_side" and role in survey.splits and not survey.splits[role].paths:

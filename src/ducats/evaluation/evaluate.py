@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ducats.data.domain import UNLABELLED, Domain, original_map
 from ducats.evaluation.metrics import Tally, class_iou, mean_iou_excluding
-from ducats.ledger import GridResolution
 from ducats.ledger.target_maps import resize_nearest
 from ducats.models.output import Output
 from ducats.models.upsampling import upsample
+from ducats.settings import GridResolution
 from ducats.training.distributed import all_ranks_or_raise, all_reduce_sum
 from ducats.training.predictor import Predictor, check_finite
 

@@ -6,17 +6,15 @@ pixels opens instantly.
 """
 
 from ducats.ledger.hints import AnnotatorHints
-from ducats.ledger.label_ledger import GridResolution, ImageLabels, Ledger, LedgerEntry
+from ducats.ledger.label_ledger import ImageLabels, Ledger, LedgerEntry
 from ducats.ledger.request import ImageRequest, Request, RequestBlock, RequestWriter
-from ducats.ledger.target_maps import LabelDownsampling, TargetMaps
+from ducats.ledger.target_maps import TargetMaps
 from ducats.ledger.unit_centres import central_pixels
 
 __all__ = [
     "AnnotatorHints",
-    "GridResolution",
     "ImageLabels",
     "ImageRequest",
-    "LabelDownsampling",
     "Ledger",
     "LedgerEntry",
     "Request",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,12 +12,12 @@ from torch import Tensor
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger.clicks import clicks_per_unit
 from ducats.ledger.request import Request
+from ducats.settings import GridResolution
 from ducats.utils import npz_columns
 from ducats.utils.errors import UserError
 from ducats.utils.npz_columns import AnyArray
 from ducats.utils.pixel_runs import MAPPED_COLUMNS, PixelRuns, chunk_by_weight, exclusive_cumsum
 
-GridResolution = Literal["network", "original"]
 CHECK_CHUNK_PIXELS = 1 << 20  # pixels validated together
 ENTRY_CHUNK_PIXELS = 1 << 16  # pixels converted to Python objects together
 

@@ -1,7 +1,7 @@
 """Label maps for training, built from the ledger."""
 
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,10 +9,9 @@ from PIL import Image
 from torch import Tensor
 
 from ducats.data.domain import UNLABELLED, VOID, LabelMaps, original_map
-from ducats.ledger.label_ledger import GridResolution, Ledger
+from ducats.ledger.label_ledger import Ledger
+from ducats.settings import GridResolution, LabelDownsampling
 from ducats.utils.npz_columns import AnyArray
-
-LabelDownsampling = Literal["cell", "nearest"]
 
 
 class TargetMaps:

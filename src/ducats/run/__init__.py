@@ -11,9 +11,10 @@ from ducats.run.components import Components, RunPlan, check_run, run_identity, 
 from ducats.run.context import RunContext, WaitCallback, open_context
 from ducats.run.loop import run_loop
 from ducats.runfolder.run_folder import RunFolder
+from ducats.settings import PerformanceOptions
 from ducats.training.auxiliary import cuda_graph_safe
 from ducats.training.distributed import make_fabric, on_rank_zero, precision_name, release_memory
-from ducats.training.performance import PerformanceOptions
+from ducats.training.performance import resolve_performance
 from ducats.training.step import is_trusted_code
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import EventListener, no_op
@@ -59,8 +60,8 @@ def run(
             "engine.cuda_graphs=true does not work with this objective or query, which uses random numbers "
             "in each step: remove the setting"
         )
-    resolved_performance = performance.resolve(
-        fabric, trusted_code=is_trusted, per_pixel=components.source.per_pixel
+    resolved_performance = resolve_performance(
+        performance, fabric, trusted_code=is_trusted, per_pixel=components.source.per_pixel
     )
     run_folder = RunFolder(Path(folder))
     identity = identity or {**run_identity(components, plan), "precision": precision_name(fabric)}

@@ -2,29 +2,39 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from types import CodeType
 from typing import Any
 
 import torch
+from pydantic.dataclasses import dataclass as validated_dataclass
 from torch import Tensor, nn
 
-from ducats.acquisition.budget import Rounding, TimeBudget, split_pixels
+from ducats.acquisition.budget import TimeBudget, split_pixels
 from ducats.acquisition.queries import QUERIES, QueryFn, QuerySpec
 from ducats.annotation.oracles import GroundTruthOracle, Oracle
 from ducats.data.domain import Domain, Images, Labels
 from ducats.data.evaluation_split import EvaluatedOn
-from ducats.data.views import View, apply_view, sample_view_params
+from ducats.data.views import apply_view, sample_view_params
 from ducats.models import EvidentialModel, find_head_weights
 from ducats.models.output import Output
 from ducats.objectives import ObjectiveFn, ObjectiveSpec, as_objective_spec, duc
+from ducats.settings import (
+    STRICT,
+    EvaluationOptions,
+    Optimisation,
+    Placement,
+    Rounding,
+    ScoringOptions,
+    StreamViews,
+    TaskOptions,
+    TrainingOptions,
+    View,
+)
 from ducats.training import placement
-from ducats.training.fit import Optimisation
 from ducats.training.schedules import LRSchedule, inverse_decay
-from ducats.training.step import TARGET_BATCHING
-from ducats.training.streams import BATCHING, StreamViews
-from ducats.training.task import TaskOptions, label_grid_sizes
+from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator
 
@@ -43,6 +53,7 @@ class Components:
     evaluated_on: EvaluatedOn = "held_out"  # unless "held_out", test.images must be the pool
     views: StreamViews = field(default_factory=StreamViews)
     task: TaskOptions = field(default_factory=TaskOptions)  # segmentation settings
+    evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)
 
     @property
     def objective_spec(self) -> ObjectiveSpec:
@@ -55,56 +66,29 @@ class Components:
         return self.source.per_pixel and not self.task.labels_whole_images
 
 
-@dataclass(frozen=True)
-class RunPlan:
+@validated_dataclass(frozen=True, config=STRICT)
+class RunPlan(ScoringOptions, TrainingOptions):
     """Schedule, budget and training settings of a run."""
 
-    epochs: int = 50
     query_epochs: Sequence[int] = (10, 12, 14, 16, 18)  # acquire labels after these epochs
     budget: Sequence[int] = ()  # labels per round; derived from `pixel_budget` if pixels are selected
     pixel_budget: int | str | None = None  # see `budget.split_pixels`
     rounding: Rounding = "nearest_total"
     time_budget: TimeBudget | None = None  # instead of `budget` and `pixel_budget`
-    batch_size: int = 32  # per stream
-    steps_per_epoch: int | None = None
-    labelled_batches: str = "even"  # or "short_last", as published
-    target_batching: str = "separate"  # or "joint", "joint_if_few": labelled with unlabelled images
-    source_sampling: str = "shuffled"  # or "rare_classes"
-    optimisation: Optimisation = field(default_factory=Optimisation)
+    optimisation: Optimisation = Optimisation()
     schedule: LRSchedule = inverse_decay
-    source_weight: Mapping[int, float] = field(default_factory=lambda: {0: 1.0})  # by first epoch
-    evaluate_every: int | None = None  # epochs between extra evaluations
-    scoring_batch_size: int = 256
-    snapshot_samples: int = 3000  # pool samples per snapshot; 0: no snapshots
     seed: int = 0
 
 
 def check_run(components: Components, plan: RunPlan) -> None:
     """Raise UserError if components and plan are inconsistent, before anything is written or trained."""
     check_budget(components, plan)
-    if plan.snapshot_samples < 0:
-        raise UserError(
-            "snapshot_samples must be a number of samples, or 0 for no snapshots, "
-            f"not {plan.snapshot_samples}"
-        )
     if plan.query_epochs and not list(plan.query_epochs) == sorted({*plan.query_epochs}):
         raise UserError(f"query_epochs must be strictly increasing, not {list(plan.query_epochs)}")
     if plan.query_epochs and not 0 <= plan.query_epochs[0] <= plan.query_epochs[-1] < plan.epochs:
         raise UserError(
             f"query_epochs must be at least 0 and less than epochs={plan.epochs}, "
             f"not {list(plan.query_epochs)}"
-        )
-    if plan.labelled_batches not in BATCHING:
-        raise UserError(
-            f"labelled_batches must be one of {', '.join(BATCHING)}, not {plan.labelled_batches!r}"
-        )
-    if plan.target_batching not in TARGET_BATCHING:
-        raise UserError(
-            f"target_batching must be one of {', '.join(TARGET_BATCHING)}, not {plan.target_batching!r}"
-        )
-    if plan.source_sampling not in SOURCE_SAMPLINGS:
-        raise UserError(
-            f"source_sampling must be {' or '.join(SOURCE_SAMPLINGS)}, not {plan.source_sampling!r}"
         )
     if components.test is not None and tuple(components.test.classes) != tuple(components.source.classes):
         raise UserError("source and test must have the same classes in the same order")
@@ -121,9 +105,6 @@ def check_run(components: Components, plan: RunPlan) -> None:
         )
     check_views(components)
     check_segmentation(components)
-
-
-SOURCE_SAMPLINGS = ("shuffled", "rare_classes")
 
 
 def check_budget(components: Components, plan: RunPlan) -> None:
@@ -171,13 +152,13 @@ def check_segmentation(components: Components) -> None:
     if not components.source.per_pixel:
         return
     classes = components.source.classes
-    unknown = [name for name in components.task.miou_star_exclude if name not in classes]
+    unknown = [name for name in components.evaluation.miou_star_exclude if name not in classes]
     if unknown:
         class_names = ", ".join(classes)
         raise UserError(
             f"evaluation.miou_star_exclude names {unknown[0]!r}, but the classes are {class_names}"
         )
-    if set(components.task.miou_star_exclude) >= set(classes):
+    if set(components.evaluation.miou_star_exclude) >= set(classes):
         raise UserError("evaluation.miou_star_exclude names every class: leave at least one for the mean")
     if components.test is not None and not components.test.per_pixel:
         raise UserError("the source has label maps, but the test has per-image labels: give maps for both")
@@ -190,8 +171,9 @@ def check_segmentation(components: Components) -> None:
             f"the {components.oracle.resolution} resolution: use GroundTruthOracle(labels, "
             f"{components.task.resolution!r})"
         )
-    for name in ("source", "labelled", "unlabelled", "scoring", "test"):
+    for name in ("source", "labelled_or_source", "unlabelled", "scoring", "test"):
         if getattr(components.views, name).randaugment is not None:
+            name = name.split("_or_")[0]
             raise UserError(
                 f"views.{name}.randaugment rotates and shears images but not their label maps: "
                 f"set views.{name}.randaugment=null"
@@ -210,11 +192,11 @@ def check_views(components: Components) -> None:
     strong = ["strong_or_default"] if components.objective_spec.needs_strong_view() else []
     for name, images in (
         ("source", components.source.images),
-        *((use, components.pool) for use in ("labelled", "unlabelled", "scoring", *strong)),
+        *((use, components.pool) for use in ("labelled_or_source", "unlabelled", "scoring", *strong)),
         *([("test", components.test.images)] if components.test is not None else []),
     ):
         view: View = getattr(components.views, name)
-        name = "strong" if name == "strong_or_default" else name
+        name = name.split("_or_")[0]
         channels = images.pixels.shape[1]
         if view.randaugment is not None and channels not in (1, 3):
             raise UserError(
@@ -283,9 +265,9 @@ def probe_model(components: Components, model: EvidentialModel) -> tuple[QuerySp
         raise UserError(
             "the query needs per-pixel outputs, but the data has per-image labels: choose another query"
         )
-    if "impurity" in components.query.needs and components.task.unit.name == "pixel":
+    if "impurity" in components.query.needs and components.task.resolved_unit == "pixel":
         raise UserError(
-            "the query needs units of several pixels: use TaskOptions(unit=Unit('region')) or another query"
+            "the query needs units of several pixels: use TaskOptions(unit='region') or another query"
         )
     return components.query, n_features
 
@@ -293,9 +275,7 @@ def probe_model(components: Components, model: EvidentialModel) -> tuple[QuerySp
 MAX_DIGEST_MAPS = 64  # most label maps in a digest; hashing all maps of a large set would take minutes
 
 
-def place_data(
-    components: Components, device: torch.device, image_placement: placement.Placement
-) -> Components:
+def place_data(components: Components, device: torch.device, image_placement: Placement) -> Components:
     """Return the components with images and label maps placed on the fastest storage that fits them."""
     test = components.test
     image_sets = [components.source.images, components.pool, *([] if test is None else [test.images])]
@@ -346,12 +326,15 @@ def run_identity(components: Components, plan: RunPlan) -> dict[str, Any]:
     evidence = components.model.evidence if isinstance(components.model, EvidentialModel) else "exp"
     network = components.model.network if isinstance(components.model, EvidentialModel) else components.model
     return {
-        "plan": _plan_identity(plan),
+        "plan": {
+            f.name: to_plain(getattr(plan, f.name)) for f in fields(plan) if f.name not in NOT_IN_IDENTITY
+        },
         "query": to_plain(query),
         "objective": to_plain(components.objective_spec),
         "views": to_plain(asdict(components.views)),
         "evaluated_on": components.evaluated_on,
         **({"task": to_plain(asdict(components.task))} if components.source.per_pixel else {}),
+        "evaluation": to_plain(asdict(components.evaluation)),
         "model": {
             "evidence": evidence,
             "parameters": to_plain({n: p.shape for n, p in network.named_parameters()}),
@@ -359,19 +342,7 @@ def run_identity(components: Components, plan: RunPlan) -> dict[str, Any]:
     }
 
 
-# RunPlan fields added later, with the value of the earlier behaviour, which is not part of the identity.
-IDENTITY_DEFAULTS: Mapping[str, Any] = {"time_budget": None, "target_batching": "separate"}
 NOT_IN_IDENTITY = ("snapshot_samples",)  # fields that do not affect training, selection or evaluation
-
-
-def _plan_identity(plan: RunPlan) -> dict[str, Any]:
-    names = [name for name in plan.__dataclass_fields__ if name not in NOT_IN_IDENTITY]
-    values = {name: to_plain(getattr(plan, name)) for name in names}
-    return {
-        name: value
-        for name, value in values.items()
-        if name not in IDENTITY_DEFAULTS or value != IDENTITY_DEFAULTS[name]
-    }
 
 
 def to_plain(value: Any) -> Any:

@@ -11,15 +11,14 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from ducats.acquisition.queries import QuerySpec
-from ducats.data.views import View
 from ducats.ledger import Ledger, TargetMaps
 from ducats.models import EvidentialModel
 from ducats.run.components import Components, RunPlan, place_data, probe_model
 from ducats.runfolder.run_folder import RunFolder
+from ducats.settings import PerformanceOptions, View
 from ducats.training.auxiliary import AuxiliaryModules, build_auxiliaries, compatible_view
 from ducats.training.distributed import autocast_dtype, on_rank_zero
 from ducats.training.fit import make_optimiser
-from ducats.training.performance import PerformanceOptions
 from ducats.training.predictor import Predictor
 from ducats.training.sharding import check_shardable
 from ducats.training.step import Step

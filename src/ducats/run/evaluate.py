@@ -20,17 +20,17 @@ from ducats.training.task import headline_metric_of
 
 
 def evaluate_epoch(context: RunContext, epoch: int, seconds: float, started: float) -> None:
-    """Evaluate before each round, at the end, and every ``plan.evaluate_every`` epochs; record the metrics.
+    """Evaluate before each round, at the end, and every ``every_epochs``; record the metrics.
 
     Args:
         epoch: number of completed epochs.
         seconds: time that they took, without waiting for annotators.
         started: `time.monotonic` since then.
     """
-    plan = context.plan
+    plan, every_epochs = context.plan, context.components.evaluation.every_epochs
     kind: Literal["stage", "interim"] = "stage"
     if epoch not in (plan.epochs, *plan.query_epochs):
-        if not (plan.evaluate_every and epoch and epoch % plan.evaluate_every == 0):
+        if not (every_epochs and epoch and epoch % every_epochs == 0):
             return
         kind = "interim"
     earlier = context.on_rank_zero(lambda: context.run_folder.read_records(kind))
@@ -84,7 +84,7 @@ def _tally(
     context: RunContext, rounds: int, tempered: TemperedEvaluation | None
 ) -> tuple[Tally, dict[str, Any]]:
     """Evaluate the test set; return the tally and the record's counts."""
-    components, test, task = context.components, context.components.test, context.components.task
+    components, test, options = context.components, context.components.test, context.components.evaluation
     assert test is not None
     predictor = Predictor(
         model=context.wrapped_model,
@@ -104,12 +104,12 @@ def _tally(
     tally = evaluate_segmentation(
         predictor,
         test,
-        resolution=task.evaluated_at,
-        average_flipped=task.average_flipped,
+        resolution=options.resolution,
+        average_flipped=options.average_flipped,
         known_labels_of=context.label_maps(rounds).at_label_resolution if skips_labelled else None,
         tempered=tempered,
     )
-    resolution = describe_resolution(test, task.evaluated_at)
+    resolution = describe_resolution(test, options.resolution)
     return tally, {"images": len(test), "pixels": tally.total, "resolution": resolution}
 
 
@@ -118,7 +118,10 @@ def _metrics(context: RunContext, tally: Tally) -> dict[str, Any]:
     metrics["class_accuracy"] = class_accuracy(tally.confusion)
     metrics["reliability"] = reliability_bins(tally)
     if context.per_pixel:
-        class_names, excluded = context.components.source.classes, context.components.task.miou_star_exclude
+        class_names, excluded = (
+            context.components.source.classes,
+            context.components.evaluation.miou_star_exclude,
+        )
         class_metrics = segmentation_metrics(tally.confusion, class_names, excluded)
         metrics |= {"headline_metric": "mean_iou", **class_metrics}
     return metrics

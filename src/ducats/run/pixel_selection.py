@@ -8,9 +8,10 @@ from torch import Tensor
 
 from ducats.acquisition.queries import QuerySpec
 from ducats.acquisition.samples import SampleTable
-from ducats.acquisition.units import PixelSelection, Unit, image_columns, select_in_image
+from ducats.acquisition.units import PixelSelection, image_columns, select_in_image
 from ducats.data.domain import UNLABELLED, Images, Labels
 from ducats.models.output import Output
+from ducats.settings import Unit
 from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
 from ducats.training.predictor import Predictor, check_finite
 from ducats.utils.randomness import make_generator
@@ -66,7 +67,7 @@ def select_pixels(
                 head=head,
                 known_labels=known_labels_of(image).to(fabric.device),
                 image=image,
-                pixels=pool.pixels[image] if unit.name == "superpixel" else None,
+                pixels=pool.pixels[image] if unit.resolved_unit == "superpixel" else None,
                 budget=budget[image],
                 generator=make_generator(predictor.seed, "image", image),
             )

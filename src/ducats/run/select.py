@@ -10,12 +10,13 @@ from torch import Tensor
 from ducats.acquisition.budget import round_robin_counts, split_pixels
 from ducats.acquisition.queries import QuerySpec
 from ducats.acquisition.samples import QueryContext, SampleTable, run_query
-from ducats.acquisition.units import PixelSelection, Unit
+from ducats.acquisition.units import PixelSelection
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger import Ledger, Request
 from ducats.run.components import pixels_per_image
 from ducats.run.context import RunContext
 from ducats.run.pixel_selection import all_open_pixels, score_whole_images, select_pixels
+from ducats.settings import Unit
 from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
 from ducats.utils.randomness import derive_seed, make_generator
@@ -137,7 +138,7 @@ def _select_pixels(
         units_before = context.from_ledger(lambda ledger: ledger.n_units(round_number - 1))
         units_per_image = round_robin_counts(units_before, units_before + unit_budget, len(areas))
         budget = [
-            n_units * pixels_per_unit(components.task.unit, area)
+            n_units * pixels_per_unit(components.task, area)
             for n_units, area in zip(units_per_image, areas, strict=True)
         ]
     else:
@@ -148,7 +149,7 @@ def _select_pixels(
         predictor,
         components.pool,
         context.query,
-        unit=components.task.unit,
+        unit=components.task,
         sizes=context.label_sizes,
         known_labels_of=context.label_maps(round_number - 1).at_label_resolution,
         budget=budget,
@@ -205,14 +206,14 @@ def empty_request(round_number: int) -> Request:
 def pixels_per_unit(unit: Unit, area: int) -> int:
     """Return how many pixels a unit has; for superpixels, the mean.
 
-    >>> pixels_per_unit(Unit("region", side=3), 800)
+    >>> pixels_per_unit(Unit("region", region_side=3), 800)
     9
-    >>> pixels_per_unit(Unit("superpixel", superpixels=100), 801)
+    >>> pixels_per_unit(Unit("superpixel", n_superpixels=100), 801)
     9
     """
-    if unit.name == "region":
-        return unit.side**2
-    return math.ceil(area / unit.superpixels) if unit.name == "superpixel" else 1
+    if unit.resolved_unit == "region":
+        return unit.region_side**2
+    return math.ceil(area / unit.n_superpixels) if unit.resolved_unit == "superpixel" else 1
 
 
 def truncate_units(selection: PixelSelection, max_units: int) -> PixelSelection:

@@ -23,8 +23,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from ducats.ledger import AnnotatorHints, GridResolution, Ledger, Request, RequestWriter
+from ducats.ledger import AnnotatorHints, Ledger, Request, RequestWriter
 from ducats.runfolder import records
+from ducats.settings import GridResolution
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically, write_text_atomically
 

@@ -134,9 +134,7 @@ def run_job(out: Path, data: str, method: str, seed: int, settings: tuple[str, .
     folder = out / run_folder_name(method, seed)
     fabric = make_fabric("cpu", precision=config.engine.precision)
     fabric.launch()
-    components, plan = build_run(
-        config, RunFolder(folder), _load_data_once(config.data.model_dump_json(), config)
-    )
+    components, plan = build_run(config, RunFolder(folder), _load_data_once(repr(config.data), config))
     last_sent = 0.0
 
     def send_event(event: Event) -> None:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from ducats.acquisition.criteria import PROBE_COLUMNS
 from ducats.acquisition.queries import QuerySpec
 from ducats.data.domain import UNLABELLED, VOID, Domain, Images, Labels
-from ducats.data.views import View
 from ducats.models import EvidentialModel, find_head_weights
 from ducats.models.output import Output
 from ducats.objectives import (
@@ -20,6 +19,7 @@ from ducats.objectives import (
     ObjectiveSpec,
     RefreshContext,
 )
+from ducats.settings import View
 from ducats.training.predictor import Predictor
 from ducats.utils.randomness import global_seed
 

@@ -1,7 +1,6 @@
 """Optimiser and training epoch."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
 from lightning_fabric import Fabric
@@ -9,23 +8,11 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from ducats.objectives import Batch
+from ducats.settings import Optimisation
 from ducats.training.distributed import all_reduce_sum, average_buffers
 from ducats.training.schedules import LRSchedule
 from ducats.training.step import Step
 from ducats.utils.errors import UserError
-
-
-@dataclass(frozen=True)
-class Optimisation:
-    """Settings of SGD; the defaults are the published ones for Office-Home."""
-
-    lr: float = 4e-3
-    momentum: float = 0.9
-    nesterov: bool = True
-    weight_decay: float = 1e-3
-    clip_grad_norm: float | None = None  # largest gradient norm
-    # Learning-rate factor by prefix of a parameter's name; None: the model's.
-    lr_multipliers: Mapping[str, float] | None = None
 
 
 def make_optimiser(

@@ -8,15 +8,15 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from ducats.data.domain import Images, Indexable, Labels
+from ducats.settings import Placement
 from ducats.utils.errors import UserError
 
-Placement = Literal["auto", "device", "host"]
 _T = TypeVar("_T")
 
 MAX_DEVICE_MEMORY_SHARE = 0.5  # share of the free memory that images may use; the rest is for training

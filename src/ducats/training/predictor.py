@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from ducats.acquisition.criteria import PROBE_COLUMNS, compute_columns, require_probe
 from ducats.acquisition.samples import SampleTable
 from ducats.data.domain import Images
-from ducats.data.views import View, apply_view, sample_view_params
+from ducats.data.views import apply_view, sample_view_params
 from ducats.models.output import Output
 from ducats.models.upsampling import upsample
+from ducats.settings import View
 from ducats.training import placement
 from ducats.training.distributed import all_gather_rows, rank_share
 from ducats.utils.errors import UserError

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from ducats.objectives import AuxiliaryModule, Batch, CachedForward, LabelledImages, ObjectiveFn
+from ducats.settings import TargetBatching
 from ducats.training.sharding import is_sharded
 from ducats.utils.errors import UserError
 
@@ -46,7 +47,7 @@ class Step:
         probes: trained in the same step.
         auxiliary_parameters: parameters of the auxiliary modules. Their gradients are clipped separately, and
             a step may leave them unused.
-        target_batching: which streams pass through the network as one batch, a name from ``TARGET_BATCHING``.
+        target_batching: which streams pass through the network as one batch.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Step:
         max_grad_norm: float | None = None,
         probes: Sequence[AuxiliaryModule] = (),
         auxiliary_parameters: Iterable[nn.Parameter] = (),
-        target_batching: str = "separate",
+        target_batching: TargetBatching = "separate",
     ) -> None:
         self.probes, self.join_streams = probes, TARGET_BATCHING[target_batching]
         self._auxiliary_parameters = [
@@ -221,7 +222,7 @@ def join_none(batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001 - common signat
     return ()
 
 
-TARGET_BATCHING: Mapping[str, Callable[[Batch], Sequence[Tensor]]] = {
+TARGET_BATCHING: Mapping[TargetBatching, Callable[[Batch], Sequence[Tensor]]] = {
     "separate": join_none,
     "joint": join_target,
     "joint_if_few": join_target_if_few,

@@ -7,7 +7,7 @@ batches as an uninterrupted one.
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,34 +15,14 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from ducats.data.domain import UNLABELLED, VOID, Domain, Images, Labels
-from ducats.data.views import View, apply_view, apply_view_to_labels, sample_view_params
+from ducats.data.views import apply_view, apply_view_to_labels, sample_view_params
 from ducats.objectives import Batch, LabelledImages
+from ducats.settings import LabelledBatches, StreamViews, View
 from ducats.training import placement
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator
 
-DEFAULT_VIEW = View()
 BatchSplitter = Callable[[Tensor, int], Sequence[Tensor]]  # (shuffled indices, batch size) -> batches
-
-
-@dataclass(frozen=True)
-class StreamViews:
-    """One view per use of the images.
-
-    In segmentation, target images with labelled and unlabelled pixels use ``unlabelled``.
-    """
-
-    source: View = DEFAULT_VIEW
-    labelled: View = DEFAULT_VIEW
-    unlabelled: View = DEFAULT_VIEW
-    scoring: View = DEFAULT_VIEW
-    test: View = DEFAULT_VIEW
-    strong: View | None = None  # second view of unlabelled images, for consistency losses; None: a default
-
-    @property
-    def strong_or_default(self) -> View:
-        """The strong view; by default `unlabelled` with RandAugment and cutout."""
-        return self.strong or replace(self.unlabelled, randaugment=(2, 10), cutout=0.5)
 
 
 def steps_in_epoch(source: int, pool: int, batch_size: int) -> int:
@@ -78,7 +58,7 @@ def short_last_batch(order: Tensor, batch_size: int) -> Sequence[Tensor]:
     return tuple(order.split(batch_size))
 
 
-BATCHING: Mapping[str, BatchSplitter] = {
+BATCHING: Mapping[LabelledBatches, BatchSplitter] = {
     "even": even_batches,
     "short_last": short_last_batch,
 }
@@ -226,7 +206,7 @@ class Streams:
     batch_size: int  # of each stream, over all ranks
     steps_per_epoch: int  # batches per epoch
     seed: int
-    labelled_batches: str = "even"  # how labelled images are split into batches, a name from `BATCHING`
+    labelled_batches: LabelledBatches = "even"
     class_presence: Tensor | None = None  # (source, C) bool, by image and class, to oversample rare classes
     with_strong_view: bool = False  # whether batches include the strong view of unlabelled images
 
@@ -375,8 +355,13 @@ class Streams:
         )
 
 
-# View of each stream whose name is not a view. The names seed random generators and must not change.
-STREAM_VIEWS = {"target": "unlabelled", "certain": "labelled", "strong": "strong_or_default"}
+# View of each stream, unless it has the stream's name. The names seed random generators and must not change.
+STREAM_VIEWS = {
+    "labelled": "labelled_or_source",
+    "target": "unlabelled",
+    "certain": "labelled_or_source",
+    "strong": "strong_or_default",
+}
 
 
 def _as_labelled(augmented: tuple[Tensor, Tensor | None]) -> LabelledImages:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ducats.acquisition.queries import QUERIES, compute_columns
 from ducats.acquisition.samples import QueryContext, SampleTable
-from ducats.acquisition.units import Unit, select_in_image
+from ducats.acquisition.units import select_in_image
 from ducats.data.domain import UNLABELLED, VOID
+from ducats.settings import Unit
 
 
 def select(name: str, z: Tensor, budget: int, features: Tensor | None = None, **params: Any) -> list[int]:

@@ -15,7 +15,8 @@ from ducats.acquisition.queries import QUERIES, compute_columns, kmeans, las
 from ducats.acquisition.queries.kmeans import MAX_CLUSTERS, nearest_unique, one_per_cluster
 from ducats.acquisition.queries.las import propagated_scores
 from ducats.acquisition.samples import QueryContext, SampleTable
-from ducats.acquisition.units import Unit, select_in_image
+from ducats.acquisition.units import select_in_image
+from ducats.settings import Unit
 from ducats.utils.errors import UserError
 
 

@@ -24,7 +24,7 @@ from ducats.deploy.scoring import (
     select_picks,
 )
 from ducats.deploy.scoring.streaming_query import RANKING_COLUMNS, compute_scores
-from ducats.run.factory import make_views, with_aspect_ratio
+from ducats.run.factory import with_aspect_ratio
 from ducats.run.select import select_images
 from ducats.training.distributed import make_fabric
 from ducats.utils.randomness import make_generator
@@ -74,7 +74,7 @@ def test_scores_equal_predict_bitwise(trained: TrainedModel, folder: Path, view:
     trained = with_view(trained, view)
     images = read_image_folder(folder, size=trained.size, channels=trained.channels)
     predictions = predict_images(
-        trained, make_fabric("cpu"), with_aspect_ratio(images, make_views(trained.config).test)
+        trained, make_fabric("cpu"), with_aspect_ratio(images, trained.config.views.test)
     )
     candidates = score_in_chunk(
         trained, open_pool(str(folder)), make_streaming_query(trained.config, "entropy", 100)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,20 +15,7 @@ from ducats.acquisition.units.image_descriptor import image_descriptor
 from ducats.acquisition.units.pixel_columns import PixelColumns, window_positions
 from ducats.acquisition.units.superpixels import compute_superpixels
 from ducats.data.domain import UNLABELLED
-
-
-@dataclass(frozen=True)
-class Unit:
-    """The unit that is labelled at once. Whole images compete in the pool, see `image_columns`."""
-
-    name: Literal["pixel", "region", "superpixel", "image"] = "pixel"
-    side: int = 3  # of a region, in pixels, odd
-    superpixels: int = 100  # approximate number per image
-    compactness: float = 10.0  # of superpixels
-
-    def __post_init__(self) -> None:
-        if self.side < 1 or self.side % 2 == 0:
-            raise ValueError(f"the side of a region must be odd and positive, not {self.side}")
+from ducats.settings import Unit
 
 
 @dataclass(frozen=True)
@@ -74,14 +60,14 @@ def select_in_image(
     image_query = _ImageQuery(
         query, PixelColumns(z, features, shape, extras), known_labels.flatten(), image, generator, head
     )
-    if unit.name == "pixel":
+    if unit.resolved_unit == "pixel":
         return _select_pixels(image_query, budget)
-    if unit.name == "region":
-        return _select_regions(image_query, budget, unit.side // 2)
-    if unit.name == "superpixel":
+    if unit.resolved_unit == "region":
+        return _select_regions(image_query, budget, unit.region_side // 2)
+    if unit.resolved_unit == "superpixel":
         if pixels is None:
             raise ValueError("superpixels are computed from the image: pass pixels")
-        superpixel_map = compute_superpixels(pixels, shape, unit.superpixels, unit.compactness)
+        superpixel_map = compute_superpixels(pixels, shape, unit.n_superpixels, unit.compactness)
         return _select_superpixels(image_query, budget, superpixel_map.flatten().to(known_labels.device))
     raise ValueError("whole images are not selected within an image: use `image_columns`")
 

@@ -19,7 +19,6 @@ from ducats.deploy import TrainedModel
 from ducats.deploy.classification import PREDICTION_COLUMNS, from_log_alpha
 from ducats.deploy.scoring.reader import decode_blocks, decode_sample
 from ducats.deploy.scoring.streaming_query import StreamingQuery, compute_scores
-from ducats.run.factory import make_views
 from ducats.training import placement
 from ducats.training.predictor import MAX_PENDING_BATCHES, check_finite
 from ducats.utils import resources
@@ -125,7 +124,7 @@ def _score_blocks(
     threads: int,
 ) -> Generator[tuple[ScoredSamples, list[tuple[str, str]]], None, None]:
     """Yield the scored samples of each block, and its unreadable samples."""
-    model, view, seed = fabric.setup(trained.model), make_views(trained.config).test, trained.config.seed
+    model, view, seed = fabric.setup(trained.model), trained.config.views.test, trained.config.seed
     model.eval()
     device, pending = fabric.device, list[_BlockOutput]()
     decode = partial(decode_sample, size=trained.size, channels=trained.channels)

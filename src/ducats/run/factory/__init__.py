@@ -1,6 +1,6 @@
 """Build the components of a run from its config. Names are resolved only here."""
 
-from ducats import config as settings
+from ducats.config import Config
 from ducats.data.domain import AdaptationData
 from ducats.data.evaluation_split import attach_test_set, hold_out_source
 from ducats.run.components import Components, RunPlan
@@ -10,12 +10,9 @@ from ducats.run.factory.builders import (
     make_model,
     make_objective,
     make_oracle,
-    make_performance_options,
     make_query,
     make_run_plan,
     make_schedule,
-    make_task,
-    make_views,
     with_aspect_ratio,
     with_aspect_ratios,
     with_resolved_precision,
@@ -33,12 +30,9 @@ __all__ = [
     "make_model",
     "make_objective",
     "make_oracle",
-    "make_performance_options",
     "make_query",
     "make_run_plan",
     "make_schedule",
-    "make_task",
-    "make_views",
     "with_aspect_ratio",
     "with_aspect_ratios",
     "with_resolved_precision",
@@ -46,15 +40,15 @@ __all__ = [
 
 
 def build_run(
-    config: settings.Config, run_folder: RunFolder, data: AdaptationData | None = None
+    config: Config, run_folder: RunFolder, data: AdaptationData | None = None
 ) -> tuple[Components, RunPlan]:
     """Build the components and the plan of a run; load the data unless ``data`` is given."""
     check_components(config, is_resumable=run_folder.is_resumable)
     data, _ = hold_out_source(data or load_data(config), config.evaluation.source_holdout_fraction)
     data, evaluated_on = attach_test_set(data, config.evaluation.split, config.evaluation.test_fraction)
     _check_task_matches_data(config, data)
-    plan, views = make_run_plan(config, data), make_views(config)
-    data = with_aspect_ratios(data, views)
+    plan = make_run_plan(config, data)
+    data = with_aspect_ratios(data, config.views)
     components = Components(
         model=make_model(
             config,
@@ -69,13 +63,14 @@ def build_run(
         objective=make_objective(config),
         test=data.test,
         evaluated_on=evaluated_on,
-        views=views,
-        task=make_task(config),
+        views=config.views,
+        task=config.task,
+        evaluation=config.evaluation,
     )
     return components, plan
 
 
-def _check_task_matches_data(config: settings.Config, data: AdaptationData) -> None:
+def _check_task_matches_data(config: Config, data: AdaptationData) -> None:
     """Raise if the task of the config does not match the labels of the data."""
     if data.source.per_pixel != (config.task.name == "segmentation"):
         label_kind, suggestion = (

@@ -3,19 +3,18 @@
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
-from ducats import config as settings
 from ducats.acquisition.budget import parse_time_budget, split_budget, split_pixels
 from ducats.acquisition.queries import QUERIES, QueryFn, QuerySpec
-from ducats.acquisition.units import Unit
 from ducats.annotation.oracles import GroundTruthOracle, HumanOracle, Oracle
 from ducats.annotation.rules import make_rules
+from ducats.config import ComponentConfig, Config, query_epochs
 from ducats.data import DATASETS, require_params
 from ducats.data.decoding import read_aspect_ratios
 from ducats.data.domain import AdaptationData, Images
-from ducats.data.views import View
 from ducats.models import MODELS, MODELS_WITHOUT_WEIGHTS, EvidentialModel
 from ducats.objectives import (
     OBJECTIVES,
@@ -26,17 +25,16 @@ from ducats.objectives import (
 from ducats.run.components import RunPlan
 from ducats.run.registry import bind_params, build_component, check_params, resolve
 from ducats.runfolder.run_folder import RunFolder
+from ducats.settings import ScoringOptions, StreamViews, TrainingOptions, View
 from ducats.training.distributed import resolve_precision
-from ducats.training.fit import Optimisation
-from ducats.training.performance import PerformanceOptions
 from ducats.training.schedules import SCHEDULES, LRSchedule, poly
-from ducats.training.streams import StreamViews, steps_in_epoch
-from ducats.training.task import TaskOptions, label_grid_sizes
+from ducats.training.streams import steps_in_epoch
+from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import global_seed
 
 
-def load_data(config: settings.Config) -> AdaptationData:
+def load_data(config: Config) -> AdaptationData:
     """Load the data set of a config."""
     function = resolve("data set", DATASETS, config.data.name)
     params = {
@@ -51,23 +49,7 @@ def load_data(config: settings.Config) -> AdaptationData:
 PATH_PARAMS = ("source", "target", "test", "path", "cache", "root")  # parameters of data sets that are paths
 
 
-def make_task(config: settings.Config) -> TaskOptions:
-    """Return the labelling unit and the evaluation settings of segmentation."""
-    task, evaluation = config.task, config.evaluation
-    return TaskOptions(
-        unit=Unit(task.resolved_unit, task.region_side, task.n_superpixels, task.compactness),
-        resolution=task.resolution,
-        label_downsampling=task.label_downsampling,
-        two_step_upsampling=task.two_step_upsampling,
-        evaluated_at=evaluation.resolution,
-        average_flipped=evaluation.average_flipped,
-        miou_star_exclude=evaluation.miou_star_exclude,
-    )
-
-
-def make_model(
-    config: settings.Config, classes: int, channels: int, *, is_resumable: bool = False
-) -> EvidentialModel:
+def make_model(config: Config, classes: int, channels: int, *, is_resumable: bool = False) -> EvidentialModel:
     """Build the model. Random weights are determined by the run's seed.
 
     If a checkpoint provides the weights (``is_resumable``), no pretrained weights are loaded.
@@ -90,7 +72,7 @@ def make_model(
         return EvidentialModel(build_component("model", config.model, build_fn), config.model.evidence)
 
 
-def make_oracle(config: settings.Config, data: AdaptationData, run_folder: RunFolder) -> Oracle:
+def make_oracle(config: Config, data: AdaptationData, run_folder: RunFolder) -> Oracle:
     """Build the oracle; ``auto`` is the ground truth if the data has it, else human annotators."""
     check_oracle(config.oracle)
     name = config.oracle.name
@@ -114,7 +96,7 @@ def make_oracle(config: settings.Config, data: AdaptationData, run_folder: RunFo
     return bind_params("oracle", name, user_oracle, 1, config.oracle.params)(data)
 
 
-def _make_human_oracle(config: settings.Config, data: AdaptationData, run_folder: RunFolder) -> HumanOracle:
+def _make_human_oracle(config: Config, data: AdaptationData, run_folder: RunFolder) -> HumanOracle:
     sizes = label_grid_sizes(data.pool, config.task.resolution) if data.source.per_pixel else None
     spec: QuerySpec | QueryFn = resolve("query", QUERIES, config.query.name)
     query_summary = spec.summary if isinstance(spec, QuerySpec) else QuerySpec(spec).summary
@@ -150,7 +132,7 @@ def _make_human_oracle(config: settings.Config, data: AdaptationData, run_folder
 ORACLE_NAMES = ("auto", "ground_truth", "human")
 
 
-def check_oracle(oracle: settings.ComponentConfig) -> None:
+def check_oracle(oracle: ComponentConfig) -> None:
     """Resolve an oracle and check its parameters."""
     if oracle.name == "ground_truth" and oracle.params:
         raise UserError(
@@ -168,23 +150,11 @@ def check_oracle(oracle: settings.ComponentConfig) -> None:
         )
 
 
-def make_views(config: settings.Config) -> StreamViews:
-    """Build the views; ``labelled`` defaults to ``source``."""
-    views = config.views
-    built = {
-        name: View(**getattr(views, name).model_dump())
-        for name in ("source", "unlabelled", "scoring", "test")
-    }
-    labelled = built["source"] if views.labelled is None else View(**views.labelled.model_dump())
-    strong = None if views.strong is None else View(**views.strong.model_dump())
-    return StreamViews(labelled=labelled, strong=strong, **built)
-
-
-def make_run_plan(config: settings.Config, data: AdaptationData) -> RunPlan:
+def make_run_plan(config: Config, data: AdaptationData) -> RunPlan:
     """Build the run plan: training length, rounds and number of labels per round."""
-    epochs_of_rounds = settings.query_epochs(config)
+    epochs_of_rounds = query_epochs(config)
     train, acquisition, pool = config.train, config.acquisition, data.pool
-    selects_pixels = data.source.per_pixel and config.task.resolved_unit != "image"
+    selects_pixels = data.source.per_pixel and not config.task.labels_whole_images
     time_budget = parse_time_budget(acquisition.budget, acquisition.seconds_per_label, acquisition.growth)
     has_pixel_budget = selects_pixels and time_budget is None
     budget: tuple[int, ...] = ()
@@ -200,35 +170,25 @@ def make_run_plan(config: settings.Config, data: AdaptationData) -> RunPlan:
         )
     steps = train.steps_per_epoch or steps_in_epoch(len(data.source), len(pool), train.batch_size)
     return RunPlan(
-        epochs=train.epochs,
+        **_settings_of(TrainingOptions, train),
+        **_settings_of(ScoringOptions, config.engine),
         query_epochs=epochs_of_rounds,
         budget=budget,
         pixel_budget=acquisition.budget if has_pixel_budget else None,
         rounding=acquisition.rounding,
         time_budget=time_budget,
-        batch_size=train.batch_size,
-        steps_per_epoch=train.steps_per_epoch,
-        labelled_batches=train.labelled_batches,
-        target_batching=train.target_batching,
-        source_sampling=train.source_sampling,
-        optimisation=Optimisation(
-            lr=train.lr,
-            momentum=train.momentum,
-            nesterov=train.nesterov,
-            weight_decay=train.weight_decay,
-            clip_grad_norm=train.clip_grad_norm,
-            lr_multipliers=train.lr_multipliers,
-        ),
+        optimisation=train,
         schedule=make_schedule(config, steps * train.epochs),
-        source_weight=train.source_weight,
-        evaluate_every=config.evaluation.every_epochs,
-        scoring_batch_size=config.engine.scoring_batch_size,
-        snapshot_samples=config.engine.snapshot_samples,
         seed=config.seed,
     )
 
 
-def make_query(config: settings.Config) -> QueryFn | QuerySpec:
+def _settings_of(kind: type, section: Any) -> dict[str, Any]:
+    """Return the settings of a section that are fields of ``kind``."""
+    return {field.name: getattr(section, field.name) for field in fields(kind)}
+
+
+def make_query(config: Config) -> QueryFn | QuerySpec:
     """Build the query with its parameters; a plain user function gets all columns of the model."""
     name = config.query.name
     spec: QuerySpec | QueryFn = resolve("query", QUERIES, name)
@@ -238,7 +198,7 @@ def make_query(config: settings.Config) -> QueryFn | QuerySpec:
     return spec.bind(config.query.params)
 
 
-def make_schedule(config: settings.Config, steps: int) -> LRSchedule:
+def make_schedule(config: Config, steps: int) -> LRSchedule:
     """Build the learning-rate schedule for a training of ``steps`` steps.
 
     The default horizon of ``poly`` is 1.25 times the training, as published.
@@ -254,7 +214,7 @@ def make_schedule(config: settings.Config, steps: int) -> LRSchedule:
 POLY_HORIZON_FACTOR = 1.25  # horizon of `poly` over training steps; published: 62 500 for 50 000
 
 
-def make_objective(config: settings.Config) -> ObjectiveSpec:
+def make_objective(config: Config) -> ObjectiveSpec:
     """Build the objective with its parameters."""
     name, params = config.objective.name, config.objective.params
     entry: ObjectiveFn | ObjectiveSpec = resolve("objective", OBJECTIVES, name)
@@ -263,22 +223,11 @@ def make_objective(config: settings.Config) -> ObjectiveSpec:
     return spec.bind(params)
 
 
-def with_resolved_precision(config: settings.Config) -> settings.Config:
+def with_resolved_precision(config: Config) -> Config:
     """Return the config with its precision, part of the run's identity, resolved for this machine."""
     precision = resolve_precision(config.engine.precision, config.engine.device)
-    return config.model_copy(update={"engine": config.engine.model_copy(update={"precision": precision})})
-
-
-def make_performance_options(config: settings.Config) -> PerformanceOptions:
-    """Build the performance options."""
-    engine = config.engine
-    return PerformanceOptions(
-        engine.image_placement,
-        engine.channels_last,
-        engine.fused_optimiser,
-        engine.cuda_graphs,
-        engine.compile,
-    )
+    engine = replace(config.engine, precision=precision)  # type: ignore[arg-type] # validated here
+    return config.model_copy(update={"engine": engine})
 
 
 def with_aspect_ratios(data: AdaptationData, views: StreamViews) -> AdaptationData:
@@ -286,7 +235,7 @@ def with_aspect_ratios(data: AdaptationData, views: StreamViews) -> AdaptationDa
     source, test = data.source, data.test
     tests_on_pool = test is not None and test.images is data.pool
     pool_views = (
-        views.labelled,
+        views.labelled_or_source,
         views.unlabelled,
         views.strong_or_default,
         views.scoring,

@@ -25,7 +25,7 @@ from ducats.objectives import (
     LabelledImages,
     ObjectiveSpec,
 )
-from ducats.run.factory.builders import check_oracle, make_objective, make_query, make_schedule, make_task
+from ducats.run.factory.builders import check_oracle, make_objective, make_query, make_schedule
 from ducats.run.registry import bind_params, build_component, resolve
 from ducats.training.schedules import SCHEDULES
 from ducats.utils.randomness import global_seed
@@ -125,11 +125,11 @@ def _call_query_on_dummy_input(config: settings.Config, query: QuerySpec) -> Non
         query.fn(QueryContext(samples, samples[indices[:1]], 1, generator, source, head))
         return
     known_labels = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
-    logits, unit = torch.zeros(2, 4, 6), make_task(config).unit
+    logits = torch.zeros(2, 4, 6)
     pixels = torch.zeros(3, 4, 6, dtype=torch.uint8)
     select_in_image(
         query,
-        unit,
+        config.task,
         z=logits,
         features=logits,
         known_labels=known_labels,

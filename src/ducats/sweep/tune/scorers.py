@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -159,8 +159,8 @@ def acquire_validation_labels(config: Config, tuning_data: TuningData, count: in
             request = Request(1, sampled, torch.zeros_like(sampled))
             run_folder.save_request(request)
         # The oracle may show the query and the budget to annotators, so both must be correct.
-        query = config.query.model_copy(update={"name": "random", "params": {}})
-        acquisition = config.acquisition.model_copy(update={"budget": count})
+        query = replace(config.query, name="random", params={})
+        acquisition = replace(config.acquisition, budget=count)
         validation_config = config.model_copy(update={"query": query, "acquisition": acquisition})
         ledger.append(request, make_oracle(validation_config, tuning_data.data, run_folder)(request))
     return ledger.targets()

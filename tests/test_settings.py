@@ -1,0 +1,138 @@
+"""Settings: described once, read somewhere, validated in Python as in YAML."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+import ducats
+from ducats import settings
+from ducats.config import Config, load_config
+from ducats.config.schema import DEFAULT_VIEWS, ModelConfig
+from ducats.dirichlet import EVIDENCE_FUNCTIONS
+from ducats.training.step import TARGET_BATCHING
+from ducats.training.streams import BATCHING
+
+ROOT = Path(ducats.__file__).parent
+DECLARED_IN = (ROOT / "settings.py", ROOT / "config" / "schema.py")
+
+
+def walk(kind: Any, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield every setting with its path; of views, only the source's are expanded."""
+    for name, info in kind.__pydantic_fields__.items():
+        section = next(
+            (k for k in (info.annotation, *get_args(info.annotation)) if hasattr(k, "__pydantic_fields__")),
+            None,
+        )
+        if section is None or (section is settings.View and name != "source"):
+            yield f"{prefix}{name}", info
+        else:
+            yield from walk(section, f"{prefix}{name}.")
+
+
+def test_every_setting_is_described() -> None:
+    found = dict(walk(Config))
+    assert {"seed", "train.schedule.name", "views.source.crop", "views.test"} <= found.keys()
+    assert [path for path, info in found.items() if not info.description] == []
+
+
+def test_every_setting_is_read() -> None:
+    """Every name occurs as an attribute, or outside its declaration as a string, e.g. for `getattr`."""
+    read: set[str] = set()
+    for path in ROOT.rglob("*.py"):
+        code = path.read_text(encoding="utf-8")
+        read |= set(re.findall(r"\.(\w+)", code))
+        read |= set() if path in DECLARED_IN else set(re.findall(r'"(\w+)"', code))
+    assert [path for path, _ in walk(Config) if path.split(".")[-1] not in read] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "known"),
+    [
+        (settings.LabelledBatches, BATCHING),
+        (settings.TargetBatching, TARGET_BATCHING),
+        (dict(walk(ModelConfig))["evidence"].annotation, EVIDENCE_FUNCTIONS),
+    ],
+)
+def test_valid_names_are_those_implemented(values: Any, known: Any) -> None:
+    assert set(get_args(values)) == set(known)
+
+
+def test_sections_of_a_config_are_the_types_that_components_take() -> None:
+    config = load_config(
+        ["segmentation"],
+        [
+            "task={unit: region, region_side: 5, resolution: original, label_downsampling: nearest}",
+            "evaluation={resolution: network, miou_star_exclude: [wall, pole]}",
+        ],
+    )
+    assert isinstance(config.task, settings.TaskOptions)
+    assert isinstance(config.evaluation, settings.EvaluationOptions)
+    assert isinstance(config.train, settings.Optimisation)
+    assert isinstance(config.engine, settings.PerformanceOptions)
+    assert (config.task.resolved_unit, config.task.region_side) == ("region", 5)
+    assert not config.task.labels_whole_images
+    assert replace(config.task, unit="image").labels_whole_images
+    assert config.evaluation.miou_star_exclude == ("wall", "pole")
+
+
+def test_defaults_of_python_and_yaml_are_the_same() -> None:
+    config, plan = Config(), ducats.RunPlan()
+    shared = [*fields(settings.TrainingOptions), *fields(settings.ScoringOptions)]
+    sections = vars(config.train) | vars(config.engine)
+    assert {f.name: getattr(plan, f.name) for f in shared} == {f.name: sections[f.name] for f in shared}
+    assert plan.rounding == config.acquisition.rounding
+    assert plan.seed == config.seed
+
+
+def test_views_that_a_config_omits_are_the_default_ones() -> None:
+    views = load_config([], ["views.source={crop: center, size: 32}"]).views
+    assert views == replace(DEFAULT_VIEWS, source=ducats.View(crop="center", size=32))
+    assert views.labelled_or_source == views.source
+    assert ducats.StreamViews().source == ducats.View()
+
+
+def test_default_unit() -> None:
+    assert ducats.TaskOptions().resolved_unit == "pixel"
+    assert load_config([]).task.resolved_unit == "image"
+    assert load_config([], ["task.name=segmentation"]).task.resolved_unit == "pixel"
+    assert load_config([], ["task.unit=image"]).task.resolved_unit == "image"
+    for unit in ("image", "pixel", "region", "superpixel"):
+        assert load_config(["segmentation"], [f"task.unit={unit}"]).task.resolved_unit == unit
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "word"),
+    [
+        (ducats.View, {"crop": "middle"}, "'center'"),
+        (ducats.View, {"resize": "short_side"}, "crop=center"),
+        (ducats.View, {"flip": 2}, "flip"),
+        (ducats.View, {"sise": 3}, "sise"),
+        (ducats.StreamViews, {"source": ducats.View(), "test": 3}, "test"),
+        (ducats.Unit, {"unit": "region", "region_side": 4}, "must be odd"),
+        (ducats.TaskOptions, {"label_downsampling": "cells"}, "'cell' or 'nearest'"),
+        (ducats.TaskOptions, {"resolution": "full"}, "'network' or 'original'"),
+        (ducats.TaskOptions, {"unit": "regions"}, "'superpixel'"),
+        (ducats.EvaluationOptions, {"every_epochs": 0}, "every_epochs"),
+        (ducats.Optimisation, {"lr": 0}, "lr"),
+        (ducats.RunPlan, {"source_sampling": "rare-classes"}, "'rare_classes'"),
+        (ducats.RunPlan, {"labelled_batches": "odd"}, "'short_last'"),
+        (ducats.RunPlan, {"target_batching": "joined"}, "'joint'"),
+        (ducats.RunPlan, {"rounding": "up"}, "'ceil_per_round'"),
+        (ducats.RunPlan, {"snapshot_samples": -1}, "snapshot_samples"),
+        (ducats.RunPlan, {"source_weight": {1: 1.0}}, "epoch 0 must have one"),
+    ],
+)
+def test_invalid_values_are_refused_in_python(kind: type, values: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValidationError, match=word):
+        kind(**values)
+
+
+def test_a_changed_copy_is_validated() -> None:
+    with pytest.raises(ValidationError, match="flip"):
+        replace(ducats.View(), flip=2)
