@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ducats.run.factory.validation import SEGMENTATION_DATASETS, SEGMENTATION_MODELS
 from PIL import Image
 
 import tiny_segmentation_data
@@ -20,7 +21,6 @@ from ducats.data.store import ReadFailure, try_files
 from ducats.doctor import diagnose, verdict
 from ducats.doctor import label_maps as maps_module
 from ducats.doctor import plan as plan_module
-from ducats.doctor.task import SEGMENTATION_DATASETS, SEGMENTATION_MODELS
 from ducats.models import MODELS
 from ducats.models.output import Output
 

@@ -246,7 +246,7 @@ def test_non_finite_weights_are_not_checkpointed(tmp_path: Path) -> None:
 
 def test_views_that_would_misalign_label_maps_are_refused(tmp_path: Path) -> None:
     from conftest import quick_pixels
-    from ducats.run.components import check_run
+    from ducats.run.checks import check_run
     from ducats.run.factory import build_run
     from ducats.runfolder.run_folder import RunFolder
 

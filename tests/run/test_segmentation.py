@@ -24,7 +24,7 @@ from ducats.ledger import Request, TargetMaps
 from ducats.models import small_fcn
 from ducats.objectives import Batch, duc
 from ducats.run import run
-from ducats.run.factory import build_run, check_components
+from ducats.run.factory import build_run, check_config
 from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
@@ -847,4 +847,4 @@ def test_int8_labels_with_many_classes(tmp_path: Path) -> None:
 
 def test_invalid_query_parameters_are_refused_before_reading_images() -> None:
     with pytest.raises(UserError, match="kappa"):
-        check_components(quick_pixels("task.unit=image", "query={name: duc, params: {kappa: 0.5}}"))
+        check_config(quick_pixels("task.unit=image", "query={name: duc, params: {kappa: 0.5}}"))

@@ -7,7 +7,8 @@ from typing import Any
 from lightning_fabric import Fabric
 
 from ducats.run.checkpoint import check_shared_folder
-from ducats.run.components import Components, RunPlan, check_run, run_identity, summarise_data
+from ducats.run.checks import check_run
+from ducats.run.components import Components, RunPlan, run_identity, summarise_data
 from ducats.run.loop import ActiveLearningLoop, WaitCallback
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.auxiliary import cuda_graph_safe
