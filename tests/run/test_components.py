@@ -150,11 +150,11 @@ def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
         ),
         (
             {"views": ducats.StreamViews(scoring=ducats.View(crop="center", size=9))},
-            "views.scoring crops 9 pixels from images of 8",
+            "views.scoring takes a center crop of 9 x 9",
         ),
         (
             {"views": ducats.StreamViews(source=ducats.View(crop="random", size=13, pad=2))},
-            "views.source crops 13 pixels from images of 12",
+            "views.source .* stored as 8 x 8 with 2 pixels of padding",
         ),
     ],
 )

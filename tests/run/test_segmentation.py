@@ -826,7 +826,7 @@ def test_mean_iou_star_needs_at_least_one_class(run_pixels: Runner) -> None:
 
 def test_unknown_source_sampling_is_refused(tmp_path: Path) -> None:
     plan = ducats.RunPlan(epochs=2, query_epochs=(1,), pixel_budget="5%", source_sampling="rare-classes")
-    with pytest.raises(UserError, match="shuffled or rare_classes"):
+    with pytest.raises(UserError, match="shuffled, rare_classes"):
         ducats.adapt(make_components(), plan, tmp_path / "run")
 
 

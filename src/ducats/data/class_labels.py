@@ -25,7 +25,7 @@ def source_classes(description: str, labels: Sequence[str]) -> tuple[str, ...]:
     if len(classes) < 2:
         raise UserError(
             f"{description} has {f'only one class, {classes[0]!r}' if classes else 'no classes'}; give "
-            "images of at least two classes"
+            "images of at least two classes (one subfolder or label each)"
         )
     return classes
 

@@ -31,6 +31,11 @@ class ManifestRow:
     label: str  # "" for none
     split: str
 
+    @property
+    def name(self) -> str:
+        """Path and line, for messages."""
+        return f"{self.path} ({self.line_label})"
+
 
 def manifest(
     *, path: str | Path, size: int = 256, cache: str | Path | None = None, memory_gb: float | None = None
@@ -228,11 +233,12 @@ def check_pool_labels(table: Path, pool: Sequence[ManifestRow]) -> None:
 
 
 def describe_rows(role: str, table: Path) -> str:
-    """Describe the rows of a role in messages."""
-    return f"the {role} in {table}"
+    """Describe the rows of source, target or test set in messages."""
+    columns = {"source": "domain source", "target": "domain target, split train"}
+    return f"{table} ({columns.get(role, 'domain target, split test')})"
 
 
 def _labels(role: str, table: Path, rows: Sequence[ManifestRow], classes: Sequence[str]) -> Tensor:
     """Return the class index of each row: int64 (N,)."""
-    labels, names = [row.label for row in rows], [str(row.path) for row in rows]
+    labels, names = [row.label for row in rows], [row.name for row in rows]
     return class_indices(describe_rows(role, table), labels, names, classes)

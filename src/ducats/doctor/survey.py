@@ -158,8 +158,8 @@ def _survey_manifest(config: Config) -> DataSurvey:
     rows_by_role = {role: [row for row in rows if _row_role(row) == role] for role in ROLES}
     for role, role_rows in rows_by_role.items():
         if role_rows or role != "test":
+            names, labels = [row.name for row in role_rows], [row.label for row in role_rows]
             paths = [row.path for row in role_rows]
-            names, labels = [str(path) for path in paths], [row.label for row in role_rows]
             survey.splits[role] = SplitSurvey(role, describe_rows(role, manifest), names, labels, paths)
     test, pool = rows_by_role["test"], rows_by_role["target"]
     survey.target_is_test = bool(test) and [row.path for row in test] == [row.path for row in pool]
