@@ -162,6 +162,7 @@ def test_an_unlabelled_target_needs_human_annotators(root: Path) -> None:
         (nothing, ("acquisition.budget=1",), {}, "at least one of 2 rounds without pixels"),
         (nothing, ("views.test={crop: center, size: 8}",), {}, "views.test must show whole images"),
         (nothing, ("views.scoring={crop: none, size: [6, 8]}",), {}, "views.scoring must show whole"),
+        (nothing, ("views.test.flip=0.5",), {}, "evaluation.average_flipped"),
         (nothing, ("views.source.randaugment=[2, 10]",), {}, "not their label maps"),
         (
             nothing,

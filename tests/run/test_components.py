@@ -244,17 +244,6 @@ def test_non_finite_weights_are_not_checkpointed(tmp_path: Path) -> None:
     assert checkpoint["epoch"] == 0
 
 
-def test_views_that_would_misalign_label_maps_are_refused(tmp_path: Path) -> None:
-    from conftest import quick_pixels
-    from ducats.run.checks import check_run
-    from ducats.run.factory import build_run
-    from ducats.runfolder.run_folder import RunFolder
-
-    components, plan = build_run(quick_pixels("views.source.randaugment=[2, 10]"), RunFolder(tmp_path))
-    with pytest.raises(UserError, match=r"views.source.randaugment rotates .* views.source.randaugment=null"):
-        check_run(components, plan)
-
-
 def test_default_strong_view() -> None:
     views = ducats.StreamViews(unlabelled=ducats.View(flip=0.5))
     assert (
