@@ -397,10 +397,12 @@ def test_memory_and_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"device": "abacus"}, "device 'abacus'"),
         ({"device": "cpu", "precision": "16-mixed"}, "16-mixed needs a GPU"),
         ({"device": "cpu", "cuda_graphs": True}, "needs one CUDA device"),
+        ({"device": "cpu", "cuda_graphs": True}, "uses random numbers in each step"),
     ],
 )
 def test_device(root: Path, engine: dict[str, Any], words: str) -> None:
-    assert contains_words(error_messages(make_config(root, engine=engine)), words)
+    query = {"name": "tqs"}  # its committee draws random numbers
+    assert contains_words(error_messages(make_config(root, engine=engine, query=query)), words)
 
 
 def test_torchvision_that_does_not_fit(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,15 @@ from functools import partial
 from typing import NamedTuple
 
 from ducats.acquisition.budget import split_pixels
+from ducats.acquisition.queries import QueryFn, QuerySpec
 from ducats.acquisition.units.superpixels import import_slic
 from ducats.annotation.oracles import GroundTruthOracle
 from ducats.data.benchmarks.benchmark import TaskRole
 from ducats.data.domain import Images
 from ducats.data.views import View
+from ducats.objectives import ObjectiveSpec
 from ducats.run.components import Components, RunPlan, pixels_per_image
+from ducats.training.auxiliary import cuda_graph_safe
 from ducats.training.step import TARGET_BATCHING
 from ducats.training.streams import BATCHING, StreamViews
 from ducats.training.task import TaskOptions
@@ -94,6 +97,15 @@ def check_budget(components: Components, plan: RunPlan) -> None:
     if not components.selects_pixels and sum(budget) > len(components.pool):
         raise UserError(
             f"the budget of {sum(budget)} labels exceeds the pool of {len(components.pool)} images"
+        )
+
+
+def check_cuda_graphs(cuda_graphs: bool | None, objective: ObjectiveSpec, query: QueryFn | QuerySpec) -> None:
+    """Raise UserError if CUDA graphs are requested for code that they would change."""
+    if cuda_graphs and not cuda_graph_safe(objective, query):
+        raise UserError(
+            "engine.cuda_graphs=true does not work with this objective or query, which uses random numbers "
+            "in each step: remove the setting"
         )
 
 

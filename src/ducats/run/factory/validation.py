@@ -26,6 +26,7 @@ from ducats.objectives import (
     LabelledImages,
     ObjectiveSpec,
 )
+from ducats.run.checks import check_cuda_graphs
 from ducats.run.factory.builders import check_oracle, make_objective, make_query, make_schedule, make_task
 from ducats.run.registry import bind_params, build_component, resolve
 from ducats.training.schedules import SCHEDULES
@@ -83,6 +84,7 @@ def config_checks(
         partial(_check_objective, config),
         partial(check_oracle, config.oracle),
         partial(_check_schedule, config),
+        lambda: check_cuda_graphs(config.engine.cuda_graphs, make_objective(config), make_query(config)),
     ]
 
 
