@@ -45,7 +45,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def make_config(root: Path, *, params: dict[str, Any] | None = None, **layer: Any) -> Config:
-    given = {role: str(root / role) for role in ("source", "target", "test")}
+    given: dict[str, Any] = {role: str(root / role) for role in ("source", "target", "test")}
     given |= {"size": 16, "ground_truth": True, **(params or {})}
     relative = {name: str(root / value[1:]) for name, value in given.items() if str(value).startswith("@")}
     data = {"name": "folders", "params": {**given, **relative}}
@@ -77,7 +77,11 @@ def copy(one: str, two: str) -> Edit:
 
 
 def delete(*folders: str) -> Edit:
-    return lambda root: [shutil.rmtree(root / folder) for folder in folders]
+    def edit(root: Path) -> None:
+        for folder in folders:
+            shutil.rmtree(root / folder)
+
+    return edit
 
 
 def nothing(root: Path) -> None:
