@@ -10,7 +10,7 @@ from ducats.acquisition.queries import QUERIES
 from ducats.annotation import AnnotationStore
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID
-from ducats.run.factory import check_components, make_oracle
+from ducats.run.factory import check_config, make_oracle
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import AwaitingLabels, UserError
 
@@ -94,7 +94,7 @@ def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tm
 )
 def test_invalid_parameters_are_refused_before_images_are_read(oracle: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        check_components(quick(f"oracle={oracle}"))
+        check_config(quick(f"oracle={oracle}"))
 
 
 def test_parameters_are_refused_by_the_ground_truth_oracle(tmp_path: Path) -> None:

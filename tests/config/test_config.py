@@ -353,28 +353,28 @@ SEGMENTATION_METHODS = [m for m in METHODS if load_config([f"methods/{m}"]).task
 @pytest.mark.parametrize("data", SEGMENTATION_CONFIGS)
 @pytest.mark.parametrize("method", [m for m in METHODS if m not in IMAGE_ONLY_METHODS])
 def test_methods_for_segmentation(data: str, method: str) -> None:
-    from ducats.run.factory import check_components
+    from ducats.run.factory import check_config
 
     loaded = load_config([data, f"methods/{method}"])
     assert (loaded.task.name, loaded.method) == ("segmentation", method)
-    check_components(loaded, is_resumable=True)  # calls query, objective and schedule on dummy input
+    check_config(loaded, is_resumable=True)  # calls query, objective and schedule on dummy input
 
 
 @pytest.mark.parametrize("method", IMAGE_ONLY_METHODS)
 def test_image_methods_reject_segmentation(method: str) -> None:
-    from ducats.run.factory import check_components
+    from ducats.run.factory import check_config
 
     with pytest.raises(UserError, match=r"whole images only|not pixels"):
-        check_components(load_config(["data/streets", f"methods/{method}"]), is_resumable=True)
+        check_config(load_config(["data/streets", f"methods/{method}"]), is_resumable=True)
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS if m not in SEGMENTATION_METHODS])
 def test_methods_for_classification(method: str) -> None:
-    from ducats.run.factory import check_components
+    from ducats.run.factory import check_config
 
     loaded = load_config(["data/digits", f"methods/{method}"])
     assert (loaded.task.resolved_unit, loaded.method) == ("image", method)
-    check_components(loaded)
+    check_config(loaded)
 
 
 def test_another_component_keeps_the_other_settings() -> None:

@@ -1,7 +1,6 @@
 """Findings of the doctor about copies of benchmarks."""
 
 import importlib
-import random
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from doctor_findings import messages
+from doctor_findings import error_messages, messages, run_error, write_noise
 from ducats.config import Config, load_config
 from ducats.data import BENCHMARKS
 from ducats.data.benchmarks import tasks as tasks_module
@@ -27,17 +25,10 @@ SMALL_RUN = (
 )
 
 
-def write_image(path: Path) -> None:
-    """Write a unique image that depends only on its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = random.Random("/".join(path.parts[-3:])).randbytes(16)
-    Image.frombytes("L", (4, 4), pixels).save(path)
-
-
 def write_domain(root: Path, domain: str, images: Mapping[str, int]) -> None:
     for name, count in images.items():
         for number in range(count):
-            write_image(root / domain / name / f"{number}.png")
+            write_noise(root / domain / name / f"{number}.png", side=4)
 
 
 def make_config(root: Path, name: str, task: str, *more: str) -> Config:
@@ -71,7 +62,7 @@ def test_a_complete_copy_is_as_published_and_not_loaded(
 def test_classes_whose_counts_differ_are_named_up_to_five(complete_copy: Path, tmp_path: Path) -> None:
     shutil.copytree(complete_copy, tmp_path / "copy")
     (tmp_path / "copy/dslr/mug/0.png").unlink()
-    write_image(tmp_path / "copy/webcam/pen/more.png")
+    write_noise(tmp_path / "copy/webcam/pen/more.png")
     for name in ("bike", "mug", "mouse", "phone", "printer", "ruler"):
         (tmp_path / f"copy/webcam/{name}/3.png").unlink()
     findings = diagnose(make_config(tmp_path / "copy", "office31", "W-D"))
@@ -132,37 +123,31 @@ def test_a_class_in_only_one_list_of_a_domain_is_not_an_error(tmp_path: Path) ->
     assert messages(findings, "error") == []
 
 
-def test_classes_that_differ_are_an_error(tmp_path: Path) -> None:
+def test_a_run_raises_what_the_doctor_reports(tmp_path: Path) -> None:
     write_domain(tmp_path, "photo", {"dog": 3, "horse": 3})
     write_domain(tmp_path, "sketch", {"dog": 3, "house": 3})
-    errors = messages(diagnose(make_config(tmp_path, "pacs", "P-S")), "error")
-    assert any("sketch lacks classes that the other domain has: horse" in error for error in errors)
-
-
-def test_missing_files_are_one_error(tmp_path: Path) -> None:
-    for name in BENCHMARKS:
-        task = BENCHMARKS[name].tasks[0]
-        errors = messages(diagnose(make_config(tmp_path / "nowhere", name.replace("_", "-"), task)), "error")
-        assert len(errors) == 1, name
-        assert "get them from" in errors[0]
-
-
-def test_options_and_tasks(tmp_path: Path) -> None:
-    bare = load_config(["data/office31"], SMALL_RUN)
-    assert messages(diagnose(bare), "error") == [
-        "the data set 'office31' needs --root and --task (or data.params.root in a config); "
-        "its tasks are A-W, A-D, W-A, W-D, D-A, D-W"
+    office31 = "its tasks are A-W, A-D, W-A, W-D, D-A, D-W"
+    cases = [
+        (make_config(tmp_path, "pacs", "P-S"), "sketch lacks classes that the other domain has: horse"),
+        (load_config(["data/office31"], SMALL_RUN), office31),
+        (make_config(tmp_path, "office31", "A-X"), office31),
     ]
-    errors = messages(diagnose(make_config(tmp_path, "office31", "A-X")), "error")
-    assert errors == ["Office-31 has no task 'A-X'; its tasks are A-W, A-D, W-A, W-D, D-A, D-W"]
-    errors = messages(diagnose(make_config(tmp_path, "office31", "A-W", "data.params.size=big")), "error")
+    for name, benchmark in BENCHMARKS.items():
+        config = make_config(tmp_path / "nowhere", name.replace("_", "-"), benchmark.tasks[0])
+        cases.append((config, "get them from"))
+    for config, words in cases:
+        errors = error_messages(config)
+        assert words in errors[0]
+        assert len(errors) == 1 or config.data.name == "pacs"
+        assert run_error(config, tmp_path / "run") == errors[0]
+
+
+def test_parameters_of_a_wrong_type(tmp_path: Path) -> None:
+    errors = error_messages(make_config(tmp_path, "office31", "A-W", "data.params.size=big"))
     assert any("data.params.size is 'big'" in error for error in errors)
-    wrong = load_config(
-        ["data/office31"], SMALL_RUN, {"data": {"params": {"root": str(tmp_path), "task": 3}}}
-    )
-    assert any(
-        "data.params.task is 3; give source and target" in e for e in messages(diagnose(wrong), "error")
-    )
+    params = {"root": str(tmp_path), "task": 3}
+    errors = error_messages(load_config(["data/office31"], SMALL_RUN, {"data": {"params": params}}))
+    assert any("data.params.task is 3; give source and target" in error for error in errors)
 
 
 def test_images_of_built_data_sets_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

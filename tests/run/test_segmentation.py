@@ -23,7 +23,7 @@ from ducats.ledger import Request, TargetMaps
 from ducats.models import small_fcn
 from ducats.objectives import Batch, duc
 from ducats.run import run
-from ducats.run.factory import build_run, check_components
+from ducats.run.factory import build_run, check_config
 from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import EvaluationOptions, TaskOptions
@@ -304,10 +304,6 @@ def test_mean_iou_star_leaves_out_classes(run_pixels: Runner) -> None:
             if n not in ("road", "sky") and v is not None
         ]
         assert record["mean_iou_star"] == pytest.approx(np.mean(rest))
-    with pytest.raises(
-        UserError, match=r"evaluation\.miou_star_exclude names 'moon', but the classes are road"
-    ):
-        run_pixels("evaluation.miou_star_exclude=[moon]", folder="b")
 
 
 def test_labelled_pixels_are_not_evaluated(run_pixels: Runner) -> None:
@@ -577,31 +573,6 @@ def test_whole_images_of_several_sizes(run_pixels: Runner, files: Path) -> None:
 # ---- refusals
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (("task.unit=pixel", "query={name: ripu}"), r"undefined for single pixels"),
-        (("views.scoring={crop: center, size: 8}",), r"views.scoring must use whole images"),
-        (("views.test.flip=0.5",), r"views.test must use whole images.*evaluation.average_flipped"),
-        (("model={name: small_cnn, params: {}}",), r"per-image logits, but the data has per-pixel labels"),
-        (("acquisition.budget=600/image",), r"600 pixels of image 0, which has 512"),
-        (("acquisition.budget=0%",), r"rounds without pixels"),
-        (("task={name: classification, unit: null}",), r"task.name is classification"),
-    ],
-)
-def test_invalid_settings_are_refused_before_training(
-    run_pixels: Runner, tmp_path: Path, settings: tuple[str, ...], words: str
-) -> None:
-    with pytest.raises(UserError, match=words):
-        run_pixels(*settings)
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
-
-
-def test_classification_data_with_segmentation_settings_is_refused(run_quickly: Runner) -> None:
-    with pytest.raises(UserError, match=r"task\.name is segmentation"):
-        run_quickly("task={name: segmentation}")
-
-
 def test_invalid_labels_are_not_recorded(tmp_path: Path) -> None:
     config = quick_pixels()
     components, plan = build_run(config, RunFolder(tmp_path / "r"))
@@ -806,10 +777,9 @@ def test_ground_truth_at_another_resolution_is_refused(tmp_path: Path) -> None:
         ducats.adapt(wrong, ducats.RunPlan(epochs=2, query_epochs=(1,), pixel_budget="5%"), tmp_path / "run")
 
 
-def test_mean_iou_star_needs_at_least_one_class(run_pixels: Runner) -> None:
-    names = ", ".join(tiny_streets().classes)
-    with pytest.raises(UserError, match="leave at least one"):
-        run_pixels(f"evaluation.miou_star_exclude=[{names}]")
+def test_unknown_source_sampling_is_refused() -> None:
+    with pytest.raises(ValueError, match="rare_classes"):
+        ducats.RunPlan(epochs=2, query_epochs=(1,), pixel_budget="5%", source_sampling="rare-classes")  # type: ignore[arg-type]
 
 
 def test_int8_labels_with_many_classes(tmp_path: Path) -> None:
@@ -829,4 +799,4 @@ def test_int8_labels_with_many_classes(tmp_path: Path) -> None:
 
 def test_invalid_query_parameters_are_refused_before_reading_images() -> None:
     with pytest.raises(UserError, match="kappa"):
-        check_components(quick_pixels("task.unit=image", "query={name: duc, params: {kappa: 0.5}}"))
+        check_config(quick_pixels("task.unit=image", "query={name: duc, params: {kappa: 0.5}}"))

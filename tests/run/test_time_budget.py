@@ -18,7 +18,8 @@ from ducats.data.domain import UNLABELLED
 from ducats.doctor import diagnose
 from ducats.ledger import Request
 from ducats.run import run
-from ducats.run.components import check_run, run_identity
+from ducats.run.checks import check_run
+from ducats.run.components import run_identity
 from ducats.run.factory import build_run
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric

@@ -50,13 +50,12 @@ def run(
     config = options.load()
     import torch
 
-    from ducats.doctor.benchmark_counts import completeness_warnings
-    from ducats.doctor.task import task_mismatches
+    from ducats.doctor.images import completeness_warnings
     from ducats.report.progress_display import ProgressDisplay, stage_table
     from ducats.run import run as run_components
     from ducats.run.factory import (
         build_run,
-        check_components,
+        check_config,
         with_resolved_precision,
     )
     from ducats.run.loggers import LoggerDispatcher, find_loggers
@@ -65,12 +64,10 @@ def run(
     from ducats.training.distributed import all_ranks_or_raise, make_fabric
     from ducats.training.streams import steps_in_epoch
 
-    for message in task_mismatches(config):
-        raise UserError(message)
     config = with_resolved_precision(config)
     folder = out or default_run_folder(config)
     run_folder = RunFolder(folder)
-    check_components(config, is_resumable=run_folder.is_resumable)
+    check_config(config, is_resumable=run_folder.is_resumable)
     engine = config.engine
     loggers = find_loggers(engine.loggers)
     world = launch_environment.resolve_world(engine.processes, engine.nodes)

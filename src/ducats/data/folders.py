@@ -2,15 +2,17 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
+from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import ImageSize, decode_image_sets, decode_images
 from ducats.data.domain import AdaptationData, Domain, Images
 from ducats.utils.errors import UserError
-from ducats.utils.image_files import IMAGE_FILE_SUFFIXES, is_image_name
+from ducats.utils.findings import Finding, join_quoted, raise_first_error
+from ducats.utils.image_files import is_image_name
 
 
 def folders(
@@ -46,12 +48,7 @@ def folders(
     test = existing_folder("test", test) if test is not None else None
     check_disjoint(source, target, test)
     source_files = _list_class_images("source", source)
-    classes = tuple(sorted({_class_of(key) for key, _ in source_files}))
-    if len(classes) < 2:
-        raise UserError(
-            f"the source folder {source} has only one class, {classes[0]!r};"
-            " give a folder with sub-folders for at least two classes"
-        )
+    classes = source_classes(describe_folder("source", source), [_class_of(key) for key, _ in source_files])
     target_files = _list_class_images("target", target) if ground_truth else _list_nonempty("target", target)
     test_files = _list_class_images("test", test) if test is not None else []
     # All checks come before decoding, which may take minutes.
@@ -166,33 +163,41 @@ def check_disjoint(source: Path, target: Path, test: Path | None) -> None:
 def _list_nonempty(role: str, folder: Path) -> list[tuple[str, Path]]:
     """List the images of a folder; raise if there are none."""
     images = list_images(folder)
-    if not images:
-        raise UserError(
-            f"the {role} folder {folder} contains no images ({', '.join(sorted(IMAGE_FILE_SUFFIXES))});"
-            " add images or give another folder"
-        )
+    check_not_empty(describe_folder(role, folder), len(images))
     return images
 
 
 def _list_class_images(role: str, folder: Path) -> list[tuple[str, Path]]:
     """List the images of a folder; raise if one is outside a class folder or a class folder is empty."""
     images = _list_nonempty(role, folder)
+    raise_first_error(partial(check_class_folders, role, folder, images))
+    return images
+
+
+def check_class_folders(role: str, folder: Path, images: Sequence[tuple[str, Path]]) -> Iterator[Finding]:
+    """Report images outside class folders, and class folders without images."""
     outside = [key for key, _ in images if "/" not in key]
     if outside:
-        raise UserError(
-            f"the {role} folder {folder} has {len(outside)} images outside of any class folder,"
-            f" such as {outside[0]}; move each to a sub-folder named after its class"
+        yield Finding(
+            "error",
+            f"{describe_folder(role, folder)} has {len(outside)} images outside class folders, such as "
+            f"{outside[0]}; move each into a subfolder named after its class",
         )
     class_folders = {
         path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
     }
     empty = sorted(class_folders - {_class_of(key) for key, _ in images})
     if empty:
-        raise UserError(
-            f"the {role} folder {folder} has class folders without an image: {_join_names(empty)};"
-            " add images or remove the folders"
+        yield Finding(
+            "error",
+            f"{describe_folder(role, folder)} has class folders without images: {join_quoted(empty)}; add "
+            "images or remove the folders",
         )
-    return images
+
+
+def describe_folder(role: str, folder: Path) -> str:
+    """Describe a folder in messages."""
+    return f"the {role} folder {folder}"
 
 
 def _class_of(key: str) -> str:
@@ -202,21 +207,5 @@ def _class_of(key: str) -> str:
 
 def _labels(role: str, folder: Path, images: Sequence[tuple[str, Path]], classes: Sequence[str]) -> Tensor:
     """Return the class index of each image, from its folder: int64 (N,)."""
-    index = {name: i for i, name in enumerate(classes)}
-    unknown = sorted({_class_of(key) for key, _ in images} - set(index))
-    if unknown:
-        raise UserError(
-            f"the {role} folder {folder} has classes that the source lacks: {_join_names(unknown)};"
-            f" the source has {_join_names(classes)}; rename or remove these folders"
-        )
-    return torch.tensor([index[_class_of(key)] for key, _ in images], dtype=torch.int64)
-
-
-def _join_names(names: Sequence[str], max_names: int = 10) -> str:
-    """Join names for a message.
-
-    >>> _join_names(["a", "b", "c"], max_names=2)
-    "'a', 'b' and 1 more"
-    """
-    rest = f" and {len(names) - max_names} more" if len(names) > max_names else ""
-    return ", ".join(repr(name) for name in names[:max_names]) + rest
+    labels, names = [_class_of(key) for key, _ in images], [str(path) for _, path in images]
+    return class_indices(describe_folder(role, folder), labels, names, classes)

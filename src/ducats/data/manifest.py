@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
+from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import decode_image_sets
 from ducats.data.domain import AdaptationData, Domain
 from ducats.utils.errors import UserError
+from ducats.utils.findings import join_names
 
 MANIFEST_COLUMNS = ("key", "path", "domain", "label", "split")
 REQUIRED_COLUMNS = ("path", "domain", "label")
@@ -29,6 +30,11 @@ class ManifestRow:
     domain: str
     label: str  # "" for none
     split: str
+
+    @property
+    def name(self) -> str:
+        """Path and line, for messages."""
+        return f"{self.path} ({self.line_label})"
 
 
 def manifest(
@@ -62,17 +68,16 @@ def manifest(
     source = [row for row in rows if row.domain == "source"]
     pool = [row for row in rows if row.domain == "target" and row.split == "train"]
     test = [row for row in rows if row.domain == "target" and row.split == "test"]
-    classes = _classes(table, source)
-    if not pool:
-        raise UserError(
-            f"{table} has no row with domain target and split train; add the images to be labelled"
-        )
-    ground_truth = _pool_labels(table, pool, classes)
-    test_labels = _labels(table, test, classes)
+    check_not_empty(describe_rows("source", table), len(source))
+    check_not_empty(describe_rows("target", table), len(pool))
+    classes = source_classes(describe_rows("source", table), [row.label for row in source])
+    check_pool_labels(table, pool)
+    ground_truth = _labels("target", table, pool, classes) if pool[0].label else None
+    test_labels = _labels("test", table, test, classes)
     file_sets = [[(row.key, row.path) for row in rows_of_set] for rows_of_set in (source, pool, test)]
     images = decode_image_sets(file_sets, size, cache=cache, memory_gb=memory_gb)
     return AdaptationData(
-        source=Domain(images[0], _labels(table, source, classes), classes),
+        source=Domain(images[0], _labels("source", table, source, classes), classes),
         pool=images[1],
         ground_truth=ground_truth,
         test=Domain(images[2], test_labels, classes) if test else None,
@@ -216,40 +221,24 @@ def _parse_row(table: Path, line_label: str, cells: Mapping[str, str]) -> Manife
     return ManifestRow(line_label, cell["key"] or cell["path"], file, cell["domain"], cell["label"], split)
 
 
-def _classes(table: Path, source: Sequence[ManifestRow]) -> tuple[str, ...]:
-    """Return the source's classes; raise if there are fewer than two."""
-    classes = tuple(sorted({row.label for row in source}))
-    if not source:
-        raise UserError(f"{table} has no row with domain source; add the labelled images")
-    if len(classes) < 2:
+def check_pool_labels(table: Path, pool: Sequence[ManifestRow]) -> None:
+    """Raise if some target rows have a label and others have none."""
+    unlabelled = [row.line_label for row in pool if not row.label]
+    if 0 < len(unlabelled) < len(pool):
         raise UserError(
-            f"{table}: all {len(source)} source rows have the label {classes[0]!r};"
-            " add source images of at least one other class"
+            f"{table}: {len(unlabelled)} of {len(pool)} target rows of the train split lack a label"
+            f" ({join_names(unlabelled)}); label all of them (for a simulated oracle) or none (for human"
+            " annotators)"
         )
-    return classes
 
 
-def _pool_labels(table: Path, pool: Sequence[ManifestRow], classes: Sequence[str]) -> Tensor | None:
-    """Return the pool's labels; None if no row has one; raise if only some have."""
-    unlabelled = [row for row in pool if not row.label]
-    if len(unlabelled) == len(pool):
-        return None
-    if unlabelled:
-        raise UserError(
-            f"{table}: {len(unlabelled)} of {len(pool)} target rows of the train split lack a label, the"
-            f" first on {unlabelled[0].line_label}; label all of them (for a simulated oracle) or none (for"
-            " human annotators)"
-        )
-    return _labels(table, pool, classes)
+def describe_rows(role: str, table: Path) -> str:
+    """Describe the rows of source, target or test set in messages."""
+    columns = {"source": "domain source", "target": "domain target, split train"}
+    return f"{table} ({columns.get(role, 'domain target, split test')})"
 
 
-def _labels(table: Path, rows: Sequence[ManifestRow], classes: Sequence[str]) -> Tensor:
+def _labels(role: str, table: Path, rows: Sequence[ManifestRow], classes: Sequence[str]) -> Tensor:
     """Return the class index of each row: int64 (N,)."""
-    index = {name: i for i, name in enumerate(classes)}
-    for row in rows:
-        if row.label not in index:
-            raise UserError(
-                f"{table}, {row.line_label}: no source row has the label {row.label!r}; the source's labels"
-                f" are {', '.join(map(repr, classes))}; fix it or remove the row"
-            )
-    return torch.tensor([index[row.label] for row in rows], dtype=torch.int64)
+    labels, names = [row.label for row in rows], [row.name for row in rows]
+    return class_indices(describe_rows(role, table), labels, names, classes)

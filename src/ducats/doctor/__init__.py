@@ -1,16 +1,14 @@
 """Check configuration, data and machine before training, and report all findings at once."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from ducats.config import Config
-from ducats.doctor.benchmark_counts import check_counts
-from ducats.doctor.finding import Finding, collect_findings
-from ducats.doctor.images import check_images
+from ducats.doctor.images import check_counts, check_images
 from ducats.doctor.label_maps import check_label_maps
 from ducats.doctor.machine import check_disk, check_machine, check_torchvision
-from ducats.doctor.plan import check_plan
-from ducats.doctor.settings import check_options, check_settings, check_task
 from ducats.doctor.survey import survey_data
+from ducats.utils.findings import Finding, collect_findings
 
 __all__ = ["Finding", "diagnose", "verdict"]
 
@@ -21,18 +19,26 @@ def diagnose(config: Config) -> list[Finding]:
     Images and label maps in files (folders, manifests, benchmarks) are read one by one, and large sets of
     label maps are sampled. Any other data set is built.
     """
-    broken = collect_findings(check_torchvision())
-    findings = [*broken, *collect_findings(check_disk())]
+    broken = collect_findings(check_torchvision)
+    findings = [*broken, *collect_findings(check_disk)]
+    if not broken:  # without torchvision, only files can be checked
+        findings += _check_settings(config)
+    survey = survey_data(config)
+    findings += survey.findings
+    findings += collect_findings(partial(check_counts, survey))
+    findings += check_label_maps(survey) if survey.per_pixel else check_images(survey)
     if not broken:
-        # Without torchvision, models and the engine cannot be imported, but files can still be checked.
-        findings += [*collect_findings(check_machine(config)), *check_settings(config)]
-    findings += collect_findings(check_options(config)) + collect_findings(check_task(config))
-    data_survey, problems = survey_data(config)
-    findings += problems
-    findings += collect_findings(check_counts(data_survey))
-    findings += check_label_maps(data_survey) if data_survey.per_pixel else check_images(data_survey)
-    findings += check_plan(config, data_survey)
+        from ducats.doctor.plan import check_plan
+
+        findings += check_plan(config, survey)
     return list(dict.fromkeys(findings))  # the user of a misspelt name reports it as well
+
+
+def _check_settings(config: Config) -> list[Finding]:
+    """Check the machine, and names and parameters of all components."""
+    from ducats.run.factory import config_checks
+
+    return collect_findings(partial(check_machine, config), *config_checks(config), about="the settings")
 
 
 def verdict(findings: Sequence[Finding]) -> tuple[str, int]:

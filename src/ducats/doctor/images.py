@@ -1,18 +1,31 @@
-"""Check the images of a classification data set: readability, duplicates and classes."""
+"""Check images: readability, copies, classes, and the published counts of benchmarks."""
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+from ducats.config import Config
+from ducats.data.benchmarks import BENCHMARKS, ImageCount
+from ducats.data.benchmarks.benchmark import TaskRole
+from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import find_unreadable
-from ducats.doctor.finding import Finding, Severity, collect_findings, count_images, join_names, join_quoted
-from ducats.doctor.survey_result import DataSurvey, SplitRole, SplitSurvey
+from ducats.doctor.survey import DataSurvey, SplitSurvey, survey_data
+from ducats.utils.findings import (
+    Finding,
+    Severity,
+    collect_findings,
+    count_images,
+    join_names,
+    join_quoted,
+)
 
+MAX_CLASSES_NAMED = 5  # maximum number of classes with a wrong count in a message
 MAX_FILES_NAMED = 20  # maximum number of unreadable files in a message
 MAX_CLASS_IMBALANCE = 50  # largest class over smallest that is reported
-LEAK_CHECKS: tuple[tuple[SplitRole, SplitRole, Severity, str], ...] = (
+LEAK_CHECKS: tuple[tuple[TaskRole, TaskRole, Severity, str], ...] = (
     ("source", "test", "error", "so the model is evaluated on training images"),
     ("target", "test", "error", "so the model is evaluated on images it may be trained on"),
     ("source", "target", "warning", "so budget may be spent on images that are already labelled"),
@@ -22,32 +35,29 @@ PUBLISHED_ADVICE = "keep them if they are in the published data set, or results 
 
 Fingerprint = str  # equal for images with equal bytes
 # Role and index of every occurrence.
-CopiesByFingerprint = Mapping[Fingerprint, Mapping[SplitRole, Sequence[int]]]
+CopiesByFingerprint = Mapping[Fingerprint, Mapping[TaskRole, Sequence[int]]]
 
 
 def check_images(survey: DataSurvey) -> list[Finding]:
     """Run all checks of the images of a survey."""
-    findings = [
-        finding for split in survey.splits.values() for finding in collect_findings(_report_counts(split))
-    ]
-    source = survey.splits.get("source")
+    splits = survey.splits
+    checks = [partial(_report_counts, split) for split in splits.values()]
+    source = splits.get("source")
     if source is not None and len(source):
-        findings += collect_findings(_check_source(source))
-        for role in ("target", "test"):
-            other = survey.splits.get(role)
-            if other is not None and other.class_counts():
-                findings += collect_findings(_check_classes(source, other, survey.classes))
+        classes = survey.classes or sorted(source.class_counts())  # a benchmark's lists may be incomplete
+        checks += [
+            partial(_check_classes, split, classes)
+            for split in splits.values()
+            if split is source or split.class_counts()
+        ]
     unreadable_paths: set[Path] = set()
-    for split in survey.splits.values():
-        findings += collect_findings(_check_readable(split, unreadable_paths))
-    return findings + collect_findings(check_copies(survey, unreadable_paths))
+    checks += [partial(check_readable, split, unreadable_paths) for split in splits.values()]
+    return collect_findings(*checks, partial(check_copies, survey, unreadable_paths))
 
 
 def _report_counts(split: SplitSurvey) -> Iterator[Finding]:
     """Report the number of images per class."""
-    if not len(split):
-        yield Finding("error", f"{split.description} contains no images; add images or give another path")
-        return
+    check_not_empty(split.description, len(split))
     classes = split.class_counts()
     if not classes:
         yield Finding("note", f"{split.role}: {count_images(len(split))} without labels")
@@ -74,44 +84,41 @@ def _report_counts(split: SplitSurvey) -> Iterator[Finding]:
         )
 
 
-def _check_source(source: SplitSurvey) -> Iterator[Finding]:
-    classes = list(source.class_counts())
-    if len(classes) < 2:
-        yield Finding(
-            "error",
-            f"{source.description} has {f'only one class, {classes[0]!r}' if classes else 'no classes'}; "
-            "give images of at least two classes",
-        )
-
-
-def _check_classes(source: SplitSurvey, split: SplitSurvey, classes: Sequence[str]) -> Iterator[Finding]:
-    """Compare classes with those of the source, or of the benchmark, whose lists may be incomplete."""
-    known_classes, split_classes = set(classes or source.class_counts()), set(split.class_counts())
-    unknown, missing = sorted(split_classes - known_classes), sorted(known_classes - split_classes)
-    if unknown:
-        yield Finding(
-            "error",
-            f"{split.description} has classes that are not in the source: {join_quoted(unknown)}; "
-            f"the source has {join_quoted(sorted(known_classes))}; rename or remove them",
-        )
-    if missing:
+def _check_classes(split: SplitSurvey, classes: Sequence[str]) -> Iterator[Finding]:
+    """Compare the classes of a set with those of the source."""
+    labelled = [(label, name) for label, name in zip(split.labels, split.names, strict=True) if label]
+    labels, names = [label for label, _ in labelled], [name for _, name in labelled]
+    missing = sorted(set(classes) - set(labels))
+    if missing and split.role != "source":
         yield Finding(
             "warning",
             f"{split.description} has no images of the source classes {join_quoted(missing)}; "
             "these cannot be evaluated: add images, or check the names",
         )
+    if split.role == "source":
+        source_classes(split.description, labels)
+    else:
+        class_indices(split.description, labels, names, classes)
 
 
-def _check_readable(split: SplitSurvey, unreadable_paths: set[Path]) -> Iterator[Finding]:
-    """Decode every file in full; add those that fail to ``unreadable_paths``."""
-    unreadable = find_unreadable([(str(path), path) for path in split.paths])
+def check_readable(
+    split: SplitSurvey,
+    unreadable_paths: set[Path],
+    paths: Container[Path] | None = None,
+    *,
+    sample_note: str = "",
+    advice: str = "remove or replace them",
+) -> Iterator[Finding]:
+    """Decode files in full, all or those in ``paths``; add those that fail to ``unreadable_paths``."""
+    to_read = [path for path in split.paths if paths is None or path in paths]
+    unreadable = find_unreadable([(str(path), path) for path in to_read])
     unreadable_paths |= {path for path, _ in unreadable}
     if unreadable:
         names_text = join_names([f"{path} ({reason})" for path, reason in unreadable], MAX_FILES_NAMED)
         yield Finding(
             "error",
-            f"{len(unreadable)} of {count_images(len(split))} of the {split.role} cannot be read: "
-            f"{names_text}; remove or replace them",
+            f"{len(unreadable)} of {count_images(len(split))} of the {split.role}{sample_note} cannot be "
+            f"read: {names_text}; {advice}",
         )
 
 
@@ -126,7 +133,7 @@ def _find_copies(survey: DataSurvey, unreadable_paths: set[Path]) -> CopiesByFin
     """Find fingerprints that occur more than once."""
     files = {path for split in survey.splits.values() for path in split.paths} - unreadable_paths
     fingerprints = _file_fingerprints(files)
-    occurrences: dict[Fingerprint, dict[SplitRole, list[int]]] = defaultdict(lambda: defaultdict(list))
+    occurrences: dict[Fingerprint, dict[TaskRole, list[int]]] = defaultdict(lambda: defaultdict(list))
     for role, split in survey.splits.items():
         for index, fingerprint in enumerate(_split_fingerprints(split, fingerprints)):
             if fingerprint is not None:
@@ -211,3 +218,53 @@ def _describe_contradiction(split: SplitSurvey, indices: Sequence[int]) -> str:
     """Describe one image that has several classes."""
     names_by_class = {split.labels[index]: split.names[index] for index in reversed(indices)}
     return " and ".join(f"{name} ({label!r})" for label, name in sorted(names_by_class.items()))
+
+
+def completeness_warnings(config: Config) -> list[str]:
+    """Return warnings about missing or surplus images of a benchmark; files are listed, not read."""
+    benchmark = BENCHMARKS.get(config.data.name)
+    if benchmark is None or benchmark.list_files is None:
+        return []
+    findings = check_counts(survey_data(config))
+    return [finding.message for finding in findings if finding.severity == "warning"]
+
+
+def check_counts(survey: DataSurvey) -> Iterator[Finding]:
+    """Yield one finding per domain of a benchmark."""
+    for role, (name, published) in survey.expected_counts.items():
+        if role in survey.splits:
+            yield _compare_counts(name, survey.splits[role].class_counts(), published)
+
+
+def _compare_counts(name: str, counts: Mapping[str, int], published: ImageCount) -> Finding:
+    total = sum(counts.values())
+    classes_text = "" if published.classes is None else f" in {_format_classes(len(counts))}"
+    if (
+        total == published.total
+        and len(counts) == (published.classes or len(counts))
+        and not _count_differences(counts, published)
+    ):
+        return Finding("note", f"{name}: {count_images(total)}{classes_text}, as published")
+    published_classes_text = "" if published.classes is None else f" in {_format_classes(published.classes)}"
+    differences = join_names(_count_differences(counts, published), MAX_CLASSES_NAMED)
+    return Finding(
+        "warning",
+        f"{name}: {count_images(total)}{classes_text}, but {published.total}{published_classes_text} are "
+        f"published{f' ({differences})' if differences else ''}, so results are not comparable with "
+        "published ones; download or unpack it again",
+    )
+
+
+def _format_classes(count: int) -> str:
+    return "1 class" if count == 1 else f"{count} classes"
+
+
+def _count_differences(counts: Mapping[str, int], published: ImageCount) -> list[str]:
+    """Describe classes whose counts differ; empty if only the total is published."""
+    if not published.per_class:
+        return []
+    return [
+        f"{label!r} has {counts.get(label, 0)} instead of {published.per_class.get(label, 0)}"
+        for label in sorted(counts.keys() | published.per_class.keys())
+        if counts.get(label, 0) != published.per_class.get(label, 0)
+    ]

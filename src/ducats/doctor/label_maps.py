@@ -2,20 +2,21 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ducats.data.decoding import displayed_size, find_unreadable
+from ducats.data.decoding import displayed_size
 from ducats.data.domain import VOID
 from ducats.data.segmentation import LabelEncoding, UnknownIdError
 from ducats.data.segmentation.label_files import read_ids, read_mask
 from ducats.data.store import ReadFailure, try_files
-from ducats.doctor.finding import Finding, collect_findings, count_images, join_names, join_quoted
-from ducats.doctor.images import MAX_FILES_NAMED, check_copies
-from ducats.doctor.survey_result import DataSurvey, SplitSurvey
+from ducats.doctor.images import MAX_FILES_NAMED, check_copies, check_readable
+from ducats.doctor.survey import DataSurvey, SplitSurvey
+from ducats.utils.findings import Check, Finding, collect_findings, count_images, join_names, join_quoted
 
 FULL_CHECK_LIMIT = 1000  # up to this many files of a kind are all read in full; of more, only a sample:
 N_SAMPLED_FILES = 400  # files, evenly spaced
@@ -44,31 +45,31 @@ class LabelMapStats:
 
 def check_label_maps(survey: DataSurvey) -> list[Finding]:
     """Run all checks of images and label maps; large sets are sampled."""
-    findings: list[Finding] = []
+    checks: list[Check] = []
     unreadable_paths: set[Path] = set()
     for split in survey.splits.values():
         if not len(split):
             continue  # reported when the files were listed
-        findings += collect_findings(_check_readable(split, unreadable_paths))
-        findings += collect_findings(_check_sizes(split, split.label_files, "label files"))
-        findings += collect_findings(_check_sizes(split, split.mask_files, "masks"))
-        findings += collect_findings(_check_labels(survey, split))
-    return findings + collect_findings(check_copies(survey, unreadable_paths))
+        checks += [
+            partial(_check_readable, split, unreadable_paths),
+            partial(_check_sizes, split, split.label_files, "label files"),
+            partial(_check_sizes, split, split.mask_files, "masks"),
+            partial(_check_labels, survey, split),
+        ]
+    return collect_findings(*checks, partial(check_copies, survey, unreadable_paths))
 
 
 def _check_readable(split: SplitSurvey, unreadable_paths: set[Path]) -> Iterator[Finding]:
-    """Decode a sample of images, and all with an unreadable header; add failures to ``unreadable_paths``."""
+    """Decode a sample of images, and all with an unreadable header."""
     paths = {split.paths[index] for index in sample_indices(len(split.paths))}
     paths |= {path for path, size in zip(split.paths, split.original_sizes, strict=False) if size is None}
-    unreadable = find_unreadable([(str(path), path) for path in split.paths if path in paths])
-    unreadable_paths |= {path for path, _ in unreadable}
-    if unreadable:
-        names_text = join_names([f"{path} ({reason})" for path, reason in unreadable], MAX_FILES_NAMED)
-        yield Finding(
-            "error",
-            f"{len(unreadable)} of {count_images(len(split))} of the {split.role}{_sample_note(len(split))} "
-            f"cannot be read: {names_text}; remove or replace them, with their label files",
-        )
+    return check_readable(
+        split,
+        unreadable_paths,
+        paths,
+        sample_note=_sample_note(len(split)),
+        advice="remove or replace them, with their label files",
+    )
 
 
 def _check_sizes(split: SplitSurvey, files: Sequence[Path], file_kind: str) -> Iterator[Finding]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ducats.config import Config
-from ducats.doctor.finding import Finding
 from ducats.utils.errors import UserError
+from ducats.utils.findings import Finding, describe_exception
 from ducats.utils.resources import free_disk_gb
 
 MIN_FREE_DISK_GB = 1.0
@@ -21,7 +21,7 @@ def check_torchvision() -> Iterator[Finding]:
     except Exception as error:  # a build for another torch raises RuntimeError inside torch
         yield Finding(
             "error",
-            f"torchvision cannot be imported ({type(error).__name__}: {' '.join(str(error).split())}); "
+            f"torchvision cannot be imported ({describe_exception(error)}); "
             "install torch and torchvision from the same index, e.g. pip install --force-reinstall torch "
             "torchvision --index-url https://download.pytorch.org/whl/cpu",
         )
@@ -58,13 +58,9 @@ def check_machine(config: Config) -> Iterator[Finding]:
                 strategy=engine.strategy,
             )
             device = fabric.device.type
+            resolve_performance(engine, fabric)
         except UserError as error:
-            yield Finding("error", f"{error}; set engine.device to auto, cpu, cuda or mps, or fix its driver")
-        else:
-            try:
-                resolve_performance(engine, fabric)
-            except UserError as error:
-                yield Finding("error", str(error))
+            yield Finding("error", str(error))
     threads = engine.threads or torch.get_num_threads()
     yield Finding(
         "note",

@@ -1,52 +1,50 @@
-"""Check the run plan against data and machine: evaluation, budget, batches, crops and memory."""
+"""Check the run plan against data and machine: evaluation, budget, batches, views and memory."""
 
+import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-from ducats.acquisition.budget import TimeBudget, parse_time_budget, split_budget
+from ducats.acquisition.budget import TimeBudget, parse_time_budget, split_budget, split_pixels
+from ducats.acquisition.queries.kmeans import check_cluster_count
 from ducats.config import Config, query_epochs
 from ducats.data.decoding import RESERVED_DISK_GB
 from ducats.data.evaluation_split import n_held_out, resolve_split
-from ducats.doctor.finding import Finding, collect_findings, count_images
-from ducats.doctor.segmentation_plan import check_segmentation_settings, describe_pixel_budget
-from ducats.doctor.survey_result import DataSurvey, SplitRole
+from ducats.doctor.survey import DataSurvey
+from ducats.models import MODEL_CHECKS, MODELS, offline
+from ducats.run.checks import VIEW_ROLES, StoredImages, check_segmentation, check_views
+from ducats.run.factory import check_oracle, check_task, make_objective
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
-from ducats.settings import View
+from ducats.training.streams import check_batch_size
 from ducats.utils.errors import UserError
+from ducats.utils.findings import Finding, collect_findings, count_images
 from ducats.utils.resources import free_disk_gb, free_memory_gb
 
-VIEW_ROLES: dict[str, SplitRole] = {  # the images that each view is applied to
-    "source": "source",
-    "labelled": "target",
-    "unlabelled": "target",
-    "scoring": "target",
-    "test": "test",
-}
 DEFAULT_BACKBONES = {"timm": "resnet50", "deeplab_v2": "resnet101", "deeplab_v3plus": "resnet101"}
 
 
 def check_plan(config: Config, survey: DataSurvey) -> list[Finding]:
     """Run all checks of the plan against the surveyed data."""
-    checks = (
-        _check_evaluation(config, survey),
-        _check_budget(config, survey),
-        _check_batches(config, survey),
-        _check_crops(config, survey),
-        _check_view_sizes(config, survey),
-        _check_weights(config),
-        _check_memory(survey),
-        check_segmentation_settings(config, survey),
+    return collect_findings(
+        partial(check_task, config, survey.per_pixel if survey.splits else None),
+        partial(check_oracle, config.oracle, survey.has_ground_truth),
+        partial(_check_evaluation, config, survey),
+        partial(_check_budget, config, survey),
+        partial(_check_batches, config, survey),
+        partial(_check_views, config, survey),
+        partial(_check_view_sizes, config, survey),
+        partial(_check_weights, config),
+        partial(_check_memory, survey),
     )
-    return [finding for check in checks for finding in collect_findings(check)]
 
 
 def _check_view_sizes(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     """Check that all views have the same size. Segmentation models accept any size."""
     if survey.per_pixel:
         return
-    views = {name: getattr(config.views, name) for name in VIEW_ROLES}
+    views = {name: getattr(config.views, name) for name in VIEW_ROLES if name != "strong"}
     stored = {role: shape[-1] for role, shape in survey.stored_shapes.items()}
     sides = {
         name: view.size or stored.get(VIEW_ROLES[name], "stored")
@@ -61,18 +59,16 @@ def _check_view_sizes(config: Config, survey: DataSurvey) -> Iterator[Finding]:
 
 
 def _check_weights(config: Config) -> Iterator[Finding]:
-    """Report where pretrained weights come from."""
+    """Report where pretrained weights come from; check that a file of weights fits the model."""
     name, params = config.model.name, config.model.params
     if name in DEFAULT_BACKBONES and params.get("pretrained", True) and not params.get("weights"):
         backbone = str(params.get("backbone", DEFAULT_BACKBONES[name]))
-        with suppress(Exception):  # torchvision cannot be imported, which is reported elsewhere
-            from ducats.models import offline
-
-            if offline.has_weights_for(backbone):
-                message = f"the weights of timm's {backbone} come from the package {offline.OFFLINE_PACKAGE}"
-                yield Finding("note", message)
-                return
-        yield Finding("note", f"the weights of timm's {backbone} are downloaded on first use")
+        origin = "are downloaded on first use"
+        if offline.has_weights_for(backbone):
+            origin = f"come from the package {offline.OFFLINE_PACKAGE}"
+        yield Finding("note", f"the weights of timm's {backbone} {origin}")
+    if name in MODEL_CHECKS and params.get("weights"):
+        MODELS[name](classes=2, channels=3, **params)  # raises if the weights do not fit the backbone
 
 
 def _check_evaluation(config: Config, survey: DataSurvey) -> Iterator[Finding]:
@@ -117,13 +113,6 @@ def pool_size(config: Config, survey: DataSurvey) -> int:
 
 def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     """Describe the label budget: how many labels, when, and who provides them."""
-    oracle = config.oracle.name
-    if oracle == "ground_truth" and survey.has_ground_truth is False:
-        yield Finding(
-            "error",
-            "the oracle 'ground_truth' needs the target's labels, but the data has none: use --oracle human, "
-            "or --ground-truth if the target's folders are its classes",
-        )
     round_epochs, n_images = query_epochs(config), pool_size(config, survey)
     if not round_epochs:
         yield Finding("note", "no labels are queried (acquisition.rounds is 0)")
@@ -136,7 +125,7 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
         yield from _describe_time_budget(config, survey, n_images, time_budget)
         return
     if survey.per_pixel and config.task.resolved_unit != "image":
-        yield from describe_pixel_budget(config, survey, n_images, round_epochs)
+        yield from _describe_pixel_budget(config, survey, n_images, round_epochs)
         return
     labels = split_budget(
         config.acquisition.budget,
@@ -154,12 +143,17 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
         f"the budget is {sum(labels)} {unit_name} from {count_images(n_images)} of the target: "
         f"{per_round_text}{suffix} after epoch {epochs} of {config.train.epochs}",
     )
-    if oracle == "human" or (oracle == "auto" and survey.has_ground_truth is False):
+    if _has_human_oracle(config, survey):
         yield Finding(
             "note",
             f"human annotators provide {per_round_text} {unit_name}{suffix}, "
             f"in {len(labels)} {'round' if len(labels) == 1 else 'rounds'}; the run pauses each time",
         )
+
+
+def _has_human_oracle(config: Config, survey: DataSurvey) -> bool:
+    name = config.oracle.name
+    return name == "human" or (name == "auto" and survey.has_ground_truth is False)
 
 
 def _describe_time_budget(
@@ -185,8 +179,7 @@ def _describe_time_budget(
             f"{count_images(n_images)}: later rounds may have nothing left to query; lower "
             "acquisition.budget",
         )
-    oracle = config.oracle.name
-    if oracle == "human" or (oracle == "auto" and survey.has_ground_truth is False):
+    if _has_human_oracle(config, survey):
         yield Finding(
             "note",
             f"human annotators answer: the run pauses in each of {rounds} and stops querying after "
@@ -196,15 +189,7 @@ def _describe_time_budget(
 
 def _check_batches(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     """Check that batches can be filled and divided among processes."""
-    size, engine = config.train.batch_size, config.engine
-    world = (engine.processes or 1) * (engine.nodes or 1)
-    if size % world or size < 2 * world:
-        hosts = "" if engine.nodes is None else f" on each of engine.nodes={engine.nodes}"
-        yield Finding(
-            "error",
-            f"train.batch_size={size} must be a multiple of engine.processes={engine.processes or 1}{hosts}, "
-            "with at least two images per process; change one of these settings",
-        )
+    size = config.train.batch_size
     for role in ("source", "target"):
         count = len(survey.splits.get(role, ()))
         if 0 < count < size:
@@ -213,31 +198,21 @@ def _check_batches(config: Config, survey: DataSurvey) -> Iterator[Finding]:
                 f"train.batch_size={size} is larger than the {role} ({count_images(count)}), so its "
                 "batches are smaller; lower it or add images",
             )
+    check_batch_size(size, (config.engine.processes or 1) * (config.engine.nodes or 1))
 
 
-def _check_crops(config: Config, survey: DataSurvey) -> Iterator[Finding]:
-    """Check that crops fit into the stored images."""
-    for name, role in VIEW_ROLES.items():
-        view: View | None = getattr(config.views, name)
-        if view is None or view.crop not in ("center", "random") or role not in survey.stored_shapes:
-            continue
-        if view.resize == "short_side" and role in survey.splits and not survey.splits[role].paths:
-            yield Finding(
-                "error",
-                f"views.{name}.resize=short_side needs images from files, whose original shape is known; set "
-                f"views.{name}.resize=squash",
-            )
-        _, height, width = survey.stored_shapes[role]
-        pad = 2 * view.pad if view.crop == "random" else 0
-        crop_size = view.size or (height, width)
-        crop_height, crop_width = crop_size if isinstance(crop_size, tuple) else (crop_size, crop_size)
-        if crop_height > height + pad or crop_width > width + pad:
-            size_text = crop_size if isinstance(crop_size, int) else f"{crop_width} x {crop_height}"
-            yield Finding(
-                "error",
-                f"views.{name} takes a {view.crop} crop of {size_text} pixels from images stored as "
-                f"{width} x {height}; lower views.{name}.size or raise data.params.size",
-            )
+def _check_views(config: Config, survey: DataSurvey) -> Iterator[Finding]:
+    """Check that views fit the stored images and the task."""
+    needs_strong = False
+    with suppress(Exception):  # an invalid objective is reported elsewhere
+        needs_strong = make_objective(config).needs_strong_view()
+    stored = {
+        role: StoredImages(*shape, has_aspect=role not in survey.splits or bool(survey.splits[role].paths))
+        for role, shape in survey.stored_shapes.items()
+    }
+    if survey.per_pixel or config.task.name == "segmentation":
+        yield from check_segmentation(config.task, config.evaluation, config.views, survey.classes)
+    yield from check_views(config.views, stored, needs_strong=needs_strong)
 
 
 def _check_memory(survey: DataSurvey) -> Iterator[Finding]:
@@ -294,3 +269,81 @@ def _array_sizes_gb(survey: DataSurvey) -> Iterator[float]:
 
 def _format_gb(gigabytes: float) -> str:
     return f"{gigabytes:.2f} GB" if gigabytes >= 0.01 else "less than 0.01 GB"
+
+
+def _describe_pixel_budget(
+    config: Config, survey: DataSurvey, pool_size: int, query_epochs: Sequence[int]
+) -> Iterator[Finding]:
+    """Describe the pixel budget per image and per round, and who labels it.
+
+    Args:
+        pool_size: Number of images that can be queried.
+        query_epochs: Epochs after which the run queries.
+    """
+    areas = _image_areas(config, survey)[:pool_size]
+    if not areas:
+        return  # no image can be read, which is reported elsewhere
+    per_image_and_round = split_pixels(
+        config.acquisition.budget, areas, len(query_epochs), config.acquisition.rounding
+    )
+    per_round = [sum(image_counts) for image_counts in zip(*per_image_and_round, strict=True)]
+    epochs = ", ".join(map(str, query_epochs))
+    percent = 100 * sum(per_round) / sum(areas)
+    per_image_text = _format_range([sum(counts) for counts in per_image_and_round])
+    per_image_and_round_text = _format_range([count for counts in per_image_and_round for count in counts])
+    yield Finding(
+        "note",
+        f"the budget is {sum(per_round)} pixels ({percent:.3g} %) of {count_images(pool_size)} of the "
+        f"target: {per_image_text} per image, {per_image_and_round_text} per image and round; "
+        f"{' + '.join(map(str, per_round))} in total after epoch {epochs} of {config.train.epochs}, "
+        f"counted at the "
+        f"{'size of the network input' if config.task.resolution == 'network' else 'original image size'} "
+        f"(task.resolution={config.task.resolution})",
+    )
+    if _has_human_oracle(config, survey):
+        yield Finding(
+            "note",
+            f"human annotators label {_format_range(per_round)} pixels in each of {len(per_round)} "
+            f"{'round' if len(per_round) == 1 else 'rounds'}: masks mark the pixels, and label PNGs are the "
+            "answers; the run pauses each time",
+        )
+    _check_clusters(config, max(count for counts in per_image_and_round for count in counts))
+
+
+_CLUSTERING_QUERIES = ("clue", "las", "spread")  # queries that make one cluster per label
+
+
+def _check_clusters(config: Config, max_pixels: int) -> None:
+    """Raise if a clustering query needs too many clusters.
+
+    Args:
+        max_pixels: Maximum number of pixels per image and round.
+    """
+    query = config.query.name
+    if query not in _CLUSTERING_QUERIES:
+        return
+    task = config.task
+    clusters_by_unit = {
+        "region": math.ceil(max_pixels / task.region_side**2),
+        "superpixel": min(max_pixels, task.n_superpixels),
+    }
+    check_cluster_count(query, clusters_by_unit.get(task.resolved_unit, max_pixels))
+
+
+def _image_areas(config: Config, survey: DataSurvey) -> list[int]:
+    """Return the number of pixels of each target image, at the resolution of the budget."""
+    split = survey.splits["target"]
+    if config.task.resolution == "network":
+        _, height, width = survey.stored_shapes["target"]
+        return [height * width] * len(split)
+    return [size[0] * size[1] for size in split.original_sizes if size is not None]
+
+
+def _format_range(numbers: Sequence[int]) -> str:
+    """Format a range of numbers.
+
+    >>> _format_range([3, 3]), _format_range([3, 5, 4])
+    ('3', '3 to 5')
+    """
+    low, high = min(numbers), max(numbers)
+    return f"{low}" if low == high else f"{low} to {high}"

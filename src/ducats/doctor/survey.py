@@ -1,184 +1,258 @@
-"""Survey the data: list images, labels and sizes of source, target and test set."""
+"""Survey the data without decoding it: images, labels and files of source, target and test set."""
 
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from ducats.config import Config
-from ducats.data import BENCHMARKS, DATASETS
-from ducats.data.benchmarks import class_order, list_task
-from ducats.data.decoding import memory_budget
-from ducats.data.domain import AdaptationData, Images, Labels
+from ducats.data import BENCHMARKS, DATASETS, require_params
+from ducats.data.benchmarks import ImageCount, class_order, list_task
+from ducats.data.benchmarks.benchmark import TaskRole
+from ducats.data.decoding import displayed_size, memory_budget
+from ducats.data.domain import AdaptationData, Images, Labels, Pixels
 from ducats.data.evaluation_split import same_images
-from ducats.data.folders import check_disjoint, existing_folder, list_images
-from ducats.data.manifest import ManifestRow, scan_manifest
-from ducats.data.segmentation import SegmentationReader
-from ducats.doctor.finding import Finding, collect_findings, join_names, join_quoted
-from ducats.doctor.segmentation_files import survey_segmentation_files
-from ducats.doctor.survey_result import (
-    ROLES,
-    DataSurvey,
-    SplitRole,
-    SplitSurvey,
-    SurveyResult,
-    get_data_param,
+from ducats.data.folders import (
+    check_class_folders,
+    check_disjoint,
+    describe_folder,
+    existing_folder,
+    list_images,
 )
+from ducats.data.manifest import ManifestRow, check_pool_labels, describe_rows, scan_manifest
+from ducats.data.segmentation import LabelEncoding, SegmentationListing, SegmentationReader, SplitFiles
+from ducats.data.store import ReadFailure, try_files
 from ducats.utils.errors import UserError
+from ducats.utils.findings import Check, Finding, collect_findings, describe_exception
 
 MAX_ROWS_NAMED = 20  # maximum number of manifest rows that are reported one by one
+ROLES: tuple[TaskRole, ...] = ("source", "target", "test")
 
 
-def survey_data(config: Config) -> SurveyResult:
+@dataclass(frozen=True)
+class SplitSurvey:
+    """Images of the source, target or test set."""
+
+    role: TaskRole
+    description: str  # for messages: "the source folder photos"
+    names: Sequence[str]  # for messages: paths or keys
+    labels: Sequence[str]  # class of each image; "" if unknown or in segmentation
+    paths: Sequence[Path] = ()  # of the images, if they are files
+    pixels: Pixels | None = None  # (N, C, H, W), if the data set is built
+    label_files: Sequence[Path] = ()  # one per image, in segmentation
+    mask_files: Sequence[Path] = ()  # one per image if given; non-zero where a pixel is void
+    encoding: LabelEncoding | None = None  # encoding of the label files
+    label_maps: Labels | None = None  # label maps (N, H, W), if the data set is built
+    # Original heights and widths, in segmentation; None for a file that cannot be read.
+    original_sizes: Sequence[tuple[int, int] | None] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def class_counts(self) -> dict[str, int]:
+        """Return the number of images per class, largest first."""
+        return dict(Counter(label for label in self.labels if label).most_common())
+
+
+@dataclass
+class DataSurvey:
+    """What is known about the data. A role is missing if it is unused or could not be read."""
+
+    splits: dict[TaskRole, SplitSurvey] = field(default_factory=dict)
+    # Channels, height and width as stored.
+    stored_shapes: dict[TaskRole, tuple[int, int, int]] = field(default_factory=dict)
+    classes: Sequence[str] = ()  # from a benchmark or class list; if empty, those of the source count
+    # For benchmarks: domain name and published counts.
+    expected_counts: dict[TaskRole, tuple[str, ImageCount]] = field(default_factory=dict)
+    has_ground_truth: bool | None = None  # whether the target has ground truth; None if unknown
+    target_is_test: bool = False  # intended, as in published protocols
+    memory_gb: float | None = None  # memory for decoded data; None: keep everything in memory
+    cache: Path | None = None  # for decoded data that does not fit in memory
+    per_pixel: bool = False  # segmentation: labels are per pixel
+    findings: list[Finding] = field(default_factory=list)  # what could not be surveyed, and why
+
+    def check(self, *checks: Check) -> None:
+        """Add the findings of checks."""
+        self.findings += collect_findings(*checks)
+
+    def report_error(self, message: str) -> None:
+        """Add an error."""
+        self.findings.append(Finding("error", message))
+
+
+def survey_data(config: Config) -> DataSurvey:
     """Survey the data as far as it is readable, and report what is not."""
-    surveyors: dict[str, Callable[[Config], SurveyResult]] = {
-        "folders": _survey_folders,
-        "manifest": _survey_manifest,
-    }
-    surveyors |= {
-        name: _survey_benchmark for name, benchmark in BENCHMARKS.items() if benchmark.list_files is not None
-    }
-    surveyors |= {
-        name: survey_segmentation_files
-        for name, function in DATASETS.items()
-        if isinstance(function, SegmentationReader)
-    }
-    survey, findings = surveyors.get(config.data.name, _survey_built)(config)
-    if survey.splits and config.data.name in BENCHMARKS:
-        survey.expected_counts = BENCHMARKS[config.data.name].expected_counts(
-            get_data_param(config, findings, "task")
-        )
-    return survey, findings
+    name, params = config.data.name, config.data.params
+    dataset, benchmark = DATASETS.get(name), BENCHMARKS.get(name)
+    surveyors = {"folders": _survey_folders, "manifest": _survey_manifest}
+    if isinstance(dataset, SegmentationReader):
+        survey = _survey_segmentation_files(config, dataset)
+    elif benchmark is not None and benchmark.list_files is not None:
+        survey = _survey_benchmark(config)
+    else:
+        survey = surveyors.get(name, _survey_built)(config)
+    if dataset is not None:
+        survey.findings[:0] = collect_findings(partial(require_params, name, dataset, params))
+    if survey.splits and benchmark is not None:
+        survey.expected_counts = benchmark.expected_counts(get_data_param(config, survey, "task"))
+    return survey
 
 
-def _survey_folders(config: Config) -> SurveyResult:
+def _survey_folders(config: Config) -> DataSurvey:
     """Survey class folders."""
-    survey, findings = _storage_survey(config)
-    survey.has_ground_truth = get_data_param(config, findings, "ground_truth") or False
-    folders: dict[SplitRole, Path] = {}
+    survey = _survey_storage(config)
+    survey.has_ground_truth = get_data_param(config, survey, "ground_truth") or False
+    folders: dict[TaskRole, Path] = {}
     for role in ROLES:
-        path = get_data_param(config, findings, role)
+        path = get_data_param(config, survey, role)
         if path is not None:
-            findings += collect_findings(_add_folder(survey, folders, role, Path(path)))
+            survey.check(partial(_add_folder, survey, folders, role, Path(path)))
     if "source" in folders and "target" in folders:
         test = folders.get("test")
         survey.target_is_test = test is not None and test.resolve() == folders["target"].resolve()
-        findings += collect_findings(_check_disjoint(folders["source"], folders["target"], test))
-    return survey, findings
+        survey.check(partial(check_disjoint, folders["source"], folders["target"], test))
+    return survey
 
 
 def _add_folder(
-    survey: DataSurvey, folders: dict[SplitRole, Path], role: SplitRole, path: Path
+    survey: DataSurvey, folders: dict[TaskRole, Path], role: TaskRole, path: Path
 ) -> Iterator[Finding]:
-    """Add the images of a folder to the survey; report images outside class folders."""
+    """Add the images of a folder to the survey, and check its class folders."""
     folder = folders[role] = existing_folder(role, path)
     images = list_images(folder)
     labelled = role != "target" or survey.has_ground_truth
     labels = [key.partition("/")[0] if labelled and "/" in key else "" for key, _ in images]
-    description = f"the {role} folder {folder}"
     paths = [file for _, file in images]
-    survey.splits[role] = SplitSurvey(role, description, [str(file) for file in paths], labels, paths)
-    if not labelled or not images:
-        return
-    outside = [key for key, _ in images if "/" not in key]
-    if outside:
-        yield Finding(
-            "error",
-            f"{description} has {len(outside)} images outside class folders, such as {outside[0]}; "
-            "move each into a subfolder named after its class",
-        )
-    subfolders = {
-        entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")
-    }
-    empty = sorted(subfolders - set(labels))
-    if empty:
-        yield Finding(
-            "error",
-            f"{description} has class folders without images: {join_quoted(empty)}; add images or remove the "
-            "folders",
-        )
+    survey.splits[role] = SplitSurvey(
+        role, describe_folder(role, folder), [str(file) for file in paths], labels, paths
+    )
+    if labelled and images:
+        yield from check_class_folders(role, folder, images)
 
 
-def _check_disjoint(source: Path, target: Path, test: Path | None) -> Iterator[Finding]:
-    check_disjoint(source, target, test)
-    yield from ()  # errors are raised
-
-
-def _survey_manifest(config: Config) -> SurveyResult:
+def _survey_manifest(config: Config) -> DataSurvey:
     """Survey the rows of a manifest."""
-    survey, findings = _storage_survey(config)
-    path = get_data_param(config, findings, "path")
+    survey = _survey_storage(config)
+    path = get_data_param(config, survey, "path")
     if path is None:
-        return survey, findings
+        return survey
     manifest = Path(path).expanduser()
     try:
         rows, problems = scan_manifest(manifest)
     except (UserError, OSError) as error:
-        return survey, [*findings, Finding("error", str(error))]
-    findings += [Finding("error", problem) for problem in problems[:MAX_ROWS_NAMED]]
+        survey.report_error(str(error))
+        return survey
+    for problem in problems[:MAX_ROWS_NAMED]:
+        survey.report_error(problem)
     if len(problems) > MAX_ROWS_NAMED:
-        findings.append(
-            Finding(
-                "error",
-                f"{manifest} has {len(problems) - MAX_ROWS_NAMED} more bad rows; fix the others first",
-            )
+        survey.report_error(
+            f"{manifest} has {len(problems) - MAX_ROWS_NAMED} more bad rows; fix the others first"
         )
     if not rows:
-        return survey, findings
-    for role in ROLES:
-        role_rows = [row for row in rows if _row_role(row) == role]
+        return survey
+    rows_by_role = {role: [row for row in rows if _row_role(row) == role] for role in ROLES}
+    for role, role_rows in rows_by_role.items():
         if role_rows or role != "test":
-            description = f"the {role} rows of {manifest}"
-            names, labels = [str(row.path) for row in role_rows], [row.label for row in role_rows]
-            survey.splits[role] = SplitSurvey(
-                role, description, names, labels, [row.path for row in role_rows]
-            )
-    paths = {role: [row.path for row in rows if _row_role(row) == role] for role in ("target", "test")}
-    survey.target_is_test = bool(paths["test"]) and paths["test"] == paths["target"]
-    unlabelled = [row for row in rows if _row_role(row) == "target" and not row.label]
-    pool = len(survey.splits["target"])
-    survey.has_ground_truth = not unlabelled if pool else None
-    if 0 < len(unlabelled) < pool:
-        findings.append(
-            Finding(
-                "error",
-                f"{manifest}: {len(unlabelled)} of {pool} target rows lack a label "
-                f"({join_names([row.line_label for row in unlabelled])}); label all of them, or none",
-            )
-        )
-    return survey, findings
+            names, labels = [row.name for row in role_rows], [row.label for row in role_rows]
+            paths = [row.path for row in role_rows]
+            survey.splits[role] = SplitSurvey(role, describe_rows(role, manifest), names, labels, paths)
+    test, pool = rows_by_role["test"], rows_by_role["target"]
+    survey.target_is_test = bool(test) and [row.path for row in test] == [row.path for row in pool]
+    survey.has_ground_truth = all(row.label for row in pool) if pool else None
+    survey.check(partial(check_pool_labels, manifest, pool))
+    return survey
 
 
-def _survey_benchmark(config: Config) -> SurveyResult:
-    """Survey the files of a benchmark task."""
-    survey, findings = _storage_survey(config)
-    root, task = (get_data_param(config, findings, name) for name in ("root", "task"))
-    if root is None or task is None:
-        return survey, findings
-    benchmark = BENCHMARKS[config.data.name]
-    try:
-        task_files = list_task(benchmark, root, task)
-    except UserError as error:
-        return survey, [*findings, Finding("error", str(error))]
-    for role, file_list in task_files.by_role.items():
-        paths = [path for _, path in file_list.files]
-        survey.splits[role] = SplitSurvey(
-            role, file_list.description, [str(path) for path in paths], file_list.labels, paths
-        )
-    survey.has_ground_truth = True
-    try:
-        survey.classes = class_order(benchmark, task_files)
-    except UserError as error:
-        findings.append(Finding("error", str(error)))
-    return survey, findings
-
-
-def _row_role(row: ManifestRow) -> SplitRole:
+def _row_role(row: ManifestRow) -> TaskRole:
     return "test" if row.split == "test" else "source" if row.domain == "source" else "target"
 
 
-def _survey_built(config: Config) -> SurveyResult:
+def _survey_benchmark(config: Config) -> DataSurvey:
+    """Survey the files of a benchmark task."""
+    survey = _survey_storage(config)
+    root, task = (get_data_param(config, survey, name) for name in ("root", "task"))
+    if root is None or task is None:
+        return survey
+    benchmark = BENCHMARKS[config.data.name]
+    try:
+        task_files = list_task(benchmark, root, task)
+        for role, file_list in task_files.by_role.items():
+            paths = [path for _, path in file_list.files]
+            survey.splits[role] = SplitSurvey(
+                role, file_list.description, [str(path) for path in paths], file_list.labels, paths
+            )
+        survey.has_ground_truth = True
+        survey.classes = class_order(benchmark, task_files)
+    except UserError as error:
+        survey.report_error(str(error))
+    return survey
+
+
+def _survey_segmentation_files(config: Config, reader: SegmentationReader[...]) -> DataSurvey:
+    """Survey folders of images and label files."""
+    survey, params = _survey_storage(config, per_pixel=True), config.data.params
+    parameters = inspect.signature(reader).parameters
+    required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
+    if not all(map(params.get, required)) or not params.keys() <= parameters.keys():
+        return survey  # reported elsewhere
+    try:
+        listing: SegmentationListing = reader.list_files(**params)
+        shapes = listing.stored_sizes
+    except UserError as error:
+        survey.report_error(str(error))
+        return survey
+    except Exception as error:  # a parameter of an unexpected type
+        survey.report_error(
+            f"the files of the data set {config.data.name!r} cannot be listed ({describe_exception(error)}); "
+            f"check data.params: {params}"
+        )
+        return survey
+    survey.classes = listing.encodings[0].classes
+    survey.has_ground_truth = listing.pool_files.labels is not None
+    _add_segmentation_files(survey, "source", listing.source_files, listing.encodings[0], shapes[0])
+    _add_segmentation_files(survey, "target", listing.pool_files, listing.encodings[1], shapes[1])
+    if listing.test_files is not None:
+        _add_segmentation_files(survey, "test", listing.test_files, listing.encodings[1], shapes[1])
+        survey.target_is_test = _same_images(listing.pool_files, listing.test_files)
+    return survey
+
+
+def _add_segmentation_files(
+    survey: DataSurvey, role: TaskRole, files: SplitFiles, encoding: LabelEncoding, shape: tuple[int, int]
+) -> None:
+    for problem in files.problems:
+        survey.report_error(problem)
+    paths = [path for _, path in files.images]
+    sizes = [None if isinstance(size, ReadFailure) else size for size in try_files(displayed_size, paths)]
+    labels, masks = ([path for _, path in file_list or ()] for file_list in (files.labels, files.masks))
+    survey.stored_shapes[role] = (3, *shape)
+    survey.splits[role] = SplitSurvey(
+        role,
+        f"the {role}",
+        [str(path) for path in paths],
+        [""] * len(paths),
+        paths,
+        label_files=labels,
+        mask_files=masks,
+        encoding=encoding,
+        original_sizes=sizes,
+    )
+
+
+def _same_images(first: SplitFiles, second: SplitFiles) -> bool:
+    """Return whether two sets are the same images, even if given by different paths."""
+    keys = [[key for key, _ in files.images] for files in (first, second)]
+    return bool(keys[0]) and keys[0] == keys[1] and first.images[0][1].samefile(second.images[0][1])
+
+
+def _survey_built(config: Config) -> DataSurvey:
     """Build a data set that is not read from files, and survey it."""
+    survey = DataSurvey()
     try:
         from ducats.run.factory import load_data
 
@@ -186,12 +260,15 @@ def _survey_built(config: Config) -> SurveyResult:
         if not isinstance(data, AdaptationData):
             raise TypeError(f"it returned {type(data).__name__}, not AdaptationData")
     except UserError as error:
-        return DataSurvey(), [Finding("error", str(error))]
+        survey.report_error(str(error))
+        return survey
     except Exception as error:  # user code, or a parameter of an unexpected type
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        problem = f"the data set {config.data.name!r} cannot be built ({reason})"
-        return DataSurvey(), [Finding("error", f"{problem}; check data.params: {config.data.params}")]
-    survey = DataSurvey(has_ground_truth=data.ground_truth is not None, per_pixel=data.source.per_pixel)
+        survey.report_error(
+            f"the data set {config.data.name!r} cannot be built ({describe_exception(error)}); check "
+            f"data.params: {config.data.params}"
+        )
+        return survey
+    survey.has_ground_truth, survey.per_pixel = data.ground_truth is not None, data.source.per_pixel
     classes = data.classes
     if survey.per_pixel:
         survey.classes = classes
@@ -200,11 +277,11 @@ def _survey_built(config: Config) -> SurveyResult:
     if data.test is not None:
         _add_split(survey, "test", data.test.images, data.test.labels, data.test.classes)
         survey.target_is_test = same_images(data.test.images, data.pool)
-    return survey, []
+    return survey
 
 
 def _add_split(
-    survey: DataSurvey, role: SplitRole, images: Images, labels: Labels | None, classes: Sequence[str]
+    survey: DataSurvey, role: TaskRole, images: Images, labels: Labels | None, classes: Sequence[str]
 ) -> None:
     channels, height, width = images.pixels.shape[1:]
     survey.stored_shapes[role] = (channels, height, width)
@@ -234,11 +311,34 @@ def _class_names(labels: Tensor, classes: Sequence[str]) -> list[str]:
     return ["" if label < 0 else names_by_index.get(label, str(label)) for label in labels.tolist()]
 
 
-def _storage_survey(config: Config) -> SurveyResult:
+def _survey_storage(config: Config, *, per_pixel: bool = False) -> DataSurvey:
     """Return a survey with the storage settings for images from files."""
-    findings: list[Finding] = []
-    size, cache = get_data_param(config, findings, "size"), get_data_param(config, findings, "cache")
-    survey = DataSurvey(memory_gb=memory_budget(get_data_param(config, findings, "memory_gb")))
-    survey.stored_shapes = {} if size is None else dict.fromkeys(ROLES, (3, size, size))
+    survey = DataSurvey(per_pixel=per_pixel)
+    cache = get_data_param(config, survey, "cache")
     survey.cache = None if cache is None else Path(cache).expanduser()
-    return survey, findings
+    survey.memory_gb = memory_budget(get_data_param(config, survey, "memory_gb"))
+    if not per_pixel:
+        size = get_data_param(config, survey, "size")
+        survey.stored_shapes = {} if size is None else dict.fromkeys(ROLES, (3, size, size))
+    return survey
+
+
+def get_data_param(config: Config, survey: DataSurvey, name: str) -> Any:
+    """Return a parameter of the data set, or its default. If it is invalid, report it and return None."""
+    default = inspect.signature(DATASETS[config.data.name]).parameters[name].default
+    if default is inspect.Parameter.empty:
+        default = None  # a missing parameter is reported elsewhere
+    value = config.data.params.get(name, default)
+    is_valid, description = PARAM_CHECKS.get(name, (lambda given: isinstance(given, str | Path), "a path"))
+    if (value is None and default is None) or is_valid(value):
+        return value
+    survey.report_error(f"data.params.{name} is {value!r}; give {description}")
+    return None
+
+
+PARAM_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "size": (lambda given: type(given) is int and given >= 1, "a number of pixels, 1 or more"),
+    "memory_gb": (lambda given: type(given) in (int, float) and given >= 0, "a number of gigabytes"),
+    "ground_truth": (lambda given: isinstance(given, bool), "true or false"),
+    "task": (lambda given: isinstance(given, str), "source and target, such as Ar-Cl"),
+}

@@ -7,7 +7,8 @@ from typing import Any
 from lightning_fabric import Fabric
 
 from ducats.run.checkpoint import check_shared_folder
-from ducats.run.components import Components, RunPlan, check_run, run_identity, summarise_data
+from ducats.run.checks import check_cuda_graphs, check_run
+from ducats.run.components import Components, RunPlan, run_identity, summarise_data
 from ducats.run.context import RunContext, WaitCallback, open_context
 from ducats.run.loop import run_loop
 from ducats.runfolder.run_folder import RunFolder
@@ -16,7 +17,7 @@ from ducats.training.auxiliary import cuda_graph_safe
 from ducats.training.distributed import make_fabric, on_rank_zero, precision_name, release_memory
 from ducats.training.performance import resolve_performance
 from ducats.training.step import is_trusted_code
-from ducats.utils.errors import AwaitingLabels, UserError
+from ducats.utils.errors import AwaitingLabels
 from ducats.utils.progress import EventListener, no_op
 
 _DEFAULT_PERFORMANCE = PerformanceOptions()
@@ -53,13 +54,9 @@ def run(
     """
     check_run(components, plan)
     fabric = fabric or _launch_default_fabric()
+    check_cuda_graphs(performance.cuda_graphs, components.objective_spec, components.query)
     graph_safe = cuda_graph_safe(components.objective_spec, components.query)
     is_trusted = is_trusted_code(components.objective_spec.fn, components.model) and graph_safe
-    if performance.cuda_graphs and not graph_safe:
-        raise UserError(
-            "engine.cuda_graphs=true does not work with this objective or query, which uses random numbers "
-            "in each step: remove the setting"
-        )
     resolved_performance = resolve_performance(
         performance, fabric, trusted_code=is_trusted, per_pixel=components.source.per_pixel
     )

@@ -1,4 +1,4 @@
-"""Run components, their validation, and the run's identity."""
+"""Run components, a first forward pass through them, and the run's identity."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ import torch
 from pydantic.dataclasses import dataclass as validated_dataclass
 from torch import Tensor, nn
 
-from ducats.acquisition.budget import TimeBudget, split_pixels
+from ducats.acquisition.budget import TimeBudget
 from ducats.acquisition.queries import QUERIES, QueryFn, QuerySpec
-from ducats.annotation.oracles import GroundTruthOracle, Oracle
+from ducats.annotation.oracles import Oracle
 from ducats.data.domain import Domain, Images, Labels
 from ducats.data.evaluation_split import EvaluatedOn
 from ducats.data.views import apply_view, sample_view_params
@@ -30,7 +30,6 @@ from ducats.settings import (
     StreamViews,
     TaskOptions,
     TrainingOptions,
-    View,
 )
 from ducats.training import placement
 from ducats.training.schedules import LRSchedule, inverse_decay
@@ -80,142 +79,9 @@ class RunPlan(ScoringOptions, TrainingOptions):
     seed: int = 0
 
 
-def check_run(components: Components, plan: RunPlan) -> None:
-    """Raise UserError if components and plan are inconsistent, before anything is written or trained."""
-    check_budget(components, plan)
-    if plan.query_epochs and not list(plan.query_epochs) == sorted({*plan.query_epochs}):
-        raise UserError(f"query_epochs must be strictly increasing, not {list(plan.query_epochs)}")
-    if plan.query_epochs and not 0 <= plan.query_epochs[0] <= plan.query_epochs[-1] < plan.epochs:
-        raise UserError(
-            f"query_epochs must be at least 0 and less than epochs={plan.epochs}, "
-            f"not {list(plan.query_epochs)}"
-        )
-    if components.test is not None and tuple(components.test.classes) != tuple(components.source.classes):
-        raise UserError("source and test must have the same classes in the same order")
-    if components.evaluated_on != "held_out" and (
-        components.test is None or components.test.images is not components.pool
-    ):
-        raise UserError(
-            f"evaluated_on={components.evaluated_on!r} needs a test set whose images are the pool's"
-        )
-    if isinstance(components.oracle, GroundTruthOracle) and len(components.oracle) != len(components.pool):
-        raise UserError(
-            f"the ground truth has {len(components.oracle)} labels for a pool of {len(components.pool)} "
-            "images"
-        )
-    check_views(components)
-    check_segmentation(components)
-
-
-def check_budget(components: Components, plan: RunPlan) -> None:
-    """Raise UserError if the budget is inconsistent or exceeds the pool."""
-    if plan.time_budget is not None:
-        if plan.budget or plan.pixel_budget is not None:
-            raise UserError("a plan has either a time budget or a label or pixel budget: drop one of them")
-        return
-    budget: Sequence[int] = plan.budget
-    if components.selects_pixels and plan.query_epochs:
-        if plan.pixel_budget is None:
-            raise UserError(
-                'the task labels pixels: set how many per image, for example RunPlan(pixel_budget="5%")'
-            )
-        budgets_per_image = split_pixels(
-            plan.pixel_budget, pixels_per_image(components).tolist(), len(plan.query_epochs), plan.rounding
-        )
-        budget = [sum(round_budget) for round_budget in zip(*budgets_per_image, strict=True)]
-        if plan.budget and list(plan.budget) != budget:
-            raise UserError(
-                f"pixel_budget={plan.pixel_budget!r} gives {budget} labels per round, but budget is "
-                f"{list(plan.budget)}: drop budget"
-            )
-    if len(budget) != len(plan.query_epochs):
-        raise UserError(
-            f"{len(plan.query_epochs)} rounds but {len(budget)} budgets: give one budget per round"
-        )
-    if any(labels < 1 for labels in budget):
-        raise UserError(
-            f"each round needs at least one label, not {list(budget)}: raise the budget or use fewer rounds"
-        )
-    if not components.selects_pixels and sum(budget) > len(components.pool):
-        raise UserError(
-            f"the budget of {sum(budget)} labels exceeds the pool of {len(components.pool)} images"
-        )
-
-
 def pixels_per_image(components: Components) -> Tensor:
     """Return the number of pixels per image at the resolution that is labelled: int64 ``(N,)``."""
     return label_grid_sizes(components.pool, components.task.resolution).prod(1)
-
-
-def check_segmentation(components: Components) -> None:
-    """Raise UserError for inconsistent segmentation settings."""
-    if not components.source.per_pixel:
-        return
-    classes = components.source.classes
-    unknown = [name for name in components.evaluation.miou_star_exclude if name not in classes]
-    if unknown:
-        class_names = ", ".join(classes)
-        raise UserError(
-            f"evaluation.miou_star_exclude names {unknown[0]!r}, but the classes are {class_names}"
-        )
-    if set(components.evaluation.miou_star_exclude) >= set(classes):
-        raise UserError("evaluation.miou_star_exclude names every class: leave at least one for the mean")
-    if components.test is not None and not components.test.per_pixel:
-        raise UserError("the source has label maps, but the test has per-image labels: give maps for both")
-    if (
-        isinstance(components.oracle, GroundTruthOracle)
-        and components.oracle.resolution != components.task.resolution
-    ):
-        raise UserError(
-            f"pixels are labelled at the {components.task.resolution} resolution, but the ground truth has "
-            f"the {components.oracle.resolution} resolution: use GroundTruthOracle(labels, "
-            f"{components.task.resolution!r})"
-        )
-    for name in ("source", "labelled_or_source", "unlabelled", "scoring", "test"):
-        if getattr(components.views, name).randaugment is not None:
-            name = name.split("_or_")[0]
-            raise UserError(
-                f"views.{name}.randaugment rotates and shears images but not their label maps: "
-                f"set views.{name}.randaugment=null"
-            )
-    for name in ("scoring", "test"):
-        view: View = getattr(components.views, name)
-        if view.crop != "none" or view.size is not None or view.flip:
-            raise UserError(
-                f"views.{name} must use whole images in segmentation: set views.{name}.crop=none and "
-                f"views.{name}.size=null (for flip averaging, set evaluation.average_flipped)"
-            )
-
-
-def check_views(components: Components) -> None:
-    """Raise UserError for a view that does not fit the stored images."""
-    strong = ["strong_or_default"] if components.objective_spec.needs_strong_view() else []
-    for name, images in (
-        ("source", components.source.images),
-        *((use, components.pool) for use in ("labelled_or_source", "unlabelled", "scoring", *strong)),
-        *([("test", components.test.images)] if components.test is not None else []),
-    ):
-        view: View = getattr(components.views, name)
-        name = name.split("_or_")[0]
-        channels = images.pixels.shape[1]
-        if view.randaugment is not None and channels not in (1, 3):
-            raise UserError(
-                f"views.{name}.randaugment needs images with 1 or 3 channels, not {channels}: "
-                f"set views.{name}.randaugment=null"
-            )
-        if view.resize == "short_side" and images.aspect is None:
-            raise UserError(
-                f"views.{name}.resize=short_side needs images from files, whose original shape is known: "
-                f"set views.{name}.resize=squash"
-            )
-        stored = images.pixels.shape[-2:]
-        for side, size in zip(stored, view.output_size(*stored), strict=True):
-            side = side + 2 * view.pad * (view.crop == "random")
-            if view.crop in ("center", "random") and size > side:
-                raise UserError(
-                    f"views.{name} crops {size} pixels from images of {side}: lower views.{name}.size "
-                    "or raise data.params.size"
-                )
 
 
 @torch.inference_mode()

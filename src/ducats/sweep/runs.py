@@ -9,9 +9,8 @@ from pathlib import Path
 from ducats.config import Config
 from ducats.config.options import RunOptions, default_run_folder
 from ducats.data import DATASETS, require_params
-from ducats.doctor.task import task_mismatches
 from ducats.report.method_tables import data_and_task
-from ducats.run.factory import check_components, with_resolved_precision
+from ducats.run.factory import check_config, with_resolved_precision
 from ducats.sweep.schema import Sweep, SweepMethod, SweepTask, expand_grid
 from ducats.utils.errors import UserError
 
@@ -178,15 +177,13 @@ def check_sweep_runs(runs: Sequence[SweepRun]) -> None:
             continue
         checked |= {("method", run.method), ("task", run.task)}
         try:
-            _check_config(run.config)
+            _check_run(run.config)
         except UserError as error:
             raise UserError(f"{run.method}{f' on {run.task}' if run.task else ''}: {error}") from error
 
 
-def _check_config(config: Config) -> None:
-    for message in task_mismatches(config):
-        raise UserError(message)
-    check_components(config)
+def _check_run(config: Config) -> None:
+    check_config(config)
     if config.data.name in DATASETS:
         require_params(config.data.name, DATASETS[config.data.name], config.data.params)
     for param in ("root", "source", "target"):

@@ -73,7 +73,8 @@ def make_fabric(
         raise
     except Exception as error:
         raise UserError(
-            f"cannot use engine.device={device!r} with {processes} process(es): {error}"
+            f"cannot use engine.device={device!r} with {processes} process(es): {error}; set engine.device "
+            "to auto, cpu, cuda or mps, or fix its driver"
         ) from error
 
 

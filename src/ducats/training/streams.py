@@ -25,6 +25,15 @@ from ducats.utils.randomness import make_generator
 BatchSplitter = Callable[[Tensor, int], Sequence[Tensor]]  # (shuffled indices, batch size) -> batches
 
 
+def check_batch_size(batch_size: int, world_size: int) -> None:
+    """Raise if batches cannot be divided among all processes."""
+    if batch_size % world_size or batch_size < 2 * world_size:
+        raise UserError(
+            f"train.batch_size={batch_size} must be a multiple of {world_size} processes, with at least two "
+            "images per process: change train.batch_size, engine.processes or engine.nodes"
+        )
+
+
 def steps_in_epoch(source: int, pool: int, batch_size: int) -> int:
     """Return the steps of an epoch: full batches of the larger of source and pool, as published.
 
@@ -229,12 +238,7 @@ class Streams:
             has_labels: whether any labels were acquired; False before the first round.
             pseudo_labels: pseudo-labels of the pool, ``(pool,)``; acquired labels take precedence.
         """
-        world_size = fabric.world_size
-        if self.batch_size % world_size or self.batch_size < 2 * world_size:
-            raise UserError(
-                f"train.batch_size={self.batch_size} must be a multiple of {world_size} processes, with at "
-                "least two images per process"
-            )
+        check_batch_size(self.batch_size, fabric.world_size)
         all_source = torch.arange(len(self.source))
         source, pool, labels = self.source.images, self.pool, self.source.labels
         split = BATCHING[self.labelled_batches]

@@ -74,16 +74,23 @@ def check_kmeans_feasible(
     Raises:
         UserError: If there are too many clusters or the features are too large.
     """
+    check_cluster_count(query, n_clusters)
+    width = samples[torch.arange(1, device=samples.image.device)].features.flatten(1).shape[1]
+    needed_gib = len(samples) * width * bytes_per_value / 2**30
+    if needed_gib > max_gib:
+        raise UserError(
+            f"the query {query!r} needs to cluster {needed_gib:.1f} GB of features; the maximum is "
+            f"{max_gib:g} GB. To fix it: {reduce_hint}, {KMEANS_REMEDY}"
+        )
+
+
+def check_cluster_count(query: str, n_clusters: int) -> None:
+    """Raise if a query needs too many clusters at once."""
     if n_clusters > MAX_CLUSTERS:
-        problem, remedy = f"needs {n_clusters} clusters; the maximum is {MAX_CLUSTERS}", KMEANS_REMEDY
-    else:
-        width = samples[torch.arange(1, device=samples.image.device)].features.flatten(1).shape[1]
-        needed_gib = len(samples) * width * bytes_per_value / 2**30
-        if needed_gib <= max_gib:
-            return
-        problem = f"needs to cluster {needed_gib:.1f} GB of features; the maximum is {max_gib:g} GB"
-        remedy = f"{reduce_hint}, {KMEANS_REMEDY}"
-    raise UserError(f"the query {query!r} {problem}. To fix it: {remedy}")
+        raise UserError(
+            f"the query {query!r} needs {n_clusters} clusters; the maximum is {MAX_CLUSTERS}. To fix it: "
+            f"{KMEANS_REMEDY}"
+        )
 
 
 def _fit_centres(

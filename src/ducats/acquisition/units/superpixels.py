@@ -1,6 +1,7 @@
 """SLIC superpixels."""
 
 import importlib
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,12 +19,7 @@ def compute_superpixels(pixels: Tensor, shape: tuple[int, int], count: int, comp
         count: approximate number of superpixels.
         compactness: higher values give squarer superpixels.
     """
-    try:
-        slic = importlib.import_module("skimage.segmentation").slic
-    except ImportError:
-        raise UserError(
-            "superpixels need scikit-image, which is not installed: pip install 'ducats[superpixels]'"
-        ) from None
+    slic = import_slic()
     image = pixels.cpu().float()[None] / 255
     if tuple(image.shape[2:]) != shape:
         image = F.interpolate(image, shape, mode="bilinear", antialias=True)
@@ -32,3 +28,14 @@ def compute_superpixels(pixels: Tensor, shape: tuple[int, int], count: int, comp
     )
     numbered: Tensor = torch.from_numpy(found).long().unique(return_inverse=True)[1]
     return numbered
+
+
+def import_slic() -> Any:
+    """Return scikit-image's SLIC; raise if it is not installed."""
+    try:
+        return importlib.import_module("skimage.segmentation").slic
+    except ImportError:
+        raise UserError(
+            "task.unit=superpixel needs scikit-image, which is not installed: pip install "
+            "'ducats[superpixels]', or set task.unit=region"
+        ) from None

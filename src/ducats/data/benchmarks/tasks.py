@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, FileList, Split, TaskRole
+from ducats.data.class_labels import class_indices
 from ducats.data.decoding import decode_image_sets
 from ducats.data.domain import AdaptationData, Domain
 from ducats.utils.errors import UserError
+from ducats.utils.findings import join_names
 
 _MAX_LISTED_NAMES = 8  # folder entries or classes listed in a message
 
@@ -63,7 +64,8 @@ def missing_images_error(benchmark: Benchmark, root: Path, split_name: str) -> U
     elif not root.is_dir():
         found = "it is a file"
     else:
-        found = f"it contains {_join_names(sorted(entry.name for entry in root.iterdir())) or 'nothing'}"
+        entries = sorted(entry.name for entry in root.iterdir())
+        found = f"it contains {join_names(entries, _MAX_LISTED_NAMES) or 'nothing'}"
     layout = "\n".join(f"  {line}" for line in benchmark.layout.strip().splitlines())
     return UserError(
         f"{benchmark.title}: the images of {split_name} are not in {root} ({found});"
@@ -86,8 +88,8 @@ def class_order(benchmark: Benchmark, task_files: TaskFiles) -> tuple[str, ...]:
         if classes - other_classes:
             raise UserError(
                 f"{other_list.description} lacks classes that the other domain has:"
-                f" {_join_names(sorted(classes - other_classes))}; download {benchmark.title}"
-                " again, or remove these classes from the other domain"
+                f" {join_names(sorted(classes - other_classes), _MAX_LISTED_NAMES)}; download"
+                f" {benchmark.title} again, or remove these classes from the other domain"
             )
     if len(names) > benchmark.n_classes:
         raise UserError(
@@ -151,12 +153,5 @@ def load_task(
 
 def _labels(file_list: FileList, classes: tuple[str, ...]) -> Tensor:
     """Return the class index of each image: int64 (N,)."""
-    index = {name: i for i, name in enumerate(classes)}
-    return torch.tensor([index[label] for label in file_list.labels], dtype=torch.int64)
-
-
-def _join_names(names: list[str]) -> str:
-    """Join the first names for a message."""
-    return ", ".join(names[:_MAX_LISTED_NAMES]) + (
-        f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
-    )
+    names = [str(path) for _, path in file_list.files]
+    return class_indices(file_list.description, file_list.labels, names, classes)

@@ -12,6 +12,7 @@ from ducats.data.folders import list_images
 from ducats.data.segmentation.label_files import LOSSY_SUFFIXES
 from ducats.data.store import KeyedPaths
 from ducats.utils.errors import UserError
+from ducats.utils.findings import join_names
 
 _MAX_FILES_NAMED = 3  # maximum number of files in a message
 
@@ -181,15 +182,15 @@ def _find_partners(
     if images_without_partner:
         problems.append(
             f"{len(images_without_partner)} of {len(images)} images in {image_folder} have no {file_kind}"
-            f" file in {partner_folder}: {_join_names(images_without_partner)}; add the files or remove"
-            " the images"
+            f" file in {partner_folder}: {join_names(images_without_partner, _MAX_FILES_NAMED)}; add the"
+            " files or remove the images"
         )
     partners_without_image = sorted(partners[stem][0] for stem in set(partners) - set(images))
     if partners_without_image:
         problems.append(
             f"{len(partners_without_image)} of {len(partners)} {file_kind} files in {partner_folder} have no"
-            f" image in {image_folder}: {_join_names(partners_without_image)}; add the images or"
-            f" remove the {file_kind} files"
+            f" image in {image_folder}: {join_names(partners_without_image, _MAX_FILES_NAMED)}; add the"
+            f" images or remove the {file_kind} files"
         )
     return {stem: file for stem, file in partners.items() if stem not in lossy}
 
@@ -234,9 +235,3 @@ def _check_sizes(images: KeyedPaths, image_sizes: Tensor, files: KeyedPaths, fil
             f"{f' ({n_more} more {file_kind} also differ)' if n_more else ''}; make both the same size, or"
             " remove both"
         )
-
-
-def _join_names(names: list[str]) -> str:
-    return ", ".join(names[:_MAX_FILES_NAMED]) + (
-        f" and {len(names) - _MAX_FILES_NAMED} more" if len(names) > _MAX_FILES_NAMED else ""
-    )

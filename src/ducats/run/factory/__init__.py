@@ -1,5 +1,7 @@
 """Build the components of a run from its config. Names are resolved only here."""
 
+from functools import partial
+
 from ducats.config import Config
 from ducats.data.domain import AdaptationData
 from ducats.data.evaluation_split import attach_test_set, hold_out_source
@@ -17,14 +19,16 @@ from ducats.run.factory.builders import (
     with_aspect_ratios,
     with_resolved_precision,
 )
-from ducats.run.factory.validation import check_components, describe_params
+from ducats.run.factory.validation import check_config, check_task, config_checks, describe_params
 from ducats.runfolder.run_folder import RunFolder
-from ducats.utils.errors import UserError
+from ducats.utils.findings import raise_first_error
 
 __all__ = [
     "build_run",
-    "check_components",
+    "check_config",
     "check_oracle",
+    "check_task",
+    "config_checks",
     "describe_params",
     "load_data",
     "make_model",
@@ -43,10 +47,12 @@ def build_run(
     config: Config, run_folder: RunFolder, data: AdaptationData | None = None
 ) -> tuple[Components, RunPlan]:
     """Build the components and the plan of a run; load the data unless ``data`` is given."""
-    check_components(config, is_resumable=run_folder.is_resumable)
-    data, _ = hold_out_source(data or load_data(config), config.evaluation.source_holdout_fraction)
+    is_resumable = run_folder.is_resumable
+    check_config(config, is_resumable=is_resumable, per_pixel=None if data is None else data.source.per_pixel)
+    data = data or load_data(config)
+    raise_first_error(partial(check_task, config, data.source.per_pixel))
+    data, _ = hold_out_source(data, config.evaluation.source_holdout_fraction)
     data, evaluated_on = attach_test_set(data, config.evaluation.split, config.evaluation.test_fraction)
-    _check_task_matches_data(config, data)
     plan = make_run_plan(config, data)
     data = with_aspect_ratios(data, config.views)
     components = Components(
@@ -54,7 +60,7 @@ def build_run(
             config,
             len(data.classes),
             int(data.source.images.pixels.shape[1]),
-            is_resumable=run_folder.is_resumable,
+            is_resumable=is_resumable,
         ),
         source=data.source,
         pool=data.pool,
@@ -68,15 +74,3 @@ def build_run(
         evaluation=config.evaluation,
     )
     return components, plan
-
-
-def _check_task_matches_data(config: Config, data: AdaptationData) -> None:
-    """Raise if the task of the config does not match the labels of the data."""
-    if data.source.per_pixel != (config.task.name == "segmentation"):
-        label_kind, suggestion = (
-            ("per-pixel", "-c segmentation") if data.source.per_pixel else ("per-image", "-c data/NAME")
-        )
-        raise UserError(
-            f"the data {config.data.name!r} has {label_kind} labels, but task.name is {config.task.name}; "
-            f"add {suggestion}, which sets the matching task"
-        )

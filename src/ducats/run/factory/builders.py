@@ -74,23 +74,11 @@ def make_model(config: Config, classes: int, channels: int, *, is_resumable: boo
 
 def make_oracle(config: Config, data: AdaptationData, run_folder: RunFolder) -> Oracle:
     """Build the oracle; ``auto`` is the ground truth if the data has it, else human annotators."""
-    check_oracle(config.oracle)
+    check_oracle(config.oracle, has_ground_truth=data.ground_truth is not None)
     name = config.oracle.name
-    if name == "auto":
-        name = "human" if data.ground_truth is None else "ground_truth"
-    if name == "ground_truth":
-        if data.ground_truth is None:
-            raise UserError(
-                "the oracle 'ground_truth' needs the target's labels, but this data has none; use --oracle "
-                "human, or --ground-truth if the target's subfolders are classes"
-            )
-        if config.oracle.params:
-            raise UserError(
-                f"the oracle 'ground_truth' has no parameters, but oracle.params is {config.oracle.params}; "
-                "remove it, or use --oracle human"
-            )
+    if name in ("auto", "ground_truth") and data.ground_truth is not None:
         return GroundTruthOracle(data.ground_truth, config.task.resolution)
-    if name == "human":
+    if name in ("auto", "human"):
         return _make_human_oracle(config, data, run_folder)
     user_oracle: Callable[..., Oracle] = resolve("oracle", {}, name)
     return bind_params("oracle", name, user_oracle, 1, config.oracle.params)(data)
@@ -132,11 +120,22 @@ def _make_human_oracle(config: Config, data: AdaptationData, run_folder: RunFold
 ORACLE_NAMES = ("auto", "ground_truth", "human")
 
 
-def check_oracle(oracle: ComponentConfig) -> None:
-    """Resolve an oracle and check its parameters."""
-    if oracle.name == "ground_truth" and oracle.params:
+def check_oracle(oracle: ComponentConfig, has_ground_truth: bool | None = None) -> None:
+    """Resolve an oracle, check its parameters, and whether it has the ground truth that it needs.
+
+    Args:
+        has_ground_truth: whether the data has the target's labels; None if unknown.
+    """
+    if oracle.name == "ground_truth" and has_ground_truth is False:
         raise UserError(
-            f"the oracle 'ground_truth' has no parameters, but oracle.params is {oracle.params}; remove it"
+            "the oracle 'ground_truth' needs the target's labels, but this data has none; use --oracle "
+            "human, or --ground-truth if the target's subfolders are classes"
+        )
+    uses_ground_truth = oracle.name == "ground_truth" or (oracle.name == "auto" and has_ground_truth)
+    if uses_ground_truth and oracle.params:
+        raise UserError(
+            f"the oracle 'ground_truth' has no parameters, but oracle.params is {oracle.params}; remove it, "
+            "or use --oracle human"
         )
     if oracle.name in ("auto", "human"):
         build_component("oracle", oracle, bind_params("oracle", oracle.name, make_rules, 0, oracle.params))

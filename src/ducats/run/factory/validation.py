@@ -1,18 +1,19 @@
 """Validate all names and parameters of a config before any image is read."""
 
 import inspect
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ducats import config as settings
 from ducats.acquisition.criteria import compute_columns
 from ducats.acquisition.queries import QUERIES, QuerySpec
 from ducats.acquisition.samples import QueryContext, SampleTable, function_name
 from ducats.acquisition.units import image_columns, select_in_image
 from ducats.annotation.rules import make_rules
+from ducats.config import Config
 from ducats.data import DATASETS
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.models import MODEL_CHECKS, MODELS
@@ -25,13 +26,15 @@ from ducats.objectives import (
     LabelledImages,
     ObjectiveSpec,
 )
+from ducats.run.checks import check_cuda_graphs
 from ducats.run.factory.builders import check_oracle, make_objective, make_query, make_schedule
 from ducats.run.registry import bind_params, build_component, resolve
 from ducats.training.schedules import SCHEDULES
+from ducats.utils.findings import Check, Finding, raise_first_error
 from ducats.utils.randomness import global_seed
 
 
-def describe_params(config: settings.Config) -> dict[str, str]:
+def describe_params(config: Config) -> dict[str, str]:
     """Return the parameters of each component in a config, with their defaults."""
     query = make_query(config)
     components: dict[str, Any] = {
@@ -59,36 +62,108 @@ def describe_params(config: settings.Config) -> dict[str, str]:
     return descriptions
 
 
-def check_components(config: settings.Config, *, is_resumable: bool = False) -> None:
-    """Resolve every name, check every parameter, and call query, objective and schedule on dummy input.
+def check_config(config: Config, *, is_resumable: bool = False, per_pixel: bool | None = None) -> None:
+    """Raise the first error of ``config_checks``."""
+    raise_first_error(*config_checks(config, is_resumable=is_resumable, per_pixel=per_pixel))
+
+
+def config_checks(
+    config: Config, *, is_resumable: bool = False, per_pixel: bool | None = None
+) -> list[Check]:
+    """Return a check of the task and of each component: its name, its parameters, a call on dummy input.
 
     A run with a checkpoint (``is_resumable``) does not need its pretrained weights, so they are not checked.
     """
-    bind_params(
-        "data set", config.data.name, resolve("data set", DATASETS, config.data.name), 0, config.data.params
-    )
-    bind_params(
-        "model", config.model.name, resolve("model", MODELS, config.model.name), 0, config.model.params
-    )
-    if config.model.name in MODEL_CHECKS and not is_resumable:
-        build_component(
-            "model", config.model, partial(MODEL_CHECKS[config.model.name], **config.model.params)
+    return [
+        partial(check_task, config, per_pixel),
+        partial(_check_data, config),
+        partial(_check_model, config, is_resumable),
+        partial(_check_query, config),
+        partial(_check_objective, config),
+        partial(check_oracle, config.oracle),
+        partial(_check_schedule, config),
+        lambda: check_cuda_graphs(config.engine.cuda_graphs, make_objective(config), make_query(config)),
+    ]
+
+
+SEGMENTATION_DATASETS = frozenset(
+    {"carla_camvid", "gtav_cityscapes", "segmentation_folders", "streets", "synthia_cityscapes"}
+)
+SEGMENTATION_MODELS = frozenset({"deeplab_v2", "deeplab_v3plus", "small_fcn"})
+
+
+def check_task(config: Config, per_pixel: bool | None = None) -> Iterator[Finding]:
+    """Check that data, model and settings fit the task, classification or segmentation.
+
+    Args:
+        per_pixel: whether the data has per-pixel labels; None: assumed for a built-in data set, else unknown.
+    """
+    data, model, is_segmentation = config.data.name, config.model.name, config.task.name == "segmentation"
+    if per_pixel is None and data in DATASETS:
+        per_pixel = data in SEGMENTATION_DATASETS
+    if per_pixel is not None and per_pixel != is_segmentation:
+        yield Finding(
+            "error",
+            f"the data {data!r} has one label per image, but task.name is segmentation (set by methods such "
+            "as ripu): start with -c segmentation and give data with label maps, or choose another --method"
+            if is_segmentation
+            else f"the data {data!r} has one label per pixel, but task.name is classification: start with "
+            "-c segmentation, which provides matching settings",
         )
-    # Only built-in queries and objectives are called: user code may reject such small inputs.
-    query, objective, schedule = make_query(config), make_objective(config), make_schedule(config, 10**6)
+    elif model in MODELS and (model in SEGMENTATION_MODELS) != is_segmentation:
+        yield Finding(
+            "error",
+            f"the model {model!r} outputs one class per image, but task.name is segmentation: start with "
+            "-c segmentation, or set model.name=deeplab_v2, deeplab_v3plus or small_fcn"
+            if is_segmentation
+            else f"the model {model!r} outputs one class per pixel, but task.name is classification: set "
+            "model.name=timm or small_cnn, or start with -c segmentation",
+        )
+    elif not is_segmentation and (config.evaluation.average_flipped or config.evaluation.miou_star_exclude):
+        yield Finding(
+            "error",
+            "evaluation.average_flipped and evaluation.miou_star_exclude apply only to segmentation: remove "
+            "them",
+        )
+
+
+def _check_data(config: Config) -> None:
+    name = config.data.name
+    bind_params("data set", name, resolve("data set", DATASETS, name), 0, config.data.params)
+
+
+def _check_model(config: Config, is_resumable: bool) -> None:
+    name, params = config.model.name, config.model.params
+    bind_params("model", name, resolve("model", MODELS, name), 0, params)
+    if name in MODEL_CHECKS and not is_resumable:
+        build_component("model", config.model, partial(MODEL_CHECKS[name], **params))
+
+
+# Only built-in queries and objectives are called: user code may reject such small inputs.
+
+
+def _check_query(config: Config) -> None:
+    query = make_query(config)
     if config.query.name in QUERIES and isinstance(query, QuerySpec):
         build_component("query", config.query, partial(_call_query_on_dummy_input, config, query))
+
+
+def _check_objective(config: Config) -> None:
+    objective = make_objective(config)
     if config.objective.name in OBJECTIVES:
         build_component(
             "objective", config.objective, partial(_call_objective_on_dummy_input, config, objective)
         )
-    check_oracle(config.oracle)
+
+
+def _check_schedule(config: Config) -> None:
+    schedule = make_schedule(config, 10**6)
     build_component(
         "schedule", config.train.schedule, lambda: [schedule(step) + 0.0 for step in (0, 1, 10**6)]
     )
 
 
-def _call_query_on_dummy_input(config: settings.Config, query: QuerySpec) -> None:
+def _call_query_on_dummy_input(config: Config, query: QuerySpec) -> None:
     """Run a query on a few all-zero samples."""
     generator = torch.Generator().manual_seed(0)
     z, features, head = torch.zeros(3, 2), torch.zeros(3, 4), torch.zeros(2, 4) if query.needs_head else None
@@ -156,7 +231,7 @@ class _ZeroModel(nn.Module):
         return Output(z, features, (2, 2) if self.per_pixel else None)
 
 
-def _call_objective_on_dummy_input(config: settings.Config, objective_spec: ObjectiveSpec) -> None:
+def _call_objective_on_dummy_input(config: Config, objective_spec: ObjectiveSpec) -> None:
     """Compute an objective on a few all-zero images."""
     images, per_pixel = torch.zeros(3, 1, 2, 2), config.task.name == "segmentation"
     model, auxiliary = _ZeroModel(per_pixel), None

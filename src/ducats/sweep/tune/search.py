@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ducats import config as configs
 from ducats.config import Config, query_epochs
 from ducats.evaluation.model_selection import WeightNormalisation
-from ducats.run.factory import check_components, with_resolved_precision
+from ducats.run.factory import check_config, with_resolved_precision
 from ducats.sweep.tune.scorers import (
     DevScorer,
     TargetLabelScorer,
@@ -107,7 +107,7 @@ def tune(
         [f"evaluation.source_holdout_fraction={source_holdout}"],
     )
     for trial in planned_trials:
-        check_components(trial.config, is_resumable=trial.run_folder.is_resumable)
+        check_config(trial.config, is_resumable=trial.run_folder.is_resumable)
     tuning_data = load_tuning_data(planned_trials[0].config)
     _check_no_human_oracle(config, tuning_data)
     criterion: dict[str, Any] = {"estimator": estimator, "loss": loss}
