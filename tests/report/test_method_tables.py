@@ -16,13 +16,13 @@ from scipy import stats
 from ducats.cli import main
 from ducats.report.method_tables import (
     format_from_path,
-    load_published_results,
     make_tables,
     paired_t_test,
     task_tables_csv,
-    task_tables_latex,
     task_tables_markdown,
 )
+from ducats.report.method_tables.published import load_published_results
+from ducats.report.method_tables.text import task_tables_latex
 from ducats.utils.errors import UserError
 
 OFFICE_CONFIG: Mapping[str, Any] = {

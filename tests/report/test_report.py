@@ -20,16 +20,17 @@ from ducats.report import (
     find_runs,
     make_headline,
     method_table_csv,
-    method_table_markdown,
     read_run,
     report,
     summarise_runs,
     write_page,
 )
-from ducats.report.curves import assign_line_styles
 from ducats.report.figures import draw_svg
+from ducats.report.figures.style import assign_line_styles
+from ducats.report.figures.summary_stats import pool_reliability_bins
+from ducats.report.method_results import MeanStd, mean_curve, method_table
 from ducats.report.provenance import collect_cautions
-from ducats.report.tables import MeanStd, mean_curve, pool_reliability_bins
+from ducats.report.table import to_markdown
 from ducats.utils.errors import UserError
 
 FILES = ("report.html", "table.md", "table.csv", "summary.json")
@@ -151,13 +152,13 @@ def test_several_seeds_give_mean_and_sample_deviation(tmp_path: Path) -> None:
     assert row.accuracy.mean == pytest.approx(0.8)
     assert row.accuracy.std == pytest.approx(0.1)  # sqrt((0.01 + 0 + 0.01) / 2)
     assert row.values["labels"] == MeanStd(10, 0)
-    assert "| duc | 80.00 ± 10.00 | 10 | 10.00 ± 0.00 | 79.00 ± 10.00 |" in method_table_markdown([row])
+    assert "| duc | 80.00 ± 10.00 | 10 | 10.00 ± 0.00 | 79.00 ± 10.00 |" in to_markdown(method_table([row]))
 
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     rows = aggregate_methods([read_run(write_run(tmp_path / "a"))])
     assert rows[0].accuracy == MeanStd(0.7, None)
-    assert "±" not in method_table_markdown(rows)
+    assert "±" not in to_markdown(method_table(rows))
     assert "duc,1,true,,0.7,,10.0,,0.1,," in method_table_csv(rows)
 
 
@@ -169,7 +170,7 @@ def test_an_unfinished_run_does_not_count_in_the_mean_of_finished_ones(tmp_path:
     assert (row.seeds, row.n_left_out) == ((0, 1), 1)
     unfinished = aggregate_methods([half])[0]
     assert (unfinished.accuracy.mean, unfinished.finished, unfinished.n_left_out) == (0.1, False, 0)
-    assert "duc (unfinished)" in method_table_markdown([unfinished])
+    assert "duc (unfinished)" in to_markdown(method_table([unfinished]))
     assert any("half" in caution for caution in collect_cautions([*runs, half]))
 
 
@@ -345,7 +346,9 @@ def test_a_hostile_name_stays_text_in_a_figure(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_rendering")
 def test_a_hostile_name_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ducats.report.run_section.MAX_RUN_SECTIONS", len(HOSTILE))  # one section each
+    monkeypatch.setattr(
+        "ducats.report.run_section.section.MAX_RUN_SECTIONS", len(HOSTILE)
+    )  # one section each
     for index, name in enumerate(HOSTILE):
         for method, root in ((name, "runs"), (f"plain-{index}", "others")):
             write_run(tmp_path / root / str(index), method)

@@ -7,21 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from ducats.report import class_iou, method_tables
-from ducats.report.comparison import DEFAULT_BASELINES, covers_several_tasks, overall_headline
+from ducats.report.comparison.build import DEFAULT_BASELINES, covers_several_tasks, overall_headline
 from ducats.report.headline import Headline, make_headline
-from ducats.report.method_tables import collect_cautions_by_task
-from ducats.report.page import DEFAULT_TITLE, write_page
-from ducats.report.provenance import describe_evaluation
-from ducats.report.run_reader import BrokenRun, Run, find_runs, read_run, scan_runs
-from ducats.report.tables import (
+from ducats.report.method_results import (
     MeanStd,
     MethodRow,
     aggregate_methods,
     group_by_kind,
+    method_table,
     method_table_csv,
-    method_table_markdown,
     summarise_runs,
 )
+from ducats.report.method_tables import collect_cautions_by_task
+from ducats.report.page import DEFAULT_TITLE, write_page
+from ducats.report.provenance import describe_evaluation
+from ducats.report.run_reader import BrokenRun, Run, find_runs, read_run, scan_runs
+from ducats.report.table import to_markdown
 from ducats.utils.files import write_text_atomically
 
 __all__ = [
@@ -38,7 +39,6 @@ __all__ = [
     "find_runs",
     "make_headline",
     "method_table_csv",
-    "method_table_markdown",
     "read_run",
     "report",
     "report_page",
@@ -165,8 +165,8 @@ def _kind_markdown(runs: Sequence[Run]) -> str:
     class_table = class_iou.build_class_table(runs)
     evaluation_note = describe_evaluation(runs)
     blocks = [
-        method_table_markdown(aggregate_methods(runs)),
-        class_iou.class_table_markdown(class_table) if class_table else "",
+        to_markdown(method_table(aggregate_methods(runs))),
+        to_markdown(class_table.change_table()) if class_table else "",
         f"{evaluation_note}\n" if evaluation_note else "",
     ]
     return "\n".join(block for block in blocks if block)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ducats.report.figures.run_settings import strip_folders
+from ducats.report.method_results import counted_runs, group_by_kind, method_names
 from ducats.report.run_reader import Run
-from ducats.report.tables import counted_runs, group_by_kind, method_names
 from ducats.report.tasks import DataTask, collect_data_tasks, data_and_task
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from ducats.report.method_results import MeanStd
 from ducats.report.run_reader import Run
-from ducats.report.tables import MeanStd
 
 
 @dataclass(frozen=True)
