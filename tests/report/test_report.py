@@ -14,23 +14,23 @@ import pytest
 from minimal_runs import stage_record, write_run, write_runs
 from page_parser import no_rendering as no_rendering
 
-from ducats.report import (
-    Report,
-    aggregate_methods,
-    find_runs,
-    make_headline,
-    method_table_csv,
-    read_run,
-    report,
-    summarise_runs,
-    write_page,
-)
+from ducats.report import find_runs, read_run, report
 from ducats.report.figures import draw_svg
 from ducats.report.figures.style import assign_line_styles
 from ducats.report.figures.summary_stats import pool_reliability_bins
-from ducats.report.method_results import MeanStd, mean_curve, method_table
+from ducats.report.headline import make_headline
+from ducats.report.method_results import (
+    MeanStd,
+    aggregate_methods,
+    mean_curve,
+    method_table,
+    method_table_csv,
+    summarise_runs,
+)
+from ducats.report.page import write_page
 from ducats.report.provenance import collect_cautions
 from ducats.report.table import to_markdown
+from ducats.report.write import Report
 from ducats.utils.errors import UserError
 
 FILES = ("report.html", "table.md", "table.csv", "summary.json")

@@ -11,19 +11,20 @@ from typing import Any
 import pytest
 import yaml
 
-from ducats.report import (
-    aggregate_methods,
-    find_runs,
-    make_headline,
-    method_table_csv,
-    read_run,
-    report,
-    summarise_runs,
-)
+from ducats.report import find_runs, read_run, report
 from ducats.report.class_iou import build_class_table
 from ducats.report.figures.curves import draw_learning_curve
 from ducats.report.figures.style import assign_line_styles
-from ducats.report.method_results import MeanStd, group_by_kind, mean_curve, method_table
+from ducats.report.headline import make_headline
+from ducats.report.method_results import (
+    MeanStd,
+    aggregate_methods,
+    group_by_kind,
+    mean_curve,
+    method_table,
+    method_table_csv,
+    summarise_runs,
+)
 from ducats.report.provenance import collect_cautions
 from ducats.report.table import to_markdown
 from ducats.utils.errors import UserError

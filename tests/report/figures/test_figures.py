@@ -11,8 +11,9 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.figure import Figure
 
-from ducats.report import Run, figures, find_runs, read_run
+from ducats.report import figures, find_runs, read_run
 from ducats.report.figures.registry import FIGURE_FUNCTIONS
+from ducats.report.run_reader import Run
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 from synthetic_runs import write_pixel_run, write_run
@@ -237,7 +238,7 @@ def test_unknown_file_type_raises(tmp_path: Path, read_shared_runs: ReadRuns) ->
 def test_drawing_imports_neither_torch_nor_pyplot(tmp_path: Path) -> None:
     write_run(tmp_path / "a", rounds=1, pool=60, source=30)
     code = (
-        "import sys; from pathlib import Path; from ducats import figures; "
+        "import sys; from pathlib import Path; from ducats.report import figures; "
         "assert 'matplotlib' not in sys.modules; from ducats.report import read_run; "
         f"figures.draw_svg('uncertainties', [read_run(Path({str(tmp_path / 'a')!r}))]); "
         "sys.exit(bool({'torch', 'matplotlib.pyplot', 'sklearn'} & set(sys.modules)))"

@@ -9,10 +9,11 @@ import pytest
 
 from ducats.acquisition.queries import QUERIES
 from ducats.objectives import duc
-from ducats.report import Run, figures, find_runs, read_run
+from ducats.report import figures, find_runs, read_run
 from ducats.report.figures import budget, calibration, kappa
 from ducats.report.figures.beta_lambda import scores_by_weights
 from ducats.report.figures.run_settings import PARAM_DEFAULTS, SEGMENTATION_LAMBDA, get_setting, group_runs
+from ducats.report.run_reader import Run
 from synthetic_runs import write_pixel_run, write_run
 
 
