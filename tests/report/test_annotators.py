@@ -96,8 +96,6 @@ def test_the_page_shows_statistics_and_images(tmp_path: Path) -> None:
     ):
         assert words in text
     assert page.count('<img src="data:image/png;base64,') == 4
-    again = report([tmp_path / "run"], tmp_path / "other").page
-    assert again.read_text(encoding="utf-8") == page
 
 
 def test_a_run_without_answers_has_no_annotator_section(tmp_path: Path) -> None:

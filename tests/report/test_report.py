@@ -6,12 +6,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from minimal_runs import stage_record, write_run, write_runs
+from page_parser import ParsedPage
 from page_parser import no_rendering as no_rendering
 
 from ducats.report import find_runs, read_run, report
@@ -260,23 +260,6 @@ def test_without_any_test_result_nothing_is_claimed() -> None:
 # -- the page --------------------------------------------------------------------------------------------
 
 
-class Tags(HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
-        for key, value in attrs:
-            if key == "id":
-                self.ids.append(value or "")
-            if key in ("href", "src", "xlink:href"):
-                self.links.append(value or "")
-
-
 def write_report(root: Path, accuracies: Mapping[str, Sequence[float]]) -> tuple[Report, str]:
     write_runs(root / "runs", accuracies)
     result = report([root / "runs"], root / "out")
@@ -298,8 +281,8 @@ def test_report_writes_its_four_files(three: tuple[Report, str]) -> None:
 
 def test_the_page_is_self_contained(three: tuple[Report, str]) -> None:
     result, text = three
-    tags = Tags(text)
-    assert not {"script", "link", "iframe", "img"} & set(tags.names)
+    tags = ParsedPage(text)
+    assert not {"script", "link", "iframe", "img"} & set(tags.tags)
     assert all(link.startswith("#") for link in tags.links)
     assert "http" not in text
     assert "@import" not in text
@@ -308,7 +291,7 @@ def test_the_page_is_self_contained(three: tuple[Report, str]) -> None:
 
 def test_ids_are_unique_and_references_resolve(three: tuple[Report, str]) -> None:
     _, text = three
-    tags = Tags(text)
+    tags = ParsedPage(text)
     assert len(tags.ids) == len(set(tags.ids))
     references = {link[1:] for link in tags.links} | set(re.findall(r"url\(#([^)]*)\)", text))
     assert references
@@ -354,10 +337,10 @@ def test_a_hostile_name_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             write_run(tmp_path / root / str(index), method)
     result = report([tmp_path / "runs"], tmp_path / "out", title=" ".join(HOSTILE))
     clean = report([tmp_path / "others"], tmp_path / "clean")
-    tags, clean_tags = (Tags(r.page.read_text(encoding="utf-8")) for r in (result, clean))
-    assert tags.names == clean_tags.names
-    assert tags.names.count("details") > len(HOSTILE)
-    assert "script" not in tags.names
+    tags, clean_tags = (ParsedPage(r.page.read_text(encoding="utf-8")) for r in (result, clean))
+    assert tags.tags == clean_tags.tags
+    assert tags.tags.count("details") > len(HOSTILE)
+    assert "script" not in tags.tags
     assert "<script" not in result.table_markdown.read_text(encoding="utf-8")
     rows = json.loads(result.summary_json.read_text(encoding="utf-8"))
     assert [row["method"] for row in rows] == list(HOSTILE)

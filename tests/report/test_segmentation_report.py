@@ -4,12 +4,12 @@ import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from page_parser import ParsedPage
 
 from ducats.report import find_runs, read_run, report
 from ducats.report.class_iou import build_class_table
@@ -247,23 +247,13 @@ def test_kinds_are_never_averaged_together(tmp_path: Path) -> None:
     assert any("different metrics (accuracy and mIoU)" in caution for caution in collect_cautions(runs))
 
 
-class IdParser(HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.ids: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.ids += [value or "" for key, value in attrs if key == "id"]
-
-
 def test_a_page_of_both_kinds_has_a_part_for_each_kind(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_image_run(tmp_path / "runs" / f"image-{seed}", seed=seed)
         write_run(tmp_path / "runs" / f"pixel-{seed}", seed=seed, per_click=9)
     result = report([tmp_path / "runs"], tmp_path / "out")
     page = result.page.read_text(encoding="utf-8")
-    found = IdParser(page).ids
+    found = ParsedPage(page).ids
     assert len(found) == len(set(found)) > 0
     assert page.count("<h1>") == 2
     assert page.count("each kind is reported separately") == 1
@@ -303,8 +293,6 @@ def test_the_page_of_segmentation_runs(tmp_path: Path) -> None:
         ("duc", "road", "0.7"),
         ("duc", "car", "0.4"),
     ]
-    again = report([tmp_path / "runs"], tmp_path / "again")
-    assert again.page.read_bytes() == result.page.read_bytes()
 
 
 @pytest.mark.parametrize(("budgets", "scale"), [((10**6, 10**6), "400k"), ((2 * 10**4, 10**7), "100k")])

@@ -135,6 +135,7 @@ def prepare_labelled_pixels(
     names_by_label = {**dict(enumerate(names)), VOID_LABEL: "void"}
     colours = {**dict(enumerate(class_colours(names))), VOID_LABEL: VOID_COLOUR}
     tile_inches = labelled_images[0].max_width / PIXELS_PER_INCH
+    max_key_length = int(9 * tile_inches)
     height = max(each.size[0] / each.size[1] for each in labelled_images)
     columns = len(rounds) + 1
     figure_width = tile_inches * columns + 0.3
@@ -162,7 +163,7 @@ def prepare_labelled_pixels(
             row[-1].imshow(class_overlay(labelled_image, colours), interpolation="none")
             n_shown = len(set(np.concatenate(labelled_image.labels).tolist()) - {VOID_LABEL})
             row[-1].set_xlabel(f"{n_shown} class{'' if n_shown == 1 else 'es'}", fontsize=7)
-            row[0].set_ylabel(shorten_start(labelled_image.key, 16), fontsize=7)
+            row[0].set_ylabel(shorten_start(labelled_image.key, max_key_length), fontsize=7)
         for round_number, axes in zip(rounds, grid[0][:-1], strict=True):
             axes.set_title(f"round {round_number}", fontsize=9)
         grid[0][-1].set_title("labels", fontsize=9)
