@@ -279,16 +279,6 @@ def test_report_writes_its_four_files(three: tuple[Report, str]) -> None:
     assert [run.method for run in result.runs] == ["duc", "duc", "random"]
 
 
-def test_the_page_is_self_contained(three: tuple[Report, str]) -> None:
-    result, text = three
-    tags = ParsedPage(text)
-    assert not {"script", "link", "iframe", "img"} & set(tags.tags)
-    assert all(link.startswith("#") for link in tags.links)
-    assert "http" not in text
-    assert "@import" not in text
-    assert str(result.folder.parent) not in text
-
-
 def test_ids_are_unique_and_references_resolve(three: tuple[Report, str]) -> None:
     _, text = three
     tags = ParsedPage(text)
@@ -374,16 +364,6 @@ def test_losses_that_diverged_or_are_negative_are_drawn(tmp_path: Path) -> None:
 def test_every_method_has_its_own_line_style() -> None:
     found = assign_line_styles([str(index) for index in range(42)])
     assert len({(style.colour, style.marker) for style in found.values()}) == 42
-
-
-def test_a_report_does_not_change_matplotlib_settings(tmp_path: Path) -> None:
-    import matplotlib
-
-    with matplotlib.rc_context({"font.size": 17.0}):
-        result, _ = write_report(tmp_path, {"duc": [0.7]})
-        assert matplotlib.rcParams["font.size"] == 17.0
-    again = report([tmp_path / "runs"], tmp_path / "again")
-    assert result.page.read_bytes() == again.page.read_bytes()
 
 
 def test_reporting_needs_neither_torch_nor_pyplot(tmp_path: Path) -> None:

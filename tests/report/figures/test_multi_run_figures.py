@@ -60,6 +60,7 @@ def test_kappa_is_averaged_over_seeds_and_defaults_to_ten(tmp_path: Path) -> Non
     assert plain.stats[10].std is None
     assert list(swapped.stats) == [10]
     assert "order data_dis" in swapped.label
+    assert "75.0% at kappa 1 (2 seeds), 90.0% at kappa 10 (1 seed)" in plain.describe("kappa")
 
 
 def test_beta_lambda_cells(tmp_path: Path) -> None:
