@@ -23,7 +23,7 @@ from scipy import ndimage
 
 from ducats import config as configs
 from ducats.data.domain import AdaptationData
-from ducats.deploy.picks_figure import write_picks_figure
+from ducats.deploy.picks import write_picks_figure
 from ducats.ledger import Ledger
 from ducats.run import run
 from ducats.run.factory import build_run, load_data, with_resolved_precision

@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from ducats.report import Run, find_runs
+from ducats.report import find_runs
+from ducats.report.run_reader import Run
 from ducats.runfolder.records import FORMAT_KEY, RUN_FORMAT
 
 

@@ -10,7 +10,7 @@ from ducats.report import report_page
 
 
 class ParsedPage(HTMLParser):
-    """Tables by their ``data-table``, ids, links, images and visible text of a page."""
+    """Tables by ``data-table`` or class (best cells in asterisks), ids, links, images and text of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class ParsedPage(HTMLParser):
         self.open: list[str] = []  # ids of details that are open
         self._words: list[str] = []
         self._table = ""
-        self._cell = False
+        self._cell = self._best = False
         self._hidden = False
         self.feed(text)
 
@@ -45,18 +45,21 @@ class ParsedPage(HTMLParser):
         if tag == "details" and "open" in known:
             self.open.append(known.get("id", ""))
         if tag == "table":
-            self._table = known.get("data-table", "")
+            self._table = known.get("data-table") or known.get("class", "")
             self.tables.setdefault(self._table, [])
         if tag == "tr":
             self.tables.setdefault(self._table, []).append([])
         if tag in ("td", "th"):
+            self._best = "best" in known.get("class", "")
             self.tables[self._table][-1].append("")
             self._cell = True
         self._hidden = tag == "style"
 
     def handle_endtag(self, tag: str) -> None:
         if tag in ("td", "th"):
-            self._cell = False
+            if self._best:
+                self.tables[self._table][-1][-1] = f"*{self.tables[self._table][-1][-1]}*"
+            self._cell = self._best = False
         if tag == "table":
             self._table = ""
         self._hidden = False

@@ -1,7 +1,6 @@
-"""Small synthetic sweeps, and a parser for the tables of a page."""
+"""Small synthetic sweeps."""
 
 from collections.abc import Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -58,37 +57,3 @@ def write_page_without_sections(runs: Sequence[Run], out: Path, broken: Sequence
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ducats.report.page.select_section_runs", lambda runs: [])
         return write_page(runs, out, broken=broken)
-
-
-class TableParser(HTMLParser):
-    """Parse the tables of a page by CSS class into lines of cells; bold cells have asterisks."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tables: dict[str, list[list[str]]] = {}
-        self.lines: list[list[str]] | None = None
-        self.cell: list[str] | None = None
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "table":
-            self.lines = self.tables.setdefault(str(dict(attrs).get("class")), [])
-        elif tag == "tr" and self.lines is not None:
-            self.lines.append([])
-        elif tag in ("td", "th"):
-            self.cell = []
-        elif tag == "strong" and self.cell is not None:
-            self.cell.append("*")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "strong" and self.cell is not None:
-            self.cell.append("*")
-        elif tag in ("td", "th") and self.cell is not None and self.lines is not None:
-            self.lines[-1].append("".join(self.cell).strip())
-            self.cell = None
-        elif tag == "table":
-            self.lines = None
-
-    def handle_data(self, data: str) -> None:
-        if self.cell is not None:
-            self.cell.append(data)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from page_parser import ParsedPage
 from page_parser import no_rendering as no_rendering
 from synthetic_sweeps import (
     FINAL_ACCURACIES,
-    TableParser,
     write_page_without_sections,
     write_sweep,
     write_sweep_run,
@@ -18,7 +18,7 @@ from synthetic_sweeps import (
 
 from ducats.cli import main
 from ducats.report import report
-from ducats.report.comparison import build_comparison
+from ducats.report.comparison.build import build_comparison
 from ducats.report.comparison.sentences import result_sentences
 from ducats.report.method_tables import make_tables, task_tables_csv, task_tables_markdown
 from ducats.report.page import write_page
@@ -57,7 +57,7 @@ def csv_rows(runs: Path, out: Path) -> dict[tuple[str, str], dict[str, str]]:
 
 def test_results_on_the_page_equal_the_csv_table(page: Path, runs: Path, tmp_path: Path) -> None:
     known = csv_rows(runs, tmp_path / "table.csv")
-    head, *lines = TableParser(page.read_text()).tables["by-task"]
+    head, *lines = ParsedPage(page.read_text()).tables["by-task"]
     tasks = ["Ar-Cl", "Cl-Ar", "Pr-Rw", "average"]
     assert head == ["Method", "Ar→Cl", "Cl→Ar", "Pr→Rw", "Average", "Seeds", "Labels", "Seconds"]
     ours, theirs = lines[::2], lines[1::2]
@@ -74,7 +74,7 @@ def test_results_on_the_page_equal_the_csv_table(page: Path, runs: Path, tmp_pat
 
 def test_differences_on_the_page_equal_the_csv_table(page: Path, runs: Path, tmp_path: Path) -> None:
     known = csv_rows(runs, tmp_path / "table.csv")
-    head, *lines = TableParser(page.read_text()).tables["paired"]
+    head, *lines = ParsedPage(page.read_text()).tables["paired"]
     assert head == ["Method", "minus random", "p", "pairs", "minus duc", "p", "pairs"]
     for method, *cells in lines:
         row = known[method, "average"]
@@ -99,15 +99,6 @@ def test_the_page_covers_all_tasks_without_mixing_them(page: Path) -> None:
     assert 'id="results"' not in text  # it would be a mean over tasks and seeds
     assert text.count('<figure data-of="') == 3
     assert "Ar→Cl: 4 methods, 8 runs" in text
-    assert not re.search(r'(?:src|href|url)\s*[=(]\s*["\']?(?:https?:)?//', text)
-    assert "<script" not in text
-
-
-def test_the_page_is_deterministic(page: Path, runs: Path, tmp_path: Path) -> None:
-    assert (
-        write_page_without_sections(find_runs([runs]), tmp_path / "again.html").read_bytes()
-        == page.read_bytes()
-    )
 
 
 def test_the_whole_page_has_unique_anchors(tmp_path: Path) -> None:
@@ -140,13 +131,14 @@ def test_several_methods_on_one_task_need_pairs_or_published_results(tmp_path: P
     write_sweep_run(tmp_path, "random", "", 1, 0.71, data="digits")
     found = build_comparison(find_runs([tmp_path]))
     assert found is not None
-    assert not found["multi_task"]
-    (table,) = found["tables"]
-    assert [line.cells[:3] for line in table["differences"]] == [("", "", ""), ("+10.5", "0.030", "2")]
+    assert not found.multi_task
+    (data_set,) = found.data_sets
+    assert data_set.differences is not None
+    assert [row[1:4] for row in data_set.differences.rows] == [("", "", ""), ("+10.5", "0.030", "2")]
     # Tables and curves of the overview are not repeated.
-    assert (table["lines"], table["curves"]) == ([], [])
+    assert (data_set.results, data_set.curves) == (None, {})
     text = write_page_without_sections(find_runs([tmp_path]), tmp_path / "page.html").read_text()
-    assert "by-task" not in TableParser(text).tables
+    assert "by-task" not in ParsedPage(text).tables
     assert 'id="results"' in text
     assert "fieldset" not in text
 
@@ -157,9 +149,10 @@ def test_one_task_of_a_benchmark_shows_published_results(tmp_path: Path) -> None
         write_sweep_run(tmp_path, method, "Ar-Cl", 0, 0.6)
     found = build_comparison(find_runs([tmp_path]))
     assert found is not None
-    first, second, *_ = found["tables"][0]["lines"]
-    assert (first.method, first.cells[0], first.is_published) == ("random", "60.0", False)
-    assert (second.method, second.cells[0], second.is_published) == ("random", "52.5", True)
+    results = found.data_sets[0].results
+    assert results is not None
+    assert [row[:2] for row in results.rows[:2]] == [("random", "60.0"), ("published†", "52.5")]
+    assert results.methods[:2] == ("random", "")
 
 
 def test_each_data_set_and_kind_has_its_own_table(tmp_path: Path) -> None:
@@ -170,7 +163,7 @@ def test_each_data_set_and_kind_has_its_own_table(tmp_path: Path) -> None:
         settings = [f"data.params={{task: {task}}}"]
         write_pixel_run(tmp_path / task, ious=[0.3, 0.4, 0.5, 0.6], settings=settings, snapshots=False)
     text = write_page_without_sections(find_runs([tmp_path]), tmp_path / "page.html").read_text()
-    heads = [line for line in TableParser(text).tables["by-task"] if line[0] == "Method"]
+    heads = [line for line in ParsedPage(text).tables["by-task"] if line[0] == "Method"]
     assert [line[1:-3] for line in heads] == [  # in the order of the folder names
         ["day→fog", "day→night", "Average"],
         ["Accuracy"],
@@ -189,14 +182,14 @@ def test_runs_without_memory_have_no_memory_figure(tmp_path: Path, runs: Path) -
     assert [row.memory for row in make_tables([runs])[0].rows] == [302e6] * 4
     found = build_comparison(find_runs([runs]))
     assert found is not None
-    costs = found["tables"][0]["costs"]
-    assert {cost_key: count for cost_key, (count, _) in costs.items()} == {"seconds": 4, "memory": 4}
+    captions = [figure.caption for figure in found.data_sets[0].costs.values()]
+    assert captions == ["accuracy against seconds: 4 methods", "accuracy against memory: 4 methods"]
     for method in ("duc", "random"):
         for task in ("Ar-Cl", "Cl-Ar"):
             write_sweep_run(tmp_path, method, task, 0, 0.6, old_format=method == "duc")
     found = build_comparison(find_runs([tmp_path]))
     assert found is not None
-    assert set(found["tables"][0]["costs"]) == {"seconds"}
+    assert set(found.data_sets[0].costs) == {"seconds"}
 
 
 @pytest.mark.usefixtures("no_rendering")
@@ -208,17 +201,10 @@ def test_only_six_methods_have_distinct_colours(tmp_path: Path) -> None:
             write_sweep_run(tmp_path, "random", task, 0, final_accuracy, name=name, folder=f"{task}-{name}")
     found = build_comparison(find_runs([tmp_path]))
     assert found is not None
-    (table,) = found["tables"]
-    assert list(table["coloured_styles"]) == [
-        "duc",
-        "method-8",
-        "method-7",
-        "method-6",
-        "method-5",
-        "method-4",
-    ]
-    assert len({style.colour for style in table["coloured_styles"].values()}) == 6
-    assert table["grey_methods"] == ["method-3", "method-2", "method-1", "method-0"]
+    (data_set,) = found.data_sets
+    assert list(data_set.coloured_styles) == ["duc", *(f"method-{index}" for index in (8, 7, 6, 5, 4))]
+    assert len({style.colour for style in data_set.coloured_styles.values()}) == 6
+    assert data_set.grey_methods == ("method-3", "method-2", "method-1", "method-0")
 
 
 @pytest.mark.usefixtures("no_rendering")
@@ -228,7 +214,7 @@ def test_missing_tasks_are_noted(runs: Path, tmp_path: Path) -> None:
     write_sweep_run(tmp_path, "random", "Ar-Cl", 0, 0.4)
     found = build_comparison(find_runs([tmp_path]))
     assert found is not None
-    assert found["tables"][0]["notes"][0] == (
+    assert found.data_sets[0].notes[0] == (
         "1 of 4 combinations of method and task have no finished run: random on Cl→Ar."
     )
 

@@ -5,7 +5,8 @@ import math
 from pathlib import Path
 
 import pytest
-from synthetic_sweeps import TableParser, write_page_without_sections, write_sweep, write_sweep_run
+from page_parser import ParsedPage
+from synthetic_sweeps import write_page_without_sections, write_sweep, write_sweep_run
 
 from ducats.report.comparison.missing import find_missing_runs
 from ducats.report.comparison.ranks import nemenyi_critical_difference, rank_methods, rank_scores
@@ -141,7 +142,7 @@ def test_the_page_lists_missing_runs(partial_sweep: Path) -> None:
     text = write_page_without_sections(
         found.runs, partial_sweep / "page.html", broken=found.broken
     ).read_text()
-    tables = TableParser(text).tables
+    tables = ParsedPage(text).tables
     assert [line[0] for line in tables["missing"]] == [
         "Run",
         "office_home-Ar-Cl-random-0",

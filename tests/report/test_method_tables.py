@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,13 @@ from scipy import stats
 from ducats.cli import main
 from ducats.report.method_tables import (
     format_from_path,
-    load_published_results,
     make_tables,
     paired_t_test,
     task_tables_csv,
-    task_tables_latex,
     task_tables_markdown,
 )
+from ducats.report.method_tables.published import load_published_results
+from ducats.report.method_tables.text import task_tables_latex
 from ducats.utils.errors import UserError
 
 OFFICE_CONFIG: Mapping[str, Any] = {
@@ -290,27 +288,13 @@ def test_sdm_is_comparable_with_40_epochs(tmp_path: Path) -> None:
 
 
 def test_segmentation_is_ranked_by_miou_and_shows_both_means(tmp_path: Path) -> None:
-    for seed, value in enumerate((0.66, 0.68)):
-        write_run(
-            tmp_path,
-            "duc",
-            seed,
-            value,
-            data="synthia_cityscapes",
-            params={},
-            mean_iou_star=value + 0.06,
-            config=STREETS_CONFIG,
-        )
-    write_run(
-        tmp_path,
-        "random",
-        0,
-        0.6,
-        data="synthia_cityscapes",
-        params={},
-        mean_iou_star=0.7,
-        config=STREETS_CONFIG,
-    )
+    settings: dict[str, Any] = {"data": "synthia_cityscapes", "params": {}, "config": STREETS_CONFIG}
+    for method, seed, value, star in (
+        ("duc", 0, 0.66, 0.72),
+        ("duc", 1, 0.68, 0.74),
+        ("random", 0, 0.6, 0.7),
+    ):
+        write_run(tmp_path, method, seed, value, mean_iou_star=star, **settings)
     lines = task_tables_markdown(make_tables([tmp_path])).splitlines()
     assert lines[2] == "| Method | mIoU | mIoU* | Seeds | Labelled pixels | Seconds |"
     assert lines[5] == "| duc | **67.0 ± 1.4** | **73.0 ± 1.4** | 2 | 100 | 30 |"
@@ -349,11 +333,6 @@ def test_latex_is_escaped_and_well_formed(tmp_path: Path) -> None:
     assert {line.replace(r"\&", "").count("&") for line in body} == {4}
 
 
-def test_special_characters_in_names_are_escaped(tmp_path: Path) -> None:
-    write_run(tmp_path, "a|b <c>", 0, 0.5)
-    assert r"| a\|b &lt;c&gt; | 50.0 |" in task_tables_markdown(make_tables([tmp_path]))
-
-
 def test_published_averages_equal_the_mean_of_their_tasks() -> None:
     """Detect typos: each published average must equal the mean of its row up to rounding."""
     checked = 0
@@ -376,12 +355,8 @@ def test_published_results_by_hand() -> None:
 
 
 def test_the_format_follows_the_file_name() -> None:
-    assert [format_from_path(path) for path in (None, Path("a.md"), Path("a.csv"), Path("a.tex"))] == [
-        "md",
-        "md",
-        "csv",
-        "latex",
-    ]
+    paths = (None, Path("a.md"), Path("a.csv"), Path("a.tex"))
+    assert [format_from_path(path) for path in paths] == ["md", "md", "csv", "latex"]
     with pytest.raises(UserError, match=r"format of a\.html"):
         format_from_path(Path("a.html"))
 
@@ -404,8 +379,3 @@ def test_the_command_prints_or_writes_tables(
     assert ducats() == 2
     assert "at least one folder" in capsys.readouterr().err
     assert ducats(runs, "--out", tmp_path / "t.html") == 2
-
-
-def test_tables_do_not_need_torch() -> None:
-    code = "import sys, ducats.report.method_tables\nassert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

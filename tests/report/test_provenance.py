@@ -9,7 +9,8 @@ import pytest
 from minimal_runs import write_run, write_runs
 from page_parser import no_rendering as no_rendering
 
-from ducats.report import find_runs, report, write_page
+from ducats.report import find_runs, report
+from ducats.report.page import write_page
 from ducats.report.provenance import collect_cautions, differing_settings, group_environments
 
 # -- settings and tasks ----------------------------------------------------------------------------------

@@ -93,8 +93,9 @@ def report(*runs: Path, out: Path = Path("report.html")) -> int:
         out: Output page; or a folder for report.html, table.md, table.csv, summary.json and, for
             segmentation, classes.csv.
     """
-    from ducats.report import PAGE_SUFFIXES, report_page
     from ducats.report import report as write_report
+    from ducats.report import report_page
+    from ducats.report.write import PAGE_SUFFIXES
 
     if not runs:
         raise UserError("give at least one run folder, e.g. `ducats report runs`")
@@ -153,7 +154,7 @@ def picks(
         count: Number of images if no keys are given.
     """
     from ducats.deploy import load_run_config
-    from ducats.deploy.picks_figure import load_images, select_image_keys, write_picks_figure
+    from ducats.deploy.picks import load_images, select_image_keys, write_picks_figure
     from ducats.runfolder.run_folder import RunFolder
 
     run_folder = RunFolder(run)

@@ -12,7 +12,7 @@ from ducats.data.views import apply_view
 from ducats.deploy.inference_graph import InferenceGraph
 from ducats.deploy.model_card import render_model_card
 from ducats.deploy.onnx import DEFAULT_OPSET, OnnxDifference, check_onnx, export_onnx, require_onnx
-from ducats.deploy.picks_figure import load_images
+from ducats.deploy.picks import load_images
 from ducats.deploy.preprocessing import make_preprocessing
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import load_triage_rule

@@ -18,6 +18,7 @@ from ducats.annotation.summary import (
     summarise_rounds,
 )
 from ducats.report.run_reader import Run
+from ducats.report.table import EMPTY_CELL, Cell, Table, make_table
 
 MAX_SHOWN_QUESTIONS = 20  # disagreements, and void labels, shown per run
 QUESTION_THUMBNAIL_SIDE = 96  # longer side of a thumbnail in pixels
@@ -25,14 +26,12 @@ PIXEL_CROP_MARGIN = 24  # pixels shown on each side of the queried pixel
 
 
 @dataclass(frozen=True)
-class AnsweredQuestion:
-    """A question with its answers, as shown on the page."""
+class QuestionList:
+    """The first of ``total`` questions, and their thumbnails as data URLs, empty if unreadable."""
 
-    round: int
-    question_id: str
-    answers: str
-    label: str
-    thumbnail: str  # data URL; empty if the image cannot be read
+    total: int
+    table: Table
+    thumbnails: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -42,19 +41,47 @@ class AnnotationStats:
     run_name: str
     rounds: tuple[RoundSummary, ...]
     annotators: tuple[AnnotatorSummary, ...]
-    seconds: float | None  # total of all annotators; None if no times were recorded
-    n_multi_annotated: int
-    n_unanimous: int
-    n_disputes: int
-    shown_disputes: tuple[AnsweredQuestion, ...]  # the first disagreements
-    n_voids: int
-    shown_voids: tuple[AnsweredQuestion, ...]
-    n_late: int
+    disputes: QuestionList
+    voids: QuestionList
+
+    @property
+    def seconds(self) -> float | None:
+        """Time of all annotators; None if no times were recorded."""
+        timed = [summary.seconds for summary in self.annotators if summary.median_seconds is not None]
+        return sum(timed) if timed else None
+
+    @property
+    def n_multi_annotated(self) -> int:
+        """Number of questions with several answers."""
+        return sum(summary.multi_annotated for summary in self.rounds)
 
     @property
     def unanimous_share(self) -> str:
         """Percentage of unanimous answers among the questions with several annotators."""
-        return f"{100 * self.n_unanimous / self.n_multi_annotated:.0f}%" if self.n_multi_annotated else "–"
+        n_unanimous = sum(summary.unanimous for summary in self.rounds)
+        return f"{100 * n_unanimous / self.n_multi_annotated:.0f}%" if self.n_multi_annotated else EMPTY_CELL
+
+    @property
+    def n_late(self) -> int:
+        """Number of answers after the end of their round."""
+        return sum(summary.rejected.get("late", 0) for summary in self.rounds)
+
+    @property
+    def annotator_table(self) -> Table:
+        """One row per annotator."""
+        titles = ("Annotator", "Answers", "Void", "Unsure", "Median seconds", "Minutes", "Agrees with label")
+        rows: list[list[Cell]] = []
+        for each in self.annotators:
+            is_timed = each.median_seconds is not None
+            rows.append(
+                [
+                    *(each.annotator or "anonymous", each.answers, each.void, each.unsure),
+                    f"{each.median_seconds:.1f}" if is_timed else EMPTY_CELL,
+                    f"{each.seconds / 60:.1f}" if is_timed else EMPTY_CELL,
+                    f"{each.agreed} of {each.compared}" if each.compared else EMPTY_CELL,
+                ]
+            )
+        return make_table(titles, rows)
 
 
 def annotation_stats(runs: Sequence[Run]) -> list[AnnotationStats]:
@@ -64,22 +91,12 @@ def annotation_stats(runs: Sequence[Run]) -> list[AnnotationStats]:
 
 def _run_stats(run: Run) -> AnnotationStats:
     store = AnnotationStore(run.folder / "questions")
-    rounds, annotators = summarise_rounds(store), summarise_annotators(store)
-    disputes = list_disputes(store)
-    voids = _void_questions(store)
-    annotator_seconds = [summary.seconds for summary in annotators if summary.median_seconds is not None]
     return AnnotationStats(
         run.name,
-        tuple(rounds),
-        tuple(annotators),
-        sum(annotator_seconds) if annotator_seconds else None,
-        sum(summary.multi_annotated for summary in rounds),
-        sum(summary.unanimous for summary in rounds),
-        len(disputes),
-        tuple(_answered_question(store, dispute) for dispute in disputes[:MAX_SHOWN_QUESTIONS]),
-        len(voids),
-        tuple(_answered_question(store, void) for void in voids[:MAX_SHOWN_QUESTIONS]),
-        sum(summary.rejected.get("late", 0) for summary in rounds),
+        tuple(summarise_rounds(store)),
+        tuple(summarise_annotators(store)),
+        _question_list(store, list_disputes(store)),
+        _question_list(store, _void_questions(store)),
     )
 
 
@@ -96,15 +113,31 @@ def _void_questions(store: AnnotationStore) -> list[Dispute]:
     return voids
 
 
-def _answered_question(store: AnnotationStore, dispute: Dispute) -> AnsweredQuestion:
-    answers = ", ".join(f"{vote.annotator or 'anonymous'}: {vote.word}" for vote in dispute.votes)
-    thumbnail = _thumbnail_url(
-        store.round_folder(dispute.round) / dispute.question.image_path, dispute.question
-    )
-    label = dispute.label or ("by PNG" if dispute.answered_by_png else "none yet")
-    if dispute.label not in (None, VOID_WORD, *store.question_round(dispute.round).rules.classes):
-        label += " (not a class: void)"
-    return AnsweredQuestion(dispute.round, dispute.question.id, answers, label, thumbnail)
+def _question_list(store: AnnotationStore, questions: Sequence[Dispute]) -> QuestionList:
+    shown = questions[:MAX_SHOWN_QUESTIONS]
+    rows = [
+        (
+            each.question.id,
+            each.round,
+            ", ".join(f"{vote.annotator or 'anonymous'}: {vote.word}" for vote in each.votes),
+            _label_text(store, each),
+        )
+        for each in shown
+    ]
+    folders = [store.round_folder(each.round) for each in shown]
+    thumbnails = [
+        _thumbnail_url(folder / each.question.image_path, each.question)
+        for folder, each in zip(folders, shown, strict=True)
+    ]
+    table = make_table(("Question", "Round", "Answers", "Label"), rows)
+    return QuestionList(len(questions), table, tuple(thumbnails))
+
+
+def _label_text(store: AnnotationStore, dispute: Dispute) -> str:
+    if dispute.label is None:
+        return "by PNG" if dispute.answered_by_png else "none yet"
+    is_known = dispute.label in (VOID_WORD, *store.question_round(dispute.round).rules.classes)
+    return dispute.label if is_known else f"{dispute.label} (not a class: void)"
 
 
 def _thumbnail_url(path: Path, question: Question) -> str:
@@ -115,21 +148,13 @@ def _thumbnail_url(path: Path, question: Question) -> str:
     except (OSError, SyntaxError, ValueError):
         return ""  # an unreadable image must not prevent the page
     if question.area is not None:
-        y, x = question.area.y, question.area.x
-        left, top = max(0, x - PIXEL_CROP_MARGIN), max(0, y - PIXEL_CROP_MARGIN)
-        crop = crop.crop(
-            (
-                left,
-                top,
-                min(crop.width, x + PIXEL_CROP_MARGIN + 1),
-                min(crop.height, y + PIXEL_CROP_MARGIN + 1),
-            )
-        )
+        y, x, margin = question.area.y, question.area.x, PIXEL_CROP_MARGIN
+        right, bottom = min(crop.width, x + margin + 1), min(crop.height, y + margin + 1)
+        crop = crop.crop((max(0, x - margin), max(0, y - margin), right, bottom))
     scale = QUESTION_THUMBNAIL_SIDE / max(crop.size)
     size = tuple(max(1, round(side * scale)) for side in crop.size)
-    thumbnail = crop.resize(
-        (size[0], size[1]), Image.Resampling.BOX if scale < 1 else Image.Resampling.NEAREST
-    )
+    resampling = Image.Resampling.BOX if scale < 1 else Image.Resampling.NEAREST
+    thumbnail = crop.resize((size[0], size[1]), resampling)
     buffer = io.BytesIO()
     thumbnail.save(buffer, format="PNG")
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -1,12 +1,12 @@
 """Table of the IoU by class and method, before the first labels and after the last."""
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+from ducats.report.method_results import MeanStd, counted_runs, method_names
 from ducats.report.run_reader import Run, finite_number
-from ducats.report.tables import MeanStd, counted_runs, escape_markdown_cell, method_names
+from ducats.report.table import EMPTY_CELL, Cell, Table, make_table, to_csv
 from ducats.runfolder.records import Record
 
 
@@ -28,7 +28,40 @@ class ClassTable:
     after: dict[str, tuple[MeanStd | None, ...]]
     seeds: dict[str, int]
 
-    def best_methods(self, class_index: int) -> set[str]:
+    def change_table(self) -> Table:
+        """Return a row per class and a column per method: before → after."""
+        rows = [
+            [name, *(" → ".join(self._cells(method, index)) for method in self.methods)]
+            for index, name in enumerate(self.class_names)
+        ]
+        return make_table(["IoU %", *self.methods], rows)
+
+    def page_table(self) -> Table:
+        """Return a row per class and the columns before and after of each method."""
+        titles_by_method = {
+            method: ["after"] if self.before[method] is None else ["before", "after"]
+            for method in self.methods
+        }
+        rows = [
+            (name, *(cell for method in self.methods for cell in self._cells(method, index)))
+            for index, name in enumerate(self.class_names)
+        ]
+        last_columns = accumulate(map(len, titles_by_method.values()))
+        best = {
+            (index, column)
+            for method, column in zip(self.methods, last_columns, strict=True)
+            for index in range(len(rows))
+            if method in self._best_methods(index)
+        }
+        titles = [title for method_titles in titles_by_method.values() for title in method_titles]
+        groups = tuple((method, len(titles_by_method[method])) for method in self.methods)
+        return Table(("Class", *titles), tuple(rows), frozenset(best), groups=groups)
+
+    def _cells(self, method: str, class_index: int) -> list[str]:
+        ends = (self.before[method], self.after[method])
+        return [_format_percent(end[class_index]) for end in ends if end is not None]
+
+    def _best_methods(self, class_index: int) -> set[str]:
         """Return the methods with the highest final IoU of a class; empty if fewer than two have a value."""
         values = {m: v.mean for m in self.methods if (v := self.after[m][class_index]) is not None}
         return {m for m, v in values.items() if v == max(values.values())} if len(values) > 1 else set()
@@ -63,40 +96,21 @@ def build_class_table(runs: Sequence[Run]) -> ClassTable | None:
     )
 
 
-def class_table_markdown(table: ClassTable) -> str:
-    """Format the table as Markdown, in percent: before → after, means over seeds."""
-    lines = [["IoU %", *(escape_markdown_cell(method) for method in table.methods)]]
-    lines.append(["---", *["---:"] * len(table.methods)])
-    for class_index, name in enumerate(table.class_names):
-        cells = [_change_cell(table, method, class_index) for method in table.methods]
-        lines.append([escape_markdown_cell(name), *cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
 def class_table_csv(table: ClassTable) -> str:
     """Format the table as CSV with unrounded numbers, one line per method and class."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    value_columns = [
-        f"{time}_{statistic}" for time in ("before", "after") for statistic in ("mean", "deviation")
-    ]
-    writer.writerow(["method", "seeds", "class", *value_columns])
+    titles = ["method", "seeds", "class"]
+    titles += [f"{time}_{part}" for time in ("before", "after") for part in ("mean", "deviation")]
+    rows: list[list[Cell]] = []
     for method in table.methods:
         before = table.before[method] or (None,) * len(table.class_names)
         for name, *ends in zip(table.class_names, before, table.after[method], strict=True):
             cells = [number for end in ends for number in ((end.mean, end.std) if end else (None, None))]
-            writer.writerow([method, table.seeds[method], name, *cells])
-    return text.getvalue()
+            rows.append([method, table.seeds[method], name, *cells])
+    return to_csv(make_table(titles, rows))
 
 
-def format_percent(value: MeanStd | None) -> str:
-    """Format a fraction as a percentage for a table cell."""
-    return "–" if value is None else f"{100 * value.mean:.1f}"
-
-
-def _change_cell(table: ClassTable, method: str, class_index: int) -> str:
-    before, after = table.before[method], format_percent(table.after[method][class_index])
-    return after if before is None else f"{format_percent(before[class_index])} → {after}"
+def _format_percent(value: MeanStd | None) -> str:
+    return EMPTY_CELL if value is None else f"{100 * value.mean:.1f}"
 
 
 def _first_and_last_stages(group: Sequence[Run]) -> list[tuple[Record, Record]]:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ducats.report.method_results import MethodRow
 from ducats.report.run_kinds import CLASSIFICATION, RunKind
-from ducats.report.tables import MethodRow
 
 _HEADLINE_BASELINES = ("random", "source-only")  # the best method is always compared with these
 MAIN_METHOD = "duc"  # the method of this library; its rank is stated even if it is not first

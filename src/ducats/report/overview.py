@@ -1,163 +1,115 @@
-"""Template context about all runs of one kind: table of methods, curves, settings and versions."""
+"""The part of a page about all runs of one kind: table of methods, curves, settings and versions."""
 
-import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from markupsafe import Markup
-
-from ducats.report import curves, provenance
-from ducats.report.annotators import AnnotationStats, annotation_stats
+from ducats.report import provenance
 from ducats.report.class_iou import build_class_table
-from ducats.report.headline import make_headline
-from ducats.report.run_kinds import CLASSIFICATION, Measure
-from ducats.report.run_reader import Run, finite_number
-from ducats.report.run_section.figure_panels import draw_multi_run_panels
-from ducats.report.tables import (
+from ducats.report.figures.curves import (
+    CaptionedFigure,
+    draw_learning_curves,
+    draw_loss_curves,
+    loss_term_styles,
+)
+from ducats.report.figures.panels import FigurePanel, draw_multi_run_panels
+from ducats.report.figures.reliability import draw_method_reliability
+from ducats.report.figures.style import LineStyle, assign_line_styles
+from ducats.report.method_results import (
     MeanStd,
-    MethodRow,
     aggregate_methods,
     counted_runs,
     format_value,
     method_names,
+    method_table,
     visible_measures,
 )
+from ducats.report.page_budget import text_bytes
+from ducats.report.run_reader import Run, finite_number
+from ducats.report.table import EMPTY_CELL, Table, make_table
 from ducats.report.tasks import collect_data_tasks, task_caption
-from ducats.utils.errors import UserError
 
 
-def build_overview(runs: Sequence[Run], multi_task: bool = False) -> dict[str, Any]:
-    """Return the template context about all runs together; for a single run, most of it is in its section.
+@dataclass(frozen=True)
+class Overview:
+    """Results of several runs of one kind together. Figures are SVG text by method.
 
     Args:
-        runs: runs of one kind.
-        multi_task: whether the runs cover several tasks; averages over all runs are then left out.
+        results: table of methods; None if the runs cover several tasks, as averages would mix them.
+        classes: IoU by class and method; None if not recorded.
     """
-    rows = aggregate_methods(runs)
-    kind = runs[0].kind
-    names = method_names(runs)
-    is_single_run = len(runs) == 1
-    annotation, warnings = _read_annotation(runs)
-    context = {
-        "id_prefix": kind.id_prefix,
-        "is_single_run": is_single_run,
-        "all_runs": runs,
-        "run_sections": [],
-        "kind": kind,
-        "per_pixel": kind != CLASSIFICATION,
-        "headline": make_headline(rows, kind),
-        "cautions": [
-            *([] if multi_task or is_single_run else provenance.collect_cautions(runs)),
-            *warnings,
-        ],  # the section of a single run has its own warnings
-        "line_styles": curves.assign_line_styles(names),
-        "annotation": annotation,
-        "class_table": None if is_single_run or multi_task else build_class_table(runs),
-    }
-    if multi_task:
-        return (
-            context
-            | _tables_context(runs, rows)
-            | {"table": [], "reliability": {}, "losses": {}, "multi_run_panels": ()}
-        )
-    return context if is_single_run else context | _tables_context(runs, rows) | _figures_context(runs, rows)
+
+    evaluation_note: str
+    results: Table | None
+    learning_curves: tuple[CaptionedFigure, ...]
+    classes: Table | None
+    reliability: Mapping[str, str]
+    losses: Mapping[str, str]
+    loss_term_styles: Mapping[str, LineStyle]
+    panels: tuple[FigurePanel, ...]
+
+    @property
+    def n_figure_bytes(self) -> int:
+        """Size of all figures."""
+        svgs = [*self.reliability.values(), *self.losses.values()]
+        svgs += [curve.svg for curve in self.learning_curves]
+        return text_bytes([*svgs, *(panel.svg for panel in self.panels)])
 
 
-def _read_annotation(runs: Sequence[Run]) -> tuple[list[AnnotationStats], list[str]]:
-    """Return the annotation statistics of each run, and warnings about runs whose answers are unreadable."""
-    stats, warnings = [], []
-    for run in runs:
-        try:
-            stats += annotation_stats([run])
-        except UserError as error:
-            reason = str(error).replace(f"{run.folder}{os.sep}", "")
-            warnings.append(f"The answers of annotators in {run.name} are not shown: {reason}.")
-    return stats, warnings
+EMPTY_OVERVIEW = Overview("", None, (), None, {}, {}, {}, ())
 
 
-def _tables_context(runs: Sequence[Run], rows: Sequence[MethodRow]) -> dict[str, Any]:
-    measures, kind = visible_measures(rows), runs[0].kind
-    return {
-        "score": kind.measure(kind.headline_metric),
-        "evaluation_note": provenance.describe_evaluation(runs),
-        "measures": measures,
-        "table": [(row, _row_cells(row, rows, measures)) for row in rows],
-        "evaluated_methods": [row.method for row in rows],
-        "methods": method_names(runs),
-        "runs": _run_rows(runs),
-        "settings": provenance.differing_settings(runs),
-        "environments": provenance.group_environments(runs),
-    }
-
-
-def _figures_context(runs: Sequence[Run], rows: Sequence[MethodRow]) -> dict[str, Any]:
-    kind = runs[0].kind
-    methods_with_reliability = [
-        row.method
-        for row in rows
-        if any("reliability" in r.stages[-1] for r in counted_runs(runs, row.method))
-    ]
-    methods_with_losses = [
-        name for name in method_names(runs) if any(run.epochs for run in runs if run.method == name)
-    ]
+def build_overview(runs: Sequence[Run]) -> Overview:
+    """Return tables and figures about several runs of one kind and task."""
+    rows, names, id_prefix = aggregate_methods(runs), method_names(runs), runs[0].kind.id_prefix
+    line_styles = assign_line_styles(names)
+    class_table = build_class_table(runs)
     has_clicks = any(measure.key == "clicks" for measure in visible_measures(rows))
-
-    def learning_curve(metric_key: str, title: str, x_key: str = "labels") -> Markup:
-        return Markup(curves.draw_learning_curve(runs, metric_key, title, x_key))
-
-    return {
-        "score_curve": learning_curve(kind.headline_metric, kind.score_name),
-        "score_curve_by_clicks": learning_curve(kind.headline_metric, kind.score_name, "clicks")
-        if has_clicks
-        else "",
-        "ece_curve": learning_curve("ece", "calibration error"),
-        "reliability": {
-            name: Markup(curves.draw_method_reliability(runs, name)) for name in methods_with_reliability
+    return Overview(
+        evaluation_note=provenance.describe_evaluation(runs),
+        results=method_table(rows, for_page=True) if rows else None,
+        learning_curves=draw_learning_curves(runs, line_styles, id_prefix, has_clicks=has_clicks)
+        if rows
+        else (),
+        classes=class_table.page_table() if class_table else None,
+        reliability={
+            row.method: draw_method_reliability(runs, row.method, line_styles[row.method], id_prefix)
+            for row in rows
+            if any("reliability" in run.stages[-1] for run in counted_runs(runs, row.method))
         },
-        "losses": {name: Markup(curves.draw_loss_curves(runs, name)) for name in methods_with_losses},
-        "loss_term_styles": curves.loss_term_styles(runs),
-        "multi_run_panels": draw_multi_run_panels(runs, kind.id_prefix),
-    }
+        losses={
+            name: draw_loss_curves(runs, name, id_prefix)
+            for name in names
+            if any(run.epochs for run in runs if run.method == name)
+        },
+        loss_term_styles=loss_term_styles(runs),
+        panels=draw_multi_run_panels(runs, id_prefix),
+    )
 
 
-def _row_cells(
-    row: MethodRow, rows: Sequence[MethodRow], measures: Sequence[Measure]
-) -> list[tuple[str, bool]]:
-    return [(format_value(row.values[m.key], m), _is_best(row, rows, m)) for m in measures]
-
-
-def _is_best(row: MethodRow, rows: Sequence[MethodRow], measure: Measure) -> bool:
-    values = [value.mean for other in rows if (value := other.values[measure.key]) is not None]
-    own_value = row.values[measure.key]
-    if own_value is None or len(values) < 2 or not measure.direction:
-        return False
-    return measure.direction * own_value.mean == max(measure.direction * value for value in values)
-
-
-def _run_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
-    order = {method: position for position, method in enumerate(method_names(runs))}
+def run_table(runs: Sequence[Run]) -> Table:
+    """Return one row per run, by method and seed."""
+    kind, order = runs[0].kind, method_names(runs)
     data_tasks = collect_data_tasks(runs)
+    has_tasks = any(task_caption(run, data_tasks) for run in runs)
+    titles = ["Folder", "Method", *(["Task"] if has_tasks else []), "Seed", "State", "Stages"]
+    titles += [kind.measure("labels").title, kind.measure(kind.headline_metric).title]
+    titles += ["Calibration error %", "Seconds"]
     rows = []
-    for run in sorted(runs, key=lambda run: (order[run.method], run.seed)):
+    for run in sorted(runs, key=lambda run: (order.index(run.method), run.seed)):
         last = run.stages[-1] if run.stages else {}
-        score, ece, seconds = (
-            finite_number(last, key) for key in (run.kind.headline_metric, "ece", "seconds")
+        labels, score, ece, seconds = (
+            finite_number(last, key) for key in ("labels", kind.headline_metric, "ece", "seconds")
         )
-        labels = finite_number(last, "labels")
-        rows.append(
-            {
-                "folder": run.name,
-                "task": task_caption(run, data_tasks),
-                "method": run.method,
-                "seed": str(run.seed),
-                "state": "finished" if run.finished else "unfinished",
-                "stages": str(len(run.stages)),
-                "labels": format_value(
-                    None if labels is None else MeanStd(labels, None), run.kind.measure("labels")
-                ),
-                "score": "–" if score is None else f"{100 * score:.2f}",
-                "ece": "–" if ece is None else f"{100 * ece:.2f}",
-                "seconds": "–" if seconds is None else f"{seconds:.1f}",
-            }
-        )
-    return rows
+        cells = [run.name, run.method]
+        cells += [task_caption(run, data_tasks) or EMPTY_CELL] if has_tasks else []
+        cells += [str(run.seed), "finished" if run.finished else "unfinished", str(len(run.stages))]
+        cells.append(format_value(None if labels is None else MeanStd(labels, None), kind.measure("labels")))
+        cells += [EMPTY_CELL if share is None else f"{100 * share:.2f}" for share in (score, ece)]
+        rows.append([*cells, EMPTY_CELL if seconds is None else f"{seconds:.1f}"])
+    return make_table(titles, rows)
+
+
+def settings_table(runs: Sequence[Run]) -> Table:
+    """Return the settings that differ between methods."""
+    rows = [(setting.key, *setting.values) for setting in provenance.differing_settings(runs)]
+    return make_table(["Setting", *method_names(runs)], rows)

@@ -1,34 +1,138 @@
 """The HTML page of a report: one self-contained file, in light or dark mode."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ducats.report import provenance
-from ducats.report.class_iou import format_percent
-from ducats.report.comparison import build_comparison
-from ducats.report.headline import Headline
-from ducats.report.overview import build_overview
+from ducats.report.annotators import AnnotationStats, annotation_stats
+from ducats.report.comparison.build import Comparison, build_comparison
+from ducats.report.figures.panels import svg_width
+from ducats.report.figures.style import LineStyle, assign_line_styles
+from ducats.report.headline import Headline, make_headline
+from ducats.report.method_results import aggregate_methods, group_by_kind, method_names
+from ducats.report.method_tables import TABLE_NOTE
+from ducats.report.overview import EMPTY_OVERVIEW, Overview, build_overview, run_table, settings_table
 from ducats.report.page_budget import (
     GALLERY_SIZES,
     MAX_PAGE_BYTES,
     data_url_bytes,
     fitting_gallery_size,
     image_data_url,
-    text_bytes,
 )
+from ducats.report.run_kinds import CLASSIFICATION, RunKind
 from ducats.report.run_reader import BrokenRun, Run
-from ducats.report.run_section import MAX_RUNS_ALL_WITH_PAPER_FIGURES, build_run_section, select_section_runs
-from ducats.report.run_section.figure_panels import svg_width
 from ducats.report.run_section.near_duplicates import NEAR_DUPLICATE_COSINE, NEIGHBOUR_DISTANCE_PIXELS
-from ducats.report.tables import group_by_kind, method_names
-from ducats.report.tasks import collect_data_tasks, format_task, task_caption
-from ducats.report.toc import build_toc
+from ducats.report.run_section.section import (
+    MAX_RUNS_ALL_WITH_PAPER_FIGURES,
+    RunSection,
+    build_run_section,
+    select_section_runs,
+)
+from ducats.report.table import Table
+from ducats.report.tasks import collect_data_tasks, task_caption
+from ducats.utils.errors import UserError
 from ducats.utils.files import write_text_atomically
 
 DEFAULT_TITLE = "ducats report"
+MAX_SECTIONS_WITH_SUBENTRIES = 3  # up to this many, the table of contents lists the parts of each section
+TocEntry = tuple[str, str, list[tuple[str, str]]]  # anchor, name, sub-entries (anchor, name)
+
+
+@dataclass(frozen=True)
+class KindReport:
+    """The part of a page about the runs of one kind.
+
+    Args:
+        cautions: warnings about means that are not comparable, and unreadable answers of annotators.
+        comparison: of the methods; None if there is nothing to compare.
+        overview: empty for a single run, and for several tasks, which the comparison covers.
+        sections: of some of the runs.
+    """
+
+    runs: tuple[Run, ...]
+    headline: Headline
+    cautions: tuple[str, ...]
+    comparison: Comparison | None
+    overview: Overview
+    annotation: tuple[AnnotationStats, ...]
+    sections: tuple[RunSection, ...] = ()
+
+    @property
+    def kind(self) -> RunKind:
+        """Classification or segmentation."""
+        return self.runs[0].kind
+
+    @property
+    def id_prefix(self) -> str:
+        """Prefix of the HTML ids."""
+        return self.kind.id_prefix
+
+    @property
+    def is_single_run(self) -> bool:
+        """Whether there is one run only, whose section has everything."""
+        return len(self.runs) == 1
+
+    @property
+    def methods(self) -> list[str]:
+        """Names of the methods."""
+        return method_names(self.runs)
+
+    @property
+    def line_styles(self) -> Mapping[str, LineStyle]:
+        """Line styles of the methods."""
+        multi_task = self.comparison is not None and self.comparison.multi_task
+        return (
+            self.comparison.line_styles
+            if self.comparison and multi_task
+            else assign_line_styles(self.methods)
+        )
+
+    @property
+    def run_table(self) -> Table:
+        """One row per run."""
+        return run_table(self.runs)
+
+    @property
+    def settings_table(self) -> Table:
+        """The settings that differ between methods."""
+        return settings_table(self.runs)
+
+    @property
+    def environments(self) -> list[provenance.Environment]:
+        """Machines and versions, each with its runs."""
+        return provenance.group_environments(self.runs)
+
+    @property
+    def toc(self) -> list[TocEntry]:
+        """Table of contents: an entry for each part of the report that is not empty."""
+        overview = self.overview
+        parts = (
+            ("comparison", "Method comparison", self.comparison),
+            ("results", "Results", overview.results),
+            ("curves", "Learning curves", overview.results),
+            ("classes", "Results by class", overview.classes),
+            ("confidence", "Calibration", overview.reliability),
+            ("losses", "Training losses", overview.losses),
+            ("paper", "The paper's figures over these runs", overview.panels),
+        )
+        entries: list[TocEntry] = [
+            (self.id_prefix + anchor, name, []) for anchor, name, part in parts if part
+        ]
+        for section in self.sections:
+            if self.is_single_run:
+                entries += [(anchor, name, []) for anchor, name in section.toc]
+            else:
+                subentries = section.toc if len(self.sections) <= MAX_SECTIONS_WITH_SUBENTRIES else []
+                entries.append((f"{section.id_prefix}top", section.title, subentries))
+        if self.annotation:
+            entries.append((f"{self.id_prefix}annotators", "Annotators", []))
+        if not self.is_single_run:
+            entries.append((f"{self.id_prefix}provenance", "Runs, settings and versions", []))
+        return [*entries, (f"{self.id_prefix}glossary", "Glossary", [])]
 
 
 def write_page(
@@ -45,26 +149,22 @@ def write_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"arrow": format_task, "uncertainty": format_uncertainty, "svg_width": svg_width}
-    contexts, figure_bytes = _kind_contexts(runs, broken)
-    rounds = [
-        query_round
-        for context in contexts
-        for section in context["run_sections"]
-        for query_round in section.selections.rounds
-    ]
-    galleries = [[image.thumbnail for image in query_round.images] for query_round in rounds]
+    environment.filters |= {"uncertainty": format_uncertainty, "svg_width": svg_width}
+    reports, figure_bytes = _build_reports(runs, broken)
+    rounds = [each for report in reports for section in report.sections for each in section.selections.rounds]
+    galleries = [[image.thumbnail for image in each.images] for each in rounds]
     pairs = [
         image.thumbnail
-        for query_round in rounds
-        for first, second, _ in query_round.shown_pairs
+        for each in rounds
+        for first, second, _ in each.shown_pairs
         for image in (first, second)
     ]
     text = environment.get_template("page.html").render(
         title=title,
-        contexts=contexts,
+        reports=reports,
         broken=broken,
-        format_percent=format_percent,
+        classification=CLASSIFICATION,
+        table_note=TABLE_NOTE,
         image_data_url=image_data_url,
         n_shown_images=fitting_gallery_size(galleries, MAX_PAGE_BYTES - figure_bytes - data_url_bytes(pairs)),
         max_shown_images=GALLERY_SIZES[0],
@@ -84,58 +184,72 @@ def format_uncertainty(value: float) -> str:
     return f"{value:#.3g}" if value >= 0.001 else f"{value:.1e}"
 
 
-def _kind_contexts(runs: Sequence[Run], broken: Sequence[BrokenRun]) -> tuple[list[dict[str, Any]], int]:
-    """Return the template context of each kind of run, and the bytes that all figures take."""
-    contexts = [_kind_context(group, broken) for group in group_by_kind(runs)]
-    if len(contexts) > 1 and not any(
-        context["method_comparison"] and context["method_comparison"]["multi_task"] for context in contexts
-    ):
+def _build_reports(runs: Sequence[Run], broken: Sequence[BrokenRun]) -> tuple[list[KindReport], int]:
+    """Return the report of each kind of run, and the bytes that all figures take."""
+    reports = [_build_report(group, broken) for group in group_by_kind(runs)]
+    if len(reports) > 1 and not any(each.comparison and each.comparison.multi_task for each in reports):
         several_kinds_caution = provenance.collect_cautions(runs)[0]
-        contexts[0]["cautions"].insert(0, several_kinds_caution)
-    figure_bytes = sum(map(text_bytes, contexts))
-    for context in contexts:
-        figure_bytes = _add_run_sections(context, figure_bytes)
-        context["toc"] = build_toc(context)
-    return contexts, figure_bytes
-
-
-def _kind_context(runs: Sequence[Run], broken: Sequence[BrokenRun]) -> dict[str, Any]:
-    """Return the template context of runs of one kind."""
-    method_comparison = (
-        build_comparison(runs, broken, id_prefix=runs[0].kind.id_prefix) if len(runs) > 1 else None
+        reports[0] = replace(reports[0], cautions=(several_kinds_caution, *reports[0].cautions))
+    figure_bytes = sum(
+        each.overview.n_figure_bytes + (each.comparison.n_figure_bytes if each.comparison else 0)
+        for each in reports
     )
-    if not method_comparison or not method_comparison["multi_task"]:
-        return build_overview(runs) | {"method_comparison": method_comparison}
-    headline_context = {
-        "headline": Headline(method_comparison["headline"]),
-        "line_styles": method_comparison["line_styles"],
-    }
-    return build_overview(runs, multi_task=True) | {"method_comparison": method_comparison} | headline_context
+    for index, report in enumerate(reports):
+        reports[index] = _add_sections(report, figure_bytes)
+        figure_bytes += sum(section.n_figure_bytes for section in reports[index].sections)
+    return reports, figure_bytes
 
 
-def _add_run_sections(context: dict[str, Any], used_bytes: int) -> int:
-    """Add run sections while they fit the size limit; the first is always added. Return the bytes used."""
-    all_runs: Sequence[Run] = context["all_runs"]
-    section_runs, data_tasks = select_section_runs(all_runs), collect_data_tasks(all_runs)
-    for position, run in enumerate(section_runs, start=1):
-        without_paper_figures = position > 1 and len(all_runs) > MAX_RUNS_ALL_WITH_PAPER_FIGURES
-        id_prefix, task = f"{context['id_prefix']}run-{position}-", task_caption(run, data_tasks)
+def _build_report(runs: Sequence[Run], broken: Sequence[BrokenRun]) -> KindReport:
+    """Return the report of runs of one kind, without run sections."""
+    kind, is_single_run = runs[0].kind, len(runs) == 1
+    comparison = None if is_single_run else build_comparison(runs, broken, id_prefix=kind.id_prefix)
+    multi_task = comparison is not None and comparison.multi_task
+    annotation, warnings = _read_annotation(runs)
+    # The section of a single run has its own warnings.
+    cautions = [] if multi_task or is_single_run else provenance.collect_cautions(runs)
+    return KindReport(
+        runs=tuple(runs),
+        headline=Headline(comparison.headline)
+        if comparison and multi_task
+        else make_headline(aggregate_methods(runs), kind),
+        cautions=(*cautions, *warnings),
+        comparison=comparison,
+        overview=EMPTY_OVERVIEW if multi_task or is_single_run else build_overview(runs),
+        annotation=tuple(annotation),
+    )
+
+
+def _read_annotation(runs: Sequence[Run]) -> tuple[list[AnnotationStats], list[str]]:
+    """Return the annotation statistics of each run, and warnings about runs whose answers are unreadable."""
+    stats, warnings = [], []
+    for run in runs:
+        try:
+            stats += annotation_stats([run])
+        except UserError as error:
+            reason = str(error).replace(f"{run.folder}{os.sep}", "")
+            warnings.append(f"The answers of annotators in {run.name} are not shown: {reason}.")
+    return stats, warnings
+
+
+def _add_sections(report: KindReport, used_bytes: int) -> KindReport:
+    """Add run sections while they fit the size limit; the first is always added."""
+    data_tasks, sections = collect_data_tasks(report.runs), list[RunSection]()
+    for position, run in enumerate(select_section_runs(report.runs), start=1):
         section = build_run_section(
             run,
-            all_runs,
-            id_prefix,
-            context["line_styles"],
-            task=task,
-            without_paper_figures=without_paper_figures,
+            report.runs,
+            f"{report.id_prefix}run-{position}-",
+            report.line_styles,
+            task=task_caption(run, data_tasks),
+            without_paper_figures=position > 1 and len(report.runs) > MAX_RUNS_ALL_WITH_PAPER_FIGURES,
         )
-        section_bytes = text_bytes(section.figures)
-        if context["run_sections"] and used_bytes + section_bytes > MAX_PAGE_BYTES:
+        used_bytes += section.n_figure_bytes
+        if sections and used_bytes > MAX_PAGE_BYTES:
             break
-        context["run_sections"].append(section)
-        used_bytes += section_bytes
-    context["n_runs_without_section"] = len(all_runs) - len(context["run_sections"])
-    context["has_more_methods"] = len(context["run_sections"]) < len(method_names(all_runs))
-    if context["is_single_run"]:
-        verdict = context["run_sections"][0].verdict
-        context["headline"] = Headline(verdict.sentence, verdict.remarks)
-    return used_bytes
+        sections.append(section)
+    report = replace(report, sections=tuple(sections))
+    if not report.is_single_run:
+        return report
+    verdict = sections[0].verdict
+    return replace(report, headline=Headline(verdict.sentence, verdict.remarks))

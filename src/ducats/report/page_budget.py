@@ -1,7 +1,7 @@
 """Size limit of a page: figures come first, then as many images of selected samples as fit."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 MAX_PAGE_BYTES = 8_000_000  # bytes of figures and images; with text, a page stays below 10 MB
@@ -9,13 +9,9 @@ GALLERY_SIZES = (24, 16, 12, 8, 4, 2, 0)  # images shown per round: the largest 
 IMAGE_MEDIA_TYPES = {".png": "image/png", ".jpg": "image/jpeg"}
 
 
-def text_bytes(value: object) -> int:
-    """Return the UTF-8 size in bytes of all strings in nested dicts, lists and tuples."""
-    if isinstance(value, str):
-        return len(value.encode("utf-8"))
-    if isinstance(value, dict):
-        return sum(map(text_bytes, value.values()))
-    return sum(map(text_bytes, value)) if isinstance(value, list | tuple) else 0
+def text_bytes(texts: Iterable[str]) -> int:
+    """Return the size in bytes of some texts."""
+    return sum(len(text.encode()) for text in texts)
 
 
 def fitting_gallery_size(galleries: Sequence[Sequence[Path | None]], remaining_bytes: int) -> int:

@@ -6,8 +6,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.table import Column
+from rich.table import Table as TerminalTable
 
+from ducats.report.table import EMPTY_CELL, make_table, to_terminal
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels, headline_metric
 from ducats.utils.progress import Event
 
@@ -114,28 +116,31 @@ SEGMENTATION_METRIC_TITLES = {
 }
 
 
-def stage_table(stages: Sequence[Mapping[str, Any]]) -> Table:
+def stage_table(stages: Sequence[Mapping[str, Any]]) -> TerminalTable:
     """Return the stages of one run as a table, captioned with the evaluation images."""
     per_pixel = headline_metric(stages[-1]) == "mean_iou"
     titles = SEGMENTATION_METRIC_TITLES if per_pixel else METRIC_TITLES
-    table = Table(title=None, caption=_evaluation_caption(stages), header_style="bold")
     metrics = [name for name in titles if any(name in record for record in stages)]
     # A pixel is one click: the number of clicks differs from that of labels only for larger units.
     has_clicks = any(record.get("clicks", record["labels"]) != record["labels"] for record in stages)
     cost_columns = ("labels", "clicks") if has_clicks else ("labels",)
-    for column in ("stage", "epoch", *cost_columns, *(titles[name] for name in metrics), "s"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for record in stages:
-        position = [str(record[name]) for name in ("stage", "epoch")]
-        cost = [f"{record[name]:,}" if per_pixel else str(record[name]) for name in cost_columns]
-        values = [_cell(record.get(name), titles[name]) for name in metrics]
-        table.add_row(*position, *cost, *values, f"{record['seconds']:.1f}")
-    return table
+    rows = [
+        [
+            *(record["stage"], record["epoch"]),
+            *(f"{record[name]:,}" if per_pixel else record[name] for name in cost_columns),
+            *(_cell(record.get(name), titles[name]) for name in metrics),
+            f"{record['seconds']:.1f}",
+        ]
+        for record in stages
+    ]
+    columns = ("stage", "epoch", *cost_columns, *(titles[name] for name in metrics), "s")
+    table = make_table(columns, rows, n_text_columns=0)
+    return to_terminal(table, _evaluation_caption(stages), no_wrap=True)
 
 
 def _cell(value: float | None, title: str) -> str:
     if value is None:
-        return "–"
+        return EMPTY_CELL
     return f"{100 * value:.1f}" if "%" in title else f"{value:.4f}"
 
 

@@ -1,13 +1,12 @@
 """Settings and environments of the runs of a report, their differences, and warnings for the reader."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ducats.report.figures.run_settings import strip_folders
+from ducats.report.figures.run_settings import flatten_settings, strip_folders, to_json
+from ducats.report.method_results import counted_runs, group_by_kind, method_names
 from ducats.report.run_reader import Run
-from ducats.report.tables import counted_runs, group_by_kind, method_names
 from ducats.report.tasks import DataTask, collect_data_tasks, data_and_task
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels
 
@@ -114,7 +113,7 @@ def collect_cautions(
 
 def _test_set_caution(runs: Sequence[Run]) -> str:
     data_records = [run.data or run.config.get("data") for run in runs]
-    test_sets = {_to_json(data.get("test", data)) for data in data_records if isinstance(data, Mapping)}
+    test_sets = {to_json(data.get("test", data)) for data in data_records if isinstance(data, Mapping)}
     if len(test_sets) < 2:
         return ""
     return f"These runs have {len(test_sets)} different test sets, so their results cannot be compared."
@@ -193,23 +192,9 @@ def _repeated_seeds_caution(group: Sequence[Run], method: str, repeated_seed_not
 
 def flatten_config(config: Mapping[str, Any]) -> dict[str, str]:
     """Return all settings except method and seed by dotted key."""
-    return _flatten({key: value for key, value in config.items() if key not in ("method", "seed")})
-
-
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    settings: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            settings |= _flatten(value, f"{prefix}{key}.")
-        elif value != {}:  # skip empty groups
-            settings[f"{prefix}{key}"] = value if isinstance(value, str) else _to_json(value)
-    return settings
+    return flatten_settings({key: value for key, value in config.items() if key not in ("method", "seed")})
 
 
 def _differing_keys(flat_configs: Sequence[Mapping[str, str]]) -> list[str]:
     keys = dict.fromkeys(key for flat_config in flat_configs for key in flat_config)
     return [key for key in keys if len({flat.get(key) for flat in flat_configs}) > 1]
-
-
-def _to_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)

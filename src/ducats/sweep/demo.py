@@ -16,8 +16,10 @@ from rich.table import Table
 
 from ducats import config as configs
 from ducats.data.domain import AdaptationData
-from ducats.report import MeanStd, MethodRow, Report, aggregate_methods, report
+from ducats.report import report
+from ducats.report.method_results import MeanStd, MethodRow, aggregate_methods
 from ducats.report.progress_display import REFRESH_SECONDS, ProgressDisplay
+from ducats.report.write import Report
 from ducats.run import run
 from ducats.run.factory import build_run, load_data, with_resolved_precision
 from ducats.runfolder.run_folder import RunFolder

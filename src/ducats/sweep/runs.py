@@ -9,7 +9,7 @@ from pathlib import Path
 from ducats.config import Config
 from ducats.config.options import RunOptions, default_run_folder
 from ducats.data import DATASETS, require_params
-from ducats.report.method_tables import data_and_task
+from ducats.report.tasks import data_and_task
 from ducats.run.factory import check_config, with_resolved_precision
 from ducats.sweep.schema import Sweep, SweepMethod, SweepTask, expand_grid
 from ducats.utils.errors import UserError

@@ -46,7 +46,7 @@ def test_figure_is_saved_to_out(
 
 
 def test_docs_list_all_figures() -> None:
-    page = Path(__file__).parents[2] / "docs" / "figures.md"
+    page = Path(__file__).parents[3] / "docs" / "figures.md"
     assert re.findall(r"^\| .*?\| `(\w+)`", page.read_text(encoding="utf-8"), flags=re.M) == list(FIGURE_INFO)
 
 

@@ -17,7 +17,7 @@ from scipy.stats import dirichlet
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 
-from ducats.report import Run, figures, read_run
+from ducats.report import figures, read_run
 from ducats.report.figures import gallery, histogram, pixels, simplex, tsne
 from ducats.report.figures.base import PreparedFigure
 from ducats.report.figures.entropies import match_samples
@@ -25,6 +25,7 @@ from ducats.report.figures.points import SELECTED_COLOUR, auroc, most_frequent_c
 from ducats.report.figures.style import MATPLOTLIB_STYLE
 from ducats.report.figures.u_dis import domain_uncertainties
 from ducats.report.figures.uncertainties import find_threshold
+from ducats.report.run_reader import Run
 from ducats.runfolder import snapshot_files
 from ducats.utils.npz_columns import AnyArray
 from synthetic_runs import write_pixel_run, write_run
@@ -393,15 +394,13 @@ def test_labelled_pixels_are_highlighted(tmp_path: Path) -> None:
     assert (pixels.round_overlay(labelled_image, 0)[..., 3] > 0).sum() == 3
 
 
-def test_wide_image_is_scaled_down(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    Image.new("RGB", (160, 80), "red").save(path)
-    position = (np.array([0, 999 * 2000 + 1999]),)
-    labelled_image = pixels.LabelledImage("a", path, (1000, 2000), position, (np.array([0, -2]),))
-    overlay = pixels.class_overlay(labelled_image, {0: (1, 2, 3), -2: pixels.VOID_PIXEL_COLOUR})
+def test_wide_image_is_scaled_down() -> None:
+    image, position = Image.new("RGB", (160, 80), "red"), (np.array([0, 999 * 2000 + 1999]),)
+    labelled_image = pixels.LabelledImage("a", image, (1000, 2000), position, (np.array([0, -2]),))
+    overlay = pixels.class_overlay(labelled_image, {0: (1, 2, 3), -2: pixels.VOID_COLOUR})
     assert overlay.shape == (110, 220, 4)
     assert overlay[0, 0].tolist() == [1, 2, 3, 255]
-    assert overlay[-1, -1].tolist() == [*pixels.VOID_PIXEL_COLOUR, 255]
+    assert overlay[-1, -1].tolist() == [*pixels.VOID_COLOUR, 255]
     # Two of two million would be invisible: each is drawn as five by five, clipped to nine in a corner.
     assert pixels.enlargement_radius(labelled_image) == 2
     assert (overlay[..., 3] > 0).sum() == 18

@@ -11,8 +11,9 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.figure import Figure
 
-from ducats.report import Run, figures, find_runs, read_run
+from ducats.report import figures, find_runs, read_run
 from ducats.report.figures.registry import FIGURE_FUNCTIONS
+from ducats.report.run_reader import Run
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 from synthetic_runs import write_pixel_run, write_run
@@ -32,7 +33,9 @@ def read_shared_runs(tmp_path_factory: pytest.TempPathFactory) -> ReadRuns:
     write_run(
         root / "large", pool=5000, source=1500, n_snapshot=3000, rounds=2, per_round=400, thumbnails=False
     )
+    write_run(root / "two classes", classes=("a", "b"), **small)
     write_pixel_run(root / "pixels", rounds=2, pool=4)
+    write_pixel_run(root / "no thumbnails", snapshots=False)
     for kappa, accuracy in ((1, 0.7), (10, 0.8)):
         settings = [f"query.params.kappa={kappa}"]
         write_run(root / "kappa" / str(kappa), accuracies=[0.5, accuracy], rounds=1, settings=settings)
@@ -41,7 +44,7 @@ def read_shared_runs(tmp_path_factory: pytest.TempPathFactory) -> ReadRuns:
         write_run(root / "beta" / str(beta), accuracies=[0.5, 0.7 + beta / 10], rounds=1, settings=settings)
     for budget in (5, 10):
         write_run(root / "budget" / str(budget), rounds=1, per_round=budget, accuracies=[0.5, 0.6])
-    return lambda *names: find_runs([root / name for name in names])
+    return lambda *names: [run for name in names for run in find_runs([root / name])]
 
 
 RUNS_BY_FIGURE = {
@@ -164,6 +167,9 @@ def test_run_with_unanswered_round_is_drawn(tmp_path: Path) -> None:
         ("entropies", ("duc", "random", "large"), {}, "not 3"),
         ("entropies", ("duc", "pixels"), {}, "no common samples"),
         ("simplex", ("duc",), {"images": ["nope"]}, "has no --images nope"),
+        ("tsne", ("duc",) * 10, {}, "at most 9 runs, not 10"),
+        ("pixels", ("no thumbnails",), {}, "ducats picks"),
+        ("simplex", ("two classes",), {}, "needs three classes"),
     ],
 )
 def test_invalid_requests_raise(
@@ -212,23 +218,6 @@ def test_corrupt_snapshot_is_reported_and_skipped(tmp_path: Path) -> None:
         figures.prepare_figure("u_dis", [read_run(folder)])
 
 
-def test_segmentation_run_without_thumbnails_suggests_picks(tmp_path: Path) -> None:
-    run = read_run(write_pixel_run(tmp_path / "run", snapshots=False))
-    with pytest.raises(UserError, match="ducats picks"):
-        figures.draw_svg("pixels", [run])
-
-
-def test_simplex_needs_three_classes(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "run", classes=("a", "b"), pool=60, rounds=1))
-    with pytest.raises(UserError, match="needs three classes"):
-        figures.draw_svg("simplex", [run])
-
-
-def test_tsne_limits_the_number_of_runs(read_shared_runs: ReadRuns) -> None:
-    with pytest.raises(UserError, match="at most 9 runs, not 10"):
-        figures.prepare_figure("tsne", read_shared_runs("duc") * 10)
-
-
 def test_unknown_file_type_raises(tmp_path: Path, read_shared_runs: ReadRuns) -> None:
     with pytest.raises(UserError, match="must end in"):
         figures.save_figure("kappa", read_shared_runs("kappa"), tmp_path / "a.gif")
@@ -237,7 +226,7 @@ def test_unknown_file_type_raises(tmp_path: Path, read_shared_runs: ReadRuns) ->
 def test_drawing_imports_neither_torch_nor_pyplot(tmp_path: Path) -> None:
     write_run(tmp_path / "a", rounds=1, pool=60, source=30)
     code = (
-        "import sys; from pathlib import Path; from ducats import figures; "
+        "import sys; from pathlib import Path; from ducats.report import figures; "
         "assert 'matplotlib' not in sys.modules; from ducats.report import read_run; "
         f"figures.draw_svg('uncertainties', [read_run(Path({str(tmp_path / 'a')!r}))]); "
         "sys.exit(bool({'torch', 'matplotlib.pyplot', 'sklearn'} & set(sys.modules)))"
@@ -248,41 +237,20 @@ def test_drawing_imports_neither_torch_nor_pyplot(tmp_path: Path) -> None:
 # -- real runs ---------------------------------------------------------------------------------------------
 
 
-CLASSIFICATION_FIGURES = (
-    "entropies",
-    "u_dis",
-    "calibration",
-    "histogram",
-    "gallery",
-    "tsne",
-    "uncertainties",
-    "features",
-)
-SEGMENTATION_FIGURES = (
-    "entropies",
-    "simplex",
-    "calibration",
-    "histogram",
-    "pixels",
-    "uncertainties",
-    "features",
-)
+SHARED_FIGURES = ("entropies", "calibration", "histogram", "uncertainties", "features")
 
 
-def draw_without_rendering(name: str, run: Run) -> None:
-    """Compute and draw a figure without layout or saving, which are tested above."""
-    figure = Figure()
-    figures.prepare_figure(name, [run]).draw(figure)
-    assert figure.axes
+def check_drawn(run: Run, *names: str) -> None:
+    """Compute and draw figures without layout or saving, which are tested above."""
+    for name in (*SHARED_FIGURES, *names):
+        figure = Figure()
+        figures.prepare_figure(name, [run]).draw(figure)
+        assert figure.axes
 
 
 def test_figures_of_a_real_classification_run(run_quickly: Callable[..., RunFolder]) -> None:
-    run = read_run(run_quickly().path)
-    for name in CLASSIFICATION_FIGURES:
-        draw_without_rendering(name, run)
+    check_drawn(read_run(run_quickly().path), "u_dis", "gallery", "tsne")
 
 
 def test_figures_of_a_real_segmentation_run(run_pixels: Callable[..., RunFolder]) -> None:
-    run = read_run(run_pixels().path)
-    for name in SEGMENTATION_FIGURES:
-        draw_without_rendering(name, run)
+    check_drawn(read_run(run_pixels().path), "simplex", "pixels")

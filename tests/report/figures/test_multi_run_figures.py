@@ -9,10 +9,11 @@ import pytest
 
 from ducats.acquisition.queries import QUERIES
 from ducats.objectives import duc
-from ducats.report import Run, figures, find_runs, read_run
+from ducats.report import figures, find_runs, read_run
 from ducats.report.figures import budget, calibration, kappa
 from ducats.report.figures.beta_lambda import scores_by_weights
 from ducats.report.figures.run_settings import PARAM_DEFAULTS, SEGMENTATION_LAMBDA, get_setting, group_runs
+from ducats.report.run_reader import Run
 from synthetic_runs import write_pixel_run, write_run
 
 
@@ -59,6 +60,7 @@ def test_kappa_is_averaged_over_seeds_and_defaults_to_ten(tmp_path: Path) -> Non
     assert plain.stats[10].std is None
     assert list(swapped.stats) == [10]
     assert "order data_dis" in swapped.label
+    assert "75.0% at kappa 1 (2 seeds), 90.0% at kappa 10 (1 seed)" in plain.describe("kappa")
 
 
 def test_beta_lambda_cells(tmp_path: Path) -> None:

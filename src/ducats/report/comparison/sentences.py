@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ducats.report.comparison.ranks import MIN_COMPARISONS, SIGNIFICANCE_LEVEL, Ranking
 from ducats.report.headline import MAIN_METHOD
+from ducats.report.method_results import MeanStd
 from ducats.report.method_tables import (
     FULLY_SUPERVISED,
     TaskTable,
@@ -11,7 +12,6 @@ from ducats.report.method_tables import (
     format_p_value,
     paired_t_test,
 )
-from ducats.report.tables import MeanStd
 
 _RANDOM = "random"  # the best method is compared with it
 

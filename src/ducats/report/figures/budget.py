@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ducats.report.figures.base import FigureOptions, PreparedFigure
-from ducats.report.figures.curve import ScoreCurve, plot_curve
+from ducats.report.figures.curves import ScoreCurve, plot_score_curve
 from ducats.report.figures.run_settings import RunGroup, final_score, get_setting, group_runs, other_settings
 from ducats.report.figures.runs import RunLike, RunSequence, is_segmentation
 from ducats.report.figures.style import assign_line_styles, format_compact
@@ -56,7 +56,7 @@ def prepare_budget(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
         for curve, line_style in zip(
             score_curves, assign_line_styles([str(n) for n in range(len(score_curves))]).values(), strict=True
         ):
-            plot_curve(axes, curve, line_style)
+            plot_score_curve(axes, curve, line_style)
         axes.set(xlabel=labels_axis, ylabel=f"{metric_name}, %")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_compact(value)))

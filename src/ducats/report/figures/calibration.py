@@ -1,6 +1,5 @@
 """Figure 3b: reliability diagrams and ECE at the first and last stage, and after temperature scaling."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ducats.report.figures.base import FigureOptions, PreparedFigure
+from ducats.report.figures.reliability import plot_reliability
 from ducats.report.figures.runs import RunSequence
 from ducats.report.figures.style import (
     PLOT_COLOURS,
@@ -112,31 +112,10 @@ def prepare_calibration(runs: RunSequence, options: FigureOptions) -> PreparedFi
 
 
 def _draw_reliability(axes: Axes, panel: CalibrationPanel, line_style: LineStyle) -> None:
-    bins = pool_reliability_bins(panel.records)
-    total = sum(b.count for b in bins)
-    n_bins = max(len(record["reliability"]["upper"]) for record in panel.records)
-    axes.plot([0, 100], [0, 100], color=TEXT_COLOUR, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.7)
-    x, y = [100 * b.confidence for b in bins], [100 * b.accuracy for b in bins]
-    shares = [b.count / total for b in bins]
-    axes.bar(
-        x, [100 * share for share in shares], width=70 / n_bins, color=TEXT_COLOUR, alpha=0.13, linewidth=0
-    )
-    axes.vlines(x, y, x, color=line_style.colour, alpha=0.6, linewidth=1.2)
-    # Bins with few predictions are unreliable, so their points are small.
-    sizes = [(2.5 + 6 * math.sqrt(share)) ** 2 for share in shares]
-    axes.scatter(
-        x,
-        y,
-        s=sizes,
-        color=line_style.colour,
-        marker=line_style.marker,
-        linewidths=0,
-        zorder=3,
-        clip_on=False,
-    )
-    axes.set(xlim=(0, 102), ylim=(0, 104), xlabel="confidence, %")
-    axes.set_title(f"{panel.title}\nECE {_format_percent(panel.ece)}, n={format_compact(total)}", fontsize=9)
-    axes.set_xticks([0, 50, 100])
+    plot_reliability(axes, panel.records, line_style)
+    axes.set_xlabel("confidence, %")
+    n_predictions = format_compact(panel.n_predictions)
+    axes.set_title(f"{panel.title}\nECE {_format_percent(panel.ece)}, n={n_predictions}", fontsize=9)
 
 
 def _draw_ece_bars(

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ducats.report.figures.base import FigureOptions, PreparedFigure
+from ducats.report.figures.pixels import load_all_round_labels
 from ducats.report.figures.points import TARGET_COLOUR
 from ducats.report.figures.runs import (
     VOID_LABEL,
@@ -46,11 +47,7 @@ class LabelCounts:
 
 def count_labels(run: RunLike) -> LabelCounts:
     """Count the labels of every round."""
-    labels_by_round: list[snapshot_files.RoundLabels] = []
-    while (
-        round_labels := snapshot_files.load_round_labels(run.folder, len(labels_by_round) + 1)
-    ) is not None:
-        labels_by_round.append(round_labels)
+    labels_by_round = load_all_round_labels(run)
     if not any(len(f.label) for f in labels_by_round):
         raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")
     labels = range(max(len(run.classes), 1 + max(int(f.label.max(initial=-1)) for f in labels_by_round)))

@@ -4,7 +4,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ducats.report.figures.base import FigureOptions, PreparedFigure
-from ducats.report.figures.curve import ScoreCurve, plot_curve
+from ducats.report.figures.curves import ScoreCurve, plot_score_curve
 from ducats.report.figures.run_settings import final_score, get_setting, group_runs
 from ducats.report.figures.runs import RunSequence
 from ducats.report.figures.style import assign_line_styles
@@ -45,7 +45,7 @@ def prepare_kappa(runs: RunSequence, options: FigureOptions) -> PreparedFigure: 
         for curve, line_style in zip(
             score_curves, assign_line_styles([str(n) for n in range(len(score_curves))]).values(), strict=True
         ):
-            plot_curve(axes, curve, line_style)
+            plot_score_curve(axes, curve, line_style)
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(FixedLocator(ticks))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -1,8 +1,7 @@
-"""Figure 7: labelled pixels on images, round by round, from the run folder alone."""
+"""Figure 7: labelled pixels on images, round by round."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,7 +13,6 @@ from ducats.report.figures.runs import (
     VOID_LABEL,
     RunLike,
     RunSequence,
-    class_name,
     format_count,
     is_segmentation,
     require_one_run,
@@ -28,8 +26,9 @@ from ducats.utils.npz_columns import AnyArray
 from ducats.utils.palette import class_colours
 
 MAX_DEFAULT_IMAGES = 4  # images by default
-MAX_IMAGE_WIDTH = 220  # maximum width of a drawn image in pixels
-NEW_COLOUR, EARLIER_COLOUR, VOID_PIXEL_COLOUR = (255, 210, 0), (76, 201, 240), (57, 255, 20)
+PAGE_IMAGE_WIDTH = 220  # maximum width of an image on a page, in pixels
+PIXELS_PER_INCH = PAGE_IMAGE_WIDTH / 1.75  # of the widest images
+NEW_COLOUR, EARLIER_COLOUR, VOID_COLOUR = (255, 210, 0), (76, 201, 240), (57, 255, 20)
 SPARSE_LABEL_SHARE = 0.01  # labelled share of an image below which pixels are drawn larger
 LEGEND_LETTER_INCHES, LEGEND_HANDLE_INCHES = 0.065, 0.5  # inches per letter and per handle of the legend
 DARK_BRIGHTNESS, LIGHT_OPACITY = 0.38, 0.3  # image contrast below labelled pixels, on dark and on light
@@ -40,17 +39,27 @@ class LabelledImage:
     """An image with its labelled pixels.
 
     Args:
-        thumbnail: path of the thumbnail.
+        image: RGB, of any size.
         size: height and width of the labelling grid.
-        positions: pixel positions ``y * width + x`` of each round.
-        labels: classes of each round.
+        positions: pixel positions ``y * width + x`` of each shown round.
+        labels: classes of each shown round.
+        max_width: maximum width of the drawing in pixels.
     """
 
     key: str
-    thumbnail: Path
+    image: Image.Image
     size: tuple[int, int]
     positions: tuple[AnyArray, ...]
     labels: tuple[AnyArray, ...]
+    max_width: int = PAGE_IMAGE_WIDTH
+
+    @property
+    def drawing_size(self) -> tuple[int, int]:
+        """Height and width of the drawing: the labelling grid, scaled down if it is too wide."""
+        height, width = self.size
+        if width <= self.max_width:
+            return self.size
+        return max(1, round(height * self.max_width / width)), self.max_width
 
 
 def load_all_round_labels(run: RunLike) -> list[RoundLabels]:
@@ -93,7 +102,7 @@ def select_images(run: RunLike, keys: Sequence[str] = ()) -> list[LabelledImage]
         selected.append(
             LabelledImage(
                 key,
-                path,
+                Image.fromarray(load_rgb(path, None)),
                 (int(sizes[index, 0]), int(sizes[index, 1])),
                 tuple(labels.position[mask] for labels, mask in zip(labels_by_round, masks, strict=True)),
                 tuple(labels.label[mask] for labels, mask in zip(labels_by_round, masks, strict=True)),
@@ -103,18 +112,35 @@ def select_images(run: RunLike, keys: Sequence[str] = ()) -> list[LabelledImage]
 
 
 def prepare_pixels(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
-    """Prepare a row per image: a column per round (new pixels yellow, earlier ones blue), then labels."""
+    """Prepare the figure of a run folder, drawn on its thumbnails."""
     run = require_one_run(runs, "pixels")
     labelled_images = select_images(run, options.images)
-    rounds = len(labelled_images[0].positions)
+    rounds = range(1, len(labelled_images[0].positions) + 1)
+    return prepare_labelled_pixels(labelled_images, rounds, run.classes)
+
+
+def prepare_labelled_pixels(
+    labelled_images: Sequence[LabelledImage], rounds: Sequence[int], classes: Sequence[str]
+) -> PreparedFigure:
+    """Prepare a row per image: a column per round (new pixels yellow, earlier ones blue), then labels.
+
+    Args:
+        rounds: numbers of the shown rounds; labels since the previous column count as new.
+        classes: class names.
+    """
     labels = np.concatenate([label for labelled_image in labelled_images for label in labelled_image.labels])
     shown_labels = np.unique(labels).tolist()
-    colours = _class_colours(run, max(shown_labels, default=0))
+    n_classes = max(len(classes), 1 + max(shown_labels, default=0))
+    names = [*classes, *(f"class {label}" for label in range(len(classes), n_classes))]
+    names_by_label = {**dict(enumerate(names)), VOID_LABEL: "void"}
+    colours = {**dict(enumerate(class_colours(names))), VOID_LABEL: VOID_COLOUR}
+    tile_inches = labelled_images[0].max_width / PIXELS_PER_INCH
+    max_key_length = int(9 * tile_inches)
     height = max(each.size[0] / each.size[1] for each in labelled_images)
-    columns = rounds + 1
-    figure_width = 1.75 * columns + 0.3
+    columns = len(rounds) + 1
+    figure_width = tile_inches * columns + 0.3
     entries = [(NEW_COLOUR, "labelled in this round"), (EARLIER_COLOUR, "labelled before")]
-    entries += [(colours[label], shorten_start(class_name(run, label), 20)) for label in shown_labels]
+    entries += [(colours[label], shorten_start(names_by_label[label], 20)) for label in shown_labels]
     longest = max(len(name) for _, name in entries)
     legend_columns = max(
         1, min(6, len(entries), int(figure_width / (LEGEND_LETTER_INCHES * longest + LEGEND_HANDLE_INCHES)))
@@ -123,8 +149,8 @@ def prepare_pixels(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
     def draw(figure: Figure) -> None:
         grid = figure.subplots(len(labelled_images), columns, squeeze=False)
         for row, labelled_image in zip(grid, labelled_images, strict=True):
-            image = _load_brightened(labelled_image)
-            for round_index, axes in enumerate(row[:rounds]):
+            image = _brightened(labelled_image)
+            for round_index, axes in enumerate(row[:-1]):
                 total = sum(map(len, labelled_image.positions[: round_index + 1]))
                 show_image(axes, _to_uint8(DARK_BRIGHTNESS * image))
                 axes.imshow(round_overlay(labelled_image, round_index), interpolation="none")
@@ -135,11 +161,11 @@ def prepare_pixels(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
                 )
             show_image(row[-1], _to_uint8(LIGHT_OPACITY * image + (1 - LIGHT_OPACITY) * 255))
             row[-1].imshow(class_overlay(labelled_image, colours), interpolation="none")
-            classes = len(np.unique(np.concatenate(labelled_image.labels)))
-            row[-1].set_xlabel(f"{classes} class{'' if classes == 1 else 'es'}", fontsize=7)
-            row[0].set_ylabel(shorten_start(labelled_image.key, 16), fontsize=7)
-        for round_index, axes in enumerate(grid[0][:-1]):
-            axes.set_title(f"round {round_index + 1}", fontsize=9)
+            n_shown = len(set(np.concatenate(labelled_image.labels).tolist()) - {VOID_LABEL})
+            row[-1].set_xlabel(f"{n_shown} class{'' if n_shown == 1 else 'es'}", fontsize=7)
+            row[0].set_ylabel(shorten_start(labelled_image.key, max_key_length), fontsize=7)
+        for round_number, axes in zip(rounds, grid[0][:-1], strict=True):
+            axes.set_title(f"round {round_number}", fontsize=9)
         grid[0][-1].set_title("labels", fontsize=9)
         handles = [Patch(color=_hex(colour), label=name) for colour, name in entries]
         note = (
@@ -160,10 +186,10 @@ def prepare_pixels(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
     title = "Labelled pixels on images"
     summary = (
         f"{format_count(len(labels), 'pixel')} of {format_count(len(labelled_images), 'image')} "
-        f"in {format_count(rounds, 'round')}"
+        f"in {format_count(len(rounds), 'round')}"
     )
     legend_height = 0.55 + 0.17 * -(-len(entries) // legend_columns)  # the legend
-    size = (figure_width, (1.75 * height + 0.28) * len(labelled_images) + legend_height)
+    size = (figure_width, (tile_inches * height + 0.28) * len(labelled_images) + legend_height)
     return PreparedFigure(draw, size, title, f"{title}: {summary}.")
 
 
@@ -177,7 +203,7 @@ def _hex(colour: Sequence[int]) -> str:
 
 def round_overlay(labelled_image: LabelledImage, round_index: int) -> AnyArray:
     """Return an RGBA overlay ``(height, width, 4)`` of the pixels of a round and of earlier rounds."""
-    rgba = np.zeros((*_drawing_size(labelled_image.size), 4), np.uint8)
+    rgba = np.zeros((*labelled_image.drawing_size, 4), np.uint8)
     earlier_positions = np.concatenate(
         [labelled_image.positions[0][:0], *labelled_image.positions[:round_index]]
     )
@@ -196,7 +222,7 @@ def round_overlay(labelled_image: LabelledImage, round_index: int) -> AnyArray:
 
 def class_overlay(labelled_image: LabelledImage, colours: dict[int, tuple[int, int, int]]) -> AnyArray:
     """Return an RGBA overlay ``(height, width, 4)`` of all labelled pixels in their class colours."""
-    rgba = np.zeros((*_drawing_size(labelled_image.size), 4), np.uint8)
+    rgba = np.zeros((*labelled_image.drawing_size, 4), np.uint8)
     position, label = np.concatenate(labelled_image.positions), np.concatenate(labelled_image.labels)
     table = np.array([(*colours[value], 255) for value in label.tolist()], np.uint8).reshape(-1, 4)
     for cells in _shifted_cells(
@@ -208,7 +234,7 @@ def class_overlay(labelled_image: LabelledImage, colours: dict[int, tuple[int, i
 
 def enlargement_radius(labelled_image: LabelledImage) -> int:
     """Return the radius by which labelled pixels are enlarged to be visible; 0 unless they are sparse."""
-    height, width = _drawing_size(labelled_image.size)
+    height, width = labelled_image.drawing_size
     n_labels = sum(map(len, labelled_image.positions))
     return round(0.01 * width) if n_labels < SPARSE_LABEL_SHARE * height * width else 0
 
@@ -222,22 +248,10 @@ def _shifted_cells(
             yield (cells[0] + down).clip(0, grid[0] - 1), (cells[1] + right).clip(0, grid[1] - 1)
 
 
-def _drawing_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Return height and width of the drawing: the labelling grid, scaled down if it is too wide."""
-    height, width = size
-    return (
-        size
-        if width <= MAX_IMAGE_WIDTH
-        else (max(1, round(height * MAX_IMAGE_WIDTH / width)), MAX_IMAGE_WIDTH)
-    )
-
-
-def _load_brightened(labelled_image: LabelledImage) -> AnyArray:
-    """Load the thumbnail at drawing size, brightened for night images."""
-    height, width = _drawing_size(labelled_image.size)
-    image = Image.fromarray(load_rgb(labelled_image.thumbnail, None)).resize(
-        (width, height), Image.Resampling.BILINEAR
-    )
+def _brightened(labelled_image: LabelledImage) -> AnyArray:
+    """Return the image at drawing size, brightened for night images."""
+    height, width = labelled_image.drawing_size
+    image = labelled_image.image.resize((width, height), Image.Resampling.BILINEAR)
     values: AnyArray = np.asarray(image, np.float64)
     return (values * (255 / max(float(np.percentile(values, 99)), 1))).clip(0, 255)
 
@@ -246,8 +260,3 @@ def _to_cells(position: AnyArray, size: tuple[int, int], grid: tuple[int, ...]) 
     """Convert positions to rows and columns of the drawing."""
     y, x = np.divmod(position, size[1])
     return y * grid[0] // size[0], x * grid[1] // size[1]
-
-
-def _class_colours(run: RunLike, highest: int) -> dict[int, tuple[int, int, int]]:
-    names = [class_name(run, label) for label in range(max(len(run.classes), highest + 1))]
-    return {**dict(enumerate(class_colours(names))), VOID_LABEL: VOID_PIXEL_COLOUR}

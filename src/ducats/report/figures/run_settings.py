@@ -32,11 +32,17 @@ class RunGroup:
     runs: tuple[RunLike, ...]
 
 
-def get_setting(run: RunLike, key: str) -> Any:
-    """Return the value of a dotted key, or its default parameter value; None if there is none."""
-    value: Any = run.config
+def find_setting(config: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a dotted key; None if there is none."""
+    value: Any = config
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def get_setting(run: RunLike, key: str) -> Any:
+    """Return the value of a dotted key, or its default parameter value; None if there is none."""
+    value = find_setting(run.config, key)
     if value is None and key in PARAM_DEFAULTS:
         names, default = PARAM_DEFAULTS[key]
         if get_setting(run, f"{key.partition('.')[0]}.name") in names:
@@ -91,8 +97,13 @@ def flatten_settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, s
         if isinstance(value, Mapping):
             flattened |= flatten_settings(value, f"{prefix}{key}.")
         else:
-            flattened[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value, default=str)
+            flattened[f"{prefix}{key}"] = value if isinstance(value, str) else to_json(value)
     return flattened
+
+
+def to_json(value: Any) -> str:
+    """Return a value as canonical JSON."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
 
 
 def strip_folders(value: Any) -> Any:

@@ -23,6 +23,7 @@ MARKERS = (
 DASHES = ("solid", "dashed", "dotted", "dashdot")
 DASH_ARRAYS = dict(zip(DASHES, ("none", "5 2.5", "1.5 2", "6 2 1.5 2"), strict=True))
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+DASHED_LINE = (0, (4, 3))  # reference lines
 TEXT_COLOUR = "#010203"  # placeholder for `currentColor`: lines and text follow the colour scheme
 MATPLOTLIB_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -66,6 +67,9 @@ class LineStyle:
     def dash_array(self) -> str:
         """Value of the SVG attribute ``stroke-dasharray``."""
         return DASH_ARRAYS[self.dash]
+
+
+GREY_STYLE = LineStyle("#8a8a8a")  # for methods without a colour of their own
 
 
 def assign_line_styles(names: Sequence[str]) -> dict[str, LineStyle]:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from ducats.report.method_results import MeanStd, method_names
 from ducats.report.method_tables.paired_test import PairedTest, paired_t_test
 from ducats.report.method_tables.published import PublishedResult, load_published_results
 from ducats.report.method_tables.run_filter import REPEATED_SEED_NOTE, select_counted_runs
 from ducats.report.provenance import collect_cautions, describe_evaluation
 from ducats.report.run_kinds import Measure, RunKind
 from ducats.report.run_reader import Run, find_runs, finite_number
-from ducats.report.tables import MeanStd, method_names
 from ducats.report.tasks import data_and_task, task_name
 
 FULLY_SUPERVISED = "fully-supervised"  # upper bound with all labels; never marked as the best method

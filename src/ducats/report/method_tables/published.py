@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
+from ducats.report.figures.run_settings import find_setting
+from ducats.report.method_results import MeanStd
 from ducats.report.run_reader import Run
-from ducats.report.tables import MeanStd
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class PublishedResult:
         return [
             key
             for key, values in self.comparable_settings.items()
-            if _get_setting(run.config, key) not in values
+            if find_setting(run.config, key) not in values
         ]
 
 
@@ -85,10 +86,3 @@ def _parse_row(text: str, task_names: list[str]) -> tuple[dict[str, MeanStd], Me
 def _parse_value(value_text: str) -> MeanStd:
     mean, _, deviation = value_text.partition("±")
     return MeanStd(float(mean) / 100, float(deviation) / 100 if deviation else None)
-
-
-def _get_setting(config: Mapping[str, Any], key: str) -> Any:
-    value: Any = config
-    for name in key.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value

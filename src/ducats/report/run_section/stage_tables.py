@@ -1,9 +1,9 @@
 """Tables of a run section: metrics, calibration and cost by stage, results by class and by round."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ducats.report.figures.summary_stats import MeanStd, finite_number
+from ducats.report.method_results import format_value
 from ducats.report.run_kinds import (
     AURC_MEASURE,
     BRIER_MEASURE,
@@ -17,25 +17,16 @@ from ducats.report.run_kinds import (
 from ducats.report.run_reader import Run
 from ducats.report.run_section.class_results import ClassResult, ClassResults
 from ducats.report.run_section.selections import QueryRound
-from ducats.report.tables import format_value
+from ducats.report.table import EMPTY_CELL, Table, make_table
 from ducats.runfolder.records import Record
 
-EMPTY_CELL = "–"
 MEGABYTE = 1_000_000
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """Column titles and formatted cells."""
-
-    titles: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 _StageColumn = tuple[str, Callable[[Record], str]]
 
 
-def metrics_table(run: Run) -> TextTable:
+def metrics_table(run: Run) -> Table:
     """Return the metrics of each stage."""
     shown_measures = [
         m
@@ -47,7 +38,7 @@ def metrics_table(run: Run) -> TextTable:
     return _stage_table(run.stages, columns)
 
 
-def calibration_table(run: Run) -> TextTable:
+def calibration_table(run: Run) -> Table:
     """Return the calibration metrics of each stage, with and without temperature scaling."""
     labels = run.kind.measure("labels")
     stages = [stage for stage in run.stages if finite_number(stage, "ece") is not None]
@@ -68,7 +59,7 @@ def calibration_table(run: Run) -> TextTable:
     return _stage_table(stages, columns)
 
 
-def cost_table(run: Run) -> TextTable:
+def cost_table(run: Run) -> Table:
     """Return the computing time, annotation time and memory of each stage."""
     seconds_before = {
         id(stage): finite_number(earlier, "seconds") or 0.0
@@ -105,84 +96,66 @@ def missing_records(run: Run) -> str:
     return f"This run, made by an older version, did not record: {' and '.join(names)}." if names else ""
 
 
-def per_class_table(rows: Sequence[ClassResult], class_results: ClassResults) -> TextTable:
+def per_class_table(rows: Sequence[ClassResult], class_results: ClassResults) -> Table:
     """Return the results of each class before and after, its count and its most frequent confusion."""
-    titles = (
-        [f"{class_results.metric_name} before %", f"{class_results.metric_name} after %", "Change"]
-        if class_results.has_before
-        else []
+    name, has_before = class_results.metric_name, class_results.has_before
+    columns: dict[str, Callable[[ClassResult], str]] = {"Class": lambda row: row.name}
+    if has_before:
+        columns[f"{name} before %"] = lambda row: _percent(row.before)
+    columns[f"{name} after %" if has_before else f"{name} %"] = lambda row: _percent(row.after)
+    if has_before:
+        columns["Change"] = lambda row: _or_empty(row.change, "{:+.1f}", 100).replace("-", "−")
+    if not class_results.missing_note:
+        columns["Evaluated"] = lambda row: _or_empty(row.count, "{:,}")
+        columns["Most often confused with"] = lambda row: (
+            f"{row.confused_with} ({row.confusion_count:,})" if row.confused_with else EMPTY_CELL
+        )
+    return make_table(columns, [[cell(row) for cell in columns.values()] for row in rows])
+
+
+def rounds_table(query_rounds: Sequence[QueryRound], kind: RunKind) -> Table:
+    """Return the labels, correct predictions and redundancy of each round."""
+    columns: dict[str, Callable[[QueryRound], str]] = {
+        "Round": lambda each: f"{each.number}",
+        "After epoch": lambda each: f"{each.epoch}",
+        kind.measure("labels").title: lambda each: f"{each.n_labels:,}" if each.n_labels else "pending",
+    }
+    # Some labelled samples are in no snapshot.
+    if any(
+        each.n_labels and each.n_labelled_in_snapshot + each.n_void != each.n_labels for each in query_rounds
+    ):
+        columns["In snapshot"] = lambda each: f"{each.n_labelled_in_snapshot + each.n_void:,}"
+    columns["Predicted correctly"] = lambda each: f"{each.n_correct:,}"
+    columns["Correct %"] = lambda each: (
+        f"{100 * each.n_correct / each.n_labelled_in_snapshot:.0f}"
+        if each.n_labelled_in_snapshot
+        else EMPTY_CELL
     )
-    titles = ["Class", *(titles or [f"{class_results.metric_name} %"])]
-    if not class_results.missing_note:
-        titles += ["Evaluated", "Most often confused with"]
-    return TextTable(tuple(titles), tuple(tuple(_class_cells(row, class_results)) for row in rows))
-
-
-def _class_cells(row: ClassResult, class_results: ClassResults) -> list[str]:
-    cells = [row.name]
-    if class_results.has_before:
-        cells.append(_percent(row.before))
-    cells.append(_percent(row.after))
-    if class_results.has_before:
-        cells.append(EMPTY_CELL if row.change is None else f"{100 * row.change:+.1f}".replace("-", "−"))
-    if not class_results.missing_note:
-        cells.append(EMPTY_CELL if row.count is None else f"{row.count:,}")
-        cells.append(f"{row.confused_with} ({row.confusion_count:,})" if row.confused_with else EMPTY_CELL)
-    return cells
+    if any(each.n_void for each in query_rounds):
+        columns["No class applies"] = lambda each: f"{each.n_void:,}"
+    if kind == CLASSIFICATION:
+        columns["Near-duplicates"] = lambda each: (
+            f"{len(each.near_duplicates.pairs):,}" if each.near_duplicates else EMPTY_CELL
+        )
+        columns["Expected at random"] = lambda each: (
+            f"{each.near_duplicates.n_expected_pairs:.1f}" if each.near_duplicates else EMPTY_CELL
+        )
+    else:
+        columns["Near another %"] = lambda each: _or_empty(each.neighbour_share, "{:.0f}", 100)
+    return make_table(columns, [[cell(each) for cell in columns.values()] for each in query_rounds])
 
 
 def _percent(share: float | None) -> str:
-    return EMPTY_CELL if share is None else f"{100 * share:.1f}"
+    return _or_empty(share, "{:.1f}", 100)
 
 
-def rounds_table(query_rounds: Sequence[QueryRound], kind: RunKind) -> TextTable:
-    """Return the labels, correct predictions and redundancy of each round."""
-    has_void = any(query_round.n_void for query_round in query_rounds)
-    # Some labelled samples are in no snapshot.
-    is_partial = any(
-        query_round.n_labels
-        and query_round.n_labelled_in_snapshot + query_round.n_void != query_round.n_labels
-        for query_round in query_rounds
-    )
-    titles = ["Round", "After epoch", kind.measure("labels").title]
-    titles += [*(["In snapshot"] if is_partial else []), "Predicted correctly", "Correct %"]
-    titles += ["No class applies"] if has_void else []
-    titles += ["Near-duplicates", "Expected at random"] if kind == CLASSIFICATION else ["Near another %"]
-    rows = []
-    for query_round in query_rounds:
-        cells = [
-            f"{query_round.number}",
-            f"{query_round.epoch}",
-            f"{query_round.n_labels:,}" if query_round.n_labels else "pending",
-        ]
-        cells += [f"{query_round.n_labelled_in_snapshot + query_round.n_void:,}"] if is_partial else []
-        cells.append(f"{query_round.n_correct:,}")
-        cells.append(
-            f"{100 * query_round.n_correct / query_round.n_labelled_in_snapshot:.0f}"
-            if query_round.n_labelled_in_snapshot
-            else EMPTY_CELL
-        )
-        cells += [f"{query_round.n_void:,}"] if has_void else []
-        if kind != CLASSIFICATION:
-            cells.append(
-                EMPTY_CELL
-                if query_round.neighbour_share is None
-                else f"{100 * query_round.neighbour_share:.0f}"
-            )
-        elif query_round.near_duplicates is None:
-            cells += [EMPTY_CELL, EMPTY_CELL]
-        else:
-            cells += [
-                f"{len(query_round.near_duplicates.pairs):,}",
-                f"{query_round.near_duplicates.n_expected_pairs:.1f}",
-            ]
-        rows.append(tuple(cells))
-    return TextTable(tuple(titles), tuple(rows))
+def _or_empty(value: float | None, text_format: str, scale: int = 1) -> str:
+    return EMPTY_CELL if value is None else text_format.format(scale * value)
 
 
-def _stage_table(stages: Sequence[Record], columns: Sequence[_StageColumn]) -> TextTable:
-    rows = tuple(tuple(cell(stage) for _, cell in columns) for stage in stages)
-    return TextTable(tuple(title for title, _ in columns), rows)
+def _stage_table(stages: Sequence[Record], columns: Sequence[_StageColumn]) -> Table:
+    rows = [[cell(stage) for _, cell in columns] for stage in stages]
+    return make_table((title for title, _ in columns), rows)
 
 
 def _has_values(stages: Sequence[Record], measure: Measure) -> bool:

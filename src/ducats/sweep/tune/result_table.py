@@ -2,6 +2,7 @@
 
 from rich.table import Table
 
+from ducats.report.table import make_table, to_terminal
 from ducats.sweep.tune.search import TuningResult
 
 DETAIL_COLUMNS = {  # columns for details of a score: title, factor, digits
@@ -16,17 +17,15 @@ DETAIL_COLUMNS = {  # columns for details of a score: title, factor, digits
 def trials_table(tuning_result: TuningResult, max_rows: int = 20) -> Table:
     """Build a table of the best trials, best first; tune.json has all of them."""
     best = tuning_result.results[0]
-    rich_table = Table(header_style="bold")
-    for key in best.settings:
-        rich_table.add_column(key.rsplit(".", 1)[-1])
-    rich_table.add_column("risk", justify="right")
     columns = {name: column for name, column in DETAIL_COLUMNS.items() if name in best.details}
-    for title, _, _ in columns.values():
-        rich_table.add_column(title, justify="right")
-    for result in tuning_result.results[:max_rows]:
-        cells = (
-            f"{factor * result.details[name]:.{digits}f}" for name, (_, factor, digits) in columns.items()
-        )
-        risk = f"{result.risk:.4f} ± {result.standard_error:.4f}{' !' if result.is_degenerate else ''}"
-        rich_table.add_row(*(str(value) for value in result.settings.values()), risk, *cells)
-    return rich_table
+    titles = [key.rsplit(".", 1)[-1] for key in best.settings]
+    titles += ["risk", *(title for title, _, _ in columns.values())]
+    rows = [
+        [
+            *map(str, result.settings.values()),
+            f"{result.risk:.4f} ± {result.standard_error:.4f}{' !' if result.is_degenerate else ''}",
+            *(f"{factor * result.details[name]:.{digits}f}" for name, (_, factor, digits) in columns.items()),
+        ]
+        for result in tuning_result.results[:max_rows]
+    ]
+    return to_terminal(make_table(titles, rows, n_text_columns=len(best.settings)))

@@ -1,19 +1,15 @@
 """Results of a report: per run, per method over its seeds, and as curves over labels."""
 
-import csv
-import html
-import io
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ducats.report.figures.summary_stats import MeanStd as MeanStd
-from ducats.report.figures.summary_stats import ReliabilityBin as ReliabilityBin
 from ducats.report.figures.summary_stats import finite_number
-from ducats.report.figures.summary_stats import pool_reliability_bins as pool_reliability_bins
 from ducats.report.run_kinds import CLASSIFICATION, RUN_KINDS, Measure, RunKind
 from ducats.report.run_reader import Run
+from ducats.report.table import EMPTY_CELL, Cell, Table, make_table, to_csv
 
 
 @dataclass(frozen=True)
@@ -184,7 +180,7 @@ def mean_curve(runs: Sequence[Run], method: str, metric_key: str, x_key: str = "
 def format_value(value: MeanStd | None, measure: Measure) -> str:
     """Format mean and deviation as ``98.02 ± 0.31``, or the mean alone for one seed."""
     if value is None:
-        return "–"
+        return EMPTY_CELL
     mean, separator = value.mean * measure.scale, "," if measure.thousands_separator else ""
     if value.std is None or (value.std == 0 and measure.digits == 0):
         return f"{mean:{separator}.{measure.digits}f}"  # "65" labels, not "65 ± 0"
@@ -192,52 +188,59 @@ def format_value(value: MeanStd | None, measure: Measure) -> str:
     return f"{mean:{separator}.{digits}f} ± {value.std * measure.scale:{separator}.{digits}f}"
 
 
-def method_table_markdown(rows: Sequence[MethodRow]) -> str:
-    """Format the table of methods as Markdown."""
+def method_table(rows: Sequence[MethodRow], *, for_page: bool = False) -> Table:
+    """Return the table of methods; on a page, with the best values and arrows to the better side."""
     measures = visible_measures(rows)
-    titles = ["Method", *(measure.title for measure in measures), "Seeds"]
-    lines = [titles, ["---", *["---:"] * (len(titles) - 1)]]
-    for row in rows:
-        name = escape_markdown_cell(row.method) + ("" if row.finished else " (unfinished)")
-        lines.append([name, *(format_value(row.values.get(m.key), m) for m in measures), str(len(row.seeds))])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    arrows = {1: "\u00a0↑", -1: "\u00a0↓", 0: ""} if for_page else {}
+    titles = ["Method", *(m.title + arrows.get(m.direction, "") for m in measures), "Seeds"]
+    cells = [
+        (
+            row.method + ("" if row.finished else " (unfinished)"),
+            *(format_value(row.values.get(m.key), m) for m in measures),
+            str(len(row.seeds)),
+        )
+        for row in rows
+    ]
+    best = {
+        (row_index, column)
+        for row_index, row in enumerate(rows)
+        for column, measure in enumerate(measures, start=1)
+        if for_page and _is_best(row, rows, measure)
+    }
+    return Table(tuple(titles), tuple(cells), frozenset(best), methods=tuple(row.method for row in rows))
 
 
 def method_table_csv(rows: Sequence[MethodRow]) -> str:
     """Format the table of methods as CSV with unrounded numbers; a missing deviation is an empty cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     keys = list(dict.fromkeys(measure.key for measure in visible_measures(rows, include_csv_only=True)))
-    columns = [f"{key}_{statistic}" for key in keys for statistic in ("mean", "deviation")]
     # The headline metric is needed only if there are segmentation runs.
     has_segmentation = any(row.kind != CLASSIFICATION for row in rows)
-    writer.writerow(
-        [
-            "method",
-            *(["headline_metric"] if has_segmentation else []),
-            "seeds",
-            "finished",
-            "evaluated_on",
-            *columns,
-        ]
-    )
+    titles = ["method", *(["headline_metric"] if has_segmentation else []), "seeds", "finished"]
+    titles += ["evaluated_on", *(f"{key}_{part}" for key in keys for part in ("mean", "deviation"))]
+    lines: list[list[Cell]] = []
     for row in rows:
-        cells: list[float | None] = []
-        for key in keys:
-            value = row.values.get(key)
-            cells += [None, None] if value is None else [value.mean, value.std]
-        identity_cells = [row.method, *([row.kind.headline_metric] if has_segmentation else [])]
-        writer.writerow(
-            [*identity_cells, len(row.seeds), str(row.finished).lower(), row.evaluated_on, *cells]
+        values = [row.values.get(key) for key in keys]
+        lines.append(
+            [
+                row.method,
+                *([row.kind.headline_metric] if has_segmentation else []),
+                len(row.seeds),
+                str(row.finished).lower(),
+                row.evaluated_on,
+                *(cell for value in values for cell in ((value.mean, value.std) if value else (None, None))),
+            ]
         )
-    return text.getvalue()
+    return to_csv(make_table(titles, lines))
+
+
+def _is_best(row: MethodRow, rows: Sequence[MethodRow], measure: Measure) -> bool:
+    values = [value.mean for other in rows if (value := other.values[measure.key]) is not None]
+    own_value = row.values[measure.key]
+    if own_value is None or len(values) < 2 or not measure.direction:
+        return False
+    return measure.direction * own_value.mean == max(measure.direction * value for value in values)
 
 
 def _mean_std(values: Sequence[float | None]) -> MeanStd | None:
     known = [value for value in values if value is not None]
     return MeanStd.from_values(known) if known else None
-
-
-def escape_markdown_cell(text: str) -> str:
-    """Escape text for a cell of a Markdown table."""
-    return html.escape(" ".join(text.split()), quote=False).replace("|", "\\|")

@@ -1,56 +1,20 @@
-"""Figures of a comparison as SVG: learning curves of a task, ranks, and cost of a run."""
+"""Figures of a comparison: ranks of the methods, and score against the cost of a run."""
 
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+from matplotlib.ticker import LogLocator
 
 from ducats.report.comparison.ranks import Ranking
 from ducats.report.figures.render import render_svg
-from ducats.report.figures.style import TEXT_COLOUR, LineStyle, format_compact, set_log_scale
+from ducats.report.figures.style import TEXT_COLOUR, LineStyle, set_log_scale
 from ducats.report.figures.summary_stats import MeanStd
-from ducats.report.method_tables import FULLY_SUPERVISED, TaskTable
-from ducats.report.run_kinds import CLASSIFICATION
-from ducats.report.run_reader import Run
-from ducats.report.tables import CurvePoint, mean_curve, method_names
+from ducats.report.method_tables.build import TaskTable
 
 BYTES_PER_GB = 1e9
-GREY_STYLE = LineStyle("#8a8a8a")  # for methods without a colour of their own
-DASH_PATTERN = (0, (4, 3))
 CHARACTER_WIDTH_PIXELS = 6.5  # estimated width of a character in pixels, in the browser's default font
 LabelBox = tuple[float, float, float, float]  # left, bottom, right, top
-
-
-def draw_task_curves(
-    runs: Sequence[Run], line_styles: Mapping[str, LineStyle], id_prefix: str, title: str
-) -> str:
-    """Draw the ranking measure of one task over labels: a line and a band for each method in ``line_styles``.
-
-    Args:
-        runs: finished runs of one task and kind.
-        line_styles: line styles of the highlighted methods; the others are faint lines behind them.
-        id_prefix: prefix of SVG ids.
-        title: text alternative of the figure.
-    """
-    kind = runs[0].kind
-    names = sorted(method_names(runs), key=lambda name: name in line_styles)
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        axes.set(xlabel=kind.labels_axis, ylabel=f"{kind.score_name}, %")
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if kind != CLASSIFICATION:
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_compact(value)))
-        for name in names:
-            _draw_curve(
-                axes,
-                mean_curve(runs, name, kind.headline_metric),
-                line_styles.get(name),
-                is_reference=FULLY_SUPERVISED in name,
-            )
-
-    return render_svg(draw, (4.0, 2.9), id_prefix, title)
 
 
 def draw_ranks(ranking: Ranking, line_styles: Mapping[str, LineStyle], id_prefix: str) -> str:
@@ -124,24 +88,6 @@ def method_costs(table: TaskTable, cost_key: str) -> dict[str, tuple[float, Mean
         if cost and average is not None:
             cost_and_score[row.method] = (cost, average)
     return cost_and_score
-
-
-def _draw_curve(
-    axes: Axes, points: Sequence[CurvePoint], line_style: LineStyle | None, *, is_reference: bool
-) -> None:
-    if not points:
-        return
-    x, y = [point.n_spent for point in points], [100 * point.value.mean for point in points]
-    style, alpha, width = (GREY_STYLE, 0.35, 1.0) if line_style is None else (line_style, 1.0, 1.8)
-    if is_reference or len(points) == 1:  # no labels or all labels: a horizontal reference line
-        axes.axhline(y[-1], color=style.colour, linewidth=1.1, linestyle=DASH_PATTERN, alpha=min(alpha, 0.8))
-        return
-    axes.plot(x, y, color=style.colour, marker=style.marker, markersize=5, alpha=alpha, linewidth=width)
-    if line_style is not None and any(point.value.std for point in points):
-        deviations = [100 * (point.value.std or 0.0) for point in points]
-        low = [mean - deviation for mean, deviation in zip(y, deviations, strict=True)]
-        high = [mean + deviation for mean, deviation in zip(y, deviations, strict=True)]
-        axes.fill_between(x, low, high, color=line_style.colour, alpha=0.16, linewidth=0)
 
 
 def _name_points(figure: Figure, axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:

@@ -1,0 +1,129 @@
+"""Figure of the labelled pixels of a run on the images of its data set."""
+
+from collections.abc import Container, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from ducats.annotation.oracles.display_image import load_display_image
+from ducats.config import Config
+from ducats.data import DATASETS
+from ducats.data.decoding import decode_images
+from ducats.data.domain import Images
+from ducats.data.segmentation import SegmentationReader
+from ducats.ledger import Ledger
+from ducats.report.figures.pixels import LabelledImage, prepare_labelled_pixels
+from ducats.report.figures.render import render_file
+from ducats.run.factory import load_data
+from ducats.utils.errors import UserError
+from ducats.utils.files import write_atomically
+
+IMAGE_WIDTH = 360  # maximum width of an image: six rounds fit on a screen
+
+
+def write_picks_figure(
+    ledger: Ledger,
+    images: Images,
+    out: Path,
+    *,
+    classes: Sequence[str] = (),
+    rounds: Sequence[int] | None = None,
+    image_keys: Sequence[str] | None = None,
+    n_images: int = 4,
+) -> Path:
+    """Write a PNG of the labelled pixels: new ones of each round in yellow, earlier ones in blue.
+
+    The last column shows all labels in the colours of their classes.
+
+    Args:
+        ledger: ledger of a segmentation run.
+        images: the pool, or at least the images shown.
+        classes: class names for colours and legend.
+        rounds: rounds with a column, default all; labels since the previous column count as new.
+        image_keys: keys of the images; default: evenly spaced among those with labels.
+        n_images: number of images if ``image_keys`` is None.
+    """
+    keys = select_image_keys(ledger, image_keys, n_images)
+    shown_rounds = sorted(set(range(1, ledger.n_rounds + 1) if rounds is None else rounds))
+    if not shown_rounds or shown_rounds[0] < 1 or shown_rounds[-1] > ledger.n_rounds:
+        raise UserError(f"cannot show rounds {shown_rounds}; this run has rounds 1 to {ledger.n_rounds}")
+    figure = prepare_labelled_pixels(
+        [labelled_image(ledger, images, key, shown_rounds) for key in keys], shown_rounds, classes
+    )
+    data = render_file(figure.draw, figure.size, "png", figure.title)
+    write_atomically(out, lambda file: file.write(data))
+    return out
+
+
+def select_image_keys(
+    ledger: Ledger, image_keys: Sequence[str] | None = None, n_images: int = 4
+) -> list[str]:
+    """Return the keys of the images to show.
+
+    Args:
+        ledger: ledger of a segmentation run.
+        image_keys: keys; default: evenly spaced among the images with labels.
+        n_images: number of images if ``image_keys`` is None.
+
+    Raises:
+        UserError: there are no labelled pixels, or a key is unknown.
+    """
+    if ledger.sizes is None:
+        raise UserError(
+            "this run labelled whole images, so there are no pixels to show; use `ducats labels RUN`"
+        )
+    if not ledger.n_rounds or not bool(ledger.labels_per_image().any()):
+        raise UserError("this run has no labels yet, resume it until its first round is answered")
+    if image_keys is not None:
+        unknown = [key for key in image_keys if key not in set(ledger.keys)]
+        if unknown or not image_keys:
+            problem = f"no image {unknown[0]!r}" if unknown else "no image given"
+            raise UserError(f"{problem}; give keys of images, such as {ledger.keys[0]!r}")
+        return list(image_keys)
+    if n_images < 1:
+        raise UserError(f"cannot show {n_images} images; give one or more")
+    labelled_images = ledger.labels_per_image().nonzero().squeeze(1).tolist()
+    n_shown = min(n_images, len(labelled_images))
+    return [
+        ledger.keys[labelled_images[int((index + 0.5) * len(labelled_images) / n_shown)]]
+        for index in range(n_shown)
+    ]
+
+
+def load_images(config: Config, keys: Sequence[str]) -> Images:
+    """Load the images with these keys; the whole pool if the data set does not consist of files.
+
+    Args:
+        config: config of the run.
+        keys: keys in the run's ledger; may be a subset of the pool.
+    """
+    reader = DATASETS.get(config.data.name)
+    if not isinstance(reader, SegmentationReader):
+        return load_data(config).pool
+    listing = reader.list_files(**config.data.params)
+    files = dict(listing.pool_files.images)
+    for key in keys:
+        _check_in_data(key, files)
+    return decode_images([(key, files[key]) for key in dict.fromkeys(keys)], listing.size)
+
+
+def labelled_image(ledger: Ledger, images: Images, key: str, rounds: Sequence[int]) -> LabelledImage:
+    """Return an image with the labels since the previous round of ``rounds``."""
+    _check_in_data(key, images.keys)
+    index = ledger.keys.index(key)
+    assert ledger.sizes is not None
+    height, width = ledger.sizes[index].tolist()
+    counts = [len(ledger.image_label_arrays(index, number)[0]) for number in (0, *rounds)]
+    position, label = ledger.image_label_arrays(index, rounds[-1])
+    return LabelledImage(
+        key,
+        load_display_image(images, images.keys.index(key)),
+        (height, width),
+        tuple(position[start:stop] for start, stop in pairwise(counts)),
+        tuple(label[start:stop] for start, stop in pairwise(counts)),
+        IMAGE_WIDTH,
+    )
+
+
+def _check_in_data(key: str, available: Container[str]) -> None:
+    if key not in available:
+        raise UserError(f"the data has no image {key!r}, which this run labelled; use the data of the run")
