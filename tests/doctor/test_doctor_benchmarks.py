@@ -13,11 +13,12 @@ from PIL import Image
 
 from doctor_findings import messages
 from ducats.config import Config, load_config
-from ducats.data import BENCHMARKS
+from ducats.data import DATASETS
 from ducats.data.benchmarks import tasks as tasks_module
 from ducats.data.benchmarks.benchmark import DomainInfo
 from ducats.doctor import diagnose
 
+BENCHMARKS = {name: spec.benchmark for name, spec in DATASETS.items() if spec.benchmark is not None}
 SMALL_RUN = (
     "model.name=small_cnn",
     "train={epochs: 10, batch_size: 4}",

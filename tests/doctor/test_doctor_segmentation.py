@@ -20,7 +20,6 @@ from ducats.data.store import ReadFailure, try_files
 from ducats.doctor import diagnose, verdict
 from ducats.doctor import label_maps as maps_module
 from ducats.doctor import plan as plan_module
-from ducats.doctor.task import SEGMENTATION_DATASETS, SEGMENTATION_MODELS
 from ducats.models import MODELS
 from ducats.models.output import Output
 
@@ -441,18 +440,15 @@ def test_task_data_and_model_that_do_not_fit(root: Path) -> None:
         assert not contains_words(error_messages(make_config(root, setting)), "only to segmentation")
 
 
-def test_the_tables_of_segmentation_data_and_models_are_complete() -> None:
-    assert {name for name, function in DATASETS.items() if isinstance(function, SegmentationReader)} | {
-        "streets"
-    } == SEGMENTATION_DATASETS
+def test_specs_say_whether_labels_and_logits_are_per_pixel() -> None:
+    for name, spec in DATASETS.items():
+        assert spec.per_pixel is (isinstance(spec.load, SegmentationReader) or name == "streets")
     with torch.no_grad():
-        per_pixel_models = set()
-        for name, build in MODELS.items():
+        for name, model in MODELS.items():
             params = {} if name.startswith("small") else {"backbone": "resnet10t", "pretrained": False}
-            output: Any = build(classes=2, channels=3, **params).eval()(torch.zeros(1, 3, 32, 32))
+            output: Any = model.build(classes=2, channels=3, **params).eval()(torch.zeros(1, 3, 32, 32))
             logits = output[0] if isinstance(output, tuple | Output) else output
-            per_pixel_models |= {name} if logits.ndim == 4 else set()
-    assert per_pixel_models == SEGMENTATION_MODELS
+            assert model.per_pixel is (logits.ndim == 4)
 
 
 @pytest.mark.parametrize("query", ["duc", "random", "entropy", "margin", "ripu"])

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ducats.data.decoding import ImageSize, decode_image_sets, decode_images
 from ducats.data.domain import AdaptationData, Domain, Images
+from ducats.data.spec import DatasetSpec
 from ducats.utils.errors import UserError
 from ducats.utils.image_files import IMAGE_FILE_SUFFIXES, is_image_name
 
@@ -220,3 +221,6 @@ def _join_names(names: Sequence[str], max_names: int = 10) -> str:
     """
     rest = f" and {len(names) - max_names} more" if len(names) > max_names else ""
     return ", ".join(repr(name) for name in names[:max_names]) + rest
+
+
+FOLDERS_SPEC = DatasetSpec(folders, per_pixel=False, file_layout="class_folders")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ducats.data.decoding import decode_image_sets
 from ducats.data.domain import AdaptationData, Domain
+from ducats.data.spec import DatasetSpec
 from ducats.utils.errors import UserError
 
 MANIFEST_COLUMNS = ("key", "path", "domain", "label", "split")
@@ -253,3 +254,6 @@ def _labels(table: Path, rows: Sequence[ManifestRow], classes: Sequence[str]) ->
                 f" are {', '.join(map(repr, classes))}; fix it or remove the row"
             )
     return torch.tensor([index[row.label] for row in rows], dtype=torch.int64)
+
+
+MANIFEST_SPEC = DatasetSpec(manifest, per_pixel=False, file_layout="manifest")

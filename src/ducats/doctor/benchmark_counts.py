@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from ducats.config import Config
-from ducats.data.benchmarks import BENCHMARKS, ImageCount
+from ducats.data import resolve_dataset
+from ducats.data.benchmarks import ImageCount
 from ducats.doctor.finding import Finding, count_images, join_names
 from ducats.doctor.survey import survey_data
 from ducats.doctor.survey_result import DataSurvey
@@ -13,7 +14,7 @@ MAX_CLASSES_NAMED = 5  # maximum number of classes in a message
 
 def completeness_warnings(config: Config) -> list[str]:
     """Return warnings about missing or surplus images of a benchmark; files are listed, not read."""
-    benchmark = BENCHMARKS.get(config.data.name)
+    benchmark = resolve_dataset(config.data.name).benchmark
     if benchmark is None or benchmark.list_files is None:
         return []
     data_survey, _ = survey_data(config)

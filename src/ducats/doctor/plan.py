@@ -1,5 +1,6 @@
 """Check the run plan against data and machine: evaluation, budget, batches, crops and memory."""
 
+import inspect
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,7 +24,6 @@ VIEW_ROLES: dict[str, SplitRole] = {  # the images that each view is applied to
     "scoring": "target",
     "test": "test",
 }
-DEFAULT_BACKBONES = {"timm": "resnet50", "deeplab_v2": "resnet101", "deeplab_v3plus": "resnet101"}
 
 
 def check_plan(config: Config, survey: DataSurvey) -> list[Finding]:
@@ -61,17 +61,20 @@ def _check_view_sizes(config: Config, survey: DataSurvey) -> Iterator[Finding]:
 
 def _check_weights(config: Config) -> Iterator[Finding]:
     """Report where pretrained weights come from."""
-    name, params = config.model.name, config.model.params
-    if name in DEFAULT_BACKBONES and params.get("pretrained", True) and not params.get("weights"):
-        backbone = str(params.get("backbone", DEFAULT_BACKBONES[name]))
-        with suppress(Exception):  # torchvision cannot be imported, which is reported elsewhere
-            from ducats.models import offline
+    params = config.model.params
+    with suppress(Exception):  # a wrong name, or no torchvision, which is reported elsewhere
+        from ducats.models import offline, resolve_model
 
-            if offline.has_weights_for(backbone):
-                message = f"the weights of timm's {backbone} come from the package {offline.OFFLINE_PACKAGE}"
-                yield Finding("note", message)
-                return
-        yield Finding("note", f"the weights of timm's {backbone} are downloaded on first use")
+        model = resolve_model(config.model.name)
+        if model.has_timm_backbone and params.get("pretrained", True) and not params.get("weights"):
+            default = inspect.signature(model.build).parameters["backbone"].default
+            backbone = str(params.get("backbone", default))
+            origin = (
+                f"come from the package {offline.OFFLINE_PACKAGE}"
+                if offline.has_weights_for(backbone)
+                else "are downloaded on first use"
+            )
+            yield Finding("note", f"the weights of timm's {backbone} {origin}")
 
 
 def _check_evaluation(config: Config, survey: DataSurvey) -> Iterator[Finding]:

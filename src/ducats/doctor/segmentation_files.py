@@ -4,7 +4,7 @@ import inspect
 from pathlib import Path
 
 from ducats.config import Config
-from ducats.data import DATASETS
+from ducats.data import resolve_dataset
 from ducats.data.decoding import displayed_size, memory_budget
 from ducats.data.segmentation import LabelEncoding, SegmentationListing, SegmentationReader, SplitFiles
 from ducats.data.store import ReadFailure, try_files
@@ -17,7 +17,7 @@ def survey_segmentation_files(config: Config) -> SurveyResult:
     """Survey folders of images and label files."""
     findings: list[Finding] = []
     survey, data = DataSurvey(per_pixel=True), config.data
-    reader = DATASETS[data.name]
+    reader = resolve_dataset(data.name).load
     assert isinstance(reader, SegmentationReader)
     memory_gb, cache = (get_data_param(config, findings, name) for name in ("memory_gb", "cache"))
     survey.memory_gb = memory_budget(memory_gb)

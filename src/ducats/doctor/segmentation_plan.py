@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
 from ducats.acquisition.budget import split_pixels
+from ducats.acquisition.queries import resolve_query
 from ducats.acquisition.queries.kmeans import KMEANS_REMEDY, MAX_CLUSTERS
 from ducats.config import Config
 from ducats.doctor.finding import Finding, count_images
@@ -80,9 +81,6 @@ def describe_pixel_budget(
         )
 
 
-_CLUSTERING_QUERIES = ("clue", "las", "spread")  # queries that make one cluster per label
-
-
 def _check_clusters(config: Config, max_pixels: int) -> Iterator[Finding]:
     """Check that a clustering query does not need too many clusters.
 
@@ -90,7 +88,7 @@ def _check_clusters(config: Config, max_pixels: int) -> Iterator[Finding]:
         max_pixels: Maximum number of pixels per image and round.
     """
     query = config.query.name
-    if query not in _CLUSTERING_QUERIES:
+    if not resolve_query(query).clusters:
         return
     task = config.task
     clusters_by_unit = {

@@ -26,11 +26,9 @@ def check_settings(config: Config) -> list[Finding]:
 
 def check_options(config: Config) -> Iterator[Finding]:
     """Check for missing required options of the data set."""
-    from ducats.data import DATASETS, require_params
+    from ducats.data import resolve_dataset
 
-    function = DATASETS.get(config.data.name)
-    if function is not None:  # a user-defined data set is built, and reports this itself
-        require_params(config.data.name, function, config.data.params)
+    resolve_dataset(config.data.name).require_params(config.data.name, config.data.params)
     yield from ()
 
 
@@ -43,19 +41,20 @@ def check_task(config: Config) -> Iterator[Finding]:
 
 
 def _check_component(config: Config) -> Iterator[Finding]:
-    from ducats.models import MODEL_CHECKS, MODELS
+    from ducats.models import resolve_model
     from ducats.run.factory import check_components
 
     check_components(config)
-    if config.model.name in MODEL_CHECKS and config.model.params.get("weights"):
+    model = resolve_model(config.model.name)
+    if model.has_timm_backbone and config.model.params.get("weights"):
         # Build the model to check that the weights fit the backbone.
-        MODELS[config.model.name](classes=2, channels=3, **config.model.params)
+        model.build(classes=2, channels=3, **config.model.params)
     yield from ()
 
 
 def _check_schedule(schedule: ComponentConfig) -> Iterator[Finding]:
-    from ducats.run.registry import bind_params, resolve
     from ducats.training.schedules import SCHEDULES
+    from ducats.utils.registry import bind_params, resolve
 
     bind_params("schedule", schedule.name, resolve("schedule", SCHEDULES, schedule.name), 1, schedule.params)
     yield from ()

@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ducats.config import Config
-from ducats.data import BENCHMARKS, DATASETS
+from ducats.data import DatasetSpec, resolve_dataset
 from ducats.data.benchmarks import class_order, list_task
 from ducats.data.decoding import memory_budget
 from ducats.data.domain import AdaptationData, Images, Labels
@@ -31,24 +31,22 @@ MAX_ROWS_NAMED = 20  # maximum number of manifest rows that are reported one by 
 
 def survey_data(config: Config) -> SurveyResult:
     """Survey the data as far as it is readable, and report what is not."""
-    surveyors: dict[str, Callable[[Config], SurveyResult]] = {
-        "folders": _survey_folders,
-        "manifest": _survey_manifest,
-    }
-    surveyors |= {
-        name: _survey_benchmark for name, benchmark in BENCHMARKS.items() if benchmark.list_files is not None
-    }
-    surveyors |= {
-        name: survey_segmentation_files
-        for name, function in DATASETS.items()
-        if isinstance(function, SegmentationReader)
-    }
-    survey, findings = surveyors.get(config.data.name, _survey_built)(config)
-    if survey.splits and config.data.name in BENCHMARKS:
-        survey.expected_counts = BENCHMARKS[config.data.name].expected_counts(
-            get_data_param(config, findings, "task")
-        )
+    try:
+        spec = resolve_dataset(config.data.name)
+    except UserError as error:
+        return DataSurvey(), [Finding("error", str(error))]
+    survey, findings = _surveyor(spec)(config)
+    if survey.splits and spec.benchmark is not None:
+        survey.expected_counts = spec.benchmark.expected_counts(get_data_param(config, findings, "task"))
     return survey, findings
+
+
+def _surveyor(spec: DatasetSpec) -> Callable[[Config], SurveyResult]:
+    if spec.file_layout is not None:
+        return _survey_folders if spec.file_layout == "class_folders" else _survey_manifest
+    if spec.benchmark is not None and spec.benchmark.list_files is not None:
+        return _survey_benchmark
+    return survey_segmentation_files if isinstance(spec.load, SegmentationReader) else _survey_built
 
 
 def _survey_folders(config: Config) -> SurveyResult:
@@ -155,7 +153,8 @@ def _survey_benchmark(config: Config) -> SurveyResult:
     root, task = (get_data_param(config, findings, name) for name in ("root", "task"))
     if root is None or task is None:
         return survey, findings
-    benchmark = BENCHMARKS[config.data.name]
+    benchmark = resolve_dataset(config.data.name).benchmark
+    assert benchmark is not None
     try:
         task_files = list_task(benchmark, root, task)
     except UserError as error:

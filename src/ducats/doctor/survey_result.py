@@ -1,6 +1,5 @@
 """Survey of the data: images, labels and files of source, target and test set."""
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ducats.config import Config
-from ducats.data import DATASETS
+from ducats.data import resolve_dataset
 from ducats.data.benchmarks import ImageCount
 from ducats.data.domain import Labels, Pixels
 from ducats.data.segmentation import LabelEncoding
@@ -65,9 +64,9 @@ SurveyResult = tuple[DataSurvey, list[Finding]]
 
 def get_data_param(config: Config, findings: list[Finding], name: str) -> Any:
     """Return a parameter of the data set, or its default. If it is invalid, add a finding and return None."""
-    default = inspect.signature(DATASETS[config.data.name]).parameters[name].default
-    if default is inspect.Parameter.empty:
-        default = None  # a missing parameter is reported elsewhere
+    parameter = resolve_dataset(config.data.name).parameters.get(name)
+    # A missing parameter is reported elsewhere.
+    default = None if parameter is None or parameter.default is parameter.empty else parameter.default
     value = config.data.params.get(name, default)
     is_valid, description = PARAM_CHECKS.get(name, (lambda given: isinstance(given, str | Path), "a path"))
     if (value is None and default is None) or is_valid(value):

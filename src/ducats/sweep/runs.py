@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ducats.config import Config
 from ducats.config.options import RunOptions, default_run_folder
-from ducats.data import DATASETS, require_params
+from ducats.data import resolve_dataset
 from ducats.doctor.task import task_mismatches
 from ducats.report.method_tables import data_and_task
 from ducats.run.factory import check_components, with_resolved_precision
@@ -187,8 +187,7 @@ def _check_config(config: Config) -> None:
     for message in task_mismatches(config):
         raise UserError(message)
     check_components(config)
-    if config.data.name in DATASETS:
-        require_params(config.data.name, DATASETS[config.data.name], config.data.params)
+    resolve_dataset(config.data.name).require_params(config.data.name, config.data.params)
     for param in ("root", "source", "target"):
         path = config.data.params.get(param)
         relative_to_root = param != "root" and "root" in config.data.params

@@ -38,7 +38,7 @@ def test_candidates_kept(
         streaming_query.first_column,
         streaming_query.second_column,
     ) == expected
-    assert streaming_query.needs_features == (query in ("spread", "clue"))
+    assert streaming_query.selects == (query in ("spread", "clue"))
 
 
 def test_pool_fraction_needs_pool_size() -> None:

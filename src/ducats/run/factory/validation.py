@@ -1,6 +1,7 @@
 """Validate all names and parameters of a config before any image is read."""
 
 import inspect
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,9 +14,9 @@ from ducats.acquisition.queries import QUERIES, QuerySpec
 from ducats.acquisition.samples import QueryContext, SampleTable, function_name
 from ducats.acquisition.units import image_columns, select_in_image
 from ducats.annotation.rules import make_rules
-from ducats.data import DATASETS
+from ducats.data import DATASETS, resolve_dataset
 from ducats.data.domain import UNLABELLED, VOID
-from ducats.models import MODEL_CHECKS, MODELS
+from ducats.models import MODELS, resolve_model
 from ducats.models.output import Output
 from ducats.objectives import (
     OBJECTIVES,
@@ -26,19 +27,18 @@ from ducats.objectives import (
     ObjectiveSpec,
 )
 from ducats.run.factory.builders import check_oracle, make_objective, make_query, make_schedule, make_task
-from ducats.run.registry import bind_params, build_component, resolve
 from ducats.training.schedules import SCHEDULES
 from ducats.utils.randomness import global_seed
+from ducats.utils.registry import bind_params, build_component, resolve
 
 
 def describe_params(config: settings.Config) -> dict[str, str]:
     """Return the parameters of each component in a config, with their defaults."""
-    query = make_query(config)
     components: dict[str, Any] = {
-        "data": resolve("data set", DATASETS, config.data.name),
-        "model": resolve("model", MODELS, config.model.name),
+        "data": resolve_dataset(config.data.name).load,
+        "model": resolve_model(config.model.name).build,
         "objective": make_objective(config),
-        "query": query.fn if isinstance(query, QuerySpec) else query,
+        "query": make_query(config).fn,
         "train.schedule": resolve("schedule", SCHEDULES, config.train.schedule.name),
     }
     descriptions = {}
@@ -52,6 +52,7 @@ def describe_params(config: settings.Config) -> dict[str, str]:
             )
         keywords = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
         text = ", ".join(f"{p.name}" if p.default is p.empty else f"{p.name}={p.default!r}" for p in keywords)
+        descriptions[f"{name}.name"] = f"{', '.join(REGISTRIES[name])}, or `package.module:function`"
         descriptions[f"{name}.params"] = f"parameters of {function_name(function)}: {text or 'none'}"
     if config.oracle.name in ("auto", "human"):
         text = ", ".join(f"{p.name}={p.default!r}" for p in inspect.signature(make_rules).parameters.values())
@@ -59,24 +60,28 @@ def describe_params(config: settings.Config) -> dict[str, str]:
     return descriptions
 
 
+REGISTRIES: Mapping[str, Collection[str]] = {
+    "data": DATASETS,
+    "model": MODELS,
+    "objective": OBJECTIVES,
+    "query": QUERIES,
+    "train.schedule": SCHEDULES,
+}
+
+
 def check_components(config: settings.Config, *, is_resumable: bool = False) -> None:
     """Resolve every name, check every parameter, and call query, objective and schedule on dummy input.
 
     A run with a checkpoint (``is_resumable``) does not need its pretrained weights, so they are not checked.
     """
-    bind_params(
-        "data set", config.data.name, resolve("data set", DATASETS, config.data.name), 0, config.data.params
-    )
-    bind_params(
-        "model", config.model.name, resolve("model", MODELS, config.model.name), 0, config.model.params
-    )
-    if config.model.name in MODEL_CHECKS and not is_resumable:
-        build_component(
-            "model", config.model, partial(MODEL_CHECKS[config.model.name], **config.model.params)
-        )
+    bind_params("data set", config.data.name, resolve_dataset(config.data.name).load, 0, config.data.params)
+    model = resolve_model(config.model.name)
+    bind_params("model", config.model.name, model.build, 0, config.model.params)
+    if model.check_params is not None and not is_resumable:
+        build_component("model", config.model, partial(model.check_params, **config.model.params))
     # Only built-in queries and objectives are called: user code may reject such small inputs.
     query, objective, schedule = make_query(config), make_objective(config), make_schedule(config, 10**6)
-    if config.query.name in QUERIES and isinstance(query, QuerySpec):
+    if config.query.name in QUERIES:
         build_component("query", config.query, partial(_call_query_on_dummy_input, config, query))
     if config.objective.name in OBJECTIVES:
         build_component(
