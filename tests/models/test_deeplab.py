@@ -302,7 +302,7 @@ def test_unknown_head_norm_raises() -> None:
     with pytest.raises(UserError, match=r"head_norm is 'layer'; choose one of group, batch, none"):
         build_deeplab("deeplab_v3plus", head_norm="layer")
     with pytest.raises(UserError, match=r"head_norm is 'layer'"):
-        check_deeplab_params(head_norm="layer")
+        check_deeplab_params(head_norm="layer")  # type: ignore[arg-type]
 
 
 def test_builders_are_registered() -> None:

@@ -15,11 +15,11 @@ from ducats.models.spec import ModelBuilder, ModelSpec, as_model_spec
 from ducats.utils.registry import resolve
 
 MODELS: Mapping[str, ModelSpec] = {
-    "small_cnn": SMALL_CNN_SPEC,
     "timm": TIMM_SPEC,
-    "small_fcn": SMALL_FCN_SPEC,
+    "small_cnn": SMALL_CNN_SPEC,
     "deeplab_v2": DEEPLAB_V2_SPEC,
     "deeplab_v3plus": DEEPLAB_V3PLUS_SPEC,
+    "small_fcn": SMALL_FCN_SPEC,
 }
 
 

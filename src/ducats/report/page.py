@@ -21,7 +21,7 @@ from ducats.report.page_budget import (
 )
 from ducats.report.run_reader import BrokenRun, Run
 from ducats.report.run_section import MAX_RUNS_ALL_WITH_PAPER_FIGURES, build_run_section, select_section_runs
-from ducats.report.run_section.figure_panels import svg_width
+from ducats.report.run_section.figure_panels import draw_requested_panels, svg_width
 from ducats.report.run_section.near_duplicates import NEAR_DUPLICATE_COSINE, NEIGHBOUR_DISTANCE_PIXELS
 from ducats.report.tables import group_by_kind, method_names
 from ducats.report.tasks import collect_data_tasks, format_task, task_caption
@@ -32,11 +32,16 @@ DEFAULT_TITLE = "ducats report"
 
 
 def write_page(
-    runs: Sequence[Run], out: Path, title: str = DEFAULT_TITLE, broken: Sequence[BrokenRun] = ()
+    runs: Sequence[Run],
+    out: Path,
+    title: str = DEFAULT_TITLE,
+    broken: Sequence[BrokenRun] = (),
+    figures: Sequence[str] = (),
 ) -> Path:
     """Write the page about the runs to ``out`` and return its path. The output is deterministic.
 
-    The folders in ``broken``, which could not be read, are listed with the reason.
+    The folders in ``broken``, which could not be read, are listed with the reason. The ``figures``, by the
+    names of `ducats figure`, are added at the end.
     """
     environment = Environment(
         loader=PackageLoader("ducats.report"),
@@ -47,6 +52,8 @@ def write_page(
     )
     environment.filters |= {"arrow": format_task, "uncertainty": format_uncertainty, "svg_width": svg_width}
     contexts, figure_bytes = _kind_contexts(runs, broken)
+    requested_panels = draw_requested_panels(figures, runs)
+    figure_bytes += text_bytes([panel.svg for panel in requested_panels])
     rounds = [
         query_round
         for context in contexts
@@ -64,6 +71,7 @@ def write_page(
         title=title,
         contexts=contexts,
         broken=broken,
+        requested_panels=requested_panels,
         format_percent=format_percent,
         image_data_url=image_data_url,
         n_shown_images=fitting_gallery_size(galleries, MAX_PAGE_BYTES - figure_bytes - data_url_bytes(pairs)),

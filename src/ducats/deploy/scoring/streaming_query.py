@@ -79,7 +79,7 @@ def make_streaming_query(
         n_wanted = candidate_factor * params["pool_fraction"] * pool_size
     n_candidates = max(math.ceil(n_wanted - 1e-9), budget)
     if rule.kind == "two_rounds":
-        return StreamingQuery(query, budget, n_candidates, *columns)
+        return StreamingQuery(query, budget, n_candidates, columns[0], columns[1])
     if "kappa" in inspect.signature(spec.fn).parameters:
         params["kappa"] = candidate_factor
     check_params("query", query, inspect.signature(spec.fn), 1, params)
