@@ -108,7 +108,15 @@ def options(module: str, parts: dict[str, str], *more: str) -> list[str]:
 def test_run_score_report_and_figure(
     module: str, parts: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ducats("run", "--out", "run", *options(module, parts, "data.params.images=50")) == 0
+    assert (
+        ducats(
+            "run",
+            "--out",
+            "run",
+            *options(module, parts, "data.params.images=50", "engine.snapshot_samples=0"),
+        )
+        == 0
+    )
     run_folder = RunFolder(tmp_path / "run")
     ledger = run_folder.load_ledger()
     assert [entry.key for entry in ledger.entries() if entry.round == 1] == list(ledger.keys[:-11:-1])

@@ -65,14 +65,13 @@ class TaskConfig(StrictModel):
         return self.unit or ("image" if self.name == "classification" else "pixel")
 
 
+NAME_DESCRIPTION = "a name listed by `ducats config --explain`, or `package.module:function`"
+
+
 class ModelConfig(ComponentConfig):
     """The network and the mapping from logits to Dirichlet parameters."""
 
-    name: str = Field(
-        "timm",
-        description="timm, small_cnn; for segmentation deeplab_v2, deeplab_v3plus, small_fcn; or "
-        "`package.module:function`",
-    )
+    name: str = Field("timm", description=NAME_DESCRIPTION)
     evidence: Literal["exp", "exp_clamped", "exp_at_most_10", "exp_plus_one", "softplus_plus_one"] = Field(
         "exp",
         description="function from logits to alpha; exp: as in the paper; exp_at_most_10: as in the "
@@ -83,28 +82,19 @@ class ModelConfig(ComponentConfig):
 class DataConfig(ComponentConfig):
     """The data set."""
 
-    name: str = Field(
-        "folders",
-        description="folders, manifest, digits, toy, a benchmark (office_home, office31, visda2017, pacs, "
-        "mini_domainnet, domainnet, digit_sets); with label maps: segmentation_folders, streets, "
-        "gtav_cityscapes, synthia_cityscapes, carla_camvid; or `package.module:function`",
-    )
+    name: str = Field("folders", description=NAME_DESCRIPTION)
 
 
 class ObjectiveConfig(ComponentConfig):
     """The training objective."""
 
-    name: str = Field(
-        "duc",
-        description="duc, softmax, adversarial, waal, mme, tqs, eada, sdm, euq; for segmentation also mrkld, "
-        "seg_uncertainty, tpld, proda, mada; or `package.module:function`",
-    )
+    name: str = Field("duc", description=NAME_DESCRIPTION)
 
 
 class QueryConfig(ComponentConfig):
     """The query strategy."""
 
-    name: str = Field("duc", description="a name listed by `ducats queries`, or `package.module:function`")
+    name: str = Field("duc", description=NAME_DESCRIPTION)
 
 
 class OracleConfig(ComponentConfig):
@@ -120,9 +110,7 @@ class OracleConfig(ComponentConfig):
 class ScheduleConfig(ComponentConfig):
     """Learning-rate schedule."""
 
-    name: str = Field(
-        "inverse_decay", description="inverse_decay, poly, constant, or `package.module:function`"
-    )
+    name: str = Field("inverse_decay", description=NAME_DESCRIPTION)
 
 
 class TrainConfig(StrictModel):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ducats import config as settings
-from ducats.acquisition.criteria import compute_columns
+from ducats.acquisition.criteria import PROBE_COLUMNS, compute_columns
 from ducats.acquisition.queries import QUERIES, QuerySpec
 from ducats.acquisition.samples import QueryContext, SampleTable, function_name
 from ducats.acquisition.units import image_columns, select_in_image
@@ -97,11 +97,7 @@ def _call_query_on_dummy_input(config: settings.Config, query: QuerySpec) -> Non
     """Run a query on a few all-zero samples."""
     generator = torch.Generator().manual_seed(0)
     z, features, head = torch.zeros(3, 2), torch.zeros(3, 4), torch.zeros(2, 4) if query.needs_head else None
-    extras = {
-        "domain": torch.full((3,), 0.5),
-        "critic": torch.zeros(3),
-        "committee": torch.full((3, 2, 2), 0.5),
-    }
+    extras = {name: torch.full((3, *probe.example_shape), 0.5) for name, probe in PROBE_COLUMNS.items()}
     map_extras = {
         name: column[0][..., None, None].expand(*column.shape[1:], 2, 3) for name, column in extras.items()
     }
