@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from conftest import QUICK
+from ducats.config import load_config
 from ducats.runfolder.run_folder import RunFolder
+from ducats.sweep.tune.search_space import default_grid
+from ducats.utils.errors import UserError
 from scoring_runs import write_image_folder
-from sweep_helpers import ducats
+from sweep_helpers import ducats, write_sweep
 
 PARTS = '''
 import torch
@@ -108,15 +111,8 @@ def options(module: str, parts: dict[str, str], *more: str) -> list[str]:
 def test_run_score_report_and_figure(
     module: str, parts: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (
-        ducats(
-            "run",
-            "--out",
-            "run",
-            *options(module, parts, "data.params.images=50", "engine.snapshot_samples=0"),
-        )
-        == 0
-    )
+    more = ("data.params.images=50", "engine.snapshot_samples=0")
+    assert ducats("run", "--out", "run", *options(module, parts, *more)) == 0
     run_folder = RunFolder(tmp_path / "run")
     ledger = run_folder.load_ledger()
     assert [entry.key for entry in ledger.entries() if entry.round == 1] == list(ledger.keys[:-11:-1])
@@ -173,15 +169,21 @@ def test_a_clustering_query_is_checked_by_doctor(module: str, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("parts", [FUNCTIONS, SPECS], ids=["functions", "specs"])
-def test_sweep_and_tune(module: str, parts: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    method = {"name": "mine", "settings": settings(module, parts)}
-    Path("s.yaml").write_text(json.dumps({"methods": [method], "seeds": [0, 1]}))
-    assert ducats("sweep", "s.yaml", "--dry-run", "--devices", "cpu") == 0
+def test_sweep(module: str, parts: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    own, file = settings(module, parts), Path("s.yaml")
+    write_sweep(file, settings=[], methods=[{"name": "mine", "settings": own}], seeds=[0, 1])
+    assert ducats("sweep", file, "--dry-run", "--devices", "cpu") == 0
     assert capsys.readouterr().out.count("mine") >= 2
-    method["settings"].append("data.params.size=3")
-    Path("s.yaml").write_text(json.dumps({"methods": [method], "seeds": [0]}))
-    assert ducats("sweep", "s.yaml", "--dry-run", "--devices", "cpu") != 0
+    unknown = [*own, "data.params.size=3"]
+    write_sweep(file, settings=[], methods=[{"name": "mine", "settings": unknown}])
+    assert ducats("sweep", file, "--dry-run", "--devices", "cpu") != 0
     assert "has no parameter 'size'" in "".join(capsys.readouterr())
+
+
+def test_the_search_grid_of_an_objective(module: str) -> None:
+    assert default_grid(load_config([], settings(module, SPECS))) == {"objective.params.weight": (1, 2)}
+    with pytest.raises(UserError, match="no default search space"):
+        default_grid(load_config([], settings(module, FUNCTIONS)))
 
 
 def test_benchmark_options_follow_the_data_set(module: str, capsys: pytest.CaptureFixture[str]) -> None:
