@@ -67,8 +67,9 @@ def make_label_maps(count: int, shape: Size, classes: int) -> Tensor:
 def make_model(options: argparse.Namespace) -> EvidentialModel:
     """Build a network with random weights, which do not affect the timing."""
     torch.manual_seed(0)
-    builder = MODELS[options.model]
-    network = builder(classes=options.classes, channels=3, backbone=options.backbone, pretrained=False)
+    network = MODELS[options.model].build(
+        classes=options.classes, channels=3, backbone=options.backbone, pretrained=False
+    )
     return EvidentialModel(network, "exp_at_most_10")
 
 

@@ -37,9 +37,11 @@ def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tm
             question_round.rules.min_annotators,
         ) == (number, "unanimous", 2)
         query = quick().query.name
-        assert (question_round.rules.query, question_round.rules.query_summary) == (
+        rules = question_round.rules
+        assert (rules.query, rules.query_summary, rules.explained_by) == (
             query,
             QUERIES[query].summary,
+            QUERIES[query].explained_by,
         )
         assert all(question.guess in data.classes for question in question_round.questions)
         first, *rest = [question.id for question in question_round.questions]

@@ -8,11 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from ducats.data import BENCHMARKS, DATASETS, canonical_task, require_params
+from ducats.data import DATASETS, DatasetSpec, toy
 from ducats.data.benchmarks import domainnet, mini_domainnet, office31, office_home, pacs, visda2017
 from ducats.data.benchmarks.benchmark import normalise_name
 from ducats.data.domain import AdaptationData
 from ducats.utils.errors import UserError
+
+BENCHMARKS = {name: spec.benchmark for name, spec in DATASETS.items() if spec.benchmark is not None}
 
 
 def write_image(path: Path, shade: int = 100) -> None:
@@ -289,19 +291,21 @@ def test_rejects_unknown_tasks(tmp_path: Path, task: str) -> None:
 
 
 def test_canonical_task() -> None:
-    assert canonical_task("office_home", "art->clipart") == "Ar-Cl"
-    assert canonical_task("office_home", "art->nowhere") == "art->nowhere"  # rejected when it is read
-    assert canonical_task("mine:own", "art->clipart") == "art->clipart"
+    assert DATASETS["office_home"].canonical_task("art->clipart") == "Ar-Cl"
+    assert (
+        DATASETS["office_home"].canonical_task("art->nowhere") == "art->nowhere"
+    )  # rejected when it is read
+    assert DatasetSpec(toy).canonical_task("art->clipart") == "art->clipart"
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_missing_options_are_reported_with_the_tasks(name: str) -> None:
     benchmark = BENCHMARKS[name]
     with pytest.raises(UserError, match=rf"^the data set '{name}' needs --root") as caught:
-        require_params(name, DATASETS[name], {})
+        DATASETS[name].require_params(name, {})
     assert ("and --task" in str(caught.value)) == (len(benchmark.tasks) > 1)
     assert (benchmark.tasks[-1] in str(caught.value)) == (len(benchmark.tasks) > 1)
-    require_params(name, DATASETS[name], {"root": "x", "task": "y"})
+    DATASETS[name].require_params(name, {"root": "x", "task": "y"})
 
 
 # -- missing files -----------------------------------------------------------------------------------
@@ -336,7 +340,7 @@ def test_error_for_missing_files_says_where_to_get_them(
     benchmark = BENCHMARKS[name]
     found = make(tmp_path / "data")
     with pytest.raises(UserError) as caught:
-        DATASETS[name](root=tmp_path / "data", task=benchmark.tasks[0])
+        DATASETS[name].load(root=tmp_path / "data", task=benchmark.tasks[0])
     message = str(caught.value)
     assert f"are not in {tmp_path / 'data'} ({found}); get them from " in message
     assert message.startswith(

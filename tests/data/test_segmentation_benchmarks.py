@@ -20,7 +20,7 @@ from synthetic_label_files import (
 )
 
 from ducats.config import load_config
-from ducats.data import DATASETS, require_params
+from ducats.data import DATASETS, DatasetSpec
 from ducats.data.domain import VOID, AdaptationData
 from ducats.data.segmentation import (
     FileLabelMaps,
@@ -440,10 +440,10 @@ def test_required_options() -> None:
     with pytest.raises(
         UserError, match=r"needs --source and --target and --classes \(or data\.params\.source"
     ):
-        require_params("segmentation_folders", DATASETS["segmentation_folders"], {})
+        DATASETS["segmentation_folders"].require_params("segmentation_folders", {})
 
     def mine(*, table: str) -> AdaptationData:
         raise NotImplementedError(table)
 
     with pytest.raises(UserError, match=r"needs --set data\.params\.table=\.\.\. \(or"):
-        require_params("mine:mine", mine, {})
+        DatasetSpec(mine).require_params("mine:mine", {})

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from ducats.deploy import onnx
 from ducats.deploy.inference_graph import ONNX_OUTPUTS, InferenceGraph
 from ducats.deploy.onnx import check_onnx, compare_outputs, export_onnx, is_rounding
-from ducats.models import MODELS_WITHOUT_WEIGHTS, EvidentialModel
+from ducats.models import EvidentialModel
+from ducats.models.classifier import classifier_without_weights
 from ducats.models.small_cnn import small_cnn
 from ducats.models.small_fcn import small_fcn
 from ducats.utils.errors import UserError
@@ -54,7 +55,7 @@ def test_uncertainties_in_the_graph_match_exact_arithmetic(tmp_path: Path) -> No
 
 def networks() -> dict[str, tuple[nn.Module, str, Tensor]]:
     torch.manual_seed(0)
-    tiny = MODELS_WITHOUT_WEIGHTS["timm"](classes=5, channels=3, backbone="test_resnet", bottleneck=8)
+    tiny = classifier_without_weights(classes=5, channels=3, backbone="test_resnet", bottleneck=8)
     return {
         "small_cnn": (
             small_cnn(classes=5, channels=1, width=4, features=16),

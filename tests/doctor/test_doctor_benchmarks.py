@@ -11,11 +11,12 @@ import pytest
 
 from doctor_findings import error_messages, messages, run_error, write_noise
 from ducats.config import Config, load_config
-from ducats.data import BENCHMARKS
+from ducats.data import DATASETS
 from ducats.data.benchmarks import tasks as tasks_module
 from ducats.data.benchmarks.benchmark import DomainInfo
 from ducats.doctor import diagnose
 
+BENCHMARKS = {name: spec.benchmark for name, spec in DATASETS.items() if spec.benchmark is not None}
 SMALL_RUN = (
     "model.name=small_cnn",
     "train={epochs: 10, batch_size: 4}",

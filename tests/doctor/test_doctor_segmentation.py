@@ -30,7 +30,6 @@ from ducats.doctor import label_maps as maps_module
 from ducats.doctor import plan as plan_module
 from ducats.models import MODELS
 from ducats.models.output import Output
-from ducats.run.factory.validation import SEGMENTATION_DATASETS, SEGMENTATION_MODELS
 
 SETTINGS = (
     "model={name: small_fcn, params: {width: 4, dilations: [1]}, evidence: exp_at_most_10}",
@@ -373,18 +372,15 @@ def test_valid_settings(root: Path, settings: tuple[str, ...]) -> None:
     assert {finding.severity for finding in diagnose(make_config(root, *settings))} == {"note"}
 
 
-def test_the_tables_of_segmentation_data_and_models_are_complete() -> None:
-    assert {name for name, function in DATASETS.items() if isinstance(function, SegmentationReader)} | {
-        "streets"
-    } == SEGMENTATION_DATASETS
+def test_specs_say_whether_labels_and_logits_are_per_pixel() -> None:
+    for name, spec in DATASETS.items():
+        assert spec.per_pixel is (isinstance(spec.load, SegmentationReader) or name == "streets")
     with torch.no_grad():
-        per_pixel_models = set()
-        for name, build in MODELS.items():
+        for name, model in MODELS.items():
             params = {} if name.startswith("small") else {"backbone": "resnet10t", "pretrained": False}
-            output: Any = build(classes=2, channels=3, **params).eval()(torch.zeros(1, 3, 32, 32))
+            output: Any = model.build(classes=2, channels=3, **params).eval()(torch.zeros(1, 3, 32, 32))
             logits = output[0] if isinstance(output, tuple | Output) else output
-            per_pixel_models |= {name} if logits.ndim == 4 else set()
-    assert per_pixel_models == SEGMENTATION_MODELS
+            assert model.per_pixel is (logits.ndim == 4)
 
 
 @pytest.mark.parametrize("query", ["spread", "clue", "las"])

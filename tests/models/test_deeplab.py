@@ -8,15 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ducats.models import (
-    MODEL_CHECKS,
-    MODELS,
-    MODELS_WITHOUT_WEIGHTS,
-    EvidentialModel,
-    deeplab_v2,
-    deeplab_v3plus,
+from ducats.models import MODELS, EvidentialModel, deeplab_v2, deeplab_v3plus
+from ducats.models.deeplab import (
+    DeepLab,
+    HeadV3Plus,
+    check_deeplab_params,
+    deeplab_v2_without_weights,
+    deeplab_v3plus_without_weights,
 )
-from ducats.models.deeplab import DeepLab, HeadV3Plus
 from ducats.models.frozen_norm import FrozenNorm
 from ducats.settings import Optimisation
 from ducats.training.fit import make_optimiser
@@ -30,7 +29,7 @@ def build_deeplab(name: str = "deeplab_v2", /, seed: int = 0, **params: Any) -> 
     arguments = {"classes": 5, "channels": 3, "backbone": "resnet18", "pretrained": False, **params}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        network = MODELS[name](**arguments)
+        network = MODELS[name].build(**arguments)
     assert isinstance(network, DeepLab)
     return network
 
@@ -148,7 +147,7 @@ def test_parameters_of_the_published_network() -> None:
     for p, blocks, inputs in stages:
         weights += p * inputs + 9 * p * p + 4 * p * p + 4 * p * inputs + (blocks - 1) * 17 * p * p
     head = 4 * (9 * 2048 * 19 + 19)
-    frozen = MODELS_WITHOUT_WEIGHTS["deeplab_v2"](classes=19, channels=3)
+    frozen = deeplab_v2_without_weights(classes=19, channels=3)
     assert sum(p.numel() for p in frozen.parameters()) == weights + head == 43_795_724
     norms = [m for m in frozen.modules() if isinstance(m, FrozenNorm)]
     assert sum(m.weight.numel() for m in norms) == 64 + sum(6 * p * blocks + 4 * p for p, blocks, _ in stages)
@@ -206,7 +205,8 @@ def test_a_resumed_run_needs_no_weights(name: str, pretrained: bool, tmp_path: P
     file = str(save_int8_weights(tmp_path)[0]) if pretrained else None
     network = build_deeplab(name, weights=file)
     params = {"classes": 5, "channels": 3, "backbone": "resnet18", "pretrained": False}
-    other = MODELS_WITHOUT_WEIGHTS[name](**params, weights=str(tmp_path / "gone.npz") if pretrained else None)
+    build = {"deeplab_v2": deeplab_v2_without_weights, "deeplab_v3plus": deeplab_v3plus_without_weights}[name]
+    other = build(**params, weights=str(tmp_path / "gone.npz") if pretrained else None)
     assert isinstance(other, DeepLab)
     assert other.lr_multipliers == network.lr_multipliers == ({"backbone": 0.1} if pretrained else {})
     other.load_state_dict(network.state_dict())
@@ -276,13 +276,13 @@ def test_evidence_is_applied_after_the_interpolation() -> None:
 )
 def test_check_rejects_invalid_parameters(name: str, params: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        MODEL_CHECKS[name](**params)
+        check_deeplab_params(**params)
 
 
 @BOTH
 def test_check_accepts_valid_parameters(name: str) -> None:
-    MODEL_CHECKS[name]()
-    MODEL_CHECKS[name](backbone="convnext_atto", pretrained=False, output_stride=16)
+    check_deeplab_params()
+    check_deeplab_params(backbone="convnext_atto", pretrained=False, output_stride=16)
 
 
 @pytest.mark.parametrize(
@@ -303,10 +303,13 @@ def test_unknown_head_norm_raises() -> None:
     with pytest.raises(UserError, match=r"head_norm is 'layer'; choose one of group, batch, none"):
         build_deeplab("deeplab_v3plus", head_norm="layer")
     with pytest.raises(UserError, match=r"head_norm is 'layer'"):
-        MODEL_CHECKS["deeplab_v3plus"](head_norm="layer")
+        check_deeplab_params(head_norm="layer")  # type: ignore[arg-type]
 
 
 def test_builders_are_registered() -> None:
-    assert MODELS["deeplab_v2"] is deeplab_v2
-    assert MODELS["deeplab_v3plus"] is deeplab_v3plus
-    assert MODELS_WITHOUT_WEIGHTS.keys() == MODEL_CHECKS.keys() <= MODELS.keys()
+    assert MODELS["deeplab_v2"].build is deeplab_v2
+    assert MODELS["deeplab_v2"].build_without_weights is deeplab_v2_without_weights
+    assert MODELS["deeplab_v3plus"].build is deeplab_v3plus
+    assert MODELS["deeplab_v3plus"].build_without_weights is deeplab_v3plus_without_weights
+    for spec in MODELS.values():
+        assert (spec.build_without_weights is not None) == (spec.check_params is not None)

@@ -24,10 +24,10 @@ from torch.nn import functional as F
 from conftest import Runner, quick
 from ducats.data.domain import UNLABELLED
 from ducats.objectives import softmax
-from ducats.objectives.self_training import Teacher, mrkld
+from ducats.objectives.self_training.mrkld import mrkld
 from ducats.objectives.self_training.round_schedule import starting_round
 from ducats.objectives.self_training.teacher import CERTAINTY_BIN_WIDTH as BIN
-from ducats.objectives.self_training.teacher import certainty_histogram, log_thresholds
+from ducats.objectives.self_training.teacher import Teacher, certainty_histogram, log_thresholds
 from ducats.run import run
 from ducats.run.factory import build_run
 from ducats.runfolder import records

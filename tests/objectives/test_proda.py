@@ -24,8 +24,8 @@ from torch.nn import functional as F
 from conftest import Runner
 from ducats.data.domain import UNLABELLED
 from ducats.objectives import AuxiliaryContext
-from ducats.objectives.self_training import PrototypeTeacher, proda
 from ducats.objectives.self_training.colour_jitter import jitter_colours
+from ducats.objectives.self_training.proda import PrototypeTeacher, proda
 from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from conftest import Runner
 from ducats.data.domain import UNLABELLED
 from ducats.objectives import AuxiliaryContext, softmax
-from ducats.objectives.self_training import TwoHeads, seg_uncertainty
+from ducats.objectives.self_training.seg_uncertainty import TwoHeads, seg_uncertainty
 from ducats.runfolder import records
 from ducats.utils.errors import UserError
 

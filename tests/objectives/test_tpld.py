@@ -20,8 +20,7 @@ from torch.nn import functional as F
 from conftest import Runner
 from ducats.data.domain import UNLABELLED
 from ducats.objectives import AuxiliaryContext
-from ducats.objectives.self_training import DensifyingTeacher, tpld
-from ducats.objectives.self_training.tpld import mean_confidence, neighbour_votes
+from ducats.objectives.self_training.tpld import DensifyingTeacher, mean_confidence, neighbour_votes, tpld
 from ducats.runfolder import records
 from ducats.utils.errors import UserError
 

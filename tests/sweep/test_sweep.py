@@ -204,7 +204,7 @@ def test_runs_are_checked_before_the_first_starts(
     assert not (tmp_path / "out").exists()
 
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_docs_list_every_packaged_sweep_with_its_number_of_runs() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,12 +19,21 @@ from ducats.utils.errors import UserError
 
 MODEL_COLUMNS = ("z", "features")  # columns that the model returns, not criteria
 
-# Columns of probes, small networks trained alongside the model.
-PROBE_COLUMNS: Mapping[str, str] = MappingProxyType(
+
+class ProbeColumn(NamedTuple):
+    """Column of a probe, a small network trained alongside the model."""
+
+    description: str
+    example_shape: tuple[int, ...] = ()  # of one row, for two classes
+
+
+PROBE_COLUMNS: Mapping[str, ProbeColumn] = MappingProxyType(
     {
-        "domain": "probability of the source domain, from a discriminator: (R,)",
-        "critic": "score of a Wasserstein critic, higher for unlabelled target images: (R,)",
-        "committee": "class probabilities of each member of a committee of classifiers: (R, members, C)",
+        "domain": ProbeColumn("probability of the source domain, from a discriminator: (R,)"),
+        "critic": ProbeColumn("score of a Wasserstein critic, higher for unlabelled target images: (R,)"),
+        "committee": ProbeColumn(
+            "class probabilities of each member of a committee of classifiers: (R, members, C)", (2, 2)
+        ),
     }
 )
 
@@ -189,7 +198,9 @@ def compute_columns(
 def require_probe(name: str, extras: Mapping[str, Tensor] | None) -> Tensor:
     """Return a probe's column; raise ``UserError`` if no probe provides it."""
     if extras is None or name not in extras:
-        raise UserError(f"the query needs {name!r} ({PROBE_COLUMNS[name]}), but no probe provides it")
+        raise UserError(
+            f"the query needs {name!r} ({PROBE_COLUMNS[name].description}), but no probe provides it"
+        )
     return extras[name]
 
 

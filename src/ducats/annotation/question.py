@@ -69,7 +69,8 @@ class RoundRules:
     allow_new_classes: bool = False  # whether unknown class names are accepted, as VOID
     unit: str = "image"  # image, pixel, region or superpixel
     query: str = ""  # name, shown to annotators
-    query_summary: str = ""  # shown to annotators
+    query_summary: str = ""  # why a sample is picked, shown to annotators; may contain "{unit}"
+    explained_by: tuple[str, ...] = ()  # uncertainties that explain a pick instead: u_dis, u_data
     max_seconds: float | None = None  # limit on the annotation time, after which the round closes
 
 
@@ -99,7 +100,8 @@ class QuestionRound:
         """Read a round from its folder."""
         try:
             raw = json.loads((folder / "rules.json").read_text(encoding="utf-8"))
-            rules = RoundRules(**{**raw, "classes": tuple(raw["classes"])})
+            tuples = {name: tuple(raw[name]) for name in ("classes", "explained_by") if name in raw}
+            rules = RoundRules(**{**raw, **tuples})
             lines = (folder / "questions.jsonl").read_bytes().splitlines()
             return cls(folder, rules, tuple(map(Question.from_json, lines)))
         except (OSError, ValueError, TypeError, KeyError) as error:

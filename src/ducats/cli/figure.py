@@ -7,10 +7,10 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from ducats.cli.base import app, console
-from ducats.report.figures import FIGURE_INFO, save_figure
+from ducats.report.figures import FIGURES, figure_id, save_figure
 
 _FIGURE_LIST = "\n".join(
-    f"* `{name}`: {entry.summary}. Needs {entry.needed_runs}." for name, entry in FIGURE_INFO.items()
+    f"* `{name}`: {entry.summary}. Needs {entry.needed_runs}." for name, entry in FIGURES.items()
 )
 
 
@@ -26,7 +26,7 @@ def figure(
     """Draw a figure of the paper, or one that explains the selected samples, from run folders.
 
     Args:
-        name: Name of the figure; without a name, list all figures.
+        name: Name of the figure, or your own as package.module:name; without a name, list all figures.
         runs: Run folders, or folders that contain them.
         out: Output file, .svg, .png or .pdf; default: NAME.svg.
         round: Only this round, counted from 1.
@@ -34,13 +34,13 @@ def figure(
     """
     if name is None:
         table = Table("figure", "shows", "needs", box=None, pad_edge=False)
-        for known, entry in FIGURE_INFO.items():
+        for known, entry in FIGURES.items():
             table.add_row(known, entry.summary, entry.needed_runs)
         console.print(table, highlight=False)
         return 0
     from ducats.report.run_reader import find_runs
 
-    path = out or Path(f"{name}.svg")
+    path = out or Path(f"{figure_id(name)}.svg")
     warnings = save_figure(
         name, find_runs(runs) if runs else [], path, round=round, images=tuple(images or ())
     )

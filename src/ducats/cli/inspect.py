@@ -70,14 +70,14 @@ def doctor(*, options: RunOptions = RunOptions()) -> int:  # noqa: B008 - never 
 
 @app.command
 def queries() -> int:
-    """List the query strategies and their parameters."""
+    """List the query strategies and their parameters; those marked for score work in `ducats score`."""
     from rich.table import Table
 
     from ducats.acquisition.queries import QUERIES
 
-    table = Table("query", "parameters", "description", header_style="bold")
+    table = Table("query", "score", "parameters", "description", header_style="bold")
     for name, spec in QUERIES.items():
-        table.add_row(name, spec.params_text, spec.summary)
+        table.add_row(name, "yes" if spec.streaming_rule else "", spec.params_text, spec.summary)
     console.print(table)
     return 0
 

@@ -83,7 +83,11 @@ def predict(
 
 
 @app.command
-def report(*runs: Path, out: Path = Path("report.html")) -> int:
+def report(
+    *runs: Path,
+    out: Path = Path("report.html"),
+    figures: Annotated[list[str] | None, Parameter(name="--figure", negative=())] = None,
+) -> int:
     """Write an offline HTML report of one or more runs: verdict, curves, calibration, selected samples.
 
     The report lists runs that cannot be read. If no run can be read, the exit code is 1.
@@ -92,6 +96,7 @@ def report(*runs: Path, out: Path = Path("report.html")) -> int:
         runs: Run folders, or folders that contain them.
         out: Output page; or a folder for report.html, table.md, table.csv, summary.json and, for
             segmentation, classes.csv.
+        figures: A figure to add, as in `ducats figure`, e.g. your own as package.module:name. Repeatable.
     """
     from ducats.report import report as write_report
     from ducats.report import report_page
@@ -100,7 +105,8 @@ def report(*runs: Path, out: Path = Path("report.html")) -> int:
     if not runs:
         raise UserError("give at least one run folder, e.g. `ducats report runs`")
     one_page = out.suffix.lower() in PAGE_SUFFIXES and not out.is_dir()
-    result = report_page(list(runs), out) if one_page else write_report(list(runs), out)
+    write = report_page if one_page else write_report
+    result = write(list(runs), out, figures=tuple(figures or ()))
     unreadable = [f"{broken.folder} cannot be read: {broken.reason}" for broken in result.broken]
     for warning in (*unreadable, *result.cautions):
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False, soft_wrap=True)

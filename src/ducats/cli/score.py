@@ -41,10 +41,11 @@ def score(
             s3://bucket/images.
         budget: Number of images to select: a count, or a percentage of the pool such as 1%.
         out: Output folder for picks.csv, unreadable.csv and score.json.
-        query: duc, u_dis, u_data, entropy, margin, least_confident, random; or spread, clue, badge, coreset,
-            which choose from the most uncertain images. Default: the query of the run if listed, else duc.
-        kappa: Number of candidates as a multiple of the budget, for duc (first round), spread, clue, badge
-            and coreset; default: as in the run, or 10.
+        query: A query that `ducats queries` marks for score, or your own as package.module:name. Queries that
+            do not just rank images choose from the most uncertain ones. Default: the query of the run if
+            possible, else duc.
+        kappa: Number of candidates as a multiple of the budget, for queries that do not just rank images;
+            default: as in the run, or 10.
         pool_format: Format of the pool.
         exclude_labelled: Skip images that the run has labelled, identified by their keys.
         backend: local: this machine; ray: a Ray cluster (ducats[ray]).

@@ -1,4 +1,4 @@
-"""Command-line options of a run. Imports torch only if a benchmark task must be normalised."""
+"""Command-line options of a run. Imports torch only if there are data options."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -115,7 +115,7 @@ class RunOptions:
         resolved = load_config(
             files, self.set, {**run_layer, **self._data_layer(load_config(files, self.set, run_layer))}
         )
-        if (self.root or self.task) and resolved.data.name in NON_BENCHMARK_DATASETS:
+        if (self.root or self.task) and not _takes(resolved, "root", "task"):
             raise UserError(
                 f"--root and --task are for a benchmark, but the data set is {resolved.data.name!r}; choose "
                 "a benchmark, e.g. with -c data/office31, and omit --source and --target"
@@ -151,11 +151,8 @@ class RunOptions:
             params["ground_truth"] = True
         data: dict[str, Any] = {}
         if params:
-            # Other segmentation data sets take --source and --target themselves; `streets` is generated.
-            name_layer = {
-                "name": "segmentation_folders" if config.data.name == "streets" else config.data.name
-            }
-            data = {**(name_layer if is_segmentation else {"name": "folders"}), "params": params}
+            folders = "segmentation_folders" if is_segmentation else "folders"
+            data = {"name": config.data.name if _takes(config, "source") else folders, "params": params}
         if self.manifest:
             data = {"name": "manifest", "params": {"path": _absolute(self.manifest)}}
         benchmark_params = _drop_none(root=self.root and _absolute(self.root), task=self.task)
@@ -164,7 +161,11 @@ class RunOptions:
         return {"data": data} if data else {}
 
 
-NON_BENCHMARK_DATASETS = ("folders", "manifest", "digits", "toy", "streets")  # without --root and --task
+def _takes(config: "Config", *params: str) -> bool:
+    """Return whether the data set has one of these parameters."""
+    from ducats.data import resolve_dataset
+
+    return any(param in resolve_dataset(config.data.name).parameters for param in params)
 
 
 def benchmark_task(config: "Config") -> str:
@@ -175,9 +176,10 @@ def benchmark_task(config: "Config") -> str:
 
 def _with_canonical_task(config: "Config") -> "Config":
     """Return the config with the canonical spelling of its task, so that all spellings give the same run."""
-    from ducats.data import canonical_task
+    from ducats.data import resolve_dataset
 
-    params = {**config.data.params, "task": canonical_task(config.data.name, benchmark_task(config))}
+    task = resolve_dataset(config.data.name).canonical_task(benchmark_task(config))
+    params = {**config.data.params, "task": task}
     return config.model_copy(update={"data": replace(config.data, params=params)})
 
 

@@ -55,6 +55,9 @@ class TaskConfig(TaskOptions, _TaskName):
         return self.unit or ("image" if self.name == "classification" else "pixel")
 
 
+NAME_DESCRIPTION = "a name listed by `ducats config --explain`, or `package.module:function`"
+
+
 @dataclass(frozen=True, config=STRICT)
 class ComponentConfig:
     """A component by name, with keyword arguments that are checked against its signature."""
@@ -67,11 +70,7 @@ class ComponentConfig:
 class ModelConfig(ComponentConfig):
     """The network and the mapping from logits to Dirichlet parameters."""
 
-    name: str = Field(
-        default="timm",
-        description="timm, small_cnn; for segmentation deeplab_v2, deeplab_v3plus, small_fcn; or "
-        "`package.module:function`",
-    )
+    name: str = Field(default="timm", description=NAME_DESCRIPTION)
     evidence: Literal["exp", "exp_clamped", "exp_at_most_10", "exp_plus_one", "softplus_plus_one"] = Field(
         default="exp",
         description="function from logits to alpha; exp: as in the paper; exp_at_most_10: as in the "
@@ -83,32 +82,21 @@ class ModelConfig(ComponentConfig):
 class DataConfig(ComponentConfig):
     """The data set."""
 
-    name: str = Field(
-        default="folders",
-        description="folders, manifest, digits, toy, a benchmark (office_home, office31, visda2017, pacs, "
-        "mini_domainnet, domainnet, digit_sets); with label maps: segmentation_folders, streets, "
-        "gtav_cityscapes, synthia_cityscapes, carla_camvid; or `package.module:function`",
-    )
+    name: str = Field(default="folders", description=NAME_DESCRIPTION)
 
 
 @dataclass(frozen=True, config=STRICT)
 class ObjectiveConfig(ComponentConfig):
     """The training objective."""
 
-    name: str = Field(
-        default="duc",
-        description="duc, softmax, adversarial, waal, mme, tqs, eada, sdm, euq; for segmentation also mrkld, "
-        "seg_uncertainty, tpld, proda, mada; or `package.module:function`",
-    )
+    name: str = Field(default="duc", description=NAME_DESCRIPTION)
 
 
 @dataclass(frozen=True, config=STRICT)
 class QueryConfig(ComponentConfig):
     """The query strategy."""
 
-    name: str = Field(
-        default="duc", description="a name listed by `ducats queries`, or `package.module:function`"
-    )
+    name: str = Field(default="duc", description=NAME_DESCRIPTION)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -126,9 +114,7 @@ class OracleConfig(ComponentConfig):
 class ScheduleConfig(ComponentConfig):
     """Learning-rate schedule."""
 
-    name: str = Field(
-        default="inverse_decay", description="inverse_decay, poly, constant, or `package.module:function`"
-    )
+    name: str = Field(default="inverse_decay", description=NAME_DESCRIPTION)
 
 
 @dataclass(frozen=True, config=STRICT)

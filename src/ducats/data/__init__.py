@@ -1,11 +1,15 @@
 """Data sets by name. Each function returns ``AdaptationData``: a labelled source and an unlabelled pool."""
 
-import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ducats.data.benchmarks import (
-    BENCHMARKS,
+    DIGIT_SETS_SPEC,
+    DOMAINNET_SPEC,
+    MINI_DOMAINNET_SPEC,
+    OFFICE31_SPEC,
+    OFFICE_HOME_SPEC,
+    PACS_SPEC,
+    VISDA2017_SPEC,
     digit_sets,
     domainnet,
     mini_domainnet,
@@ -14,68 +18,61 @@ from ducats.data.benchmarks import (
     pacs,
     visda2017,
 )
-from ducats.data.digits import digits
+from ducats.data.digits import DIGITS_SPEC, digits
 from ducats.data.domain import AdaptationData
-from ducats.data.folders import folders
-from ducats.data.manifest import manifest
-from ducats.data.segmentation import carla_camvid, gtav_cityscapes, segmentation_folders, synthia_cityscapes
-from ducats.data.streets import streets
-from ducats.data.toy import toy
-from ducats.utils.errors import UserError
+from ducats.data.folders import FOLDERS_SPEC, folders
+from ducats.data.manifest import MANIFEST_SPEC, manifest
+from ducats.data.segmentation import (
+    CARLA_CAMVID_SPEC,
+    GTAV_CITYSCAPES_SPEC,
+    SEGMENTATION_FOLDERS_SPEC,
+    SYNTHIA_CITYSCAPES_SPEC,
+    SegmentationReader,
+    carla_camvid,
+    gtav_cityscapes,
+    segmentation_folders,
+    synthia_cityscapes,
+)
+from ducats.data.spec import DatasetSpec
+from ducats.data.streets import STREETS_SPEC, streets
+from ducats.data.toy import TOY_SPEC, toy
+from ducats.utils.registry import resolve
 
-DATASETS: Mapping[str, Callable[..., AdaptationData]] = {
-    "carla_camvid": carla_camvid,
-    "digit_sets": digit_sets,
-    "digits": digits,
-    "domainnet": domainnet,
-    "folders": folders,
-    "gtav_cityscapes": gtav_cityscapes,
-    "manifest": manifest,
-    "mini_domainnet": mini_domainnet,
-    "office31": office31,
-    "office_home": office_home,
-    "pacs": pacs,
-    "segmentation_folders": segmentation_folders,
-    "streets": streets,
-    "synthia_cityscapes": synthia_cityscapes,
-    "toy": toy,
-    "visda2017": visda2017,
+DATASETS: Mapping[str, DatasetSpec] = {
+    "carla_camvid": CARLA_CAMVID_SPEC,
+    "digit_sets": DIGIT_SETS_SPEC,
+    "digits": DIGITS_SPEC,
+    "domainnet": DOMAINNET_SPEC,
+    "folders": FOLDERS_SPEC,
+    "gtav_cityscapes": GTAV_CITYSCAPES_SPEC,
+    "manifest": MANIFEST_SPEC,
+    "mini_domainnet": MINI_DOMAINNET_SPEC,
+    "office31": OFFICE31_SPEC,
+    "office_home": OFFICE_HOME_SPEC,
+    "pacs": PACS_SPEC,
+    "segmentation_folders": SEGMENTATION_FOLDERS_SPEC,
+    "streets": STREETS_SPEC,
+    "synthia_cityscapes": SYNTHIA_CITYSCAPES_SPEC,
+    "toy": TOY_SPEC,
+    "visda2017": VISDA2017_SPEC,
 }
-# Parameters with a command-line option of their own.
-_PARAMS_WITH_OPTIONS = ("source", "target", "test", "root", "task", "path", "classes")
 
 
-def require_params(name: str, function: Callable[..., AdaptationData], params: Mapping[str, Any]) -> None:
-    """Raise if a required parameter of a data set is missing."""
-    signature_params = inspect.signature(function).parameters.values()
-    required = [p.name for p in signature_params if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    missing = [param for param in required if params.get(param) is None]
-    if not missing:
-        return
-    options = " and ".join(
-        f"--{param}" if param in _PARAMS_WITH_OPTIONS else f"--set data.params.{param}=..."
-        for param in missing
-    )
-    tasks = (
-        f"; its tasks are {', '.join(BENCHMARKS[name].tasks)}"
-        if "task" in missing and name in BENCHMARKS
-        else ""
-    )
-    raise UserError(f"the data set {name!r} needs {options} (or data.params.{missing[0]} in a config){tasks}")
+def resolve_dataset(name: str) -> DatasetSpec:
+    """Return a data set by its name in `DATASETS`, or a user's own as ``package.module:attribute``."""
+    return resolve("data set", DATASETS, name, as_dataset_spec)
 
 
-def canonical_task(name: str, task: str) -> str:
-    """Return a benchmark task in its canonical spelling; other tasks are returned unchanged.
-
-    All spellings of a task then name the same run.
-    """
-    return (BENCHMARKS[name].canonical_task(task) if name in BENCHMARKS else None) or task
+def as_dataset_spec(data: Callable[..., AdaptationData] | DatasetSpec) -> DatasetSpec:
+    """Wrap a plain function; return a `DatasetSpec` unchanged."""
+    if isinstance(data, DatasetSpec):
+        return data
+    return DatasetSpec(data, per_pixel=True if isinstance(data, SegmentationReader) else None)
 
 
 __all__ = [
-    "BENCHMARKS",
     "DATASETS",
-    "canonical_task",
+    "DatasetSpec",
     "carla_camvid",
     "digit_sets",
     "digits",
@@ -87,7 +84,7 @@ __all__ = [
     "office31",
     "office_home",
     "pacs",
-    "require_params",
+    "resolve_dataset",
     "segmentation_folders",
     "streets",
     "synthia_cityscapes",

@@ -9,7 +9,7 @@ from typing import Any
 from ducats.deploy.preprocessing import Preprocessing
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import TriageRule
-from ducats.models import MODELS_WITHOUT_WEIGHTS
+from ducats.models import MODELS
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
 
 _CARD_METRICS = {
@@ -184,14 +184,14 @@ def _loading_lines(trained: TrainedModel) -> Iterator[str]:
         return
     params = {"classes": len(trained.classes), "channels": trained.channels, **model_config.params}
     arguments = ", ".join(f"{name}={value!r}" for name, value in params.items())
-    registry_name = "MODELS_WITHOUT_WEIGHTS" if model_config.name in MODELS_WITHOUT_WEIGHTS else "MODELS"
+    builder = "build_without_weights" if MODELS[model_config.name].build_without_weights else "build"
     yield "The network takes images in [0, 1], normalises them itself and outputs logits. The evidence"
     yield f"function `{model_config.evidence}` maps them to log alpha."
     yield ""
     yield "```python"
     yield "from safetensors.torch import load_file"
-    yield f"from ducats.models import EvidentialModel, {registry_name}"
-    yield f'network = {registry_name}["{model_config.name}"]({arguments})'
+    yield "from ducats.models import MODELS, EvidentialModel"
+    yield f'network = MODELS["{model_config.name}"].{builder}({arguments})'
     yield 'network.load_state_dict(load_file("model.safetensors"))'
     yield f'model = EvidentialModel(network, "{model_config.evidence}").eval()'
     yield "```"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ducats.annotation.oracles.display_image import load_display_image
 from ducats.config import Config
-from ducats.data import DATASETS
+from ducats.data import resolve_dataset
 from ducats.data.decoding import decode_images
 from ducats.data.domain import Images
 from ducats.data.segmentation import SegmentationReader
@@ -96,7 +96,7 @@ def load_images(config: Config, keys: Sequence[str]) -> Images:
         config: config of the run.
         keys: keys in the run's ledger; may be a subset of the pool.
     """
-    reader = DATASETS.get(config.data.name)
+    reader = resolve_dataset(config.data.name).load
     if not isinstance(reader, SegmentationReader):
         return load_data(config).pool
     listing = reader.list_files(**config.data.params)

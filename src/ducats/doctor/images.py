@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from ducats.config import Config
-from ducats.data.benchmarks import BENCHMARKS, ImageCount
+from ducats.data import resolve_dataset
+from ducats.data.benchmarks import ImageCount
 from ducats.data.benchmarks.benchmark import TaskRole
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import find_unreadable
@@ -222,7 +223,7 @@ def _describe_contradiction(split: SplitSurvey, indices: Sequence[int]) -> str:
 
 def completeness_warnings(config: Config) -> list[str]:
     """Return warnings about missing or surplus images of a benchmark; files are listed, not read."""
-    benchmark = BENCHMARKS.get(config.data.name)
+    benchmark = resolve_dataset(config.data.name).benchmark
     if benchmark is None or benchmark.list_files is None:
         return []
     findings = check_counts(survey_data(config))

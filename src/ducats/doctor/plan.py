@@ -1,5 +1,6 @@
 """Check the run plan against data and machine: evaluation, budget, batches, views and memory."""
 
+import inspect
 import math
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -8,12 +9,13 @@ from functools import partial
 from pathlib import Path
 
 from ducats.acquisition.budget import TimeBudget, parse_time_budget, split_budget, split_pixels
+from ducats.acquisition.queries import resolve_query
 from ducats.acquisition.queries.kmeans import check_cluster_count
 from ducats.config import Config, query_epochs
 from ducats.data.decoding import RESERVED_DISK_GB
 from ducats.data.evaluation_split import n_held_out, resolve_split
 from ducats.doctor.survey import DataSurvey
-from ducats.models import MODEL_CHECKS, MODELS, offline
+from ducats.models import offline, resolve_model
 from ducats.run.checks import VIEW_ROLES, StoredImages, check_segmentation, check_views
 from ducats.run.factory import check_oracle, check_task, make_objective
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
@@ -21,8 +23,6 @@ from ducats.training.streams import check_batch_size
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Finding, collect_findings, count_images
 from ducats.utils.resources import free_disk_gb, free_memory_gb
-
-DEFAULT_BACKBONES = {"timm": "resnet50", "deeplab_v2": "resnet101", "deeplab_v3plus": "resnet101"}
 
 
 def check_plan(config: Config, survey: DataSurvey) -> list[Finding]:
@@ -60,15 +60,16 @@ def _check_view_sizes(config: Config, survey: DataSurvey) -> Iterator[Finding]:
 
 def _check_weights(config: Config) -> Iterator[Finding]:
     """Report where pretrained weights come from; check that a file of weights fits the model."""
-    name, params = config.model.name, config.model.params
-    if name in DEFAULT_BACKBONES and params.get("pretrained", True) and not params.get("weights"):
-        backbone = str(params.get("backbone", DEFAULT_BACKBONES[name]))
+    model, params = resolve_model(config.model.name), config.model.params
+    if model.has_timm_backbone and params.get("pretrained", True) and not params.get("weights"):
+        default = inspect.signature(model.build).parameters["backbone"].default
+        backbone = str(params.get("backbone", default))
         origin = "are downloaded on first use"
         if offline.has_weights_for(backbone):
             origin = f"come from the package {offline.OFFLINE_PACKAGE}"
         yield Finding("note", f"the weights of timm's {backbone} {origin}")
-    if name in MODEL_CHECKS and params.get("weights"):
-        MODELS[name](classes=2, channels=3, **params)  # raises if the weights do not fit the backbone
+    if model.has_timm_backbone and params.get("weights"):
+        model.build(classes=2, channels=3, **params)  # raises if the weights do not fit the backbone
 
 
 def _check_evaluation(config: Config, survey: DataSurvey) -> Iterator[Finding]:
@@ -310,9 +311,6 @@ def _describe_pixel_budget(
     _check_clusters(config, max(count for counts in per_image_and_round for count in counts))
 
 
-_CLUSTERING_QUERIES = ("clue", "las", "spread")  # queries that make one cluster per label
-
-
 def _check_clusters(config: Config, max_pixels: int) -> None:
     """Raise if a clustering query needs too many clusters.
 
@@ -320,7 +318,7 @@ def _check_clusters(config: Config, max_pixels: int) -> None:
         max_pixels: Maximum number of pixels per image and round.
     """
     query = config.query.name
-    if query not in _CLUSTERING_QUERIES:
+    if not resolve_query(query).clusters:
         return
     task = config.task
     clusters_by_unit = {

@@ -11,9 +11,9 @@ from typing import Any
 from torch import Tensor
 
 from ducats.config import Config
-from ducats.data import BENCHMARKS, DATASETS, require_params
+from ducats.data import resolve_dataset
 from ducats.data.benchmarks import ImageCount, class_order, list_task
-from ducats.data.benchmarks.benchmark import TaskRole
+from ducats.data.benchmarks.benchmark import Benchmark, TaskRole
 from ducats.data.decoding import displayed_size, memory_budget
 from ducats.data.domain import AdaptationData, Images, Labels, Pixels
 from ducats.data.evaluation_split import same_images
@@ -87,19 +87,21 @@ class DataSurvey:
 
 def survey_data(config: Config) -> DataSurvey:
     """Survey the data as far as it is readable, and report what is not."""
-    name, params = config.data.name, config.data.params
-    dataset, benchmark = DATASETS.get(name), BENCHMARKS.get(name)
-    surveyors = {"folders": _survey_folders, "manifest": _survey_manifest}
-    if isinstance(dataset, SegmentationReader):
-        survey = _survey_segmentation_files(config, dataset)
-    elif benchmark is not None and benchmark.list_files is not None:
-        survey = _survey_benchmark(config)
+    try:
+        spec = resolve_dataset(config.data.name)
+    except UserError:
+        return DataSurvey()  # reported by the check of the settings
+    if isinstance(spec.load, SegmentationReader):
+        survey = _survey_segmentation_files(config, spec.load)
+    elif spec.benchmark is not None and spec.benchmark.list_files is not None:
+        survey = _survey_benchmark(config, spec.benchmark)
+    elif spec.file_layout is not None:
+        survey = _survey_folders(config) if spec.file_layout == "class_folders" else _survey_manifest(config)
     else:
-        survey = surveyors.get(name, _survey_built)(config)
-    if dataset is not None:
-        survey.findings[:0] = collect_findings(partial(require_params, name, dataset, params))
-    if survey.splits and benchmark is not None:
-        survey.expected_counts = benchmark.expected_counts(get_data_param(config, survey, "task"))
+        survey = _survey_built(config)
+    survey.findings[:0] = collect_findings(partial(spec.require_params, config.data.name, config.data.params))
+    if survey.splits and spec.benchmark is not None:
+        survey.expected_counts = spec.benchmark.expected_counts(get_data_param(config, survey, "task"))
     return survey
 
 
@@ -172,13 +174,12 @@ def _row_role(row: ManifestRow) -> TaskRole:
     return "test" if row.split == "test" else "source" if row.domain == "source" else "target"
 
 
-def _survey_benchmark(config: Config) -> DataSurvey:
+def _survey_benchmark(config: Config, benchmark: Benchmark) -> DataSurvey:
     """Survey the files of a benchmark task."""
     survey = _survey_storage(config)
     root, task = (get_data_param(config, survey, name) for name in ("root", "task"))
     if root is None or task is None:
         return survey
-    benchmark = BENCHMARKS[config.data.name]
     try:
         task_files = list_task(benchmark, root, task)
         for role, file_list in task_files.by_role.items():
@@ -325,9 +326,9 @@ def _survey_storage(config: Config, *, per_pixel: bool = False) -> DataSurvey:
 
 def get_data_param(config: Config, survey: DataSurvey, name: str) -> Any:
     """Return a parameter of the data set, or its default. If it is invalid, report it and return None."""
-    default = inspect.signature(DATASETS[config.data.name]).parameters[name].default
-    if default is inspect.Parameter.empty:
-        default = None  # a missing parameter is reported elsewhere
+    parameter = resolve_dataset(config.data.name).parameters.get(name)
+    # A missing parameter is reported elsewhere.
+    default = None if parameter is None or parameter.default is parameter.empty else parameter.default
     value = config.data.params.get(name, default)
     is_valid, description = PARAM_CHECKS.get(name, (lambda given: isinstance(given, str | Path), "a path"))
     if (value is None and default is None) or is_valid(value):

@@ -4,50 +4,45 @@ A builder takes ``classes``, ``channels`` and its own parameters. Networks take 
 normalise them, because mean and standard deviation depend on the weights.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from torch import nn
-
-from ducats.models import classifier, deeplab
-from ducats.models.classifier import timm_classifier
-from ducats.models.deeplab import deeplab_v2, deeplab_v3plus
+from ducats.models.classifier import TIMM_SPEC, timm_classifier
+from ducats.models.deeplab import DEEPLAB_V2_SPEC, DEEPLAB_V3PLUS_SPEC, deeplab_v2, deeplab_v3plus
 from ducats.models.evidential import EvidentialModel, find_head_weights
-from ducats.models.small_cnn import small_cnn
-from ducats.models.small_fcn import small_fcn
+from ducats.models.small_cnn import SMALL_CNN_SPEC, small_cnn
+from ducats.models.small_fcn import SMALL_FCN_SPEC, small_fcn
+from ducats.models.spec import ModelBuilder, ModelSpec, as_model_spec
+from ducats.utils.registry import resolve
 
-ModelBuilder = Callable[..., nn.Module]
-
-MODELS: Mapping[str, ModelBuilder] = {
-    "small_cnn": small_cnn,
-    "timm": timm_classifier,
-    "small_fcn": small_fcn,
-    "deeplab_v2": deeplab_v2,
-    "deeplab_v3plus": deeplab_v3plus,
+MODELS: Mapping[str, ModelSpec] = {
+    "timm": TIMM_SPEC,
+    "small_cnn": SMALL_CNN_SPEC,
+    "deeplab_v2": DEEPLAB_V2_SPEC,
+    "deeplab_v3plus": DEEPLAB_V3PLUS_SPEC,
+    "small_fcn": SMALL_FCN_SPEC,
 }
 
-# The same networks for resuming a run: no initial weights are read or downloaded. The other models have none.
-MODELS_WITHOUT_WEIGHTS: Mapping[str, ModelBuilder] = {
-    "timm": classifier.classifier_without_weights,
-    "deeplab_v2": deeplab.deeplab_v2_without_weights,
-    "deeplab_v3plus": deeplab.deeplab_v3plus_without_weights,
-}
 
-# Functions that validate a model's parameters before any image is read.
-MODEL_CHECKS: Mapping[str, Callable[..., None]] = {
-    "timm": classifier.check_classifier_params,
-    "deeplab_v2": deeplab.check_deeplab_params,
-    "deeplab_v3plus": deeplab.check_deeplab_params,
-}
+def resolve_model(name: str) -> ModelSpec:
+    """Return a model by its name in `MODELS`, or a user's own as ``package.module:attribute``."""
+    return resolve("model", MODELS, name, as_model_spec)
+
+
+def model_names(*, per_pixel: bool) -> str:
+    """Return the names of the models that output logits per pixel, or per image, for a message."""
+    return " or ".join(name for name, spec in MODELS.items() if spec.per_pixel is per_pixel)
+
 
 __all__ = [
     "MODELS",
-    "MODELS_WITHOUT_WEIGHTS",
-    "MODEL_CHECKS",
     "EvidentialModel",
     "ModelBuilder",
+    "ModelSpec",
     "deeplab_v2",
     "deeplab_v3plus",
     "find_head_weights",
+    "model_names",
+    "resolve_model",
     "small_cnn",
     "small_fcn",
     "timm_classifier",

@@ -13,6 +13,7 @@ from ducats.models.backbone import (
     input_normalisation,
     make_backbone,
 )
+from ducats.models.spec import ModelSpec
 from ducats.utils.errors import UserError
 
 
@@ -119,3 +120,12 @@ def timm_classifier(
     return Classifier(
         trunk, feature_width(trunk, channels), bottleneck, classes, channels, is_pretrained=is_pretrained
     )
+
+
+TIMM_SPEC = ModelSpec(
+    timm_classifier,
+    per_pixel=False,
+    build_without_weights=classifier_without_weights,
+    check_params=check_classifier_params,
+    has_timm_backbone=True,
+)

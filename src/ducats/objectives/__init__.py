@@ -8,7 +8,7 @@ auxiliary module that it trains or reads, or a strong view of the unlabelled ima
 
 from collections.abc import Callable, Mapping
 
-from ducats.objectives.adversarial import adversarial
+from ducats.objectives.adversarial import ADVERSARIAL_SPEC
 from ducats.objectives.auxiliary import (
     AuxiliaryContext,
     AuxiliaryModule,
@@ -19,46 +19,44 @@ from ducats.objectives.auxiliary import (
     as_objective_spec,
 )
 from ducats.objectives.batch import Batch, LabelledImages, Losses, is_labelled
-from ducats.objectives.eada import RunningFreeEnergy, eada
-from ducats.objectives.euq import certainty_by_epistemic, euq
-from ducats.objectives.evidential import certainty_by_u_dis, duc
-from ducats.objectives.mada import TargetAnchors, mada
-from ducats.objectives.mme import LastLayerRef, mme
-from ducats.objectives.probes import PROBES, Critic, Discriminator
+from ducats.objectives.eada import EADA_SPEC
+from ducats.objectives.euq import EUQ_SPEC
+from ducats.objectives.evidential import DUC_SPEC, duc
+from ducats.objectives.mada import MADA_SPEC
+from ducats.objectives.mme import MME_SPEC
+from ducats.objectives.probes import PROBES
 from ducats.objectives.reduction import masked_means
-from ducats.objectives.sdm import sdm
-from ducats.objectives.self_training import (
-    DensifyingTeacher,
-    PrototypeTeacher,
-    Teacher,
-    TwoHeads,
-    mrkld,
-    proda,
-    seg_uncertainty,
-    tpld,
-)
-from ducats.objectives.softmax import softmax
-from ducats.objectives.tqs import TqsProbes, tqs
-from ducats.objectives.waal import waal
+from ducats.objectives.sdm import SDM_SPEC
+from ducats.objectives.self_training import MRKLD_SPEC, PRODA_SPEC, SEG_UNCERTAINTY_SPEC, TPLD_SPEC
+from ducats.objectives.softmax import SOFTMAX_SPEC, softmax
+from ducats.objectives.tqs import TQS_SPEC
+from ducats.objectives.waal import WAAL_SPEC
+from ducats.utils.registry import resolve
 
 ObjectiveFn = Callable[..., Losses]
 
-OBJECTIVES: Mapping[str, ObjectiveFn | ObjectiveSpec] = {
-    "duc": ObjectiveSpec(duc, certainty_by_u_dis, strong_view_if=lambda params: bool(params.get("fixmatch"))),
-    "euq": ObjectiveSpec(euq, certainty_by_epistemic),
-    "softmax": softmax,
-    "adversarial": ObjectiveSpec(adversarial, Discriminator),
-    "waal": ObjectiveSpec(waal, Critic),
-    "mme": ObjectiveSpec(mme, LastLayerRef),
-    "eada": ObjectiveSpec(eada, RunningFreeEnergy),
-    "tqs": ObjectiveSpec(tqs, TqsProbes, cuda_graph_safe=False),
-    "sdm": sdm,
-    "mada": ObjectiveSpec(mada, TargetAnchors),
-    "mrkld": ObjectiveSpec(mrkld, Teacher),
-    "seg_uncertainty": ObjectiveSpec(seg_uncertainty, TwoHeads),
-    "tpld": ObjectiveSpec(tpld, DensifyingTeacher),
-    "proda": ObjectiveSpec(proda, PrototypeTeacher),
+OBJECTIVES: Mapping[str, ObjectiveSpec] = {
+    "duc": DUC_SPEC,
+    "euq": EUQ_SPEC,
+    "softmax": SOFTMAX_SPEC,
+    "adversarial": ADVERSARIAL_SPEC,
+    "waal": WAAL_SPEC,
+    "mme": MME_SPEC,
+    "eada": EADA_SPEC,
+    "tqs": TQS_SPEC,
+    "sdm": SDM_SPEC,
+    "mada": MADA_SPEC,
+    "mrkld": MRKLD_SPEC,
+    "seg_uncertainty": SEG_UNCERTAINTY_SPEC,
+    "tpld": TPLD_SPEC,
+    "proda": PRODA_SPEC,
 }
+
+
+def resolve_objective(name: str) -> ObjectiveSpec:
+    """Return an objective by its name in `OBJECTIVES`, or a user's own as ``package.module:attribute``."""
+    return resolve("objective", OBJECTIVES, name, as_objective_spec)
+
 
 __all__ = [
     "OBJECTIVES",
@@ -77,5 +75,6 @@ __all__ = [
     "duc",
     "is_labelled",
     "masked_means",
+    "resolve_objective",
     "softmax",
 ]

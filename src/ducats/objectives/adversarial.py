@@ -4,7 +4,7 @@ from torch import Tensor
 
 from ducats.data.domain import UNLABELLED
 from ducats.dirichlet import entropy as entropy_of
-from ducats.objectives.auxiliary import reverse_gradient
+from ducats.objectives.auxiliary import ObjectiveSpec, reverse_gradient
 from ducats.objectives.batch import Batch, ForwardFn, Losses
 from ducats.objectives.probes import Discriminator, target_images
 from ducats.objectives.reduction import masked_means
@@ -55,3 +55,6 @@ def _entropy(z: Tensor, _: Tensor) -> tuple[Tensor, ...]:
 
 def _is_unlabelled(labels: Tensor) -> Tensor:
     return labels == UNLABELLED
+
+
+ADVERSARIAL_SPEC = ObjectiveSpec(adversarial, Discriminator)

@@ -64,6 +64,7 @@ class AuxiliaryModule(nn.Module):
     """Base class of auxiliary modules. All methods are optional."""
 
     provides: tuple[str, ...] = ()  # columns it provides to queries, from `criteria.PROBE_COLUMNS`
+    cuda_graph_safe = True  # False: `losses` sample in Python, which a CUDA graph would freeze
     shardable = False  # True: has no weights and reads none of the model's, so the model may be sharded
 
     def losses(self, model: "CachedForward", batch: Batch) -> Losses:  # noqa: ARG002 - for subclasses
@@ -92,12 +93,13 @@ class AuxiliaryModule(nn.Module):
 
 @dataclass(frozen=True)
 class ObjectiveSpec:
-    """An objective and its requirements."""
+    """An objective and its properties."""
 
     fn: Callable[..., Losses]  # (model, batch), or (model, batch, auxiliary) if there is one
     auxiliary: Callable[..., AuxiliaryModule] | None = None  # of an `AuxiliaryContext` and keyword parameters
     strong_view_if: Callable[[Mapping[str, Any]], bool] = lambda _: False  # whether it reads `batch.strong`
     cuda_graph_safe: bool = True  # False: a step samples in Python, which a CUDA graph would freeze
+    search_grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # parameters for `ducats tune`
     params: Mapping[str, Any] = field(default_factory=dict)  # bound parameters
 
     @property

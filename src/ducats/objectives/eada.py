@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ducats.acquisition.criteria import free_energy
-from ducats.objectives.auxiliary import AuxiliaryContext, AuxiliaryModule
+from ducats.objectives.auxiliary import AuxiliaryContext, AuxiliaryModule, ObjectiveSpec
 from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled
 from ducats.objectives.reduction import masked_means
 from ducats.objectives.softmax import softmax
@@ -67,3 +67,6 @@ def eada(
 
 def _energy(z: Tensor, _: Tensor) -> tuple[Tensor, ...]:
     return (free_energy(z),)
+
+
+EADA_SPEC = ObjectiveSpec(eada, RunningFreeEnergy)

@@ -5,7 +5,7 @@ from typing import Literal
 from torch import Tensor
 
 from ducats.acquisition.criteria import CRITERIA, aleatoric_variance, epistemic_variance
-from ducats.objectives.auxiliary import AuxiliaryContext
+from ducats.objectives.auxiliary import AuxiliaryContext, ObjectiveSpec
 from ducats.objectives.batch import Batch, ForwardFn, Losses
 from ducats.objectives.certainty_sampling import CertaintySampling
 from ducats.objectives.evidential import UnlabelledTerms, dirichlet_uncertainties, evidential_losses
@@ -86,3 +86,6 @@ def _variances(z: Tensor) -> dict[str, Tensor]:
     """Variances summed over the classes, ``(N, ...)``."""
     classes = z.shape[1]
     return {"eu": classes * epistemic_variance(z), "au": classes * aleatoric_variance(z)}
+
+
+EUQ_SPEC = ObjectiveSpec(euq, certainty_by_epistemic)

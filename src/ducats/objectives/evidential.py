@@ -9,7 +9,7 @@ from torch import Tensor
 from ducats.acquisition.criteria import CRITERIA
 from ducats.dirichlet import misleading_evidence, negative_log_likelihood, uncertainties
 from ducats.models.output import Output
-from ducats.objectives.auxiliary import AuxiliaryContext
+from ducats.objectives.auxiliary import AuxiliaryContext, ObjectiveSpec
 from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled
 from ducats.objectives.certainty_sampling import CertaintySampling
 from ducats.objectives.fixmatch import fixmatch_loss, frozen_running_stats
@@ -193,3 +193,14 @@ def _weighted(stream: str, weights: LossWeights, values: tuple[Tensor, ...]) -> 
 
 def _has_no_class(labels: Tensor) -> Tensor:
     return labels < 0
+
+
+DUC_SPEC = ObjectiveSpec(
+    duc,
+    certainty_by_u_dis,
+    strong_view_if=lambda params: bool(params.get("fixmatch")),
+    search_grid={  # grids of the paper's sensitivity study
+        "beta": (0.01, 0.05, 0.1, 0.5, 1.0),
+        "lambda_": (0.001, 0.005, 0.01, 0.05, 0.1),
+    },
+)

@@ -10,6 +10,7 @@ from ducats.objectives.auxiliary import (
     AuxiliaryModule,
     FrozenCopy,
     FullPass,
+    ObjectiveSpec,
     RefreshContext,
     require_feature_width,
 )
@@ -124,3 +125,6 @@ def mada(
 def _descriptors_of(output: Output) -> Tensor:
     assert output.features is not None
     return class_descriptors(output.z, output.features)
+
+
+MADA_SPEC = ObjectiveSpec(mada, TargetAnchors)

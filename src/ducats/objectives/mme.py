@@ -9,6 +9,7 @@ from ducats.models.output import Output
 from ducats.objectives.auxiliary import (
     AuxiliaryContext,
     AuxiliaryModule,
+    ObjectiveSpec,
     require_feature_width,
     reverse_gradient,
 )
@@ -90,3 +91,6 @@ def mme(
         if entropies is not None:
             losses["unlabelled/entropy"] = -entropy * entropies[0]
     return losses
+
+
+MME_SPEC = ObjectiveSpec(mme, LastLayerRef)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from ducats.dirichlet import negative_log_likelihood
+from ducats.objectives.auxiliary import ObjectiveSpec
 from ducats.objectives.batch import Batch, ForwardFn, Losses
 from ducats.objectives.labelled import labelled_losses
 
@@ -38,3 +39,6 @@ def _terms(z: Tensor, label: Tensor) -> tuple[Tensor, ...]:
     margin_violations = (1 - true + unit).clamp(min=0)  # 1 for the true class itself
     hinge = (margin_violations.sum(1) - 1) / z.shape[1]
     return negative_log_likelihood(z, label), hinge, -true.squeeze(1)
+
+
+SDM_SPEC = ObjectiveSpec(sdm)

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from ducats.dirichlet import negative_log_likelihood
+from ducats.objectives.auxiliary import ObjectiveSpec
 from ducats.objectives.batch import Batch, ForwardFn, Losses
 from ducats.objectives.labelled import labelled_losses
 
@@ -21,3 +22,6 @@ def softmax(model: ForwardFn, batch: Batch, *, source: float = 1.0, target: floa
 
 def _cross_entropy(z: Tensor, label: Tensor) -> tuple[Tensor, ...]:
     return (negative_log_likelihood(z, label),)
+
+
+SOFTMAX_SPEC = ObjectiveSpec(softmax)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ducats.models.output import Output
-from ducats.objectives.auxiliary import AuxiliaryContext, AuxiliaryModule, CachedForward
+from ducats.objectives.auxiliary import AuxiliaryContext, AuxiliaryModule, CachedForward, ObjectiveSpec
 from ducats.objectives.batch import Batch, Losses
 from ducats.objectives.probes import Committee, Discriminator
 from ducats.objectives.softmax import softmax
@@ -40,3 +40,6 @@ def tqs(
         target: weight of the cross-entropy on the labelled target.
     """
     return softmax(model, batch, source=source, target=target) | probes.losses(model, batch)
+
+
+TQS_SPEC = ObjectiveSpec(tqs, TqsProbes, cuda_graph_safe=False)

@@ -1,5 +1,6 @@
 """Objective of WAAL (Shui et al., AISTATS 2020): features that align labelled and unlabelled data."""
 
+from ducats.objectives.auxiliary import ObjectiveSpec
 from ducats.objectives.batch import Batch, ForwardFn, Losses
 from ducats.objectives.probes import Critic
 from ducats.objectives.softmax import softmax
@@ -27,3 +28,6 @@ def waal(
     losses = softmax(model, batch, source=source, target=target)
     critic_losses = critic.adversarial_losses(model, batch, weight)
     return losses | {f"critic/{name}": loss for name, loss in critic_losses.items()}
+
+
+WAAL_SPEC = ObjectiveSpec(waal, Critic)

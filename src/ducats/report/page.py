@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ducats.report import provenance
 from ducats.report.annotators import AnnotationStats, annotation_stats
 from ducats.report.comparison.build import Comparison, build_comparison
-from ducats.report.figures.panels import svg_width
+from ducats.report.figures.panels import draw_requested_panels, svg_width
 from ducats.report.figures.style import LineStyle, assign_line_styles
 from ducats.report.headline import Headline, make_headline
 from ducats.report.method_results import aggregate_methods, group_by_kind, method_names
@@ -22,6 +22,7 @@ from ducats.report.page_budget import (
     data_url_bytes,
     fitting_gallery_size,
     image_data_url,
+    text_bytes,
 )
 from ducats.report.run_kinds import CLASSIFICATION, RunKind
 from ducats.report.run_reader import BrokenRun, Run
@@ -136,11 +137,16 @@ class KindReport:
 
 
 def write_page(
-    runs: Sequence[Run], out: Path, title: str = DEFAULT_TITLE, broken: Sequence[BrokenRun] = ()
+    runs: Sequence[Run],
+    out: Path,
+    title: str = DEFAULT_TITLE,
+    broken: Sequence[BrokenRun] = (),
+    figures: Sequence[str] = (),
 ) -> Path:
     """Write the page about the runs to ``out`` and return its path. The output is deterministic.
 
-    The folders in ``broken``, which could not be read, are listed with the reason.
+    The folders in ``broken``, which could not be read, are listed with the reason. The ``figures``, by the
+    names of `ducats figure`, are added at the end.
     """
     environment = Environment(
         loader=PackageLoader("ducats.report"),
@@ -151,6 +157,8 @@ def write_page(
     )
     environment.filters |= {"uncertainty": format_uncertainty, "svg_width": svg_width}
     reports, figure_bytes = _build_reports(runs, broken)
+    requested_panels = draw_requested_panels(figures, runs)
+    figure_bytes += text_bytes([panel.svg for panel in requested_panels])
     rounds = [each for report in reports for section in report.sections for each in section.selections.rounds]
     galleries = [[image.thumbnail for image in each.images] for each in rounds]
     pairs = [
@@ -163,6 +171,7 @@ def write_page(
         title=title,
         reports=reports,
         broken=broken,
+        requested_panels=requested_panels,
         classification=CLASSIFICATION,
         table_note=TABLE_NOTE,
         image_data_url=image_data_url,

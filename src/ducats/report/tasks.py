@@ -13,6 +13,7 @@ FOLDER_SETTINGS = {
     "segmentation_folders": ("source", "target"),
     "manifest": ("path",),
 }
+CUSTOM_FOLDER_SETTINGS = ("source", "target", "path")  # of a user's own data set, if it has them
 
 
 def data_and_task(config: Mapping[str, Any]) -> DataTask:
@@ -23,12 +24,14 @@ def data_and_task(config: Mapping[str, Any]) -> DataTask:
     data = config.get("data")
     if not isinstance(data, Mapping):
         return "", ""
-    name, params = str(data.get("name", "")).split(":")[-1], data.get("params")
+    module, _, name = str(data.get("name", "")).rpartition(":")
+    params = data.get("params")
     if not isinstance(params, Mapping):
         return name, ""
     if isinstance(params.get("task"), str):
         return name, params["task"]
-    paths = [params.get(key) for key in FOLDER_SETTINGS.get(name, ())]
+    folder_settings = CUSTOM_FOLDER_SETTINGS if module else FOLDER_SETTINGS.get(name, ())
+    paths = [params.get(key) for key in folder_settings]
     return name, "-".join(Path(strip_folders(path)).stem for path in paths if isinstance(path, str))
 
 

@@ -75,7 +75,9 @@ class Report:
     classes_csv: Path | None = None
 
 
-def report_page(paths: Sequence[Path], out: Path, title: str = DEFAULT_TITLE) -> PageResult:
+def report_page(
+    paths: Sequence[Path], out: Path, title: str = DEFAULT_TITLE, figures: Sequence[str] = ()
+) -> PageResult:
     """Write one HTML page about all runs at or below the paths. The output is deterministic.
 
     Runs that cannot be read are listed on the page and in the result; the others are reported as usual.
@@ -84,11 +86,12 @@ def report_page(paths: Sequence[Path], out: Path, title: str = DEFAULT_TITLE) ->
         paths: run folders, or folders of run folders.
         out: the file to write. Its folder is created if needed.
         title: heading of the page and title of the document.
+        figures: more figures for the page, by the names of `ducats figure`.
     """
     found = scan_runs(paths)
     headlines = [overall_headline(group) for group in group_by_kind(found.runs)]
     return PageResult(
-        page=write_page(found.runs, out, title=title, broken=found.broken),
+        page=write_page(found.runs, out, title=title, broken=found.broken, figures=figures),
         runs=found.runs,
         broken=found.broken,
         headline=Headline(
@@ -98,15 +101,18 @@ def report_page(paths: Sequence[Path], out: Path, title: str = DEFAULT_TITLE) ->
     )
 
 
-def report(paths: Sequence[Path], out: Path, title: str = DEFAULT_TITLE) -> Report:
+def report(
+    paths: Sequence[Path], out: Path, title: str = DEFAULT_TITLE, figures: Sequence[str] = ()
+) -> Report:
     """Write page, tables and summary of all runs at or below the paths. The output is deterministic.
 
     Args:
         paths: run folders, or folders of run folders.
         out: the folder to write to. It is created if needed; files of an older report in it are replaced.
         title: heading of the page and title of the document.
+        figures: more figures for the page, by the names of `ducats figure`.
     """
-    page_result = report_page(paths, out / PAGE_FILE_NAME, title)
+    page_result = report_page(paths, out / PAGE_FILE_NAME, title, figures)
     groups = group_by_kind(page_result.runs)
     class_tables = [table for group in groups if (table := class_iou.build_class_table(group))]
     result = Report(

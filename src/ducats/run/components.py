@@ -12,12 +12,12 @@ from pydantic.dataclasses import dataclass as validated_dataclass
 from torch import Tensor, nn
 
 from ducats.acquisition.budget import TimeBudget
-from ducats.acquisition.queries import QUERIES, QueryFn, QuerySpec
+from ducats.acquisition.queries import QUERIES, QueryFn, QuerySpec, as_query_spec
 from ducats.annotation.oracles import Oracle
 from ducats.data.domain import Domain, Images, Labels
 from ducats.data.evaluation_split import EvaluatedOn
 from ducats.data.views import apply_view, sample_view_params
-from ducats.models import EvidentialModel, find_head_weights
+from ducats.models import EvidentialModel, find_head_weights, model_names
 from ducats.models.output import Output
 from ducats.objectives import ObjectiveFn, ObjectiveSpec, as_objective_spec, duc
 from ducats.settings import (
@@ -107,35 +107,31 @@ def probe_model(components: Components, model: EvidentialModel) -> tuple[QuerySp
         raise UserError(f"the model outputs {output.z.shape[1]} classes, but the source has {classes}")
     if (output.size is not None) != components.source.per_pixel:
         model_kind, data_kind = ("pixel", "image") if output.size is not None else ("image", "pixel")
-        suggestion = "deeplab_v2 or deeplab_v3plus" if data_kind == "pixel" else "timm"
+        suggestion = model_names(per_pixel=data_kind == "pixel")
         raise UserError(
             f"the model outputs per-{model_kind} logits, but the data has per-{data_kind} labels: choose "
             f"another model, such as model.name={suggestion}"
         )
     n_features = 0 if output.features is None else int(output.features.shape[1])
-    if not isinstance(components.query, QuerySpec):
-        # A plain function does not declare its columns: it gets all that the model has.
-        return QuerySpec(
-            components.query, ("z",) if output.features is None else ("z", "features")
-        ), n_features
-    if "features" in components.query.needs and output.features is None:
+    query = as_query_spec(components.query).for_model(has_features=output.features is not None)
+    if "features" in query.needs and output.features is None:
         raise UserError("the query needs features, but the model returns none: return (logits, features)")
-    if components.query.needs_head and (
+    if query.needs_head and (
         output.features is None or find_head_weights(model.network, classes, output.features.shape[1]) is None
     ):
         raise UserError(
             "the query needs the weights of the last layer, but the model's last layer is not linear: choose "
             "another query, or a model whose logits come from one linear layer"
         )
-    if components.query.per_pixel and not components.source.per_pixel:
+    if query.per_pixel and not components.source.per_pixel:
         raise UserError(
             "the query needs per-pixel outputs, but the data has per-image labels: choose another query"
         )
-    if "impurity" in components.query.needs and components.task.resolved_unit == "pixel":
+    if "impurity" in query.needs and components.task.resolved_unit == "pixel":
         raise UserError(
             "the query needs units of several pixels: use TaskOptions(unit='region') or another query"
         )
-    return components.query, n_features
+    return query, n_features
 
 
 MAX_DIGEST_MAPS = 64  # most label maps in a digest; hashing all maps of a large set would take minutes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ducats.config import Config
 from ducats.config.options import RunOptions, default_run_folder
-from ducats.data import DATASETS, require_params
+from ducats.data import resolve_dataset
 from ducats.report.tasks import data_and_task
 from ducats.run.factory import check_config, with_resolved_precision
 from ducats.sweep.schema import Sweep, SweepMethod, SweepTask, expand_grid
@@ -184,8 +184,7 @@ def check_sweep_runs(runs: Sequence[SweepRun]) -> None:
 
 def _check_run(config: Config) -> None:
     check_config(config)
-    if config.data.name in DATASETS:
-        require_params(config.data.name, DATASETS[config.data.name], config.data.params)
+    resolve_dataset(config.data.name).require_params(config.data.name, config.data.params)
     for param in ("root", "source", "target"):
         path = config.data.params.get(param)
         relative_to_root = param != "root" and "root" in config.data.params

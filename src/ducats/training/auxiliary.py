@@ -131,7 +131,7 @@ def build_auxiliaries(
 def cuda_graph_safe(objective: ObjectiveSpec, query: object) -> bool:
     """Return whether neither the objective nor a probe draws random numbers in Python during a step."""
     needs = query.needs if isinstance(query, QuerySpec) else ()
-    return objective.cuda_graph_safe and "committee" not in needs
+    return objective.cuda_graph_safe and all(PROBES[name].cuda_graph_safe for name in needs if name in PROBES)
 
 
 @dataclass(frozen=True)

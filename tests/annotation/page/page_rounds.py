@@ -36,7 +36,12 @@ def image_questions(run: Path, count: int = 6, number: int = 1, **rules: Any) ->
         replace(one, probability=0.42, u_dis=0.3, u_data=0.6, u_dis_quantile=0.97, u_data_quantile=0.8)
         for one in questions
     ]
-    defaults = {"rule": "first", "query": "duc", "query_summary": "Two-round selection by U_dis and U_data."}
+    defaults = {
+        "rule": "first",
+        "query": "duc",
+        "query_summary": "Two-round selection by U_dis and U_data.",
+        "explained_by": ("u_dis", "u_data"),
+    }
     QuestionRound.write(round_folder, RoundRules(number, CLASSES, **{**defaults, **rules}), questions)
     return store
 

@@ -1,7 +1,10 @@
 """Plain-language explanations of a pick, checked against the numbers they are made from."""
 
 import pytest
+from torch import Tensor
 
+from ducats.acquisition.queries import QUERIES, QuerySpec
+from ducats.acquisition.samples import QueryContext
 from ducats.annotation import Question, RoundRules
 from ducats.annotation.page.explanation import explain_pick, uncertainty_hints
 
@@ -19,7 +22,21 @@ def question(u_dis: float | None, u_data: float | None, probability: float | Non
 def make_rules(
     query: str = "duc", unit: str = "image", classes: tuple[str, ...] = ("cat", "dog", "cow")
 ) -> RoundRules:
-    return RoundRules(1, classes, query=query, unit=unit, query_summary="Rank by my own score.")
+    """Rules as a run writes them, for a built-in query or a user's own."""
+    spec = QUERIES.get(query, QuerySpec(my_query))
+    return RoundRules(
+        1,
+        classes,
+        query=query,
+        unit=unit,
+        query_summary=spec.reason or spec.summary,
+        explained_by=spec.explained_by,
+    )
+
+
+def my_query(context: QueryContext) -> Tensor:
+    """Rank by my own score."""
+    raise NotImplementedError(context)
 
 
 @pytest.mark.parametrize(

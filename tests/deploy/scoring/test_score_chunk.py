@@ -16,20 +16,23 @@ from ducats.data.streaming import Pool, PoolSample, open_pool
 from ducats.deploy import TrainedModel
 from ducats.deploy.classification import PREDICTION_COLUMNS, predict_images
 from ducats.deploy.scoring import (
-    STREAMING_QUERIES,
     ChunkResult,
     StreamingQuery,
     make_streaming_query,
     score_chunk,
     select_picks,
 )
-from ducats.deploy.scoring.streaming_query import RANKING_COLUMNS, compute_scores
+from ducats.deploy.scoring.streaming_query import compute_scores
 from ducats.run.factory import with_aspect_ratio
 from ducats.run.select import select_images
 from ducats.training.distributed import make_fabric
 from ducats.utils.randomness import make_generator
 from scoring_runs import assert_equal_samples, train_run, write_image_folder, write_shard_folder
 from synthetic_pools import image_bytes, write_file
+
+RULES = {name: spec.streaming_rule for name, spec in QUERIES.items()}
+STREAMING_QUERIES = [name for name, rule in RULES.items() if rule is not None]
+RANKING_QUERIES = [name for name, rule in RULES.items() if rule is not None and rule.kind == "rank"]
 
 VIEWS = {
     "none": "views.test={crop: none}",
@@ -99,7 +102,7 @@ def test_candidates_do_not_depend_on_number_of_chunks(
     trained = with_view(trained, view)
     pool = folder if kind == "folder" else write_shard_folder(tmp_path, 2)
     streaming_query = make_streaming_query(
-        trained.config, query, 3, kappa=None if query in RANKING_COLUMNS else 4
+        trained.config, query, 3, kappa=None if query in RANKING_QUERIES else 4
     )
     whole = score_in_chunk(trained, open_pool(str(pool)), streaming_query)
     picks = select_picks(
@@ -129,7 +132,7 @@ def test_candidates_do_not_depend_on_number_of_chunks(
 @pytest.mark.parametrize("query", [name for name in STREAMING_QUERIES if name != "random"])
 def test_picks_equal_the_query_over_the_full_table(trained: TrainedModel, folder: Path, query: str) -> None:
     """DUC, `spread` and ranking queries are exact; the others if every image is a candidate."""
-    kappa = {"duc": 3.0, "spread": 3.0}.get(query, 20.0 if query not in RANKING_COLUMNS else None)
+    kappa = {"duc": 3.0, "spread": 3.0}.get(query, 20.0 if query not in RANKING_QUERIES else None)
     streaming_query = make_streaming_query(trained.config, query, 4, kappa=kappa)
     result = score_in_chunk(trained, open_pool(str(folder)), streaming_query)
     picks = select_picks(streaming_query, result.candidates, result.labelled, trained.config.seed)

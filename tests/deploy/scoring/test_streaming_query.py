@@ -38,7 +38,7 @@ def test_candidates_kept(
         streaming_query.first_column,
         streaming_query.second_column,
     ) == expected
-    assert streaming_query.needs_features == (query in ("spread", "clue"))
+    assert streaming_query.selects == (query in ("spread", "clue"))
 
 
 def test_pool_fraction_needs_pool_size() -> None:
@@ -53,7 +53,7 @@ def test_pool_fraction_needs_pool_size() -> None:
 @pytest.mark.parametrize(
     ("settings", "query", "kappa", "message"),
     [
-        ((), "mada", None, "--query mada cannot score a pool; choose from: duc, u_dis"),
+        ((), "mada", None, "--query mada cannot score a pool; choose from: random"),
         ((), "duc", 0.5, "at least 1, not 0.5"),
         ((), "duc", math.inf, "at least 1, not inf"),
         ((), "spread", math.nan, "at least 1, not nan"),

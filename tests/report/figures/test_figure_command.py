@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ducats.report.figures import FIGURE_INFO
+from ducats.report.figures import FIGURES
 from sweep_helpers import ducats
 from synthetic_runs import write_run
 
@@ -15,7 +15,7 @@ from synthetic_runs import write_run
 def test_lists_all_figures_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert ducats("figure") == 0
     first = [line.split(" ")[0] for line in capsys.readouterr().out.splitlines()]
-    assert [name for name in first if name in FIGURE_INFO] == list(FIGURE_INFO)
+    assert [name for name in first if name in FIGURES] == list(FIGURES)
 
 
 def test_help_lists_figures_without_plotting_imports() -> None:
@@ -25,7 +25,7 @@ def test_help_lists_figures_without_plotting_imports() -> None:
         "sys.exit(bool({'torch', 'matplotlib', 'numpy', 'yaml'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert all(name in done.stdout for name in FIGURE_INFO)
+    assert all(name in done.stdout for name in FIGURES)
 
 
 def test_figure_is_saved_to_out(
@@ -47,7 +47,7 @@ def test_figure_is_saved_to_out(
 
 def test_docs_list_all_figures() -> None:
     page = Path(__file__).parents[3] / "docs" / "figures.md"
-    assert re.findall(r"^\| .*?\| `(\w+)`", page.read_text(encoding="utf-8"), flags=re.M) == list(FIGURE_INFO)
+    assert re.findall(r"^\| .*?\| `(\w+)`", page.read_text(encoding="utf-8"), flags=re.M) == list(FIGURES)
 
 
 def test_missing_records_give_an_error_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

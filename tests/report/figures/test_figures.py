@@ -12,7 +12,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from ducats.report import figures, find_runs, read_run
-from ducats.report.figures.registry import FIGURE_FUNCTIONS
 from ducats.report.run_reader import Run
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
@@ -65,8 +64,9 @@ RUNS_BY_FIGURE = {
 
 
 def test_every_figure_is_registered() -> None:
-    assert list(FIGURE_FUNCTIONS) == list(figures.FIGURE_INFO) == list(RUNS_BY_FIGURE)
-    assert all({*info.options} <= {"round", "images"} for info in figures.FIGURE_INFO.values())
+    assert list(figures.FIGURES) == list(RUNS_BY_FIGURE)
+    assert all({*spec.options} <= {"round", "images"} for spec in figures.FIGURES.values())
+    assert all(callable(spec.load()) for spec in figures.FIGURES.values())
 
 
 @pytest.mark.parametrize("name", RUNS_BY_FIGURE)
@@ -150,7 +150,7 @@ def test_run_with_unanswered_round_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "folders", "options", "message"),
     [
-        ("nope", ("duc",), {}, "unknown figure 'nope'"),
+        ("nope", ("duc",), {}, "no figure 'nope'"),
         ("kappa", (), {}, "needs run folders"),
         ("kappa", ("duc", "random"), {}, "must differ in query.params.kappa"),
         ("kappa", ("random",), {}, "none of the runs has query.params.kappa"),
@@ -205,11 +205,11 @@ def test_figures_from_records_need_no_snapshots(read_shared_runs: ReadRuns) -> N
 def test_corrupt_snapshot_is_reported_and_skipped(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rounds=2, per_round=4, pool=60, source=30)
     (folder / "snapshots" / "round-01.npz").write_bytes(b"nothing")
-    for name, info in figures.FIGURE_INFO.items():
-        if info.needed_runs.startswith("one ") and name not in ("pixels", "tsne"):
+    for name, spec in figures.FIGURES.items():
+        if spec.needed_runs.startswith("one ") and name not in ("pixels", "tsne"):
             prepared = figures.prepare_figure(name, [read_run(folder)])
             assert ["round-01.npz is corrupt" in warning for warning in prepared.snapshot_warnings] == (
-                [True] if info.uses_snapshots else []
+                [True] if spec.uses_snapshots else []
             )
     assert "round 1:" not in figures.prepare_figure("uncertainties", [read_run(folder)]).description
     for path in (folder / "snapshots").glob("*.npz"):

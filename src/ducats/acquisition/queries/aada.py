@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
 from ducats.acquisition.queries.two_round import check_pool_fraction, initial_pool_size, round_up_to_budget
 from ducats.acquisition.samples import QueryContext, top_k
 from ducats.utils.randomness import uniform_per_location
@@ -32,3 +33,6 @@ def aada(context: QueryContext, *, pool_fraction: float = 0.02) -> Tensor:
             top_samples,
         )
     ]
+
+
+AADA_SPEC = QuerySpec(aada, needs=("domain", "entropy"), explained_by=UNCERTAINTIES)

@@ -16,7 +16,8 @@ from ducats.acquisition.queries.distances import (
     squared_distance_to_nearest,
     squared_norm,
 )
-from ducats.acquisition.queries.subsampling import SubsampleBy, subsample_candidates
+from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
+from ducats.acquisition.queries.subsampling import SubsampleBy, needs_with_subsampling, subsample_candidates
 from ducats.acquisition.samples import QueryContext, SampleTable
 from ducats.dirichlet import expected_probability
 
@@ -151,3 +152,8 @@ class _KMeansPlusPlus:
         if self._sample_weight is not None:
             mass = mass * self._sample_weight
         self._cumulative_mass = mass.cpu().cumsum(0)
+
+
+BADGE_SPEC = QuerySpec(
+    badge, ("z", "features"), needs_with_subsampling("z", "features"), explained_by=UNCERTAINTIES
+)

@@ -6,7 +6,8 @@ from torch import Tensor
 from ducats import dirichlet
 from ducats.acquisition.queries.distances import load_features, reorder
 from ducats.acquisition.queries.kmeans import FULL_KMEANS_LIMIT, check_kmeans_feasible, one_per_cluster
-from ducats.acquisition.queries.subsampling import SubsampleBy, subsample_candidates
+from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
+from ducats.acquisition.queries.subsampling import SubsampleBy, needs_with_subsampling, subsample_candidates
 from ducats.acquisition.samples import QueryContext, top_k
 
 _MAX_FEATURE_GIB = 4.0  # maximum size of the features, in units of 2**30 bytes
@@ -69,3 +70,12 @@ def clue(
             features, weights, context.budget, context.generator, full_kmeans_limit=full_kmeans_limit
         )
     ]
+
+
+CLUE_SPEC = QuerySpec(
+    clue,
+    ("z", "features"),
+    needs_with_subsampling("z", "features"),
+    clusters=True,
+    explained_by=UNCERTAINTIES,
+)

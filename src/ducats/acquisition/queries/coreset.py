@@ -14,7 +14,8 @@ from ducats.acquisition.queries.distances import (
     reorder,
     squared_distance_to_nearest,
 )
-from ducats.acquisition.queries.subsampling import SubsampleBy, subsample_candidates
+from ducats.acquisition.queries.spec import QuerySpec
+from ducats.acquisition.queries.subsampling import SubsampleBy, needs_with_subsampling, subsample_candidates
 from ducats.acquisition.samples import QueryContext, SampleTable
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import uniform_per_location
@@ -222,3 +223,12 @@ class _CoverDistances:
             squared_distances[group] = torch.minimum(squared_distances[group], new)
         self._n_applied_picks[index] = self._n_picks
         return squared_distances
+
+
+CORESET_SPEC = QuerySpec(
+    coreset,
+    ("features",),
+    needs_with_subsampling("features"),
+    source_needs_fn=coreset_source_needs,
+    reason="This {unit} differs from those that already have a label.",
+)

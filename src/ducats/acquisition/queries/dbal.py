@@ -14,6 +14,7 @@ from ducats.acquisition.queries.distances import (
     reorder,
     sort_by_location,
 )
+from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
 from ducats.acquisition.samples import QueryContext
 from ducats.utils.randomness import uniform_per_location
 
@@ -140,3 +141,8 @@ def _refine_medoids(picks: Tensor, cover: _LabelCoverage, medoid_passes: int) ->
             break
         picks = moved
     return picks
+
+
+DBAL_SPEC = QuerySpec(
+    dbal, needs=("features", "margin"), source_needs=("features",), explained_by=UNCERTAINTIES
+)

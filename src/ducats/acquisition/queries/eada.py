@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
 from ducats.acquisition.queries.two_round import check_pool_fraction, initial_pool_size, two_round_top_k
 from ducats.acquisition.samples import QueryContext
 
@@ -15,3 +16,6 @@ def eada(context: QueryContext, *, pool_fraction: float = 0.5) -> Tensor:
     """
     check_pool_fraction(pool_fraction)
     return two_round_top_k(context, "free_energy", "energy_gap", pool_fraction * initial_pool_size(context))
+
+
+EADA_SPEC = QuerySpec(eada, needs=("free_energy", "energy_gap"), streaming=None, explained_by=UNCERTAINTIES)

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
 from ducats.acquisition.queries.two_round import check_kappa, two_round_top_k
 from ducats.acquisition.samples import QueryContext
 
@@ -36,3 +37,6 @@ def euq_needs(params: Mapping[str, Any]) -> tuple[str, str]:
     """Return the columns of the epistemic and the aleatoric uncertainty."""
     # An invalid value is rejected by the query itself.
     return UNCERTAINTY_COLUMNS["entropy" if params.get("uncertainty") == "entropy" else "variance"]
+
+
+EUQ_SPEC = QuerySpec(euq, euq_needs({}), euq_needs, streaming=None, explained_by=UNCERTAINTIES)

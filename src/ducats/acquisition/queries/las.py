@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from ducats import dirichlet
 from ducats.acquisition.queries.distances import load_features, reorder, sort_by_location
 from ducats.acquisition.queries.kmeans import FULL_KMEANS_LIMIT, check_kmeans_feasible, one_per_cluster
-from ducats.acquisition.queries.subsampling import SubsampleBy, subsample_candidates
+from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
+from ducats.acquisition.queries.subsampling import SubsampleBy, needs_with_subsampling, subsample_candidates
 from ducats.acquisition.samples import QueryContext, SampleTable, top_k
 from ducats.utils.randomness import uniform_per_location
 
@@ -163,3 +164,13 @@ def k_nearest(features: Tensor, neighbour_pool: Tensor, K: int) -> tuple[Tensor,
     weight = torch.cat(similarities)
     total = weight.sum(1, keepdim=True)
     return torch.cat(indices), torch.where(total > 0, weight / total.clamp(min=1e-12), 1 / K)
+
+
+LAS_SPEC = QuerySpec(
+    las,
+    ("z", "features"),
+    needs_with_subsampling("z", "features"),
+    streaming=None,
+    clusters=True,
+    explained_by=UNCERTAINTIES,
+)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from ducats.acquisition.class_descriptors import anchor_errors, fit_anchors
+from ducats.acquisition.queries.spec import QuerySpec
 from ducats.acquisition.samples import QueryContext, top_k
 from ducats.utils.errors import UserError
 
@@ -24,3 +25,6 @@ def mada(context: QueryContext, *, n_anchors: int = 10) -> Tensor:
     source_anchors = fit_anchors(context.source.column("descriptor"), n_anchors, seed)
     distance = anchor_errors(context.candidates.column("descriptor"), source_anchors).amin(1)
     return top_k(distance, context.budget, context.candidates)
+
+
+MADA_SPEC = QuerySpec(mada, needs=("descriptor",), source_needs=("descriptor",))

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
 from ducats.acquisition.samples import QueryContext, top_k
 
 DEFAULT_RADIUS = 32
@@ -40,3 +41,9 @@ def ripu_points(context: QueryContext, *, radius: int = DEFAULT_RADIUS) -> Tenso
 def ripu_points_needs(params: Mapping[str, Any]) -> tuple[str, str]:
     """Return the columns of the impurity around a pixel and of its entropy."""
     return f"impurity@{params.get('radius', DEFAULT_RADIUS)}", "entropy"
+
+
+RIPU_SPEC = QuerySpec(ripu, needs=("impurity", "entropy"), explained_by=UNCERTAINTIES)
+RIPU_POINTS_SPEC = QuerySpec(
+    ripu_points, ripu_points_needs({}), ripu_points_needs, explained_by=UNCERTAINTIES
+)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ducats.acquisition.queries.distances import chunk_slices, reorder, sort_by_location
+from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
 from ducats.acquisition.samples import QueryContext, top_k
 from ducats.dirichlet import expected_probability
 from ducats.utils.errors import UserError
@@ -83,3 +84,6 @@ def _top_two(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     first = z.argmax(1, keepdim=True)
     second = z.scatter(1, first, -torch.inf).argmax(1, keepdim=True)
     return expected_probability(z), first, second
+
+
+SDM_SPEC = QuerySpec(sdm, needs=("z",), needs_head=True, explained_by=UNCERTAINTIES)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ducats import dirichlet
 from ducats.acquisition.queries.kmeans import FULL_KMEANS_LIMIT, check_kmeans_feasible, one_per_cluster
+from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec, StreamingRule
 from ducats.acquisition.samples import QueryContext, SampleTable, top_k
 from ducats.utils.errors import UserError
 
@@ -116,6 +117,12 @@ def spread_needs(params: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name != "uniform"))
 
 
+def candidate_columns(params: Mapping[str, Any]) -> tuple[str]:
+    """Return the column that ranks the clustered samples; a leading minus ranks the lowest first."""
+    name = params.get("candidates_by", "entropy")
+    return ("-margin" if name == "margin" else name,)
+
+
 def _cluster_weights(samples: SampleTable, name: ClusterWeight) -> Tensor:
     if name == "uniform":
         return torch.ones(len(samples), device=samples.image.device)
@@ -174,3 +181,13 @@ def _distance_to_labelled(samples: SampleTable, labelled: SampleTable) -> Tensor
     """Distance of each sample to the nearest labelled one."""
     own, labelled_features = (table.features.flatten(1).double() for table in (samples, labelled))
     return torch.cdist(own, labelled_features).amin(1)
+
+
+SPREAD_SPEC = QuerySpec(
+    spread,
+    spread_needs({}),
+    spread_needs,
+    streaming=StreamingRule("shortlist", candidate_columns({}), candidate_columns),
+    clusters=True,
+    explained_by=UNCERTAINTIES,
+)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ducats.acquisition.queries.distances import reorder, sort_by_location
+from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
 from ducats.acquisition.queries.two_round import round_up_to_budget
 from ducats.acquisition.samples import QueryContext, SampleTable, top_k
 from ducats.utils.randomness import uniform_per_location
@@ -80,3 +81,6 @@ def committee_disagreement(samples: SampleTable) -> Tensor:
         chunk.double().std(1, correction=correction).mean(1) for chunk in committee.split(_SAMPLES_PER_CHUNK)
     ]
     return torch.cat(deviations)
+
+
+TQS_SPEC = QuerySpec(tqs, tqs_needs({}), tqs_needs, explained_by=UNCERTAINTIES)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec, StreamingRule
 from ducats.acquisition.samples import QueryContext, top_k
 
 
@@ -28,8 +29,7 @@ def two_round(
             does with 1e-7.
     """
     check_kappa(kappa)
-    distribution, data = two_round_needs({"epsilon": epsilon})
-    first, second = {"dis_data": (distribution, data), "data_dis": (data, distribution)}[order]
+    first, second = two_round_columns({"order": order, "epsilon": epsilon})
     n_passing = (
         kappa * context.budget
         if pool_fraction is None
@@ -42,6 +42,13 @@ def two_round_needs(params: Mapping[str, Any]) -> tuple[str, str]:
     """Return the columns of the distribution uncertainty and the data uncertainty."""
     epsilon = params.get("epsilon")
     return "u_dis" if epsilon is None else f"published_u_dis@{float(epsilon)}", "u_data"
+
+
+def two_round_columns(params: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the columns of the first and the second round."""
+    distribution, data = two_round_needs(params)
+    orders = {"dis_data": (distribution, data), "data_dis": (data, distribution)}
+    return orders[params.get("order", "dis_data")]
 
 
 def two_round_top_k(context: QueryContext, first: str, second: str, n_passing: float) -> Tensor:
@@ -80,3 +87,13 @@ def check_pool_fraction(pool_fraction: float) -> None:
     """Raise if ``pool_fraction`` is not a fraction of the pool."""
     if not 0 < pool_fraction <= 1:
         raise ValueError(f"query.params.pool_fraction must be above 0 and at most 1, not {pool_fraction}")
+
+
+DUC_SPEC = QuerySpec(
+    two_round,
+    two_round_needs({}),
+    two_round_needs,
+    streaming=StreamingRule("two_rounds", two_round_columns({}), two_round_columns),
+    explained_by=UNCERTAINTIES,
+    search_grid={"kappa": (10, 20, 30)},  # values that work well in the paper
+)

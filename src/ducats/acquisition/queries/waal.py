@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ducats.acquisition.queries.distances import reorder, sort_by_location
+from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
 from ducats.acquisition.samples import QueryContext, top_k
 
 MIN_LOG_PROBABILITY = math.log(1e-12)  # lower bound of a log-probability
@@ -32,3 +33,6 @@ def log_probability_norm(z: Tensor) -> Tensor:
     """Compute ``(||log p||_2 + ||log p||_1) / 2``, which is lowest if all classes are equally probable."""
     log_p = z.double().log_softmax(1).clamp(min=MIN_LOG_PROBABILITY)
     return (log_p.square().sum(1).sqrt() + log_p.abs().sum(1)) / 2
+
+
+WAAL_SPEC = QuerySpec(waal, needs=("z", "critic"), explained_by=UNCERTAINTIES)

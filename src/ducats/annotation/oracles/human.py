@@ -34,7 +34,8 @@ class HumanOracle:
             can only be answered with label PNGs.
         hints: returns the model hints of a round, if there are any.
         query: name of the query, shown to annotators.
-        query_summary: summary of the query, shown to annotators.
+        query_summary: why the query picks a sample, shown to annotators; may contain ``{unit}``.
+        explained_by: the uncertainties, ``u_dis`` and ``u_data``, that explain a pick to annotators instead.
         max_seconds: returns the time limit of a round in annotation seconds. When it is reached, the round
             closes with the answers so far. None for no limit.
     """
@@ -54,6 +55,7 @@ class HumanOracle:
         hints: Callable[[int], AnnotatorHints | None] | None = None,
         query: str = "",
         query_summary: str = "",
+        explained_by: Sequence[str] = (),
         max_seconds: Callable[[int], float | None] | None = None,
     ) -> None:
         self._store = AnnotationStore(Path(folder))
@@ -67,6 +69,7 @@ class HumanOracle:
         self._unit = unit or ("image" if sizes is None else "pixel")
         self._hints, self._max_seconds = hints, max_seconds
         self._query, self._query_summary = query, query_summary
+        self._explained_by = tuple(explained_by)
         self._png_names = None if sizes is None else mask_files.png_names(pool.keys)
         self._checked_rounds: set[int] = set()  # rounds whose questions are known to match the request
 
@@ -133,6 +136,7 @@ class HumanOracle:
             unit=self._unit,
             query=self._query,
             query_summary=self._query_summary,
+            explained_by=self._explained_by,
             max_seconds=max_seconds,
             **self._rules,
         )

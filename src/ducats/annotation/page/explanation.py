@@ -9,34 +9,19 @@ NOTABLE_PERCENTILE = 0.5
 TOP_PERCENTILE = 0.9
 SURE_PROBABILITY = 0.8  # from here on, the model does not hesitate between classes
 
-# Built-in queries whose picks are explained by the two uncertainties.
-UNCERTAINTY_QUERIES = frozenset(
-    (
-        *("aada", "badge", "clue", "dbal", "duc", "eada", "entropy", "euq", "las", "least_confident"),
-        *("margin", "ripu", "ripu_points", "sdm", "spread", "tqs", "u_data", "u_dis", "waal"),
-    )
-)
-FIXED_REASONS = {
-    "random": "This {unit} was picked at random.",
-    "coreset": "This {unit} differs from those that already have a label.",
-}
-
 
 def explain_pick(question: Question, rules: RoundRules, *, blind: bool) -> str:
     """Return one sentence that says why this question was picked.
 
     Args:
         question: an image or some of its pixels.
-        rules: contain the name of the query. A user-defined query is described by the first line of its
-            docstring.
+        rules: say which uncertainties explain the picks of the query, or give a sentence.
         blind: whether the sentence must not give away the model's guess or uncertainties.
     """
     unit = _noun(rules)
-    if rules.query in FIXED_REASONS:
-        return FIXED_REASONS[rules.query].format(unit=unit)
-    if rules.query not in UNCERTAINTY_QUERIES and rules.query_summary:
-        return rules.query_summary
-    clauses = [] if blind or rules.query not in UNCERTAINTY_QUERIES else _clauses(question, rules)
+    if not rules.explained_by and rules.query_summary:
+        return rules.query_summary.replace("{unit}", unit)
+    clauses = [] if blind else _clauses(question, rules)
     if not clauses:
         return f"A label for this {unit} is expected to help the model."
     sentence = ", and ".join(clauses)
@@ -69,13 +54,13 @@ def _is_between(question: Question) -> bool:
 
 def _clauses(question: Question, rules: RoundRules) -> list[str]:
     unit, clauses = _noun(rules), []
-    if _is_unlike(question) and rules.query != "u_data":
+    if _is_unlike(question) and "u_dis" in rules.explained_by:
         if (question.u_dis_quantile or 0.0) >= TOP_PERCENTILE:
             clauses.append(f"the model has seen few {unit}s like this one")
         else:
             rest = "others" if unit == "image" else "of this image"
             clauses.append(f"the model is less familiar with this {unit} than with most {rest}")
-    if _is_between(question) and rules.query != "u_dis":
+    if _is_between(question) and "u_data" in rules.explained_by:
         subject = "it" if clauses else "the model"
         if (question.u_data_quantile or 0.0) >= TOP_PERCENTILE:
             clauses.append(f"{subject} hesitates between {_rivals(question.guess, rules)}")

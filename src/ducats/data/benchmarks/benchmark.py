@@ -88,13 +88,14 @@ class Benchmark:
         return {"source": (source, "train"), "target": (target, "train"), "test": (target, "test")}
 
     def expected_counts(self, task: Any) -> dict[TaskRole, tuple[str, ImageCount]]:
-        """Return name and published counts for each role of a task."""
+        """Return name and published counts for each role of a task, where they are known."""
         return {
             role: (
                 domain.name if split == "all" else f"{domain.name} ({split})",
                 self.counts[domain.short_name, split],
             )
             for role, (domain, split) in self.role_splits(task).items()
+            if (domain.short_name, split) in self.counts
         }
 
     def _domain(self, short_name: str) -> DomainInfo:

@@ -7,6 +7,7 @@ from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, ImageCount
 from ducats.data.benchmarks.reader import list_split_file
 from ducats.data.benchmarks.tasks import load_task
 from ducats.data.domain import AdaptationData
+from ducats.data.spec import DatasetSpec
 
 CLIPART, PAINTING = DomainInfo("clp", "clipart", ("c",)), DomainInfo("pnt", "painting", ("p",))
 REAL, SKETCH = DomainInfo("rel", "real", ("r",)), DomainInfo("skt", "sketch", ("s",))
@@ -64,3 +65,6 @@ def domainnet(
         memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
     """
     return load_task(DOMAINNET, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)
+
+
+DOMAINNET_SPEC = DatasetSpec(domainnet, per_pixel=False, benchmark=DOMAINNET)

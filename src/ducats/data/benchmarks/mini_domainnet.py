@@ -8,6 +8,7 @@ from ducats.data.benchmarks.domainnet import CLIPART, DOMAINNET_URL, PAINTING, R
 from ducats.data.benchmarks.reader import list_split_file
 from ducats.data.benchmarks.tasks import load_task
 from ducats.data.domain import AdaptationData
+from ducats.data.spec import DatasetSpec
 
 MINI_DOMAINNET = Benchmark(
     title="miniDomainNet",
@@ -57,3 +58,6 @@ def mini_domainnet(
         memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
     """
     return load_task(MINI_DOMAINNET, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)
+
+
+MINI_DOMAINNET_SPEC = DatasetSpec(mini_domainnet, per_pixel=False, benchmark=MINI_DOMAINNET)

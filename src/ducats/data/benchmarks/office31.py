@@ -7,6 +7,7 @@ from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, count_from_t
 from ducats.data.benchmarks.reader import list_class_folders
 from ducats.data.benchmarks.tasks import load_task
 from ducats.data.domain import AdaptationData
+from ducats.data.spec import DatasetSpec
 
 _CLASS_COUNTS = {  # per class, in amazon, dslr and webcam
     "back_pack": (92, 12, 29),
@@ -85,3 +86,6 @@ def office31(
         memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
     """
     return load_task(OFFICE31, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)
+
+
+OFFICE31_SPEC = DatasetSpec(office31, per_pixel=False, benchmark=OFFICE31)

@@ -7,6 +7,7 @@ from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, ImageCount
 from ducats.data.benchmarks.reader import list_class_folders
 from ducats.data.benchmarks.tasks import load_task
 from ducats.data.domain import AdaptationData
+from ducats.data.spec import DatasetSpec
 
 OFFICE_HOME = Benchmark(
     title="Office-Home",
@@ -56,3 +57,6 @@ def office_home(
         memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
     """
     return load_task(OFFICE_HOME, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)
+
+
+OFFICE_HOME_SPEC = DatasetSpec(office_home, per_pixel=False, benchmark=OFFICE_HOME)

@@ -7,6 +7,7 @@ from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, ImageCount
 from ducats.data.benchmarks.reader import list_class_folders
 from ducats.data.benchmarks.tasks import load_task
 from ducats.data.domain import AdaptationData
+from ducats.data.spec import DatasetSpec
 
 PACS_CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 
@@ -63,3 +64,6 @@ def pacs(
         memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
     """
     return load_task(PACS, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)
+
+
+PACS_SPEC = DatasetSpec(pacs, per_pixel=False, benchmark=PACS)

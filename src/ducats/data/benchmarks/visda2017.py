@@ -6,6 +6,7 @@ from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, FileList, Sp
 from ducats.data.benchmarks.reader import find_domain_folder, list_class_folders, parse_list_file
 from ducats.data.benchmarks.tasks import load_task
 from ducats.data.domain import AdaptationData
+from ducats.data.spec import DatasetSpec
 
 _CLASS_COUNTS = {  # per class, in train and validation
     "aeroplane": (14309, 3646),
@@ -71,3 +72,6 @@ def visda2017(
         memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
     """
     return load_task(VISDA2017, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)
+
+
+VISDA2017_SPEC = DatasetSpec(visda2017, per_pixel=False, benchmark=VISDA2017)

@@ -19,6 +19,7 @@ from ducats.data.segmentation.class_tables import (
 from ducats.data.segmentation.file_pairs import FileLayout, SplitFiles, find_pairs
 from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader, VoidPixels
+from ducats.data.spec import DatasetSpec
 from ducats.utils.errors import UserError
 
 _CARLA_LAYOUTS = (
@@ -196,3 +197,6 @@ def _find_test_files(
     if test_encoding.label_format != pool_encoding.label_format:
         raise UserError(f"CamVid in {target}: one split has ids and another has colours; use a single copy")
     return test_files, test_encoding
+
+
+CARLA_CAMVID_SPEC = DatasetSpec(carla_camvid, per_pixel=True)

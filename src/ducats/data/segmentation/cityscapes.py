@@ -19,6 +19,7 @@ from ducats.data.segmentation.class_tables import (
 from ducats.data.segmentation.file_pairs import FileLayout, SplitFiles, find_pairs
 from ducats.data.segmentation.label_encoding import LabelEncoding, LabelFormat
 from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader, VoidPixels
+from ducats.data.spec import DatasetSpec
 from ducats.utils.errors import UserError
 
 
@@ -215,3 +216,7 @@ def _encodings(
         )
     names = _CLASSES_BY_COUNT[classes]
     return source_dataset.encoding(names, extra_ids), CITYSCAPES_DATASET.encoding(names, extra_ids)
+
+
+GTAV_CITYSCAPES_SPEC = DatasetSpec(gtav_cityscapes, per_pixel=True)
+SYNTHIA_CITYSCAPES_SPEC = DatasetSpec(synthia_cityscapes, per_pixel=True)

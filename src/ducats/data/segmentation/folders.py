@@ -11,6 +11,7 @@ from ducats.data.segmentation.class_list import encoding_from_class_list
 from ducats.data.segmentation.file_pairs import FileLayout, concat_files, find_pairs, require_pairs
 from ducats.data.segmentation.label_encoding import LabelEncoding, LabelFormat
 from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader, VoidPixels, load_labelled
+from ducats.data.spec import DatasetSpec
 from ducats.data.store import ArrayStore
 from ducats.utils.errors import UserError
 
@@ -157,3 +158,6 @@ def _make_encoding(
 
 def _join(base: Path, path: Any) -> Path:
     return base / Path(path).expanduser()
+
+
+SEGMENTATION_FOLDERS_SPEC = DatasetSpec(segmentation_folders, per_pixel=True)

@@ -9,7 +9,6 @@ from ducats.deploy.scoring.backends import SCORING_BACKENDS
 from ducats.deploy.scoring.chunk import ChunkResult, score_chunk
 from ducats.deploy.scoring.job import ChunkScorer, Job, ScoringInterrupted
 from ducats.deploy.scoring.streaming_query import (
-    STREAMING_QUERIES,
     StreamingQuery,
     make_streaming_query,
     select_picks,
@@ -17,7 +16,6 @@ from ducats.deploy.scoring.streaming_query import (
 
 __all__ = [
     "SCORING_BACKENDS",
-    "STREAMING_QUERIES",
     "ChunkResult",
     "ChunkScorer",
     "Job",

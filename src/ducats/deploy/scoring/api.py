@@ -28,9 +28,9 @@ from ducats.deploy.scoring.streaming_query import (
     select_picks,
 )
 from ducats.deploy.triage_rule import hash_weights
-from ducats.run.registry import bind_params, resolve
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_text_atomically
+from ducats.utils.registry import bind_params, resolve
 
 
 class ScoringResult(NamedTuple):
@@ -72,7 +72,7 @@ def score_pool(
         pool_uri: pool, see ``open_pool``.
         out: output folder.
         budget: number of picks, or a percentage of the pool such as ``"1%"``.
-        query: one of ``STREAMING_QUERIES``; None: the run's query if it is one of them, else `duc`.
+        query: a query with a ``streaming_rule``; None: the run's query if it has one, else `duc`.
         kappa: see ``make_streaming_query``.
         backend: one of ``SCORING_BACKENDS``.
         backend_params: parameters of the backend; `ray` has ``ray_address`` and ``timeout``.

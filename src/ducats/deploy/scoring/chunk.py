@@ -88,7 +88,7 @@ def score_chunk(
             if excluded_keys:
                 is_labelled = np.fromiter((key in excluded_keys for key in samples.key), bool, len(samples))
                 n_excluded += int(is_labelled.sum())
-                if streaming_query.needs_features and is_labelled.any():
+                if streaming_query.selects and is_labelled.any():
                     labelled.append(samples[is_labelled])
                 samples = samples[~is_labelled]
             selector.add(samples)
@@ -126,6 +126,8 @@ def _score_blocks(
     """Yield the scored samples of each block, and its unreadable samples."""
     model, view, seed = fabric.setup(trained.model), trained.config.views.test, trained.config.seed
     model.eval()
+    query = streaming_query.spec if streaming_query.selects else None
+    needs_features = query is not None and "features" in query.needs
     device, pending = fabric.device, list[_BlockOutput]()
     decode = partial(decode_sample, size=trained.size, channels=trained.channels)
     with closing(decode_blocks(blocks, decode, threads)) as stream:
@@ -145,10 +147,12 @@ def _score_blocks(
                     output = model(
                         apply_view(placement.to_device(pixels, device), view, aug_params.to(device))
                     )
-                z, features = (
-                    output.z,
-                    require_features(output.features) if streaming_query.needs_features else None,
-                )
+                z, features = output.z, output.features if needs_features else None
+                if (
+                    query is not None
+                    and "features" in query.for_model(has_features=features is not None).needs
+                ):
+                    require_features(features)
             pending.append(_BlockOutput(block.key, block.pool_index, block.unreadable, z, features))
             if len(pending) == (1 if device.type == "cpu" else MAX_PENDING_BATCHES):
                 yield from (_to_samples(block_output, streaming_query, seed) for block_output in pending)
@@ -171,8 +175,10 @@ def _to_samples(
         "guess": predictions.label.to(torch.int16),
         **compute_scores(streaming_query, z, torch.from_numpy(pool_index), seed),
     }
+    if streaming_query.selects:
+        columns["z"] = z
     if block_output.features is not None:
-        columns |= {"z": z, "features": block_output.features.float().flatten(1).cpu()}
+        columns["features"] = block_output.features.float().flatten(1).cpu()
     return ScoredSamples(
         key, pool_index, {name: column.numpy() for name, column in columns.items()}
     ), block_output.unreadable

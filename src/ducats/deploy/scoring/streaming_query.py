@@ -1,5 +1,6 @@
 """Streaming queries: which candidates each chunk keeps, and how the picks are selected from them."""
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,29 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ducats.acquisition import queries
 from ducats.acquisition.criteria import compute_columns
-from ducats.acquisition.queries.two_round import two_round_needs
+from ducats.acquisition.queries import QUERIES, QuerySpec, StreamingRule, resolve_query
+from ducats.acquisition.queries.spec import RANDOM_COLUMN
 from ducats.acquisition.samples import QueryContext, SampleTable, run_query
 from ducats.acquisition.streaming_top_k import ScoredSamples, merge_top_k, select_in_two_rounds
 from ducats.config import Config
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator, uniform_per_location
+from ducats.utils.registry import check_params
 
 DEFAULT_KAPPA = 10.0  # default number of candidates, as a multiple of the budget
-RANDOM_COLUMN = "random"  # column of uniform random numbers
-
-# Ranking column of each query; a leading minus ranks the lowest first.
-RANKING_COLUMNS: Mapping[str, str] = {
-    "u_dis": "u_dis",
-    "u_data": "u_data",
-    "entropy": "entropy",
-    "margin": "-margin",
-    "least_confident": "-confidence",
-    "random": RANDOM_COLUMN,
-}
-CLUSTERING_QUERIES = ("spread", "clue", "badge", "coreset")  # they use the features of the last layer
-STREAMING_QUERIES = ("duc", *RANKING_COLUMNS, *CLUSTERING_QUERIES)
+FALLBACK_QUERY = "duc"  # of a run whose own query cannot be streamed
 
 
 @dataclass(frozen=True)
@@ -42,13 +32,14 @@ class StreamingQuery:
     budget: int  # number of picks
     n_candidates: int  # candidates kept by each chunk, and again after merging all chunks
     first_column: str  # column whose highest values are kept
-    second_column: str | None = None  # column of DUC's second round
-    params: Mapping[str, Any] = field(default_factory=dict)  # parameters of a clustering query
+    second_column: str | None = None  # column of the second of two rounds
+    selects: bool = False  # whether the query itself selects from the candidates, instead of the columns
+    params: Mapping[str, Any] = field(default_factory=dict)  # parameters of a query that selects
 
     @property
-    def needs_features(self) -> bool:
-        """Whether the candidates need their features."""
-        return self.name in CLUSTERING_QUERIES
+    def spec(self) -> QuerySpec:
+        """The query with its parameters."""
+        return resolve_query(self.name).bind(self.params)
 
 
 def make_streaming_query(
@@ -59,63 +50,66 @@ def make_streaming_query(
     The parameters are those of the run if it uses the same query, and the defaults otherwise.
 
     Args:
-        query: one of ``STREAMING_QUERIES``.
+        query: a query with a ``streaming_rule``.
         budget: number of picks.
-        kappa: number of candidates as a multiple of the budget: those that pass the first round (`duc`), are
-            clustered (`spread`), or are kept at all (`clue`, `badge`, `coreset`). None: the run's value, or
-            10.
-        pool_size: number of samples; required if the run's `duc` sets ``pool_fraction``.
+        kappa: number of candidates as a multiple of the budget: those that pass the first of two rounds, or
+            from which the query selects. None: the run's value, or 10.
+        pool_size: number of samples; required if `needs_pool_size`.
     """
-    if query not in STREAMING_QUERIES:
-        raise UserError(f"--query {query} cannot score a pool; choose from: {', '.join(STREAMING_QUERIES)}")
-    if kappa is not None and (not 1 <= kappa < math.inf or query in RANKING_COLUMNS):
+    spec, rule = resolve_query(query), _streaming_rule(query)
+    if rule is None:
+        raise UserError(
+            f"--query {query} cannot score a pool; choose from: {', '.join(filter(_streaming_rule, QUERIES))}"
+        )
+    if kappa is not None and (not 1 <= kappa < math.inf or rule.kind == "rank"):
         raise UserError(
             f"--kappa does not apply to --query {query}; omit it"
-            if query in RANKING_COLUMNS
+            if rule.kind == "rank"
             else f"--kappa must be a finite number of at least 1, not {kappa:g}"
         )
-    if query in RANKING_COLUMNS:
-        return StreamingQuery(query, budget, budget, RANKING_COLUMNS[query])
     params = dict(config.query.params) if config.query.name == query else {}
+    columns = rule.columns_for(params)
+    if rule.kind == "rank":
+        return StreamingQuery(query, budget, budget, columns[0])
     candidate_factor = kappa if kappa is not None else float(params.get("kappa", DEFAULT_KAPPA))
-    if query == "duc":
-        return _duc_query(params, budget, candidate_factor, pool_size)
-    n_candidates, first_column = max(math.ceil(candidate_factor * budget - 1e-9), budget), "entropy"
-    if query == "spread":
-        params["kappa"], first_column = candidate_factor, params.get("candidates_by", "entropy")
-        first_column = "-margin" if first_column == "margin" else first_column
-    if queries.QUERIES[query].bind(params).source_needs:
+    n_wanted = candidate_factor * budget
+    if needs_pool_size(config, query):
+        if pool_size is None:
+            raise ValueError("`pool_fraction` needs the pool size")
+        n_wanted = candidate_factor * params["pool_fraction"] * pool_size
+    n_candidates = max(math.ceil(n_wanted - 1e-9), budget)
+    if rule.kind == "two_rounds":
+        return StreamingQuery(query, budget, n_candidates, columns[0], columns[1])
+    if "kappa" in inspect.signature(spec.fn).parameters:
+        params["kappa"] = candidate_factor
+    check_params("query", query, inspect.signature(spec.fn), 1, params)
+    if spec.bind(params).source_needs:
         raise UserError(
             f"the run's query {query!r} needs the source images, which are not available here; "
             "choose another --query"
         )
-    return StreamingQuery(query, budget, n_candidates, first_column, params=params)
+    return StreamingQuery(query, budget, n_candidates, columns[0], selects=True, params=params)
 
 
 def default_query(config: Config) -> str:
     """Return the run's query if it can be streamed, and `duc` otherwise."""
-    return config.query.name if config.query.name in STREAMING_QUERIES else "duc"
+    return config.query.name if _streaming_rule(config.query.name) else FALLBACK_QUERY
 
 
 def needs_pool_size(config: Config, query: str) -> bool:
     """Whether the number of candidates depends on the pool size for any budget."""
-    return query == "duc" == config.query.name and config.query.params.get("pool_fraction") is not None
-
-
-def _duc_query(params: Mapping[str, Any], budget: int, kappa: float, pool_size: int | None) -> StreamingQuery:
-    u_dis_column, u_data_column = two_round_needs(params)
-    round_columns = (
-        (u_dis_column, u_data_column)
-        if params.get("order", "dis_data") == "dis_data"
-        else (u_data_column, u_dis_column)
+    rule = _streaming_rule(query)
+    is_run_query = query == config.query.name
+    return (
+        rule is not None
+        and rule.kind == "two_rounds"
+        and is_run_query
+        and config.query.params.get("pool_fraction") is not None
     )
-    pool_fraction = params.get("pool_fraction")
-    n_wanted = kappa * budget
-    if pool_fraction is not None:
-        if pool_size is None:
-            raise ValueError("`pool_fraction` needs the pool size")
-        n_wanted = kappa * pool_fraction * pool_size
-    return StreamingQuery("duc", budget, max(math.ceil(n_wanted - 1e-9), budget), *round_columns)
+
+
+def _streaming_rule(query: str) -> StreamingRule | None:
+    return resolve_query(query).streaming_rule
 
 
 def compute_scores(
@@ -161,12 +155,12 @@ def select_picks(
             streaming_query.n_candidates,
             min(streaming_query.budget, streaming_query.n_candidates),
         )
-    if not streaming_query.needs_features:
+    if not streaming_query.selects:
         return merge_top_k([candidates], "first", streaming_query.budget)
     candidates, labelled = (
         samples[np.argsort(samples.key, kind="stable")] for samples in (candidates, labelled)
     )
-    query = queries.QUERIES[streaming_query.name].bind(streaming_query.params)
+    query = streaming_query.spec.for_model(has_features="features" in candidates.columns)
     # Samples are numbered in key order, so ties go to the lower key here, too.
     candidate_table, labelled_table = (
         _sample_table(candidates, query.needs, 0),
@@ -183,6 +177,6 @@ def _sample_table(scored: ScoredSamples, needs: tuple[str, ...], start: int) -> 
     image = torch.arange(start, start + len(scored))
     columns = {}
     if len(scored):
-        z, features = (torch.from_numpy(scored.columns[name]) for name in ("z", "features"))
-        columns = compute_columns(z, features, needs)
+        z, features = torch.from_numpy(scored.columns["z"]), scored.columns.get("features")
+        columns = compute_columns(z, None if features is None else torch.from_numpy(features), needs)
     return SampleTable(image, torch.zeros_like(image), columns)

@@ -4,14 +4,14 @@ A probe works with any objective and does not affect the model. An objective tha
 such a network, as domain-adversarial training does, has it as its auxiliary module instead.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from ducats.objectives.auxiliary import AuxiliaryContext, AuxiliaryModule
+from ducats.objectives.auxiliary import AuxiliaryModule
 from ducats.objectives.probes.committee import Committee
 from ducats.objectives.probes.critic import Critic
 from ducats.objectives.probes.discriminator import Discriminator, target_images
 
-PROBES: Mapping[str, Callable[[AuxiliaryContext], AuxiliaryModule]] = {
+PROBES: Mapping[str, type[AuxiliaryModule]] = {  # by the column they provide
     "domain": Discriminator,
     "critic": Critic,
     "committee": Committee,

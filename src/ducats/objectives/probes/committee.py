@@ -40,6 +40,7 @@ class Committee(AuxiliaryModule):
     """
 
     provides = ("committee",)
+    cuda_graph_safe = False
 
     def __init__(self, context: AuxiliaryContext) -> None:
         super().__init__()

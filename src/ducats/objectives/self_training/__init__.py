@@ -5,19 +5,7 @@ class, and updates them at the start of each self-training round. In a training 
 images as the model.
 """
 
-from ducats.objectives.self_training.mrkld import mrkld
-from ducats.objectives.self_training.proda import PrototypeTeacher, proda
-from ducats.objectives.self_training.seg_uncertainty import TwoHeads, seg_uncertainty
-from ducats.objectives.self_training.teacher import Teacher
-from ducats.objectives.self_training.tpld import DensifyingTeacher, tpld
-
-__all__ = [
-    "DensifyingTeacher",
-    "PrototypeTeacher",
-    "Teacher",
-    "TwoHeads",
-    "mrkld",
-    "proda",
-    "seg_uncertainty",
-    "tpld",
-]
+from ducats.objectives.self_training.mrkld import MRKLD_SPEC as MRKLD_SPEC
+from ducats.objectives.self_training.proda import PRODA_SPEC as PRODA_SPEC
+from ducats.objectives.self_training.seg_uncertainty import SEG_UNCERTAINTY_SPEC as SEG_UNCERTAINTY_SPEC
+from ducats.objectives.self_training.tpld import TPLD_SPEC as TPLD_SPEC

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from ducats.objectives.auxiliary import ObjectiveSpec
 from ducats.objectives.batch import Batch, ForwardFn, Losses
 from ducats.objectives.self_training.pseudo_label_ops import (
     expand_class_values,
@@ -53,3 +54,6 @@ def mrkld(
 
     fit, smooth = means_over_kept(stacked_output, formula, unlabelled_data.labels, is_unlabelled)
     return losses | {"pseudo/nll": nll * fit, "pseudo/reg": reg * smooth}
+
+
+MRKLD_SPEC = ObjectiveSpec(mrkld, Teacher)

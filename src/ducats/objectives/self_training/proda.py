@@ -12,6 +12,7 @@ from ducats.objectives.auxiliary import (
     AuxiliaryModule,
     FrozenCopy,
     FullPass,
+    ObjectiveSpec,
     RefreshContext,
     require_feature_width,
 )
@@ -196,3 +197,6 @@ def proda(
             auxiliary.discriminator, model(batch.source.images), student, warmup_strength
         )
     return losses
+
+
+PRODA_SPEC = ObjectiveSpec(proda, PrototypeTeacher)

@@ -9,6 +9,7 @@ from ducats.objectives.auxiliary import (
     AuxiliaryModule,
     FrozenCopy,
     FullPass,
+    ObjectiveSpec,
     RefreshContext,
     cast_to_weights,
     require_feature_width,
@@ -146,3 +147,6 @@ def seg_uncertainty(
             heads.discriminator, model(batch.source.images), student, domain * (1 - stage)
         )
     return losses
+
+
+SEG_UNCERTAINTY_SPEC = ObjectiveSpec(seg_uncertainty, TwoHeads)

@@ -4,7 +4,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ducats.objectives.auxiliary import AuxiliaryContext, FullPass, RefreshContext, reverse_gradient
+from ducats.objectives.auxiliary import (
+    AuxiliaryContext,
+    FullPass,
+    ObjectiveSpec,
+    RefreshContext,
+    reverse_gradient,
+)
 from ducats.objectives.batch import Batch, ForwardFn, Losses
 from ducats.objectives.self_training.output_space import OutputDiscriminator, require_segmentation
 from ducats.objectives.self_training.pseudo_label_ops import (
@@ -172,3 +178,6 @@ def _balanced_bce(log_odds: Tensor, is_first: Tensor) -> Tensor:
     member = is_first.flatten()
     group_means = [(losses * kind).sum() / kind.sum().clamp(min=1) for kind in (member, ~member)]
     return (group_means[0] + group_means[1]) / 2
+
+
+TPLD_SPEC = ObjectiveSpec(tpld, DensifyingTeacher)

@@ -8,14 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ducats.report.figures.info import FIGURE_INFO, FigureInfo
+from ducats.report.figures.registry import FIGURES, FigureSpec, resolve_figure
 from ducats.utils.errors import UserError
 
 if TYPE_CHECKING:
     from ducats.report.figures.base import PreparedFigure
     from ducats.report.figures.runs import RunLike
 
-__all__ = ["FIGURE_INFO", "FigureInfo", "draw_svg", "prepare_figure", "save_figure"]
+__all__ = [
+    "FIGURES",
+    "FigureSpec",
+    "draw_svg",
+    "figure_id",
+    "prepare_figure",
+    "resolve_figure",
+    "save_figure",
+]
 
 FILE_SUFFIXES = ("svg", "png", "pdf")
 
@@ -31,7 +39,7 @@ def prepare_figure(
     """Compute a figure without rendering it.
 
     Args:
-        name: one of ``FIGURE_INFO``.
+        name: one of ``FIGURES``, or ``package.module:attribute``.
         runs: as returned by ``ducats.report.read_run``.
         round: show this round only, counted from 1, if the figure supports it.
         images: keys of pool images, if the figure supports them.
@@ -40,24 +48,22 @@ def prepare_figure(
     Raises:
         UserError: the figure does not exist, or the runs lack the required records.
     """
-    if name not in FIGURE_INFO:
-        raise UserError(f"unknown figure {name!r}; choose one of {', '.join(FIGURE_INFO)}")
+    spec = resolve_figure(name)
     for option, is_given in (("round", round is not None), ("images", len(images) > 0)):
-        if is_given and option not in FIGURE_INFO[name].options:
+        if is_given and option not in spec.options:
             supporting_figures = ", ".join(
-                other for other, info in FIGURE_INFO.items() if option in info.options
+                other for other, other_spec in FIGURES.items() if option in other_spec.options
             )
             raise UserError(
                 f"`ducats figure {name}` does not support --{option}; use it with {supporting_figures}"
             )
     if not runs:
-        raise UserError(f"`ducats figure {name}` needs run folders: {FIGURE_INFO[name].needed_runs}")
+        raise UserError(f"`ducats figure {name}` needs run folders: {spec.needed_runs}")
     from ducats.report.figures.base import FigureOptions
-    from ducats.report.figures.registry import FIGURE_FUNCTIONS
     from ducats.runfolder.snapshot_files import load_readable_snapshots
 
-    prepared = FIGURE_FUNCTIONS[name](runs, FigureOptions(round, tuple(images), max_points))
-    if not FIGURE_INFO[name].uses_snapshots:
+    prepared = spec.load()(runs, FigureOptions(round, tuple(images), max_points))
+    if not spec.uses_snapshots:
         return prepared
     return replace(
         prepared,
@@ -65,6 +71,11 @@ def prepare_figure(
             sentence for run in runs for sentence in load_readable_snapshots(run.folder)[1]
         ),
     )
+
+
+def figure_id(name: str) -> str:
+    """Return the name of a figure for files and ids: of a user's own, only the attribute."""
+    return name.rpartition(":")[2]
 
 
 def draw_svg(
@@ -79,7 +90,7 @@ def draw_svg(
     """Draw a figure as an SVG element for a page; the output is deterministic.
 
     Args:
-        id_prefix: prefix of all ids, followed by the figure's name; must be unique on the page.
+        id_prefix: prefix of all ids, followed by `figure_id`; must be unique on the page.
 
     The other arguments are those of `prepare_figure`.
     """
@@ -87,7 +98,7 @@ def draw_svg(
 
     prepared = prepare_figure(name, runs, round=round, images=images, max_points=max_points)
     return render_svg(
-        prepared.draw, prepared.size, f"{id_prefix}{name}", prepared.title, prepared.description
+        prepared.draw, prepared.size, f"{id_prefix}{figure_id(name)}", prepared.title, prepared.description
     )
 
 

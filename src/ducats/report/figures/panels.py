@@ -124,6 +124,13 @@ def draw_multi_run_panels(runs: Sequence[Run], id_prefix: str) -> tuple[FigurePa
     return tuple(panel for panel in _draw_panels(MULTI_RUN_PANELS, runs, id_prefix) if panel.svg)
 
 
+def draw_requested_panels(names: Sequence[str], runs: Sequence[Run]) -> tuple[FigurePanel, ...]:
+    """Return the figures that were requested by name, over all runs."""
+    specs = {name: figures.resolve_figure(name) for name in names}
+    panels = [FigurePanel(name, figures.figure_id(name), spec.summary) for name, spec in specs.items()]
+    return _draw_panels(panels, runs, "figure-")
+
+
 def _draw_panels(
     panels: Sequence[FigurePanel], runs: Sequence[Run], id_prefix: str
 ) -> tuple[FigurePanel, ...]:

@@ -8,22 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ducats.acquisition.budget import parse_time_budget, split_budget, split_pixels
-from ducats.acquisition.queries import QUERIES, QueryFn, QuerySpec
+from ducats.acquisition.queries import QuerySpec, resolve_query
 from ducats.annotation.oracles import GroundTruthOracle, HumanOracle, Oracle
 from ducats.annotation.rules import make_rules
 from ducats.config import ComponentConfig, Config, query_epochs
-from ducats.data import DATASETS, require_params
+from ducats.data import resolve_dataset
 from ducats.data.decoding import read_aspect_ratios
 from ducats.data.domain import AdaptationData, Images
-from ducats.models import MODELS, MODELS_WITHOUT_WEIGHTS, EvidentialModel
-from ducats.objectives import (
-    OBJECTIVES,
-    ObjectiveFn,
-    ObjectiveSpec,
-    as_objective_spec,
-)
+from ducats.models import EvidentialModel, resolve_model
+from ducats.objectives import ObjectiveSpec, resolve_objective
 from ducats.run.components import RunPlan
-from ducats.run.registry import bind_params, build_component, check_params, resolve
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import ScoringOptions, StreamViews, TrainingOptions, View
 from ducats.training.distributed import resolve_precision
@@ -32,17 +26,18 @@ from ducats.training.streams import steps_in_epoch
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import global_seed
+from ducats.utils.registry import bind_params, build_component, check_params, resolve
 
 
 def load_data(config: Config) -> AdaptationData:
     """Load the data set of a config."""
-    function = resolve("data set", DATASETS, config.data.name)
+    spec = resolve_dataset(config.data.name)
     params = {
         k: Path(v) if k in PATH_PARAMS and isinstance(v, str) else v for k, v in config.data.params.items()
     }
-    require_params(config.data.name, function, params)
+    spec.require_params(config.data.name, params)
     return build_component(
-        "data set", config.data, bind_params("data set", config.data.name, function, 0, params)
+        "data set", config.data, bind_params("data set", config.data.name, spec.load, 0, params)
     )
 
 
@@ -54,12 +49,10 @@ def make_model(config: Config, classes: int, channels: int, *, is_resumable: boo
 
     If a checkpoint provides the weights (``is_resumable``), no pretrained weights are loaded.
     """
-    builder = resolve("model", MODELS, config.model.name)
-    if is_resumable:
-        builder = MODELS_WITHOUT_WEIGHTS.get(config.model.name, builder)
+    spec = resolve_model(config.model.name)
     for name in {"classes", "channels"} & config.model.params.keys():
         raise UserError(f"model.params.{name} is set by the data; remove it")
-    accepted = inspect.signature(resolve("model", MODELS, config.model.name)).parameters
+    accepted = inspect.signature(spec.build).parameters
     if not {"classes", "channels"} <= accepted.keys() and not any(
         p.kind is p.VAR_KEYWORD for p in accepted.values()
     ):
@@ -67,6 +60,7 @@ def make_model(config: Config, classes: int, channels: int, *, is_resumable: boo
             f"the model {config.model.name!r} must accept the keyword arguments classes= and channels="
         )
     params = {"classes": classes, "channels": channels, **config.model.params}
+    builder = (spec.build_without_weights if is_resumable else None) or spec.build
     build_fn = bind_params("model", config.model.name, builder, 0, params)
     with global_seed(config.seed, "model"):
         return EvidentialModel(build_component("model", config.model, build_fn), config.model.evidence)
@@ -86,8 +80,7 @@ def make_oracle(config: Config, data: AdaptationData, run_folder: RunFolder) -> 
 
 def _make_human_oracle(config: Config, data: AdaptationData, run_folder: RunFolder) -> HumanOracle:
     sizes = label_grid_sizes(data.pool, config.task.resolution) if data.source.per_pixel else None
-    spec: QuerySpec | QueryFn = resolve("query", QUERIES, config.query.name)
-    query_summary = spec.summary if isinstance(spec, QuerySpec) else QuerySpec(spec).summary
+    query = resolve_query(config.query.name)
     time_budget = parse_time_budget(
         config.acquisition.budget, config.acquisition.seconds_per_label, config.acquisition.growth
     )
@@ -111,7 +104,8 @@ def _make_human_oracle(config: Config, data: AdaptationData, run_folder: RunFold
         unit=config.task.resolved_unit if sizes is not None else "image",
         hints=run_folder.load_hints,
         query=config.query.name,
-        query_summary=query_summary,
+        query_summary=query.reason or query.summary,
+        explained_by=query.explained_by,
         max_seconds=remaining_seconds,
         **config.oracle.params,
     )
@@ -187,13 +181,10 @@ def _settings_of(kind: type, section: Any) -> dict[str, Any]:
     return {field.name: getattr(section, field.name) for field in fields(kind)}
 
 
-def make_query(config: Config) -> QueryFn | QuerySpec:
-    """Build the query with its parameters; a plain user function gets all columns of the model."""
-    name = config.query.name
-    spec: QuerySpec | QueryFn = resolve("query", QUERIES, name)
-    if not isinstance(spec, QuerySpec):
-        return bind_params("query", name, spec, 1, config.query.params)
-    bind_params("query", name, spec.fn, 1, config.query.params)
+def make_query(config: Config) -> QuerySpec:
+    """Build the query with its parameters."""
+    spec = resolve_query(config.query.name)
+    check_params("query", config.query.name, inspect.signature(spec.fn), 1, config.query.params)
     return spec.bind(config.query.params)
 
 
@@ -216,8 +207,7 @@ POLY_HORIZON_FACTOR = 1.25  # horizon of `poly` over training steps; published: 
 def make_objective(config: Config) -> ObjectiveSpec:
     """Build the objective with its parameters."""
     name, params = config.objective.name, config.objective.params
-    entry: ObjectiveFn | ObjectiveSpec = resolve("objective", OBJECTIVES, name)
-    spec = as_objective_spec(entry)
+    spec = resolve_objective(name)
     check_params("objective", name, spec.signature, 2, params)
     return spec.bind(params)
 

@@ -1,22 +1,22 @@
 """Validate all names and parameters of a config before any image is read."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ducats.acquisition.criteria import compute_columns
+from ducats.acquisition.criteria import PROBE_COLUMNS, compute_columns
 from ducats.acquisition.queries import QUERIES, QuerySpec
 from ducats.acquisition.samples import QueryContext, SampleTable, function_name
 from ducats.acquisition.units import image_columns, select_in_image
 from ducats.annotation.rules import make_rules
 from ducats.config import Config
-from ducats.data import DATASETS
+from ducats.data import DATASETS, resolve_dataset
 from ducats.data.domain import UNLABELLED, VOID
-from ducats.models import MODEL_CHECKS, MODELS
+from ducats.models import MODELS, model_names, resolve_model
 from ducats.models.output import Output
 from ducats.objectives import (
     OBJECTIVES,
@@ -28,20 +28,19 @@ from ducats.objectives import (
 )
 from ducats.run.checks import check_cuda_graphs
 from ducats.run.factory.builders import check_oracle, make_objective, make_query, make_schedule
-from ducats.run.registry import bind_params, build_component, resolve
 from ducats.training.schedules import SCHEDULES
 from ducats.utils.findings import Check, Finding, raise_first_error
 from ducats.utils.randomness import global_seed
+from ducats.utils.registry import bind_params, build_component, resolve
 
 
 def describe_params(config: Config) -> dict[str, str]:
     """Return the parameters of each component in a config, with their defaults."""
-    query = make_query(config)
     components: dict[str, Any] = {
-        "data": resolve("data set", DATASETS, config.data.name),
-        "model": resolve("model", MODELS, config.model.name),
+        "data": resolve_dataset(config.data.name).load,
+        "model": resolve_model(config.model.name).build,
         "objective": make_objective(config),
-        "query": query.fn if isinstance(query, QuerySpec) else query,
+        "query": make_query(config).fn,
         "train.schedule": resolve("schedule", SCHEDULES, config.train.schedule.name),
     }
     descriptions = {}
@@ -55,11 +54,21 @@ def describe_params(config: Config) -> dict[str, str]:
             )
         keywords = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
         text = ", ".join(f"{p.name}" if p.default is p.empty else f"{p.name}={p.default!r}" for p in keywords)
+        descriptions[f"{name}.name"] = f"{', '.join(REGISTRIES[name])}, or `package.module:function`"
         descriptions[f"{name}.params"] = f"parameters of {function_name(function)}: {text or 'none'}"
     if config.oracle.name in ("auto", "human"):
         text = ", ".join(f"{p.name}={p.default!r}" for p in inspect.signature(make_rules).parameters.values())
         descriptions["oracle.params"] = f"parameters of human: {text}"
     return descriptions
+
+
+REGISTRIES: Mapping[str, Collection[str]] = {
+    "data": DATASETS,
+    "model": MODELS,
+    "objective": OBJECTIVES,
+    "query": QUERIES,
+    "train.schedule": SCHEDULES,
+}
 
 
 def check_config(config: Config, *, is_resumable: bool = False, per_pixel: bool | None = None) -> None:
@@ -86,21 +95,15 @@ def config_checks(
     ]
 
 
-SEGMENTATION_DATASETS = frozenset(
-    {"carla_camvid", "gtav_cityscapes", "segmentation_folders", "streets", "synthia_cityscapes"}
-)
-SEGMENTATION_MODELS = frozenset({"deeplab_v2", "deeplab_v3plus", "small_fcn"})
-
-
 def check_task(config: Config, per_pixel: bool | None = None) -> Iterator[Finding]:
     """Check that data, model and settings fit the task, classification or segmentation.
 
     Args:
-        per_pixel: whether the data has per-pixel labels; None: assumed for a built-in data set, else unknown.
+        per_pixel: whether the data has per-pixel labels; None: what its spec says.
     """
     data, model, is_segmentation = config.data.name, config.model.name, config.task.name == "segmentation"
-    if per_pixel is None and data in DATASETS:
-        per_pixel = data in SEGMENTATION_DATASETS
+    if per_pixel is None:
+        per_pixel = resolve_dataset(data).per_pixel
     if per_pixel is not None and per_pixel != is_segmentation:
         yield Finding(
             "error",
@@ -110,14 +113,14 @@ def check_task(config: Config, per_pixel: bool | None = None) -> Iterator[Findin
             else f"the data {data!r} has one label per pixel, but task.name is classification: start with "
             "-c segmentation, which provides matching settings",
         )
-    elif model in MODELS and (model in SEGMENTATION_MODELS) != is_segmentation:
+    elif resolve_model(model).per_pixel is (not is_segmentation):
         yield Finding(
             "error",
             f"the model {model!r} outputs one class per image, but task.name is segmentation: start with "
-            "-c segmentation, or set model.name=deeplab_v2, deeplab_v3plus or small_fcn"
+            f"-c segmentation, or set model.name={model_names(per_pixel=True)}"
             if is_segmentation
             else f"the model {model!r} outputs one class per pixel, but task.name is classification: set "
-            "model.name=timm or small_cnn, or start with -c segmentation",
+            f"model.name={model_names(per_pixel=False)}, or start with -c segmentation",
         )
     elif not is_segmentation and (config.evaluation.average_flipped or config.evaluation.miou_star_exclude):
         yield Finding(
@@ -129,14 +132,15 @@ def check_task(config: Config, per_pixel: bool | None = None) -> Iterator[Findin
 
 def _check_data(config: Config) -> None:
     name = config.data.name
-    bind_params("data set", name, resolve("data set", DATASETS, name), 0, config.data.params)
+    bind_params("data set", name, resolve_dataset(name).load, 0, config.data.params)
 
 
 def _check_model(config: Config, is_resumable: bool) -> None:
     name, params = config.model.name, config.model.params
-    bind_params("model", name, resolve("model", MODELS, name), 0, params)
-    if name in MODEL_CHECKS and not is_resumable:
-        build_component("model", config.model, partial(MODEL_CHECKS[name], **params))
+    model = resolve_model(name)
+    bind_params("model", name, model.build, 0, params)
+    if model.check_params is not None and not is_resumable:
+        build_component("model", config.model, partial(model.check_params, **params))
 
 
 # Only built-in queries and objectives are called: user code may reject such small inputs.
@@ -144,7 +148,7 @@ def _check_model(config: Config, is_resumable: bool) -> None:
 
 def _check_query(config: Config) -> None:
     query = make_query(config)
-    if config.query.name in QUERIES and isinstance(query, QuerySpec):
+    if config.query.name in QUERIES:
         build_component("query", config.query, partial(_call_query_on_dummy_input, config, query))
 
 
@@ -167,11 +171,7 @@ def _call_query_on_dummy_input(config: Config, query: QuerySpec) -> None:
     """Run a query on a few all-zero samples."""
     generator = torch.Generator().manual_seed(0)
     z, features, head = torch.zeros(3, 2), torch.zeros(3, 4), torch.zeros(2, 4) if query.needs_head else None
-    extras = {
-        "domain": torch.full((3,), 0.5),
-        "critic": torch.zeros(3),
-        "committee": torch.full((3, 2, 2), 0.5),
-    }
+    extras = {name: torch.full((3, *probe.example_shape), 0.5) for name, probe in PROBE_COLUMNS.items()}
     map_extras = {
         name: column[0][..., None, None].expand(*column.shape[1:], 2, 3) for name, column in extras.items()
     }

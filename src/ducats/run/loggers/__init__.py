@@ -10,8 +10,8 @@ from ducats.run.loggers.dispatcher import STATE_FILE, LoggerDispatcher, extract_
 from ducats.run.loggers.protocol import Logger, LoggerFactory
 from ducats.run.loggers.tensorboard import TensorBoard
 from ducats.run.loggers.tracker import trackio, wandb
-from ducats.run.registry import resolve
 from ducats.utils.errors import UserError
+from ducats.utils.registry import resolve
 
 LOGGERS: Mapping[str, LoggerFactory] = {"tensorboard": TensorBoard, "trackio": trackio, "wandb": wandb}
 PIP_PACKAGES = {"tensorboard": "'ducats[tensorboard]'", "trackio": "'ducats[trackio]'", "wandb": "wandb"}

@@ -8,18 +8,14 @@ from typing import Any
 import torch
 import yaml
 
+from ducats.acquisition.queries import resolve_query
 from ducats.config import Config, query_epochs
+from ducats.objectives import resolve_objective
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator
 
 SearchGrid = Mapping[str, Sequence[Any]]
 GridPoint = dict[str, Any]  # one value of each searched setting
-
-OBJECTIVE_GRID: SearchGrid = {  # grids of the paper's sensitivity study
-    "objective.params.beta": (0.01, 0.05, 0.1, 0.5, 1.0),
-    "objective.params.lambda_": (0.001, 0.005, 0.01, 0.05, 0.1),
-}
-QUERY_GRID: SearchGrid = {"query.params.kappa": (10, 20, 30)}  # values that work well in the paper
 
 NOT_SEARCHABLE = {  # reason why a setting cannot be searched, by prefix
     "seed": "the best seed would win by chance",
@@ -34,12 +30,11 @@ NOT_SEARCHABLE = {  # reason why a setting cannot be searched, by prefix
 
 
 def default_grid(config: Config) -> SearchGrid:
-    """Return the default search space: DUC's loss weights, and kappa if the run has query rounds."""
-    grid: dict[str, Sequence[Any]] = {}
-    if config.objective.name == "duc":
-        grid |= OBJECTIVE_GRID
-    if config.query.name == "duc" and query_epochs(config):
-        grid |= QUERY_GRID
+    """Return the search grids of the objective and, if the run has query rounds, of the query."""
+    grids = {"objective": resolve_objective(config.objective.name).search_grid}
+    if query_epochs(config):
+        grids["query"] = resolve_query(config.query.name).search_grid
+    grid = {f"{kind}.params.{name}": values for kind in grids for name, values in grids[kind].items()}
     if not grid:
         raise UserError(
             f"there is no default search space for the objective {config.objective.name!r} with the query "

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from ducats.acquisition.queries import QuerySpec
-from ducats.objectives import ObjectiveSpec
 from ducats.utils.errors import UserError
 
 _T = TypeVar("_T")
@@ -28,31 +26,47 @@ class NamedComponent(Protocol):
         """Keyword arguments of the component."""
 
 
-def resolve(kind: str, registry: Mapping[str, _T], name: str) -> _T:
-    """Return the registry entry ``name``, or import ``package.module:attribute``."""
+def resolve(
+    kind: str, registry: Mapping[str, _T], name: str, as_spec: Callable[[Any], _T] | None = None
+) -> _T:
+    """Return the registry entry ``name``, or import ``package.module:attribute``.
+
+    Args:
+        kind: kind of component, for error messages.
+        as_spec: wraps an imported function, and returns an imported spec unchanged; None: entries are
+            functions.
+    """
     if name in registry:
         return registry[name]
     if ":" not in name:
         raise UserError(
             f"no {kind} {name!r}; choose from: {', '.join(registry)}, or use your own as package.module:name"
         )
-    module, _, attribute = name.partition(":")
+    found = import_attribute(kind, name)
+    entry: _T = found if as_spec is None else as_spec(found)
+    is_spec = as_spec is not None and entry is found
+    if not callable(found) and not is_spec:
+        raise UserError(f"the {kind} {name!r} must be callable, not {type(found).__name__}")
+    return entry
+
+
+def import_attribute(kind: str, path: str) -> Any:
+    """Import ``package.module:attribute``; the module may be in the current folder."""
+    module, _, attribute = path.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # as `python -m` does
     try:
         imported = importlib.import_module(module.removesuffix(".py").replace("/", "."))
     except Exception as error:  # importing user code may raise anything
         raise UserError(
-            f"no {kind} {name!r}: {type(error).__name__}: {error}; "
+            f"no {kind} {path!r}: {type(error).__name__}: {error}; "
             "check that its folder is the current one or on PYTHONPATH"
         ) from error
     found = getattr(imported, attribute, None)
     if found is None:
         near = difflib.get_close_matches(attribute, dir(imported), n=1)
         raise UserError(f"{module} has no {attribute!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    if not callable(found) and not isinstance(found, QuerySpec | ObjectiveSpec):
-        raise UserError(f"the {kind} {name!r} must be callable, not {type(found).__name__}")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def bind_params(

@@ -1,0 +1,58 @@
+"""A data set and all that the rest of the program must know about it."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ducats.data.benchmarks.benchmark import Benchmark
+from ducats.data.domain import AdaptationData
+from ducats.utils.errors import UserError
+
+# Parameters with a command-line option of their own.
+_PARAMS_WITH_OPTIONS = ("source", "target", "test", "root", "task", "path", "classes")
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """A data set and its properties."""
+
+    load: Callable[..., AdaptationData]  # (*, params)
+    per_pixel: bool | None = None  # whether labels are per pixel; None: unknown until it is loaded
+    benchmark: Benchmark | None = None  # tasks, published counts and files of a benchmark
+    # Files that `ducats doctor` lists without loading the data; `load` has the parameters of `folders` or
+    # `manifest`. Files of a benchmark or a `SegmentationReader` are listed, too.
+    file_layout: Literal["class_folders", "manifest"] | None = None
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """Parameters of the data set by name."""
+        return inspect.signature(self.load).parameters
+
+    def require_params(self, name: str, params: Mapping[str, Any]) -> None:
+        """Raise if a required parameter is missing."""
+        required = [
+            p.name
+            for p in self.parameters.values()
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
+        missing = [param for param in required if params.get(param) is None]
+        if not missing:
+            return
+        options = " and ".join(
+            f"--{param}" if param in _PARAMS_WITH_OPTIONS else f"--set data.params.{param}=..."
+            for param in missing
+        )
+        tasks = ""
+        if "task" in missing and self.benchmark is not None:
+            tasks = f"; its tasks are {', '.join(self.benchmark.tasks)}"
+        raise UserError(
+            f"the data set {name!r} needs {options} (or data.params.{missing[0]} in a config){tasks}"
+        )
+
+    def canonical_task(self, task: str) -> str:
+        """Return a benchmark task in its canonical spelling; other tasks are returned unchanged.
+
+        All spellings of a task then name the same run.
+        """
+        return (self.benchmark.canonical_task(task) if self.benchmark else None) or task
