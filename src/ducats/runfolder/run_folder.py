@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 import yaml
+from filelock import FileLock
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -26,12 +27,7 @@ from torch import Tensor
 from ducats.ledger import AnnotatorHints, GridResolution, Ledger, Request, RequestWriter
 from ducats.runfolder import records
 from ducats.utils.errors import UserError
-from ducats.utils.files import write_atomically, write_text_atomically
-
-try:
-    import fcntl
-except ImportError:  # Windows: two commands on one folder are not detected
-    fcntl = None  # type: ignore[assignment]
+from ducats.utils.files import LOCK_FILE, try_lock, write_atomically, write_text_atomically
 
 
 class RunFolder:
@@ -39,7 +35,7 @@ class RunFolder:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder
-        self._lock: IO[str] | None = None
+        self._lock: FileLock | None = None
 
     # -- identity -------------------------------------------------------------------------------------
 
@@ -82,19 +78,14 @@ class RunFolder:
         return self.metrics_path.exists() or (self.path / "labels").exists() or self.finished
 
     def _acquire_lock(self) -> None:
-        if fcntl is None:
-            return
-        self._lock = (self.path / ".lock").open("a+")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise UserError(f"another process is working on {self.path}: wait for it, or stop it") from None
+        self._lock = try_lock(self.path / LOCK_FILE)
+        if self._lock is None:
+            raise UserError(f"another process is working on {self.path}: wait for it, or stop it")
 
     def release(self) -> None:
         """Unlock the folder."""
         if self._lock is not None:
-            self._lock.close()  # closing the file releases the lock
+            self._lock.release()
             self._lock = None
 
     @property
@@ -263,7 +254,7 @@ class RunFolder:
 def _writer_is_alive(draft: Path) -> bool:
     """Return whether the process in the draft's name is alive; a labelling tool may be writing it."""
     pid = draft.name.split(".")[-2]
-    if fcntl is None or not pid.isdigit() or int(pid) == os.getpid():
+    if os.name == "nt" or not pid.isdigit() or int(pid) == os.getpid():
         return False
     try:
         os.kill(int(pid), 0)

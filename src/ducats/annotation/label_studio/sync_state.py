@@ -1,14 +1,12 @@
 """Saved state of push and pull. It holds no secrets and can be rebuilt from the server."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from ducats.annotation import AnswerLog
-from ducats.utils.files import write_text_atomically
+from ducats.utils.files import lock_beside, write_text_atomically
 
 SYNC_STATE_FILE = "label-studio.json"
 
@@ -45,8 +43,6 @@ class SyncState:
         return self if is_same else SyncState(url, project, created_at)
 
 
-@contextmanager
-def sync_lock(folder: Path) -> Iterator[None]:
+def sync_lock(folder: Path) -> AbstractContextManager[object]:
     """Hold a lock that keeps other processes from pushing or pulling."""
-    with AnswerLog(folder / SYNC_STATE_FILE).locked():
-        yield
+    return lock_beside(folder / SYNC_STATE_FILE)
