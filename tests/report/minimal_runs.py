@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from ducats.report import Run, find_runs
-from ducats.runfolder.records import FORMAT_KEY, RUN_FORMAT
+from ducats.runfolder.run_folder import FORMAT_KEY, RUN_FORMAT
 
 
 def stage_record(number: int, labels: int, accuracy: float | None, ece: float = 0.1) -> dict[str, Any]:

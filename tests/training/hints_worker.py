@@ -10,8 +10,9 @@ import torch
 from ducats.data import toy
 from ducats.data.streets import streets
 from ducats.data.views import View
-from ducats.ledger import AnnotatorHints, Request
+from ducats.ledger import Request
 from ducats.models import EvidentialModel, small_cnn, small_fcn
+from ducats.runfolder.hints import AnnotatorHints
 from ducats.training.annotator_hints import image_hints, pixel_hints
 from ducats.training.distributed import make_fabric
 from ducats.training.task import TaskOptions, label_grid_sizes

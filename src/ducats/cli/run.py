@@ -52,6 +52,7 @@ def run(
 
     from ducats.doctor.benchmark_counts import completeness_warnings
     from ducats.doctor.task import task_mismatches
+    from ducats.ledger import load_ledger
     from ducats.report.progress_display import ProgressDisplay, stage_table
     from ducats.run import run as run_components
     from ducats.run.factory import (
@@ -131,13 +132,13 @@ def run(
         if stages := run_folder.stages():
             console.print(stage_table(stages))
         remark = "" if components.test is not None else " (not evaluated: no labelled target images)"
-        ledger = run_folder.load_ledger()
+        ledger = load_ledger(run_folder)
         spent = f"{len(ledger)} labels acquired"
         if components.source.per_pixel:
             spent = f"{len(ledger)} pixels labelled with {ledger.clicks()} clicks"
         if (seconds := ledger.seconds()) is not None:
             spent += f", {seconds / 60:.1f} minutes of annotation"
-        console.print(f"{spent}; model in {folder}/model.safetensors{remark}", soft_wrap=True)
+        console.print(f"{spent}; model in {run_folder.model_path}{remark}", soft_wrap=True)
     return 0
 
 

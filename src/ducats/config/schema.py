@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ducats.config.base import ComponentConfig, StrictModel
 from ducats.config.view_schema import ViewsConfig
+from ducats.runfolder.records import METRICS_FILE
 
 
 class TaskConfig(StrictModel):
@@ -316,7 +317,7 @@ class EngineConfig(StrictModel):
     loggers: tuple[str, ...] = Field(
         (),
         description="loggers of losses and metrics: tensorboard, trackio, wandb, or "
-        "`package.module:function`; metrics.jsonl in the run folder is always written",
+        f"`package.module:function`; {METRICS_FILE} in the run folder is always written",
     )
 
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from ducats.data.domain import UNLABELLED, Domain, original_map
 from ducats.data.views import View
 from ducats.evaluation.metrics import Tally, class_iou, mean_iou_excluding
-from ducats.ledger import GridResolution
 from ducats.ledger.target_maps import resize_nearest
 from ducats.models.output import Output
 from ducats.models.upsampling import upsample
+from ducats.runfolder.pool_file import GridResolution
 from ducats.training.distributed import all_ranks_or_raise, all_reduce_sum, rank_share
 from ducats.training.forward import check_finite, forward_batches, predict_columns, sample_aug_params
 from ducats.utils.randomness import make_generator

@@ -9,7 +9,8 @@ from PIL import Image
 from torch import Tensor
 
 from ducats.data.domain import UNLABELLED, VOID, LabelMaps, original_map
-from ducats.ledger.label_ledger import GridResolution, Ledger
+from ducats.ledger.label_ledger import Ledger
+from ducats.runfolder.pool_file import GridResolution
 from ducats.utils.npz_columns import AnyArray
 
 LabelDownsampling = Literal["cell", "nearest"]

@@ -20,7 +20,7 @@ from ducats.evaluation.evaluate import (
     segmentation_metrics,
 )
 from ducats.evaluation.metrics import Tally, class_accuracy, compute_metrics, reliability_bins
-from ducats.ledger import TargetMaps
+from ducats.ledger import TargetMaps, load_ledger, load_request, open_ledger
 from ducats.models import EvidentialModel
 from ducats.objectives import RefreshContext
 from ducats.run.checkpoint import Checkpointer
@@ -193,11 +193,11 @@ class ActiveLearningLoop:
     def _open_ledger(self) -> None:
         pool, resolution = self.components.pool, self.components.task.resolution
         sizes = label_grid_sizes(pool, resolution) if self.components.source.per_pixel else None
-        self.ledger = self.run_folder.open_ledger(pool.keys, sizes, resolution)
+        self.ledger = open_ledger(self.run_folder, pool.keys, sizes, resolution)
 
     def _label_maps_after(self, rounds: int) -> TargetMaps:
         """Return the pool's label maps after a number of rounds; each process reads the ledger."""
-        ledger = self.ledger if self.fabric.is_global_zero else self.run_folder.load_ledger()
+        ledger = self.ledger if self.fabric.is_global_zero else load_ledger(self.run_folder)
         pool, task = self.components.pool, self.components.task
         shape = (int(pool.pixels.shape[-2]), int(pool.pixels.shape[-1]))
         return TargetMaps(
@@ -338,7 +338,7 @@ class ActiveLearningLoop:
         return metrics
 
     def _save_confusion(self, tally: Tally) -> None:
-        self.run_folder.save_confusion(self.epoch, self.components.source.classes, tally.confusion)
+        self.run_folder.save_confusion(self.epoch, self.components.source.classes, tally.confusion.tolist())
 
     def _evaluated_images(self) -> Tensor | None:
         """Return the indices of the test images to evaluate; None for all."""
@@ -353,7 +353,7 @@ class ActiveLearningLoop:
         if on_rank_zero(self.fabric, lambda: self.ledger.n_rounds) >= round_number:
             return waiting_seconds
         self._emit("query")
-        if on_rank_zero(self.fabric, lambda: self.run_folder.load_request(round_number)) is None:
+        if on_rank_zero(self.fabric, lambda: load_request(self.run_folder, round_number)) is None:
             self.selector.select(round_number)
         self.selector.save_hints(round_number)
         save_snapshot(self.selector, round_number, self.epoch, round_number - 1)
@@ -396,7 +396,7 @@ class ActiveLearningLoop:
         broadcast_buffers(self.unwrapped_model.auxiliaries, self.fabric)
 
     def _acquire_labels(self, round_number: int) -> None:
-        request = self.run_folder.load_request(round_number)
+        request = load_request(self.run_folder, round_number)
         assert request is not None
         classes, allow_partial = len(self.components.source.classes), self.plan.time_budget is not None
         acquire_labels(self.components.oracle, request, self.ledger, classes, allow_partial=allow_partial)

@@ -15,7 +15,7 @@ from ducats.acquisition.samples import SampleTable
 from ducats.acquisition.units import PixelSelection, Unit
 from ducats.annotation.question import MAX_LISTED_QUESTIONS
 from ducats.data.domain import UNLABELLED, VOID
-from ducats.ledger import Ledger, Request, TargetMaps
+from ducats.ledger import Ledger, Request, RequestWriter, TargetMaps, load_request, save_request
 from ducats.run.components import Components, RunPlan, pixels_per_image
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.annotator_hints import image_hints, pixel_hints
@@ -45,7 +45,7 @@ class RequestSelector:
         """Select the samples of a round and save them as a request; rank 0 writes."""
         unit_budget = on_rank_zero(self.fabric, lambda: self._unit_budget(round_number))
         if unit_budget == 0:
-            on_rank_zero(self.fabric, lambda: self.run_folder.save_request(empty_request(round_number)))
+            on_rank_zero(self.fabric, lambda: save_request(self.run_folder, empty_request(round_number)))
             return
         if self.components.source.per_pixel:
             self._select_pixels(round_number, unit_budget)
@@ -69,10 +69,11 @@ class RequestSelector:
                 self.get_ledger().targets(round_number - 1), budget
             )
             if not bool((targets == UNLABELLED).any()):  # the time budget exceeds the pool
-                self.run_folder.save_request(empty_request(round_number))
+                save_request(self.run_folder, empty_request(round_number))
                 return
-            self.run_folder.save_request(
-                select(self.query, samples, targets, budget, round_number, generator, **query_inputs)
+            save_request(
+                self.run_folder,
+                select(self.query, samples, targets, budget, round_number, generator, **query_inputs),
             )
 
         on_rank_zero(self.fabric, save)
@@ -101,7 +102,7 @@ class RequestSelector:
         request, exists = on_rank_zero(
             self.fabric,
             lambda: (
-                self.run_folder.load_request(round_number),
+                load_request(self.run_folder, round_number),
                 self.run_folder.load_hints(round_number) is not None,
             ),
         )
@@ -195,7 +196,7 @@ class RequestSelector:
             for _ in selections:  # takes part in the forward passes; rank 0 writes
                 pass
             return
-        with self.run_folder.request_writer(round_number) as writer:
+        with RequestWriter(self.run_folder.request_path(round_number), round_number) as writer:
             for image, selection in selections:
                 if units_per_image is not None:
                     selection = truncate_units(selection, units_per_image[image])
@@ -234,10 +235,10 @@ class RequestSelector:
         budget = self.plan.budget[round_number - 1] if unit_budget is None else unit_budget
         generator = make_generator(self.plan.seed, "query", round_number)
         if not bool((image_labels == UNLABELLED).any()):  # the time budget exceeds the pool
-            self.run_folder.save_request(empty_request(round_number))
+            save_request(self.run_folder, empty_request(round_number))
             return
         request = select(self.query, samples, image_labels, budget, round_number, generator, **query_inputs)
-        with self.run_folder.request_writer(round_number) as writer:
+        with RequestWriter(self.run_folder.request_path(round_number), round_number) as writer:
             for image in request.image.tolist():
                 selection = all_open_pixels(known_labels_of, image)
                 writer.add(image, selection.position, selection.unit_sizes)

@@ -11,7 +11,7 @@ from ducats.annotation.oracles.display_image import load_display_image
 from ducats.data.domain import UNLABELLED, Images
 from ducats.evaluation.metrics import Tally, compute_metrics, reliability_bins
 from ducats.evaluation.temperature_scaling import optimal_temperature
-from ducats.ledger import Request
+from ducats.ledger import Request, load_request
 from ducats.run.select import RequestSelector
 from ducats.runfolder import snapshot_files
 from ducats.runfolder.run_folder import RunFolder
@@ -53,7 +53,7 @@ def save_snapshot(selector: RequestSelector, round_number: int, epoch: int, roun
     path = snapshot_files.snapshot_path(run_folder.path, round_number)
     if not plan.snapshot_samples or on_rank_zero(fabric, path.exists):
         return
-    request = on_rank_zero(fabric, lambda: run_folder.load_request(round_number)) if round_number else None
+    request = on_rank_zero(fabric, lambda: load_request(run_folder, round_number)) if round_number else None
     per_pixel = selector.components.source.per_pixel
     pool, source = on_rank_zero(
         fabric,
@@ -229,7 +229,7 @@ def fit_temperature(run_folder: RunFolder, rounds: int) -> FittedTemperature | N
     for round_number in range(1, rounds + 1):
         path, labelled = (
             snapshot_files.snapshot_path(run_folder.path, round_number),
-            snapshot_files.load_round_labels(run_folder.path, round_number),
+            run_folder.load_round_labels(round_number),
         )
         if labelled is None or not len(labelled.label) or not path.exists():
             continue

@@ -12,6 +12,7 @@ from ducats.data import DATASETS, require_params
 from ducats.doctor.task import task_mismatches
 from ducats.report.method_tables import data_and_task
 from ducats.run.factory import check_components, with_resolved_precision
+from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep.schema import Sweep, SweepMethod, SweepTask, expand_grid
 from ducats.utils.errors import UserError
 
@@ -63,10 +64,10 @@ class SweepRun:
 
     def state(self, out: Path) -> str:
         """Return done, started or new, judged only by the files of the run."""
-        folder = self.folder(out)
-        if (folder / "model.safetensors").exists():
+        run_folder = RunFolder(self.folder(out))
+        if run_folder.finished:
             return "done"
-        return "started" if (folder / "config.yaml").exists() else "new"
+        return "started" if run_folder.config_path.exists() else "new"
 
 
 def expand_sweep(sweep: Sweep, sweep_filter: SweepFilter, device: str) -> list[SweepRun]:

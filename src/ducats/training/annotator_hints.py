@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from ducats.data.domain import Images
 from ducats.data.views import View
 from ducats.dirichlet import expected_probability, uncertainties
-from ducats.ledger import AnnotatorHints, Request, central_pixels
-from ducats.ledger.hints import HINT_DTYPES
+from ducats.ledger import Request, central_pixels
 from ducats.models.upsampling import upsample
+from ducats.runfolder.hints import HINT_DTYPES, AnnotatorHints
 from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
 from ducats.training.forward import check_finite, forward_batches, sample_aug_params
 from ducats.training.image_selection import score_images

@@ -7,7 +7,8 @@ import torch
 
 from ducats.acquisition.units import Unit
 from ducats.data.domain import Domain, Images
-from ducats.ledger import GridResolution, LabelDownsampling
+from ducats.ledger import LabelDownsampling
+from ducats.runfolder.pool_file import GridResolution
 from ducats.utils.errors import UserError
 
 UNIT_NAMES = ("pixel", "region", "superpixel", "image")

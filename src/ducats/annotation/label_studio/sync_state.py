@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from ducats.runfolder.question_names import LABEL_STUDIO_STATE
 from ducats.utils.files import lock_beside, write_text_atomically
-
-SYNC_STATE_FILE = "label-studio.json"
 
 
 @dataclass
@@ -25,7 +24,7 @@ class SyncState:
     def read(cls, folder: Path) -> "SyncState":
         """Read the state. Return an empty one if the file is missing or corrupt."""
         try:
-            state = cls(**json.loads((folder / SYNC_STATE_FILE).read_text(encoding="utf-8")))
+            state = cls(**json.loads((folder / LABEL_STUDIO_STATE).read_text(encoding="utf-8")))
             datetime.fromisoformat(state.read_until or "2000-01-01")
             return state
         except (OSError, ValueError, TypeError):
@@ -34,7 +33,7 @@ class SyncState:
     def write(self, folder: Path) -> None:
         """Write the state."""
         write_text_atomically(
-            folder / SYNC_STATE_FILE, json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n"
+            folder / LABEL_STUDIO_STATE, json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n"
         )
 
     def for_project(self, url: str, project: int, created_at: str) -> "SyncState":
@@ -45,4 +44,4 @@ class SyncState:
 
 def sync_lock(folder: Path) -> AbstractContextManager[object]:
     """Hold a lock that keeps other processes from pushing or pulling."""
-    return lock_beside(folder / SYNC_STATE_FILE)
+    return lock_beside(folder / LABEL_STUDIO_STATE)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ducats.data.domain import VOID, Labels, original_map
-from ducats.ledger import GridResolution, Request
+from ducats.ledger import Request
+from ducats.runfolder.pool_file import GridResolution
 from ducats.utils.errors import UserError
 
 

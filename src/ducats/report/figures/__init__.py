@@ -13,7 +13,7 @@ from ducats.utils.errors import UserError
 
 if TYPE_CHECKING:
     from ducats.report.figures.base import PreparedFigure
-    from ducats.report.figures.runs import RunLike
+    from ducats.report.run_reader import Run
 
 __all__ = ["FIGURE_INFO", "FigureInfo", "draw_svg", "prepare_figure", "save_figure"]
 
@@ -22,7 +22,7 @@ FILE_SUFFIXES = ("svg", "png", "pdf")
 
 def prepare_figure(
     name: str,
-    runs: "Sequence[RunLike]",
+    runs: "Sequence[Run]",
     *,
     round: int | None = None,
     images: Sequence[str] = (),
@@ -69,7 +69,7 @@ def prepare_figure(
 
 def draw_svg(
     name: str,
-    runs: "Sequence[RunLike]",
+    runs: "Sequence[Run]",
     *,
     id_prefix: str = "",
     round: int | None = None,
@@ -93,7 +93,7 @@ def draw_svg(
 
 def save_figure(
     name: str,
-    runs: "Sequence[RunLike]",
+    runs: "Sequence[Run]",
     out: Path,
     *,
     round: int | None = None,

@@ -12,7 +12,6 @@ from ducats.report.figures.base import FigureOptions, PreparedFigure
 from ducats.report.figures.points import TARGET_COLOUR
 from ducats.report.figures.runs import (
     VOID_LABEL,
-    RunLike,
     RunSequence,
     class_name,
     describe_time,
@@ -21,7 +20,9 @@ from ducats.report.figures.runs import (
     shorten_start,
 )
 from ducats.report.figures.style import PLOT_COLOURS
+from ducats.report.run_reader import Run
 from ducats.runfolder import snapshot_files
+from ducats.runfolder.label_files import RoundLabels
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
 from ducats.utils.npz_columns import AnyArray
@@ -44,12 +45,10 @@ class LabelCounts:
     counts: AnyArray
 
 
-def count_labels(run: RunLike) -> LabelCounts:
+def count_labels(run: Run) -> LabelCounts:
     """Count the labels of every round."""
-    labels_by_round: list[snapshot_files.RoundLabels] = []
-    while (
-        round_labels := snapshot_files.load_round_labels(run.folder, len(labels_by_round) + 1)
-    ) is not None:
+    labels_by_round: list[RoundLabels] = []
+    while (round_labels := run.files.load_round_labels(len(labels_by_round) + 1)) is not None:
         labels_by_round.append(round_labels)
     if not any(len(f.label) for f in labels_by_round):
         raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")

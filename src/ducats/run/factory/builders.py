@@ -16,6 +16,7 @@ from ducats.data import DATASETS, require_params
 from ducats.data.decoding import read_aspect_ratios
 from ducats.data.domain import AdaptationData, Images
 from ducats.data.views import View
+from ducats.ledger import load_ledger
 from ducats.models import MODELS, MODELS_WITHOUT_WEIGHTS, EvidentialModel
 from ducats.objectives import (
     OBJECTIVES,
@@ -126,7 +127,7 @@ def _make_human_oracle(config: settings.Config, data: AdaptationData, run_folder
         """Return the annotation time in seconds that is left before a round."""
         if time_budget is None:
             return None
-        ledger, earlier_rounds = run_folder.load_ledger(), round_number - 1
+        ledger, earlier_rounds = load_ledger(run_folder), round_number - 1
         return time_budget.remaining_seconds(
             ledger.seconds(earlier_rounds),
             ledger.n_units(earlier_rounds),
