@@ -24,7 +24,7 @@ from scipy import ndimage
 from ducats import config as configs
 from ducats.data.domain import AdaptationData
 from ducats.deploy.picks import write_picks_figure
-from ducats.ledger import Ledger
+from ducats.ledger import Ledger, load_ledger
 from ducats.run import run
 from ducats.run.factory import build_run, load_data, with_resolved_precision
 from ducats.runfolder.run_folder import RunFolder
@@ -109,9 +109,9 @@ def run_one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
     if row in (Row("duc"), Row("duc", light=True)):
         classes = run_folder.data_summary["classes"]
         write_picks_figure(
-            run_folder.load_ledger(), data.pool, Path(folder) / f"picks-{row.name}.png", classes=classes
+            load_ledger(run_folder), data.pool, Path(folder) / f"picks-{row.name}.png", classes=classes
         )
-    stages, ledger = run_folder.stages(), run_folder.load_ledger()
+    stages, ledger = run_folder.stages(), load_ledger(run_folder)
     torch.cuda.empty_cache()
     return {
         **asdict(row),

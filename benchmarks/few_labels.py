@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # workers set their threads before importing torch
     from lightning_fabric import Fabric
     from torch import Tensor
 
+    from ducats.run.checkpoint import load_model
     from ducats.run.components import Components
     from ducats.runfolder.run_folder import RunFolder
 
@@ -87,6 +88,7 @@ def run_cell(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -
     import torch
 
     from ducats import config
+    from ducats.ledger import load_ledger
     from ducats.run import run
     from ducats.run.factory import build_run, with_resolved_precision
     from ducats.runfolder.run_folder import RunFolder
@@ -109,7 +111,7 @@ def run_cell(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -
         fabric = make_fabric(device, precision=settings.engine.precision)
         run(components, plan, run_folder.path, fabric=fabric, performance=settings.engine)
         stages = run_folder.stages()
-        n_labels = len(run_folder.load_ledger())
+        n_labels = len(load_ledger(run_folder))
         correct = correct_predictions(components, run_folder, fabric)
     return cell, {
         "accuracy": round(100 * correct[N_SELECTION_IMAGES:].float().mean().item(), 2),
@@ -131,7 +133,7 @@ def correct_predictions(components: "Components", run_folder: "RunFolder", fabri
         if isinstance(components.model, EvidentialModel)
         else EvidentialModel(components.model)
     )
-    model.network.load_state_dict(run_folder.load_model())
+    model.network.load_state_dict(load_model(run_folder))
     ready = fabric.setup_module(model.eval())
     images, view = components.test.images, components.views.test
     predictor = Predictor(model=ready, view=view, batch_size=500, fabric=fabric)

@@ -12,12 +12,13 @@ from pathlib import Path
 import torch
 
 from ducats.data import digits
+from ducats.ledger import load_ledger
 from ducats.runfolder.run_folder import RunFolder
 
 
 def first_picks(folder: Path, pixels: dict[str, torch.Tensor]) -> tuple[int, float]:
     """Return the number of classes and the mean distance to the nearest other pick."""
-    entries = [entry for entry in RunFolder(folder).load_ledger().entries() if entry.round == 1]
+    entries = [entry for entry in load_ledger(RunFolder(folder)).entries() if entry.round == 1]
     images = torch.stack([pixels[entry.key] for entry in entries])
     distance = torch.cdist(images, images).fill_diagonal_(float("inf"))
     return len({entry.label for entry in entries}), float(distance.min(dim=1).values.mean())

@@ -22,6 +22,7 @@ import torch
 
 from ducats.config import Config
 from ducats.data.domain import AdaptationData
+from ducats.ledger import load_ledger
 from ducats.run import run
 from ducats.run.factory import build_run, load_data
 from ducats.runfolder.run_folder import RunFolder
@@ -74,7 +75,7 @@ def run_one(name: str, config: Config, device: str, folder: Path, keep: bool) ->
     stages = run_folder.stages()
     result = {
         "run": name,
-        "labels": len(run_folder.load_ledger()),
+        "labels": len(load_ledger(run_folder)),
         "accuracy": [round(100 * stage["accuracy"], 2) for stage in stages],
         "ece": [round(100 * stage["ece"], 2) for stage in stages],
         "seconds": round(time.perf_counter() - started, 1),

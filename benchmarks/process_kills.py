@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from ducats.ledger import load_ledger
 from ducats.runfolder.run_folder import RunFolder
 
 SETTINGS = (
@@ -145,7 +146,7 @@ def run_to_end(folder: Path, launcher: str) -> None:
 
 def labels_and_weights(folder: Path) -> tuple[object, bytes]:
     """Return the labels and weights of a run."""
-    return list(RunFolder(folder).load_ledger().entries()), (folder / "model.safetensors").read_bytes()
+    return list(load_ledger(RunFolder(folder)).entries()), (folder / "model.safetensors").read_bytes()
 
 
 def kill_process(

@@ -27,6 +27,7 @@ import torch
 from PIL import Image
 
 from ducats import config
+from ducats.run.checkpoint import write_model
 from ducats.run.factory import make_model
 from ducats.runfolder.run_folder import RunFolder
 
@@ -126,7 +127,7 @@ def make_run(folder: Path, network: str, batch: int, precision: str = "32-true")
     run_folder.claim(
         run_config.identity(), {"classes": [f"c{n}" for n in range(CLASSES)], "size": size, "channels": 3}
     )
-    run_folder.save_model(make_model(run_config, CLASSES, 3).network.state_dict())
+    write_model(run_folder, make_model(run_config, CLASSES, 3).network.state_dict())
     run_folder.release()
     return folder
 

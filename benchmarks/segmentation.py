@@ -23,7 +23,7 @@ from ducats.acquisition.queries import QUERIES
 from ducats.annotation.oracles import GroundTruthOracle
 from ducats.data.domain import UNLABELLED, Domain, Images
 from ducats.dirichlet import can_compile, compile_formulas
-from ducats.ledger import Ledger, TargetMaps
+from ducats.ledger import Ledger, RequestWriter, TargetMaps, load_request, open_ledger
 from ducats.models import MODELS, EvidentialModel
 from ducats.objectives import duc
 from ducats.run.pixel_selection import select_pixels
@@ -159,7 +159,7 @@ def time_selection(options: argparse.Namespace, precision: str, query: str) -> d
     task = TaskOptions(unit="pixel", resolution="original")
     with tempfile.TemporaryDirectory() as folder:
         run_folder = RunFolder(Path(folder))
-        ledger: Ledger = run_folder.open_ledger(pool.keys, pool.original_sizes, "original")
+        ledger: Ledger = open_ledger(run_folder, pool.keys, pool.original_sizes, "original")
         oracle = GroundTruthOracle(ground_truth, "original")
         rates = []
         for number in (1, 2, 3):
@@ -170,7 +170,7 @@ def time_selection(options: argparse.Namespace, precision: str, query: str) -> d
             labelled_at = TargetMaps(
                 ledger, options.target, number - 1, resolution="original"
             ).at_label_resolution
-            with run_folder.request_writer(number) as writer:
+            with RequestWriter(run_folder.request_path(number), number) as writer:
                 predictor = Predictor(
                     model=ready,
                     view=StreamViews().scoring,
@@ -189,7 +189,7 @@ def time_selection(options: argparse.Namespace, precision: str, query: str) -> d
                     budget=[area // 100] * options.pool,
                 ):
                     writer.add(image, selection.position, selection.unit_sizes)
-            request = run_folder.load_request(number)
+            request = load_request(run_folder, number)
             assert request is not None
             ledger.append(request, oracle(request))
             rates.append(options.pool / (time.perf_counter() - started))

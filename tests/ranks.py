@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ducats.cli import main
+from ducats.ledger import load_ledger
 from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.step import Step
@@ -174,7 +175,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     spent = ("seconds", "peak_memory_bytes")
     run_folder = RunFolder(folder)
     return {
-        "labels": list(run_folder.load_ledger().entries()),
+        "labels": list(load_ledger(run_folder).entries()),
         "lines": [
             {k: v for k, v in r.items() if k not in spent}
             for r in records.read_records(run_folder.metrics_path)

@@ -14,7 +14,7 @@ import yaml
 
 from ducats import config
 from ducats.config.schema import query_epochs
-from ducats.runfolder.records import FORMAT_KEY, RUN_FORMAT
+from ducats.runfolder.run_folder import FORMAT_KEY, RUN_FORMAT
 from ducats.utils.npz_columns import AnyArray
 from ducats.utils.palette import class_colours
 from synthetic_records import rising_scores, stage_record, write_records

@@ -8,6 +8,7 @@ import pytest
 
 from conftest import QUICK
 from ducats.config import load_config
+from ducats.ledger import load_ledger
 from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep.tune.search_space import default_grid
 from ducats.utils.errors import UserError
@@ -114,7 +115,7 @@ def test_run_score_report_and_figure(
     more = ("data.params.images=50", "engine.snapshot_samples=0")
     assert ducats("run", "--out", "run", *options(module, parts, *more)) == 0
     run_folder = RunFolder(tmp_path / "run")
-    ledger = run_folder.load_ledger()
+    ledger = load_ledger(run_folder)
     assert [entry.key for entry in ledger.entries() if entry.round == 1] == list(ledger.keys[:-11:-1])
     assert len(ledger.keys) == 50
     assert "mine" in (run_folder.path / "metrics.jsonl").read_text()

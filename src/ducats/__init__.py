@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from ducats.ledger import Ledger as Ledger
     from ducats.ledger import Request as Request
     from ducats.ledger import TargetMaps as TargetMaps
+    from ducats.ledger import load_ledger as load_ledger
     from ducats.models import EvidentialModel as EvidentialModel
     from ducats.models.output import Output as Output
     from ducats.objectives import OBJECTIVES as OBJECTIVES
+    from ducats.run.checkpoint import load_model as load_model
     from ducats.run.components import Components as Components
     from ducats.run.components import RunPlan as RunPlan
     from ducats.runfolder.run_folder import RunFolder as RunFolder
@@ -74,10 +76,12 @@ _LAZY_IMPORTS = {
     "Ledger": "ledger",
     "Request": "ledger",
     "TargetMaps": "ledger",
+    "load_ledger": "ledger",
     "EvidentialModel": "models",
     "OBJECTIVES": "objectives",
     "HumanOracle": "annotation.oracles",
     "GroundTruthOracle": "annotation.oracles",
+    "load_model": "run.checkpoint",
     "Components": "run.components",
     "RunPlan": "run.components",
     "QUERIES": "acquisition.queries",

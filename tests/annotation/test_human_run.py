@@ -10,6 +10,7 @@ from ducats.acquisition.queries import QUERIES
 from ducats.annotation import AnnotationStore
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID
+from ducats.ledger import load_ledger
 from ducats.run.factory import check_config, make_oracle
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import AwaitingLabels, UserError
@@ -63,7 +64,7 @@ def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tm
             run_quickly(UNANIMOUS, data=blind)
         store.receive([{"question": first, "word": "void", "annotator": "bob"}], channel="test")
     run_folder = run_quickly(UNANIMOUS, data=blind)
-    ledger = run_folder.load_ledger()
+    ledger = load_ledger(run_folder)
     assert (run_folder.finished, len(ledger), ledger.seconds()) == (True, 20, 18 * 2 * 2.0)
     entries = {entry.key: entry.label for entry in ledger.entries()}
     assert len(entries) == 20  # nothing was asked twice, void included

@@ -20,6 +20,7 @@ from ducats.cli import main, shutdown
 from ducats.cli.base import console
 from ducats.config import configs_folder
 from ducats.data import toy
+from ducats.ledger import load_ledger
 from ducats.runfolder.run_folder import RunFolder
 
 QUICK_OPTIONS = tuple(part for setting in QUICK for part in ("--set", setting))
@@ -347,7 +348,7 @@ def test_picks_reads_only_the_images_it_shows(tmp_path: Path, capsys: pytest.Cap
         *held_out,
     )
     assert ducats(*command, "--out", run) == 0
-    keys = RunFolder(run).load_ledger().keys
+    keys = load_ledger(RunFolder(run)).keys
     assert len(keys) == 3  # of four: one was held out
     for path in [*root.glob("*/*/*.png")]:
         if path != root / "target" / "images" / keys[1]:

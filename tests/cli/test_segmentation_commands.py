@@ -20,7 +20,7 @@ from ducats.cli import main
 from ducats.data.domain import VOID
 from ducats.deploy import EvaluationResult, load_trained_model, segmentation
 from ducats.evaluation.metrics import Tally
-from ducats.ledger import Request
+from ducats.ledger import Request, open_ledger
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.palette import class_colours
 
@@ -156,7 +156,7 @@ def test_labels_into_a_closed_pipe(tmp_path: Path) -> None:
     run_folder = RunFolder(tmp_path)
     (tmp_path / "data.yaml").write_text(yaml.safe_dump({"classes": ["a", "b"]}))
     count = 100_000  # far more than a pipe holds
-    ledger = run_folder.open_ledger(["x.png"], torch.tensor([[1000, 1000]]))
+    ledger = open_ledger(run_folder, ["x.png"], torch.tensor([[1000, 1000]]))
     request = Request(1, torch.zeros(count, dtype=torch.long), torch.arange(count))
     ledger.append(request, torch.where(torch.arange(count) % 3 == 0, VOID, 1))
     command = [sys.executable, "-m", "ducats", "labels", str(tmp_path)]

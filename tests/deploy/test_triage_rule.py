@@ -20,7 +20,8 @@ from ducats.deploy.triage_rule import (
     lowest_reachable_risk,
     min_images,
 )
-from ducats.ledger import AnnotatorHints, Request
+from ducats.ledger import Request, open_ledger, save_request
+from ducats.runfolder.hints import AnnotatorHints
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 
@@ -159,12 +160,12 @@ def test_corrupt_rule_or_rule_for_other_weights(folder: Path) -> None:
 
 def test_acquired_labels_use_the_predictions_before_labelling(folder: Path) -> None:
     run_folder = RunFolder(folder)
-    ledger = run_folder.open_ledger([f"{number}.png" for number in range(6)])
+    ledger = open_ledger(run_folder, [f"{number}.png" for number in range(6)])
     for number, (image, label, guess) in enumerate(
         [([4, 1], [0, VOID], [0, 1]), ([2, 0], [1, 1], [0, 1])], 1
     ):
         request = Request(number, torch.tensor(image), torch.zeros(2, dtype=torch.long))
-        run_folder.save_request(request)
+        save_request(run_folder, request)
         u_dis = np.array([0.1, 0.2], np.float32) + number
         same = dict.fromkeys(
             ("probability", "u_dis_quantile", "u_data_quantile"), np.full(2, 0.5, np.float32)
@@ -190,6 +191,6 @@ def test_acquired_labels_use_the_predictions_before_labelling(folder: Path) -> N
 def test_acquired_labels_without_saved_predictions(folder: Path) -> None:
     run_folder = RunFolder(folder)
     request = Request(1, torch.tensor([0]), torch.zeros(1, dtype=torch.long))
-    run_folder.open_ledger(["0.png"]).append(request, torch.tensor([0]))
+    open_ledger(run_folder, ["0.png"]).append(request, torch.tensor([0]))
     with pytest.raises(UserError, match=r"no saved predictions.*--data"):
         triage_calibration._from_acquired_labels(run_folder, "u_dis")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ducats.data.domain import UNLABELLED, VOID
-from ducats.ledger import Ledger, Request
+from ducats.ledger import Ledger, Request, RequestWriter, load_ledger, load_request, open_ledger
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 
@@ -99,28 +99,16 @@ def test_a_smaller_pool_is_refused(tmp_path: Path) -> None:
         Ledger(tmp_path, KEYS[:4])
 
 
-def test_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    columns = {"image": [4, 1], "position": [0, 0], "label": [3, VOID]}
-    write_columns(tmp_path / "round-01.npz", columns, np.int32)
-    ledger = Ledger(tmp_path, KEYS)
-    assert [tuple(e) for e in ledger.entries()] == [(1, "img/4.png", 0, 3), (1, "img/1.png", 0, VOID)]
-    with pytest.raises(ValueError, match="twice"):
-        ledger.append(request(2, 1), torch.tensor([0]))
-    np.savez(tmp_path / "request.npz", round=np.array(2), image=np.array([4, 1]), position=np.array([8, 0]))
-    back = Request.load(tmp_path / "request.npz")
-    assert (back.round, back.image.tolist(), back.position.tolist()) == (2, [4, 1], [8, 0])
-
-
 @pytest.mark.parametrize("sizes", [[[4, 6], [4, 6]], [[4, 6], [3, 5]]])
 def test_a_run_folder_stores_sizes(tmp_path: Path, sizes: list[list[int]]) -> None:
     run_folder = RunFolder(tmp_path)
-    ledger = run_folder.open_ledger(["ä", "b"], torch.tensor(sizes), "original")
-    with run_folder.request_writer(1) as writer:
+    ledger = open_ledger(run_folder, ["ä", "b"], torch.tensor(sizes), "original")
+    with RequestWriter(run_folder.request_path(1), 1) as writer:
         writer.add(1, torch.tensor([14]))
-    loaded = run_folder.load_request(1)
+    loaded = load_request(run_folder, 1)
     assert loaded is not None
     ledger.append(loaded, torch.tensor([3]))
-    again = RunFolder(tmp_path).load_ledger()
+    again = load_ledger(RunFolder(tmp_path))
     assert again.resolution == "original"
     assert again.sizes is not None
     assert torch.equal(again.sizes, torch.tensor(sizes))

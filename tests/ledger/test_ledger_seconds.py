@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from ducats.ledger import AnnotatorHints, Ledger, Request, RequestWriter, TargetMaps, central_pixels
+from ducats.ledger import Ledger, Request, RequestWriter, TargetMaps, central_pixels
+from ducats.runfolder.hints import AnnotatorHints
 from ducats.utils.errors import UserError
 
 KEYS = [f"img/{i}.png" for i in range(6)]

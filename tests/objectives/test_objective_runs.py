@@ -8,6 +8,7 @@ import pytest
 
 from conftest import quick, quick_pixels
 from ducats.config import Config
+from ducats.ledger import load_ledger
 from ducats.run import run
 from ducats.run.factory import build_run
 from ducats.runfolder import records
@@ -55,7 +56,7 @@ def test_images(objective: str, query: str, tmp_path: Path) -> None:
     )
     run_folder = run_config(config, tmp_path / "run")
     assert IMAGE_LOSSES[objective] <= losses_of(run_folder)[-1].keys()
-    assert len(run_folder.load_ledger()) == 20
+    assert len(load_ledger(run_folder)) == 20
 
 
 @pytest.mark.parametrize("objective", sorted(PIXEL_OBJECTIVES))

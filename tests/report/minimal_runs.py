@@ -9,7 +9,7 @@ import yaml
 
 from ducats.report import find_runs
 from ducats.report.run_reader import Run
-from ducats.runfolder.records import FORMAT_KEY, RUN_FORMAT
+from ducats.runfolder.run_folder import FORMAT_KEY, RUN_FORMAT
 
 
 def stage_record(number: int, labels: int, accuracy: float | None, ece: float = 0.1) -> dict[str, Any]:

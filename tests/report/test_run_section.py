@@ -25,7 +25,8 @@ from ducats.report.run_section.near_duplicates import (
 )
 from ducats.report.run_section.section import select_section_runs
 from ducats.runfolder import snapshot_files
-from ducats.runfolder.snapshot_files import RoundLabels
+from ducats.runfolder.label_files import RoundLabels
+from ducats.runfolder.run_folder import RunFolder
 from synthetic_runs import write_pixel_run, write_run
 
 MEGABYTE = 1_000_000
@@ -132,7 +133,7 @@ def test_rounds_have_labels_and_correct_predictions(run: Path, page: ParsedPage)
     rows = page.table("run-1-rounds")
     assert len(rows) == 3
     for row, found in zip(rows, snapshot_files.load_snapshots(run), strict=False):
-        round_labels = snapshot_files.load_round_labels(run, found.round)
+        round_labels = RunFolder(run).load_round_labels(found.round)
         assert round_labels is not None
         labels = dict(zip(round_labels.image.tolist(), round_labels.label.tolist(), strict=True))
         picked = np.flatnonzero(found.picked)
@@ -166,10 +167,10 @@ def test_numbers_of_a_segmentation_run_equal_the_records(tmp_path: Path) -> None
     names = read_run(folder).classes
     for row in found.table("pixels-run-1-classes"):
         assert row["IoU after %"] == f"{100 * last[names.index(row['Class'])]:.1f}"
-    sizes = snapshot_files.pool_grid_sizes(folder)
+    sizes = RunFolder(folder).load_pool().sizes
     assert sizes is not None
     for row in found.table("pixels-run-1-rounds"):
-        round_labels = snapshot_files.load_round_labels(folder, int(row["Round"]))
+        round_labels = RunFolder(folder).load_round_labels(int(row["Round"]))
         assert round_labels is not None
         assert row["Labelled pixels"] == str(len(round_labels.image)) == "32"
         assert row["Near another %"] == f"{100 * neighbour_share_by_hand(round_labels, 40):.0f}"
@@ -194,9 +195,9 @@ def neighbour_share_by_hand(round_labels: RoundLabels, width: int) -> float:
 
 def test_selected_images_have_prediction_label_and_both_uncertainties(run: Path, page: ParsedPage) -> None:
     found = snapshot_files.load_snapshots(run)[0]
-    round_labels = snapshot_files.load_round_labels(run, 1)
+    round_labels = RunFolder(run).load_round_labels(1)
     assert round_labels is not None
-    names = snapshot_files.pool_keys(run)
+    names = RunFolder(run).load_pool().keys
     for image, label in zip(round_labels.image.tolist(), round_labels.label.tolist(), strict=True):
         row = int(np.flatnonzero(found.picked & (found.image == image))[0])
         u_dis, u_data = format_uncertainty(found.u_dis[row]), format_uncertainty(found.u_data[row])
@@ -245,7 +246,7 @@ def test_five_rounds_of_a_hundred_large_images_stay_below_ten_megabytes(
     thumbnails = folder / "snapshots" / "thumbnails"
     thumbnails.mkdir()
     for number in range(1, 6):
-        round_labels = snapshot_files.load_round_labels(folder, number)
+        round_labels = RunFolder(folder).load_round_labels(number)
         assert round_labels is not None
         for image in round_labels.image.tolist():
             noise = rng.integers(0, 255, (160, 160, 3), np.uint8)  # incompressible

@@ -11,10 +11,10 @@ from rich.console import Console
 from conftest import Runner
 from ducats.annotation import AnnotationStore
 from ducats.cli import main
-from ducats.report.watch import Dashboard, RunState, RunWatcher, discover_run_folders, status_line
-from ducats.report.watch.eta import EtaEstimator
+from ducats.report.watch import Dashboard, RunState, RunWatcher, status_line
 from ducats.report.watch.text_plots import braille_plot, sparkline
 from ducats.runfolder.run_folder import RunFolder
+from ducats.runfolder.search import find_run_folders
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import Event, EventListener
 
@@ -180,14 +180,14 @@ def test_corrupt_files_are_reported(run_quickly: Runner, tmp_path: Path) -> None
 
     strange = {"kind": "stage", "stage": 0, "epoch": 1, "labels": 0, "seconds": 1.0, "accuracy": "good"}
     run_folder.metrics_path.write_text(json.dumps(strange | {"ece": None, "headline_metric": "charm"}) + "\n")
-    assert "epoch" in render([RunWatcher().read_state(run_folder.path)])
+    assert "corrupt in line 1" in render([RunWatcher().read_state(run_folder.path)])
 
 
 def test_several_runs_in_a_table(run_quickly: Runner, tmp_path: Path) -> None:
     run_folder = run_quickly(folder="all/of/first")
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=human", folder="all/second")
-    folders = discover_run_folders([tmp_path / "all", tmp_path / "all" / "second"])
+    folders = find_run_folders([tmp_path / "all", tmp_path / "all" / "second"], include_incomplete=True)
     assert [folder.name for folder in folders] == ["first", "second"]
     watcher = RunWatcher()
     states = [watcher.read_state(folder) for folder in folders]
@@ -201,7 +201,7 @@ def test_several_runs_in_a_table(run_quickly: Runner, tmp_path: Path) -> None:
         [RunWatcher().read_state(folder) for folder in folders]
     )
     with pytest.raises(UserError, match="is not a folder"):
-        discover_run_folders([tmp_path / "none"])
+        find_run_folders([tmp_path / "none"], include_incomplete=True)
 
 
 def test_bad_options_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,30 +217,6 @@ def test_a_run_of_the_python_api(run_quickly: Runner, tmp_path: Path) -> None:
     (run_folder.path / "config.yaml").write_text(json.dumps(plan))
     state = RunWatcher().read_state(run_folder.path)
     assert (state.method, state.epochs, state.n_rounds) == ("run", 9, 3)
-
-
-def test_seconds_per_epoch_are_recorded_or_observed() -> None:
-    stage = {"kind": "stage", "epoch": 4, "seconds": 10.0}
-    estimator = EtaEstimator()
-    assert estimator.seconds_per_epoch([], 0, started_at=100.0) is None
-    estimator.update(1, 103.0, query_epochs=())
-    assert estimator.seconds_per_epoch([], 1, started_at=100.0) == 3.0
-    assert (
-        estimator.seconds_per_epoch([stage], 1, started_at=100.0) == 2.5
-    )  # recorded times contain no pauses
-    estimator.update(1, 109.0, query_epochs=())  # an evaluation wrote to the file
-    estimator.update(2, 107.0, query_epochs=())
-    estimator.update(3, 113.0, query_epochs=(3,))
-    assert estimator.seconds_per_epoch([stage], 3, started_at=100.0) == 5.0  # the median of 4 and 6
-    estimator.update(4, 10_000.0, query_epochs=(3,))  # the run waited for annotators
-    assert estimator.seconds_per_epoch([stage], 4, started_at=100.0) == 5.0
-    timed = [{"kind": "epoch", "epoch": n, "seconds": s} for n, s in ((1, 9.0), (2, 1.0), (3, 2.0))]
-    assert (
-        estimator.seconds_per_epoch([stage, *timed], 4, started_at=100.0) == 2.0
-    )  # recorded epoch times come first
-    assert (
-        estimator.seconds_per_epoch([stage, {"kind": "epoch", "epoch": 1}], 4, started_at=100.0) == 5.0
-    )  # a run of an older version
 
 
 def test_time_left(run_quickly: Runner, tmp_path: Path) -> None:

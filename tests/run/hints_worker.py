@@ -9,9 +9,10 @@ import torch
 
 from ducats.data import toy
 from ducats.data.streets import streets
-from ducats.ledger import AnnotatorHints, Request
+from ducats.ledger import Request
 from ducats.models import EvidentialModel, small_cnn, small_fcn
 from ducats.run.hints import image_hints, pixel_hints
+from ducats.runfolder.hints import AnnotatorHints
 from ducats.settings import View
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor

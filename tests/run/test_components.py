@@ -13,8 +13,9 @@ from torch import Tensor, nn
 import ducats
 from ducats.acquisition.queries import QUERIES
 from ducats.data import toy
-from ducats.ledger import Request
+from ducats.ledger import Request, load_ledger
 from ducats.objectives import duc, softmax
+from ducats.run.checkpoint import load_checkpoint
 from ducats.training.schedules import inverse_decay
 from ducats.utils.errors import UserError
 
@@ -37,7 +38,7 @@ PLAN = ducats.RunPlan(epochs=2, query_epochs=(1,), budget=(5,), steps_per_epoch=
 
 
 def labelled_keys(run_folder: ducats.RunFolder) -> list[str]:
-    return [entry.key for entry in run_folder.load_ledger().entries()]
+    return [entry.key for entry in load_ledger(run_folder).entries()]
 
 
 def test_the_callers_network_is_not_changed(tmp_path: Path) -> None:
@@ -46,7 +47,7 @@ def test_the_callers_network_is_not_changed(tmp_path: Path) -> None:
     run_folders = [ducats.adapt(mine, PLAN, tmp_path / name) for name in ("a", "b")]
     assert all(torch.equal(before[n], t) for n, t in mine.model.state_dict().items())
     assert run_folders[0].stages()[-1]["nll"] == run_folders[1].stages()[-1]["nll"]
-    mine.model.load_state_dict(run_folders[0].load_model())  # how to load the trained weights
+    mine.model.load_state_dict(ducats.load_model(run_folders[0]))  # how to load the trained weights
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_invalid_labels_are_not_recorded(tmp_path: Path, answer: int) -> None:
         ducats.adapt(make_components(oracle=wrong), PLAN, tmp_path / "r")
     assert not (tmp_path / "r" / "labels").exists()
     assert (
-        len(ducats.adapt(make_components(), PLAN, tmp_path / "r").load_ledger()) == 5
+        len(ducats.load_ledger(ducats.adapt(make_components(), PLAN, tmp_path / "r"))) == 5
     )  # resumes with a valid oracle
 
 
@@ -109,7 +110,7 @@ def test_an_oracle_may_return_any_sequence(tmp_path: Path, kind: Any) -> None:
     run_folder = ducats.adapt(
         make_components(oracle=lambda request: kind([0] * len(request))), PLAN, tmp_path / "r"
     )
-    assert [e.label for e in run_folder.load_ledger().entries()] == [0] * 5
+    assert [e.label for e in load_ledger(run_folder).entries()] == [0] * 5
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_an_oracle_may_return_any_sequence(tmp_path: Path, kind: Any) -> None:
     ],
 )
 def test_a_query_may_return_any_kind_of_indices(tmp_path: Path, query: Any) -> None:
-    assert len(ducats.adapt(make_components(query=query), PLAN, tmp_path / "r").load_ledger()) == 5
+    assert len(ducats.load_ledger(ducats.adapt(make_components(query=query), PLAN, tmp_path / "r"))) == 5
 
 
 def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_inconsistent_components_are_refused_before_training(
 def test_a_run_that_failed_before_training_can_be_restarted(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="outputs 3 classes"):
         ducats.adapt(make_components(model=net(classes=3)), PLAN, tmp_path / "r")
-    assert len(ducats.adapt(make_components(), PLAN, tmp_path / "r").load_ledger()) == 5
+    assert len(ducats.load_ledger(ducats.adapt(make_components(), PLAN, tmp_path / "r"))) == 5
 
 
 def test_pixels_must_be_uint8() -> None:
@@ -204,7 +205,7 @@ def test_paths_may_be_strings_and_ground_truth_a_list(tmp_path: Path) -> None:
     with pytest.raises(ducats.AwaitingLabels, match="waits for 5 labels"):
         ducats.adapt(mine, PLAN, str(tmp_path / "r"))
     answered = replace(mine, oracle=ducats.GroundTruthOracle([0] * len(own.pool)))
-    assert len(ducats.adapt(answered, PLAN, str(tmp_path / "r")).load_ledger()) == 5
+    assert len(ducats.load_ledger(ducats.adapt(answered, PLAN, str(tmp_path / "r")))) == 5
 
 
 def test_non_finite_weights_after_the_last_step_are_not_saved(tmp_path: Path) -> None:
@@ -239,7 +240,7 @@ def test_non_finite_weights_are_not_checkpointed(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"'weights' became nan"):
         ducats.adapt(make_components(model=NaNGradient()), PLAN, tmp_path / "r")
-    checkpoint = ducats.RunFolder(tmp_path / "r").load_checkpoint()
+    checkpoint = load_checkpoint(ducats.RunFolder(tmp_path / "r"))
     assert checkpoint is not None
     assert checkpoint["epoch"] == 0
 

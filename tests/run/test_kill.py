@@ -19,10 +19,10 @@ import torch
 from child_process import run_in_child
 from conftest import quick, quick_pixels
 from ducats.annotation import oracles
-from ducats.ledger import Request, RequestWriter
-from ducats.run import run, snapshot
+from ducats.ledger import Request, RequestWriter, load_ledger, load_request
+from ducats.run import checkpoint, run, snapshot
 from ducats.run.factory import build_run
-from ducats.runfolder import records, run_folder
+from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ducats.utils import files
@@ -84,7 +84,7 @@ def killed_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[by
 
 
 def with_writer(write: Any, folder: Path, *, pixels: bool = False) -> None:
-    for module in (files, run_folder, oracles.human, snapshot):
+    for module in (files, checkpoint, oracles.human, snapshot):
         module.write_atomically = write  # type: ignore[attr-defined]
     run_once(folder, pixels=pixels)
 
@@ -107,7 +107,7 @@ def outcome(folder: Path) -> dict[str, Any]:
         "metrics": json.dumps(lines),
         "model": (folder / "model.safetensors").read_bytes(),
         "momentum": momentum,
-        "ledger": list(run_folder.load_ledger().entries()),
+        "ledger": list(load_ledger(run_folder).entries()),
         "drafts": [p.name for p in folder.rglob("*.part")],
     }
 
@@ -188,7 +188,7 @@ def test_a_lost_checkpoint_only_costs_time(tmp_path: Path, undisturbed: dict[str
     """Repeated epochs must not use labels acquired after them."""
     folder = tmp_path / "run"
     assert run_in_child(lambda: with_writer(killed_at_write(WRITES, "before"), folder)) == -signal.SIGKILL
-    assert RunFolder(folder).load_ledger().n_rounds == 2
+    assert load_ledger(RunFolder(folder)).n_rounds == 2
     (folder / "checkpoint.pt").unlink()
     assert run_in_child(lambda: run_once(folder)) == 0
     assert outcome(folder) == undisturbed
@@ -270,7 +270,7 @@ def test_repeated_epochs_do_not_use_pixels_labelled_after_them(
     folder = tmp_path / "run"
     write = killed_at_write(WRITES - THUMBNAILS, "before")  # both rounds share the thumbnails
     assert run_in_child(lambda: with_writer(write, folder, pixels=True)) == -signal.SIGKILL
-    assert RunFolder(folder).load_ledger().n_rounds == 2
+    assert load_ledger(RunFolder(folder)).n_rounds == 2
     (folder / "checkpoint.pt").unlink()
     assert run_in_child(lambda: run_once(folder, pixels=True)) == 0
     assert outcome(folder) == undisturbed_pixels
@@ -294,7 +294,7 @@ class OracleWithHints:
 def run_with_hints(folder: Path, write: Any = None) -> None:
     snapshot.MAX_THUMBNAILS = snapshot.MAX_SEGMENTATION_THUMBNAILS = THUMBNAILS
     if write is not None:
-        for module in (files, run_folder, snapshot):
+        for module in (files, checkpoint, snapshot):
             module.write_atomically = write  # type: ignore[attr-defined]
     config = quick_pixels(*PIXELS)
     components, plan = build_run(config, RunFolder(folder))
@@ -320,7 +320,7 @@ def test_killed_between_a_request_and_its_hints(
     folder = tmp_path / "run"
     assert run_in_child(lambda: run_with_hints(folder, killed_at_write(number, moment))) == -signal.SIGKILL
     rounds_with_hints = [n for n in (1, 2) if (folder / "requests" / f"round-{n:02d}-hints.npz").exists()]
-    assert RunFolder(folder).load_request(1) is not None
+    assert load_request(RunFolder(folder), 1) is not None
     assert rounds_with_hints == {(10, "after"): [], (11, "inside"): []}.get((number, moment), [1])
     assert run_in_child(lambda: run_with_hints(folder)) == 0
     assert outcome(folder) == undisturbed_hints

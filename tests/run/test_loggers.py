@@ -12,7 +12,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from conftest import QUICK, Runner, quick
 from ducats.cli import main
-from ducats.run import loggers
 from ducats.run.loggers import LoggerDispatcher, LoggerFactory, TensorBoard, extract_scalars, find_loggers
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import AwaitingLabels, UserError
@@ -192,14 +191,14 @@ def test_a_refused_run_is_not_logged(run_quickly: Runner, tmp_path: Path) -> Non
     ):
         run_quickly("train.lr=0.1", on_event=on_event)
     assert recorder.names == []
-    assert not (run_folder.path / loggers.STATE_FILE).exists()
+    assert not run_folder.loggers_path.exists()
 
 
 def test_a_corrupt_state_file_does_not_stop_the_run(run_quickly: Runner, tmp_path: Path) -> None:
     warnings, recorder = list[str](), Recorder()
     with make_dispatcher(tmp_path / "run", warnings, mine=lambda _: recorder) as on_event:
         run_folder = run_quickly(on_event=on_event)
-    (run_folder.path / loggers.STATE_FILE).write_text("{")
+    run_folder.loggers_path.write_text("{")
     fresh = Recorder()
     with make_dispatcher(run_folder.path, warnings, mine=lambda _: fresh) as on_event:
         run_quickly(on_event=on_event)

@@ -15,8 +15,9 @@ from conftest import Runner, quick
 from ducats.acquisition.queries import QUERIES
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID
-from ducats.ledger import Request
+from ducats.ledger import Request, load_ledger
 from ducats.run import run
+from ducats.run.checkpoint import load_model
 from ducats.run.factory import build_run
 from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
@@ -33,8 +34,8 @@ def outcome(run_folder: RunFolder) -> dict[str, Any]:
     lines = records.read_records(run_folder.metrics_path)
     return {
         "records": [{k: v for k, v in r.items() if k not in TIMING_KEYS} for r in lines],
-        "ledger": list(run_folder.load_ledger().entries()),
-        "model": {name: tensor.tolist() for name, tensor in run_folder.load_model().items()},
+        "ledger": list(load_ledger(run_folder).entries()),
+        "model": {name: tensor.tolist() for name, tensor in load_model(run_folder).items()},
     }
 
 
@@ -44,7 +45,7 @@ def test_every_query_and_objective_spends_exactly_its_budget(
     run_quickly: Runner, query: str, objective: str
 ) -> None:
     run_folder = run_quickly(f"query={{name: {query}}}", f"objective={{name: {objective}, params: {{}}}}")
-    ledger = run_folder.load_ledger()
+    ledger = load_ledger(run_folder)
     assert (ledger.n_rounds, len(ledger)) == (2, 20)
     assert [r["labels"] for r in run_folder.stages()] == [0, 10, 20]
     assert [r["epoch"] for r in run_folder.stages()] == [1, 2, 4]
@@ -136,7 +137,7 @@ def test_held_out_images_are_never_selected(run_quickly: Runner) -> None:
         "evaluation.split=held_out", "evaluation.test_fraction=0.25", data=replace(toy(), test=None)
     )
     assert [(r["evaluated_on"], r["images"]) for r in run_folder.stages()] == [("held_out", 20)] * 3
-    labelled_keys = {entry.key for entry in run_folder.load_ledger().entries()}
+    labelled_keys = {entry.key for entry in load_ledger(run_folder).entries()}
     assert len(labelled_keys) == 20
     assert run_folder.data_summary["pool"]["images"] == 60
 
@@ -181,7 +182,7 @@ def test_a_run_resumes_with_other_speed_settings(tmp_path: Path) -> None:
         with pytest.raises(Stop):
             run(components, plan, tmp_path / name, fabric=fabric, performance=first, on_event=stop)
         run_folder = run(components, plan, tmp_path / name, fabric=fabric, performance=then)
-        ends.append((run_folder.load_model(), [e.key for e in run_folder.load_ledger().entries()]))
+        ends.append((load_model(run_folder), [e.key for e in load_ledger(run_folder).entries()]))
     for model, keys in ends[1:]:
         assert keys == ends[0][1]
         for weight, tensor in model.items():
@@ -212,10 +213,10 @@ def test_a_finished_run_is_not_repeated(run_quickly: Runner) -> None:
 
 def test_another_config_in_the_same_folder_is_refused(run_quickly: Runner) -> None:
     run_folder = run_quickly()
-    labels = run_folder.load_ledger().entries()
+    labels = load_ledger(run_folder).entries()
     with pytest.raises(UserError, match=r"created with another config \(train.lr: 0.05 -> 0.01\).*--out"):
         run_quickly("train.lr=0.01")
-    assert list(run_folder.load_ledger().entries()) == list(labels)
+    assert list(load_ledger(run_folder).entries()) == list(labels)
 
 
 def test_other_data_in_the_same_folder_is_refused(run_quickly: Runner) -> None:
@@ -276,9 +277,9 @@ def test_void_counts_as_spent_and_is_never_selected_or_trained_on(tmp_path: Path
     components = ducats.Components(net, data.source, data.pool, unhelpful, query=unlabelled_only)
     plan = ducats.RunPlan(epochs=3, query_epochs=(1, 2), budget=(5, 5), steps_per_epoch=2)
     run_folder = ducats.adapt(components, plan, tmp_path / "run")
-    assert len(run_folder.load_ledger()) == 10
+    assert len(load_ledger(run_folder)) == 10
     assert [r.image.tolist() for r in requests] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-    targets = run_folder.load_ledger().targets()
+    targets = load_ledger(run_folder).targets()
     assert int((targets == VOID).sum()) == 10
     assert int((targets == UNLABELLED).sum()) == 70
     assert not any(

@@ -18,7 +18,7 @@ from conftest import Runner, quick, quick_pixels
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.data.streets import streets
-from ducats.ledger import Request
+from ducats.ledger import Request, load_ledger
 from ducats.run import run, snapshot
 from ducats.run.components import run_identity
 from ducats.run.factory import build_run
@@ -31,7 +31,7 @@ from ducats.training.distributed import make_fabric
 
 def same_bits(one: RunFolder, two: RunFolder) -> None:
     """Assert equal labels, weights and momentum."""
-    assert list(one.load_ledger().entries()) == list(two.load_ledger().entries())
+    assert list(load_ledger(one).entries()) == list(load_ledger(two).entries())
     for name in ("model.safetensors", "requests/round-01.npz", "requests/round-02.npz"):
         assert (one.path / name).read_bytes() == (two.path / name).read_bytes()
     optimisers = [
@@ -134,7 +134,7 @@ def test_snapshots_of_a_classification_run(run_quickly: Runner) -> None:
     run_folder = run_quickly("engine.snapshot_samples=60")
     first, second, end = snapshot_files.load_snapshots(run_folder.path)
     assert [(one.round, one.epoch) for one in (first, second, end)] == [(1, 1), (2, 2), (0, 4)]
-    ledger, data = run_folder.load_ledger(), toy()
+    ledger, data = load_ledger(run_folder), toy()
     for one, known in ((first, 0), (second, 1), (end, 2)):
         assert (one.pool, one.source) == (len(data.pool), len(data.source))
         assert (one.sampled[one.is_target].sum(), one.sampled[~one.is_target].sum()) == (60, 20)
@@ -148,7 +148,7 @@ def test_snapshots_of_a_classification_run(run_quickly: Runner) -> None:
             one.label[~one.is_target], data.source.labels[one.image[~one.is_target].tolist()]
         )
     for one in (first, second):
-        picks = snapshot_files.load_round_labels(run_folder.path, one.round)
+        picks = run_folder.load_round_labels(one.round)
         assert picks is not None
         assert sorted(one.image[one.picked].tolist()) == sorted(picks.image.tolist())
         assert one.z.shape == (10, 4)
@@ -157,8 +157,8 @@ def test_snapshots_of_a_classification_run(run_quickly: Runner) -> None:
         i for i in range(len(data.pool)) if snapshot_files.find_thumbnail(run_folder.path, i) is not None
     }
     assert with_thumbnail == {*ledger.targets().ge(0).nonzero().flatten().tolist()}
-    assert snapshot_files.pool_keys(run_folder.path) == list(data.pool.keys)
-    assert snapshot_files.pool_grid_sizes(run_folder.path) is None
+    assert run_folder.load_pool().keys == list(data.pool.keys)
+    assert run_folder.load_pool().sizes is None
 
 
 def test_snapshots_of_a_segmentation_run(run_pixels: Runner) -> None:
@@ -168,7 +168,7 @@ def test_snapshots_of_a_segmentation_run(run_pixels: Runner) -> None:
     assert pool.void_masks is not None
     assert first.pool == int((pool.void_masks[:] == 0).sum()) < 5 * 16 * 32
     assert sorted(set(first.image[first.is_target].tolist())) == [0, 1, 2, 3, 4]
-    ledger = run_folder.load_ledger()
+    ledger = load_ledger(run_folder)
     for one, rounds in ((first, 0), (second, 1), (end, 2)):
         assert one.sampled[one.is_target].sum() == 200
         for image in range(5):
@@ -179,12 +179,12 @@ def test_snapshots_of_a_segmentation_run(run_pixels: Runner) -> None:
             assert one.label[rows].tolist() == expected
     assert second.is_labelled.sum() > 0
     for one in (first, second):
-        picks = snapshot_files.load_round_labels(run_folder.path, one.round)
+        picks = run_folder.load_round_labels(one.round)
         assert picks is not None
         selected = sorted(zip(picks.image.tolist(), picks.position.tolist(), strict=True))
         rows = zip(one.image[one.picked].tolist(), one.position[one.picked].tolist(), strict=True)
         assert sorted(rows) == selected  # few enough to include all
-    found = snapshot_files.pool_grid_sizes(run_folder.path)
+    found = run_folder.load_pool().sizes
     assert found is not None
     assert found.tolist() == [[16, 32]] * 5
     assert sum(snapshot_files.find_thumbnail(run_folder.path, image) is not None for image in range(5)) == 5
@@ -194,7 +194,7 @@ def test_whole_labelled_images_have_thumbnails(run_pixels: Runner, monkeypatch: 
     monkeypatch.setattr(snapshot, "MAX_POOL_IMAGES", 2)
     monkeypatch.setattr(snapshot, "MAX_SEGMENTATION_THUMBNAILS", 1)
     run_folder = run_pixels("task.unit=image", "acquisition={budget: 4, rounds: null, after_epochs: [1, 2]}")
-    ledger = run_folder.load_ledger()
+    ledger = load_ledger(run_folder)
     labelled = [set(ledger.labels_per_image(n).nonzero().flatten().tolist()) for n in (1, 2)]
     with_thumbnail = {
         image for image in range(5) if snapshot_files.find_thumbnail(run_folder.path, image) is not None
@@ -222,8 +222,8 @@ def test_stages_record_temperature_scaled_metrics(
     run_folder = (run_pixels if pixels else run_quickly)(method="random")  # selects several classes per round
     stages, shots = run_folder.stages(), snapshot_files.load_snapshots(run_folder.path)
     assert ["temperature_scaled" in stage for stage in stages] == [False, True, True]
-    label_of = {(e.round, e.key, e.position): e.label for e in run_folder.load_ledger().entries()}
-    keys = snapshot_files.pool_keys(run_folder.path)
+    label_of = {(e.round, e.key, e.position): e.label for e in load_ledger(run_folder).entries()}
+    keys = run_folder.load_pool().keys
     z, labels = np.zeros((0, shots[0].z.shape[1])), list[int]()
     for shot, stage in zip(shots, stages[1:], strict=False):
         z = np.concatenate([z, shot.z.astype(np.float64)])
@@ -251,13 +251,13 @@ def test_void_and_unanswered_samples_are_not_used_for_the_temperature(run_quickl
     assert whole.labels == 20
     assert fit_temperature(run_folder, 0) is None
     path = run_folder.path / "labels" / "round-02.npz"
-    first = snapshot_files.load_round_labels(run_folder.path, 2)
+    first = run_folder.load_round_labels(2)
     assert first is not None
     path.unlink()
     one = fit_temperature(run_folder, 2)
     assert one is not None
     assert one.labels == 10
-    ledger = run_folder.load_ledger()
+    ledger = load_ledger(run_folder)
     fewer = torch.from_numpy(first.image[:4].copy()), torch.zeros(4, dtype=torch.long)
     ledger.append(Request(2, *fewer), torch.tensor([VOID, *first.label[1:4].tolist()]))
     some = fit_temperature(run_folder, 2)

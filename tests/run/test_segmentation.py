@@ -19,10 +19,11 @@ from ducats.acquisition.queries import QUERIES
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID, AdaptationData, original_map
 from ducats.data.streets import streets
-from ducats.ledger import Request, TargetMaps
+from ducats.ledger import Request, TargetMaps, load_ledger
 from ducats.models import small_fcn
 from ducats.objectives import Batch, duc
 from ducats.run import run
+from ducats.run.checkpoint import load_model
 from ducats.run.factory import build_run, check_config
 from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
@@ -46,13 +47,13 @@ def outcome(run_folder: RunFolder) -> dict[str, Any]:
     lines = records.read_records(run_folder.metrics_path)
     return {
         "records": [{k: v for k, v in r.items() if k not in ("seconds", "peak_memory_bytes")} for r in lines],
-        "ledger": list(run_folder.load_ledger().entries()),
-        "model": {name: tensor.tolist() for name, tensor in run_folder.load_model().items()},
+        "ledger": list(load_ledger(run_folder).entries()),
+        "model": {name: tensor.tolist() for name, tensor in load_model(run_folder).items()},
     }
 
 
 def load_request(run_folder: RunFolder, number: int) -> Request:
-    request = run_folder.load_request(number)
+    request = ducats.ledger.load_request(run_folder, number)
     assert request is not None
     return request
 
@@ -72,7 +73,7 @@ def clicks_of(position: Tensor, label: Tensor, unit: Tensor, width: int) -> int:
 
 def check_ledger(run_folder: RunFolder, ground_truth: Any, void: Any, *, original: bool = False) -> None:
     """Check the ledger: no duplicates, no known void, true labels, counts and clicks as recorded."""
-    ledger = run_folder.load_ledger()
+    ledger = load_ledger(run_folder)
     assert ledger.sizes is not None
     total = clicks = 0
     seen: set[tuple[int, int]] = set()
@@ -160,7 +161,7 @@ def confusion(run_folder: RunFolder, epoch: int) -> tuple[Any, list[str]]:
 def test_pixels_and_regions_spend_the_budget_exactly(run_pixels: Runner, unit: str, query: str) -> None:
     run_folder, data = run_pixels(f"task.unit={unit}", f"query={{name: {query}}}"), tiny_streets()
     check_ledger(run_folder, data.ground_truth, data.pool.void_masks)
-    ledger = run_folder.load_ledger()
+    ledger = load_ledger(run_folder)
     for number in (1, 2):
         assert ledger.labels_per_image(number).tolist() == [PIXELS_PER_IMAGE_AND_ROUND * number] * POOL
         request = load_request(run_folder, number)
@@ -185,7 +186,7 @@ def test_superpixels_spend_the_budget_exactly(run_pixels: Runner, query: str) ->
     data = tiny_streets()
     check_ledger(run_folder, data.ground_truth, data.pool.void_masks)
     for number in (1, 2):
-        spent = run_folder.load_ledger().labels_per_image(number) - run_folder.load_ledger().labels_per_image(
+        spent = load_ledger(run_folder).labels_per_image(number) - load_ledger(run_folder).labels_per_image(
             number - 1
         )
         assert spent.unique().tolist() == [PIXELS_PER_IMAGE_AND_ROUND]
@@ -202,8 +203,8 @@ def test_whole_images(run_pixels: Runner, query: str) -> None:
     check_ledger(run_folder, data.ground_truth, data.pool.void_masks)
     assert data.pool.void_masks is not None
     everything = int((data.pool.void_masks[0] == 0).sum())
-    assert sorted(run_folder.load_ledger().labels_per_image(1).tolist()) == [0] * 4 + [everything]
-    assert sorted(run_folder.load_ledger().labels_per_image(2).tolist()) == [0] * 2 + [everything] * 3
+    assert sorted(load_ledger(run_folder).labels_per_image(1).tolist()) == [0] * 4 + [everything]
+    assert sorted(load_ledger(run_folder).labels_per_image(2).tolist()) == [0] * 2 + [everything] * 3
     unit = load_request(run_folder, 2).unit_sizes
     assert unit is not None
     assert len(unit) == 2  # one unit each
@@ -217,15 +218,15 @@ def test_the_whole_target_can_be_labelled_at_once(run_pixels: Runner) -> None:
     assert data.ground_truth is not None
     assert data.pool.void_masks is not None
     assert [r["labels"] for r in run_folder.stages()] == [0, int((data.pool.void_masks[:] == 0).sum())]
-    maps = TargetMaps(run_folder.load_ledger(), (HEIGHT, WIDTH), void=data.pool.void_masks)
+    maps = TargetMaps(load_ledger(run_folder), (HEIGHT, WIDTH), void=data.pool.void_masks)
     assert torch.equal(maps[:], data.ground_truth[:])
 
 
 def test_count_per_image_and_total_count(run_pixels: Runner) -> None:
-    each = run_pixels("acquisition.budget=7/image", folder="each").load_ledger()
+    each = load_ledger(run_pixels("acquisition.budget=7/image", folder="each"))
     assert each.labels_per_image(1).tolist() == [3, 4, 3, 4, 3]
     assert each.labels_per_image(2).tolist() == [7] * POOL
-    every = run_pixels("acquisition.budget=23", folder="all").load_ledger()
+    every = load_ledger(run_pixels("acquisition.budget=23", folder="all"))
     assert int(every.labels_per_image().sum()) == 23
     assert sorted(every.labels_per_image().tolist()) == [4, 4, 5, 5, 5]
 
@@ -235,14 +236,14 @@ def test_void_costs_budget_only_if_unknown(run_pixels: Runner) -> None:
     blind = replace(data, pool=replace(data.pool, void_masks=None))
     run_folder = run_pixels("acquisition.budget=90%", "query={name: random}", data=blind)
     check_ledger(run_folder, data.ground_truth, None)
-    labels = [entry.label for entry in run_folder.load_ledger().entries()]
+    labels = [entry.label for entry in load_ledger(run_folder).entries()]
     assert len(labels) == round(0.9 * HEIGHT * WIDTH) * POOL
     assert VOID in labels
     # Known void: fewer pixels can be selected than the budget allows, and all of them are labelled.
     run_folder = run_pixels("acquisition.budget=90%", "query={name: random}", folder="known")
     assert data.pool.void_masks is not None
-    assert len(run_folder.load_ledger()) == int((data.pool.void_masks[:] == 0).sum()) < len(labels)
-    assert VOID not in [entry.label for entry in run_folder.load_ledger().entries()]
+    assert len(load_ledger(run_folder)) == int((data.pool.void_masks[:] == 0).sum()) < len(labels)
+    assert VOID not in [entry.label for entry in load_ledger(run_folder).entries()]
 
 
 # ---- reproducibility
@@ -258,7 +259,7 @@ def test_unlabelled_ground_truth_changes_nothing(run_pixels: Runner) -> None:
     clean = tiny_streets()
     assert clean.ground_truth is not None
     first = run_pixels(folder="clean")
-    maps = TargetMaps(first.load_ledger(), (HEIGHT, WIDTH))[:]
+    maps = TargetMaps(load_ledger(first), (HEIGHT, WIDTH))[:]
     wrong = ((clean.ground_truth[:] + 3) % 10).to(torch.int8)  # also where the label is void
     elsewhere = torch.where(maps == UNLABELLED, wrong, clean.ground_truth[:])
     assert outcome(run_pixels(folder="b", data=replace(clean, ground_truth=elsewhere))) == outcome(first)
@@ -332,13 +333,13 @@ def test_held_out_images_are_never_selected(run_pixels: Runner) -> None:
     settings = ("evaluation.split=held_out", "evaluation.test_fraction=0.4")
     run_folder = run_pixels(*settings, data=replace(data, test=None))
     assert [(r["evaluated_on"], r["images"]) for r in run_folder.stages()] == [("held_out", 2)] * 3
-    assert (run_folder.data_summary["pool"]["images"], len(run_folder.load_ledger())) == (
+    assert (run_folder.data_summary["pool"]["images"], len(load_ledger(run_folder))) == (
         3,
         2 * PIXELS_PER_IMAGE_AND_ROUND * 3,
     )
     assert data.ground_truth is not None
     index_of = {key: number for number, key in enumerate(data.pool.keys)}
-    for entry in run_folder.load_ledger().entries():
+    for entry in load_ledger(run_folder).entries():
         assert entry.label == int(data.ground_truth[index_of[entry.key]].flatten()[entry.position])
 
 
@@ -456,7 +457,7 @@ def test_pixels_are_labelled_and_counted_at_original_resolution(
         method="ripu" if unit == "region" else "duc",
     )
     areas = [height * width for height, width in SIZES]
-    assert run_folder.load_ledger().labels_per_image().tolist() == [
+    assert load_ledger(run_folder).labels_per_image().tolist() == [
         math.floor(0.05 * area + 0.5) for area in areas
     ]
     check_ledger(run_folder, data.ground_truth, data.pool.void_masks, original=True)
@@ -478,12 +479,12 @@ def test_fill_mode_affects_training(run_pixels: Runner, files: Path) -> None:
             *ORIGINAL, f"task.label_downsampling={fill}", data=load_tree(files), folder=fill
         )
         # With `cell`, all labels are trained on, except those that share a cell.
-        maps = TargetMaps(run_folder.load_ledger(), (12, 20), fill=fill)[:]
+        maps = TargetMaps(load_ledger(run_folder), (12, 20), fill=fill)[:]
         ends.append(
             (
-                run_folder.load_model(),
+                load_model(run_folder),
                 int((maps >= 0).sum()),
-                [e[:3] for e in run_folder.load_ledger().entries()],
+                [e[:3] for e in load_ledger(run_folder).entries()],
             )
         )
     (cell, some, picks), (nearest, fewer, others) = ends
@@ -502,7 +503,7 @@ def test_two_step_upsampling_affects_selection(run_pixels: Runner, files: Path) 
         check_ledger(
             run_folder, load_tree(files).ground_truth, load_tree(files).pool.void_masks, original=True
         )
-        found.append([(e.key, e.position) for e in run_folder.load_ledger().entries() if e.round == 1])
+        found.append([(e.key, e.position) for e in load_ledger(run_folder).entries() if e.round == 1])
     assert len(found[0]) == len(found[1])
     assert set(found[0]) != set(found[1])
 
@@ -512,7 +513,7 @@ def test_void_pixels_can_be_selected_if_configured(run_pixels: Runner, files: Pa
     settings = (*ORIGINAL, "acquisition.budget=80%", "query={name: random}")
     run_folder = run_pixels(*settings, data=data)
     check_ledger(run_folder, data.ground_truth, None, original=True)
-    assert VOID in {entry.label for entry in run_folder.load_ledger().entries()}
+    assert VOID in {entry.label for entry in load_ledger(run_folder).entries()}
 
 
 @pytest.mark.parametrize("resolution", ["network", "original"])
@@ -523,12 +524,12 @@ def test_labelled_original_pixels_are_not_evaluated(run_pixels: Runner, files: P
     pixels = [r["pixels"] for r in run_folder.stages()]
     if resolution == "original":
         every = sum(int((original_map(data.ground_truth, n) >= 0).sum()) for n in range(3))
-        assert pixels == [every - run_folder.load_ledger().spent(number) for number in range(3)]
+        assert pixels == [every - load_ledger(run_folder).spent(number) for number in range(3)]
     else:
         # A cell holds the pixel of a nearest-neighbour resize, and counts until that pixel is labelled.
         every = int((data.ground_truth[:] >= 0).sum())
         lost = [
-            int((TargetMaps(run_folder.load_ledger(), (12, 20), number, fill="nearest")[:] >= 0).sum())
+            int((TargetMaps(load_ledger(run_folder), (12, 20), number, fill="nearest")[:] >= 0).sum())
             for number in range(3)
         ]
         assert pixels == [every - some for some in lost]
@@ -546,7 +547,7 @@ def test_held_out_files(run_pixels: Runner, files: Path, unit: str) -> None:
         data=data,
     )
     assert [r["images"] for r in run_folder.stages()] == [1] * 3
-    ledger = run_folder.load_ledger()
+    ledger = load_ledger(run_folder)
     assert len(ledger.keys) == 2
     assert data.ground_truth is not None
     index_of = {key: number for number, key in enumerate(data.pool.keys)}
@@ -565,7 +566,7 @@ def test_whole_images_of_several_sizes(run_pixels: Runner, files: Path) -> None:
     check_ledger(run_folder, data.ground_truth, data.pool.void_masks, original=True)
     assert data.ground_truth is not None
     each = [int((original_map(data.ground_truth, n) >= 0).sum()) for n in range(3)]
-    counts = run_folder.load_ledger().labels_per_image().tolist()
+    counts = load_ledger(run_folder).labels_per_image().tolist()
     assert sum(count > 0 for count in counts) == 2
     assert all(count in (0, whole) for count, whole in zip(counts, each, strict=True))
 
@@ -607,7 +608,7 @@ def test_api_with_a_network_and_a_percentage(tmp_path: Path) -> None:
     run_folder = ducats.adapt(make_components(), PLAN, tmp_path / "r")
     data = tiny_streets()
     assert [r["labels"] for r in run_folder.stages()] == [0, 10 * POOL]
-    ledger = run_folder.load_ledger()
+    ledger = load_ledger(run_folder)
     assert ledger.labels_per_image().tolist() == [10] * POOL
     assert data.ground_truth is not None
     for entry in ledger.entries():
@@ -643,7 +644,7 @@ def test_the_objective_gets_labels_void_and_unlabelled(tmp_path: Path) -> None:
     for rounds, maps in enumerate(seen):
         assert len(maps) >= 3
         for image, labels in maps.items():
-            labelled = run_folder.load_ledger().image_labels(image, rounds)
+            labelled = load_ledger(run_folder).image_labels(image, rounds)
             expected = (
                 torch.where(data.pool.void_masks[image] != 0, VOID, UNLABELLED).to(torch.int8).flatten()
             )
@@ -666,7 +667,7 @@ def test_whole_labelled_images_are_a_separate_stream(tmp_path: Path) -> None:
 
     task, plan = TaskOptions(unit="image"), replace(PLAN, pixel_budget=None, budget=(2,))
     run_folder = ducats.adapt(make_components(objective=spy, task=task), plan, tmp_path / "r")
-    assert (run_folder.load_ledger().labels_per_image() > 0).sum() == 2
+    assert (load_ledger(run_folder).labels_per_image() > 0).sum() == 2
     # Before the round no label is known; after it, all labels of an image or none.
     assert seen == [(False, set(), {False})] * 2 + [(True, {True}, {False})] * 2
 
@@ -686,7 +687,7 @@ def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
         open_ = (void[image].flatten() == 0).nonzero().squeeze(1)
         assert columns == {"z", "features"}
         assert (z, features) == ((len(open_), 10), (len(open_), 16))
-        assert run_folder.load_ledger().image_labels(image).position.tolist() == open_[:10].tolist()
+        assert load_ledger(run_folder).image_labels(image).position.tolist() == open_[:10].tolist()
     assert len(seen) == POOL
 
 
@@ -701,10 +702,10 @@ def test_a_round_with_nothing_left_to_select(tmp_path: Path, unit: Any) -> None:
     plan = replace(PLAN, epochs=3, query_epochs=(1, 2), pixel_budget="10%")
     run_folder = ducats.adapt(make_components(pool=few, task=TaskOptions(unit=unit)), plan, tmp_path / "r")
     assert run_folder.finished
-    assert run_folder.load_ledger().n_rounds == 2
+    assert load_ledger(run_folder).n_rounds == 2
     assert (
-        run_folder.load_ledger().labels_per_image(1).tolist()
-        == run_folder.load_ledger().labels_per_image(2).tolist()
+        load_ledger(run_folder).labels_per_image(1).tolist()
+        == load_ledger(run_folder).labels_per_image(2).tolist()
         == [16] * POOL
     )
 
@@ -715,7 +716,7 @@ def test_an_all_void_image_is_skipped(tmp_path: Path) -> None:
     void[2] = 1
     plan = replace(PLAN, pixel_budget="5%")
     run_folder = ducats.adapt(make_components(pool=replace(data.pool, void_masks=void)), plan, tmp_path / "r")
-    assert run_folder.load_ledger().labels_per_image().tolist() == [26, 26, 0, 26, 26]
+    assert load_ledger(run_folder).labels_per_image().tolist() == [26, 26, 0, 26, 26]
 
 
 @pytest.mark.parametrize(
@@ -794,7 +795,7 @@ def test_int8_labels_with_many_classes(tmp_path: Path) -> None:
     run_folder = ducats.adapt(
         given, ducats.RunPlan(epochs=2, query_epochs=(1,), pixel_budget="5%", batch_size=2), tmp_path / "run"
     )
-    assert len(run_folder.load_ledger()) == POOL * 26
+    assert len(load_ledger(run_folder)) == POOL * 26
 
 
 def test_invalid_query_parameters_are_refused_before_reading_images() -> None:

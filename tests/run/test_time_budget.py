@@ -16,7 +16,7 @@ from ducats.cli import main
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED
 from ducats.doctor import diagnose
-from ducats.ledger import Request
+from ducats.ledger import Request, load_ledger, load_request
 from ducats.run import run
 from ducats.run.checks import check_run
 from ducats.run.components import run_identity
@@ -133,7 +133,7 @@ def test_doctor_findings_for_a_time_budget(settings: Sequence[str], words: str) 
 
 def seconds_per_round(seconds: float, run_folder: RunFolder) -> list[float]:
     """Return the total seconds of the answers of each round."""
-    ledger = run_folder.load_ledger()
+    ledger = load_ledger(run_folder)
     return [(ledger.n_units(n + 1) - ledger.n_units(n)) * seconds for n in range(ledger.n_rounds)]
 
 
@@ -142,7 +142,7 @@ def test_a_simulation_does_not_exceed_the_time(run_quickly: Runner) -> None:
     run_folder = run_quickly("acquisition.budget=1.1min")
     assert [r["labels"] for r in run_folder.stages()] == [0, 6, 13]
     assert sum(seconds_per_round(5.0, run_folder)) == 65
-    assert run_folder.load_ledger().seconds() is None
+    assert load_ledger(run_folder).seconds() is None
     assert "annotation_seconds" not in run_folder.stages()[-1]
 
 
@@ -151,8 +151,8 @@ def test_when_the_time_is_spent_the_run_continues_without_labels(
 ) -> None:
     run_folder = run_quickly("acquisition={budget: 1.1min, seconds_per_label: 50, after_epochs: [1, 2, 3]}")
     assert [r["labels"] for r in run_folder.stages()] == [0, 1, 1, 1]
-    assert (run_folder.load_ledger().n_rounds, run_folder.finished) == (3, True)
-    requests = [run_folder.load_request(number) for number in (1, 2, 3)]
+    assert (load_ledger(run_folder).n_rounds, run_folder.finished) == (3, True)
+    requests = [load_request(run_folder, number) for number in (1, 2, 3)]
     assert [len(request) for request in requests if request is not None] == [1, 0, 0]
     # All commands that read the ledger accept rounds without labels.
     out = ("--out", str(tmp_path / "report"))
@@ -182,28 +182,28 @@ def test_an_empty_round_needs_no_query(run_quickly: Runner, query: str) -> None:
 
 def test_units_are_distributed_over_the_images_round_robin(run_pixels: Runner) -> None:
     run_folder = run_pixels("acquisition={budget: 1min, after_epochs: [1, 2]}", "task.unit=region")
-    requests = [run_folder.load_request(number) for number in (1, 2)]
+    requests = [load_request(run_folder, number) for number in (1, 2)]
     units = []
     for request in requests:
         assert request is not None
         units.append([sum(len(b.unit_sizes) for b in request.blocks() if b.image == i) for i in range(5)])
         assert all(1 <= size <= 9 for block in request.blocks() for size in block.unit_sizes.tolist())
     assert units == [[2, 1, 1, 1, 1], [1, 2, 1, 1, 1]]  # 12 answers of 5 s, round-robin
-    assert (run_folder.load_ledger().n_units(), seconds_per_round(5.0, run_folder)) == (12, [30.0, 30.0])
+    assert (load_ledger(run_folder).n_units(), seconds_per_round(5.0, run_folder)) == (12, [30.0, 30.0])
 
 
 def test_time_for_single_pixels(run_pixels: Runner) -> None:
     run_folder = run_pixels("acquisition={budget: 1min, seconds_per_label: 10, after_epochs: [1, 2]}")
     assert [r["labels"] for r in run_folder.stages()] == [0, 3, 6]
-    assert run_folder.load_ledger().labels_per_image().tolist() == [2, 1, 1, 1, 1]
+    assert load_ledger(run_folder).labels_per_image().tolist() == [2, 1, 1, 1, 1]
 
 
 def test_time_for_whole_images(run_pixels: Runner) -> None:
     run_folder = run_pixels(
         "acquisition={budget: 1min, seconds_per_label: 20, after_epochs: [1, 2]}", "task.unit=image"
     )
-    assert [run_folder.load_ledger().n_units(n) for n in (1, 2)] == [1, 3]
-    assert int((run_folder.load_ledger().labels_per_image() > 0).sum()) == 3
+    assert [load_ledger(run_folder).n_units(n) for n in (1, 2)] == [1, 3]
+    assert int((load_ledger(run_folder).labels_per_image() > 0).sum()) == 3
 
 
 def test_pixels_when_the_time_is_spent(
@@ -252,19 +252,19 @@ def test_later_rounds_use_the_measured_pace(tmp_path: Path) -> None:
     # 6 at 5 s are planned and take 24 s; the remaining 36 s are 9 at 4 s.
     assert [r["labels"] for r in run_folder.stages()] == [0, 6, 15]
     assert [r.get("annotation_seconds") for r in run_folder.stages()] == [None, 24.0, 60.0]
-    assert run_folder.load_ledger().seconds() == 60.0
+    assert load_ledger(run_folder).seconds() == 60.0
 
 
 def test_unanswered_questions_are_not_recorded(tmp_path: Path) -> None:
     run_folder = with_oracle(tmp_path / "run", TimedOracle(19.0, stops_after=3), "acquisition.budget=1min")
-    first = run_folder.load_request(1)
+    first = load_request(run_folder, 1)
     assert first is not None
     assert len(first) == 6
-    assert [entry.key for entry in run_folder.load_ledger().entries()] == [
+    assert [entry.key for entry in load_ledger(run_folder).entries()] == [
         toy().pool.keys[i] for i in first.image[:3]
     ]
     # 57 s for answers and 1 s without an answer: the remaining 2 s are shorter than one answer.
-    assert run_folder.load_ledger().seconds() == 58.0
+    assert load_ledger(run_folder).seconds() == 58.0
     assert [r["labels"] for r in run_folder.stages()] == [0, 3, 3]
     assert run_folder.stages()[-1]["annotation_seconds"] == 58.0
 
@@ -290,7 +290,7 @@ def test_no_questions_when_the_time_is_spent(run_quickly: Runner, tmp_path: Path
         store.receive([{"question": question.id, "word": "blob-1", "seconds": seconds}], channel="test")
     run_folder = run_quickly(*settings)
     assert [r["labels"] for r in run_folder.stages()] == [0, 3, 3]
-    assert (run_folder.load_ledger().seconds(), run_folder.stages()[-1]["annotation_seconds"]) == (61.0, 61.0)
+    assert (load_ledger(run_folder).seconds(), run_folder.stages()[-1]["annotation_seconds"]) == (61.0, 61.0)
     assert store.round_numbers() == [1]
 
 
@@ -305,7 +305,7 @@ def test_regions_answered_in_time_are_recorded_completely(run_pixels: Runner, tm
     for question in question_round.questions[1:4]:
         store.receive([{"question": question.id, "word": "road", "seconds": 20.0}], channel="test")
     run_folder = run_pixels(*settings)
-    ledger = run_folder.load_ledger()
+    ledger = load_ledger(run_folder)
     assert (ledger.n_rounds, ledger.n_units(), ledger.seconds()) == (2, 3, 60.0)
     areas = [question.area for question in question_round.questions[1:4]]
     assert len(ledger) == sum(length for area in areas if area for _, length in area.runs)

@@ -14,6 +14,7 @@ import pytest
 from conftest import QUICK, Runner
 from ducats.annotation import AnnotationStore
 from ducats.cli import main, run
+from ducats.ledger import load_ledger, load_request
 from ducats.run import loop
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import AwaitingLabels, UserError
@@ -43,7 +44,7 @@ def test_model_hints_are_saved_before_annotators_are_asked(run_quickly: Runner, 
         run_quickly("oracle.name=human")
     run_folder = RunFolder(tmp_path / "run")
     hints, path = run_folder.load_hints(1), tmp_path / "run" / "requests" / "round-01-hints.npz"
-    request = run_folder.load_request(1)
+    request = load_request(run_folder, 1)
     assert hints is not None
     assert request is not None
     assert len(hints) == len(request) == 10
@@ -58,7 +59,7 @@ def test_model_hints_are_saved_before_annotators_are_asked(run_quickly: Runner, 
     answer_all(run_folder.path)  # the questions can still be answered
     with pytest.raises(AwaitingLabels, match="round 2 waits for 10"):
         run_quickly("oracle.name=human")
-    assert (run_folder.load_ledger().n_rounds, run_folder.load_hints(2) is not None) == (1, True)
+    assert (load_ledger(run_folder).n_rounds, run_folder.load_hints(2) is not None) == (1, True)
 
 
 def test_the_ground_truth_oracle_needs_no_hints(run_quickly: Runner) -> None:
@@ -74,7 +75,7 @@ def test_each_unit_of_pixels_has_hints(run_pixels: Runner, tmp_path: Path) -> No
     with pytest.raises(AwaitingLabels):
         run_pixels("oracle.name=human", "task.unit=region")
     run_folder = RunFolder(tmp_path / "run")
-    hints, request = run_folder.load_hints(1), run_folder.load_request(1)
+    hints, request = run_folder.load_hints(1), load_request(run_folder, 1)
     assert hints is not None
     assert request is not None
     assert len(hints) == request.n_units < len(request)

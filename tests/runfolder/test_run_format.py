@@ -11,14 +11,13 @@ from ducats.annotation.page.server import check_run_folder
 from ducats.cli.answers import answers
 from ducats.report import find_runs
 from ducats.report.watch import RunWatcher
-from ducats.runfolder.records import ENVIRONMENT_FILE, FORMAT_KEY, RUN_FORMAT, check_format
-from ducats.runfolder.run_folder import RunFolder
+from ducats.runfolder.run_folder import FORMAT_KEY, RUN_FORMAT, RunFolder
 from ducats.utils.errors import UserError
 
 
 def make_old(folder: Path) -> None:
     """Turn a run folder into one of format 1, which did not record its format."""
-    path = folder / ENVIRONMENT_FILE
+    path = RunFolder(folder).environment_path
     environment = json.loads(path.read_text())
     assert environment.pop(FORMAT_KEY) == RUN_FORMAT
     path.write_text(json.dumps(environment))
@@ -27,7 +26,7 @@ def make_old(folder: Path) -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        check_format,
+        lambda folder: RunFolder(folder).check_format(),
         check_run_folder,
         answers,
         lambda folder: RunFolder(folder).identity,
@@ -36,7 +35,7 @@ def make_old(folder: Path) -> None:
 )
 def test_another_format_is_refused(run_quickly: Runner, use: Callable[[Path], object]) -> None:
     folder = run_quickly().path
-    check_format(folder)
+    RunFolder(folder).check_format()
     make_old(folder)
     with pytest.raises(UserError, match=f"format 1, but .* reads format {RUN_FORMAT}"):
         use(folder)

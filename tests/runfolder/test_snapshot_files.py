@@ -1,8 +1,6 @@
 """Snapshot files: round trip, corrupt files, thumbnails."""
 
 import json
-import subprocess
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import torch
 
 from ducats.ledger import Ledger, Request
 from ducats.runfolder import snapshot_files
+from ducats.runfolder.run_folder import RunFolder
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
 
@@ -95,7 +94,7 @@ def test_corrupt_file_is_named(tmp_path: Path) -> None:
 
 
 def test_round_labels_match_the_ledger(tmp_path: Path) -> None:
-    assert snapshot_files.load_round_labels(tmp_path, 1) is None
+    assert RunFolder(tmp_path).load_round_labels(1) is None
     ledger = Ledger(tmp_path / "labels", ["a", "b", "c"], [[2, 3]] * 3)
     # The whole third image, then a unit of two pixels and one of one pixel of the first image.
     image = torch.tensor([2, 2, 2, 2, 2, 2, 0, 0, 0])
@@ -104,8 +103,8 @@ def test_round_labels_match_the_ledger(tmp_path: Path) -> None:
     ledger.append(Request(1, image, position, torch.tensor([6, 2, 1])), labels)
     ledger.append(Request(2, torch.tensor([1]), torch.tensor([3])), torch.tensor([200]))
     first, second = (
-        snapshot_files.load_round_labels(tmp_path, 1),
-        snapshot_files.load_round_labels(tmp_path, 2),
+        RunFolder(tmp_path).load_round_labels(1),
+        RunFolder(tmp_path).load_round_labels(2),
     )
     assert first is not None
     assert second is not None
@@ -113,29 +112,29 @@ def test_round_labels_match_the_ledger(tmp_path: Path) -> None:
     assert first.position.tolist() == position.tolist()
     assert first.label.tolist() == labels.tolist()
     assert (second.image.tolist(), second.position.tolist(), second.label.tolist()) == ([1], [3], [200])
-    assert snapshot_files.load_round_labels(tmp_path, 3) is None
+    assert RunFolder(tmp_path).load_round_labels(3) is None
     (tmp_path / "labels" / "round-02.npz").write_bytes(b"no file of ours")
     with pytest.raises(UserError, match=r"round-02.npz is corrupt .*; restore it"):
-        snapshot_files.load_round_labels(tmp_path, 2)
+        RunFolder(tmp_path).load_round_labels(2)
 
 
 def test_keys_and_sizes_of_the_pool(tmp_path: Path) -> None:
-    assert snapshot_files.pool_keys(tmp_path) == []
-    assert snapshot_files.pool_grid_sizes(tmp_path) is None
+    assert RunFolder(tmp_path).load_pool().keys == ()
+    assert RunFolder(tmp_path).load_pool().sizes is None
     path = tmp_path / "pool.json"
     path.write_text(json.dumps(["a", "ü"]))
-    assert snapshot_files.pool_keys(tmp_path) == ["a", "ü"]
-    assert snapshot_files.pool_grid_sizes(tmp_path) is None
+    assert RunFolder(tmp_path).load_pool().keys == ["a", "ü"]
+    assert RunFolder(tmp_path).load_pool().sizes is None
     for shape in ({"size": [2, 3]}, {"sizes": [[2, 3], [2, 3]]}):
         path.write_text(json.dumps({"resolution": "network", **shape, "keys": ["a", "b"]}))
-        assert snapshot_files.pool_keys(tmp_path) == ["a", "b"]
-        found = snapshot_files.pool_grid_sizes(tmp_path)
+        assert RunFolder(tmp_path).load_pool().keys == ["a", "b"]
+        found = RunFolder(tmp_path).load_pool().sizes
         assert found is not None
         assert found.tolist() == [[2, 3], [2, 3]]
     for broken in ("[", "3", "{}"):
         path.write_text(broken)
         with pytest.raises(UserError, match=r"pool.json is corrupt .*; restore it"):
-            snapshot_files.pool_keys(tmp_path)
+            RunFolder(tmp_path).load_pool()
 
 
 def test_thumbnails_are_found_by_pool_index(tmp_path: Path) -> None:
@@ -145,15 +144,3 @@ def test_thumbnails_are_found_by_pool_index(tmp_path: Path) -> None:
         path.touch()
     found = [snapshot_files.find_thumbnail(tmp_path, image) for image in (3, 1234567, 4)]
     assert [path and path.name for path in found] == ["000003.png", "1234567.jpg", None]
-
-
-def test_snapshots_are_loaded_without_torch(tmp_path: Path) -> None:
-    snapshot_files.write_snapshot_file(tmp_path, small(1))
-    code = (
-        "import sys; from pathlib import Path; from ducats import snapshot_files;"
-        "print(len(snapshot_files.load_snapshots(Path(sys.argv[1]))), 'torch' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["1", "False"]

@@ -19,6 +19,7 @@ from ducats.data import toy
 from ducats.data.domain import UNLABELLED, Images
 from ducats.data.evaluation_split import hold_out_source
 from ducats.deploy import load_trained_model
+from ducats.ledger import load_ledger
 from ducats.run import run
 from ducats.run.factory import build_run
 from ducats.runfolder.run_folder import RunFolder
@@ -162,7 +163,7 @@ def test_validation_labels_are_random_counted_and_acquired_once(tmp_path: Path) 
         "validation_labels": 30,
     }
     assert "on 30 random target images" in found.risk_description
-    ledger = RunFolder(tmp_path / "validation-30").load_ledger()
+    ledger = load_ledger(RunFolder(tmp_path / "validation-30"))
     assert len(ledger) == 30
     ground_truth, labels = toy().ground_truth, ledger.targets()
     assert ground_truth is not None
@@ -170,7 +171,7 @@ def test_validation_labels_are_random_counted_and_acquired_once(tmp_path: Path) 
     is_labelled_by_any = torch.zeros(80, dtype=torch.bool)
     for result in found.results:
         trained = load_trained_model(tmp_path / result.name)
-        is_labelled = trained.run_folder.load_ledger().targets() != UNLABELLED
+        is_labelled = load_ledger(trained.run_folder).targets() != UNLABELLED
         assert (result.n_labels, int(is_labelled.sum())) == (20, 20)
         is_labelled_by_any |= is_labelled
         remaining = (labels >= 0) & ~is_labelled
@@ -258,7 +259,7 @@ def test_labels_of_failed_trials_are_counted(tmp_path: Path) -> None:
 
     found = search(tmp_path, launcher=fragile, grid=grid)
     labelled_keys = {
-        entry.key for name in launcher.names for entry in RunFolder(tmp_path / name).load_ledger().entries()
+        entry.key for name in launcher.names for entry in load_ledger(RunFolder(tmp_path / name)).entries()
     }
     assert len(launcher.names) == 2
     assert len(labelled_keys) > 20  # more than those of the trial that did not fail

@@ -15,6 +15,7 @@ from conftest import quick, quick_pixels
 from ducats.acquisition.queries import QuerySpec
 from ducats.acquisition.samples import QueryContext, top_k
 from ducats.data.domain import UNLABELLED
+from ducats.ledger import load_ledger
 from ducats.models.output import Output
 from ducats.objectives import (
     AuxiliaryContext,
@@ -201,8 +202,8 @@ def test_auxiliary_module_and_pseudo_labels_in_a_resumed_run(tmp_path: Path) -> 
     whole = run_toy(tmp_path / "whole", TOY_OBJECTIVE)
     assert PSEUDO_LABELLED_SIZES
     assert set(PSEUDO_LABELLED_SIZES) == {2}  # one image, repeated for the batch statistics
-    first = whole.load_ledger().keys[0]
-    assert first not in [entry.key for entry in whole.load_ledger().entries()]
+    first = load_ledger(whole).keys[0]
+    assert first not in [entry.key for entry in load_ledger(whole).entries()]
     assert records_of(whole)[-1]["losses"]["toy"] < records_of(whole)[0]["losses"]["toy"]
     with pytest.raises(KeyboardInterrupt):
         run_toy(tmp_path / "cut", TOY_OBJECTIVE, stop=20)

@@ -11,6 +11,7 @@ import pixel_selection_worker
 import pytest
 
 from conftest import QUICK, QUICK_PIXELS, Runner
+from ducats.ledger import load_ledger
 from ducats.report import progress_display
 from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
@@ -62,9 +63,9 @@ def test_a_segmentation_run_labels_the_same_pixels_on_two_processes(
     done = run_in_ranks(command((*QUICK_PIXELS, *settings), two, *more), tmp_path / "output")
     assert done.codes == [0, 0], done.outputs
     run_folders = [run_pixels(*settings), RunFolder(two)]
-    ledgers = [list(run_folder.load_ledger().entries()) for run_folder in run_folders]
+    ledgers = [list(load_ledger(run_folder).entries()) for run_folder in run_folders]
     assert ledgers[0] == ledgers[1]
-    assert run_folders[0].load_ledger().n_rounds == rounds
+    assert load_ledger(run_folders[0]).n_rounds == rounds
     assert len(ledgers[0]) == 5 * 26
     for number in range(1, rounds + 1):
         files = [
@@ -107,7 +108,7 @@ def test_auxiliary_modules_may_be_unused_in_a_step(tmp_path: Path) -> None:
     label_all = ("train.epochs=2", "acquisition={after_epochs: [1], budget: 80}")
     done = run_in_ranks(command((*QUICK, *settings, *label_all), out, "--devices", "2"), tmp_path / "output")
     assert done.codes == [0, 0], done.outputs
-    assert len(RunFolder(out).load_ledger()) == 80
+    assert len(load_ledger(RunFolder(out))) == 80
 
 
 @pytest.mark.parametrize(

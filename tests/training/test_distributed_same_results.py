@@ -9,7 +9,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from conftest import QUICK
+from ducats.ledger import load_ledger
 from ducats.models import EvidentialModel
+from ducats.run.checkpoint import load_checkpoint, load_model
 from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import PerformanceOptions
@@ -46,16 +48,16 @@ def finished_run(folder: Path, processes: int, *settings: str) -> RunFolder:
 
 def assert_same_run(one: RunFolder, other: RunFolder, tolerance: float) -> None:
     """Assert the same labels in the same order, and the same weights and losses up to rounding."""
-    assert list(one.load_ledger().entries()) == list(other.load_ledger().entries())
-    assert len(one.load_ledger()) == 24
+    assert list(load_ledger(one).entries()) == list(load_ledger(other).entries())
+    assert len(load_ledger(one)) == 24
     for number in (1, 2):
         files = [
             (run_folder.path / "requests" / f"round-{number:02d}.npz").read_bytes()
             for run_folder in (one, other)
         ]
         assert files[0] == files[1]
-    theirs = other.load_model()
-    for name, weight in one.load_model().items():
+    theirs = load_model(other)
+    for name, weight in load_model(one).items():
         torch.testing.assert_close(weight, theirs[name], rtol=tolerance, atol=tolerance)
     losses = [
         [r["losses"] for r in records.read_records(h.metrics_path) if r["kind"] == "epoch"]
@@ -132,7 +134,7 @@ def test_each_rank_holds_its_shards_and_all_weights_within_the_context(tmp_path:
 def test_fsdp_trains_like_ddp(tmp_path: Path, undisturbed: RunFolder) -> None:
     run_folder = finished_run(tmp_path / "fsdp", 2, FSDP)
     assert_same_run(run_folder, undisturbed, 1e-5)
-    checkpoint, other = (one.load_checkpoint() for one in (run_folder, undisturbed))
+    checkpoint, other = (load_checkpoint(one) for one in (run_folder, undisturbed))
     assert checkpoint is not None
     assert other is not None
     assert type(checkpoint["network"]) is type(other["network"])

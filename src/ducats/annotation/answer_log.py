@@ -1,16 +1,12 @@
 """Append-only log of received answers, safe for several processes."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ducats.annotation.answer import Answer
-
-try:
-    import fcntl
-except ImportError:  # not available on Windows: only one process may write there
-    fcntl = None  # type: ignore[assignment]
+from ducats.utils.files import lock_beside, sync_folder
 
 
 class AnswerLog:
@@ -58,26 +54,14 @@ class AnswerLog:
         finally:
             os.close(file)
         if new:  # without this, the directory entry may be lost in a power failure
-            _fsync(self.path.parent)
+            sync_folder(self.path.parent)
 
     def flush(self) -> None:
         """Flush the file to disk: an existing line may come from a write whose flush failed."""
         if self.path.exists():
-            _fsync(self.path)
+            with self.path.open("rb+") as file:
+                os.fsync(file.fileno())
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[object]:
         """Lock the log against writes by other processes and threads."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_name(f".{self.path.name}.lock").open("a") as lock:
-            if fcntl is not None:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-
-def _fsync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+        return lock_beside(self.path)

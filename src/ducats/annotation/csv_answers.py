@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from ducats.annotation.answer import MAX_TEXT_LENGTH, Answer, parse_word
 from ducats.annotation.question import QuestionRound
 from ducats.annotation.store import MAX_ANSWER_SECONDS, AnnotationStore
+from ducats.runfolder.question_names import ANSWER_TABLES
 from ducats.utils.errors import UserError
 
 DEFAULT_ANNOTATOR = "files"  # annotator of answers.csv if it has no annotator column
@@ -32,7 +33,7 @@ def import_csv_answers(store: AnnotationStore, round_number: int) -> list[str]:
     """
     question_round = store.question_round(round_number)
     problems: list[str] = []
-    for path in sorted(question_round.folder.glob("answers*.csv")):
+    for path in sorted(question_round.folder.glob(ANSWER_TABLES)):
         try:
             lines = read_csv_answers(path, per_pixel=question_round.rules.unit != "image")
         except UserError as error:

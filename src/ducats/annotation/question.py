@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from ducats.runfolder.question_names import QUESTIONS, RULES
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically, write_text_atomically
 
@@ -91,23 +92,23 @@ class QuestionRound:
     def write(cls, folder: Path, rules: RoundRules, questions: Iterable[Question]) -> None:
         """Write a round. ``rules.json`` is written last; its presence marks the round as complete."""
         lines = [question.to_json() + "\n" for question in questions]
-        write_atomically(folder / "questions.jsonl", lambda file: file.write("".join(lines).encode("utf-8")))
+        write_atomically(folder / QUESTIONS, lambda file: file.write("".join(lines).encode("utf-8")))
         text = json.dumps(asdict(rules), ensure_ascii=False, indent=1) + "\n"
-        write_text_atomically(folder / "rules.json", text)
+        write_text_atomically(folder / RULES, text)
 
     @classmethod
     def read(cls, folder: Path) -> "QuestionRound":
         """Read a round from its folder."""
         try:
-            raw = json.loads((folder / "rules.json").read_text(encoding="utf-8"))
+            raw = json.loads((folder / RULES).read_text(encoding="utf-8"))
             tuples = {name: tuple(raw[name]) for name in ("classes", "explained_by") if name in raw}
             rules = RoundRules(**{**raw, **tuples})
-            lines = (folder / "questions.jsonl").read_bytes().splitlines()
+            lines = (folder / QUESTIONS).read_bytes().splitlines()
             return cls(folder, rules, tuple(map(Question.from_json, lines)))
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(
                 f"the questions in {folder} are corrupt ({type(error).__name__}: {error}); restore "
-                "rules.json and questions.jsonl from a backup, or delete the folder to write new questions"
+                f"{RULES} and {QUESTIONS} from a backup, or delete the folder to write new questions"
             ) from error
 
 

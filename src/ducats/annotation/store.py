@@ -12,6 +12,8 @@ from ducats.annotation.answer import MAX_TEXT_LENGTH, Answer, malformed_answer, 
 from ducats.annotation.answer_log import AnswerLog
 from ducats.annotation.question import QuestionRound
 from ducats.annotation.rules import QuestionStatus, question_status
+from ducats.runfolder.question_names import ANSWER_LOG, CLOSED, RULES
+from ducats.runfolder.rounds import round_name, rounds_in
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_text_atomically
 
@@ -38,7 +40,7 @@ class AnnotationStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.log = AnswerLog(folder / "answers.jsonl")
+        self.log = AnswerLog(folder / ANSWER_LOG)
         self._question_rounds: dict[int, QuestionRound] = {}
         self._closed_rounds: dict[int, ClosedRound] = {}
         # The newest round of each question: unanswered questions may be asked again in a later round.
@@ -54,12 +56,11 @@ class AnnotationStore:
 
     def round_numbers(self) -> list[int]:
         """Return the numbers of the rounds with questions, oldest first."""
-        names = (path.parent.name.removeprefix("round-") for path in self.folder.glob("round-*/rules.json"))
-        return sorted(int(name) for name in names if name.isdecimal())  # others are user copies
+        return rounds_in(self.folder, f"*/{RULES}")
 
     def round_folder(self, round_number: int) -> Path:
         """Return the folder of a round."""
-        return self.folder / f"round-{round_number:02d}"
+        return self.folder / round_name(round_number)
 
     def question_round(self, round_number: int) -> QuestionRound:
         """Return the questions of a round."""
@@ -239,13 +240,13 @@ class AnnotationStore:
             ]:
                 value["answered_by_png"] = png_only
             write_text_atomically(
-                self.round_folder(round_number) / "closed.json", json.dumps(value, ensure_ascii=False)
+                self.round_folder(round_number) / CLOSED, json.dumps(value, ensure_ascii=False)
             )
         return self.closed_round(round_number)
 
     def closed_round(self, round_number: int) -> ClosedRound | None:
         """Return the labels of a round if it is closed."""
-        path = self.round_folder(round_number) / "closed.json"
+        path = self.round_folder(round_number) / CLOSED
         if round_number not in self._closed_rounds:
             if not path.exists():
                 return None

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from ducats.annotation import AnnotationStore, Answer, summary
 from ducats.cli.base import app, console
-from ducats.runfolder.records import check_format
+from ducats.runfolder.question_names import MASKS
+from ducats.runfolder.rounds import rounds_in
 from ducats.utils.errors import UserError
 
 MAX_DISPUTES_SHOWN = 20
@@ -27,9 +28,12 @@ def answers(run: Path, *, as_csv: Annotated[bool, Parameter(name="--csv", negati
         run: Run folder.
         as_csv: Print all received answers as CSV instead, including rejected ones.
     """
-    check_format(run)
-    store = AnnotationStore(run / "questions")
-    if not store.round_numbers() and any(store.folder.glob("round-*/masks")):
+    from ducats.runfolder.run_folder import RunFolder
+
+    run_folder = RunFolder(run)
+    run_folder.check_format()
+    store = AnnotationStore(run_folder.questions_path)
+    if not store.round_numbers() and rounds_in(store.folder, f"*/{MASKS}"):
         raise UserError(
             f"the questions in {store.folder} are answered by label PNGs only, so there are no answers to "
             f"list; use `ducats labels {run}` to print the labels"

@@ -29,9 +29,14 @@ def export(
     """
     from ducats.deploy import export as export_model
     from ducats.deploy import load_trained_model
+    from ducats.runfolder.run_folder import RunFolder
 
     done = export_model(
-        load_trained_model(run), out or run / "export", onnx=onnx, opset=opset, batch_size=batch_size
+        load_trained_model(run),
+        out or RunFolder(run).export_path,
+        onnx=onnx,
+        opset=opset,
+        batch_size=batch_size,
     )
     if done.difference is not None:
         _print(f"{done.difference.describe()}, on {done.checked_on}")

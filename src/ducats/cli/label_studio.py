@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from ducats.cli.base import app, console
-from ducats.runfolder.records import check_format
 from ducats.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -174,9 +173,11 @@ def _pluralise(count: int, noun: str) -> str:
 
 def _open_store(run: Path) -> "AnnotationStore":
     from ducats.annotation import AnnotationStore
+    from ducats.runfolder.run_folder import RunFolder
 
-    check_format(run)
-    store = AnnotationStore(run / "questions")
+    run_folder = RunFolder(run)
+    run_folder.check_format()
+    store = AnnotationStore(run_folder.questions_path)
     if not store.round_numbers():
         raise UserError(
             f"{run} has no questions that can be answered one by one; give the folder of a run that waits "

@@ -51,6 +51,7 @@ def run(
     import torch
 
     from ducats.doctor.images import completeness_warnings
+    from ducats.ledger import load_ledger
     from ducats.report.progress_display import ProgressDisplay, stage_table
     from ducats.run import run as run_components
     from ducats.run.factory import (
@@ -127,13 +128,13 @@ def run(
         if stages := run_folder.stages():
             console.print(stage_table(stages))
         remark = "" if components.test is not None else " (not evaluated: no labelled target images)"
-        ledger = run_folder.load_ledger()
+        ledger = load_ledger(run_folder)
         spent = f"{len(ledger)} labels acquired"
         if components.source.per_pixel:
             spent = f"{len(ledger)} pixels labelled with {ledger.clicks()} clicks"
         if (seconds := ledger.seconds()) is not None:
             spent += f", {seconds / 60:.1f} minutes of annotation"
-        console.print(f"{spent}; model in {folder}/model.safetensors{remark}", soft_wrap=True)
+        console.print(f"{spent}; model in {run_folder.model_path}{remark}", soft_wrap=True)
     return 0
 
 

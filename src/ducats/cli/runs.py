@@ -124,10 +124,11 @@ def labels(run: Path) -> int:
     import csv
 
     from ducats.data.domain import VOID
+    from ducats.ledger import load_ledger
     from ducats.runfolder.run_folder import RunFolder
 
     run_folder = RunFolder(run)
-    classes, ledger = run_folder.data_summary["classes"], run_folder.load_ledger()
+    classes, ledger = run_folder.data_summary["classes"], load_ledger(run_folder)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     names = {VOID: "void", **dict(enumerate(classes))}
     # Streamed: there may be a hundred million pixels.
@@ -161,15 +162,16 @@ def picks(
     """
     from ducats.deploy import load_run_config
     from ducats.deploy.picks import load_images, select_image_keys, write_picks_figure
+    from ducats.ledger import load_ledger
     from ducats.runfolder.run_folder import RunFolder
 
     run_folder = RunFolder(run)
-    config, ledger = load_run_config(run_folder), run_folder.load_ledger()
+    config, ledger = load_run_config(run_folder), load_ledger(run_folder)
     classes = run_folder.data_summary["classes"]
     image_keys = select_image_keys(ledger, images, count)  # first: reading the images may take long
     images_shown = load_images(config, image_keys)
     path = write_picks_figure(
-        ledger, images_shown, out or run / "picks.png", classes=classes, image_keys=image_keys
+        ledger, images_shown, out or run_folder.picks_path, classes=classes, image_keys=image_keys
     )
     console.print(f"figure in {path}", soft_wrap=True)
     return 0

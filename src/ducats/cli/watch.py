@@ -33,7 +33,8 @@ def watch(
         once: Print the current state and exit.
         poll: Seconds between updates.
     """
-    from ducats.report.watch import Dashboard, RunWatcher, discover_run_folders, status_line
+    from ducats.report.watch import Dashboard, RunWatcher, status_line
+    from ducats.runfolder.search import find_run_folders
 
     if not runs:
         raise UserError("give at least one folder of runs, e.g. `ducats watch runs`")
@@ -42,7 +43,7 @@ def watch(
     watcher = RunWatcher()
 
     def read_states() -> "list[RunState]":
-        return [watcher.read_state(folder) for folder in discover_run_folders(runs)]
+        return [watcher.read_state(folder) for folder in find_run_folders(runs, include_incomplete=True)]
 
     states = read_states()
     if once:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
+from ducats.runfolder.records import METRICS_FILE
 from ducats.settings import (
     STRICT,
     EvaluationOptions,
@@ -224,7 +225,7 @@ class EngineConfig(ScoringOptions, PerformanceOptions, _Device):
     loggers: tuple[str, ...] = Field(
         default=(),
         description="loggers of losses and metrics: tensorboard, trackio, wandb, or "
-        "`package.module:function`; metrics.jsonl in the run folder is always written",
+        f"`package.module:function`; {METRICS_FILE} in the run folder is always written",
     )
 
 

@@ -18,7 +18,7 @@ from ducats.evaluation.evaluate import (
     segmentation_metrics,
 )
 from ducats.evaluation.metrics import Tally, compute_metrics
-from ducats.ledger import TargetMaps
+from ducats.ledger import TargetMaps, load_ledger
 from ducats.run.components import data_digest
 from ducats.run.factory import load_data, with_aspect_ratio, with_aspect_ratios
 from ducats.utils.errors import UserError
@@ -68,7 +68,7 @@ def evaluate_run(trained: TrainedModel, fabric: Fabric, folder: Path | None = No
         test, evaluated_on = load_test_set(trained)
         if evaluated_on == "unlabelled":
             unlabelled_indices = (
-                (trained.run_folder.load_ledger().targets() == UNLABELLED).nonzero().squeeze(1)
+                (load_ledger(trained.run_folder).targets() == UNLABELLED).nonzero().squeeze(1)
             )
     else:
         test = read_labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
@@ -83,7 +83,7 @@ def _evaluate_segmentation(trained: TrainedModel, fabric: Fabric, folder: Path |
         test, evaluated_on = load_test_set(trained)
         if evaluated_on == "unlabelled":
             known_labels_of = TargetMaps(
-                trained.run_folder.load_ledger(), None, void=test.images.void_masks
+                load_ledger(trained.run_folder), None, void=test.images.void_masks
             ).at_label_resolution
     else:
         test = _load_labelled_maps(trained, folder)

@@ -16,6 +16,7 @@ from ducats.deploy.picks import load_images
 from ducats.deploy.preprocessing import make_preprocessing
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import load_triage_rule
+from ducats.ledger import load_ledger
 from ducats.training.predictor import sample_aug_params
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically, write_text_atomically
@@ -66,7 +67,7 @@ def export(
         finally:
             draft.unlink(missing_ok=True)
         check_text = f"{difference.describe()}, on {checked_on}"
-    weights = trained.run_folder.path / "model.safetensors"
+    weights = trained.run_folder.model_path
     with weights.open("rb") as source:
         write_atomically(out / weights.name, lambda file: shutil.copyfileobj(source, file))
     write_text_atomically(out / "preprocess.json", json.dumps(preprocess.to_dict(), indent=1) + "\n")
@@ -78,7 +79,7 @@ def export(
 
 def _check_images(trained: TrainedModel) -> tuple[Tensor, str]:
     """Return some preprocessed pool images, or noise if the pool cannot be read."""
-    view, keys = trained.config.views.test, list(trained.run_folder.load_ledger().keys[:_CHECK_IMAGES])
+    view, keys = trained.config.views.test, list(load_ledger(trained.run_folder).keys[:_CHECK_IMAGES])
     try:
         images = load_images(trained.config, keys)
         indices = [i for i, key in enumerate(images.keys) if key in set(keys)]

@@ -1,14 +1,14 @@
 """Model card of an exported model: training data, metrics and usage."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from ducats.deploy.preprocessing import Preprocessing
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import TriageRule
+from ducats.ledger import load_ledger
 from ducats.models import MODELS
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
 
@@ -90,7 +90,7 @@ def _summary_lines(trained: TrainedModel) -> Iterator[str]:
 
 
 def _training_lines(trained: TrainedModel) -> Iterator[str]:
-    config, data, ledger = trained.config, trained.run_folder.data_summary, trained.run_folder.load_ledger()
+    config, data, ledger = trained.config, trained.run_folder.data_summary, load_ledger(trained.run_folder)
     params = config.data.params
     names = {
         role: f" ({Path(str(params[role])).name})" if params.get(role) else ""
@@ -106,17 +106,11 @@ def _training_lines(trained: TrainedModel) -> Iterator[str]:
     model_config = config.model
     model_params = json.dumps(dict(model_config.params))
     yield f"- model: `{model_config.name}` {model_params}, evidence `{model_config.evidence}`"
-    weights = trained.run_folder.path / "model.safetensors"
-    modified = datetime.fromtimestamp(weights.stat().st_mtime, UTC)
+    modified = datetime.fromtimestamp(trained.run_folder.model_path.stat().st_mtime, UTC)
     yield f"- date: {modified:%Y-%m-%d}, {config.train.epochs} epochs in `{config.engine.precision}`"
-    versions = _environment(trained.run_folder.path).get("versions", {})
+    versions = trained.run_folder.environment.get("versions", {})
     if versions:
         yield f"- versions: {', '.join(f'{name} {version}' for name, version in versions.items())}"
-
-
-def _environment(folder: Path) -> Mapping[str, Any]:
-    path = folder / "environment.json"
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
 def _evaluation_lines(trained: TrainedModel) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from ducats.config import Config
 from ducats.models import EvidentialModel
+from ducats.run.checkpoint import load_model
 from ducats.run.factory import make_model
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.predictor import Predictor
@@ -48,7 +49,7 @@ def load_trained_model(folder: Path) -> TrainedModel:
     run_folder = RunFolder(folder)
     config, data = load_run_config(run_folder), run_folder.data_summary
     model = make_model(config, len(data["classes"]), data["channels"], is_resumable=True)
-    model.network.load_state_dict(run_folder.load_model())
+    model.network.load_state_dict(load_model(run_folder))
     height, width = data["size"] if isinstance(data["size"], list) else (data["size"], data["size"])
     return TrainedModel(model, config, tuple(data["classes"]), (height, width), data["channels"], run_folder)
 
@@ -60,8 +61,8 @@ def load_run_config(run_folder: RunFolder) -> Config:
     except ValidationError:
         raise UserError(
             f"{run_folder.path} was not made by `ducats run` of this version, so its model cannot be built "
-            "from config.yaml; build it in Python and load the state dict RunFolder(folder).load_model() "
-            "into it"
+            f"from {run_folder.config_path.name}; build it in Python and load the state dict "
+            "ducats.load_model(RunFolder(folder)) into it"
         ) from None
 
 

@@ -22,6 +22,7 @@ from ducats.deploy.triage_rule import (
     lowest_reachable_risk,
     min_images,
 )
+from ducats.ledger import load_ledger, load_request
 from ducats.run.factory import with_aspect_ratio
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
@@ -98,7 +99,7 @@ def _from_predictions(
         test, evaluated_on = load_test_set(trained)
         description = "the run's held-out images"
         if evaluated_on != "held_out":
-            is_unlabelled = (trained.run_folder.load_ledger().targets() == UNLABELLED).numpy()
+            is_unlabelled = (load_ledger(trained.run_folder).targets() == UNLABELLED).numpy()
             description, warnings = (
                 "the run's target images that it did not label",
                 (_EXCLUDED_IMAGES_WARNING,),
@@ -121,10 +122,10 @@ def _from_predictions(
 
 def _from_acquired_labels(run_folder: RunFolder, criterion: TriageCriterion) -> CalibrationData:
     """Load the predictions saved before labelling; void is not a class, so it counts as wrong."""
-    ledger = run_folder.load_ledger()
+    ledger = load_ledger(run_folder)
     label, values, is_wrong = ledger.targets().numpy(), [], []
     for round_number in range(1, ledger.n_rounds + 1):
-        request, hints = run_folder.load_request(round_number), run_folder.load_hints(round_number)
+        request, hints = load_request(run_folder, round_number), run_folder.load_hints(round_number)
         if request is None or hints is None:
             continue
         round_labels = label[request.image.numpy()]

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_text_atomically
 
@@ -73,17 +74,14 @@ class TriageRule:
     def save(self, folder: Path) -> Path:
         """Save the rule to a run folder."""
         content = {**asdict(self), "coverage": self.coverage, "description": self.describe()}
-        path = folder / TRIAGE_FILE
+        path = RunFolder(folder).triage_path
         write_text_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         return path
 
 
-TRIAGE_FILE = "triage.json"
-
-
 def load_triage_rule(folder: Path) -> TriageRule | None:
     """Load the rule of a run folder, None if there is none; raise if it was computed for other weights."""
-    path = folder / TRIAGE_FILE
+    path = RunFolder(folder).triage_path
     if not path.exists():
         return None
     try:
@@ -105,7 +103,7 @@ def load_triage_rule(folder: Path) -> TriageRule | None:
 
 def hash_weights(folder: Path) -> str:
     """Return the SHA-256 of a run's weights."""
-    with (folder / "model.safetensors").open("rb") as file:
+    with RunFolder(folder).model_path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

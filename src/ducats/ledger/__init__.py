@@ -5,14 +5,19 @@ store runs of locations in one image. They are memory-mapped and never read whol
 pixels opens instantly.
 """
 
-from ducats.ledger.hints import AnnotatorHints
-from ducats.ledger.label_ledger import ImageLabels, Ledger, LedgerEntry
-from ducats.ledger.request import ImageRequest, Request, RequestBlock, RequestWriter
+from ducats.ledger.label_ledger import ImageLabels, Ledger, LedgerEntry, load_ledger, open_ledger
+from ducats.ledger.request import (
+    ImageRequest,
+    Request,
+    RequestBlock,
+    RequestWriter,
+    load_request,
+    save_request,
+)
 from ducats.ledger.target_maps import TargetMaps
 from ducats.ledger.unit_centres import central_pixels
 
 __all__ = [
-    "AnnotatorHints",
     "ImageLabels",
     "ImageRequest",
     "Ledger",
@@ -22,4 +27,8 @@ __all__ = [
     "RequestWriter",
     "TargetMaps",
     "central_pixels",
+    "load_ledger",
+    "load_request",
+    "open_ledger",
+    "save_request",
 ]

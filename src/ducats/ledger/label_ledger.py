@@ -1,7 +1,6 @@
 """The ledger: acquired labels by round, one file per round."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +11,14 @@ from torch import Tensor
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger.clicks import clicks_per_unit
 from ducats.ledger.request import Request
+from ducats.runfolder.label_files import LabelFile, read_label_file, write_label_file
+from ducats.runfolder.pixel_runs import PixelRuns, chunk_by_weight, exclusive_cumsum
+from ducats.runfolder.pool_file import PoolInfo
+from ducats.runfolder.rounds import ROUND_FILES, round_file
+from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import GridResolution
-from ducats.utils import npz_columns
 from ducats.utils.errors import UserError
 from ducats.utils.npz_columns import AnyArray
-from ducats.utils.pixel_runs import MAPPED_COLUMNS, PixelRuns, chunk_by_weight, exclusive_cumsum
 
 CHECK_CHUNK_PIXELS = 1 << 20  # pixels validated together
 ENTRY_CHUNK_PIXELS = 1 << 16  # pixels converted to Python objects together
@@ -36,17 +38,6 @@ class ImageLabels(NamedTuple):
 
     position: Tensor  # (n,) int64
     label: Tensor  # (n,) int64
-
-
-@dataclass(frozen=True)
-class _LedgerRound:
-    """The file of one round; positions and labels are read from disk on access."""
-
-    pixel_runs: PixelRuns
-    labels: AnyArray  # one per location
-    clicks: int
-    seconds: AnyArray  # annotation time per unit, 0 if unknown; empty if unknown for all units
-    unanswered_seconds: float  # seconds spent on questions that were not answered
 
 
 class Ledger:
@@ -71,7 +62,7 @@ class Ledger:
         self.sizes = None if sizes is None else torch.as_tensor(sizes, dtype=torch.long)
         if self.sizes is not None and self.sizes.shape != (len(keys), 2):
             raise ValueError(f"sizes must have shape ({len(keys)}, 2), not {tuple(self.sizes.shape)}")
-        self._rounds: list[_LedgerRound] = []
+        self._rounds: list[LabelFile] = []
         self.refresh()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -80,9 +71,9 @@ class Ledger:
 
     def refresh(self) -> None:
         """Load the rounds that another process has appended."""
-        while (path := self._round_path(self.n_rounds + 1)).exists():
+        while (path := round_file(self.folder, self.n_rounds + 1)).exists():
             self._rounds.append(self._read_round(path))
-        stray = sorted(self.folder.glob("round-*.npz"))[self.n_rounds :]
+        stray = sorted(self.folder.glob(ROUND_FILES))[self.n_rounds :]
         if stray:
             raise UserError(
                 f"{self.folder} has {stray[0].name} but {path.name} is missing; restore the missing round "
@@ -158,16 +149,15 @@ class Ledger:
         if pixel_runs.image.max(initial=-1) >= len(self.keys):
             raise ValueError(f"image {pixel_runs.image.max()} is out of range for a pool of {len(self.keys)}")
         clicks = self._validate(pixel_runs, label_values)
-        round_columns = dict(pixel_runs.to_columns())
-        round_columns["label"] = (label_values, np.int8 if highest <= np.iinfo(np.int8).max else np.int16)
-        if pixel_runs.units_per_run.any():
-            round_columns["clicks"] = (clicks, np.uint32)
-        if unit_seconds.any():
-            round_columns["seconds"] = (unit_seconds, np.float32)
-        if unanswered_seconds:
-            round_columns["unanswered_seconds"] = (np.array(unanswered_seconds), np.float64)
-        path = self._round_path(request.round)
-        npz_columns.write_columns(path, round_columns)
+        path = round_file(self.folder, request.round)
+        write_label_file(
+            path,
+            pixel_runs,
+            label_values,
+            clicks=clicks,
+            seconds=unit_seconds,
+            unanswered_seconds=unanswered_seconds,
+        )
         self._rounds.append(self._read_round(path))
 
     def _validate(self, pixel_runs: PixelRuns, labels: AnyArray) -> AnyArray:
@@ -260,27 +250,31 @@ class Ledger:
                 ):
                     yield LedgerEntry(round_number, self.keys[image], position, label)
 
-    def _round_path(self, round_number: int) -> Path:
-        return self.folder / f"round-{round_number:02d}.npz"
+    def _read_round(self, path: Path) -> LabelFile:
+        found = read_label_file(path)
+        if (highest := found.pixel_runs.image.max(initial=-1)) >= len(self.keys):
+            raise UserError(f"{path} has image {highest}, but the pool has only {len(self.keys)} images")
+        return found
 
-    def _read_round(self, path: Path) -> _LedgerRound:
-        try:
-            round_columns = npz_columns.read_columns(path, (*MAPPED_COLUMNS, "label"))
-            pixel_runs, labels = PixelRuns.from_columns(round_columns), round_columns["label"]
-            if len(labels) != pixel_runs.n_locations:
-                raise ValueError(f"{len(labels)} labels for {pixel_runs.n_locations} locations")
-            seconds = round_columns.get("seconds", np.zeros(0)).astype(np.float64)
-            if len(seconds) not in (0, pixel_runs.n_units):
-                raise ValueError(f"{len(seconds)} annotation times for {pixel_runs.n_units} units")
-        except npz_columns.READ_ERRORS as error:
-            raise UserError(f"{path} is corrupt ({error}); restore it from a backup") from error
-        if pixel_runs.image.max(initial=-1) >= len(self.keys):
-            raise UserError(
-                f"{path} has image {pixel_runs.image.max()}, but the pool has only {len(self.keys)} images"
-            )
-        clicks = int(round_columns.get("clicks", pixel_runs.count).sum())
-        unanswered_seconds = float(round_columns.get("unanswered_seconds", 0.0))
-        return _LedgerRound(pixel_runs, labels, clicks, seconds, unanswered_seconds)
+
+def open_ledger(
+    run_folder: RunFolder,
+    keys: Sequence[str],
+    sizes: Tensor | None = None,
+    resolution: GridResolution = "network",
+) -> Ledger:
+    """Open the ledger of a run; the first call saves the pool's keys. For the arguments see ``Ledger``."""
+    run_folder.save_pool(PoolInfo(keys, None if sizes is None else sizes.numpy(), resolution))
+    return Ledger(run_folder.labels_path, keys, sizes, resolution)
+
+
+def load_ledger(run_folder: RunFolder) -> Ledger:
+    """Open the ledger of a finished or paused run without loading its data."""
+    if not run_folder.pool_path.exists():
+        raise UserError(f"{run_folder.path} has no ledger yet: {run_folder.pool_path.name} is missing")
+    pool = run_folder.load_pool()
+    sizes = None if pool.sizes is None else torch.from_numpy(pool.sizes)
+    return Ledger(run_folder.labels_path, pool.keys, sizes, pool.resolution)
 
 
 def _validate_seconds(seconds: Tensor | None, n_units: int) -> AnyArray:

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ducats.utils import npz_columns
-from ducats.utils.errors import UserError
+from ducats.runfolder.label_files import read_request_file, write_request_file
+from ducats.runfolder.pixel_runs import POSITION_LIMIT, PixelRuns, check_index_range
+from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.npz_columns import AnyArray
-from ducats.utils.pixel_runs import MAPPED_COLUMNS, POSITION_LIMIT, PixelRuns, check_index_range
 
 SPOOL_MEMORY_BYTES = 1 << 22  # bytes of a request kept in memory while it is written
 
@@ -132,24 +132,26 @@ class Request:
 
     def save(self, path: Path) -> None:
         """Save the request atomically."""
-        npz_columns.write_columns(
-            path, {"round": (np.array(self.round), np.int64), **self.pixel_runs.to_columns()}
-        )
+        write_request_file(path, self.round, self.pixel_runs)
 
     @classmethod
     def load(cls, path: Path) -> "Request":
         """Open a saved request; its positions are read from disk on access."""
-        try:
-            request_columns = npz_columns.read_columns(path, MAPPED_COLUMNS)
-            request = cls.__new__(cls)
-            request.round = int(request_columns["round"])
-            request.pixel_runs = PixelRuns.from_columns(request_columns)
-        except npz_columns.READ_ERRORS as error:
-            raise UserError(
-                f"{path} is corrupt ({error}); restore it from a backup, or delete it to select again"
-            ) from error
+        request = cls.__new__(cls)
+        request.round, request.pixel_runs = read_request_file(path)
         request._path = path
         return request
+
+
+def load_request(run_folder: RunFolder, round_number: int) -> Request | None:
+    """Return the request of a round; None if there is none yet."""
+    path = run_folder.request_path(round_number)
+    return Request.load(path) if path.exists() else None
+
+
+def save_request(run_folder: RunFolder, request: Request) -> None:
+    """Save a request, before it is answered."""
+    request.save(run_folder.request_path(request.round))
 
 
 class RequestWriter:
@@ -207,9 +209,7 @@ class RequestWriter:
             units,
             _read_spool(self._unit_sizes),
         )
-        npz_columns.write_columns(
-            self.path, {"round": (np.array(self.round), np.int64), **pixel_runs.to_columns()}
-        )
+        write_request_file(self.path, self.round, pixel_runs)
 
 
 def _spool(folder: Path) -> "SpooledTemporaryFile[bytes]":

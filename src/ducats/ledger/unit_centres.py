@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from ducats.runfolder.pixel_runs import exclusive_cumsum
 from ducats.utils.npz_columns import AnyArray
-from ducats.utils.pixel_runs import exclusive_cumsum
 
 
 def central_pixels(position: AnyArray, unit_sizes: AnyArray, width: int) -> AnyArray:

@@ -19,6 +19,7 @@ from ducats.annotation.summary import (
 )
 from ducats.report.run_reader import Run
 from ducats.report.table import EMPTY_CELL, Cell, Table, make_table
+from ducats.runfolder.question_names import ANSWER_LOG
 
 MAX_SHOWN_QUESTIONS = 20  # disagreements, and void labels, shown per run
 QUESTION_THUMBNAIL_SIDE = 96  # longer side of a thumbnail in pixels
@@ -86,11 +87,11 @@ class AnnotationStats:
 
 def annotation_stats(runs: Sequence[Run]) -> list[AnnotationStats]:
     """Return the statistics of all runs with answers of annotators, in the order of the runs."""
-    return [_run_stats(run) for run in runs if (run.folder / "questions" / "answers.jsonl").is_file()]
+    return [_run_stats(run) for run in runs if (run.files.questions_path / ANSWER_LOG).is_file()]
 
 
 def _run_stats(run: Run) -> AnnotationStats:
-    store = AnnotationStore(run.folder / "questions")
+    store = AnnotationStore(run.files.questions_path)
     return AnnotationStats(
         run.name,
         tuple(summarise_rounds(store)),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning_fabric import Fabric
 
 from ducats.run.checkpoint import check_shared_folder
@@ -62,7 +63,8 @@ def run(
     )
     run_folder = RunFolder(Path(folder))
     identity = identity or {**run_identity(components, plan), "precision": precision_name(fabric)}
-    on_rank_zero(fabric, lambda: run_folder.claim(identity, summarise_data(components)))
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    on_rank_zero(fabric, lambda: run_folder.claim(identity, summarise_data(components), device=device))
     check_shared_folder(run_folder, fabric)
     if run_folder.finished:
         run_folder.release()

@@ -1,9 +1,14 @@
 """Checkpoints during a run and the weights at its end. Rank 0 writes them."""
 
 import time
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
+import torch
 from lightning_fabric import Fabric
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
 
 from ducats.run.context import RunContext
 from ducats.runfolder.run_folder import RunFolder
@@ -11,6 +16,7 @@ from ducats.training.distributed import all_ranks_or_raise, on_rank_zero
 from ducats.training.fit import adapt_optimiser_state
 from ducats.training.sharding import gather_state, shard_optimiser_state, shard_state
 from ducats.utils.errors import UserError
+from ducats.utils.files import write_atomically
 
 _FILE_SYNC_TIMEOUT_SECONDS = 30.0  # for a shared file system to show all hosts the files of rank 0
 
@@ -31,13 +37,13 @@ def save_checkpoint(context: RunContext, epoch: int, seconds: float) -> None:
         "optimiser": gather_state(context.optimiser.state_dict(), fabric),
         "precision": fabric.strategy.precision.state_dict(),  # the loss scale of float16
     }
-    context.on_rank_zero(lambda: context.run_folder.save_checkpoint(state))
+    context.on_rank_zero(lambda: write_checkpoint(context.run_folder, state))
 
 
 def restore_checkpoint(context: RunContext) -> tuple[int, float]:
     """Load the latest checkpoint, if there is one; return its epoch and seconds."""
     model, optimiser, fabric = context.model, context.optimiser, context.fabric
-    state = context.run_folder.load_checkpoint()
+    state = load_checkpoint(context.run_folder)
     # Records of later epochs belong to training that was lost; it is repeated and writes them again.
     context.on_rank_zero(lambda: context.run_folder.discard_after(state["epoch"] if state else -1))
     if state is None:
@@ -54,7 +60,42 @@ def restore_checkpoint(context: RunContext) -> tuple[int, float]:
 def save_model(context: RunContext) -> None:
     """Write the final weights, which marks the run as finished."""
     weights = gather_state(context.model.network.state_dict(), context.fabric)
-    context.on_rank_zero(lambda: context.run_folder.save_model(weights))
+    context.on_rank_zero(lambda: write_model(context.run_folder, weights))
+
+
+def write_checkpoint(run_folder: RunFolder, state: Mapping[str, Any]) -> None:
+    """Save model, optimiser and epoch; replaces the previous checkpoint."""
+    write_atomically(run_folder.checkpoint_path, lambda file: torch.save(dict(state), file))
+
+
+def load_checkpoint(run_folder: RunFolder) -> dict[str, Any] | None:
+    """Load the latest checkpoint, without executing code from the file."""
+    path = run_folder.checkpoint_path
+    if not path.exists():
+        return None
+    try:
+        return dict(torch.load(path, map_location="cpu", weights_only=True))
+    except Exception as error:
+        raise UserError(
+            f"{path} is corrupt ({type(error).__name__}); delete it to restart training, labels are kept"
+        ) from error
+
+
+def write_model(run_folder: RunFolder, state: Mapping[str, Tensor]) -> None:
+    """Save the final weights."""
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
+    write_atomically(run_folder.model_path, lambda file: file.write(save(tensors)))
+
+
+def load_model(run_folder: RunFolder) -> dict[str, Tensor]:
+    """Load the final weights."""
+    path = run_folder.model_path
+    if not path.exists():
+        raise UserError(f"{run_folder.path} has no model yet: run the same `ducats run` command to finish it")
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} is corrupt ({error}); restore it from a backup") from error
 
 
 def check_shared_folder(
@@ -66,11 +107,11 @@ def check_shared_folder(
     """
     if fabric.world_size == 1:
         return
-    expected = on_rank_zero(fabric, lambda: _file_states(run_folder.path))
+    expected = on_rank_zero(fabric, lambda: _file_states(run_folder))
 
     def wait_until_visible() -> None:
         deadline = time.monotonic() + timeout_seconds
-        while _file_states(run_folder.path) != expected:
+        while _file_states(run_folder) != expected:
             if time.monotonic() > deadline:
                 raise UserError(
                     f"process {fabric.global_rank + 1} of {fabric.world_size} does not see the files "
@@ -81,8 +122,8 @@ def check_shared_folder(
     all_ranks_or_raise(fabric, wait_until_visible)
 
 
-def _file_states(folder: Path) -> list[tuple[int, int] | None]:
+def _file_states(run_folder: RunFolder) -> list[tuple[int, int] | None]:
     """Return size and modification time of the files that identify the state of a run."""
-    names = ("config.yaml", "data.yaml", "checkpoint.pt", "model.safetensors")
-    found = [path.stat() if (path := folder / name).exists() else None for name in names]
+    paths = (run_folder.config_path, run_folder.data_path, run_folder.checkpoint_path, run_folder.model_path)
+    found = [path.stat() if path.exists() else None for path in paths]
     return [None if stat is None else (stat.st_size, int(stat.st_mtime)) for stat in found]

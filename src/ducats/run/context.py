@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from ducats.acquisition.queries import QuerySpec
-from ducats.ledger import Ledger, TargetMaps
+from ducats.ledger import Ledger, TargetMaps, load_ledger, open_ledger
 from ducats.models import EvidentialModel
 from ducats.run.components import Components, RunPlan, place_data, probe_model
 from ducats.runfolder.run_folder import RunFolder
@@ -120,7 +120,7 @@ class RunContext:
         """Return the pool's label maps after a number of rounds; each process reads the ledger."""
         pool, task = self.components.pool, self.components.task
         return TargetMaps(
-            self.run_folder.load_ledger() if self.ledger is None else self.ledger,
+            load_ledger(self.run_folder) if self.ledger is None else self.ledger,
             (int(pool.pixels.shape[-2]), int(pool.pixels.shape[-1])),
             rounds,
             void=pool.void_masks,
@@ -246,5 +246,5 @@ def _open_ledger(components: Components, run_folder: RunFolder, fabric: Fabric) 
     pool, resolution = components.pool, components.task.resolution
     sizes = label_grid_sizes(pool, resolution) if components.source.per_pixel else None
     opened: list[Ledger] = []
-    on_rank_zero(fabric, lambda: opened.append(run_folder.open_ledger(pool.keys, sizes, resolution)))
+    on_rank_zero(fabric, lambda: opened.append(open_ledger(run_folder, pool.keys, sizes, resolution)))
     return opened[0] if opened else None

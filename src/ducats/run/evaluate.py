@@ -73,7 +73,7 @@ def _evaluate_test_set(context: RunContext, epoch: int, rounds: int) -> dict[str
         return record
     record |= _metrics(context, tally)
     context.on_rank_zero(
-        lambda: context.run_folder.save_confusion(epoch, components.source.classes, tally.confusion)
+        lambda: context.run_folder.save_confusion(epoch, components.source.classes, tally.confusion.tolist())
     )
     if fitted is not None and tempered is not None and tempered.tally is not None:
         record["temperature_scaled"] = {**fitted._asdict(), **calibration_record(tempered.tally)}

@@ -10,9 +10,9 @@ from torch import Tensor
 from ducats.annotation.question import MAX_LISTED_QUESTIONS
 from ducats.data.domain import Images
 from ducats.dirichlet import expected_probability, uncertainties
-from ducats.ledger import AnnotatorHints, Request, central_pixels
-from ducats.ledger.hints import HINT_DTYPES
+from ducats.ledger import Request, central_pixels, load_request
 from ducats.run.context import RunContext
+from ducats.runfolder.hints import HINT_DTYPES, AnnotatorHints
 from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
 from ducats.training.predictor import Predictor, check_finite
 from ducats.utils.npz_columns import AnyArray
@@ -26,7 +26,7 @@ def save_hints(context: RunContext, round_number: int) -> None:
         return
     run_folder, pool = context.run_folder, context.components.pool
     request, exists = context.on_rank_zero(
-        lambda: (run_folder.load_request(round_number), run_folder.load_hints(round_number) is not None)
+        lambda: (load_request(run_folder, round_number), run_folder.load_hints(round_number) is not None)
     )
     if exists or request is None or not 0 < request.n_units <= MAX_LISTED_QUESTIONS:
         return

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ducats.annotation.oracles import Oracle
 from ducats.data.domain import UNLABELLED, VOID
-from ducats.ledger import Ledger, Request
+from ducats.ledger import Ledger, Request, load_request
 from ducats.run.context import RunContext
 from ducats.utils.errors import AwaitingLabels, UserError
 
@@ -35,7 +35,7 @@ def acquire_labels(context: RunContext, round_number: int) -> float:
 
 
 def _label_request(context: RunContext, ledger: Ledger, round_number: int) -> None:
-    request = context.run_folder.load_request(round_number)
+    request = load_request(context.run_folder, round_number)
     assert request is not None
     classes, allow_partial = len(context.components.source.classes), context.plan.time_budget is not None
     append_labels(context.components.oracle, request, ledger, classes, allow_partial=allow_partial)

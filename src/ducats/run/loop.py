@@ -32,9 +32,7 @@ def run_loop(context: RunContext) -> None:
     plan = context.plan
     first_epoch, seconds = restore_checkpoint(context)
     if first_epoch == 0:
-        save_checkpoint(
-            context, 0, 0.0
-        )  # initial weights: a custom model may initialise differently next time
+        save_checkpoint(context, 0, 0.0)  # a custom model may initialise differently the next time
     targets: KnownTargets | None = None
     for epoch in range(first_epoch, plan.epochs + 1):  # number of completed epochs
         started = time.monotonic()

@@ -12,7 +12,7 @@ from ducats.acquisition.queries import QuerySpec
 from ducats.acquisition.samples import QueryContext, SampleTable, run_query
 from ducats.acquisition.units import PixelSelection
 from ducats.data.domain import UNLABELLED, VOID
-from ducats.ledger import Ledger, Request
+from ducats.ledger import Ledger, Request, RequestWriter, load_request, save_request
 from ducats.run.components import pixels_per_image
 from ducats.run.context import RunContext
 from ducats.run.pixel_selection import all_open_pixels, score_whole_images, select_pixels
@@ -24,11 +24,11 @@ from ducats.utils.randomness import derive_seed, make_generator
 
 def select_request(context: RunContext, round_number: int) -> None:
     """Select the samples of a round and save them as a request, unless it exists; rank 0 writes."""
-    if context.on_rank_zero(lambda: context.run_folder.load_request(round_number)) is not None:
+    if context.on_rank_zero(lambda: load_request(context.run_folder, round_number)) is not None:
         return
     unit_budget = context.from_ledger(lambda ledger: _unit_budget(context, ledger, round_number))
     if unit_budget == 0:
-        context.on_rank_zero(lambda: context.run_folder.save_request(empty_request(round_number)))
+        context.on_rank_zero(lambda: save_request(context.run_folder, empty_request(round_number)))
         return
     predictor = replace(
         context.round_predictor(round_number), extra_columns=context.auxiliaries.extra_columns
@@ -47,17 +47,17 @@ def select_request(context: RunContext, round_number: int) -> None:
     def save(ledger: Ledger) -> None:
         known_labels = _known_labels(context, ledger, round_number, budget)
         if not bool((known_labels == UNLABELLED).any()):  # the time budget exceeds the pool
-            context.run_folder.save_request(empty_request(round_number))
+            save_request(context.run_folder, empty_request(round_number))
             return
         generator = make_generator(context.plan.seed, "query", round_number)
         request = select_images(
             context.query, samples, known_labels, budget, round_number, generator, source=source, head=head
         )
         if not context.per_pixel:
-            context.run_folder.save_request(request)
+            save_request(context.run_folder, request)
             return
         known_labels_of = context.label_maps(round_number - 1).at_label_resolution
-        with context.run_folder.request_writer(round_number) as writer:
+        with RequestWriter(context.run_folder.request_path(round_number), round_number) as writer:
             for image in request.image.tolist():
                 selection = all_open_pixels(known_labels_of, image)
                 writer.add(image, selection.position, selection.unit_sizes)
@@ -159,7 +159,7 @@ def _select_pixels(
         for _ in selections:  # takes part in the forward passes; rank 0 writes
             pass
         return
-    with context.run_folder.request_writer(round_number) as writer:
+    with RequestWriter(context.run_folder.request_path(round_number), round_number) as writer:
         for image, selection in selections:
             if units_per_image is not None:
                 selection = truncate_units(selection, units_per_image[image])

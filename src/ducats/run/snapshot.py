@@ -7,7 +7,7 @@ import torch
 
 from ducats.annotation.oracles.display_image import load_display_image
 from ducats.data.domain import UNLABELLED, Images
-from ducats.ledger import Ledger, Request
+from ducats.ledger import Ledger, Request, load_request
 from ducats.run.context import RunContext
 from ducats.run.snapshot_sample import (
     MAX_PICKS,
@@ -46,7 +46,7 @@ def save_snapshot(context: RunContext, round_number: int, epoch: int, rounds: in
     path = snapshot_files.snapshot_path(run_folder.path, round_number)
     if not max_samples or context.on_rank_zero(path.exists):
         return
-    request = context.on_rank_zero(lambda: run_folder.load_request(round_number)) if round_number else None
+    request = context.on_rank_zero(lambda: load_request(run_folder, round_number)) if round_number else None
     sample = _sample_pixels if context.per_pixel else _sample_images
     pool, source = context.from_ledger(lambda ledger: sample(context, ledger, request, rounds, max_samples))
     # A custom network may use random numbers even in evaluation mode.

@@ -1,7 +1,8 @@
 """Records of a run as JSON lines; reports read only these. Does not import torch."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,24 +10,7 @@ from ducats.utils.errors import UserError
 from ducats.utils.files import write_text_atomically
 
 Record = dict[str, Any]
-
-RUN_FORMAT = 2  # version of the files in a run folder; raise it when their names or keys change
-ENVIRONMENT_FILE, FORMAT_KEY = "environment.json", "run_folder_format"
-
-
-def check_format(folder: Path) -> None:
-    """Raise if a run folder was written in another format; a folder without environment.json is accepted."""
-    path = folder / ENVIRONMENT_FILE
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")).get(FORMAT_KEY, 1)
-    except (OSError, ValueError, AttributeError):
-        return
-    if found != RUN_FORMAT:
-        raise UserError(
-            f"{folder} has run folder format {found}, but this version of ducats reads format {RUN_FORMAT}; "
-            "run it again in a new folder"
-        )
-
+METRICS_FILE = "metrics.jsonl"
 
 EVALUATED_ON_DESCRIPTIONS = {  # of the values of `evaluated_on` in stage records
     "held_out": "held-out target images, never selected for labelling",
@@ -72,11 +56,13 @@ def describe_pixels(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return all records, oldest first; an empty list if the file does not exist."""
-    if not path.exists():
-        return []
+    """Return all records, oldest first; an empty list if the file does not exist.
+
+    Raises:
+        UserError: a line is not a record.
+    """
     records = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in _numbered_lines(path):
         try:
             records.append(dict(json.loads(line)))
         except (ValueError, TypeError) as error:
@@ -84,6 +70,30 @@ def read_records(path: Path) -> list[Record]:
                 f"{path} line {number} is not a JSON record ({error}); restore the file from a backup"
             ) from error
     return records
+
+
+def read_valid_records(path: Path) -> tuple[list[Record], dict[int, str]]:
+    """Return the records whose values reports can use, oldest first, and the errors of other lines by number.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    records, errors = [], {}
+    for number, line in _numbered_lines(path):
+        try:
+            record = dict(json.loads(line))
+        except (ValueError, TypeError) as error:
+            errors[number] = f"is not a JSON record ({error})"
+            continue
+        if message := _record_error(record):
+            errors[number] = message
+        else:
+            records.append(record)
+    return records, errors
+
+
+def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    return enumerate(path.read_bytes().splitlines() if path.exists() else [], start=1)
 
 
 def upsert_record(path: Path, record: Mapping[str, Any], *, key_fields: tuple[str, ...]) -> None:
@@ -107,3 +117,67 @@ def filter_records(path: Path, predicate: Callable[[Record], bool]) -> None:
 
 def _write(path: Path, records: list[Record]) -> None:
     write_text_atomically(path, "".join(json.dumps(record) + "\n" for record in records))
+
+
+def finite_number(record: Mapping[str, Any], key: str) -> float | None:
+    """Return a finite number, or None (e.g. a diverged loss, a class without samples)."""
+    value = record.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+_REQUIRED_KEYS = {
+    "stage": ("stage", "epoch", "labels", "seconds"),
+    "interim": ("epoch", "seconds"),
+    "epoch": ("epoch",),
+}
+_NUMBER_KEYS = (
+    *("accuracy", "mean_class_accuracy", "mean_iou", "mean_iou_star", "ece", "nll", "brier", "aurc"),
+    *("clicks", "images", "pixels", "peak_memory_bytes", "annotation_seconds"),
+)
+
+
+def _record_error(record: Record) -> str:
+    if not isinstance(record.get("kind"), str):
+        return "is not a record with a string for 'kind'"
+    for key in _REQUIRED_KEYS.get(record["kind"], ()):
+        if finite_number(record, key) is None:
+            return f"has no number for {key!r}"
+    for key in _NUMBER_KEYS:
+        if record.get(key) is not None and not _is_number(record[key]):
+            return f"has a value for {key!r} that is not a number"
+    if not isinstance(record.get("losses", {}), dict):
+        return "has a value for 'losses' that is not a mapping"
+    if headline_metric(record) not in HEADLINE_METRICS:
+        known = ", ".join(HEADLINE_METRICS)
+        return f"has the unknown headline metric {record['headline_metric']!r} (known: {known})"
+    for key in ("class_iou", "class_accuracy"):
+        if key in record and not _is_per_class(record[key]):
+            return f"has a value for {key!r} that is not a list of numbers"
+    if "reliability" in record and not _is_reliability(record["reliability"]):
+        return "has a value for 'reliability' that is not lists of equal length"
+    if "temperature_scaled" in record and not _is_temperature_scaled(record["temperature_scaled"]):
+        return "has a value for 'temperature_scaled' without temperature, labels or reliability"
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_per_class(value: Any) -> bool:
+    return isinstance(value, list) and all(v is None or _is_number(v) for v in value)
+
+
+def _is_temperature_scaled(value: Any) -> bool:
+    if not isinstance(value, dict) or not all(_is_number(value.get(k)) for k in ("temperature", "labels")):
+        return False
+    return _is_reliability(value.get("reliability"))
+
+
+def _is_reliability(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    columns = [value.get(key) for key in ("upper", "count", "confidence", "accuracy")]
+    return all(isinstance(c, list) and len(c) == len(value["upper"]) for c in columns)

@@ -1,4 +1,4 @@
-"""Read and write the files of a run folder.
+"""The folder of a run: paths, identity, lock, records.
 
 Every write is atomic. Every step leaves a file and is skipped if its file exists. A run can therefore be
 killed at any moment; run the same command again to resume.
@@ -15,60 +15,86 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import torch
+import numpy as np
 import yaml
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import Tensor
+from filelock import FileLock
 
-from ducats.ledger import AnnotatorHints, Ledger, Request, RequestWriter
-from ducats.runfolder import records
-from ducats.settings import GridResolution
+from ducats.runfolder import label_files, records
+from ducats.runfolder.hints import AnnotatorHints
+from ducats.runfolder.label_files import RoundLabels
+from ducats.runfolder.pool_file import PoolInfo, read_pool_file, write_pool_file
+from ducats.runfolder.rounds import round_file, round_name, rounds_in
 from ducats.utils.errors import UserError
-from ducats.utils.files import write_atomically, write_text_atomically
+from ducats.utils.files import LOCK_FILE, try_lock, write_text_atomically
 
-try:
-    import fcntl
-except ImportError:  # Windows: two commands on one folder are not detected
-    fcntl = None  # type: ignore[assignment]
+RUN_FORMAT = 2  # version of the files in a run folder; raise it when their names or keys change
+FORMAT_KEY = "run_folder_format"
+# The C loader, where available, is ten times as fast.
+_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class RunFolder:
-    """The folder of one run; ``claim`` creates it."""
+    """The folder of one run; ``claim`` creates it. It holds paths only, so it need not exist."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder
-        self._lock: IO[str] | None = None
+        self.lock_path = folder / LOCK_FILE  # locked while a process works on the run
+        self.config_path = folder / "config.yaml"
+        self.data_path = folder / "data.yaml"
+        self.environment_path = folder / "environment.json"
+        self.pool_path = folder / "pool.json"
+        self.metrics_path = folder / records.METRICS_FILE
+        self.confusion_path = folder / "confusion"
+        self.requests_path = folder / "requests"  # and the model's hints
+        self.labels_path = folder / "labels"
+        self.questions_path = folder / "questions"  # see ``question_names``
+        self.snapshots_path = folder / "snapshots"  # see ``snapshot_files``
+        self.checkpoint_path = folder / "checkpoint.pt"
+        self.model_path = folder / "model.safetensors"
+        self.loggers_path = folder / "loggers.json"
+        self.tensorboard_path = folder / "tensorboard"
+        self.triage_path = folder / "triage.json"
+        self.export_path = folder / "export"
+        self.picks_path = folder / "picks.png"
+        self._lock: FileLock | None = None
 
     # -- identity -------------------------------------------------------------------------------------
 
-    def claim(self, identity: Mapping[str, Any], data_summary: Mapping[str, Any]) -> None:
-        """Lock the folder for a new or resumed run; raise if its config or data differ."""
+    def claim(
+        self, identity: Mapping[str, Any], data_summary: Mapping[str, Any], *, device: str = ""
+    ) -> None:
+        """Lock the folder for a new or resumed run; raise if its config or data differ.
+
+        Args:
+            device: name of the device, stored with the versions; by default the machine's.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
-        self._acquire_lock()
+        self._lock = try_lock(self.lock_path)
+        if self._lock is None:
+            raise UserError(f"another process is working on {self.path}: wait for it, or stop it")
         try:
-            records.check_format(self.path)
+            self.check_format()
             for draft in self.path.rglob(".*.part"):  # left by a kill
                 if not (self.questions_path in draft.parents and _writer_is_alive(draft)):
                     draft.unlink(missing_ok=True)
-            self._check_or_write(self.path / "config.yaml", identity, "another config")
-            self._check_or_write(self.path / "data.yaml", data_summary, "other data")
+            self._check_or_write(self.config_path, identity, "another config")
+            self._check_or_write(self.data_path, data_summary, "other data")
         except UserError:
             self.release()
             raise
-        environment = self.path / records.ENVIRONMENT_FILE
-        if not environment.exists():
-            write_text_atomically(environment, json.dumps(_environment(), indent=1))
+        if not self.environment_path.exists():
+            environment = _environment(device or platform.machine())
+            write_text_atomically(self.environment_path, json.dumps(environment, indent=1))
 
     def _check_or_write(self, path: Path, current: Mapping[str, Any], what: str) -> None:
         current = json.loads(json.dumps(current))
-        changed = settings_differences(self._yaml(path.name), current) if path.exists() else []
+        changed = settings_differences(_read_mapping(path), current) if path.exists() else []
         if changed and not self._has_results:
             # The run failed before its first epoch ended: restart with the new settings, nothing is lost.
-            for name in ("config.yaml", "data.yaml", "pool.json", "checkpoint.pt"):
-                (self.path / name).unlink(missing_ok=True)
+            for stale in (self.config_path, self.data_path, self.pool_path, self.checkpoint_path):
+                stale.unlink(missing_ok=True)
         elif changed:
             more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
             raise UserError(
@@ -80,94 +106,82 @@ class RunFolder:
 
     @property
     def _has_results(self) -> bool:
-        return self.metrics_path.exists() or (self.path / "labels").exists() or self.finished
-
-    def _acquire_lock(self) -> None:
-        if fcntl is None:
-            return
-        self._lock = (self.path / ".lock").open("a+")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise UserError(f"another process is working on {self.path}: wait for it, or stop it") from None
+        return self.metrics_path.exists() or self.labels_path.exists() or self.finished
 
     def release(self) -> None:
         """Unlock the folder."""
         if self._lock is not None:
-            self._lock.close()  # closing the file releases the lock
+            self._lock.release()
             self._lock = None
+
+    def is_active(self) -> bool | None:
+        """Return whether a process on this machine works on the run; None if the system cannot tell.
+
+        The lock is not acquired: a run that starts at that moment would find it taken.
+        """
+        try:
+            lock_stat = self.lock_path.stat()
+            locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+        except OSError:
+            return None
+        inode = f"{os.major(lock_stat.st_dev):02x}:{os.minor(lock_stat.st_dev):02x}:{lock_stat.st_ino}"
+        return any(inode in line.split() for line in locks)
+
+    def check_format(self) -> None:
+        """Raise if the folder was written in another format; one without environment.json is accepted."""
+        try:
+            found = json.loads(self.environment_path.read_text(encoding="utf-8")).get(FORMAT_KEY, 1)
+        except (OSError, ValueError, AttributeError):
+            return
+        if found != RUN_FORMAT:
+            raise UserError(
+                f"{self.path} has run folder format {found}, but this version of ducats reads format "
+                f"{RUN_FORMAT}; run it again in a new folder"
+            )
 
     @property
     def identity(self) -> dict[str, Any]:
         """Resolved config of the run."""
-        return self._yaml("config.yaml")
+        return self._read_required(self.config_path)
 
     @property
     def data_summary(self) -> dict[str, Any]:
         """Classes and digests of the data."""
-        return self._yaml("data.yaml")
+        return self._read_required(self.data_path)
 
-    def _yaml(self, name: str) -> dict[str, Any]:
-        path = self.path / name
+    def _read_required(self, path: Path) -> dict[str, Any]:
         if not path.exists():
-            raise UserError(f"{self.path} is not a run folder: {name} is missing")
-        records.check_format(self.path)
-        try:
-            return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
-        except (yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError) as error:
             raise UserError(
-                f"{path} is corrupt ({type(error).__name__}); restore it from a backup"
-            ) from error
+                f"{self.path} is not a run folder: it has no {path.name}. Give a folder written by "
+                "`ducats run`"
+            )
+        self.check_format()
+        return _read_mapping(path)
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Versions and machine; empty if not recorded."""
+        found = _read_mapping(self.environment_path) if self.environment_path.exists() else {}
+        return {key: value for key, value in found.items() if key != FORMAT_KEY}
 
     # -- labels ---------------------------------------------------------------------------------------
 
-    def open_ledger(
-        self, keys: Sequence[str], sizes: Tensor | None = None, resolution: GridResolution = "network"
-    ) -> Ledger:
-        """Open the ledger of the pool; the first call saves the pool's keys.
+    def save_pool(self, pool: PoolInfo) -> None:
+        """Save the pool's keys, once: image indices refer to them."""
+        if not self.pool_path.exists():
+            write_pool_file(self.pool_path, pool)
 
-        Args:
-            keys: stable names of the pool images.
-            sizes: ``(N, 2)``, height and width of each image if pixels are labelled; None for whole images.
-            resolution: the resolution of these sizes, see ``Ledger``.
-        """
-        path = self.path / "pool.json"
-        if not path.exists():
-            pool: object = list(keys)
-            if sizes is not None:
-                same_size = len(sizes) > 0 and bool((sizes == sizes[0]).all())
-                shape = {"size": sizes[0].tolist()} if same_size else {"sizes": sizes.tolist()}
-                pool = {"resolution": resolution, **shape, "keys": pool}
-            write_text_atomically(path, json.dumps(pool, ensure_ascii=False, indent=0))
-        return Ledger(self.path / "labels", keys, sizes, resolution)
+    def load_pool(self) -> PoolInfo:
+        """Return the pool; without keys if it is not saved yet."""
+        return read_pool_file(self.pool_path) if self.pool_path.exists() else PoolInfo()
 
-    def load_ledger(self) -> Ledger:
-        """Open the ledger of a finished or paused run without loading its data."""
-        path = self.path / "pool.json"
-        if not path.exists():
-            raise UserError(f"{self.path} has no ledger yet: pool.json is missing")
-        pool = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(pool, list):
-            return Ledger(self.path / "labels", pool)
-        sizes = pool.get("sizes") or [pool["size"]] * len(pool["keys"])
-        return Ledger(self.path / "labels", pool["keys"], sizes, pool["resolution"])
+    def request_path(self, round_number: int) -> Path:
+        """Return the path of a round's request."""
+        return round_file(self.requests_path, round_number)
 
-    def load_request(self, round_number: int) -> Request | None:
-        """Return the request of a round; None if there is none yet."""
-        path = self._request_path(round_number)
-        return Request.load(path) if path.exists() else None
-
-    def save_request(self, request: Request) -> None:
-        """Save a request, before it is answered."""
-        request.save(self._request_path(request.round))
-
-    def request_writer(self, round_number: int) -> RequestWriter:
-        """Return a writer that saves a request image by image; a large one is never held in memory."""
-        return RequestWriter(self._request_path(round_number), round_number)
-
-    def _request_path(self, round_number: int) -> Path:
-        return self.path / "requests" / f"round-{round_number:02d}.npz"
+    def requested_rounds(self) -> list[int]:
+        """Return the rounds with a request, ascending."""
+        return rounds_in(self.requests_path)
 
     def load_hints(self, round_number: int) -> AnnotatorHints | None:
         """Return the model's hints for a round; None if there are none."""
@@ -179,51 +193,39 @@ class RunFolder:
         hints.save(self._hints_path(round_number))
 
     def _hints_path(self, round_number: int) -> Path:
-        return self.path / "requests" / f"round-{round_number:02d}-hints.npz"
+        return self.requests_path / f"{round_name(round_number)}-hints.npz"
 
-    @property
-    def questions_path(self) -> Path:
-        """Folder of the annotators' questions and answers."""
-        return self.path / "questions"
+    def labelled_rounds(self) -> list[int]:
+        """Return the rounds with labels, ascending."""
+        return rounds_in(self.labels_path)
 
-    # -- progress -------------------------------------------------------------------------------------
-
-    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
-        """Save model, optimiser and epoch; replaces the previous checkpoint."""
-        write_atomically(self.path / "checkpoint.pt", lambda file: torch.save(dict(state), file))
-
-    def load_checkpoint(self) -> dict[str, Any] | None:
-        """Load the latest checkpoint, without executing code from the file."""
-        path = self.path / "checkpoint.pt"
+    def load_round_labels(self, round_number: int) -> RoundLabels | None:
+        """Return the labels of a round; None if it has none yet."""
+        path = round_file(self.labels_path, round_number)
         if not path.exists():
             return None
-        try:
-            return dict(torch.load(path, map_location="cpu", weights_only=True))
-        except Exception as error:
-            raise UserError(
-                f"{path} is corrupt ({type(error).__name__}); delete it to restart training, labels are kept"
-            ) from error
+        found = label_files.read_label_file(path)
+        image = np.repeat(found.pixel_runs.image, found.pixel_runs.count)
+        position = found.pixel_runs.positions(np.arange(len(found.pixel_runs.image)))
+        return RoundLabels(round_number, image, position, found.labels.astype(np.int16))
+
+    # -- progress -------------------------------------------------------------------------------------
 
     def save_record(self, record: Mapping[str, Any]) -> None:
         """Write a record to metrics.jsonl, replacing one of the same kind and epoch."""
         records.upsert_record(self.metrics_path, record, key_fields=("kind", "epoch"))
 
-    def save_confusion(self, epoch: int, classes: Sequence[str], counts: Tensor) -> None:
+    def save_confusion(self, epoch: int, classes: Sequence[str], counts: Sequence[Sequence[int]]) -> None:
         """Save a confusion matrix: one row per label, one column per predicted class."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["label", *classes])
-        writer.writerows([name, *row] for name, row in zip(classes, counts.tolist(), strict=True))
-        write_text_atomically(self.path / "confusion" / f"epoch-{epoch:03d}.csv", text.getvalue())
+        writer.writerows([name, *row] for name, row in zip(classes, counts, strict=True))
+        write_text_atomically(self.confusion_path / f"epoch-{epoch:03d}.csv", text.getvalue())
 
     def discard_after(self, epoch: int) -> None:
         """Delete the records of later epochs."""
         records.filter_records(self.metrics_path, lambda record: record["epoch"] <= epoch)
-
-    @property
-    def metrics_path(self) -> Path:
-        """Path of metrics.jsonl."""
-        return self.path / "metrics.jsonl"
 
     def stages(self) -> list[records.Record]:
         """Return one record per evaluated stage."""
@@ -233,38 +235,37 @@ class RunFolder:
         """Return the records of one kind."""
         return [r for r in records.read_records(self.metrics_path) if r["kind"] == kind]
 
-    # -- the model ------------------------------------------------------------------------------------
-
-    def save_model(self, state: Mapping[str, Tensor]) -> None:
-        """Save the final weights."""
-        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
-        write_atomically(self.path / "model.safetensors", lambda file: file.write(save(tensors)))
-
     @property
     def is_resumable(self) -> bool:
         """Whether the run has saved weights and would resume rather than restart."""
-        return self.finished or (self._has_results and (self.path / "checkpoint.pt").exists())
+        return self.finished or (self._has_results and self.checkpoint_path.exists())
 
     @property
     def finished(self) -> bool:
         """Whether the final weights are saved."""
-        return (self.path / "model.safetensors").exists()
+        return self.model_path.exists()
 
-    def load_model(self) -> dict[str, Tensor]:
-        """Load the final weights."""
-        path = self.path / "model.safetensors"
-        if not path.exists():
-            raise UserError(f"{self.path} has no model yet: run the same `ducats run` command to finish it")
-        try:
-            return dict(load_file(path))
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"{path} is corrupt ({error}); restore it from a backup") from error
+
+def _read_mapping(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=_YAML_LOADER)
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(
+            f"{path} is corrupt ({' '.join(str(error).split())}); restore it from a backup"
+        ) from error
+    if not isinstance(value, dict):
+        raise UserError(
+            f"{path} is corrupt (it must contain a mapping, not {type(value).__name__}); restore it from a "
+            "backup"
+        )
+    return value
 
 
 def _writer_is_alive(draft: Path) -> bool:
     """Return whether the process in the draft's name is alive; a labelling tool may be writing it."""
     pid = draft.name.split(".")[-2]
-    if fcntl is None or not pid.isdigit() or int(pid) == os.getpid():
+    if os.name == "nt" or not pid.isdigit() or int(pid) == os.getpid():
         return False
     try:
         os.kill(int(pid), 0)
@@ -287,25 +288,25 @@ def settings_differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix:
     return found
 
 
-def _environment() -> dict[str, Any]:
+def _environment(device: str) -> dict[str, Any]:
     versions = {}
     for package in ("ducats", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "scikit-learn"):
         with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     return {
-        records.FORMAT_KEY: records.RUN_FORMAT,
+        FORMAT_KEY: RUN_FORMAT,
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
-        "source_digest": _source_digest(),
+        "device": device,
+        "source_digest": _source_digest(Path(__file__).parents[1]),
         "versions": versions,
     }
 
 
-def _source_digest() -> str:
-    """Return a digest of this package's source code; the version does not identify an edited clone."""
-    package, found = Path(__file__).parent, hashlib.blake2b(digest_size=8)
+def _source_digest(package: Path) -> str:
+    """Return a digest of a package's source code; the version does not identify an edited clone."""
+    found = hashlib.blake2b(digest_size=8)
     for path in sorted(package.rglob("*.py")):
         found.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
     return found.hexdigest()

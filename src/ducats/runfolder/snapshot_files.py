@@ -3,7 +3,6 @@
 A run saves them in its folder, with thumbnails of some images; reports and figures read them.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ducats.runfolder.rounds import ROUND_FILES, round_file
+from ducats.runfolder.run_folder import RunFolder
 from ducats.utils import npz_columns
 from ducats.utils.errors import UserError
 from ducats.utils.npz_columns import AnyArray
-from ducats.utils.pixel_runs import MAPPED_COLUMNS, PixelRuns
-
-SNAPSHOT_FOLDER = "snapshots"
 
 
 @dataclass(frozen=True)
@@ -56,16 +54,6 @@ class Snapshot:
         return len(self.image)
 
 
-@dataclass(frozen=True)
-class RoundLabels:
-    """The labels acquired in one round, in the ledger's order."""
-
-    round: int
-    image: AnyArray  # int64 (n,): index in the pool
-    position: AnyArray  # int64 (n,)
-    label: AnyArray  # int16 (n,): class, or -2 for void
-
-
 _SCALAR_FIELDS = ("round", "epoch", "pool", "source")
 _SNAPSHOT_DTYPES: Mapping[str, Any] = {
     **dict.fromkeys(_SCALAR_FIELDS, np.int64),
@@ -79,7 +67,8 @@ _SUBSET_FIELDS = ("feature_rows", "features", "explained_variance_ratio", "z_row
 
 def snapshot_path(folder: Path, round_number: int) -> Path:
     """Return the path of a round's snapshot; 0 is the end of the run."""
-    return folder / SNAPSHOT_FOLDER / (f"round-{round_number:02d}.npz" if round_number else "final.npz")
+    snapshots = RunFolder(folder).snapshots_path
+    return round_file(snapshots, round_number) if round_number else snapshots / "final.npz"
 
 
 def write_snapshot_file(folder: Path, snapshot: Snapshot) -> None:
@@ -110,9 +99,8 @@ def load_readable_snapshots(folder: Path) -> tuple[list[Snapshot], list[str]]:
 
 
 def _paths(folder: Path) -> list[Path]:
-    rounds = sorted(
-        (folder / SNAPSHOT_FOLDER).glob("round-*.npz"), key=lambda path: (len(path.name), path.name)
-    )
+    files = RunFolder(folder).snapshots_path.glob(ROUND_FILES)
+    rounds = sorted(files, key=lambda path: (len(path.name), path.name))
     end = snapshot_path(folder, 0)
     return [*rounds, *([end] if end.exists() else [])]
 
@@ -155,54 +143,4 @@ def find_thumbnail(folder: Path, image: int) -> Path | None:
 
 def thumbnail_path(folder: Path, image: int, suffix: Literal["png", "jpg"]) -> Path:
     """Return the path at which an image's thumbnail is saved."""
-    return folder / SNAPSHOT_FOLDER / "thumbnails" / f"{image:06d}.{suffix}"
-
-
-def load_round_labels(folder: Path, round: int) -> RoundLabels | None:
-    """Load the labels of a round; None if it has none yet.
-
-    Raises:
-        UserError: the file is corrupt.
-    """
-    path = folder / "labels" / f"round-{round:02d}.npz"
-    if not path.exists():
-        return None
-    try:
-        found = npz_columns.read_columns(path, (*MAPPED_COLUMNS, "label"))
-        pixel_runs, label = PixelRuns.from_columns(found), found["label"]
-        if len(label) != pixel_runs.n_locations:
-            raise ValueError(f"it has {len(label)} labels for {pixel_runs.n_locations} locations")
-    except npz_columns.READ_ERRORS as error:
-        raise UserError(
-            f"{path} is corrupt ({error}); restore it from a backup, it holds acquired labels"
-        ) from error
-    image = np.repeat(pixel_runs.image, pixel_runs.count)
-    position = pixel_runs.positions(np.arange(len(pixel_runs.image)))
-    return RoundLabels(round, image, position, label.astype(np.int16))
-
-
-def pool_keys(folder: Path) -> list[str]:
-    """Return the names of the pool's images; empty if the run has not saved them yet."""
-    pool = _read_pool(folder)
-    return [str(key) for key in (pool["keys"] if isinstance(pool, dict) else pool)]
-
-
-def pool_grid_sizes(folder: Path) -> AnyArray | None:
-    """Return the size of each image's labelling grid, ``(N, 2)``; None if whole images are classified."""
-    pool = _read_pool(folder)
-    if not isinstance(pool, dict):
-        return None
-    return np.array(pool.get("sizes") or [pool["size"]] * len(pool["keys"]), np.int64)
-
-
-def _read_pool(folder: Path) -> Any:
-    path = folder / "pool.json"
-    if not path.exists():
-        return []
-    try:
-        pool = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(pool, list) or (isinstance(pool, dict) and {"keys"} < pool.keys()):
-            return pool
-        raise ValueError("it has no keys")
-    except ValueError as error:
-        raise UserError(f"{path} is corrupt ({error}); restore it from a backup") from error
+    return RunFolder(folder).snapshots_path / "thumbnails" / f"{image:06d}.{suffix}"

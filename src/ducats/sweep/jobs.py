@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ducats.config import to_yaml
+from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep.runs import SweepRun
 from ducats.utils.files import write_text_atomically
 
@@ -35,7 +36,7 @@ class SweepJob:
     @property
     def lock_path(self) -> Path:
         """File that the run keeps locked while it is active."""
-        return self.folder / ".lock"
+        return RunFolder(self.folder).lock_path
 
     def last_line(self, max_bytes: int = 4096) -> str:
         """Return the last non-empty line of the log."""

@@ -11,6 +11,7 @@ from ducats.config.options import RunOptions, default_run_folder
 from ducats.data import resolve_dataset
 from ducats.report.tasks import data_and_task
 from ducats.run.factory import check_config, with_resolved_precision
+from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep.schema import Sweep, SweepMethod, SweepTask, expand_grid
 from ducats.utils.errors import UserError
 
@@ -62,10 +63,10 @@ class SweepRun:
 
     def state(self, out: Path) -> str:
         """Return done, started or new, judged only by the files of the run."""
-        folder = self.folder(out)
-        if (folder / "model.safetensors").exists():
+        run_folder = RunFolder(self.folder(out))
+        if run_folder.finished:
             return "done"
-        return "started" if (folder / "config.yaml").exists() else "new"
+        return "started" if run_folder.config_path.exists() else "new"
 
 
 def expand_sweep(sweep: Sweep, sweep_filter: SweepFilter, device: str) -> list[SweepRun]:

@@ -1,15 +1,15 @@
-"""Atomic writes and folder locks."""
+"""Atomic writes and file locks."""
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-try:
-    import fcntl
-except ImportError:  # Windows: two commands in one folder are not detected
-    fcntl = None  # type: ignore[assignment]
+from filelock import FileLock, Timeout
+
+LOCK_FILE = ".lock"  # in a folder that one process at a time may use
+_LOCK_POLL_SECONDS = 0.02
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -24,12 +24,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-    # Without this, a power cut may lose the rename.
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
 
 
 def write_text_atomically(path: Path, text: str) -> None:
@@ -37,14 +32,42 @@ def write_text_atomically(path: Path, text: str) -> None:
     write_atomically(path, lambda file: file.write(text.encode("utf-8")))
 
 
+def sync_folder(folder: Path) -> None:
+    """Flush new names in a folder to disk, where the system can: else a power cut may lose them."""
+    with suppress(OSError):  # Windows and some shared folders cannot
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def try_lock(path: Path, timeout_seconds: float = 0.0) -> FileLock | None:
+    """Lock a file; return None if another process still holds the lock after the timeout.
+
+    The lock ends with the process, even if it is killed. The file stays.
+    """
+    lock = FileLock(path, thread_local=False)  # any thread may release it
+    try:
+        lock.acquire(timeout=timeout_seconds)
+    except Timeout:
+        return None
+    return lock
+
+
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[bool]:
-    """Lock a folder; yield False if another process holds the lock. A kill releases it."""
-    with (folder / ".lock").open("a+") as file:
-        acquired = True
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                acquired = False
-        yield acquired
+    """Lock a folder; yield False if another process holds the lock."""
+    lock = try_lock(folder / LOCK_FILE)
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def lock_beside(path: Path) -> AbstractContextManager[object]:
+    """Lock a file through a hidden file beside it; wait until other processes and threads release it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    return lock.acquire(poll_interval=_LOCK_POLL_SECONDS)

@@ -14,6 +14,7 @@ from ducats.acquisition.queries.mada import mada
 from ducats.acquisition.samples import QueryContext, SampleTable
 from ducats.acquisition.units.image_descriptor import image_descriptor
 from ducats.data.domain import UNLABELLED, VOID
+from ducats.ledger import load_ledger
 from ducats.run.factory import build_run
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
@@ -99,7 +100,7 @@ def test_run_labels_whole_images_and_passes_the_source(
     wide = source.column("descriptor")
     assert wide.shape[1] == candidates.column("descriptor").shape[1] == 10 * 16  # classes, features
     assert (wide != 0).any()
-    counts = run_folder.load_ledger().labels_per_image(1)
+    counts = load_ledger(run_folder).labels_per_image(1)
     picks = mada(
         replace(contexts[-1], generator=torch.Generator().manual_seed(1))
     )  # six images: all are anchors
@@ -111,15 +112,15 @@ def test_queries_of_whole_images_read_source_and_head(run_pixels: Runner) -> Non
     settings = ["task.unit=image", "acquisition.budget=2"]
     settings += ["query={name: coreset, params: {centres: source_and_labelled}}"]
     run_folder = run_pixels(*settings, method="entropy")
-    assert (run_folder.load_ledger().labels_per_image(2) > 0).sum() == 2
+    assert (load_ledger(run_folder).labels_per_image(2) > 0).sum() == 2
     run_folder = run_pixels(
         "task.unit=image", "acquisition.budget=2", "query={name: sdm}", method="entropy", folder="sdm"
     )
-    assert (run_folder.load_ledger().labels_per_image(2) > 0).sum() == 2
+    assert (load_ledger(run_folder).labels_per_image(2) > 0).sum() == 2
 
 
 @pytest.mark.parametrize("method", ["aada-seg", "eada-seg"])
 def test_image_methods_on_streets(run_pixels: Runner, method: str) -> None:
     budget = ["acquisition.budget=2"] if method == "aada-seg" else []
     run_folder = run_pixels(*budget, method=method)
-    assert (run_folder.load_ledger().labels_per_image(2) > 0).sum() == (2 if method == "aada-seg" else 5)
+    assert (load_ledger(run_folder).labels_per_image(2) > 0).sum() == (2 if method == "aada-seg" else 5)

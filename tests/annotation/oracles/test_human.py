@@ -10,7 +10,8 @@ from PIL import Image
 from ducats.annotation import AnnotationStore
 from ducats.annotation.oracles import HumanOracle
 from ducats.data.domain import UNLABELLED, VOID, Images
-from ducats.ledger import AnnotatorHints, Request
+from ducats.ledger import Request
+from ducats.runfolder.hints import AnnotatorHints
 from ducats.utils.errors import AwaitingLabels, UserError
 
 POOL = Images(
@@ -218,7 +219,7 @@ def test_the_store_has_the_questions_and_the_model_hints(tmp_path: Path) -> None
     assert not oracle(tmp_path).wants_hints
 
 
-def test_questions_of_earlier_versions_are_completed(tmp_path: Path) -> None:
+def test_questions_are_completed_after_a_kill_between_two_files(tmp_path: Path) -> None:
     folder = store_with_questions(tmp_path).round_folder(2)
     for name in ("rules.json", "questions.jsonl"):
         (folder / name).unlink()

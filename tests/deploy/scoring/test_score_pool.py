@@ -13,6 +13,7 @@ from ducats.cli import main
 from ducats.deploy import TrainedModel, load_trained_model, predict
 from ducats.deploy.scoring import SCORING_BACKENDS, ScoringInterrupted, ScoringResult, score_chunk, score_pool
 from ducats.deploy.scoring.files import chunk_file, load_chunk
+from ducats.ledger import load_ledger
 from ducats.training.distributed import make_fabric
 from ducats.utils.errors import UserError
 from scoring_runs import train_run, write_image_folder, write_shard_folder
@@ -128,7 +129,7 @@ def test_labelled_samples_are_excluded(tmp_path: Path) -> None:
 
     trained = train_run(tmp_path / "run", "data.params={n_source_per_class: 8, n_pool: 30}")
     pool = toy(n_source_per_class=8, n_pool=30).pool
-    labelled_keys = {entry.key for entry in trained.run_folder.load_ledger().entries()}
+    labelled_keys = {entry.key for entry in load_ledger(trained.run_folder).entries()}
     assert len(labelled_keys) == 20
     for key, pixels in zip(pool.keys, pool.pixels, strict=True):  # type: ignore[call-overload]
         path = tmp_path / "pool" / f"{key}.png"

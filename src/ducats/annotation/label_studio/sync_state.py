@@ -1,16 +1,13 @@
 """Saved state of push and pull. It holds no secrets and can be rebuilt from the server."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from ducats.annotation import AnswerLog
-from ducats.utils.files import write_text_atomically
-
-SYNC_STATE_FILE = "label-studio.json"
+from ducats.runfolder.question_names import LABEL_STUDIO_STATE
+from ducats.utils.files import lock_beside, write_text_atomically
 
 
 @dataclass
@@ -27,7 +24,7 @@ class SyncState:
     def read(cls, folder: Path) -> "SyncState":
         """Read the state. Return an empty one if the file is missing or corrupt."""
         try:
-            state = cls(**json.loads((folder / SYNC_STATE_FILE).read_text(encoding="utf-8")))
+            state = cls(**json.loads((folder / LABEL_STUDIO_STATE).read_text(encoding="utf-8")))
             datetime.fromisoformat(state.read_until or "2000-01-01")
             return state
         except (OSError, ValueError, TypeError):
@@ -36,7 +33,7 @@ class SyncState:
     def write(self, folder: Path) -> None:
         """Write the state."""
         write_text_atomically(
-            folder / SYNC_STATE_FILE, json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n"
+            folder / LABEL_STUDIO_STATE, json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n"
         )
 
     def for_project(self, url: str, project: int, created_at: str) -> "SyncState":
@@ -45,8 +42,6 @@ class SyncState:
         return self if is_same else SyncState(url, project, created_at)
 
 
-@contextmanager
-def sync_lock(folder: Path) -> Iterator[None]:
+def sync_lock(folder: Path) -> AbstractContextManager[object]:
     """Hold a lock that keeps other processes from pushing or pulling."""
-    with AnswerLog(folder / SYNC_STATE_FILE).locked():
-        yield
+    return lock_beside(folder / LABEL_STUDIO_STATE)

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from ducats.annotation import AnnotationStore, Question, QuestionArea, QuestionRound
 from ducats.annotation.label_studio import label_config, rle
 from ducats.annotation.label_studio.task_images import TaskImage, TaskImageFactory
+from ducats.runfolder.question_names import QUESTIONS
 
 
 def run_fingerprint(store: AnnotationStore) -> str:
     """Return a fingerprint of a run's questions that identifies its tasks, also after the folder is moved."""
-    first = store.round_folder(store.round_numbers()[0]) / "questions.jsonl"
+    first = store.round_folder(store.round_numbers()[0]) / QUESTIONS
     return hashlib.sha256(first.read_bytes()).hexdigest()[:16]
 
 

@@ -14,7 +14,16 @@ from ducats.annotation.oracles import mask_files, pending, question_files
 from ducats.annotation.question import MAX_LISTED_QUESTIONS
 from ducats.annotation.rules import make_rules
 from ducats.data.domain import UNLABELLED, VOID, Images
-from ducats.ledger import AnnotatorHints, Request
+from ducats.ledger import Request
+from ducats.runfolder.hints import AnnotatorHints
+from ducats.runfolder.question_names import (
+    CLASSES,
+    PIXELS_TABLE,
+    QUESTIONS_PAGE,
+    QUESTIONS_TABLE,
+    README,
+    RULES,
+)
 from ducats.utils import files
 from ducats.utils.errors import AwaitingLabels, UserError
 
@@ -104,16 +113,16 @@ class HumanOracle:
 
     def _write_questions(self, request: Request) -> None:
         folder = self._store.round_folder(request.round)
-        has_csv, has_rules = (folder / "questions.csv").exists(), (folder / "rules.json").exists()
+        has_csv, has_rules = (folder / QUESTIONS_TABLE).exists(), (folder / RULES).exists()
         if has_csv and (has_rules or not self._answerable_by_word(request)):
             self._check_questions_match(request, has_rules=has_rules)
             return
         if self._sizes is None:
             questions = question_files.image_questions(request, self._pool, self._model_hints(request))
             if not has_csv:
-                files.write_text_atomically(folder / "classes.txt", "\n".join(self._classes) + "\n")
+                files.write_text_atomically(folder / CLASSES, "\n".join(self._classes) + "\n")
                 page = question_files.contact_sheet(request.round, questions, self._classes)
-                files.write_text_atomically(folder / "questions.html", page)
+                files.write_text_atomically(folder / QUESTIONS_PAGE, page)
                 question_files.write_image_questions(folder, request, questions, self._pool)
         else:
             assert self._png_names is not None
@@ -128,7 +137,7 @@ class HumanOracle:
                 request, self._pool, self._sizes, self._png_names, hints
             )
             rows = [mask_files.pixel_csv_row(question) for question in questions]
-            question_files.write_csv_atomically(folder / "pixels.csv", mask_files.PIXEL_CSV_COLUMNS, rows)
+            question_files.write_csv_atomically(folder / PIXELS_TABLE, mask_files.PIXEL_CSV_COLUMNS, rows)
         max_seconds = self._max_seconds(request.round) if self._max_seconds is not None else None
         rules = RoundRules(
             request.round,
@@ -196,8 +205,8 @@ class HumanOracle:
         assert self._png_names is not None
         folder, round_number = self._store.round_folder(request.round), request.round
         pngs = mask_files.LabelPngs(folder, request, self._png_names, sizes, len(self._classes))
-        file_instructions = f"see {folder / 'README.txt'}"
-        if not (folder / "rules.json").exists():
+        file_instructions = f"see {folder / README}"
+        if not (folder / RULES).exists():
             return pngs.require_complete(f"To answer, {file_instructions}. Then run the same command again.")
         questions = self._store.question_round(round_number).questions
         unit_sizes = torch.from_numpy(question_files.resolve_unit_sizes(request))

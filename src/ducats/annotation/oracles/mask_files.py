@@ -19,6 +19,16 @@ from ducats.annotation.oracles.display_image import load_display_image
 from ducats.annotation.oracles.question_files import HINT_COLUMNS, hint_cells, write_csv_atomically
 from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.ledger import Request
+from ducats.runfolder.question_names import (
+    ANSWER_MAPS,
+    CLASSES,
+    IMAGES,
+    MASKS,
+    OVERLAYS,
+    PIXELS_TABLE,
+    QUESTIONS_TABLE,
+    README,
+)
 from ducats.utils import files
 from ducats.utils.errors import AwaitingLabels, UserError
 
@@ -26,12 +36,13 @@ DIM_FACTOR = 0.35  # brightness of pixels that are not requested
 HIGHLIGHT_COLOUR = (255, 255, 0)
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 
-README_TEMPLATE = """\
-Label every highlighted pixel of the images in overlays/ (white in masks/). questions.csv lists the files.
-For each image, save a single-channel PNG of the mask's size in answers/, with ids from classes.txt at these \
-pixels. {void} means that no class applies, {unanswered} that a pixel is not answered yet. All other pixels \
-are ignored, so a complete label map from any annotation tool works.
-If there is a pixels.csv, you can also label each of its rows with one class: copy it to answers.csv and \
+README_TEMPLATE = f"""\
+Label every highlighted pixel of the images in {OVERLAYS}/ (white in {MASKS}/). {QUESTIONS_TABLE} lists the \
+files.
+For each image, save a single-channel PNG of the mask's size in {ANSWER_MAPS}/, with ids from {CLASSES} at \
+these pixels. {{void}} means that no class applies, {{unanswered}} that a pixel is not answered yet. All \
+other pixels are ignored, so a complete label map from any annotation tool works.
+If there is a {PIXELS_TABLE}, you can also label each of its rows with one class: copy it to answers.csv and \
 fill in the column `label`. Both ways can be mixed.
 When everything is labelled, run the same command again.
 """
@@ -84,7 +95,7 @@ class LabelPngs:
 
     def path(self, image: int) -> Path:
         """Return the path of an image's label PNG."""
-        return self.folder / "answers" / self.names[image]
+        return self.folder / ANSWER_MAPS / self.names[image]
 
     def _decode(self, image: int, position: Tensor, values: Tensor) -> Tensor:
         codes, width = self.codes, int(self.sizes[image, 1])
@@ -95,7 +106,7 @@ class LabelPngs:
             y, x = divmod(int(position[invalid][0]), width)
             raise UserError(
                 f"{self.path(image)} has the value {int(values[invalid][0])} at x={x}, y={y}, which is not a "
-                f"class; use the ids in {self.folder / 'classes.txt'}"
+                f"class; use the ids in {self.folder / CLASSES}"
             )
         values[values == codes.unanswered] = UNLABELLED
         values[values == codes.void] = VOID
@@ -191,23 +202,28 @@ def write_mask_questions(
         mask[position.numpy()] = 255
         mask = mask.reshape(height, width)
         name = names[image]
-        files.write_atomically(folder / "masks" / name, partial(Image.fromarray(mask).save, format="PNG"))
+        files.write_atomically(folder / MASKS / name, partial(Image.fromarray(mask).save, format="PNG"))
         image_rgb = load_display_image(pool, image).resize((width, height))
         if pool.files is None:  # overlays hide the requested pixels, and there is no other file
-            files.write_atomically(folder / "images" / name, partial(image_rgb.save, format="PNG"))
+            files.write_atomically(folder / IMAGES / name, partial(image_rgb.save, format="PNG"))
         overlay = _overlay(image_rgb, mask > 0)
-        files.write_atomically(folder / "overlays" / name, partial(overlay.save, format="PNG"))
+        files.write_atomically(folder / OVERLAYS / name, partial(overlay.save, format="PNG"))
         file = pool.files[image] if pool.files is not None else ""
         rows.append(
-            [pool.keys[image], len(position), f"masks/{name}", f"overlays/{name}", f"answers/{name}", file]
+            [
+                pool.keys[image],
+                len(position),
+                *(f"{folder_name}/{name}" for folder_name in (MASKS, OVERLAYS, ANSWER_MAPS)),
+                file,
+            ]
         )
-    files.write_text_atomically(folder / "classes.txt", codes.as_text(classes))
+    files.write_text_atomically(folder / CLASSES, codes.as_text(classes))
     files.write_text_atomically(
-        folder / "README.txt", README_TEMPLATE.format(void=codes.void, unanswered=codes.unanswered)
+        folder / README, README_TEMPLATE.format(void=codes.void, unanswered=codes.unanswered)
     )
     # Written last: its presence marks the round as complete.
     write_csv_atomically(
-        folder / "questions.csv", ["key", "pixels", "mask", "overlay", "answer", "file"], rows
+        folder / QUESTIONS_TABLE, ["key", "pixels", "mask", "overlay", "answer", "file"], rows
     )
 
 
@@ -231,7 +247,7 @@ def _read_label_png(path: Path, width: int, height: int) -> Tensor | None:
         raise UserError(f"{path} is not a readable image ({error}); save it as PNG") from None
     if mode not in ("1", "L", "P", "I", "I;16"):
         raise UserError(
-            f"{path} is a colour image ({mode}); save a single-channel PNG with the ids in classes.txt"
+            f"{path} is a colour image ({mode}); save a single-channel PNG with the ids in {CLASSES}"
         )
     if size != (width, height):
         raise UserError(

@@ -1,6 +1,8 @@
 """Messages for a run that waits for annotators: open questions, disputes and next steps."""
 
 from ducats.annotation import AnnotationStore, QuestionStatus
+from ducats.runfolder.question_names import ANSWER_TABLES, QUESTIONS_TABLE
+from ducats.runfolder.run_folder import RunFolder
 
 MAX_NAMED_ANNOTATORS = 5  # annotators listed in a dispute
 
@@ -11,12 +13,12 @@ def describe_open_images(store: AnnotationStore, round_number: int) -> str:
     open_questions = [question for question, one in statuses.items() if one.state != "settled"]
     if not open_questions:
         return ""
-    csv_files = sorted(folder.glob("answers*.csv"))
+    csv_files = sorted(folder.glob(ANSWER_TABLES))
     instructions = answering_instructions(
         store,
         f"fill in {csv_files[0]}"
         if csv_files
-        else f"copy {folder / 'questions.csv'} to answers.csv there and fill in the column `label`",
+        else f"copy {folder / QUESTIONS_TABLE} to answers.csv there and fill in the column `label`",
     )
     if not any(one.votes or one.unsure_annotators for one in statuses.values()):
         plural = "" if len(open_questions) == 1 else "s"
@@ -47,9 +49,9 @@ def answering_instructions(store: AnnotationStore, file_instructions: str) -> st
         file_instructions: instructions for answering with files.
     """
     resume = "run the same command again"
-    if store.folder.name != "questions":  # not in a run folder: the commands would not find it
-        return f"To answer, {file_instructions}. Then {resume}."
     run = store.folder.parent
+    if store.folder != RunFolder(run).questions_path:  # the commands would not find it
+        return f"To answer, {file_instructions}. Then {resume}."
     return (
         f"To answer, open the labelling page with `ducats label {run}`, or {file_instructions}, or use Label "
         f"Studio with `ducats push {run}`. Then {resume}."

@@ -17,7 +17,9 @@ from ducats.annotation import VOID_WORD, Question, QuestionArea
 from ducats.annotation.oracles.display_image import load_display_image
 from ducats.annotation.question import consecutive_runs
 from ducats.data.domain import Images
-from ducats.ledger import AnnotatorHints, Request, central_pixels
+from ducats.ledger import Request, central_pixels
+from ducats.runfolder.hints import AnnotatorHints
+from ducats.runfolder.question_names import OVERLAYS, QUESTIONS_TABLE, THUMBNAILS
 from ducats.utils import files
 
 THUMBNAIL_SIZE = 256
@@ -47,7 +49,7 @@ def image_questions(request: Request, pool: Images, hints: Sequence[Mapping[str,
             number=number,
             id=pool.keys[image],
             key=pool.keys[image],
-            image_path=f"thumbnails/{number:04d}.png",
+            image_path=f"{THUMBNAILS}/{number:04d}.png",
             original_path=_original_path(pool, image),
             **{name: value for name, value in fields.items() if name != "segment"},
         )
@@ -82,7 +84,7 @@ def pixel_questions(
                     number=len(questions) + 1,
                     id=f"{pool.keys[image]}#{y},{x}",
                     key=pool.keys[image],
-                    image_path=f"overlays/{names[image]}",
+                    image_path=f"{OVERLAYS}/{names[image]}",
                     original_path=_original_path(pool, image),
                     area=QuestionArea(y, x, height, width, consecutive_runs(unit_positions.tolist())),
                     **hints[len(questions)],
@@ -112,7 +114,7 @@ def write_image_questions(
     rows = [[q.number, q.key, "", q.image_path, q.original_path, *hint_cells(q)] for q in questions]
     # Written last: its presence marks the round as complete.
     write_csv_atomically(
-        folder / "questions.csv", ["number", "key", "label", "thumbnail", "file", *HINT_COLUMNS], rows
+        folder / QUESTIONS_TABLE, ["number", "key", "label", "thumbnail", "file", *HINT_COLUMNS], rows
     )
 
 

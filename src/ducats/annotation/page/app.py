@@ -19,6 +19,8 @@ from ducats.annotation.page import payloads
 from ducats.annotation.page.guard import RequestGuard
 from ducats.annotation.page.question_images import ImageView, QuestionImages
 from ducats.annotation.page.round_progress import RoundProgress
+from ducats.runfolder.question_names import MASKS, RULES
+from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 
 STATIC_FOLDER = Path(__file__).with_name("static")
@@ -45,7 +47,7 @@ class LabellingPage:
 
     def __init__(self, run_folder: Path, *, annotator: str = "", blind: bool = False) -> None:
         self.run_folder = run_folder
-        self.store = AnnotationStore(run_folder / "questions")
+        self.store = AnnotationStore(RunFolder(run_folder).questions_path)
         self.annotator = annotator.strip()
         self.blind = blind
         self.images = QuestionImages()
@@ -85,7 +87,7 @@ class LabellingPage:
 
     def round_stamp(self, number: int) -> str:
         """Return an id that is unique across runs; browsers cache images under it."""
-        written = (self.store.round_folder(number) / "rules.json").stat().st_mtime_ns
+        written = (self.store.round_folder(number) / RULES).stat().st_mtime_ns
         return f"{self.run_id}-{number}-{written:x}"
 
     def annotator_name(self, name: Any) -> str:
@@ -109,8 +111,8 @@ class LabellingPage:
             rounds = self.store.round_numbers()
             last = rounds[-1] if rounds else 0
             # Answered with label PNGs, not one by one.
-            needs_label_maps = (self.store.round_folder(last + 1) / "masks").is_dir()
-            is_finished = (self.run_folder / "model.safetensors").exists()
+            needs_label_maps = (self.store.round_folder(last + 1) / MASKS).is_dir()
+            is_finished = RunFolder(self.run_folder).finished
             payload["state"] = (
                 "finished" if is_finished else "maps" if needs_label_maps else "closed" if rounds else "empty"
             )

@@ -11,6 +11,7 @@ from PIL import Image
 
 from ducats.annotation import Question, QuestionRound
 from ducats.annotation.page.crop import crop_box, draw_crop, encode_image, pixel_mask
+from ducats.runfolder.question_names import IMAGES, OVERLAYS
 from ducats.utils.image_files import load_image
 
 MAX_IMAGE_SIDE, CROP_SIDE, TILE_SIDE = 1600, 720, 224  # longer side in pixels
@@ -75,7 +76,7 @@ class QuestionImages:
 def image_files(question_round: QuestionRound, question: Question) -> list[Path]:
     """Return files that show a question's image, best first; relative paths stay in the round's folder."""
     round_folder = question_round.folder.resolve()
-    names = [question.image_path.replace("overlays/", "images/", 1), question.image_path]
+    names = [question.image_path.replace(f"{OVERLAYS}/", f"{IMAGES}/", 1), question.image_path]
     inside = [
         path for name in names if (path := (round_folder / name).resolve()).is_relative_to(round_folder)
     ]

@@ -12,7 +12,7 @@ from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 
-from ducats.runfolder.records import check_format
+from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 
 PORT_RANGE = range(20000, 32000)  # below the ephemeral port ranges of operating systems
@@ -33,12 +33,13 @@ def is_loopback(host: str) -> bool:
 
 def check_run_folder(run_folder: Path) -> None:
     """Raise if a folder is not a run folder."""
-    if not (run_folder / "config.yaml").exists() and not (run_folder / "questions").is_dir():
+    files = RunFolder(run_folder)
+    if not files.config_path.exists() and not files.questions_path.is_dir():
         raise UserError(
-            f"{run_folder} is not a run folder (it has neither config.yaml nor questions/); give the folder "
-            "that `ducats run` printed"
+            f"{run_folder} is not a run folder (it has neither {files.config_path.name} nor "
+            f"{files.questions_path.name}/); give the folder that `ducats run` printed"
         )
-    check_format(run_folder)
+    files.check_format()
 
 
 def check_installed() -> None:

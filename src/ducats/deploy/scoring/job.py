@@ -12,6 +12,7 @@ from ducats.deploy import TrainedModel, load_trained_model, supported_precision
 from ducats.deploy.scoring.chunk import ChunkResult, ProgressCallback, score_chunk
 from ducats.deploy.scoring.files import chunk_file, save_chunk
 from ducats.deploy.scoring.streaming_query import StreamingQuery
+from ducats.ledger import load_ledger
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 
@@ -96,7 +97,7 @@ def _offset_progress(n_previous: int, on_progress: ProgressCallback) -> Progress
 
 def labelled_keys(run_folder: RunFolder) -> frozenset[str]:
     """Return the keys of all samples that the run has queried, including those answered with void."""
-    ledger = run_folder.load_ledger()
+    ledger = load_ledger(run_folder)
     is_labelled = (ledger.targets() != UNLABELLED).tolist()
     return frozenset(key for key, labelled in zip(ledger.keys, is_labelled, strict=True) if labelled)
 

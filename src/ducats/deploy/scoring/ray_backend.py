@@ -15,6 +15,7 @@ from ducats.deploy import TrainedModel
 from ducats.deploy.scoring.chunk import ChunkResult, ProgressCallback
 from ducats.deploy.scoring.files import save_chunk
 from ducats.deploy.scoring.job import ChunkScorer, Job, ScoringInterrupted
+from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.cluster import TaskLost, TaskPool, parse_duration, ray_session
 from ducats.utils.cluster.ray_connection import import_ray
 from ducats.utils.errors import UserError
@@ -107,12 +108,10 @@ def pack_run_files(run_folder: Path, include_labels: bool) -> dict[str, bytes]:
     Args:
         include_labels: whether to include the files that record the labelled samples.
     """
-    paths = [run_folder / name for name in ("config.yaml", "data.yaml", "model.safetensors")]
+    files = RunFolder(run_folder)
+    paths = [files.config_path, files.data_path, files.model_path]
     if include_labels:
-        paths += [
-            run_folder / "pool.json",
-            *sorted(path for path in (run_folder / "labels").rglob("*") if path.is_file()),
-        ]
+        paths += [files.pool_path, *sorted(path for path in files.labels_path.rglob("*") if path.is_file())]
     return {path.relative_to(run_folder).as_posix(): path.read_bytes() for path in paths}
 
 

@@ -12,6 +12,7 @@ from ducats.report.method_tables import TaskTable
 from ducats.report.run_reader import BrokenRun, Run
 from ducats.report.run_section.status import progress_message
 from ducats.report.tasks import data_and_task, format_task
+from ducats.runfolder.run_folder import RunFolder
 
 MAX_LOG_LINE_LENGTH = 240  # maximum characters of a log line
 LOG_TAIL_BYTES = 4096  # bytes read from the end of a log
@@ -42,7 +43,7 @@ def find_missing_runs(runs: Sequence[Run], broken: Sequence[BrokenRun]) -> list[
     missing_runs = [
         _missing_run(
             item.name,
-            _read_config(item.folder / "config.yaml"),
+            _read_config(RunFolder(item.folder).config_path),
             f"Cannot be read: {item.reason}.",
             _last_log_line(item.folder),
         )

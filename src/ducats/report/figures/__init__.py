@@ -13,7 +13,7 @@ from ducats.utils.errors import UserError
 
 if TYPE_CHECKING:
     from ducats.report.figures.base import PreparedFigure
-    from ducats.report.figures.runs import RunLike
+    from ducats.report.run_reader import Run
 
 __all__ = [
     "FIGURES",
@@ -30,7 +30,7 @@ FILE_SUFFIXES = ("svg", "png", "pdf")
 
 def prepare_figure(
     name: str,
-    runs: "Sequence[RunLike]",
+    runs: "Sequence[Run]",
     *,
     round: int | None = None,
     images: Sequence[str] = (),
@@ -80,7 +80,7 @@ def figure_id(name: str) -> str:
 
 def draw_svg(
     name: str,
-    runs: "Sequence[RunLike]",
+    runs: "Sequence[Run]",
     *,
     id_prefix: str = "",
     round: int | None = None,
@@ -104,7 +104,7 @@ def draw_svg(
 
 def save_figure(
     name: str,
-    runs: "Sequence[RunLike]",
+    runs: "Sequence[Run]",
     out: Path,
     *,
     round: int | None = None,

@@ -11,9 +11,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from ducats.report.figures.base import FigureOptions, PreparedFigure
 from ducats.report.figures.curves import ScoreCurve, plot_score_curve
 from ducats.report.figures.run_settings import RunGroup, final_score, get_setting, group_runs, other_settings
-from ducats.report.figures.runs import RunLike, RunSequence, is_segmentation
+from ducats.report.figures.runs import RunSequence, is_segmentation
 from ducats.report.figures.style import assign_line_styles, format_compact
-from ducats.runfolder import snapshot_files
+from ducats.report.run_reader import Run
 from ducats.utils.errors import UserError
 
 
@@ -82,7 +82,7 @@ def _scale_by(factor: float) -> Callable[[Any], Any]:
     return lambda values: factor * values
 
 
-def _label_count(run: RunLike) -> float:
+def _label_count(run: Run) -> float:
     return float(run.stages[-1]["labels"])
 
 
@@ -96,10 +96,10 @@ def _method_name(group: RunGroup) -> str:
     return re.sub(r"[-_ ]*(budget)?[-_ =]*$", "", shared) or str(get_setting(group.runs[0], "query.name"))
 
 
-def _pool_size(run: RunLike) -> int | None:
+def _pool_size(run: Run) -> int | None:
     """Return the number of images or pixels in the pool; None if unknown."""
     if is_segmentation(run):
-        sizes = snapshot_files.pool_grid_sizes(run.folder)
+        sizes = run.files.load_pool().sizes
         return None if sizes is None else int(sizes.prod(1).sum())
     pool = run.data.get("pool")
     images = pool.get("images") if isinstance(pool, dict) else None

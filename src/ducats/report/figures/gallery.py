@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 
 from ducats.report.figures.base import FigureOptions, PreparedFigure
 from ducats.report.figures.runs import (
-    RunLike,
     RunSequence,
     class_name,
     is_segmentation,
@@ -18,6 +17,7 @@ from ducats.report.figures.runs import (
 )
 from ducats.report.figures.style import PLOT_COLOURS, TEXT_COLOUR
 from ducats.report.figures.thumbnails import show_image
+from ducats.report.run_reader import Run
 from ducats.runfolder import snapshot_files
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
@@ -47,17 +47,17 @@ class GalleryImage:
 
 
 def first_selected_images(
-    run: RunLike, snapshot: Snapshot, max_images: int = MAX_IMAGES_PER_ROUND
+    run: Run, snapshot: Snapshot, max_images: int = MAX_IMAGES_PER_ROUND
 ) -> list[GalleryImage]:
     """Return the first images of a round in the ledger's order; in stored order if not labelled yet."""
-    round_labels = snapshot_files.load_round_labels(run.folder, snapshot.round)
+    round_labels = run.files.load_round_labels(snapshot.round)
     row_by_image = {int(snapshot.image[row]): int(row) for row in np.flatnonzero(snapshot.picked)}
     labels = (
         {}
         if round_labels is None
         else dict(zip(round_labels.image.tolist(), round_labels.label.tolist(), strict=True))
     )
-    keys = snapshot_files.pool_keys(run.folder)
+    keys = run.files.load_pool().keys
     selected = []
     for image in [image for image in (labels or row_by_image) if image in row_by_image][:max_images]:
         row = row_by_image[image]

@@ -13,7 +13,6 @@ from ducats.report.figures.pixels import load_all_round_labels
 from ducats.report.figures.points import TARGET_COLOUR
 from ducats.report.figures.runs import (
     VOID_LABEL,
-    RunLike,
     RunSequence,
     class_name,
     describe_time,
@@ -22,6 +21,7 @@ from ducats.report.figures.runs import (
     shorten_start,
 )
 from ducats.report.figures.style import PLOT_COLOURS
+from ducats.report.run_reader import Run
 from ducats.runfolder import snapshot_files
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
@@ -45,7 +45,7 @@ class LabelCounts:
     counts: AnyArray
 
 
-def count_labels(run: RunLike) -> LabelCounts:
+def count_labels(run: Run) -> LabelCounts:
     """Count the labels of every round."""
     labels_by_round = load_all_round_labels(run)
     if not any(len(f.label) for f in labels_by_round):

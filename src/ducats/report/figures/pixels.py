@@ -11,7 +11,6 @@ from PIL import Image
 from ducats.report.figures.base import FigureOptions, PreparedFigure
 from ducats.report.figures.runs import (
     VOID_LABEL,
-    RunLike,
     RunSequence,
     format_count,
     is_segmentation,
@@ -19,8 +18,9 @@ from ducats.report.figures.runs import (
     shorten_start,
 )
 from ducats.report.figures.thumbnails import load_rgb, show_image
+from ducats.report.run_reader import Run
 from ducats.runfolder import snapshot_files
-from ducats.runfolder.snapshot_files import RoundLabels
+from ducats.runfolder.label_files import RoundLabels
 from ducats.utils.errors import UserError
 from ducats.utils.npz_columns import AnyArray
 from ducats.utils.palette import class_colours
@@ -62,24 +62,22 @@ class LabelledImage:
         return max(1, round(height * self.max_width / width)), self.max_width
 
 
-def load_all_round_labels(run: RunLike) -> list[RoundLabels]:
+def load_all_round_labels(run: Run) -> list[RoundLabels]:
     """Load the labels of all rounds."""
     labels_by_round: list[RoundLabels] = []
-    while (
-        round_labels := snapshot_files.load_round_labels(run.folder, len(labels_by_round) + 1)
-    ) is not None:
+    while (round_labels := run.files.load_round_labels(len(labels_by_round) + 1)) is not None:
         labels_by_round.append(round_labels)
     return labels_by_round
 
 
-def select_images(run: RunLike, keys: Sequence[str] = ()) -> list[LabelledImage]:
+def select_images(run: Run, keys: Sequence[str] = ()) -> list[LabelledImage]:
     """Return the given images, or the first ones that have a thumbnail."""
     if not is_segmentation(run):
         raise UserError(f"{run.folder} is a classification run; use `ducats figure gallery`")
     labels_by_round, names, sizes = (
         load_all_round_labels(run),
-        snapshot_files.pool_keys(run.folder),
-        snapshot_files.pool_grid_sizes(run.folder),
+        run.files.load_pool().keys,
+        run.files.load_pool().sizes,
     )
     if not labels_by_round or sizes is None:
         raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ducats.report.figures.runs import RunLike, RunSequence, is_segmentation
+from ducats.report.figures.runs import RunSequence, is_segmentation
 from ducats.report.figures.summary_stats import finite_number
+from ducats.report.run_reader import Run
 from ducats.utils.errors import UserError
 
 # Default values of parameters: key -> (names of the queries or objectives that have it, default).
@@ -29,7 +30,7 @@ class RunGroup:
     """
 
     label: str
-    runs: tuple[RunLike, ...]
+    runs: tuple[Run, ...]
 
 
 def find_setting(config: Mapping[str, Any], key: str) -> Any:
@@ -40,7 +41,7 @@ def find_setting(config: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def get_setting(run: RunLike, key: str) -> Any:
+def get_setting(run: Run, key: str) -> Any:
     """Return the value of a dotted key, or its default parameter value; None if there is none."""
     value = find_setting(run.config, key)
     if value is None and key in PARAM_DEFAULTS:
@@ -65,7 +66,7 @@ def group_runs(runs: RunSequence, axis_keys: Sequence[str], figure: str) -> list
             f"`ducats figure {figure}` has nothing to draw: no run was evaluated on a test set; "
             "set evaluation.split"
         )
-    groups: dict[str, list[RunLike]] = {}
+    groups: dict[str, list[Run]] = {}
     settings_by_group: dict[str, dict[str, str]] = {}
     shareable_settings: dict[str, dict[str, str]] = {}
     for run in included:
@@ -85,7 +86,7 @@ def group_runs(runs: RunSequence, axis_keys: Sequence[str], figure: str) -> list
     ]
 
 
-def final_score(run: RunLike) -> float | None:
+def final_score(run: Run) -> float | None:
     """Return the main metric at the last stage."""
     return finite_number(run.stages[-1], run.kind.headline_metric) if run.stages else None
 
@@ -122,7 +123,7 @@ def strip_folders(value: Any) -> Any:
 
 
 def other_settings(
-    run: RunLike, axis_keys: Sequence[str], config: Mapping[str, Any] | None = None
+    run: Run, axis_keys: Sequence[str], config: Mapping[str, Any] | None = None
 ) -> dict[str, str]:
     """Return the settings not on an axis by dotted key, without method and seed, with default parameters.
 

@@ -1,81 +1,19 @@
 """Read-only view of a run for figures: snapshots, class names, text helpers."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Sequence
 
+from ducats.report.run_reader import Run
 from ducats.runfolder import snapshot_files
-from ducats.runfolder.records import Record
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
 
 VOID_LABEL = -2  # annotated as void: no class applies
 
 
-class KindLike(Protocol):
-    """Task-specific names: classification or segmentation."""
-
-    @property
-    def headline_metric(self) -> str:
-        """Record key of the main metric."""
-
-    @property
-    def score_name(self) -> str:
-        """Name of the main metric."""
-
-    @property
-    def labels_axis(self) -> str:
-        """Axis label for the number of labels."""
+RunSequence = Sequence[Run]
 
 
-class RunLike(Protocol):
-    """The attributes of a run that figures need."""
-
-    @property
-    def folder(self) -> Path:
-        """Path of the run folder."""
-
-    @property
-    def name(self) -> str:
-        """Name of the run folder."""
-
-    @property
-    def method(self) -> str:
-        """Name of the method."""
-
-    @property
-    def seed(self) -> int:
-        """Random seed."""
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """Resolved config."""
-
-    @property
-    def data(self) -> Mapping[str, Any]:
-        """Classes and sizes of the data."""
-
-    @property
-    def stages(self) -> Sequence[Record]:
-        """One record per evaluated stage in chronological order."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether the final model was saved."""
-
-    @property
-    def classes(self) -> Sequence[str]:
-        """Class names; empty if unknown."""
-
-    @property
-    def kind(self) -> KindLike:
-        """Classification or segmentation."""
-
-
-RunSequence = Sequence[RunLike]
-
-
-def require_one_run(runs: RunSequence, figure: str) -> RunLike:
+def require_one_run(runs: RunSequence, figure: str) -> Run:
     """Return the only run.
 
     Raises:
@@ -86,7 +24,7 @@ def require_one_run(runs: RunSequence, figure: str) -> RunLike:
     return runs[0]
 
 
-def require_snapshots(run: RunLike) -> list[Snapshot]:
+def require_snapshots(run: Run) -> list[Snapshot]:
     """Load all readable snapshots of a run.
 
     Raises:
@@ -108,7 +46,7 @@ def require_snapshots(run: RunLike) -> list[Snapshot]:
     return readable
 
 
-def require_round_snapshots(run: RunLike, round_number: int | None = None) -> list[Snapshot]:
+def require_round_snapshots(run: Run, round_number: int | None = None) -> list[Snapshot]:
     """Load the snapshots of all rounds, or of one round.
 
     Raises:
@@ -120,13 +58,13 @@ def require_round_snapshots(run: RunLike, round_number: int | None = None) -> li
     return round_snapshots if round_number is None else [_find_round(round_snapshots, round_number, run)]
 
 
-def snapshot_of_round_or_first(run: RunLike, round_number: int | None) -> Snapshot:
+def snapshot_of_round_or_first(run: Run, round_number: int | None) -> Snapshot:
     """Load the snapshot of a round, or the first snapshot."""
     all_snapshots = require_snapshots(run)
     return all_snapshots[0] if round_number is None else _find_round(all_snapshots, round_number, run)
 
 
-def _find_round(candidates: Sequence[Snapshot], round_number: int, run: RunLike) -> Snapshot:
+def _find_round(candidates: Sequence[Snapshot], round_number: int, run: Run) -> Snapshot:
     for snapshot in candidates:
         if snapshot.round == round_number and round_number:
             return snapshot
@@ -139,19 +77,19 @@ def describe_time(snapshot: Snapshot) -> str:
     return f"round {snapshot.round}" if snapshot.round else "at the end"
 
 
-def class_name(run: RunLike, label: int) -> str:
+def class_name(run: Run, label: int) -> str:
     """Return the name of a class or of VOID; the number if the name is unknown."""
     if label == VOID_LABEL:
         return "void"
     return run.classes[label] if 0 <= label < len(run.classes) else f"class {label}"
 
 
-def is_segmentation(run: RunLike) -> bool:
+def is_segmentation(run: Run) -> bool:
     """Return whether the run labels pixels (segmentation)."""
     return run.kind.headline_metric == "mean_iou"
 
 
-def format_sample_count(count: int, run: RunLike) -> str:
+def format_sample_count(count: int, run: Run) -> str:
     """Format a number of images or pixels."""
     return format_count(count, "pixel" if is_segmentation(run) else "image")
 

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from ducats.report.figures.base import FigureOptions, PreparedFigure
 from ducats.report.figures.runs import (
-    RunLike,
     RunSequence,
     class_name,
     describe_time,
@@ -20,6 +19,7 @@ from ducats.report.figures.runs import (
 )
 from ducats.report.figures.style import TEXT_COLOUR, format_compact
 from ducats.report.figures.thumbnails import show_image
+from ducats.report.run_reader import Run
 from ducats.runfolder import snapshot_files
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
@@ -107,9 +107,9 @@ def _contrasting_pair(snapshot: Snapshot, rows: AnyArray, tolerance: float) -> t
     return (int(rows[best[0]]), int(rows[best[1]])), gap
 
 
-def rows_of_images(run: RunLike, snapshot: Snapshot, keys: Sequence[str]) -> list[int]:
+def rows_of_images(run: Run, snapshot: Snapshot, keys: Sequence[str]) -> list[int]:
     """Return the rows of the given pool images; in segmentation the pixel of highest entropy of each."""
-    index_by_key = {key: index for index, key in enumerate(snapshot_files.pool_keys(run.folder))}
+    index_by_key = {key: index for index, key in enumerate(run.files.load_pool().keys)}
     rows = []
     for key in keys:
         if key not in index_by_key:
@@ -131,7 +131,7 @@ def prepare_simplex(runs: RunSequence, options: FigureOptions) -> PreparedFigure
     snapshot = snapshot_of_round_or_first(run, options.round)
     if snapshot.log_alpha.shape[1] < 3:
         raise UserError(f"{run.folder} has only two classes; `ducats figure simplex` needs three classes")
-    keys = snapshot_files.pool_keys(run.folder)
+    keys = run.files.load_pool().keys
     thumbnails = {
         int(i): snapshot_files.find_thumbnail(run.folder, int(i))
         for i in np.unique(snapshot.image[snapshot.is_target])
@@ -147,7 +147,7 @@ def prepare_simplex(runs: RunSequence, options: FigureOptions) -> PreparedFigure
         if options.images
         else select_contrasting_rows(snapshot, has_thumbnail)
     )
-    sizes = snapshot_files.pool_grid_sizes(run.folder) if is_segmentation(run) else None
+    sizes = run.files.load_pool().sizes if is_segmentation(run) else None
     alphas = [np.exp(snapshot.log_alpha[row].astype(np.float64)) for row in rows]
     is_dot = [is_concentrated(alpha) for alpha in alphas]
     columns = min(len(rows), 4)

@@ -1,10 +1,11 @@
 """Summary statistics of figures and tables: means over seeds, pooled reliability bins."""
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ducats.runfolder.records import finite_number as finite_number
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,6 @@ class ReliabilityBin:
     confidence: float
     accuracy: float
     count: int
-
-
-def finite_number(record: Mapping[str, Any], key: str) -> float | None:
-    """Return a finite number, or None (e.g. a diverged loss, a class without samples)."""
-    value = record.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
 
 
 def pool_reliability_bins(stages: Sequence[Mapping[str, Any]]) -> list[ReliabilityBin]:

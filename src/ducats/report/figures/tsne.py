@@ -15,7 +15,8 @@ from ducats.report.figures.points import (
     scatter_rings,
     source_neighbour_share,
 )
-from ducats.report.figures.runs import RunLike, RunSequence, describe_time, require_snapshots
+from ducats.report.figures.runs import RunSequence, describe_time, require_snapshots
+from ducats.report.run_reader import Run
 from ducats.utils.errors import UserError
 from ducats.utils.npz_columns import AnyArray
 
@@ -44,7 +45,7 @@ class TsneEmbedding:
     domain_mixing: tuple[float, float] | None
 
 
-def embed_run(run: RunLike, max_points: int = MAX_TSNE_POINTS) -> TsneEmbedding:
+def embed_run(run: Run, max_points: int = MAX_TSNE_POINTS) -> TsneEmbedding:
     """Embed a run's last snapshot: labelled samples first, then a random subset of the others."""
     snapshot = require_snapshots(run)[-1]
     rows, features = snapshot.feature_rows, snapshot.features.astype(np.float32)

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from ducats.report.figures.base import FigureOptions, PreparedFigure
 from ducats.report.figures.points import SOURCE_COLOUR, TARGET_COLOUR, auroc
-from ducats.report.figures.runs import RunLike, RunSequence, describe_time, require_snapshots
+from ducats.report.figures.runs import RunSequence, describe_time, require_snapshots
+from ducats.report.run_reader import Run
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.npz_columns import AnyArray
 
@@ -30,14 +31,14 @@ class DomainUncertainties:
         return auroc(self.source, self.target)
 
 
-def domain_uncertainties(run: RunLike) -> list[DomainUncertainties]:
+def domain_uncertainties(run: Run) -> list[DomainUncertainties]:
     """Return the first and the last snapshot; only one if they are the same."""
     run_snapshots = require_snapshots(run)
     first_and_last = [run_snapshots[0], run_snapshots[-1]] if len(run_snapshots) > 1 else run_snapshots
     return [_domain_uncertainties(snapshot, run) for snapshot in first_and_last]
 
 
-def _domain_uncertainties(snapshot: Snapshot, run: RunLike) -> DomainUncertainties:
+def _domain_uncertainties(snapshot: Snapshot, run: Run) -> DomainUncertainties:
     sample = snapshot.sampled
     values = [snapshot.log_u_dis[sample & (snapshot.is_target == target)] for target in (False, True)]
     time_text = "before any label" if snapshot.round == 1 else describe_time(snapshot)

@@ -18,7 +18,6 @@ from ducats.report.figures.points import (
 )
 from ducats.report.figures.run_settings import get_setting
 from ducats.report.figures.runs import (
-    RunLike,
     RunSequence,
     format_sample_count,
     is_segmentation,
@@ -26,7 +25,7 @@ from ducats.report.figures.runs import (
     require_round_snapshots,
 )
 from ducats.report.figures.style import TEXT_COLOUR, set_log_scale
-from ducats.runfolder import snapshot_files
+from ducats.report.run_reader import Run
 from ducats.runfolder.snapshot_files import Snapshot
 
 MIN_DRAWN_UNCERTAINTY = 1e-12  # smaller values are drawn here
@@ -51,16 +50,13 @@ class Threshold:
     exact: bool
 
 
-def find_threshold(run: RunLike, snapshot: Snapshot) -> Threshold | None:
+def find_threshold(run: Run, snapshot: Snapshot) -> Threshold | None:
     """Compute the threshold in a round; None for other queries, in segmentation, or if all are kept."""
     if is_segmentation(run) or get_setting(run, "query.name") != "duc":
         return None  # in segmentation each image has its own threshold
-    earlier_labels = [
-        snapshot_files.load_round_labels(run.folder, round_number)
-        for round_number in range(1, snapshot.round)
-    ]
+    earlier_labels = [run.files.load_round_labels(round_number) for round_number in range(1, snapshot.round)]
     n_labelled = sum(len(picks.image) for picks in earlier_labels if picks is not None)
-    round_labels = snapshot_files.load_round_labels(run.folder, snapshot.round)
+    round_labels = run.files.load_round_labels(snapshot.round)
     budget = int(snapshot.picked.sum()) if round_labels is None else len(round_labels.image)
     n_candidates = snapshot.pool - n_labelled
     share = get_setting(run, "query.params.pool_fraction")
@@ -151,7 +147,7 @@ def _draw_panel(axes: Axes, snapshot: Snapshot, threshold: Threshold | None) -> 
     )
 
 
-def _describe_round(run: RunLike, snapshot: Snapshot, threshold: Threshold | None) -> str:
+def _describe_round(run: Run, snapshot: Snapshot, threshold: Threshold | None) -> str:
     n_selected = int(snapshot.picked.sum())
     text = f"round {snapshot.round}: {n_selected:,} selected of {format_sample_count(snapshot.pool, run)}"
     if threshold is None:

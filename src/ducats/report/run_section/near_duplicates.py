@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ducats.runfolder.snapshot_files import RoundLabels, Snapshot
+from ducats.runfolder.label_files import RoundLabels
+from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.npz_columns import AnyArray
 
 NEAR_DUPLICATE_COSINE = 0.95  # minimum cosine similarity of the features of near-duplicates

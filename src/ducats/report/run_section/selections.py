@@ -17,7 +17,8 @@ from ducats.report.run_section.near_duplicates import (
     neighbour_share,
 )
 from ducats.runfolder import snapshot_files
-from ducats.runfolder.snapshot_files import RoundLabels, Snapshot
+from ducats.runfolder.label_files import RoundLabels
+from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
 
 MAX_SHOWN_PAIRS = 6  # near-duplicate pairs shown per round
@@ -88,9 +89,9 @@ class Selections:
 def read_selections(run: Run) -> Selections:
     """Read the selected samples of a run from its snapshots and ledger."""
     missing_notes: list[str] = []
-    image_names: list[str] = []
+    image_names: Sequence[str] = ()
     try:
-        image_names = snapshot_files.pool_keys(run.folder)
+        image_names = run.files.load_pool().keys
     except UserError as error:
         missing_notes.append(_missing_note(error, run))
     snapshots, errors = snapshot_files.load_readable_snapshots(run.folder)
@@ -100,7 +101,7 @@ def read_selections(run: Run) -> Selections:
         if not snapshot.round:
             continue
         try:
-            round_labels = snapshot_files.load_round_labels(run.folder, snapshot.round)
+            round_labels = run.files.load_round_labels(snapshot.round)
         except UserError as error:
             round_labels = None
             missing_notes.append(_missing_note(error, run))
@@ -187,7 +188,7 @@ def _pixel_neighbour_share(run: Run, round_labels: RoundLabels) -> float | None:
     if unit not in (None, "pixel") or not len(round_labels.image):
         return None  # the pixels of a region or an image are adjacent by definition
     try:
-        sizes = snapshot_files.pool_grid_sizes(run.folder)
+        sizes = run.files.load_pool().sizes
     except UserError:
         return None  # reading the keys has already reported the corrupt file
     return None if sizes is None else neighbour_share(round_labels, sizes)

@@ -43,13 +43,9 @@ def progress_message(run: Run) -> str:
 
 def _first_unanswered_round(run: Run) -> int:
     """Return the first round that annotators have not answered; 0 if there is none."""
-    if not (run.folder / "questions").is_dir():
+    if not run.files.questions_path.is_dir():
         return 0
-    requested, answered = (
-        {path.stem for path in (run.folder / subfolder).glob("round-*.npz") if path.stem[6:].isdigit()}
-        for subfolder in ("requests", "labels")
-    )
-    return int(min(requested - answered)[6:]) if requested - answered else 0
+    return min(set(run.files.requested_rounds()) - set(run.files.labelled_rounds()), default=0)
 
 
 def read_provenance(run: Run) -> RunProvenance:

@@ -1,8 +1,7 @@
 """Monitor runs from their folders. Imports no torch."""
 
 from ducats.report.watch.dashboard import Dashboard, status_line
-from ducats.report.watch.folders import discover_run_folders
 from ducats.report.watch.reader import RunWatcher
 from ducats.report.watch.run_state import OpenRound, RunState
 
-__all__ = ["Dashboard", "OpenRound", "RunState", "RunWatcher", "discover_run_folders", "status_line"]
+__all__ = ["Dashboard", "OpenRound", "RunState", "RunWatcher", "status_line"]

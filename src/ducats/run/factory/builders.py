@@ -15,6 +15,7 @@ from ducats.config import ComponentConfig, Config, query_epochs
 from ducats.data import resolve_dataset
 from ducats.data.decoding import read_aspect_ratios
 from ducats.data.domain import AdaptationData, Images
+from ducats.ledger import load_ledger
 from ducats.models import EvidentialModel, resolve_model
 from ducats.objectives import ObjectiveSpec, resolve_objective
 from ducats.run.components import RunPlan
@@ -89,7 +90,7 @@ def _make_human_oracle(config: Config, data: AdaptationData, run_folder: RunFold
         """Return the annotation time in seconds that is left before a round."""
         if time_budget is None:
             return None
-        ledger, earlier_rounds = run_folder.load_ledger(), round_number - 1
+        ledger, earlier_rounds = load_ledger(run_folder), round_number - 1
         return time_budget.remaining_seconds(
             ledger.seconds(earlier_rounds),
             ledger.n_units(earlier_rounds),

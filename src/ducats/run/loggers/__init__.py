@@ -6,7 +6,7 @@ A logger is any object with the methods of ``Logger``. Each record of metrics.js
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-from ducats.run.loggers.dispatcher import STATE_FILE, LoggerDispatcher, extract_scalars
+from ducats.run.loggers.dispatcher import LoggerDispatcher, extract_scalars
 from ducats.run.loggers.protocol import Logger, LoggerFactory
 from ducats.run.loggers.tensorboard import TensorBoard
 from ducats.run.loggers.tracker import trackio, wandb
@@ -18,7 +18,6 @@ PIP_PACKAGES = {"tensorboard": "'ducats[tensorboard]'", "trackio": "'ducats[trac
 
 __all__ = [
     "LOGGERS",
-    "STATE_FILE",
     "Logger",
     "LoggerDispatcher",
     "LoggerFactory",

@@ -10,10 +10,9 @@ from typing import Any
 from ducats.run.loggers.protocol import Logger, LoggerFactory
 from ducats.runfolder import records
 from ducats.runfolder.records import Record
+from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.files import write_text_atomically
 from ducats.utils.progress import Event
-
-STATE_FILE = "loggers.json"  # in the run folder: the run's name, and the records sent to each logger
 
 
 @dataclass
@@ -51,6 +50,8 @@ class LoggerDispatcher:
         warn: Callable[[str], None],
     ) -> None:
         self._factories, self._folder, self._settings = factories, folder, settings
+        # The run's name, and the records sent to each logger.
+        self._state_path, self._metrics_path = RunFolder(folder).loggers_path, RunFolder(folder).metrics_path
         self._steps_per_epoch, self._warn = steps_per_epoch, warn
         self._states: dict[str, _LoggerState] | None = None  # None until the first event
         self._last_event: tuple[str, int] | None = None
@@ -88,7 +89,7 @@ class LoggerDispatcher:
         }
 
     def _load_file(self) -> dict[str, Any]:
-        path = self._folder / STATE_FILE
+        path = self._state_path
         try:
             return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
         except (ValueError, TypeError, OSError) as error:
@@ -96,7 +97,7 @@ class LoggerDispatcher:
             return {}
 
     def _send_new(self, state: _LoggerState, *, start: bool) -> None:
-        all_records = records.read_records(self._folder / "metrics.jsonl")
+        all_records = records.read_records(self._metrics_path)
         new_records = [record for record in all_records if _record_key(record) not in state.logged]
         if state.failed or not (new_records or start):
             return
@@ -114,7 +115,7 @@ class LoggerDispatcher:
     def _save(self) -> None:
         logged = {name: sorted(state.logged) for name, state in (self._states or {}).items()}
         saved = {"name": self._name, "logged": {**(self._load_file().get("logged") or {}), **logged}}
-        write_text_atomically(self._folder / STATE_FILE, json.dumps(saved, indent=1, ensure_ascii=False))
+        write_text_atomically(self._state_path, json.dumps(saved, indent=1, ensure_ascii=False))
 
     def _guard(self, name: str, state: _LoggerState, act: Callable[[], None]) -> None:
         try:
@@ -125,7 +126,7 @@ class LoggerDispatcher:
                 message = " ".join(str(error).split())
                 self._warn(
                     f"the logger {name!r} {verb} ({type(error).__name__}: {message}); the run continues, "
-                    "and metrics.jsonl in the run folder has all records"
+                    f"and {self._metrics_path.name} in the run folder has all records"
                 )
             state.warned = True
 

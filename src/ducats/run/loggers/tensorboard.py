@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from ducats.runfolder.run_folder import RunFolder
+
 _STAGE_PREFIX = "stage/"
 _NOT_OVER_LABELS = ("stage", "epoch", "labels")  # not plotted over labels
 
@@ -18,7 +20,7 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "tensorboard"
+        self._folder = RunFolder(folder).tensorboard_path
 
     def start(self, name: str, settings: Mapping[str, Any]) -> None:
         """Open a new event file next to earlier ones."""

@@ -17,7 +17,7 @@ from ducats.data.domain import UNLABELLED, AdaptationData, Domain, Images
 from ducats.data.evaluation_split import attach_test_set, hold_out_source
 from ducats.deploy import TrainedModel, load_trained_model, supported_precision
 from ducats.evaluation.model_selection import WeightNormalisation, dev_risk
-from ducats.ledger import Request
+from ducats.ledger import Request, load_ledger, load_request, open_ledger, save_request
 from ducats.run.components import data_digest
 from ducats.run.factory import load_data, make_oracle, with_aspect_ratio
 from ducats.runfolder.run_folder import RunFolder
@@ -114,7 +114,7 @@ class TargetLabelScorer:
         images that the trial left unlabelled.
         """
         trained, fabric = _load_trial(trial, self.tuning_data)
-        is_unlabelled = trained.run_folder.load_ledger().targets() == UNLABELLED
+        is_unlabelled = load_ledger(trained.run_folder).targets() == UNLABELLED
         labelled = ((self.labels >= 0) & is_unlabelled).nonzero().squeeze(1)
         if len(labelled) < 2:
             raise UserError(
@@ -151,13 +151,13 @@ def acquire_validation_labels(config: Config, tuning_data: TuningData, count: in
     pool, run_folder = tuning_data.data.pool, RunFolder(folder)
     if not 2 <= count <= len(pool):
         raise UserError(f"--validation-labels must be between 2 and {len(pool)} (target images), not {count}")
-    ledger = run_folder.open_ledger(pool.keys)
+    ledger = open_ledger(run_folder, pool.keys)
     if not ledger.n_rounds:
-        request = run_folder.load_request(1)
+        request = load_request(run_folder, 1)
         if request is None:
             sampled = torch.randperm(len(pool), generator=make_generator(config.seed, "validation"))[:count]
             request = Request(1, sampled, torch.zeros_like(sampled))
-            run_folder.save_request(request)
+            save_request(run_folder, request)
         # The oracle may show the query and the budget to annotators, so both must be correct.
         query = replace(config.query, name="random", params={})
         acquisition = replace(config.acquisition, budget=count)

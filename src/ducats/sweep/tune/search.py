@@ -9,6 +9,7 @@ from typing import Any, Literal
 from ducats import config as configs
 from ducats.config import Config, query_epochs
 from ducats.evaluation.model_selection import WeightNormalisation
+from ducats.ledger import load_ledger
 from ducats.run.factory import check_config, with_resolved_precision
 from ducats.sweep.tune.scorers import (
     DevScorer,
@@ -185,7 +186,7 @@ def _run_and_score(
         score.standard_error,
         score.details,
         score.is_degenerate,
-        len(trial.run_folder.load_ledger()),
+        len(load_ledger(trial.run_folder)),
     )
 
 
@@ -251,10 +252,8 @@ def ranking_warnings(results: Sequence[TrialResult], estimator: RiskEstimator) -
 
 def _count_distinct_labels(planned_trials: Sequence[Trial]) -> int:
     """Count the distinct labels acquired by all trials, including failed ones."""
-    run_folders = [
-        trial.run_folder for trial in planned_trials if (trial.run_folder.path / "pool.json").exists()
-    ]
-    return len({entry.key for run_folder in run_folders for entry in run_folder.load_ledger().entries()})
+    run_folders = [trial.run_folder for trial in planned_trials if trial.run_folder.pool_path.exists()]
+    return len({entry.key for run_folder in run_folders for entry in load_ledger(run_folder).entries()})
 
 
 def _load_results(path: Path, criterion: Mapping[str, Any]) -> dict[str, TrialResult]:

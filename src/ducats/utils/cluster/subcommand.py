@@ -4,15 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # not available on Windows, where locks are not awaited
-    fcntl = None  # type: ignore[assignment]
+from ducats.utils.files import try_lock
 
 LOCK_TIMEOUT_SECONDS = 60.0  # seconds to wait for a lost process that still holds the lock
 
@@ -53,11 +49,5 @@ def run_subcommand(
 
 def _wait_for_lock(lock: Path) -> None:
     """Wait until a file is unlocked; a lost process may take a moment to notice and to end."""
-    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
-    while fcntl is not None and lock.exists() and time.monotonic() < deadline:
-        with lock.open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except OSError:
-                time.sleep(0.2)
+    if lock.exists() and (held := try_lock(lock, LOCK_TIMEOUT_SECONDS)) is not None:
+        held.release()

@@ -1,0 +1,117 @@
+"""Run folders: written, read and found without torch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ducats
+from ducats.runfolder.run_folder import RunFolder, _source_digest
+from ducats.runfolder.search import find_run_folders
+from ducats.utils.errors import UserError
+
+WITHOUT_TORCH = """
+import sys
+from importlib import import_module
+from pathlib import Path
+import ducats.runfolder
+
+package = Path(ducats.runfolder.__file__).parent
+modules = [import_module(f"ducats.runfolder.{path.stem}") for path in package.glob("*.py")]
+from ducats.runfolder.run_folder import RunFolder
+
+run_folder = RunFolder(Path(sys.argv[1]))
+run_folder.claim({"seed": 1}, {"classes": ["a", "b"]})
+run_folder.save_record({"kind": "stage", "epoch": 3})
+run_folder.save_confusion(3, ["a", "b"], [[4, 1], [0, 2]])
+run_folder.release()
+assert "torch" not in sys.modules
+"""
+
+
+def test_a_run_folder_is_written_without_torch(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH, str(folder)], check=True)
+    run_folder = RunFolder(folder)
+    assert (run_folder.identity, run_folder.data_summary) == ({"seed": 1}, {"classes": ["a", "b"]})
+    assert [stage["epoch"] for stage in run_folder.stages()] == [3]
+    assert (folder / "confusion" / "epoch-003.csv").read_text() == "label,a,b\na,4,1\nb,0,2\n"
+    assert run_folder.environment["device"]
+    assert "run_folder_format" not in run_folder.environment
+    assert json.loads(run_folder.environment_path.read_text())["run_folder_format"] == 2
+
+
+def test_the_source_digest_covers_the_whole_package(tmp_path: Path) -> None:
+    package = Path(ducats.__file__).parent
+    RunFolder(tmp_path / "run").claim({}, {})
+    assert RunFolder(tmp_path / "run").environment["source_digest"] == _source_digest(package)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "module.py").write_text("a = 1")
+    before = _source_digest(tmp_path)
+    (tmp_path / "deep" / "module.py").write_text("a = 2")
+    assert _source_digest(tmp_path) != before
+
+
+def test_the_device_is_recorded(tmp_path: Path) -> None:
+    RunFolder(tmp_path).claim({}, {}, device="H200")
+    assert RunFolder(tmp_path).environment["device"] == "H200"
+
+
+def test_an_active_run_is_recognised(tmp_path: Path) -> None:
+    holder, reader = RunFolder(tmp_path), RunFolder(tmp_path)
+    assert reader.is_active() is None
+    holder.claim({}, {})
+    assert reader.is_active() in (True, None)  # None where the system does not list locks
+    with pytest.raises(UserError, match="another process"):
+        reader.claim({}, {})
+    assert reader.is_active() in (True, None)
+    holder.release()
+    assert not reader.is_active()
+
+
+def test_corrupt_and_missing_files_are_named(tmp_path: Path) -> None:
+    run_folder = RunFolder(tmp_path)
+    with pytest.raises(UserError, match=r"it has no config\.yaml"):
+        _ = run_folder.identity
+    for text in ("a: [", "- a", ""):
+        run_folder.config_path.write_text(text)
+        with pytest.raises(UserError, match=r"config\.yaml is corrupt"):
+            _ = run_folder.identity
+    run_folder.environment_path.write_text("{")
+    with pytest.raises(UserError, match=r"environment\.json is corrupt"):
+        _ = run_folder.environment
+
+
+def touch(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def test_runs_are_found_once_and_not_inside_other_runs(tmp_path: Path) -> None:
+    for name in ("b", "a/one", "a/deep/two", "b/questions", ".hidden", "1/2/3/4"):
+        touch(tmp_path / name / "config.yaml")
+    names = [
+        folder.relative_to(tmp_path).as_posix() for folder in find_run_folders([tmp_path, tmp_path / "b"])
+    ]
+    assert names == ["a/deep/two", "a/one", "b"]
+
+
+def test_incomplete_runs_are_found_on_request(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    for name in (".lock", "done/config.yaml", "started/.lock", "lost/metrics.jsonl", "other/text.txt"):
+        touch(sweep / name)
+    assert [folder.name for folder in find_run_folders([sweep])] == ["done"]
+    found = find_run_folders([sweep, sweep / "other"], include_incomplete=True)
+    assert [folder.name for folder in found] == ["done", "lost", "started", "other"]
+    with pytest.raises(UserError, match="contains no run"):
+        find_run_folders([sweep / "other"])
+
+
+@pytest.mark.parametrize("include_incomplete", [False, True])
+def test_bad_paths_are_refused(tmp_path: Path, include_incomplete: bool) -> None:
+    with pytest.raises(UserError, match="is not a folder"):
+        find_run_folders([tmp_path / "none"], include_incomplete=include_incomplete)
+    with pytest.raises(UserError, match="no paths given"):
+        find_run_folders([], include_incomplete=include_incomplete)
