@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ducats.cli.base import app, console
-from ducats.cli.shutdown import is_reporter, launch_monitored
+from ducats.cli.shutdown import connect_monitored, is_reporter, repeat_in_local_ranks
 from ducats.config.options import RunOptions, benchmark_task, default_run_folder
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import combine_listeners
@@ -85,7 +85,9 @@ def run(
     )
     if engine.threads:
         torch.set_num_threads(engine.threads)
-    launch_monitored(fabric)
+    if launch_environment.starts_local_ranks(world):
+        return repeat_in_local_ranks(world)
+    connect_monitored(fabric)
     finished = run_folder.finished
     if fabric.is_global_zero and not finished:
         for gap in completeness_warnings(config):
@@ -204,5 +206,4 @@ def demo(
 
     folder = out or Path("runs/demo" if task == "classification" else f"runs/demo-{task}")
     workers = workers or os.cpu_count() or 1
-    run_demo(folder, seeds=seeds or [0, 1, 2], workers=workers, console=console, task=task)
-    return 0
+    return run_demo(folder, seeds=seeds or [0, 1, 2], workers=workers, console=console, task=task)

@@ -17,6 +17,7 @@ from ducats.deploy import TrainedModel
 from ducats.deploy.scoring.chunk import ProgressCallback
 from ducats.deploy.scoring.job import ChunkScorer, Job, ScoringInterrupted
 from ducats.utils.errors import UserError
+from ducats.utils.resources import available_cores
 
 _POLL_SECONDS = 0.05  # polling interval
 WORKER_COMMAND = [sys.executable, "-m", "ducats.deploy.scoring.worker"]
@@ -118,11 +119,6 @@ def _process_environment(job: Job, number: int, processes: int) -> dict[str, str
         gpu_index = (number - 1) % gpus
         environment["CUDA_VISIBLE_DEVICES"] = visible[gpu_index] if visible else str(gpu_index)
     return environment
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_exit(process: _WorkerProcess) -> None:
