@@ -7,8 +7,8 @@ would keep its folder locked.
 import sys
 
 from ducats.cli import main
-from ducats.utils.child_process import exit_with
+from ducats.utils.child_process import exit_with_parent
 
 if __name__ == "__main__":
-    exit_with(int(sys.argv[1]))
+    exit_with_parent(int(sys.argv[1]))
     main(sys.argv[2:])

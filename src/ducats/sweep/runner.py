@@ -115,7 +115,8 @@ class LocalSweepBackend:
         """Start one process per run."""
         for job in jobs:
             slot = self._free.pop(0)
-            self._running[job.name] = slot, start_warm(job.arguments, job.log_path, slot.environment)
+            process = start_warm("ducats.cli:main", (job.arguments,), job.log_path, slot.environment)
+            self._running[job.name] = slot, process
         return [self._running[job.name][0].device_name for job in jobs]
 
     def pop_finished(self) -> list[JobEnd]:

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from child_process import wait_until
 from ducats.cli import main
 from ducats.deploy import TrainedModel, load_trained_model
 from ducats.deploy.scoring import ScoringInterrupted, ray_backend, score_pool
@@ -115,13 +116,6 @@ def score_picks(workspace: Path, out: str, trained: TrainedModel | None = None, 
     kwargs: Any = {"budget": 4, "device": "cpu", "backend": "ray", "chunks": 4, "backend_params": params}
     score_pool(trained, str(workspace / "pool"), out=workspace / out, **kwargs)
     return (workspace / out / "picks.csv").read_bytes()
-
-
-def wait_until(true: Callable[[], object], seconds: float = 240.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.02)
 
 
 def wait_for_results(task_pool: TaskPool, count: int) -> list[TaskResult]:
