@@ -339,7 +339,7 @@ def test_command_rejects_invalid_options(
 
 @pytest.mark.usefixtures("forked_children")
 def test_failing_process_reports_its_error(tmp_path: Path) -> None:
-    trial = Trial({}, quick("train.lr=1e30", "train.epochs=1"), RunFolder(tmp_path / "run"))
+    trial = Trial({}, quick("train.lr=1e30"), RunFolder(tmp_path / "run"))
     with pytest.raises(UserError, match=r"^(?!ducats:).* became nan"):
         run_in_subprocess(trial)
 

@@ -158,13 +158,13 @@ def test_worker_exits_with_its_parent(workspace: Path) -> None:
 
 
 def test_worker_reports_progress_and_errors(workspace: Path) -> None:
-    receiver, sender = Pipe(duplex=False)
+    job, (receiver, sender) = make_job(workspace).to_json(), Pipe(duplex=False)
     with receiver, sender:
-        worker.score_chunks(make_job(workspace).to_json(), [0], sender)
+        worker.score_chunks(job, [0], sender)
         assert [receiver.recv() for _ in range(4)] == [8, 16, 24, 31]
         (workspace / "run" / "model.safetensors").unlink()
         with pytest.raises(SystemExit):
-            worker.score_chunks(make_job(workspace).to_json(), [0], sender)
+            worker.score_chunks(job, [0], sender)
         assert "has no model yet" in receiver.recv()
 
 
