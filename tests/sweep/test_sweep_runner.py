@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("forked_children")
 @pytest.fixture
 def replace_runs(monkeypatch: pytest.MonkeyPatch, forked_children: None) -> Callable[..., None]:
     """Replace runs by scripts, chosen by a word in the name of the run; `default` runs otherwise."""
-    start = runner.start_warm
+    start: Any = vars(runner)["start_warm"]
 
     def use(default: str = FINISH, **scripts: str) -> None:
         codes = {word: SCRIPT_HEADER + code for word, code in {**scripts, "default": default}.items()}

@@ -334,15 +334,20 @@ def test_no_server_at_address(disconnected: None, monkeypatch: pytest.MonkeyPatc
     assert connection_error("auto").startswith("no Ray cluster answers at --ray-address auto (")
 
 
-@pytest.mark.parametrize("reply", [b"HTTP/1.1 505 No\r\n", b"SSH-2.0", b""])
-def test_other_server_at_address(disconnected: None, reply: bytes) -> None:
+@pytest.mark.parametrize("greeting", [b"SSH-2.0", b"", None])
+def test_other_server_at_address(
+    disconnected: None, greeting: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_connection, "CONNECT_TIMEOUT_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
             connection, _ = server.accept()
             with connection:
-                connection.recv(100)
-                connection.sendall(reply)
+                if greeting is None:
+                    connection.recv(100)  # waits for the client, like an HTTP server
+                else:
+                    connection.sendall(greeting)
 
         thread = threading.Thread(target=serve)
         thread.start()
