@@ -86,7 +86,7 @@ def run(
     if engine.threads:
         torch.set_num_threads(engine.threads)
     if launch_environment.starts_local_ranks(world):
-        return repeat_in_local_ranks(world)
+        repeat_in_local_ranks(world)
     connect_monitored(fabric)
     finished = run_folder.finished
     if fabric.is_global_zero and not finished:

@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
@@ -28,12 +28,14 @@ def remember_arguments(arguments: Sequence[str] | None) -> None:
     _ProcessState.arguments = sys.argv[1:] if arguments is None else arguments
 
 
-def repeat_in_local_ranks(world: launch_environment.World) -> int:
-    """Run this command in one process per rank of this host; return its exit code."""
+def repeat_in_local_ranks(world: launch_environment.World) -> NoReturn:
+    """Run this command in one process per rank of this host, and exit."""
     from ducats.training.launch import run_local_ranks
 
-    return run_local_ranks(
-        world, _ProcessState.arguments, lambda rank: _print(f"ducats: {_lost_message(rank)}", "red")
+    exit_immediately(
+        run_local_ranks(
+            world, _ProcessState.arguments, lambda rank: _print(f"ducats: {_lost_message(rank)}", "red")
+        )
     )
 
 
@@ -131,8 +133,8 @@ def leave_process_group() -> bool:
     return False
 
 
-def exit_immediately(code: int) -> None:
-    """Exit without Python's finalisation: threads of a broken group could abort it with another exit code."""
+def exit_immediately(code: int) -> NoReturn:
+    """Exit without Python's finalisation: it takes seconds, and threads of a broken group could abort it."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
