@@ -177,8 +177,8 @@ def test_a_child_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("rank == '1' and os.kill(os.getpid(), 9)", PEER_LOST_EXIT_CODE, "process 2 of"),
         ("rank == '1' and os.kill(os.getpid(), 15)", PEER_LOST_EXIT_CODE, "process 2 of"),
         ("rank == '0' and sys.exit('no memory')", 1, "no memory"),
-        ("rank == '0' and (print('once'), os.kill(os.getppid(), 2))", 128 + 2, "once"),
-        ("rank == '0' and (print('once'), os.kill(os.getppid(), 15))", 128 + 15, "once"),
+        ("rank == '0' and (print('on', 'ce', sep=''), os.kill(os.getppid(), 2))", 128 + 2, "once"),
+        ("rank == '0' and (print('on', 'ce', sep=''), os.kill(os.getppid(), 15))", 128 + 15, "once"),
     ],
 )
 def test_torch_ends_the_other_processes(

@@ -202,6 +202,9 @@ def demo(
         seeds: Random seeds; default: 0 1 2.
         workers: Number of parallel runs, with one thread each; default: the number of cores.
     """
+    from ducats.utils.child_process import warm_up
+
+    warm_up({"OMP_NUM_THREADS": "1"})  # while this process imports torch, too
     from ducats.sweep.demo import demo as run_demo
 
     folder = out or Path("runs/demo" if task == "classification" else f"runs/demo-{task}")

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -19,6 +20,14 @@ from typing import Any
 CHILD_MODULE = "ducats.cli.child"  # `python -m ducats.cli.child PARENT run ...`
 _PARENT_POLL_SECONDS = 0.5  # between checks of the parent process
 _SIGTERM_GRACE_SECONDS = 5.0  # seconds between SIGTERM and SIGKILL
+
+
+def warm_up(environment: Mapping[str, str]) -> None:
+    """Start the imports of later warm processes in the background, with more environment variables."""
+    if sys.platform == "linux":
+        with _environment(environment):
+            _warm_context()
+            forkserver.ensure_running()
 
 
 def start_warm(
