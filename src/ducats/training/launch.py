@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 
 from lightning_fabric import Fabric
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
@@ -55,18 +56,19 @@ def run_local_ranks(world: World, arguments: Sequence[str], on_killed: Callable[
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, available_cores() // len(ranks))),
         launch_environment.STARTED_RANKS_VARIABLE: str(len(ranks)),
     }
-    processes = start_processes(
-        "ducats",
-        sys.executable,
-        args=dict.fromkeys(ranks, ("-m", CHILD_MODULE, str(os.getpid()), *arguments)),
-        envs={rank: {**shared, "LOCAL_RANK": str(rank)} for rank in ranks},
-        logs_specs=DefaultLogsSpecs(),
-    )
-    try:
-        result = processes.wait(period=POLL_SECONDS)
-    except SignalException as caught:
-        processes.close(caught.sigval)
-        return 128 + caught.sigval
+    with TemporaryDirectory() as log_dir:
+        processes = start_processes(
+            "ducats",
+            sys.executable,
+            args=dict.fromkeys(ranks, ("-m", CHILD_MODULE, str(os.getpid()), *arguments)),
+            envs={rank: {**shared, "LOCAL_RANK": str(rank)} for rank in ranks},
+            logs_specs=DefaultLogsSpecs(log_dir),
+        )
+        try:
+            result = processes.wait(period=POLL_SECONDS)
+        except SignalException as caught:
+            processes.close(caught.sigval)
+            return 128 + caught.sigval
     assert result is not None
     failures = list(result.failures.values())
     if not failures:
