@@ -30,7 +30,9 @@ def main() -> None:
     pool = digits().pool
     pixels = dict(zip(pool.keys, pool.pixels[:].float().flatten(1), strict=True))
     for method in ("random", "duc", "duc-random", "spread"):
-        results = [first_picks(folder, pixels) for folder in sorted(demo_folder.glob(f"{method}-seed*"))]
+        results = [
+            first_picks(folder, pixels) for folder in sorted(demo_folder.glob(f"digits-{method}-{'?' * 8}"))
+        ]
         if not results:
             sys.exit(f"{demo_folder} has no runs of {method}; run `ducats demo` first, or pass its folder")
         classes, distances = zip(*results, strict=True)

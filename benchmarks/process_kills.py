@@ -82,18 +82,16 @@ def start_run(folder: Path, launcher: str) -> "subprocess.Popen[str]":
         )
 
 
-def rank_pids(launcher_pid: int, launcher: str) -> list[int]:
+def rank_pids(launcher_pid: int) -> list[int]:
     """Return the process ids of a run, ordered by rank."""
     children = [
         int(n) for n in Path(f"/proc/{launcher_pid}/task/{launcher_pid}/children").read_text().split()
     ]
-    if launcher == "own":
-        return [launcher_pid, *children]
     pids = {}
     for child in children:
         for line in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
-            if line.startswith(b"RANK="):
-                pids[int(line[5:])] = child
+            if line.startswith(b"LOCAL_RANK="):
+                pids[int(line.removeprefix(b"LOCAL_RANK="))] = child
     return [pids[rank] for rank in sorted(pids)]
 
 
@@ -169,7 +167,7 @@ def kill_process(
     else:
         time.sleep(rng.uniform(0.0, 0.3))
         wait(lambda: has_partial_file(folder))
-    pids = rank_pids(run.pid, launcher)
+    pids = rank_pids(run.pid)
     os.kill(pids[victim], signal.SIGKILL)
     killed = time.monotonic()
     while any(map(is_alive, {*pids, run.pid})) and time.monotonic() - killed < EXIT_TIMEOUT_SECONDS:

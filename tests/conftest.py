@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+import child_process
 from ducats import config
 from ducats.data.domain import AdaptationData
 from ducats.run import run
@@ -99,3 +100,9 @@ def run_quickly(tmp_path: Path) -> Runner:
 def run_pixels(tmp_path: Path) -> Runner:
     """Run a quick segmentation config in a folder."""
     return _runner(tmp_path, quick_pixels)
+
+
+@pytest.fixture
+def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the children of a command from this process, which has imported everything."""
+    child_process.fork_children(monkeypatch)

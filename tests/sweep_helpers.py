@@ -1,5 +1,7 @@
 """Small sweeps for tests."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -27,3 +29,12 @@ def ducats(*arguments: str | Path) -> int:
     with pytest.raises(SystemExit) as caught:
         main([str(a) for a in arguments])
     return int(caught.value.code or 0)
+
+
+def run_script(arguments: list[str]) -> None:
+    """In place of a run, execute the script for a word in the name of its folder, given as ``out``."""
+    out = Path(arguments[arguments.index("--out") + 1])
+    out.mkdir(exist_ok=True)
+    scripts = json.loads(os.environ["TEST_SCRIPTS"])
+    script = next((code for word, code in scripts.items() if word in out.name), scripts["default"])
+    exec(script, {"out": out})

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import timm
@@ -622,33 +623,13 @@ def test_ctrl_c_and_resume(
     assert RunFolder(tmp_path / "run").finished
 
 
-def test_rank_zero_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("must not wait"))
-    shutdown.wait_for_launcher_exit()
-
-
-def test_other_ranks_wait_until_their_launcher_has_exited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.delenv("RANK", raising=False)
-    parents, naps = [7, 7, 7, 1], list[float]()
-    monkeypatch.setattr("ducats.training.launch_environment.parent_pid", lambda: 7)
-    monkeypatch.setattr("os.getppid", lambda: parents.pop(0))
-    monkeypatch.setattr("time.sleep", naps.append)
-    shutdown.wait_for_launcher_exit()
-    assert (parents, len(naps)) == ([], 3)
-
-
-def test_waiting_for_the_launcher_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "3")
-    now = [0.0]
-    monkeypatch.setattr("ducats.training.launch_environment.parent_pid", lambda: 7)
-    monkeypatch.setattr("os.getppid", lambda: 7)
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    shutdown.wait_for_launcher_exit(seconds=2.0)
-    assert now[0] == pytest.approx(2.0, abs=0.06)
+def test_other_ranks_wait_until_rank_zero_has_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = list[float]()
+    for rank in (0, 1):
+        monitor = SimpleNamespace(rank=rank, peer_exit=waited.append)
+        monkeypatch.setattr(shutdown._ProcessState, "monitor", monitor)
+        shutdown.wait_for_rank_zero(seconds=2.0)
+    assert waited == [2.0]
 
 
 def test_root_and_task_need_a_benchmark(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Sweep files, checks before the first run, and slots."""
 
 import math
-import os
 import re
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from ducats.sweep import (
     make_slots,
     packaged_sweeps,
     read_sweep,
-    usable_cores,
 )
 from ducats.utils.errors import UserError
 from sweep_helpers import QUICK_SWEEP_SETTINGS, ducats, make_runs, write_sweep
@@ -283,14 +281,6 @@ def test_gpus_are_assigned_round_robin() -> None:
     assert {slot.environment["OMP_NUM_THREADS"] for slot in slots} == {"2"}  # 8 cores for 3 runs
     hidden = make_slots("cuda:1", None, 8, {"CUDA_VISIBLE_DEVICES": "4,6"})
     assert hidden[0].environment == {"CUDA_VISIBLE_DEVICES": "6"}
-
-
-def test_usable_cores_respects_the_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7})
-    assert usable_cores() == 3
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert usable_cores() == 1
 
 
 @pytest.mark.parametrize("devices", ["gpu", "cuda:0,cpu", "cuda:x", "cuda:2"])

@@ -1,48 +1,41 @@
 """Execution of sweeps: runs that fail, wait or are killed, mostly simulated by small scripts."""
 
-import fcntl
 import io
+import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from rich.console import Console
 
+from child_process import fork, is_unlocked, wait_until
 from ducats.cli import main
-from ducats.cli.child import watched_parent_pid
 from ducats.sweep import Slot, SweepRun, format_run_list, make_slots, run_sweep, runner
+from ducats.utils import child_process
 from ducats.utils.errors import UserError
 from sweep_helpers import ducats, make_runs, write_sweep
 
 CPU_SLOTS = [Slot("cpu", "cpu"), Slot("cpu", "cpu")]
-SCRIPT_HEADER = "import os, pathlib, sys, time\nout = pathlib.Path(sys.argv[2])\nout.mkdir(exist_ok=True)\n"
+SCRIPT_HEADER = "import os, sys, time\n"
+WARM_CONTEXT = child_process._warm_context
 FINISH = "(out / 'model.safetensors').touch()\n"
+pytestmark = pytest.mark.usefixtures("forked_children")
 
 
 @pytest.fixture
-def replace_runs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def replace_runs(monkeypatch: pytest.MonkeyPatch, forked_children: None) -> Callable[..., None]:
     """Replace runs by scripts, chosen by a word in the name of the run; `default` runs otherwise."""
+    start: Any = vars(runner)["start_warm"]
 
     def use(default: str = FINISH, **scripts: str) -> None:
-        def command(config_path: Path, folder: Path) -> list[str]:
-            script = next((code for word, code in scripts.items() if word in folder.name), default)
-            return [
-                sys.executable,
-                "-c",
-                SCRIPT_HEADER + script,
-                str(config_path),
-                str(folder),
-                str(os.getpid()),
-            ]
-
-        monkeypatch.setattr(runner, "_run_command", command)
+        codes = {word: SCRIPT_HEADER + code for word, code in {**scripts, "default": default}.items()}
+        monkeypatch.setenv("TEST_SCRIPTS", json.dumps(codes))
+        monkeypatch.setattr(runner, "start_warm", lambda _, *more: start("sweep_helpers:run_script", *more))
 
     return use
 
@@ -138,10 +131,8 @@ def test_folder_is_locked_against_other_sweeps(tmp_path: Path, replace_runs: Cal
 
 
 STAY_ALIVE = (  # runs until it is killed, and holds a lock
-    "import fcntl, threading\nfrom ducats.cli.child import exit_with_parent\n"
-    "threading.Thread(target=exit_with_parent, args=(int(sys.argv[3]),), daemon=True).start()\n"
-    "held = open(out / 'alive', 'w')\nfcntl.flock(held, fcntl.LOCK_EX)\n(out / 'started').touch()\n"
-    "time.sleep(600)"
+    "import fcntl\nheld = open(out / 'alive', 'w')\nfcntl.flock(held, fcntl.LOCK_EX)\n"
+    "(out / 'started').touch()\ntime.sleep(600)"
 )
 
 
@@ -151,20 +142,19 @@ def test_killed_sweep_ends_its_runs_and_resumes(
 ) -> None:
     replace_runs(STAY_ALIVE)
     runs, out = make_runs(tmp_path, methods=["random", "duc"]), tmp_path / "out"
-    parent = os.fork()
-    if parent == 0:
+
+    def act() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            run_sweep_quietly(runs, out)
-        finally:
-            os._exit(5)
+        run_sweep_quietly(runs, out)
+
+    parent = fork(act)
     try:
-        wait_for(lambda: len(list(out.glob("*/started"))) == 2)
+        wait_until(lambda: len(list(out.glob("*/started"))) == 2)
     finally:
         os.kill(parent, signal_number)
         os.waitpid(parent, 0)
     for run in runs:
-        wait_for(lambda run=run: is_free(run.folder(out) / "alive"))  # type: ignore[misc]
+        wait_until(lambda run=run: is_unlocked(run.folder(out) / "alive"))  # type: ignore[misc]
     replace_runs()
     outcome, _ = run_sweep_quietly(runs, out)
     assert (len(outcome.done), outcome.exit_code) == (2, 0)
@@ -183,53 +173,24 @@ def test_sweep_under_nohup_outlives_its_terminal() -> None:
         signal.signal(signal.SIGHUP, previous)
 
 
-def test_other_ranks_of_a_run_end_with_rank_0() -> None:
-    """They get the command line of rank 0, which names the sweep, but the sweep is not their parent."""
-    assert (watched_parent_pid(7, {}), watched_parent_pid(7, {"LOCAL_RANK": "0"})) == (7, 7)
-    assert watched_parent_pid(7, {"LOCAL_RANK": "1"}) == os.getppid()
-    command = [sys.executable, "-m", "ducats.cli.child", str(os.getppid()), "--version"]
-    further = {**os.environ, "LOCAL_RANK": "1"}
-    assert subprocess.run(command, env=further, capture_output=True, check=False).returncode == 0
-
-
-def wait_for(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def is_free(path: Path) -> bool:
-    """Whether a file is unlocked: the process that locked it has ended."""
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-    return True
-
-
 def test_real_sweep_is_killed_resumed_and_tabulated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = {"name": "broken", "config": "random", "settings": "data.params.n_pool=2"}
     file, out = write_sweep(tmp_path / "s.yaml", methods=["random", broken]), tmp_path / "out"
     command = ("sweep", file, "--devices", "cpu", "--workers", "1", "--out", out)
     assert ducats(*command, "--dry-run") == 0
     assert capsys.readouterr().out.endswith("2 runs: 0 done, 0 started, 2 new\n")
-    parent = os.fork()
-    if parent == 0:
-        try:
-            main([str(argument) for argument in command])
-        finally:
-            os._exit(5)
+    with monkeypatch.context() as patch:  # from a server, as outside of tests
+        patch.setattr(child_process, "_warm_context", WARM_CONTEXT)
+        parent = fork(lambda: main([str(argument) for argument in command]))
     try:
-        wait_for(lambda: any(out.glob("toy-random-*/config.yaml")))
+        wait_until(lambda: any(out.glob("toy-random-*/config.yaml")))
     finally:
         os.kill(parent, signal.SIGKILL)
         os.waitpid(parent, 0)
     (run,) = out.glob("toy-random-*")
-    wait_for(lambda: is_free(run / ".lock"))
+    wait_until(lambda: is_unlocked(run / ".lock"))
     assert ducats(*command) == 1
     output = capsys.readouterr().out
     assert re.search(r"2 runs: 1 done, (1 of them earlier, )?1 failed", output)

@@ -1,7 +1,6 @@
 """Hyperparameter search: trials ranked without test labels."""
 
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -302,6 +301,7 @@ def test_ranking_warnings() -> None:
     assert nothing.startswith("no held-out source image is misclassified")
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_command_runs_trials_in_child_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = [part for setting in QUICK for part in ("--set", setting)]
     command = ["tune", "--method", "duc", *options, "--out", str(tmp_path / "tune")]
@@ -338,21 +338,11 @@ def test_command_rejects_invalid_options(
     assert not (tmp_path / "tune").exists()
 
 
-def test_failing_process_reports_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = Trial({}, quick(), RunFolder(tmp_path / "run"))
-
-    def ends_with(code: int, output: str) -> None:
-        done = subprocess.CompletedProcess([], code, "a table\n", output)
-        monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+@pytest.mark.usefixtures("forked_children")
+def test_failing_process_reports_its_error(tmp_path: Path) -> None:
+    trial = Trial({}, quick("train.lr=1e30"), RunFolder(tmp_path / "run"))
+    with pytest.raises(UserError, match=r"^(?!ducats:).* became nan"):
         run_in_subprocess(trial)
-
-    with pytest.raises(UserError, match=r"^lower the budget$"):
-        ends_with(2, "a warning\nducats: lower the budget\n")
-    with pytest.raises(UserError, match=r"^MemoryError: much$"):
-        ends_with(1, "Traceback\nMemoryError: much\n")
-    with pytest.raises(KeyboardInterrupt):
-        ends_with(130, "run the same command again to resume\n")
-    ends_with(0, "")
 
 
 def test_settings_that_cannot_be_searched() -> None:

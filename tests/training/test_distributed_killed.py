@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -12,8 +11,8 @@ from typing import IO, Any
 
 import pytest
 
+from child_process import has_ended
 from conftest import QUICK
-from ducats.training.launch_environment import PARENT_PID_VARIABLE
 from ducats.training.peer_monitor import PEER_LOST_EXIT_CODE
 from ducats.training.predictor import Predictor
 from ducats.utils import files
@@ -21,10 +20,8 @@ from ranks import (
     PEER_GONE_MESSAGE,
     RankResults,
     Setup,
-    by_hand,
     command,
     die,
-    in_ranks,
     kill_in_epoch,
     outcome,
     run_in_ranks,
@@ -139,60 +136,71 @@ def test_a_process_is_killed(tmp_path: Path, undisturbed: dict[str, Any], kill_t
 # ---- processes started by the command itself
 
 
-def test_a_child_process_is_killed(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    endless = command((*SETTINGS, "train.epochs=2000"), folder, "--devices", "2")
-    first = subprocess.Popen(
-        [sys.executable, "-m", "ducats", *endless],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        until = time.monotonic() + 240
-        while not (folder / "labels" / "round-01.npz").exists() and time.monotonic() < until:
-            assert first.poll() is None, "the run ended before it could be killed"
-            time.sleep(0.02)
-        (child,) = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
-        os.kill(int(child), signal.SIGKILL)
-        stderr = first.communicate(timeout=60)[1]
-    finally:
-        first.kill()
-    assert first.returncode == PEER_LOST_EXIT_CODE
-    assert stderr.count(PEER_GONE_MESSAGE.format(2)) == 1
-    assert "Traceback" not in stderr
+# A network that kills rank 1 in the fifth step.
+FRAGILE_NETWORK = """
+import os
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes, channels):
+        super().__init__()
+        self.head, self.steps = nn.Linear(channels * 64, classes), 0
+
+    def forward(self, images):
+        self.steps += self.training
+        if self.steps == 5 and os.environ["LOCAL_RANK"] == "1":
+            os.kill(os.getpid(), 9)
+        return self.head(images.flatten(1))
+"""
 
 
-def test_a_child_dies_before_all_are_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stillborn = tmp_path / "stillborn.py"
-    stillborn.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # Fabric starts copies of this process
-    monkeypatch.setattr(sys, "argv", [str(stillborn)])
-    alone = command(SETTINGS, tmp_path / "run", "--devices", "2")
-    done = run_in_ranks(alone, tmp_path / "output", 1, lambda *_: {})
-    assert done.codes == [PEER_LOST_EXIT_CODE]
-    assert done.outputs[0].count(PEER_GONE_MESSAGE.format(2)) == 1
+def run_alone(folder: Path, *settings: str, before: Setup = lambda _: None) -> RankResults:
+    """Run the command in one process, which starts the ranks."""
+    run = command((*SETTINGS, *settings), folder / "run", "--devices", "2")
+    return run_in_ranks(run, folder / "output", 1, lambda *_: {}, before)
 
 
-def test_the_parent_dies_before_all_are_connected(tmp_path: Path) -> None:
-    def orphan() -> None:
-        """A rank whose parent has died."""
-        os.environ[PARENT_PID_VARIABLE] = str(os.getpid())
-        if os.fork() == 0:
-            while os.getppid() == int(os.environ[PARENT_PID_VARIABLE]):
-                time.sleep(0.01)
-            done = run_in_ranks(
-                command(SETTINGS, tmp_path / "run", "--devices", "2"),
-                tmp_path / "inner",
-                1,
-                lambda _, world, port: by_hand(1, world, port),
-            )
-            (tmp_path / "codes").write_text(str(done.codes))
+def test_a_child_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fragile.py").write_text(FRAGILE_NETWORK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(tmp_path)
+    killed = run_alone(tmp_path, "model.name=fragile:Net", "model.params={}")
+    assert killed.codes == [PEER_LOST_EXIT_CODE]
+    assert killed.outputs[0].count(PEER_GONE_MESSAGE.format(2)) == 1
+    assert "Traceback" not in killed.outputs[0]
+    assert (tmp_path / "run" / "config.yaml").exists()  # the ranks were connected
 
-    in_ranks(lambda _: orphan(), tmp_path / "outer", 1, lambda *_: {})
-    until = time.monotonic() + 60
-    while not (tmp_path / "codes").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert (tmp_path / "codes").read_text() == str([PEER_LOST_EXIT_CODE])
-    assert PEER_GONE_MESSAGE.format(1) in (tmp_path / "inner" / "0.txt").read_text()
+
+@pytest.mark.parametrize(
+    ("script", "code", "words"),
+    [
+        ("rank == '1' and os.kill(os.getpid(), 9)", PEER_LOST_EXIT_CODE, "process 2 of"),
+        ("rank == '1' and os.kill(os.getpid(), 15)", PEER_LOST_EXIT_CODE, "process 2 of"),
+        ("rank == '0' and sys.exit('no memory')", 1, "no memory"),
+        ("rank == '0' and (print('on', 'ce', sep=''), os.kill(os.getppid(), 2))", 128 + 2, "once"),
+        ("rank == '0' and (print('on', 'ce', sep=''), os.kill(os.getppid(), 15))", 128 + 15, "once"),
+    ],
+)
+def test_torch_ends_the_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, code: int, words: str
+) -> None:
+    """Scripts in place of the ranks: they fail, or signal their parent, and would otherwise sleep."""
+    source = f"""
+import functools, os, pathlib, sys, time
+print = functools.partial(print, flush=True)
+folder, rank = pathlib.Path({str(tmp_path)!r}), os.environ["LOCAL_RANK"]
+(folder / f"{{rank}}.part").write_text(str(os.getpid()))
+(folder / f"{{rank}}.part").rename(folder / f"{{rank}}.pid")
+while len(list(folder.glob("*.pid"))) < 2:
+    time.sleep(0.01)
+{script}
+time.sleep({STALL_SECONDS})
+"""
+    (tmp_path / "failing_rank.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("ducats.training.launch.CHILD_MODULE", "failing_rank")
+    done = run_alone(tmp_path, before=lambda _: signal.signal(signal.SIGINT, signal.default_int_handler))
+    assert done.codes == [code]
+    assert done.outputs[0].count(words) == 1
+    assert ("is gone" in done.outputs[0]) == (code == PEER_LOST_EXIT_CODE)
+    assert all(has_ended(int(path.read_text())) for path in tmp_path.glob("*.pid"))

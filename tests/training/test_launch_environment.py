@@ -4,13 +4,14 @@ import pytest
 
 import ranks
 from ducats.training.launch_environment import (
-    PARENT_PID_VARIABLE,
+    STARTED_RANKS_VARIABLE,
     World,
     detect_launcher,
+    has_same_parent,
     is_rank_zero,
     node_and_local_rank,
-    parent_pid,
     resolve_world,
+    starts_local_ranks,
 )
 from ducats.utils.errors import UserError
 
@@ -99,8 +100,14 @@ def test_node_rank_beyond_the_number_of_nodes_raises() -> None:
         resolve_world(None, 2, ranks.hosts_by_hand(2, 3, 29500))
 
 
-def test_parent_process() -> None:
-    assert parent_pid({PARENT_PID_VARIABLE: "123"}) is None  # the parent itself
-    assert parent_pid({PARENT_PID_VARIABLE: "123", "LOCAL_RANK": "1"}) == 123
-    assert parent_pid({"LOCAL_RANK": "1"}) is None  # started by something else
-    assert parent_pid({**ranks.torchrun(0, 2, 29500), "LOCAL_RANK": "1", PARENT_PID_VARIABLE: "123"}) is None
+def test_only_the_command_itself_starts_ranks() -> None:
+    assert starts_local_ranks(World(2, 1, "own"), {})
+    assert not starts_local_ranks(World(2, 1, "own"), {"LOCAL_RANK": "0"})
+    assert not starts_local_ranks(World(1, 2, "own"), ranks.hosts_by_hand(1, 2, 29500))
+    assert not starts_local_ranks(World(2, 1, "torchrun"), {})
+
+
+def test_the_command_reports_the_death_of_the_ranks_that_it_started() -> None:
+    second_host = {STARTED_RANKS_VARIABLE: "2", "NODE_RANK": "1", "LOCAL_RANK": "0"}
+    assert [has_same_parent(rank, second_host) for rank in range(4)] == [False, False, True, True]
+    assert not has_same_parent(0, {"LOCAL_RANK": "1"})  # started by something else

@@ -74,3 +74,11 @@ def test_unknown_memory(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (system / "proc/meminfo").unlink()
     monkeypatch.delattr(os, "sysconf")
     assert free_memory_gb() is None
+
+
+def test_available_cores_respect_the_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7})
+    assert resources.available_cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert resources.available_cores() == 1

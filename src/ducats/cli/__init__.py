@@ -32,8 +32,9 @@ from ducats.cli.shutdown import (
     leave_process_group,
     notify_exit,
     peer_exit_code,
+    remember_arguments,
     report_exit,
-    wait_for_launcher_exit,
+    wait_for_rank_zero,
 )
 from ducats.utils.errors import AwaitingLabels, UserError
 
@@ -58,6 +59,7 @@ __all__ = [
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; bad input gives a message instead of a traceback."""
+    remember_arguments(arguments)
     try:
         # Commands return their exit code. By default cyclopts would exit with it before the clean-up below.
         code = app(arguments, exit_on_error=False, result_action="return_value")
@@ -82,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     notify_exit(int(code or 0))
     is_distributed = leave_process_group()
     if code:
-        wait_for_launcher_exit()
+        wait_for_rank_zero()
     if is_distributed:
         exit_immediately(int(code or 0))
     sys.exit(code)

@@ -34,13 +34,14 @@ def label(
         open_browser: Open the page in a browser.
     """
     from ducats.annotation.page import server
+    from ducats.utils.network import is_loopback
 
     server.check_installed()
     server.check_run_folder(run)
     token = server.load_or_create_token(token_file)
     sock = server.open_socket(host, port, run)
     url = server.page_url(sock, host, token)
-    if not server.is_loopback(host):
+    if not is_loopback(host):
         console.print(
             f"warning: {host} is reachable from other machines. Anyone with the token can see the images and "
             "answer, and the connection is not encrypted. It is safer to omit --host and use a tunnel: "

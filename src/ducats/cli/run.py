@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ducats.cli.base import app, console
-from ducats.cli.shutdown import is_reporter, launch_monitored
+from ducats.cli.shutdown import connect_monitored, is_reporter, repeat_in_local_ranks
 from ducats.config.options import RunOptions, benchmark_task, default_run_folder
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import combine_listeners
@@ -82,7 +82,9 @@ def run(
     )
     if engine.threads:
         torch.set_num_threads(engine.threads)
-    launch_monitored(fabric)
+    if launch_environment.starts_local_ranks(world):
+        repeat_in_local_ranks(world)
+    connect_monitored(fabric)
     finished = run_folder.finished
     if fabric.is_global_zero and not finished:
         for gap in completeness_warnings(config):
@@ -197,9 +199,11 @@ def demo(
         seeds: Random seeds; default: 0 1 2.
         workers: Number of parallel runs, with one thread each; default: the number of cores.
     """
+    from ducats.utils.child_process import warm_up
+
+    warm_up({"OMP_NUM_THREADS": "1"})  # while this process imports torch, too
     from ducats.sweep.demo import demo as run_demo
 
     folder = out or Path("runs/demo" if task == "classification" else f"runs/demo-{task}")
     workers = workers or os.cpu_count() or 1
-    run_demo(folder, seeds=seeds or [0, 1, 2], workers=workers, console=console, task=task)
-    return 0
+    return run_demo(folder, seeds=seeds or [0, 1, 2], workers=workers, console=console, task=task)

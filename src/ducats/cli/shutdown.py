@@ -3,8 +3,8 @@
 import os
 import sys
 import threading
-import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
@@ -18,15 +18,32 @@ PEER_EXIT_GRACE_SECONDS = 3.0  # within which the exit of a process that broke a
 
 
 class _ProcessState:
+    arguments: Sequence[str] = ()  # arguments of the command
     monitor: PeerMonitor | None = None  # of a run with several processes, once they are connected
     exit_lock = threading.Lock()  # taken by the first thread that reports a lost process; never released
 
 
-def launch_monitored(fabric: "Fabric") -> None:
-    """Start the processes of a run and monitor them: if one dies, all exit with a message."""
-    from ducats.training.launch import launch_processes
+def remember_arguments(arguments: Sequence[str] | None) -> None:
+    """Remember the arguments of this command, for further processes of a run."""
+    _ProcessState.arguments = sys.argv[1:] if arguments is None else arguments
 
-    _ProcessState.monitor = launch_processes(
+
+def repeat_in_local_ranks(world: launch_environment.World) -> NoReturn:
+    """Run this command in one process per rank of this host, and exit."""
+    from ducats.training.launch import run_local_ranks
+
+    exit_immediately(
+        run_local_ranks(
+            world, _ProcessState.arguments, lambda rank: _print(f"ducats: {_lost_message(rank)}", "red")
+        )
+    )
+
+
+def connect_monitored(fabric: "Fabric") -> None:
+    """Connect this process to the other ranks and monitor them: if one dies, all exit with a message."""
+    from ducats.training.launch import connect_ranks
+
+    _ProcessState.monitor = connect_ranks(
         fabric, exit_on_peer_exit, lambda message: _print(message, "yellow")
     )
 
@@ -44,21 +61,22 @@ def report_peer_exit(peer_exit: PeerExit) -> int:
         code = peer_exit.code
         message = message or f"process {peer_exit.rank + 1} ended with exit code {code}; see its message"
     elif not message:
-        message = (
-            f"process {peer_exit.rank + 1} of this run is gone (killed, or its host is down); run the same "
-            "command again to resume"
-        )
-    monitor = _ProcessState.monitor
+        message = _lost_message(peer_exit.rank)
+    monitor, is_killed = _ProcessState.monitor, peer_exit.code is None
     # Rank 0 prints; rank 1 prints only if rank 0 is gone without a message of its own.
-    if (
-        monitor is None
-        or monitor.rank == 0
-        or (monitor.rank == 1 and peer_exit.rank == 0 and peer_exit.code is None)
-    ):
+    prints = monitor is None or monitor.rank == 0 or (monitor.rank == 1 and peer_exit.rank == 0 and is_killed)
+    if prints and not (is_killed and launch_environment.has_same_parent(peer_exit.rank)):
         _print(f"ducats: {message}", "red")
     if monitor is not None:
         monitor.announce_exit(code, message)
     return code
+
+
+def _lost_message(rank: int) -> str:
+    return (
+        f"process {rank + 1} of this run is gone (killed, or its host is down); run the same command again "
+        "to resume"
+    )
 
 
 def peer_exit_code() -> int | None:
@@ -115,18 +133,15 @@ def leave_process_group() -> bool:
     return False
 
 
-def exit_immediately(code: int) -> None:
-    """Exit without Python's finalisation: threads of a broken group could abort it with another exit code."""
+def exit_immediately(code: int) -> NoReturn:
+    """Exit without Python's finalisation: it takes seconds, and threads of a broken group could abort it."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def wait_for_launcher_exit(seconds: float = 20.0) -> None:
-    """Wait until the process that started this one has exited, so that its exit code is the command's.
-
-    All processes learn of a failure and exit in the same way, but Fabric's observer would kill the first one.
-    """
-    deadline = time.monotonic() + seconds
-    while os.getppid() == launch_environment.parent_pid() and time.monotonic() < deadline:
-        time.sleep(0.05)
+def wait_for_rank_zero(seconds: float = 20.0) -> None:
+    """Wait until rank 0 has reported the failure: its launcher may end it once another rank has failed."""
+    monitor = _ProcessState.monitor
+    if monitor is not None and monitor.rank > 0:
+        monitor.peer_exit(seconds)

@@ -5,7 +5,7 @@ from ducats.sweep.progress import format_run_list
 from ducats.sweep.runner import SweepOutcome, run_sweep
 from ducats.sweep.runs import SweepFilter, SweepRun, check_sweep_runs, expand_sweep
 from ducats.sweep.schema import Sweep, SweepMethod, SweepTask, packaged_sweeps, read_sweep
-from ducats.sweep.slots import Slot, make_slots, usable_cores
+from ducats.sweep.slots import Slot, make_slots
 
 __all__ = [
     "BackendOptions",
@@ -24,5 +24,4 @@ __all__ = [
     "packaged_sweeps",
     "read_sweep",
     "run_sweep",
-    "usable_cores",
 ]

@@ -10,12 +10,13 @@ from typing import NamedTuple
 from ducats.sweep.jobs import SweepBackend
 from ducats.sweep.ray_backend import RaySweepBackend
 from ducats.sweep.runner import LocalSweepBackend
-from ducats.sweep.slots import make_slots, usable_cores
+from ducats.sweep.slots import make_slots
 from ducats.sweep.slurm_backend import SlurmSweepBackend
 from ducats.utils.cluster import parse_duration, ray_session
 from ducats.utils.cluster.ray_connection import import_ray
 from ducats.utils.cluster.slurm import make_executor, parse_settings
 from ducats.utils.errors import UserError
+from ducats.utils.resources import available_cores
 
 SWEEP_BACKENDS = ("local", "ray", "slurm")
 _GPU_OPTIONS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")  # sbatch options for GPUs
@@ -66,7 +67,7 @@ def open_backend(options: BackendOptions, out: Path, name: str) -> Iterator[Open
     """
     _check_options(options)
     if options.backend == "local":
-        slots = make_slots(options.devices, options.workers, usable_cores(), os.environ)
+        slots = make_slots(options.devices, options.workers, available_cores(), os.environ)
         yield OpenedBackend(LocalSweepBackend(slots), slots[0].device_type)
     elif options.backend == "ray":
         time_limit = None if options.timeout is None else parse_duration(options.timeout)

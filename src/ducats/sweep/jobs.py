@@ -31,7 +31,7 @@ class SweepJob:
     @property
     def arguments(self) -> list[str]:
         """Arguments of ``ducats``."""
-        return run_arguments(self.config_path, self.folder)
+        return ["run", "-c", str(self.config_path), "--out", str(self.folder)]
 
     @property
     def lock_path(self) -> Path:
@@ -46,11 +46,6 @@ class SweepJob:
             file.seek(max(self.log_offset, self.log_path.stat().st_size - max_bytes))
             lines = file.read().decode(errors="replace").splitlines()
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def run_arguments(config_path: Path, folder: Path) -> list[str]:
-    """Return the arguments of ``ducats`` for a run."""
-    return ["run", "-c", str(config_path), "--out", str(folder)]
 
 
 def write_job(sweep_run: SweepRun, out: Path) -> SweepJob:

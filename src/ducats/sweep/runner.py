@@ -1,27 +1,25 @@
 """Execute the runs of a sweep, one process per run: a failed run does not affect the others."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from rich.console import Console
 
-from ducats.sweep.jobs import JobEnd, SweepBackend, SweepJob, run_arguments, write_job
+from ducats.sweep.jobs import JobEnd, SweepBackend, SweepJob, write_job
 from ducats.sweep.progress import SweepProgress, print_line
 from ducats.sweep.runs import SweepRun
 from ducats.sweep.slots import Slot
+from ducats.utils.child_process import start_warm, stop_processes
 from ducats.utils.errors import UserError
 from ducats.utils.files import folder_lock
 
 EXIT_WAITING_FOR_LABELS = 3  # exit code of a run that waits for labels
-_SIGTERM_GRACE_SECONDS = 5.0  # seconds between SIGTERM and SIGKILL
 
 
 @dataclass
@@ -107,7 +105,7 @@ class LocalSweepBackend:
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._free = list(slots)
-        self._running: dict[str, tuple[Slot, subprocess.Popen[bytes]]] = {}
+        self._running: dict[str, tuple[Slot, BaseProcess]] = {}
 
     def free_slots(self) -> int:
         """Return the number of free slots."""
@@ -117,44 +115,24 @@ class LocalSweepBackend:
         """Start one process per run."""
         for job in jobs:
             slot = self._free.pop(0)
-            with job.log_path.open("ab") as file:
-                process = subprocess.Popen(
-                    _run_command(job.config_path, job.folder),
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, **slot.environment},
-                    start_new_session=True,  # Ctrl-C reaches only the sweep, which stops the runs
-                )
+            process = start_warm("ducats.cli:main", (job.arguments,), job.log_path, slot.environment)
             self._running[job.name] = slot, process
         return [self._running[job.name][0].device_name for job in jobs]
 
     def pop_finished(self) -> list[JobEnd]:
         """Return the runs whose process has ended."""
         ends = [
-            JobEnd(name, process.returncode)
+            JobEnd(name, process.exitcode)
             for name, (_, process) in self._running.items()
-            if process.poll() is not None
+            if process.exitcode is not None
         ]
         self._free += [self._running.pop(end.name)[0] for end in ends]
         return ends
 
     def stop(self) -> str:
         """Stop all active runs and their child processes; the next sweep resumes them."""
-        processes = [process for _, process in self._running.values()]
-        for signal_number in (signal.SIGTERM, signal.SIGKILL):
-            for process in processes:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal_number)
-            deadline = time.monotonic() + _SIGTERM_GRACE_SECONDS
-            while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
-                time.sleep(0.05)
+        stop_processes([process for _, process in self._running.values()])
         return ""
-
-
-def _run_command(config_path: Path, folder: Path) -> list[str]:
-    """Return the command of a run that ends when this process ends."""
-    return [sys.executable, "-m", "ducats.cli.child", str(os.getpid()), *run_arguments(config_path, folder)]
 
 
 def _record_result(outcome: SweepOutcome, job: SweepJob, job_end: JobEnd) -> str:

@@ -1,6 +1,5 @@
 """Slots for parallel runs on this machine, each with its device."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -61,13 +60,6 @@ def _thread_environment(count: int, environment: Mapping[str, str]) -> dict[str,
         # Waiting threads spin by default. If another process shares the core, this takes five times as long.
         variables["OMP_WAIT_POLICY"] = "PASSIVE"
     return variables
-
-
-def usable_cores() -> int:
-    """Return the number of cores this process may use; in a container or job, fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _device_names(devices: str) -> list[str]:

@@ -1,31 +1,96 @@
-"""Launch of several processes, with detection of processes that die."""
+"""Start the processes of a run on this host, and connect all ranks."""
 
+import logging
 import os
 import secrets
 import signal
 import socket
+import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from tempfile import TemporaryDirectory
 
 from lightning_fabric import Fabric
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
 
 from ducats.training import launch_environment
 from ducats.training.distributed import all_ranks_or_raise, on_rank_zero
-from ducats.training.peer_monitor import PeerExit, PeerMonitor, PeerSockets, accept_peers, connect, listen
+from ducats.training.launch_environment import World
+from ducats.training.peer_monitor import (
+    PEER_LOST_EXIT_CODE,
+    PeerExit,
+    PeerMonitor,
+    PeerSockets,
+    accept_peers,
+    connect,
+    listen,
+)
+from ducats.utils.child_process import CHILD_MODULE
 from ducats.utils.errors import UserError
+from ducats.utils.resources import available_cores
 
-POLL_SECONDS = 0.2  # seconds between two checks of the processes
+POLL_SECONDS = 0.1  # seconds between two checks of the processes
 NOTICE_AFTER_SECONDS = 30.0  # seconds of waiting before a notice is printed
-FABRIC_OBSERVER_THREAD = "child-process-observer"  # name of Fabric's thread
 
 
-def launch_processes(
+def run_local_ranks(world: World, arguments: Sequence[str], on_killed: Callable[[int], object]) -> int:
+    """Run a `ducats` command in one process per rank of this host; if one fails, torch ends the others.
+
+    Args:
+        on_killed: called with the rank of a process that was killed.
+
+    Returns:
+        The exit code of the command.
+    """
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the caller reports failures
+    # A signal that the shell ignores, as in the background, stays ignored.
+    handled = [
+        number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) != signal.SIG_IGN
+    ]
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(number.name for number in handled)
+    ranks = range(world.processes_per_node)
+    shared = {
+        "MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        "MASTER_PORT": os.environ.get("MASTER_PORT") or str(_free_port()),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, available_cores() // len(ranks))),
+        launch_environment.STARTED_RANKS_VARIABLE: str(len(ranks)),
+    }
+    with TemporaryDirectory() as log_dir:
+        processes = start_processes(
+            "ducats",
+            sys.executable,
+            args=dict.fromkeys(ranks, ("-m", CHILD_MODULE, str(os.getpid()), *arguments)),
+            envs={rank: {**shared, "LOCAL_RANK": str(rank)} for rank in ranks},
+            logs_specs=DefaultLogsSpecs(log_dir),
+        )
+        try:
+            result = processes.wait(period=POLL_SECONDS)
+        except SignalException as caught:
+            processes.close(caught.sigval)
+            return 128 + caught.sigval
+    assert result is not None
+    failures = list(result.failures.values())
+    if not failures:
+        return 0
+    # Torch ends the other ranks with SIGTERM.
+    killed = (failure for failure in failures if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM)
+    cause = next(killed, failures[0])
+    if cause.exitcode > 0:  # the rank has reported it
+        return cause.exitcode
+    on_killed(launch_environment.node_and_local_rank()[0] * len(ranks) + cause.local_rank)
+    return PEER_LOST_EXIT_CODE
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def connect_ranks(
     fabric: Fabric, on_lost: Callable[[PeerExit], object], notify: Callable[[str], object]
 ) -> PeerMonitor | None:
-    """Start the processes, or join those already started; return when all are connected.
+    """Connect this process to the other ranks.
 
     Args:
         fabric: launched here.
@@ -39,7 +104,7 @@ def launch_processes(
         fabric.launch()
         return None
     _check_address()
-    with _interruptible(), _watch_startup(fabric, on_lost, notify):
+    with _interruptible(), _notice_if_slow(fabric, notify):
         try:
             fabric.launch()
         except (RuntimeError, ValueError) as error:
@@ -57,7 +122,7 @@ def launch_processes(
 
         port, token = on_rank_zero(fabric, open_listener)
 
-        def connect_ranks() -> PeerSockets:
+        def open_connections() -> PeerSockets:
             try:
                 if fabric.is_global_zero:
                     return accept_peers(listeners[0], fabric.world_size, token)
@@ -69,7 +134,7 @@ def launch_processes(
                 ) from error
 
         return PeerMonitor(
-            fabric.global_rank, fabric.world_size, all_ranks_or_raise(fabric, connect_ranks), on_lost
+            fabric.global_rank, fabric.world_size, all_ranks_or_raise(fabric, open_connections), on_lost
         )
 
 
@@ -105,44 +170,14 @@ def _interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def _watch_startup(
-    fabric: Fabric, on_lost: Callable[[PeerExit], object], notify: Callable[[str], object]
-) -> Iterator[None]:
-    """Until all processes are connected, detect the death of a child or of the parent."""
-    connected, parent = threading.Event(), launch_environment.parent_pid()
-    notice_pending = launch_environment.node_and_local_rank()[1] == 0
-    notice_time = time.monotonic() + NOTICE_AFTER_SECONDS
-    if "LOCAL_RANK" not in os.environ:  # not started as one of several: this process starts the others
-        os.environ[launch_environment.PARENT_PID_VARIABLE] = str(os.getpid())
-
-    def watch() -> None:
-        nonlocal notice_pending
-        while not connected.wait(POLL_SECONDS):
-            if notice_pending and time.monotonic() > notice_time:
-                notify(
-                    f"waiting at {_rendezvous_address()} for all {fabric.world_size} processes; press Ctrl-C "
-                    "to stop"
-                )
-                notice_pending = False
-            if parent is not None and os.getppid() != parent:
-                on_lost(PeerExit(0, None, ""))
-            for number, process in enumerate(_child_processes(fabric), start=fabric.global_rank + 1):
-                if process.poll():
-                    on_lost(PeerExit(number, process.returncode if process.returncode > 0 else None, ""))
-
-    threading.Thread(target=watch, daemon=True, name="start").start()
+def _notice_if_slow(fabric: Fabric, notify: Callable[[str], object]) -> Iterator[None]:
+    """Print a notice on each host if the other processes take long to connect."""
+    notice = f"waiting at {_rendezvous_address()} for all {fabric.world_size} processes; press Ctrl-C to stop"
+    timer = threading.Timer(NOTICE_AFTER_SECONDS, notify, [notice])
+    timer.daemon = True
+    if launch_environment.node_and_local_rank()[1] == 0:
+        timer.start()
     try:
         yield
     finally:
-        connected.set()
-
-
-def _child_processes(fabric: Fabric) -> list[Any]:
-    """Return the processes that Fabric started, and disable Fabric's own observer.
-
-    The observer checks every five seconds and kills all processes, including this one, without a message.
-    """
-    for thread in threading.enumerate():
-        if thread.name == FABRIC_OBSERVER_THREAD:
-            thread._child_processes = []  # type: ignore[attr-defined]
-    return list(getattr(fabric.strategy.launcher, "procs", ()))
+        timer.cancel()

@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple
 from ducats.utils.errors import UserError
 
 Launcher = Literal["own", "torchrun", "slurm"]
-PARENT_PID_VARIABLE = "DUCATS_FIRST_PROCESS"  # PID of the command, passed to the processes it starts
+# Number of ranks that the command started on this host, passed to them.
+STARTED_RANKS_VARIABLE = "DUCATS_STARTED_RANKS"
 # To be set on each host without a launcher.
 RENDEZVOUS_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -56,10 +57,15 @@ def is_rank_zero(environment: Mapping[str, str] = os.environ) -> bool:
     return node_and_local_rank(environment) == (0, 0)
 
 
-def parent_pid(environment: Mapping[str, str] = os.environ) -> int | None:
-    """Return the PID of the command that started this process as one of its ranks; None if none did."""
-    is_child = detect_launcher(environment) == "own" and node_and_local_rank(environment)[1] > 0
-    return int(environment[PARENT_PID_VARIABLE]) if is_child and PARENT_PID_VARIABLE in environment else None
+def starts_local_ranks(world: World, environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process has to start the ranks of its host, rather than being one of them."""
+    return world.launcher == "own" and world.processes_per_node > 1 and "LOCAL_RANK" not in environment
+
+
+def has_same_parent(rank: int, environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the command that started this rank also started another; it then reports its death."""
+    count = int(environment.get(STARTED_RANKS_VARIABLE, "0"))
+    return count > 0 and rank // count == node_and_local_rank(environment)[0]
 
 
 def resolve_world(

@@ -1,4 +1,4 @@
-"""Free memory, peak memory and free disk space."""
+"""Cores, free memory, peak memory and free disk space."""
 
 import os
 import shutil
@@ -14,6 +14,11 @@ except ImportError:  # not available on Windows
 
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may use; in a container or job, fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_disk_gb(folder: Path) -> float:

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from child_process import wait_until
 from ducats.cli import main
 from ducats.deploy import TrainedModel, load_trained_model
 from ducats.deploy.scoring import ScoringInterrupted, ray_backend, score_pool
@@ -115,13 +116,6 @@ def score_picks(workspace: Path, out: str, trained: TrainedModel | None = None, 
     kwargs: Any = {"budget": 4, "device": "cpu", "backend": "ray", "chunks": 4, "backend_params": params}
     score_pool(trained, str(workspace / "pool"), out=workspace / out, **kwargs)
     return (workspace / out / "picks.csv").read_bytes()
-
-
-def wait_until(true: Callable[[], object], seconds: float = 240.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.02)
 
 
 def wait_for_results(task_pool: TaskPool, count: int) -> list[TaskResult]:
@@ -340,15 +334,20 @@ def test_no_server_at_address(disconnected: None, monkeypatch: pytest.MonkeyPatc
     assert connection_error("auto").startswith("no Ray cluster answers at --ray-address auto (")
 
 
-@pytest.mark.parametrize("reply", [b"HTTP/1.1 505 No\r\n", b"SSH-2.0", b""])
-def test_other_server_at_address(disconnected: None, reply: bytes) -> None:
+@pytest.mark.parametrize("greeting", [b"SSH-2.0", b"", None])
+def test_other_server_at_address(
+    disconnected: None, greeting: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_connection, "CONNECT_TIMEOUT_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
             connection, _ = server.accept()
             with connection:
-                connection.recv(100)
-                connection.sendall(reply)
+                if greeting is None:
+                    connection.recv(100)  # waits for the client, like an HTTP server
+                else:
+                    connection.sendall(greeting)
 
         thread = threading.Thread(target=serve)
         thread.start()

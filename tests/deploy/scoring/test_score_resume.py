@@ -1,20 +1,19 @@
 """Scoring in several processes, killed and resumed: the picks stay the same."""
 
-import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
 import pytest
 
-from child_process import run_in_child
+from child_process import fork, has_ended, run_in_child, wait_until
 from ducats.cli import main
 from ducats.deploy import TrainedModel, load_trained_model
 from ducats.deploy.scoring import (
@@ -30,7 +29,10 @@ from ducats.utils.errors import UserError
 from scoring_runs import train_run, write_image_folder, write_shard_folder
 from synthetic_pools import write_file
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc and fork")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc and fork"),
+    pytest.mark.usefixtures("forked_children"),
+]
 
 WHITE = b"P6 8 8 255 " + b"\xff" * 8 * 8 * 3
 # A network that prints, and blocks on a white image while the file "hold" exists.
@@ -67,13 +69,6 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def score_picks(trained: TrainedModel, workspace: Path, out: str, **kwargs: object) -> bytes:
     score_pool(trained, str(workspace / "pool"), out=workspace / out, budget=4, device="cpu", **kwargs)  # type: ignore[arg-type]
     return (workspace / out / "picks.csv").read_bytes()
-
-
-def wait_until(true: Callable[[], object], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.02)
 
 
 def child_pids() -> set[int]:
@@ -151,38 +146,39 @@ def make_job(workspace: Path) -> Job:
 
 def test_worker_exits_with_its_parent(workspace: Path) -> None:
     (workspace / "hold").touch()
-    process = subprocess.Popen(
-        local_backend.WORKER_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(f"{make_job(workspace).to_json()}\n[0]\n")
-    process.stdin.flush()
-    assert json.loads(process.stdout.readline()) == {"n_samples": 8}  # it is running and now blocked
-    process.stdin.close()
-    assert process.wait(60) == 1
-    process.stdout.close()
+    trained = load_trained_model(workspace / "run")
+    parent = fork(lambda: score_picks(trained, workspace, "out", processes=2))
+    done = workspace / "out" / "chunks" / "chunk-0-of-2.npz"
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    wait_until(lambda: done.exists() and len(children.read_text().split()) == 1)
+    blocked = int(children.read_text())
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    wait_until(lambda: has_ended(blocked))
 
 
-def test_worker_reports_progress_and_errors(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(worker, "exit_on_stdin_close", lambda: None)
-    text = f"{make_job(workspace).to_json()}\n[0]\n"
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    assert worker.run_worker() == 0
-    messages = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert messages == [{"n_samples": n_samples} for n_samples in (8, 16, 24, 31)]
-    (workspace / "run" / "model.safetensors").unlink()
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    assert worker.run_worker() == 2
-    assert "has no model yet" in json.loads(capsys.readouterr().out)["error"]
+def test_worker_reports_progress_and_errors(workspace: Path) -> None:
+    job, (receiver, sender) = make_job(workspace).to_json(), Pipe(duplex=False)
+    with receiver, sender:
+        worker.score_chunks(job, [0], sender)
+        assert [receiver.recv() for _ in range(4)] == [8, 16, 24, 31]
+        (workspace / "run" / "model.safetensors").unlink()
+        with pytest.raises(SystemExit):
+            worker.score_chunks(job, [0], sender)
+        assert "has no model yet" in receiver.recv()
+
+
+def fail_first(job: str, chunks: list[int], messages: Connection) -> None:
+    """In place of a worker, fail on the first chunk as the environment says; otherwise sleep."""
+    if chunks != [0]:
+        time.sleep(60)
+    exec(os.environ["TEST_FAILURE"], {"messages": messages})
 
 
 @pytest.mark.parametrize(
     ("code", "error", "message"),
     [
-        ('print(\'{"error": "the pool is empty"}\'); exit(2)', UserError, "^the pool is empty$"),
+        ("messages.send('the pool is empty'); exit(2)", UserError, "^the pool is empty$"),
         ("exit(7)", ScoringInterrupted, r"process 1 exited with code 7 .*process-1\.log"),
         ("1 / 0", ScoringInterrupted, r"process 1 exited with code 1 .*process-1\.log"),
     ],
@@ -190,9 +186,8 @@ def test_worker_reports_progress_and_errors(
 def test_failure_of_one_worker_stops_the_others(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, code: str, error: type[Exception], message: str
 ) -> None:
-    """Of two fake workers, the first fails and the second sleeps."""
-    script = f"import sys, time; job = input(); chunks = input(); time.sleep(60 * (chunks != '[0]')); {code}"
-    monkeypatch.setattr(local_backend, "WORKER_COMMAND", [sys.executable, "-c", script])
+    monkeypatch.setenv("TEST_FAILURE", code)
+    monkeypatch.setattr(local_backend, "WORKER", f"{__name__}:{fail_first.__name__}")
     before = child_pids()
     with pytest.raises(error, match=message):
         score_picks(load_trained_model(workspace / "run"), workspace, "out", processes=2)

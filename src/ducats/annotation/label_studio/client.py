@@ -1,7 +1,6 @@
 """HTTP client for Label Studio: JSON, token refresh, retries while the server is down."""
 
 import http.client
-import ipaddress
 import json
 import random
 import time
@@ -13,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from ducats.annotation.label_studio.token import ApiToken
 from ducats.utils.errors import UserError
+from ducats.utils.network import is_loopback
 
 ACCESS_TOKEN_REFRESH_SECONDS = 240.0  # an access token is valid for 300 seconds
 MAX_RETRY_PAUSE_SECONDS = 30.0
@@ -269,11 +269,7 @@ def normalise_url(url: str) -> str:
 
 def is_loopback_url(url: str) -> bool:
     """Return whether a server runs on this machine and is reached without a proxy."""
-    host = urllib.parse.urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback(urllib.parse.urlsplit(url).hostname or "")
 
 
 def _describe_failure(cause: object) -> str:

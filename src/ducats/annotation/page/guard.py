@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ducats.annotation.page.server import is_loopback
+from ducats.utils.network import is_loopback
 
 MAX_REQUEST_BYTES = 1_000_000
 SECURITY_HEADERS = {

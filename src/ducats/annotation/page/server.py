@@ -1,7 +1,6 @@
 """Start the page's server: address, token and browser."""
 
 import errno
-import ipaddress
 import os
 import secrets
 import socket
@@ -17,18 +16,6 @@ from ducats.utils.errors import UserError
 
 PORT_RANGE = range(20000, 32000)  # below the ephemeral port ranges of operating systems
 MIN_TOKEN_LENGTH = 16
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address is reachable from this machine only.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
-    (True, True, False)
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def check_run_folder(run_folder: Path) -> None:

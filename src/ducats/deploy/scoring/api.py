@@ -18,7 +18,6 @@ from ducats.deploy.scoring.backends import DEFAULT_CHUNKS, SCORING_BACKENDS
 from ducats.deploy.scoring.chunk import ProgressCallback
 from ducats.deploy.scoring.files import PICKS_FILE, SUMMARY_FILE, UNREADABLE_FILE, open_output_folder
 from ducats.deploy.scoring.job import Job, ScoringBackend, labelled_keys
-from ducats.deploy.scoring.local_backend import available_cores
 from ducats.deploy.scoring.merge import MergedChunks, merge_chunks, missing_chunks
 from ducats.deploy.scoring.streaming_query import (
     StreamingQuery,
@@ -31,6 +30,7 @@ from ducats.deploy.triage_rule import hash_weights
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_text_atomically
 from ducats.utils.registry import bind_params, resolve
+from ducats.utils.resources import available_cores
 
 
 class ScoringResult(NamedTuple):

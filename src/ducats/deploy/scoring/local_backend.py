@@ -1,14 +1,14 @@
 """Score on this machine, in this process or in several that share its cores and GPUs."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
@@ -16,11 +16,12 @@ import torch
 from ducats.deploy import TrainedModel
 from ducats.deploy.scoring.chunk import ProgressCallback
 from ducats.deploy.scoring.job import ChunkScorer, Job, ScoringInterrupted
+from ducats.utils.child_process import start_warm, stop_processes
 from ducats.utils.errors import UserError
+from ducats.utils.resources import available_cores
 
 _POLL_SECONDS = 0.05  # polling interval
-WORKER_COMMAND = [sys.executable, "-m", "ducats.deploy.scoring.worker"]
-_EXIT_TIMEOUT_SECONDS = 5.0  # seconds to wait for a killed process
+WORKER = "ducats.deploy.scoring.worker:score_chunks"
 
 
 def score_locally(
@@ -40,76 +41,65 @@ def score_locally(
 
 
 @dataclass
-class _WorkerProcess:
+class _Worker:
     """Worker process."""
 
     number: int  # starts at 1
-    handle: "subprocess.Popen[str]"
+    process: BaseProcess
     log: Path
-    reader: threading.Thread
+    messages: Connection
     n_samples: int = 0
     error: str | None = None
 
     def read_messages(self) -> None:
-        """Read the progress messages until the process closes its output."""
-        assert self.handle.stdout is not None
-        for line in self.handle.stdout:
-            message = json.loads(line)
-            self.n_samples, self.error = (
-                message.get("n_samples", self.n_samples),
-                message.get("error", self.error),
-            )
+        """Read the messages that the process has sent."""
+        with suppress(EOFError):  # it has exited
+            while self.messages.poll():
+                message = self.messages.recv()
+                if isinstance(message, str):
+                    self.error = message
+                else:
+                    self.n_samples = message
 
 
 def _run_processes(
     job: Job, chunk_groups: Sequence[Sequence[int]], on_progress: ProgressCallback | None
 ) -> None:
-    running = list[_WorkerProcess]()
+    workers = list[_Worker]()
     try:
         for number, chunks in enumerate(chunk_groups, start=1):
-            running.append(_start(job, chunks, number, len(chunk_groups)))
-        processes = list(running)
+            workers.append(_start(job, chunks, number, len(chunk_groups)))
+        running = list(workers)
         while running:
-            for process in list(running):
-                if process.handle.poll() is not None:
-                    running.remove(process)
-                    _check_exit(process)
+            ended = [worker for worker in running if worker.process.exitcode is not None]
+            for worker in running:
+                worker.read_messages()
             if on_progress is not None:
-                on_progress(sum(process.n_samples for process in processes))
+                on_progress(sum(worker.n_samples for worker in workers))
+            for worker in ended:
+                running.remove(worker)
+                _check_exit(worker)
             time.sleep(_POLL_SECONDS if running else 0)
     finally:
-        _kill_processes(running)
+        stop_processes([worker.process for worker in workers])
+        for worker in workers:
+            worker.messages.close()
 
 
-def _start(job: Job, chunks: Sequence[int], number: int, processes: int) -> _WorkerProcess:
+def _start(job: Job, chunks: Sequence[int], number: int, processes: int) -> _Worker:
     log = Path(job.out) / f"process-{number}.log"
-    with log.open("wb") as file:
-        handle = subprocess.Popen(
-            WORKER_COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=file,
-            text=True,
-            encoding="utf-8",
-            env={**os.environ, **_process_environment(job, number, processes)},
-            start_new_session=True,  # only this process receives Ctrl-C; it then kills the workers
+    log.unlink(missing_ok=True)  # of an earlier attempt
+    receiver, sender = Pipe(duplex=False)
+    with sender:  # open in the worker only, so that its exit closes the pipe
+        process = start_warm(
+            WORKER, (job.to_json(), list(chunks), sender), log, _process_environment(job, number, processes)
         )
-    process = _WorkerProcess(number, handle, log, threading.Thread())
-    process.reader = threading.Thread(target=process.read_messages, daemon=True, name="ducats-progress")
-    process.reader.start()
-    assert handle.stdin is not None
-    try:
-        # Stays open: the worker exits when it closes, however this process ends.
-        handle.stdin.write(f"{job.to_json()}\n{json.dumps(list(chunks))}\n")
-        handle.stdin.flush()
-    except BrokenPipeError:
-        pass  # it has already exited; `_check_exit` reports the reason
-    return process
+    return _Worker(number, process, log, receiver)
 
 
 def _process_environment(job: Job, number: int, processes: int) -> dict[str, str]:
     """Return the environment variables of a worker: its number of threads and its GPU."""
-    environment = {"PYTHONIOENCODING": "utf-8"}
+    environment = {}
     if "OMP_NUM_THREADS" not in os.environ:
         environment["OMP_NUM_THREADS"] = str(max(1, available_cores() // processes))
     gpus = torch.cuda.device_count() if job.device in ("auto", "cuda") else 0
@@ -120,36 +110,15 @@ def _process_environment(job: Job, number: int, processes: int) -> dict[str, str
     return environment
 
 
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _check_exit(process: _WorkerProcess) -> None:
-    """Clean up after a process that has exited; raise if it failed."""
-    process.reader.join()
-    for pipe in (process.handle.stdin, process.handle.stdout):
-        assert pipe is not None
-        pipe.close()
-    code = process.handle.returncode
-    if process.error is not None:
-        raise UserError(process.error)
+def _check_exit(worker: _Worker) -> None:
+    """Raise if a process that has exited failed."""
+    code = worker.process.exitcode
+    if worker.error is not None:
+        raise UserError(worker.error)
     if code:
         outcome = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         raise ScoringInterrupted(
-            f"process {process.number} {outcome} (out of memory? see {process.log}); finished chunks are "
+            f"process {worker.number} {outcome} (out of memory? see {worker.log}); finished chunks are "
             "saved: run the same command again to resume"
         )
-    process.log.unlink(missing_ok=True)
-
-
-def _kill_processes(running: Sequence[_WorkerProcess]) -> None:
-    """Kill the processes that are still running."""
-    for process in running:
-        process.handle.kill()
-    for process in running:
-        process.handle.wait(_EXIT_TIMEOUT_SECONDS)
-        process.reader.join(_EXIT_TIMEOUT_SECONDS)
-        for pipe in (process.handle.stdin, process.handle.stdout):
-            assert pipe is not None
-            pipe.close()
+    worker.log.unlink(missing_ok=True)

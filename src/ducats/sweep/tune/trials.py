@@ -1,18 +1,19 @@
 """Trials of a search, each a run in its own folder and process."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 from ducats import config as configs
 from ducats.config import Config
 from ducats.runfolder.run_folder import RunFolder
+from ducats.sweep.runner import run_sweep
+from ducats.sweep.runs import SweepRun
+from ducats.sweep.slots import Slot
 from ducats.sweep.tune.search_space import GridPoint, to_settings
 from ducats.utils.errors import UserError
-from ducats.utils.files import write_text_atomically
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,14 @@ def make_trials(
 
 
 def run_in_subprocess(trial: Trial) -> None:
-    """Run a trial with `ducats run` in a child process, which frees all memory even after a failure."""
-    file = trial.run_folder.path.with_suffix(".yaml")
-    write_text_atomically(file, configs.to_yaml(trial.config))
-    child = [sys.executable, "-m", "ducats.cli.child", str(os.getpid())]  # ends when this process ends
-    command = [*child, "run", "-c", str(file), "--out", str(trial.run_folder.path)]
-    completed = subprocess.run(command, capture_output=True, text=True, check=False)
-    if completed.returncode == 130:
-        raise KeyboardInterrupt
-    if completed.returncode:
-        lines = [line.strip() for line in (completed.stdout + completed.stderr).splitlines() if line.strip()]
-        last = next((line for line in lines if line.startswith("ducats:")), lines[-1] if lines else "")
-        raise UserError(
-            last.removeprefix("ducats:").strip() or f"failed with exit code {completed.returncode}"
-        )
+    """Run a trial as a sweep of one run: its process frees all memory, even after a failure."""
+    config, name = trial.config, trial.name
+    sweep_run = SweepRun(method=config.method, task="", config=config, name=name)
+    slot = Slot(config.engine.device, config.engine.device)
+    outcome = run_sweep([sweep_run], trial.run_folder.path.parent, [slot], Console(quiet=True))
+    if outcome.exit_code:
+        error = outcome.failed.get(name, "it waits for labels")
+        raise UserError(error.removeprefix("ducats: "))
 
 
 def format_grid_point(point: Mapping[str, object]) -> str:

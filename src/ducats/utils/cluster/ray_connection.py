@@ -10,9 +10,6 @@ from typing import Any
 from ducats.utils.errors import UserError
 
 CONNECT_TIMEOUT_SECONDS = 10.0  # seconds to connect to the head node
-# Connection preface of HTTP/2, and so of gRPC, with empty settings. A server answers with its own settings.
-HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-HTTP2_SETTINGS_FRAME = 4  # frame type of the answer, in its fourth byte
 SECONDS_PER_UNIT = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -80,7 +77,7 @@ def _check_address(address: str) -> None:
 
 
 def _check_server(address: str) -> None:
-    """Raise if no gRPC server listens at the address: Ray itself would retry for minutes."""
+    """Raise if no gRPC server listens at the address: Ray itself would retry for ten minutes."""
     host, _, port = _resolve_address(address).rpartition(":")
     if not host:
         return
@@ -89,9 +86,11 @@ def _check_server(address: str) -> None:
     ) as connection:
         if os.environ.get("RAY_USE_TLS", "0") == "1":
             return
-        connection.sendall(HTTP2_PREFACE)
-        reply = connection.recv(9)
-        if reply[3:4] != bytes([HTTP2_SETTINGS_FRAME]):
+        try:
+            frame = connection.recv(9)
+        except TimeoutError:
+            frame = b""
+        if frame[3:4] != b"\x04":  # gRPC servers open a connection with a frame of type SETTINGS
             raise ConnectionError("the server there is not Ray")
 
 

@@ -2,12 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ducats.utils.child_process import start_command
 from ducats.utils.files import try_lock
 
 LOCK_TIMEOUT_SECONDS = 60.0  # seconds to wait for a lost process that still holds the lock
@@ -29,15 +28,7 @@ def run_subcommand(
     """
     _wait_for_lock(lock)
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ducats.cli.child", str(os.getpid()), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
-        )
+    process = start_command(command, log, environment or {})
     try:
         return process.wait()
     finally:

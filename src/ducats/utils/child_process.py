@@ -1,0 +1,145 @@
+"""Child processes that end when their parent ends, even if it is killed."""
+
+import importlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+CHILD_MODULE = "ducats.cli.child"  # `python -m ducats.cli.child PARENT run ...`
+_PARENT_POLL_SECONDS = 0.5  # between checks of the parent process
+_SIGTERM_GRACE_SECONDS = 5.0  # seconds between SIGTERM and SIGKILL
+
+
+def warm_up(environment: Mapping[str, str]) -> None:
+    """Start the imports of later warm processes in the background, with more environment variables."""
+    if sys.platform == "linux":
+        with _environment(environment):
+            _warm_context()
+            forkserver.ensure_running()
+
+
+def start_warm(
+    function: str, arguments: tuple[Any, ...], log: Path, environment: Mapping[str, str]
+) -> BaseProcess:
+    """Call a function in a process with its imports done already, which take as long as a small run.
+
+    Args:
+        function: function as ``module:name``.
+        log: the output of the process is appended to this file.
+        environment: added to the environment of this process.
+    """
+    with _environment(environment), _without_main_module():
+        process: BaseProcess = _warm_context().Process(  # type: ignore[attr-defined]  # in all subclasses
+            target=_run, args=(function, arguments, log, dict(os.environ))
+        )
+        process.start()
+    return process
+
+
+def _warm_context() -> BaseContext:
+    """Fork from a server that has imported what runs need, where a fork is safe."""
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["ducats.run.factory", "ducats.run.loggers", "ducats.deploy.scoring"])
+    return context
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def _without_main_module() -> Iterator[None]:
+    """Hide the caller's script from multiprocessing, which would execute it again in the new process."""
+    main_module = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main_module
+
+
+def _run(function: str, arguments: tuple[Any, ...], log: Path, environment: Mapping[str, str]) -> None:
+    os.setsid()  # Ctrl-C reaches only the parent, which stops this process
+    os.environ.clear()
+    os.environ.update(environment)
+    if "OMP_NUM_THREADS" in environment and "torch" in sys.modules:  # read by torch when it was imported
+        sys.modules["torch"].set_num_threads(int(environment["OMP_NUM_THREADS"]))
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    _exit_after(parent.join)
+    module, _, name = function.partition(":")
+    getattr(importlib.import_module(module), name)(*arguments)
+
+
+def start_command(
+    arguments: Sequence[str], log: Path, environment: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
+    """Start a command in a new interpreter; its output is appended to a log."""
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", CHILD_MODULE, str(os.getpid()), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment},
+            start_new_session=True,
+        )
+
+
+def stop_processes(processes: Sequence[BaseProcess]) -> None:
+    """End warm processes and their children, first with SIGTERM."""
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in [process.pid for process in processes if process.exitcode is None]:
+            assert pid is not None
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal_number)
+        deadline = time.monotonic() + _SIGTERM_GRACE_SECONDS
+        for process in processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+
+
+def exit_with_parent(parent: int) -> None:
+    """Kill this process and its children once its parent, given by its process id, is gone."""
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_POLL_SECONDS)
+
+    _exit_after(wait)
+
+
+def _exit_after(wait: Callable[[], object]) -> None:
+    """Kill this process and its children once a function, called in a thread, returns."""
+
+    def watch() -> None:
+        wait()
+        if os.getpgid(0) == os.getpid():  # this process leads its process group
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
