@@ -239,12 +239,13 @@ _LOGIT = st.one_of(
 )
 
 
-@settings(max_examples=60, derandomize=True, deadline=None, database=None)
-@given(
-    st.integers(1, 12).flatmap(
-        lambda c: st.lists(st.lists(_LOGIT, min_size=c, max_size=c), min_size=1, max_size=8)
-    )
+_LOGITS = st.integers(1, 12).flatmap(
+    lambda classes: st.lists(st.lists(_LOGIT, min_size=classes, max_size=classes), min_size=1, max_size=8)
 )
+
+
+@settings(max_examples=60, derandomize=True, deadline=None, database=None)
+@given(_LOGITS)
 def test_finite_logits_never_give_nan(logits: list[list[float]]) -> None:
     z = torch.tensor(logits)
     found = dirichlet.uncertainties(z)
