@@ -154,7 +154,7 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     return z.double().log_softmax(1).float(), label
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=80)
 @given(batches())
 def test_ties_certainty_and_absent_classes_match_the_definition(batch: tuple[Tensor, Tensor]) -> None:
     tally = tally_batch(*batch)
@@ -364,14 +364,7 @@ def test_rank_follows_confidence() -> None:
     for inside in (s[row] for row in together if row.sum() > 1):
         assert float(inside.max() / inside.min()) <= 1 + 2**-10
     ends = torch.tensor([1e-9, 0.0, -0.0, -1e-30, -20.0, -math.inf], dtype=torch.float64)
-    assert confidence_bin(ends).tolist() == [
-        0,
-        0,
-        0,
-        0,
-        metrics.N_CONFIDENCE_BINS - 1,
-        metrics.N_CONFIDENCE_BINS - 1,
-    ]
+    assert confidence_bin(ends).tolist() == [0] * 4 + [metrics.N_CONFIDENCE_BINS - 1] * 2
 
 
 # The state: fixed in size, additive, deterministic.
@@ -441,16 +434,15 @@ def test_adding_makes_a_new_tally() -> None:
     tally = tally_batch(*sample(50, 3))
     doubled = tally + tally
     assert (tally.total * 2, tally.classes) == (doubled.total, 3)
-    assert compute_metrics(doubled) | {"aurc": 0.0} == pytest.approx(
-        compute_metrics(tally) | {"aurc": 0.0}, rel=1e-12
-    )
+    found, expected = (compute_metrics(some) | {"aurc": 0.0} for some in (doubled, tally))
+    assert found == pytest.approx(expected, rel=1e-12)
 
 
 def test_tally_is_deterministic() -> None:
     def once() -> Tally:
         tally = Tally.empty(9)
         for seed in range(4):
-            tally.update(*sample(3000, 9, seed=seed))
+            tally.update(*sample(500, 9, seed=seed))
         return tally
 
     same(once(), once(), exact=True)
@@ -570,13 +562,10 @@ def test_absent_class_is_not_averaged() -> None:
     assert mean_iou_excluding(confusion, [2]) == mean_iou(confusion)
 
 
-@pytest.mark.parametrize("left_out", [[-1], [4], [0, 9]])
-def test_unknown_class_cannot_be_excluded(left_out: list[int]) -> None:
-    with pytest.raises(ValueError, match="cannot exclude class"):
-        mean_iou_excluding(torch.eye(4, dtype=torch.int64), left_out)
-
-
-def test_a_mean_over_no_class_is_an_error() -> None:
+def test_classes_that_cannot_be_excluded() -> None:
+    for left_out in ([-1], [4], [0, 9]):
+        with pytest.raises(ValueError, match="cannot exclude class"):
+            mean_iou_excluding(torch.eye(4, dtype=torch.int64), left_out)
     with pytest.raises(ValueError, match="nothing was counted"):
         mean_iou_excluding(torch.eye(2, dtype=torch.int64), [0, 1])
 
@@ -590,15 +579,8 @@ def test_empty_tally_raises() -> None:
     tally.update(torch.zeros(0, 3, 4, 4), torch.zeros(0, 4, 4, dtype=torch.int64))
     tally.update(torch.zeros(2, 3, 0), torch.zeros(2, 0, dtype=torch.int64))
     tally.update(torch.zeros(2, 3), torch.tensor([-1, -2]))
-    readers: list[Callable[[Tally], object]] = [
-        compute_metrics,
-        ece,
-        classwise_ece,
-        aurc,
-        aurc_error_bound,
-        reliability_bins,
-    ]
-    for read in readers:
+    readers: list[Callable[[Tally], object]] = [compute_metrics, ece, classwise_ece, aurc, aurc_error_bound]
+    for read in (*readers, reliability_bins):
         with pytest.raises(ValueError, match="nothing was counted"):
             read(tally)
     for of_confusion in (accuracy, mean_class_accuracy, mean_iou):
@@ -618,9 +600,7 @@ def test_empty_tally_raises() -> None:
 def test_invalid_log_probabilities_are_refused_as_a_whole(
     not_log_prob: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        metrics, "CPU_CHUNK_PROBABILITIES", 2
-    )  # the bad row is in a later chunk than the good one
+    monkeypatch.setattr(metrics, "CPU_CHUNK_PROBABILITIES", 2)  # the bad row is in a later chunk
     tally = Tally.empty(2)
     good = torch.tensor([[0.5, 0.5]]).log()
     with pytest.raises(ValueError, match="expected log-probabilities"):
@@ -630,15 +610,15 @@ def test_invalid_log_probabilities_are_refused_as_a_whole(
 
 def test_mismatched_input_is_refused() -> None:
     log_prob, label = sample(4, 3, void=0.0)
-    with pytest.raises(ValueError, match="label 255 for 3 classes"):
-        tally_batch(log_prob, torch.tensor([0, 1, 255, 2]))
-    for bad in (label[:3], label.unsqueeze(1)):
-        with pytest.raises(ValueError, match=r"expected log_prob \(N, C, ...\) and label"):
-            tally_batch(log_prob, bad)
-    with pytest.raises(ValueError, match="expected log_prob"):
-        tally_batch(log_prob[0], label[0])
-    with pytest.raises(ValueError, match=r"integer label, got torch\.float32 and torch\.float32"):
-        tally_batch(log_prob, label.float())
+    for rows, bad, message in (
+        (log_prob, torch.tensor([0, 1, 255, 2]), "label 255 for 3 classes"),
+        (log_prob, label[:3], "expected log_prob"),
+        (log_prob, label.unsqueeze(1), "expected log_prob"),
+        (log_prob[0], label[0], "expected log_prob"),
+        (log_prob, label.float(), "integer label"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tally_batch(rows, bad)
     with pytest.raises(ValueError, match="log_prob has 3 classes, the tally 4"):
         Tally.empty(4).update(log_prob, label)
     with pytest.raises(ValueError, match="cannot add tallies of 3 and 4 classes"):
