@@ -137,17 +137,17 @@ def test_missing_empty_or_mixed_folder(root: Path, role: str) -> None:
         (None, {"test": "target/TV"}, "one is inside the other"),
     ],
 )
-def test_invalid_folders(root: Path, image: str | None, params: dict[str, str], message: str) -> None:
+def test_invalid_folders(root: Path, image: str | None, params: dict[str, Any], message: str) -> None:
     (root / "alias").symlink_to(root / "source", target_is_directory=True)
     if image:
         write_image(root / image)
     with pytest.raises(UserError, match=message):
-        load(root, **{"test": "test", "ground_truth": True, **params})
+        load(root, ground_truth=True, **{"test": "test", **params})
 
 
 def test_empty_class_folder_corrupt_image_and_name_that_is_not_utf8(root: Path) -> None:
     (root / "source/Lamp").mkdir()
-    with pytest.raises(UserError, match="source folder .* class folders without an image: 'Lamp'"):
+    with pytest.raises(UserError, match=r"source folder .* class folders without an image: 'Lamp'"):
         load(root)
     (root / "source/Lamp").rmdir()
     (root / "target/broken.png").write_bytes(b"\x89PNG")

@@ -142,7 +142,7 @@ def test_sixteen_bits_in_several_channels(tmp_path: Path, colour_type: int, chan
 def test_the_red_channel_is_not_read_as_ids(tmp_path: Path) -> None:
     red = write_red(tmp_path / "red.png", IDS)
     assert np.array_equal(read_ids(red, "red_channel"), IDS)
-    with pytest.raises(ValueError, match="channels differ; set data.params.label_format=red_channel"):
+    with pytest.raises(ValueError, match=r"channels differ; set data.params.label_format=red_channel"):
         read_ids(red, "ids")
     grey = write_colours(tmp_path / "grey.png", np.stack([IDS] * 3, -1))
     assert np.array_equal(read_ids(grey, "ids"), IDS)
