@@ -23,17 +23,8 @@ from ducats.data.segmentation.class_tables import (
     CARLA_IDS_BEFORE_0_9_14,
     CARLA_IDS_SINCE_0_9_14,
     CARLA_VOID,
-    CITYSCAPES_IDS,
-    CITYSCAPES_VOID,
-    CLASSES_13,
-    CLASSES_16,
-    CLASSES_19,
-    GTAV_IDS,
     SEGNET_IDS,
-    SYNTHIA_IDS,
-    SYNTHIA_VOID,
     carla_camvid_encoding,
-    cityscapes_encoding,
     names_by_colour_id,
 )
 from ducats.data.segmentation.label_encoding import LabelEncoding, LabelFormat, parse_label_id
@@ -194,40 +185,6 @@ def test_resizing_is_pillows_nearest(dtype: type, size: tuple[int, int]) -> None
 
 
 # -- tables ------------------------------------------------------------------------------------------
-
-
-def test_cityscapes_ids_are_as_published() -> None:
-    trained = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
-    for ids, last in ((CITYSCAPES_IDS, 33), (GTAV_IDS, 34)):
-        encoding = cityscapes_encoding(ids, CITYSCAPES_VOID, CLASSES_19, "ids")
-        assert sorted(ids) == list(range(-1, last + 1))
-        found = dict(encoding.index_by_id)
-        assert [label_id for label_id in found if found[label_id] != VOID] == trained
-        assert [found[label_id] for label_id in trained] == list(range(19))
-        assert encoding.void_names == set(CITYSCAPES_VOID)
-    assert " ".join(CLASSES_19) == (
-        "road sidewalk building wall fence pole traffic light traffic sign vegetation terrain sky person"
-        " rider car truck bus train motorcycle bicycle"
-    )
-
-
-def test_synthia_ids_are_as_published() -> None:
-    published = {
-        **{3: 0, 4: 1, 2: 2, 21: 3, 5: 4, 7: 5, 15: 6, 9: 7, 6: 8, 1: 9, 10: 10, 17: 11, 8: 12},
-        **{19: 13, 12: 14, 11: 15},
-    }
-    encoding = cityscapes_encoding(SYNTHIA_IDS, SYNTHIA_VOID, CLASSES_16, "red_channel")
-    assert {label_id: index for label_id, index in encoding.index_by_id if index != VOID} == published
-    assert encoding.void_names == {*SYNTHIA_VOID, "terrain", "truck", "train"}
-    target = cityscapes_encoding(CITYSCAPES_IDS, CITYSCAPES_VOID, CLASSES_16, "ids")
-    by_name = {CITYSCAPES_IDS[label_id]: index for label_id, index in target.index_by_id}
-    for label_id, index in encoding.index_by_id:
-        assert by_name.get(SYNTHIA_IDS[label_id], VOID) == index
-
-
-def test_thirteen_classes_lack_wall_fence_and_pole() -> None:
-    assert tuple(name for name in CLASSES_16 if name not in ("wall", "fence", "pole")) == CLASSES_13
-    assert len(CLASSES_13) == 13
 
 
 def test_camvid_and_carla_share_ten_classes() -> None:

@@ -65,13 +65,6 @@ def test_a_restarted_run_resets_the_page(tmp_path: Path) -> None:
     assert fetch_image(page, "/image/whole/1/1").size == (7, 7)
 
 
-def test_a_round_is_complete_when_its_time_is_spent(tmp_path: Path) -> None:
-    image_questions(tmp_path, max_seconds=10.0)
-    page = client(tmp_path)
-    assert post(page, ("r1/1", "red"), seconds=6)["state"] == "asking"
-    assert post(page, ("r1/2", "red"), seconds=6)["state"] == "complete"
-
-
 def test_a_question_has_the_models_guess_and_hints_unless_blind(tmp_path: Path) -> None:
     image_questions(tmp_path)
     question = state(client(tmp_path))["next"][0]
@@ -126,12 +119,13 @@ def test_a_dispute_is_shown_to_those_concerned_until_they_agree(tmp_path: Path) 
 
 
 def test_an_undone_answer_opens_its_question_again(tmp_path: Path) -> None:
-    store = image_questions(tmp_path, 2)
+    store = image_questions(tmp_path, 2, max_seconds=10.0)
     page = client(tmp_path)
-    assert next_ids(post(page, ("r1/1", "green"))) == ["r1/2"]
-    assert next_ids(post(page, ("r1/1", ""))) == ["r1/1", "r1/2"]
-    post(page, ("r1/1", "red"))
+    assert next_ids(post(page, ("r1/1", "green"), seconds=4)) == ["r1/2"]
+    assert next_ids(post(page, ("r1/1", ""), seconds=0)) == ["r1/1", "r1/2"]
+    assert post(page, ("r1/1", "red"), seconds=2)["state"] == "asking"
     assert store.status("r1/1").word == "red"
+    assert post(page, ("r1/2", "skip"), seconds=4)["state"] == "complete"  # its time is spent
 
 
 def test_answers_given_at_once_are_undone_at_once_after_a_reload(tmp_path: Path) -> None:
