@@ -366,8 +366,7 @@ def test_compiled_formulas_give_the_same_result(monkeypatch: pytest.MonkeyPatch)
     z = torch.randn(1, 5, 40, generator=torch.Generator().manual_seed(2)).mul_(4).requires_grad_()
     plain = [formula(z) for formula in UNARY]
     gradients = [torch.autograd.grad(values.sum(), z)[0] for values in plain]
-    with monkeypatch.context() as patch:
-        patch.setattr(formulas, "COMPILE_FORMULAS", True)
+    with monkeypatch.context() as patch, dirichlet.compile_formulas():
         patch.setattr(torch, "compile", compiled)
         formulas._compile_cached.cache_clear()
         for formula, expected, gradient in zip(UNARY, plain, gradients, strict=True):
@@ -376,6 +375,7 @@ def test_compiled_formulas_give_the_same_result(monkeypatch: pytest.MonkeyPatch)
             torch.testing.assert_close(torch.autograd.grad(found.sum(), z)[0], gradient, rtol=1e-5, atol=1e-6)
         assert formulas._compile_cached.cache_info().currsize == 4  # both uncertainties share one formula
     formulas._compile_cached.cache_clear()
+    assert not formulas.COMPILE_FORMULAS
     assert not dirichlet.can_compile(torch.device("cpu"))
 
 
