@@ -1,7 +1,8 @@
 """Headless Chromium for tests of HTML pages."""
 
+import atexit
 import shutil
-from collections.abc import Iterator
+from functools import cache
 
 import pytest
 from selenium import webdriver
@@ -17,8 +18,8 @@ needs_a_browser = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[webdriver.Chrome]:
+@cache
+def _start_chromium() -> webdriver.Chrome:
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM_PATH)
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
@@ -26,5 +27,11 @@ def chromium() -> Iterator[webdriver.Chrome]:
     options.add_argument("--window-size=1280,860")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER_PATH))
-    yield driver
-    driver.quit()
+    atexit.register(driver.quit)
+    return driver
+
+
+@pytest.fixture(scope="session")
+def chromium() -> webdriver.Chrome:
+    """One browser for all modules of a process."""
+    return _start_chromium()

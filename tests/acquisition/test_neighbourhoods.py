@@ -15,9 +15,6 @@ from ducats.acquisition.neighbourhoods import (
     window_size,
 )
 
-SHAPES = pytest.mark.parametrize("shape", [(1, 1), (4, 6), (7, 3), (1, 9)])
-RADII = pytest.mark.parametrize("radius", [0, 1, 2, 3, 32])
-
 
 def reference(values: Tensor, radius: int, reduce: Callable[[Tensor], Tensor | float]) -> Tensor:
     """Apply a function to the pixels of each window."""
@@ -35,8 +32,8 @@ def entropy_of_histogram(near: Tensor, classes: int) -> float:
     return -sum(p * math.log(p) for p in shares if p > 0) / math.log(classes)
 
 
-@SHAPES
-@RADII
+@pytest.mark.parametrize("shape", [(1, 1), (4, 6), (7, 3), (1, 9)])
+@pytest.mark.parametrize("radius", [0, 1, 2, 3, 32])
 def test_windows_equal_loops(shape: tuple[int, int], radius: int) -> None:
     values = torch.randn(shape, generator=torch.Generator().manual_seed(0)).double()
     size = window_size(*shape, radius, values.device)
@@ -46,11 +43,6 @@ def test_windows_equal_loops(shape: tuple[int, int], radius: int) -> None:
     assert torch.equal(window_max(whole, radius).double(), reference(whole, radius, Tensor.amax))
     expected = reference(values, radius, lambda near: near.exp().mean().log())
     torch.testing.assert_close(window_log_mean(values, radius), expected)
-
-
-@SHAPES
-@RADII
-def test_impurity_is_the_entropy_of_the_histogram(shape: tuple[int, int], radius: int) -> None:
     predicted = torch.randint(0, 4, shape, generator=torch.Generator().manual_seed(0))
     expected = reference(predicted, radius, lambda near: entropy_of_histogram(near, 5))
     found = window_impurity(predicted, 5, radius)
@@ -63,9 +55,6 @@ def test_batched_maps() -> None:
     one_by_one = torch.stack([window_impurity(p, 3, 1) for p in predicted])
     assert torch.equal(window_impurity(predicted, 3, 1), one_by_one)
     assert torch.equal(window_mean(predicted.float(), 1)[1], window_mean(predicted[1].float(), 1))
-
-
-def test_impurity_of_one_class_is_zero() -> None:
     assert window_impurity(torch.zeros(3, 3, dtype=torch.long), 1, 1).abs().max() == 0
 
 

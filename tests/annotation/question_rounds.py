@@ -21,7 +21,7 @@ def write_round(
         path = store.round_folder(number) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if index <= 10:
-            Image.new("RGB", (256, 192), (40 * index % 256, 90, 160)).save(path)
+            Image.new("RGB", (8, 6), (40 * index % 256, 90, 160)).save(path)
         questions.append(Question(index, key, key, name))
     QuestionRound.write(store.round_folder(number), RoundRules(number, CLASSES, **rules), questions)
     return store

@@ -35,6 +35,7 @@ def test_answers_are_logged_with_annotator_time_and_channel(tmp_path: Path) -> N
         ({"question": "a", "word": "cat", "seconds": "2"}, "malformed"),
         ({"question": "a", "word": "cat", "seconds": True}, "malformed"),
         ({"question": "a", "word": "c" * 501}, "malformed"),
+        ({"question": "a", "word": "c" * 500}, "unknown class"),
         ("cat", "malformed"),
         (None, "malformed"),
         ({"question": "a", "word": "cat", "reject_reason": "duplicate"}, "duplicate"),
@@ -60,26 +61,11 @@ def test_lone_surrogates_and_implausible_seconds_are_cleaned(tmp_path: Path) -> 
     assert AnnotationStore(tmp_path).closed_round(1) == closed
 
 
-def test_a_new_class_is_refused_unless_allowed(tmp_path: Path) -> None:
-    strict, open_ = write_round(tmp_path / "strict"), write_round(tmp_path / "open", allow_new_classes=True)
-    assert [submit_answer(strict, "a", "horse"), submit_answer(open_, "a", "horse")] == [
-        "unknown class",
-        None,
-    ]
-    assert [strict.status("a").word, open_.status("a").word] == [None, "horse"]
-
-
-def test_an_external_id_is_logged_once(tmp_path: Path) -> None:
+def test_an_external_id_counts_once_and_a_changed_answer_is_logged(tmp_path: Path) -> None:
     store, other = write_round(tmp_path), AnnotationStore(tmp_path)
     assert submit_answer(store, "a", "cat", external_id="7") is None
     again = {"question": "a", "word": "Cat", "external_id": "7"}
     assert other.receive([again, again], channel="test") == []
-    assert [one.word for one in store.answers()] == ["cat"]
-
-
-def test_a_changed_answer_with_a_known_external_id_does_not_count(tmp_path: Path) -> None:
-    store, other = write_round(tmp_path), AnnotationStore(tmp_path)
-    submit_answer(store, "a", "cat", external_id="7")
     changed = {"question": "a", "word": "dog", "external_id": "7"}
     assert [one.reject_reason for one in other.receive([changed, changed], channel="test")] == ["duplicate"]
     assert store.receive([changed], channel="test") == []
@@ -137,21 +123,17 @@ def test_a_question_that_is_asked_again_is_answered_in_its_new_round(tmp_path: P
     assert (second.words, second.seconds) == ({"a": "dog"}, {"a": 0.0})
 
 
-def test_an_incomplete_line_is_ignored(tmp_path: Path) -> None:
+def test_incomplete_lines_and_copies_of_rounds_are_ignored(tmp_path: Path) -> None:
     store, other = write_round(tmp_path), AnnotationStore(tmp_path)
+    shutil.copytree(store.round_folder(1), tmp_path / "round-01 copy")
+    assert store.round_numbers() == [1]
     submit_answer(store, "a", "cat")
     with store.log.path.open("ab") as file:
         file.write(b'{"question": "b", "wo')
     assert len(other.answers()) == 1
     submit_answer(other, "b", "dog")
-    assert [one.question for one in store.answers()] == ["a", "b"]
-    assert [one.question for one in AnnotationStore(tmp_path).answers()] == ["a", "b"]
-
-
-def test_a_copy_of_a_round_is_ignored(tmp_path: Path) -> None:
-    store = write_round(tmp_path)
-    shutil.copytree(store.round_folder(1), tmp_path / "round-01 copy")
-    assert store.round_numbers() == [1]
+    for reader in (store, AnnotationStore(tmp_path)):
+        assert [one.question for one in reader.answers()] == ["a", "b"]
 
 
 def test_corrupt_files_are_reported(tmp_path: Path) -> None:
@@ -171,7 +153,7 @@ def submit_all(folder: Path, annotator: str, keys: tuple[str, ...]) -> None:
 
 
 def test_two_processes_write_concurrently_without_loss(tmp_path: Path) -> None:
-    keys = tuple(f"image {i}" for i in range(200))
+    keys = tuple(f"image {i}" for i in range(60))
     write_round(tmp_path, keys=keys)
     context = multiprocessing.get_context("fork")
     workers = [
@@ -185,5 +167,5 @@ def test_two_processes_write_concurrently_without_loss(tmp_path: Path) -> None:
     store = AnnotationStore(tmp_path)
     for annotator in ("anna", "bob"):
         assert [one.question for one in store.answers() if one.annotator == annotator] == list(keys)
-    assert len(store.answers()) == (tmp_path / "answers.jsonl").read_bytes().count(b"\n") == 400
+    assert len(store.answers()) == (tmp_path / "answers.jsonl").read_bytes().count(b"\n") == 120
     assert store.close_round(1) is not None

@@ -41,12 +41,8 @@ class StoreMachine(RuleBasedStateMachine):
         max_seconds=st.sampled_from([None, 9.0]),
     )
     def start(self, how: tuple[str, int], new: bool, max_seconds: float | None) -> None:
-        self.round_rules: dict[str, Any] = {
-            "rule": how[0],
-            "min_annotators": how[1],
-            "allow_new_classes": new,
-            "max_seconds": max_seconds,
-        }
+        self.round_rules: dict[str, Any] = {"rule": how[0], "min_annotators": how[1]}
+        self.round_rules |= {"allow_new_classes": new, "max_seconds": max_seconds}
         write_round(self.folder, 1, KEYS, **self.round_rules)
         self.newest_round = dict.fromkeys(KEYS, 1)  # question -> its newest round
         self.rounds: dict[int, tuple[str, ...]] = {1: KEYS}
@@ -75,13 +71,8 @@ class StoreMachine(RuleBasedStateMachine):
         external_id: str | None,
         times: int,
     ) -> None:
-        given = {
-            "question": question,
-            "word": word,
-            "annotator": annotator,
-            "seconds": seconds,
-            "external_id": external_id,
-        }
+        given: dict[str, Any] = {"question": question, "word": word, "annotator": annotator}
+        given |= {"seconds": seconds, "external_id": external_id}
         logged, before = self.stores[at].receive([given] * times, channel="test"), len(self.record)
         for _ in range(times):
             normalised, number, reject_reason = self._expected(question, word)
@@ -215,7 +206,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=25,
     deadline=None,
     derandomize=True,

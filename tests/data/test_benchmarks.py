@@ -60,9 +60,9 @@ def test_office_home_in_ascii_order_for_every_spelling_of_real_world(tmp_path: P
 
 
 def test_source_and_target_are_not_swapped(tmp_path: Path) -> None:
-    for domain, shade in (("Art", 10), ("Clipart", 20), ("Product", 30)):
+    for domain, shade in (("Art", 10), ("Clipart", 20)):
         write_image(tmp_path / domain / "TV/a.png", shade)
-    for task, shades in (("Ar-Cl", (10, 20)), ("Cl-Ar", (20, 10)), ("Pr-Cl", (30, 20))):
+    for task, shades in (("Ar-Cl", (10, 20)), ("Cl-Ar", (20, 10))):
         data = office_home(root=tmp_path, task=task, size=4)
         assert (int(data.source.images.pixels[0, 0, 0, 0]), int(data.pool.pixels[0, 0, 0, 0])) == shades
 
@@ -89,31 +89,26 @@ def test_pacs_in_published_folders_ignores_the_lists(tmp_path: Path, within: str
     assert data.test is None
 
 
-def test_class_missing_in_one_domain(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("webcam/ruler/0.png", "amazon lacks classes .* has: ruler"),
+        ("amazon/ruler/0.png", "webcam lacks classes .* has: ruler"),
+        ("webcam/stray.png", r"webcam has 1 images outside .* stray\.png"),
+        ("Webcam/mug/0.png", "has 2 folders for webcam: Webcam, webcam"),
+    ],
+)
+def test_invalid_class_folders(tmp_path: Path, more: str, message: str) -> None:
     write_domain_folders(tmp_path, ["amazon", "webcam"], ["mug", "bike"])
-    write_image(tmp_path / "webcam/ruler/0.png")
-    for task in ("A-W", "W-A"):
-        with pytest.raises(UserError, match=r"folder .*amazon lacks classes .* has: ruler"):
-            office31(root=tmp_path, task=task)
+    write_image(tmp_path / more)
+    with pytest.raises(UserError, match=message):
+        office31(root=tmp_path, task="A-W")
 
 
 def test_too_many_classes(tmp_path: Path) -> None:
     write_domain_folders(tmp_path, ["photo", "sketch"], [f"class {i}" for i in range(8)], count=1)
     with pytest.raises(UserError, match="has 8 classes, but PACS has 7"):
         pacs(root=tmp_path, task="P-S")
-
-
-def test_images_outside_class_folders(tmp_path: Path) -> None:
-    write_domain_folders(tmp_path, ["amazon", "webcam"], ["mug", "bike"])
-    write_image(tmp_path / "webcam/stray.png")
-    with pytest.raises(UserError, match=r"webcam has 1 images outside .* stray\.png"):
-        office31(root=tmp_path, task="A-W")
-
-
-def test_two_folders_for_one_domain(tmp_path: Path) -> None:
-    write_domain_folders(tmp_path, ["Art", "Real World", "RealWorld"], ["TV"])
-    with pytest.raises(UserError, match="has 2 folders for Real World: Real World, RealWorld"):
-        office_home(root=tmp_path, task="Ar-Rw")
 
 
 def test_cached_pixels_equal_pixels_in_memory(tmp_path: Path) -> None:
@@ -137,11 +132,7 @@ def test_visda_with_and_without_lists(tmp_path: Path) -> None:
         write_list(tmp_path / domain / "image_list.txt", names)
     listed = visda2017(root=tmp_path, task="synthetic->real", size=4)
     assert listed.classes == ("aeroplane", "truck")
-    assert listed.pool.keys == (
-        "validation/truck/1.png",
-        "validation/aeroplane/0.png",
-        "validation/aeroplane/1.png",
-    )
+    assert listed.pool.keys == tuple(f"validation/{name.split()[0]}" for name in names)
     assert ground_truth_of(listed) == [1, 0, 0]
     assert listed.test is None
 
@@ -168,12 +159,8 @@ def mini_root(tmp_path: Path) -> Path:
 def test_train_lists_are_source_and_pool_and_test_list_is_test_set(mini_root: Path) -> None:
     data = mini_domainnet(root=mini_root, task="clp-skt", size=4)
     assert data.classes == ("zebra", "ant")
-    assert data.source.images.keys == (
-        "clipart/zebra/2.png",
-        "clipart/zebra/0.png",
-        "clipart/ant/2.png",
-        "clipart/ant/0.png",
-    )
+    names = ("zebra/2.png", "zebra/0.png", "ant/2.png", "ant/0.png")
+    assert data.source.images.keys == tuple(f"clipart/{name}" for name in names)
     assert data.pool.keys[0] == "sketch/zebra/2.png"
     assert ground_truth_of(data) == [0, 0, 1, 1]
     assert data.test is not None
@@ -211,67 +198,53 @@ def test_class_that_is_only_in_a_test_list(mini_root: Path) -> None:
         assert 2 in (data.ground_truth if task == "clp-skt" else data.source.labels).tolist()  # type: ignore[union-attr]
 
 
+# Lines added to one list, and the message.
 BAD_LINES = [
-    ("sketch/zebra/0.png zero", r"Sketch_train\.txt, line 5: .* is not `class/image number`"),
-    ("0.png 0", r"line 5: '0\.png 0' is not"),
-    ("sketch/zebra/0.png", "line 5: .* is not"),
-    ("clipart/zebra/0.png 0", "line 5: the image is in 'clipart', not in 'sketch'"),
-    ("sketch/zebra/0.png 1", "line 5: the class 'zebra' has the number 1, but 0 further up"),
-    ("sketch/bee/0.png 2", "clipart_train.txt lacks classes that the other domain has: bee"),
+    ("Sketch_train", "sketch/zebra/0.png zero", r"Sketch_train\.txt, line 5: .* is not `class/image number`"),
+    ("Sketch_train", "0.png 0", r"line 5: '0\.png 0' is not"),
+    ("Sketch_train", "sketch/zebra/0.png", "line 5: .* is not"),
+    ("Sketch_train", "clipart/zebra/0.png 0", "line 5: the image is in 'clipart', not in 'sketch'"),
+    ("Sketch_train", "sketch/zebra/0.png 1", "line 5: the class 'zebra' has the number 1, but 0"),
+    ("Sketch_train", "sketch/bee/0.png 2", r"clipart_train\.txt lacks classes .*: bee"),
+    ("Sketch_train", "sketch/ant/9.png 1", r"1 of 5 images cannot be read: .*ant/9\.png \(no such file\)"),
 ]
 
 
-@pytest.mark.parametrize(("line", "words"), BAD_LINES)
-def test_rejects_invalid_lines(mini_root: Path, line: str, words: str) -> None:
-    file = mini_root / "splits_mini/Sketch_train.txt"
+@pytest.mark.parametrize(("name", "line", "words"), BAD_LINES)
+def test_rejects_invalid_lines(mini_root: Path, name: str, line: str, words: str) -> None:
+    file = mini_root / f"splits_mini/{name}.txt"
     write_list(file, [*file.read_text().splitlines(), line])
     with pytest.raises(UserError, match=words):
         mini_domainnet(root=mini_root, task="clp-skt", size=4)
 
 
-def test_lists_with_contradictory_class_numbers(mini_root: Path) -> None:
-    for name in ("train", "test"):
-        file = mini_root / f"splits_mini/Sketch_{name}.txt"
-        swapped = {"0": "1", "1": "0"}
-        write_list(file, [line[:-1] + swapped[line[-1]] for line in file.read_text().splitlines()])
-    with pytest.raises(UserError, match="gives the class 'zebra' the number 1, but another list gives it 0"):
-        mini_domainnet(root=mini_root, task="clp-skt", size=4)
-
-
-def test_lists_with_a_duplicate_class_number(mini_root: Path) -> None:
+def test_lists_with_contradictory_or_duplicate_class_numbers(mini_root: Path) -> None:
     for name in ("clipart", "Sketch"):
         file = mini_root / f"splits_mini/{name}_test.txt"
         write_list(file, [*file.read_text().splitlines(), f"{name.lower()}/bee/0.png 1"])
     with pytest.raises(UserError, match="give the number 1 to 'ant' and to 'bee'"):
         mini_domainnet(root=mini_root, task="clp-skt", size=4)
-
-
-def test_listed_image_that_does_not_exist(mini_root: Path) -> None:
-    (mini_root / "sketch/ant/0.png").unlink()
-    with pytest.raises(
-        UserError, match=r"1 of 4 images cannot be read: .*sketch/ant/0\.png \(no such file\)"
-    ):
+    for name in ("train", "test"):
+        file = mini_root / f"splits_mini/Sketch_{name}.txt"
+        swapped = {"0": "1", "1": "0"}
+        write_list(file, [line[:-1] + swapped[line[-1]] for line in file.read_text().splitlines()])
+    with pytest.raises(UserError, match="'zebra' the number 1, but another list"):
         mini_domainnet(root=mini_root, task="clp-skt", size=4)
 
 
 # -- tasks -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "count"),
-    {
-        "office_home": 12,
-        "office31": 6,
-        "visda2017": 1,
-        "pacs": 12,
-        "mini_domainnet": 12,
-        "domainnet": 30,
-        "digit_sets": 3,
-    }.items(),
-)
-def test_every_spelling_is_one_task(name: str, count: int) -> None:
+TASKS = {"office_home": 12, "office31": 6, "visda2017": 1, "pacs": 12, "mini_domainnet": 12} | {
+    "domainnet": 30,
+    "digit_sets": 3,
+}
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_spelling_is_one_task(name: str) -> None:
     benchmark = BENCHMARKS[name]
-    assert len(set(benchmark.tasks)) == count
+    assert len(set(benchmark.tasks)) == TASKS[name]
     task_of: dict[str, str] = {}
     for task in benchmark.tasks:
         source, target = benchmark.source_and_target(task)
@@ -285,8 +258,7 @@ def test_every_spelling_is_one_task(name: str, count: int) -> None:
 
 @pytest.mark.parametrize("task", ["A-A", "A-X", "", "A", "A-W-D", "A-D2W", 7, None])
 def test_rejects_unknown_tasks(tmp_path: Path, task: str) -> None:
-    known = "A-W, A-D, W-A, W-D, D-A, D-W"
-    with pytest.raises(UserError, match=rf"^Office-31 has no task {task!r}; its tasks are {known}$"):
+    with pytest.raises(UserError, match=f"no task {task!r}; its tasks are A-W, A-D, W-A, W-D, D-A, D-W"):
         office31(root=tmp_path, task=task)
 
 
@@ -311,41 +283,30 @@ def test_missing_options_are_reported_with_the_tasks(name: str) -> None:
 # -- missing files -----------------------------------------------------------------------------------
 
 
-def make_nothing(root: Path) -> str:
-    return "the folder does not exist"
-
-
-def make_file(root: Path) -> str:
-    root.touch()
-    return "it is a file"
-
-
-def make_empty_folder(root: Path) -> str:
-    root.mkdir()
-    return "it contains nothing"
-
-
-def make_other_files(root: Path) -> str:
+def make_other_files(root: Path) -> None:
     root.mkdir()
     for i in range(10):
         (root / f"{i}.tar").touch()
-    return "it contains 0.tar, 1.tar, 2.tar, 3.tar, 4.tar, 5.tar, 6.tar, 7.tar and 2 more"
 
 
-@pytest.mark.parametrize("make", [make_nothing, make_file, make_empty_folder, make_other_files])
+FOUND_INSTEAD: dict[str, Callable[[Path], None]] = {
+    "the folder does not exist": lambda root: None,
+    "it is a file": Path.touch,
+    "it contains nothing": Path.mkdir,
+    "it contains 0.tar, 1.tar, 2.tar, 3.tar, 4.tar, 5.tar, 6.tar, 7.tar and 2 more": make_other_files,
+}
+
+
+@pytest.mark.parametrize("found", FOUND_INSTEAD)
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_error_for_missing_files_says_where_to_get_them(
-    tmp_path: Path, name: str, make: Callable[[Path], str]
-) -> None:
+def test_error_for_missing_files_says_where_to_get_them(tmp_path: Path, name: str, found: str) -> None:
     benchmark = BENCHMARKS[name]
-    found = make(tmp_path / "data")
+    FOUND_INSTEAD[found](tmp_path / "data")
     with pytest.raises(UserError) as caught:
         DATASETS[name].load(root=tmp_path / "data", task=benchmark.tasks[0])
-    message = str(caught.value)
-    assert f"are not in {tmp_path / 'data'} ({found}); get them from " in message
-    assert message.startswith(
-        f"{benchmark.title}: the images of {benchmark.source_and_target(benchmark.tasks[0])[0].name}"
-    )
+    message, (source, _) = str(caught.value), benchmark.source_and_target(benchmark.tasks[0])
+    assert f"are not in {tmp_path / 'data'} ({found})" in message
+    assert message.startswith(f"{benchmark.title}: the images of {source.name}")
     for line in benchmark.layout.strip().splitlines():
         assert f"\n  {line}" in message
     assert "http" in message or "torchvision" in message
@@ -392,9 +353,8 @@ def test_counts_are_complete_and_consistent(name: str) -> None:
             assert sum(count.per_class.values()) == count.total
             assert len(count.per_class) == benchmark.n_classes
     if name in TOTALS:
-        assert [benchmark.counts[domain.short_name, "all"].total for domain in benchmark.domains] == TOTALS[
-            name
-        ]
+        totals = [benchmark.counts[domain.short_name, "all"].total for domain in benchmark.domains]
+        assert totals == TOTALS[name]
 
 
 def test_docs_cover_every_benchmark() -> None:

@@ -3,6 +3,7 @@
 import bz2
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,9 +79,13 @@ def test_svhn_to_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert data.source.images.pixels[0, :, 0, 0].tolist() == [200, 0, 0]
 
 
-def test_svhn_is_not_a_target(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no task 'M-S'; its tasks are M-U, U-M, S-M"):
-        digit_sets(root=tmp_path, task="M-S")
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [({"task": "M-S"}, "tasks are M-U, U-M, S-M"), ({"task": "M-U", "size": 0}, "cannot be 0 pixels wide")],
+)
+def test_invalid_params(tmp_path: Path, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        digit_sets(root=tmp_path, **params)
 
 
 def test_corrupt_and_missing_files(tmp_path: Path) -> None:
@@ -95,8 +100,3 @@ def test_corrupt_and_missing_files(tmp_path: Path) -> None:
     (tmp_path / "test_32x32.mat").write_bytes(b"")
     with pytest.raises(UserError, match=r"train_32x32\.mat cannot be read as SVHN"):
         digit_sets(root=tmp_path, task="S-M")
-
-
-def test_rejects_size_zero(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be 0 pixels wide"):
-        digit_sets(root=tmp_path, task="M-U", size=0)

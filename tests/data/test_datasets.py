@@ -10,16 +10,12 @@ from ducats.data.domain import AdaptationData
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_every_dataset_takes_keyword_arguments_and_returns_adaptation_data(name: str) -> None:
+def test_contract(name: str) -> None:
     function = DATASETS[name].load
     assert get_type_hints(function)["return"] is AdaptationData
     kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
     assert kinds == {inspect.Parameter.KEYWORD_ONLY}
-
-
-@pytest.mark.parametrize("name", DATASETS)
-def test_every_dataset_has_a_docstring(name: str) -> None:
-    assert (DATASETS[name].load.__doc__ or "").strip()
+    assert (function.__doc__ or "").strip()
 
 
 def test_import_is_light() -> None:

@@ -20,6 +20,8 @@ from ducats.utils.errors import UserError
 WITH_TEST = toy(n_pool=40, n_test=20)
 WITH_GROUND_TRUTH = replace(WITH_TEST, test=None)
 WITHOUT_LABELS = replace(WITH_TEST, test=None, ground_truth=None)
+WITH_LABEL_MAPS = streets(n_source=2, n_pool=10, n_test=4, height=16, width=32)
+LABEL_MAPS_WITHOUT_TEST = replace(WITH_LABEL_MAPS, test=None)
 
 
 def with_target_as_test(data: AdaptationData, folder: Path) -> AdaptationData:
@@ -32,23 +34,21 @@ def with_target_as_test(data: AdaptationData, folder: Path) -> AdaptationData:
 
 
 @pytest.mark.parametrize("split", ["auto", "held_out", "published"])
-def test_existing_test_set_is_used_first(split: str) -> None:
-    data, evaluated_on = attach_test_set(WITH_TEST, split, 0.2)  # type: ignore[arg-type]
-    assert data.test is WITH_TEST.test
-    assert data.pool is WITH_TEST.pool
-    assert evaluated_on == "held_out"
+@pytest.mark.parametrize("data", [WITH_TEST, WITH_LABEL_MAPS], ids=["labels", "maps"])
+def test_existing_test_set_is_used_first(data: AdaptationData, split: Any) -> None:
+    assert attach_test_set(data, split, 0.2) == (data, "held_out")
 
 
 @pytest.mark.parametrize(
     ("split", "expected"),
     [("auto", "unlabelled"), ("unlabelled", "unlabelled"), ("target", "target"), ("published", "target")],
 )
-def test_target_is_the_test_set_if_there_is_none(split: str, expected: str) -> None:
-    data, evaluated_on = attach_test_set(WITH_GROUND_TRUTH, split, 0.2)  # type: ignore[arg-type]
-    assert data.test is not None
-    assert data.test.images is data.pool is WITH_GROUND_TRUTH.pool
-    assert WITH_GROUND_TRUTH.ground_truth is not None
-    assert torch.equal(data.test.labels[:], WITH_GROUND_TRUTH.ground_truth[:])
+@pytest.mark.parametrize("data", [WITH_GROUND_TRUTH, LABEL_MAPS_WITHOUT_TEST], ids=["labels", "maps"])
+def test_target_is_the_test_set_if_there_is_none(data: AdaptationData, split: Any, expected: str) -> None:
+    prepared, evaluated_on = attach_test_set(data, split, 0.2)
+    assert prepared.test is not None
+    assert prepared.test.images is prepared.pool is data.pool
+    assert prepared.test.labels is data.ground_truth
     assert evaluated_on == expected
 
 
@@ -113,15 +113,13 @@ def test_without_labels_there_is_no_test_set() -> None:
             attach_test_set(WITHOUT_LABELS, split, 0.2)
 
 
-def test_rejects_a_fraction_that_leaves_nothing() -> None:
+@pytest.mark.parametrize("data", [WITH_GROUND_TRUTH, LABEL_MAPS_WITHOUT_TEST], ids=["labels", "maps"])
+def test_rejects_a_fraction_that_leaves_nothing(data: AdaptationData) -> None:
     with pytest.raises(UserError, match="leaves nothing"):
-        attach_test_set(WITH_GROUND_TRUTH, "held_out", 0.001)
+        attach_test_set(data, "held_out", 0.001)
 
 
 # ---- label maps
-
-WITH_LABEL_MAPS = streets(n_source=2, n_pool=10, n_test=4, height=16, width=32)
-LABEL_MAPS_WITHOUT_TEST = replace(WITH_LABEL_MAPS, test=None)
 
 
 class ResizableLabelMaps:
@@ -142,32 +140,14 @@ class ResizableLabelMaps:
         return self._maps[index].repeat_interleave(2, 0).repeat_interleave(2, 1)
 
 
-def test_existing_test_set_with_label_maps_is_used_first() -> None:
-    data, evaluated_on = attach_test_set(WITH_LABEL_MAPS, "auto", 0.2)
-    assert (data, evaluated_on) == (WITH_LABEL_MAPS, "held_out")
-
-
-@pytest.mark.parametrize(
-    ("split", "expected"), [("auto", "unlabelled"), ("unlabelled", "unlabelled"), ("target", "target")]
-)
-def test_target_label_maps_are_the_test_set_if_there_is_none(split: str, expected: str) -> None:
-    data, evaluated_on = attach_test_set(LABEL_MAPS_WITHOUT_TEST, split, 0.2)  # type: ignore[arg-type]
-    assert evaluated_on == expected
-    assert data.test is not None
-    assert data.test.images is data.pool is LABEL_MAPS_WITHOUT_TEST.pool
-    assert data.test.labels is LABEL_MAPS_WITHOUT_TEST.ground_truth
-    assert data.test.per_pixel
-
-
-@pytest.mark.parametrize("fraction", [0.1, 0.3, 0.5])
+@pytest.mark.parametrize("fraction", [0.1, 0.5])
 def test_images_with_label_maps_are_held_out(fraction: float) -> None:
     assert WITH_LABEL_MAPS.ground_truth is not None
     assert WITH_LABEL_MAPS.pool.void_masks is not None
     label_maps = ResizableLabelMaps(WITH_LABEL_MAPS.ground_truth[:])
     whole = replace(LABEL_MAPS_WITHOUT_TEST.pool, original_sizes=torch.arange(20).view(10, 2))
-    data, evaluated_on = attach_test_set(
-        replace(LABEL_MAPS_WITHOUT_TEST, ground_truth=label_maps, pool=whole), "held_out", fraction
-    )
+    given = replace(LABEL_MAPS_WITHOUT_TEST, ground_truth=label_maps, pool=whole)
+    data, evaluated_on = attach_test_set(given, "held_out", fraction)
     assert evaluated_on == "held_out"
     assert data.test is not None
     assert data.ground_truth is not None
@@ -191,15 +171,8 @@ def test_images_with_label_maps_are_held_out(fraction: float) -> None:
             assert torch.equal(
                 original_map(images.void_masks, number), WITH_LABEL_MAPS.pool.void_masks[int(index[number])]
             )
-    again, _ = attach_test_set(
-        replace(LABEL_MAPS_WITHOUT_TEST, ground_truth=label_maps, pool=whole), "held_out", fraction
-    )
+    again, _ = attach_test_set(given, "held_out", fraction)
     assert again.pool.keys == data.pool.keys
-
-
-def test_rejects_a_fraction_of_label_maps_that_leaves_nothing() -> None:
-    with pytest.raises(UserError, match="leaves nothing"):
-        attach_test_set(LABEL_MAPS_WITHOUT_TEST, "held_out", 0.01)
 
 
 def test_label_map_files_are_split(tmp_path: Path) -> None:

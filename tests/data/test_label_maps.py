@@ -1,8 +1,8 @@
 """Label maps: storage, values and pairing with images."""
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -48,25 +48,24 @@ def expected(path: Path, size: tuple[int, int] | None) -> torch.Tensor:
     return torch.tensor([[index[int(value)] for value in row] for row in ids], dtype=torch.int8)
 
 
-def simulate_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = type("Usage", (), {"free": 10})
-    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+def load(files: KeyedPaths, cache: Path | None = None, memory_gb: float = ENOUGH_MEMORY_GB) -> FileLabelMaps:
+    return load_label_maps(ArrayStore(cache, memory_gb), files, ENCODING, SIZE)
 
 
 def in_memory(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLabelMaps:
-    return load_label_maps(ArrayStore(None, ENOUGH_MEMORY_GB), files, ENCODING, SIZE)
+    return load(files)
 
 
 def in_cache(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLabelMaps:
-    return load_label_maps(ArrayStore(tmp_path / "cache", NO_MEMORY_GB), files, ENCODING, SIZE)
+    return load(files, tmp_path / "cache", NO_MEMORY_GB)
 
 
 def in_temporary_file(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLabelMaps:
-    return load_label_maps(ArrayStore(None, NO_MEMORY_GB), files, ENCODING, SIZE)
+    return load(files, memory_gb=NO_MEMORY_GB)
 
 
 def on_demand(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLabelMaps:
-    simulate_full_disk(monkeypatch)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10))
     store = ArrayStore(None, NO_MEMORY_GB)
     maps = load_label_maps(store, files, ENCODING, SIZE)
     assert isinstance(maps._maps, LazyFileArrays)
@@ -78,10 +77,12 @@ def on_demand(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 LOADERS = [in_memory, in_cache, in_temporary_file, on_demand]
 
 
-@pytest.mark.parametrize("load", LOADERS)
-def test_maps_do_not_depend_on_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Loader) -> None:
+@pytest.mark.parametrize("load_maps", LOADERS)
+def test_maps_do_not_depend_on_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load_maps: Loader
+) -> None:
     files = label_files(tmp_path)
-    maps = load(files, tmp_path, monkeypatch)
+    maps = load_maps(files, tmp_path, monkeypatch)
     whole = torch.stack([expected(path, SIZE) for _, path in files])
     assert (maps.shape, maps.dtype, maps.ndim, len(maps)) == (whole.shape, torch.int8, 3, 5)
     for index in (2, -1, slice(1, 4), slice(None), torch.tensor([3, 0, 3]), torch.arange(5) > 2):
@@ -95,13 +96,8 @@ def test_maps_do_not_depend_on_storage(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_another_encoding_makes_another_cache(tmp_path: Path) -> None:
     files = label_files(tmp_path)
-    other = LabelEncoding(
-        ("car", "road"),
-        {**ENCODING.id_names},
-        {"car": ("car",), "road": ("road", "tree")},
-        frozenset({"void"}),
-        ids_param="classes",
-    )
+    members = {"car": ("car",), "road": ("road", "tree")}
+    other = LabelEncoding(("car", "road"), {**ENCODING.id_names}, members, frozenset({"void"}))
     found = [
         load_label_maps(ArrayStore(tmp_path / "cache", NO_MEMORY_GB), files, encoding, SIZE)[:]
         for encoding in (ENCODING, other, ENCODING)
@@ -122,30 +118,27 @@ def test_many_classes_are_cached_with_16_bits(tmp_path: Path) -> None:
         assert np.array_equal(maps[0].numpy(), ids)
 
 
-@pytest.mark.parametrize("load", [in_memory, in_cache, in_temporary_file])
+@pytest.mark.parametrize("load_maps", [in_memory, in_cache, in_temporary_file])
 def test_unknown_ids_name_file_id_pixels_and_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Loader
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load_maps: Loader
 ) -> None:
     files = label_files(tmp_path)
     ids = repeat_values([0, 1, 2])
     ids[0, :3] = 77  # of 8 x 16: lost when resized to 5 x 9, but still reported
     write_ids(files[3][1], ids)
-    with pytest.raises(UserError) as caught:
-        load(files, tmp_path, monkeypatch)
-    message = str(caught.value)
-    assert f"1 of 5 label maps cannot be read: {files[3][1]} (" in message
-    assert "id 77 in 3 pixels" in message
-    assert "to data.params.classes, with the name of their class or void" in message
+    with pytest.raises(
+        UserError, match=f"1 of 5 label maps .*{files[3][1]} .*id 77 in 3 pixels.*data.params.classes"
+    ):
+        load_maps(files, tmp_path, monkeypatch)
 
 
 def test_unknown_ids_found_after_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = label_files(tmp_path)
     maps = on_demand(files, tmp_path, monkeypatch)
     write_ids(files[1][1], repeat_values([0, 9]))
-    reads: list[Callable[[], torch.Tensor]] = [lambda: maps[1], lambda: maps.original(1)]
-    for read in reads:
+    for read in (maps.__getitem__, maps.original):
         with pytest.raises(UserError, match=r"1\.png \(unknown values: id 9 in 64 pixels\)"):
-            read()
+            read(1)
 
 
 def test_images_and_maps_share_the_memory(tmp_path: Path) -> None:
@@ -164,7 +157,7 @@ def test_images_and_maps_share_the_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("with_maps", [False, True])
 def test_masks_mark_void_pixels(tmp_path: Path, with_maps: bool, with_files: bool) -> None:
     files = label_files(tmp_path)
-    maps = load_label_maps(ArrayStore(None, ENOUGH_MEMORY_GB), files, ENCODING, SIZE) if with_maps else None
+    maps = load(files) if with_maps else None
     mask_files = []
     for i, (key, path) in enumerate(files):
         shape = expected(path, None).shape
@@ -196,7 +189,7 @@ def test_masks_mark_void_pixels(tmp_path: Path, with_maps: bool, with_files: boo
 
 
 def test_masks_have_no_reference_to_the_maps(tmp_path: Path) -> None:
-    maps = load_label_maps(ArrayStore(None, ENOUGH_MEMORY_GB), label_files(tmp_path), ENCODING, SIZE)
+    maps = load(label_files(tmp_path))
     masks = make_void_masks(maps, None, SIZE)
     assert masks is not None
     visited: list[object] = []
@@ -228,18 +221,18 @@ def write_tree(root: Path, names: tuple[str, ...] = ("a", "b/c", "d")) -> Path:
     return root
 
 
-def test_every_image_has_its_label_file(tmp_path: Path) -> None:
+def test_every_image_has_its_label_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = require_pairs(write_tree(tmp_path), LAYOUT)
     assert [key for key, _ in files.images] == ["a.jpg", "b/c.jpg", "d.jpg"]
-    assert files.labels is not None
-    assert [(key, path.relative_to(tmp_path).as_posix()) for key, path in files.labels] == [
-        ("a.jpg", "labels/a.png"),
-        ("b/c.jpg", "labels/b/c.png"),
-        ("d.jpg", "labels/d.png"),
-    ]
-    assert files.read_sizes().tolist() == [[8, 16]] * 3
+    assert files.labels == tuple((key, tmp_path / f"labels/{key[:-3]}png") for key, _ in files.images)
     kept = files.filter_keys(lambda key: key != "a.jpg")
     assert [key for key, _ in kept.images] == [key for key, _ in kept.labels or ()] == ["b/c.jpg", "d.jpg"]
+
+    def refuse(self: Image.Image) -> None:
+        raise AssertionError("the image itself was read")
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", refuse)
+    assert files.read_sizes().tolist() == [[8, 16]] * 3
 
 
 def test_order_of_keys_does_not_depend_on_suffixes(tmp_path: Path) -> None:
@@ -251,27 +244,19 @@ def test_order_of_keys_does_not_depend_on_suffixes(tmp_path: Path) -> None:
     assert [path.stem for _, path in files.labels or ()] == ["B", "a-", "a.b", "a"]
 
 
-def test_images_without_label_files_are_named(tmp_path: Path) -> None:
+def test_unpaired_files_are_named(tmp_path: Path) -> None:
     write_tree(tmp_path, tuple("abcdef"))
     for name in "abcd":
         (tmp_path / "labels" / f"{name}.png").unlink()
-    with pytest.raises(
-        UserError, match=r"4 of 6 images in .*images have no label file in .*labels: a\.jpg, .* and 1 more"
-    ):
+    with pytest.raises(UserError, match=r"4 of 6 images in .*images .* in .*labels: a\.jpg, .* and 1 more"):
         require_pairs(tmp_path, LAYOUT)
     assert require_pairs(tmp_path, LAYOUT, with_labels=False).labels is None
-
-
-def test_label_files_without_images_are_named(tmp_path: Path) -> None:
-    write_tree(tmp_path)
-    (tmp_path / "images/b/c.jpg").unlink()
-    with pytest.raises(UserError, match=r"1 of 3 label files in .* have no image in .*: b/c\.png; add"):
+    for name in "abcde":
+        (tmp_path / f"images/{name}.jpg").unlink()
+    with pytest.raises(UserError, match=r"1 of 2 label files in .* have no image in .*: e\.png"):
         require_pairs(tmp_path, LAYOUT)
-
-
-def test_two_images_of_one_name(tmp_path: Path) -> None:
-    write_image(write_tree(tmp_path) / "images/a.png")
-    with pytest.raises(UserError, match=r"differ only in their suffix, a\.jpg and a\.png"):
+    write_image(tmp_path / "images/f.png")
+    with pytest.raises(UserError, match=r"differ only in their suffix, f\.jpg and f\.png"):
         require_pairs(tmp_path, LAYOUT)
 
 
@@ -299,21 +284,8 @@ def test_a_label_file_of_another_size_names_both(tmp_path: Path) -> None:
     write_tree(tmp_path)
     write_ids(tmp_path / "labels/b/c.png", repeat_values([0], (16, 8)))
     write_ids(tmp_path / "labels/d.png", repeat_values([0], (4, 8)))
-    with pytest.raises(
-        UserError,
-        match=r"images/b/c\.jpg is 8x16 \(height x width\), but .*labels/b/c\.png is 16x8 \(1 more",
-    ):
+    with pytest.raises(UserError, match=r"b/c\.jpg is 8x16 .*labels/b/c\.png is 16x8 \(1 more"):
         require_pairs(tmp_path, LAYOUT).read_sizes()
-
-
-def test_sizes_are_read_from_headers_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = require_pairs(write_tree(tmp_path), LAYOUT)
-
-    def refuse(self: Image.Image) -> None:
-        raise AssertionError("the image itself was read")
-
-    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", refuse)
-    assert files.read_sizes().shape == (3, 2)
 
 
 def test_files_are_concatenated(tmp_path: Path) -> None:
@@ -342,11 +314,3 @@ def test_sizes_respect_the_exif_orientation(tmp_path: Path, orientation: int) ->
 def test_invalid_sizes(size: object) -> None:
     with pytest.raises(UserError, match=r"must be a whole number|give a size of 1 or more"):
         parse_size(size)  # type: ignore[arg-type]
-
-
-def test_loading_maps_does_not_warn(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        store = ArrayStore(tmp_path / "cache", NO_MEMORY_GB)
-        load_label_maps(store, label_files(tmp_path), ENCODING, SIZE)
-        store.warn_if_on_demand()

@@ -77,15 +77,23 @@ def class_mean_colours(pixels: Tensor, maps: Tensor) -> Tensor:
 
 
 def test_parameter_scales_the_domain_shift() -> None:
-    gaps = []
+    gaps, ious = [], {}
     for domain_shift in (0.0, 0.5, 1.0):
-        data = streets(n_source=30, n_pool=30, n_test=0, domain_shift=domain_shift)
+        data = streets(n_source=20, n_pool=20, n_test=12, domain_shift=domain_shift)
         assert data.ground_truth is not None
+        assert data.test is not None
         source_means = class_mean_colours(data.source.images.pixels[:], data.source.labels[:])
-        gaps.append(
-            float((source_means - class_mean_colours(data.pool.pixels[:], data.ground_truth[:])).abs().mean())
-        )
+        target_means = class_mean_colours(data.pool.pixels[:], data.ground_truth[:])
+        gaps.append(float((source_means - target_means).abs().mean()))
+        pixels, maps = data.test.images.pixels[:], data.test.labels[:]
+        ious[domain_shift] = [
+            mean_iou(classify_by_colour(means, pixels), maps) for means in (source_means, target_means)
+        ]
     assert gaps[0] < 8 < 2 * gaps[0] < gaps[1] < gaps[2]
+    # The source's colours mislead on the target, whose colours overlap more.
+    assert ious[0.0][0] > 0.9 * ious[0.0][1]
+    assert ious[1.0][0] < 0.8 * ious[1.0][1]
+    assert ious[1.0][1] < ious[0.0][1]
 
 
 def mean_iou(predicted: Tensor, maps: Tensor) -> float:
@@ -104,31 +112,14 @@ def classify_by_colour(means: Tensor, pixels: Tensor) -> Tensor:
     return difference.square().sum(2).argmin(1)
 
 
-def test_source_colours_mislead_on_the_target() -> None:
-    ious = {}
-    for domain_shift in (0.0, 1.0):
-        data = streets(n_source=20, n_pool=20, n_test=12, domain_shift=domain_shift)
-        assert data.ground_truth is not None
-        assert data.test is not None
-        pixels, maps = data.test.images.pixels[:], data.test.labels[:]
-        source_means = class_mean_colours(data.source.images.pixels[:], data.source.labels[:])
-        target_means = class_mean_colours(data.pool.pixels[:], data.ground_truth[:])
-        ious[domain_shift] = (
-            mean_iou(classify_by_colour(source_means, pixels), maps),
-            mean_iou(classify_by_colour(target_means, pixels), maps),
-        )
-    assert ious[0.0][0] > 0.9 * ious[0.0][1]
-    assert ious[1.0][0] < 0.8 * ious[1.0][1]
-    assert ious[1.0][1] < ious[0.0][1]  # the target's colours overlap more
-
-
 def test_interpolation_ends_at_both_styles() -> None:
-    assert np.array_equal(interpolate_styles(SOURCE_STYLE, TARGET_STYLE, 0.0).palette, SOURCE_STYLE.palette)
-    assert np.array_equal(interpolate_styles(SOURCE_STYLE, TARGET_STYLE, 1.0).palette, TARGET_STYLE.palette)
+    for domain_shift, style in ((0.0, SOURCE_STYLE), (1.0, TARGET_STYLE)):
+        found = interpolate_styles(SOURCE_STYLE, TARGET_STYLE, domain_shift)
+        assert np.array_equal(found.palette, style.palette)
 
 
-@pytest.mark.parametrize("size", [(16, 16), (40, 50), (128, 64), (96, 192)], ids=str)
-@pytest.mark.parametrize("domain_shift", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize("size", [(16, 16), (40, 50), (128, 64)], ids=str)
+@pytest.mark.parametrize("domain_shift", [0.0, 2.0])
 def test_any_size_and_domain_shift(size: tuple[int, int], domain_shift: float) -> None:
     data = streets(n_source=1, n_pool=2, n_test=1, height=size[0], width=size[1], domain_shift=domain_shift)
     assert data.pool.pixels.shape == (2, 3, *size)
@@ -142,9 +133,8 @@ def test_road_is_below_the_sky() -> None:
     assert image.min() >= 0
     assert image.max() <= 1
     rows = np.arange(64)[:, None] + np.zeros((1, 128))
-    assert (
-        rows[labels == STREET_CLASSES.index("sky")].max() < rows[labels == STREET_CLASSES.index("road")].min()
-    )
+    sky, road = (rows[labels == STREET_CLASSES.index(name)] for name in ("sky", "road"))
+    assert sky.max() < road.min()
 
 
 @pytest.mark.parametrize(
@@ -153,9 +143,6 @@ def test_road_is_below_the_sky() -> None:
 def test_rejects_invalid_numbers(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"streets: {next(iter(wrong))} must be at least"):
         streets(**wrong)
-
-
-@pytest.mark.parametrize("domain_shift", [-0.1, 2.5, float("nan")])
-def test_rejects_invalid_domain_shift(domain_shift: float) -> None:
-    with pytest.raises(UserError, match="must be between 0"):
-        streets(domain_shift=domain_shift)
+    for domain_shift in (-0.1, 2.5, float("nan")):
+        with pytest.raises(UserError, match="must be between 0"):
+            streets(domain_shift=domain_shift)

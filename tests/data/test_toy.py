@@ -1,5 +1,3 @@
-import time
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -30,22 +28,11 @@ def test_seed_determines_images_and_counts_are_independent() -> None:
     assert not torch.equal(one.pool.pixels[:], other.pool.pixels[:])
 
 
-def test_is_made_in_milliseconds() -> None:
-    toy()
-    start = time.perf_counter()
-    toy()
-    assert time.perf_counter() - start < 0.2
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"n_classes": 1}, {"n_source_per_class": 0}, {"n_pool": 0}, {"n_test": -1}, {"size": 3}],
-    ids=str,
-)
-def test_rejects_invalid_numbers(wrong: dict[str, int]) -> None:
-    name = next(iter(wrong))
-    with pytest.raises(UserError, match=f"toy: {name} must be at least"):
-        toy(**wrong)
+def test_rejects_invalid_numbers() -> None:
+    wrong = {"n_classes": 1, "n_source_per_class": 0, "n_pool": 0, "n_test": -1, "size": 3}
+    for name, value in wrong.items():
+        with pytest.raises(UserError, match=f"toy: {name} must be at least"):
+            toy(**{name: value})
 
 
 def as_input(pixels: Tensor) -> Tensor:

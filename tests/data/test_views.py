@@ -1,6 +1,5 @@
 """Views, compared with torchvision on single images with the same augmentation parameters."""
 
-from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
@@ -76,8 +75,10 @@ def torchvision_reference(image: Tensor, view: View, aug_params: Tensor) -> Tens
     return augmented
 
 
-def check_against_torchvision(images: Tensor, view: View, within: float) -> None:
-    aug_params = sample_params_for(view, images)
+def check_against_torchvision(
+    images: Tensor, view: View, within: float, aug_params: Tensor | None = None
+) -> None:
+    aug_params = sample_params_for(view, images) if aug_params is None else aug_params
     augmented = apply_view(images, view, aug_params)
     expected = torch.stack(
         [torchvision_reference(image, view, row) for image, row in zip(images, aug_params, strict=True)]
@@ -148,38 +149,30 @@ def test_interpolation_weights() -> None:
 )
 @pytest.mark.parametrize("channels", [1, 3])
 def test_colour_jitter(jitter: Any, channels: int) -> None:
-    check_against_torchvision(noise(48, channels), View(jitter=tuple(jitter)), within=1e-5)
+    check_against_torchvision(noise(16, channels), View(jitter=tuple(jitter)), within=1e-5)
 
 
 def test_colour_jitter_in_every_order() -> None:
     orders = torch.tensor(list(permutations(range(4)))).float()
     images = noise(len(orders))
-    aug_params = sample_params_for(View(jitter=STRONG_JITTER), images)
-    aug_params[:, JITTER_ORDER_COLUMNS] = orders
     for jitter in (STRONG_JITTER, (0.8, 0.8, 0, 0.5), (0.8, 0.8, 0.8, 0)):
-        view = View(jitter=jitter)
-        expected = torch.stack(
-            [torchvision_reference(image, view, row) for image, row in zip(images, aug_params, strict=True)]
-        )
-        torch.testing.assert_close(apply_view(images, view, aug_params), expected, rtol=0, atol=1e-5)
+        aug_params = sample_params_for(View(jitter=STRONG_JITTER), images)
+        aug_params[:, JITTER_ORDER_COLUMNS] = orders
+        check_against_torchvision(images, View(jitter=jitter), within=1e-5, aug_params=aug_params)
 
 
 def test_hue_shift() -> None:
     levels = torch.linspace(0, 1, 9)
-    colours = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 27, 27)  # includes grey and ties
-    for hue_shift in (-0.5, -1 / 3, -0.123, 0.0, 0.1, 1 / 6, 0.4, 0.5):
-        expected = TF.adjust_hue(colours, hue_shift)
-        augmented = shift_hue(colours, torch.tensor([hue_shift]))
-        torch.testing.assert_close(augmented, expected, rtol=0, atol=2e-6)
-        assert float(augmented.min()) >= 0
-        assert float(augmented.max()) <= 1
-
-
-def test_hue_shift_of_nearly_grey_colours_is_finite() -> None:
-    tiny = torch.tensor([0.0, 1e-45, 1e-40, 1e-30, 1e-8, 0.5, 0.5 + 1e-7, 1.0])
-    colours = torch.cartesian_prod(tiny, tiny, tiny).T.reshape(1, 3, 16, 32)
-    augmented = shift_hue(colours, torch.tensor([0.3]))
-    torch.testing.assert_close(augmented, TF.adjust_hue(colours, 0.3), rtol=0, atol=1e-6)
+    tiny = torch.tensor([0.0, 1e-45, 1e-40, 1e-30, 1e-8, 0.5, 0.5 + 1e-7, 1.0])  # nearly grey
+    colours = [
+        torch.cartesian_prod(values, values, values).T.reshape(1, 3, 1, -1) for values in (levels, tiny)
+    ]
+    for hue_shift in (-0.5, -1 / 3, -0.123, 0.0, 0.1, 1 / 6, 0.3, 0.4, 0.5):
+        for images in colours:
+            augmented = shift_hue(images, torch.tensor([hue_shift]))
+            torch.testing.assert_close(augmented, TF.adjust_hue(images, hue_shift), rtol=0, atol=2e-6)
+            assert float(augmented.min()) >= 0
+            assert float(augmented.max()) <= 1
 
 
 def test_blend_weight_of_one_leaves_the_image_unchanged() -> None:
@@ -196,12 +189,12 @@ def test_chunks_do_not_change_colour_jitter(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(color_jitter(images, USUAL_JITTER, aug_params), whole)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("crop", ["none", "center", "random", "random_resized"])
-def test_the_whole_chain(crop: Any, channels: int) -> None:
-    check_against_torchvision(
-        noise(24, channels), View(crop=crop, size=15, flip=0.5, jitter=USUAL_JITTER), within=1e-5
-    )
+def test_the_whole_chain(crop: Any) -> None:
+    view = View(crop=crop, size=15, flip=0.5, jitter=USUAL_JITTER)
+    for images in (noise(24, 1), noise(24)):
+        check_against_torchvision(images, view, within=1e-5)
+    assert apply_view(noise(0), view, sample_params_for(view, noise(0))).shape == (0, 3, 15, 15)
 
 
 def test_autocast_does_not_change_views() -> None:
@@ -210,12 +203,6 @@ def test_autocast_does_not_change_views() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         augmented = apply_view(images, view, aug_params)
     assert torch.equal(augmented, apply_view(images, view, aug_params))
-
-
-@pytest.mark.parametrize("crop", ["none", "center", "random", "random_resized"])
-def test_empty_batch(crop: Any) -> None:
-    view = View(crop=crop, size=16, flip=0.5, jitter=USUAL_JITTER)
-    assert apply_view(noise(0), view, sample_params_for(view, noise(0))).shape == (0, 3, 16, 16)
 
 
 def test_rejects_a_crop_that_does_not_fit() -> None:
@@ -233,7 +220,9 @@ def test_rejects_a_crop_that_does_not_fit() -> None:
 VIEWS = [
     View(),
     View(size=9, flip=0.3),
+    View(size=9),
     View(crop="center", size=12),
+    View(crop="center", size=12, resize="short_side"),
     View(crop="random", size=16, pad=2, flip=0.5),
     View(crop="random_resized", size=15, flip=0.5, jitter=USUAL_JITTER),
     View(crop="none", jitter=(0.4, 0, 0, 0)),
@@ -254,14 +243,10 @@ def test_generator_determines_the_parameters(view: View) -> None:
     random = view.crop in ("random", "random_resized") or view.flip or any(view.jitter)
     assert torch.equal(one, other) == (not random)
     assert torch.equal(one[:, JITTER_ORDER_COLUMNS].sort(1).values, torch.arange(4.0).expand(30, 4))
-
-
-@pytest.mark.parametrize("view", [View(size=9), View(crop="center", size=12, resize="short_side")], ids=str)
-def test_deterministic_view_does_not_advance_the_generator(view: View) -> None:
     generator = make_generator(0)
     before = generator.get_state()
-    sample_view_params(view, 10, HEIGHT, WIDTH, generator, torch.full((10,), 1.5))
-    assert torch.equal(generator.get_state(), before)
+    sample_view_params(view, 30, HEIGHT, WIDTH, generator, aspect)
+    assert torch.equal(generator.get_state(), before) == (not random)
 
 
 def test_boxes_of_deterministic_views() -> None:
@@ -275,7 +260,6 @@ def test_boxes_of_deterministic_views() -> None:
 
 SHAPES: list[Any] = [
     ((0.08, 1.0), (3 / 4, 4 / 3), (24, 32)),
-    ((0.08, 1.0), (3 / 4, 4 / 3), (256, 256)),
     ((0.5, 0.9), (0.5, 2.0), (64, 48)),
     ((0.9, 1.0), (3.0, 4.0), (25, 32)),  # mostly nothing fits
 ]
@@ -283,7 +267,7 @@ SHAPES: list[Any] = [
 
 @pytest.mark.parametrize(("scale", "ratio", "sides"), SHAPES, ids=str)
 def test_boxes_are_distributed_as_in_torchvision(scale: Any, ratio: Any, sides: tuple[int, int]) -> None:
-    count = 4000
+    count = 2000
     ours = sample_crop_boxes(count, *sides, scale, ratio, make_generator(0)).numpy()
     transform, image = T.RandomResizedCrop(8, scale=scale, ratio=ratio), torch.empty(1, *sides)
     with torch.random.fork_rng():
@@ -293,16 +277,13 @@ def test_boxes_are_distributed_as_in_torchvision(scale: Any, ratio: Any, sides: 
     for boxes in (ours, tvs):
         assert (boxes[:, :2] >= 0).all()
         assert (boxes[:, :2] + boxes[:, 2:] <= sides).all()
-    measures: list[Callable[[Any], Any]] = [
-        lambda b: b[:, 0],
-        lambda b: b[:, 1],
-        lambda b: b[:, 2] * b[:, 3],
-        lambda b: b[:, 3] / b[:, 2],
-        lambda b: b[:, 0] + b[:, 2] / 2,
-        lambda b: b[:, 1] + b[:, 3] / 2,
-    ]
-    for measure in measures:
-        assert ks_2samp(measure(ours), measure(tvs)).pvalue > MIN_P_VALUE
+
+    def measures(b: Any) -> list[Any]:
+        centres = b[:, :2] + b[:, 2:] / 2
+        return [b[:, 0], b[:, 1], b[:, 2] * b[:, 3], b[:, 3] / b[:, 2], centres[:, 0], centres[:, 1]]
+
+    for one, two in zip(measures(ours), measures(tvs), strict=True):
+        assert ks_2samp(one, two).pvalue > MIN_P_VALUE
 
 
 def test_fallback_box_equals_torchvisions() -> None:
@@ -315,7 +296,7 @@ def test_fallback_box_equals_torchvisions() -> None:
 
 
 def test_factors_and_orders_are_distributed_as_in_torchvision() -> None:
-    count, jitter = 4000, (0.4, 1.5, 0.2, 0.1)
+    count, jitter = 2000, (0.4, 1.5, 0.2, 0.1)
     aug_params = sample_view_params(View(jitter=jitter), count, 8, 8, make_generator(0)).numpy()
     transform = T.ColorJitter(*jitter)
     with torch.random.fork_rng():
@@ -340,52 +321,16 @@ def test_positions_of_random_crops_are_uniform() -> None:
         assert chisquare(counts).pvalue > MIN_P_VALUE
 
 
-def test_flip_probability() -> None:
-    rate = float(sample_view_params(View(flip=0.3), 10_000, 8, 8, make_generator(0))[:, FLIP_COLUMN].mean())
-    assert abs(rate - 0.3) < 4 * (0.3 * 0.7 / 10_000) ** 0.5
-
-
-def test_parameters_are_uncorrelated() -> None:
+def test_flip_probability_and_correlations() -> None:
     aug_params = sample_view_params(
-        View(crop="random", size=16, flip=0.5, jitter=USUAL_JITTER), 10_000, 20, 20, make_generator(0)
+        View(crop="random", size=16, flip=0.3, jitter=USUAL_JITTER), 10_000, 20, 20, make_generator(0)
     )
+    assert abs(float(aug_params[:, FLIP_COLUMN].mean()) - 0.3) < 4 * (0.3 * 0.7 / 10_000) ** 0.5
     varied = aug_params[:, [0, 1, FLIP_COLUMN, *range(5, 10)]]
     correlation = torch.corrcoef(varied.T) - torch.eye(8)
     assert float(correlation.abs().max()) < 0.045
     lagged = torch.corrcoef(torch.cat([varied[1:], varied[:-1]], dim=1).T)[:8, 8:]
     assert float(lagged.abs().max()) < 0.045
-
-
-def test_each_image_has_its_own_parameters() -> None:
-    same = noise(1).expand(8, -1, -1, -1)
-    view = View(crop="random_resized", size=16, jitter=USUAL_JITTER)
-    augmented = apply_view(same, view, sample_params_for(view, same))
-    assert len({image.numpy().tobytes() for image in augmented}) == 8
-    assert torch.equal(augmented, apply_view(same, view, sample_params_for(view, same)))
-
-
-def test_pixels_are_distributed_as_in_torchvision() -> None:
-    count = 600
-    images = TF.gaussian_blur(noise(3, 3, 32, 32), [5, 5], [1.5, 1.5])
-    view = View(crop="random_resized", size=16, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.2))
-    transform = T.Compose(
-        [T.RandomResizedCrop(16, antialias=True), T.RandomHorizontalFlip(), T.ColorJitter(*view.jitter)]
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        for number, image in enumerate(images):
-            many = image.expand(count, -1, -1, -1)
-            ours = apply_view(many, view, sample_params_for(view, many, number))
-            tvs = torch.stack([transform(image.float() / 255) for _ in range(count)])
-            for one, two in (
-                (ours.mean((2, 3)), tvs.mean((2, 3))),
-                (ours.std((2, 3)), tvs.std((2, 3))),
-                (ours[:, :, 3, 12], tvs[:, :, 3, 12]),
-            ):
-                error = ((one.var(0) + two.var(0)) / count).sqrt()
-                assert ((one.mean(0) - two.mean(0)).abs() < 4 * error).all()
-                for channel in range(3):
-                    assert ks_2samp(one[:, channel], two[:, channel]).pvalue > MIN_P_VALUE
 
 
 # -- the short side ----------------------------------------------------------------------------------
@@ -411,7 +356,7 @@ def store_image(image: Image.Image, side: int) -> Tensor:
 
 
 @pytest.mark.parametrize("crop", ["center", "random"])
-@pytest.mark.parametrize("sides", [(400, 300), (300, 400), (500, 333), (300, 300), (301, 487)])
+@pytest.mark.parametrize("sides", [(400, 300), (300, 300), (301, 487)])
 def test_short_side_equals_torchvision(sides: tuple[int, int], crop: Any) -> None:
     side, size = 256, 224
     image = smooth_image(*sides)
@@ -430,17 +375,6 @@ def test_short_side_equals_torchvision(sides: tuple[int, int], crop: Any) -> Non
             assert torch.equal(expected, TF.center_crop(resized, [size, size]))
         assert float((ours - expected).abs().mean()) < 0.6 / 255
         assert float((ours - expected).abs().max()) < 4 / 255
-
-
-def test_short_side_field_of_view() -> None:
-    """A vertical edge is where ``Resize`` and a crop put it, to a fraction of a pixel."""
-    image = np.zeros((300, 400, 3), np.uint8)
-    image[:, 100:] = 255
-    view = View(crop="center", size=224, resize="short_side")
-    aug_params = sample_view_params(view, 1, 256, 256, make_generator(0), torch.tensor([4 / 3]))
-    augmented = apply_view(store_image(Image.fromarray(image), 256), view, aug_params)[0, 0]
-    edge = 224 - float(augmented.sum(1).mean())  # black pixels per row
-    assert abs(edge - (100 / 400 * 341 - 58)) < 0.2  # 341 pixels wide, with the first 58 cut off
 
 
 def test_positions_along_the_long_side_are_uniform() -> None:
@@ -508,11 +442,7 @@ def test_synchronisation_would_be_detected() -> None:
         aug_params = torch.empty(4, N_AUG_PARAMS, device="cuda")
         with OnDeviceOnly(), pytest.raises(AssertionError, match="host"):  # type: ignore[no-untyped-call]
             aug_params * torch.arange(N_AUG_PARAMS)
-        for wait in (
-            lambda: float(aug_params.sum()),
-            lambda: aug_params[aug_params > 0],
-            lambda: bool(aug_params.any()),
-        ):
+        for wait in (lambda: float(aug_params.sum()), lambda: aug_params[aug_params > 0]):
             with pytest.raises(Exception, match=r"aten\."):
                 wait()
 
@@ -594,8 +524,7 @@ def test_views_of_another_shape_equal_torchvision() -> None:
         augmented = apply_view(images, view, aug_params)
         for one, image, row in zip(augmented, images, aug_params, strict=True):
             top, left, height, width = row[:4].int().tolist()
-            reference = TF.resized_crop(
-                image.float() / 255, top, left, height, width, list(view.output_size(1, 1)), antialias=True
-            )
+            size = list(view.output_size(1, 1))
+            reference = TF.resized_crop(image.float() / 255, top, left, height, width, size, antialias=True)
             reference = reference.flip(-1) if row[FLIP_COLUMN] else reference
             torch.testing.assert_close(one, reference, rtol=0, atol=1e-5)

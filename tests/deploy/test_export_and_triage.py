@@ -68,16 +68,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
-    options = (
-        "--source",
-        root / "source",
-        "--target",
-        root / "target",
-        "--ground-truth",
-        "--test",
-        root / "test",
-    )
-    assert ducats("run", *options, *SMALL_RUN_OPTIONS, "--out", out) == 0
+    options = ("--source", root / "source", "--target", root / "target", "--test", root / "test")
+    assert ducats("run", *options, "--ground-truth", *SMALL_RUN_OPTIONS, "--out", out) == 0
     return out
 
 
@@ -181,10 +173,8 @@ def test_triage_then_predict_then_export(
         assert ducats("export", run, "--out", tmp_path / "e") == 0
         assert "are wrong with 90 % confidence" in (tmp_path / "e/MODEL_CARD.md").read_text()
         # A threshold with images on both sides.
-        loaded, middle = (
-            load_triage_rule(run),
-            float(np.median([float(row["probability"]) for row in predictions])),
-        )
+        loaded = load_triage_rule(run)
+        middle = float(np.median([float(row["probability"]) for row in predictions]))
         assert loaded is not None
         replace(loaded, threshold=middle).save(run)
         assert ducats("predict", run, root / "test", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
@@ -215,10 +205,7 @@ def test_triage_excludes_labelled_images_of_the_target(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            ("--risk", "0.001"),
-            ["below 0.1 %", "lowest reachable", "at least 2302 labelled images", "not 60"],
-        ),
+        (("--risk", "0.001"), ["below 0.1 %", "lowest reachable", "at least 2302 labelled images", "not 60"]),
         (("--risk", "1.5"), ["--risk 1.5 must be between 0 and 1"]),
         (("--confidence", "0"), ["--confidence 0 must be between 0 and 1"]),
         (("--acquired-labels",), ["no saved predictions"]),
@@ -255,16 +242,8 @@ def test_segmentation_runs_are_exported_but_not_triaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, run, out = tiny_segmentation_data.write_tree(tmp_path / "data"), tmp_path / "run", tmp_path / "e"
-    command = [
-        "run",
-        *tiny_segmentation_data.folder_options(data),
-        "--ground-truth",
-        "--budget",
-        "30/image",
-        "--out",
-        run,
-    ]
-    assert ducats(*command, "--set", "evaluation.average_flipped=true") == 0
+    options = ("--ground-truth", "--budget", "30/image", "--set", "evaluation.average_flipped=true")
+    assert ducats("run", *tiny_segmentation_data.folder_options(data), *options, "--out", run) == 0
     assert ducats("export", run, "--onnx", "--batch-size", "2", "--out", out) == 0
     assert "on 4 target images of the run" in capsys.readouterr().out
     (out / "image.png").write_bytes((data / "test/images/200.png").read_bytes())

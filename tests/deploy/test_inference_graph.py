@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from ducats import dirichlet
 from ducats.deploy.inference_graph import InferenceGraph, log1p_series
-from ducats.dirichlet import kernels
 from ducats.models import EvidentialModel
 from ducats.models.frozen_norm import FrozenNorm, freeze_norms
 from ducats.models.small_cnn import small_cnn
@@ -24,18 +23,6 @@ def test_log1p_is_exact_to_rounding() -> None:
         exact = mp.log1p(mp.mpf(value))
         assert abs(result - exact) <= 2e-7 * exact
     assert log1p_series(torch.tensor([0.0])).item() == 0
-
-
-def test_digamma_by_recurrence_and_series() -> None:
-    """Check psi(1 + x) = ln(x + w) - s(x), as used by the uncertainties, for x from 0 to 1e8."""
-    constants = kernels._CONSTANTS[torch.float32]
-    x = torch.cat([torch.zeros(1), torch.logspace(-8, 8, 300), torch.linspace(0, 12, 121)])
-    digamma = (x + constants.shift).log() - kernels._digamma_terms(x, constants).s
-    errors = [
-        abs(mp.mpf(psi) - mp.digamma(1 + mp.mpf(value)))
-        for value, psi in zip(x.tolist(), digamma.tolist(), strict=True)
-    ]
-    assert max(errors) < 2e-6
 
 
 def segmentation_model() -> EvidentialModel:

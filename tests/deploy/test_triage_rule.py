@@ -84,7 +84,7 @@ def test_guarantee_holds_with_the_stated_confidence(rising: bool) -> None:
     breaks the guarantee. If the error rate rises, the error of the accepted predictions is its integral below
     the threshold.
     """
-    random, risk, confidence, broken, rules, times = np.random.default_rng(7), 0.1, 0.9, 0, 0, 1000
+    random, risk, confidence, broken, rules, times = np.random.default_rng(7), 0.1, 0.9, 0, 0, 500
     for _ in range(times):
         uncertainty = random.random(300)
         chance = 0.4 * uncertainty if rising else np.full(300, risk + 1e-9)
@@ -101,21 +101,9 @@ def test_guarantee_holds_with_the_stated_confidence(rising: bool) -> None:
 
 
 def make_rule(folder: Path, **overrides: object) -> TriageRule:
-    fields = {
-        "criterion": "u_dis",
-        "threshold": 0.25,
-        "risk": 0.05,
-        "confidence": 0.9,
-        "images": 200,
-        "accepted": 156,
-    }
-    fields |= {
-        "wrong": 3,
-        "error_bound": 0.042,
-        "calibrated_on": "a folder",
-        "warnings": ("a warning",),
-        "weights_sha256": hash_weights(folder),
-    }
+    fields: dict[str, object] = {"criterion": "u_dis", "threshold": 0.25, "risk": 0.05, "confidence": 0.9}
+    fields |= {"images": 200, "accepted": 156, "wrong": 3, "error_bound": 0.042, "calibrated_on": "a folder"}
+    fields |= {"warnings": ("a warning",), "weights_sha256": hash_weights(folder)}
     return TriageRule(**{**fields, **overrides})  # type: ignore[arg-type]
 
 
@@ -132,10 +120,8 @@ def test_rule_round_trip(folder: Path) -> None:
     assert load_triage_rule(folder) == rule
     content = json.loads(path.read_text())
     assert content["coverage"] == 0.78
-    assert content["description"] == (
-        "accept 78 % of images (u_dis at most 0.1), of which at most 5 % are wrong with 90 % confidence; "
-        "review the rest"
-    )
+    summary = "accept 78 % of images (u_dis at most 0.1), of which at most 5 % are wrong with 90 % confidence"
+    assert content["description"].startswith(summary)
     assert rule.accepts(rule.threshold)
     assert not rule.accepts(rule.threshold + 1e-9)
     other = make_rule(folder, criterion="probability")

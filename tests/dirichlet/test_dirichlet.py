@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -31,50 +30,41 @@ UNARY: tuple[Callable[[Tensor], Tensor], ...] = (
 # Exact arithmetic -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Exact:
     """The definitions, with enough digits that cancellation does not matter."""
 
-    z: list[Any]
-    alpha: list[Any]
-    alpha_0: Any
-
-    @classmethod
-    def of(cls, row: Tensor) -> "Exact":
-        mp.mp.dps = 110
-        z = [mp.mpf(v) for v in row.tolist()]
-        alpha = [mp.exp(v) for v in z]
-        return cls(z, alpha, mp.fsum(alpha))
-
-    def entropy(self) -> Any:
+    def __init__(self, row: Tensor) -> None:
+        mp.mp.dps = 25 + int(row.abs().max())
+        self.z = [mp.mpf(v) for v in row.tolist()]
+        self.alpha = [mp.exp(v) for v in self.z]
+        self.alpha_0 = mp.fsum(self.alpha)
+        self.psi = [mp.digamma(a + 1) for a in self.alpha]
+        self.psi_0 = mp.digamma(self.alpha_0 + 1)
         log_alpha_0 = mp.log(self.alpha_0)
-        return mp.fsum(a * (log_alpha_0 - v) for a, v in zip(self.alpha, self.z, strict=True)) / self.alpha_0
-
-    def data(self) -> Any:
-        return mp.digamma(self.alpha_0 + 1) - (
-            mp.fsum(a * mp.digamma(a + 1) for a in self.alpha) / self.alpha_0
-        )
-
-    def distribution(self) -> Any:
-        return self.entropy() - self.data()
+        parts = [a * (log_alpha_0 - v) for a, v in zip(self.alpha, self.z, strict=True)]
+        self.entropy = mp.fsum(parts) / self.alpha_0
+        self.data = self.psi_0 - mp.fdot(self.alpha, self.psi) / self.alpha_0
+        self.distribution = self.entropy - self.data
 
     def kl(self) -> Any:
-        psi_0 = mp.digamma(self.alpha_0)
+        psi_0 = self.psi_0 - 1 / self.alpha_0
         return mp.fsum(
             [mp.loggamma(self.alpha_0), -mp.loggamma(len(self.alpha))]
-            + [(a - 1) * (mp.digamma(a) - psi_0) - mp.loggamma(a) for a in self.alpha]
+            + [
+                (a - 1) * (psi - 1 / a - psi_0) - mp.loggamma(a)
+                for a, psi in zip(self.alpha, self.psi, strict=True)
+            ]
         )
 
     def gradients(self) -> tuple[list[Any], list[Any]]:
         """Gradients of U_data and U_dis, the latter as the gradient of the entropy minus the former."""
-        data, entropy = self.data(), self.entropy()
-        psi_0, b_0 = mp.digamma(self.alpha_0 + 1), self.alpha_0 * mp.psi(1, self.alpha_0 + 1)
+        b_0 = self.alpha_0 * mp.psi(1, self.alpha_0 + 1)
         data_gradients, distribution_gradients = [], []
-        for a, v in zip(self.alpha, self.z, strict=True):
+        for a, v, psi in zip(self.alpha, self.z, self.psi, strict=True):
             p = a / self.alpha_0
-            gradient = p * (psi_0 - mp.digamma(a + 1) + b_0 - a * mp.psi(1, a + 1) - data)
+            gradient = p * (self.psi_0 - psi + b_0 - a * mp.psi(1, a + 1) - self.data)
             data_gradients.append(gradient)
-            distribution_gradients.append(p * (mp.log(self.alpha_0) - v - entropy) - gradient)
+            distribution_gradients.append(p * (mp.log(self.alpha_0) - v - self.entropy) - gradient)
         return data_gradients, distribution_gradients
 
 
@@ -84,7 +74,7 @@ def relative(found: Tensor, exact: Any) -> float:
 
 def spread(classes: int, mean: float) -> Tensor:
     generator = torch.Generator().manual_seed(1000 * classes + int(mean))
-    return mean + 2 * torch.randn(1 if classes > 100 else 3, classes, generator=generator)
+    return mean + 2 * torch.randn(1 if classes > 10 else 3, classes, generator=generator)
 
 
 def peaked(classes: int, mean: float, gap: float) -> Tensor:
@@ -94,61 +84,54 @@ def peaked(classes: int, mean: float, gap: float) -> Tensor:
 
 
 def families(classes: int) -> Iterator[Tensor]:
-    """Yield test logits, one row ``(1, C)`` at a time."""
-    for mean in SPREAD_MEANS:
+    """Yield test logits, one row ``(1, C)`` at a time; few with many classes, which are slow."""
+    many = classes > 100
+    for mean in SPREAD_MEANS[1::3] if many else SPREAD_MEANS:
         yield from spread(classes, mean).split(1)
     for mean in (-20, 1, 20, 60):  # almost equal: the entropy's gradient nearly vanishes
         yield mean + spread(classes, 0)[:1] / 1024
-    for mean in (-20, -10, -2, 0, 2, 10, 20):
-        for gap in (5, 20, 40) if classes > 100 else (5, 10, 20, 30, 40):
+    for mean in (-20, 0, 20) if many else (-20, -10, -2, 0, 2, 10, 20):
+        for gap in (5, 40) if many else (5, 10, 20, 30, 40):
             yield peaked(classes, mean, gap)
 
 
 @pytest.mark.parametrize("classes", CLASSES)
-def test_uncertainties_match_exact_arithmetic(classes: int) -> None:
+def test_values_and_gradients_match_exact_arithmetic(classes: int) -> None:
     for z in families(classes):
-        exact = Exact.of(z[0])
-        data, distribution, entropy = exact.data(), exact.distribution(), exact.entropy()
+        exact = Exact(z[0])
         found = dirichlet.uncertainties(z)
         logarithm = dirichlet.log_distribution_uncertainty(z)
         assert logarithm.dtype == torch.float32
-        if distribution > TINY:
-            assert relative(found.distribution, distribution) < 1.5e-6, z
-        if data > TINY:
-            assert relative(found.data, data) < 1.5e-6, z
-        assert relative(dirichlet.entropy(z), entropy) < 5e-7, z
-        assert abs(logarithm.item() - mp.log(distribution)) < (4e-6 if z.abs().max() < 95 else 1e-5), z
+        if exact.distribution > TINY:
+            assert relative(found.distribution, exact.distribution) < 1.5e-6, z
+        if exact.data > TINY:
+            assert relative(found.data, exact.data) < 1.5e-6, z
+        assert relative(dirichlet.entropy(z), exact.entropy) < 5e-7, z
+        log_distribution = mp.log(exact.distribution)
+        assert abs(logarithm.item() - log_distribution) < (4e-6 if z.abs().max() < 95 else 1e-5), z
         found = dirichlet.uncertainties(z.double())
-        assert relative(found.distribution, distribution) < 2e-14, z
-        assert relative(found.data, data) < 1e-14, z
-        assert relative(dirichlet.log_distribution_uncertainty(z.double()), mp.log(distribution)) < 2e-15
-
-
-@pytest.mark.parametrize("classes", CLASSES)
-def test_kl_matches_exact_arithmetic(classes: int) -> None:
-    for z in families(classes):
-        exact = Exact.of(z[0]).kl()
-        size = max(exact, 1)  # near z = 0 the divergence vanishes, but its terms do not
-        if exact < torch.finfo(torch.float32).max:
-            assert abs(dirichlet.kl_to_uniform(z).item() - exact) < 1e-6 * size, z
+        assert relative(found.distribution, exact.distribution) < 2e-14, z
+        assert relative(found.data, exact.data) < 1e-14, z
+        assert relative(dirichlet.log_distribution_uncertainty(z.double()), log_distribution) < 2e-15
+        kl = exact.kl()
+        size = max(kl, 1)  # near z = 0 the divergence vanishes, but its terms do not
+        if kl < torch.finfo(torch.float32).max:
+            assert abs(dirichlet.kl_to_uniform(z).item() - kl) < 1e-6 * size, z
         else:
             assert dirichlet.kl_to_uniform(z).item() == math.inf
-        assert abs(dirichlet.kl_to_uniform(z.double()).item() - exact) < 5e-15 * size, z
+        assert abs(dirichlet.kl_to_uniform(z.double()).item() - kl) < 5e-15 * size, z
+        if classes < 100 and -25 < z.median() < 85:
+            check_gradients(z, exact)
 
 
-@pytest.mark.parametrize("classes", CLASSES[:3])
-def test_gradients_match_exact_arithmetic(classes: int) -> None:
-    for z in families(classes):
-        if not -25 < z.median() < 85:
-            continue
-        exact = Exact.of(z[0]).gradients()
-        for part, gradient in enumerate(exact):
-            for dtype, bound in ((torch.float32, 2.5e-6), (torch.float64, 2e-14)):
-                leaf = z.to(dtype, copy=True).requires_grad_()
-                dirichlet.uncertainties(leaf)[part].sum().backward()
-                assert leaf.grad is not None
-                errors = [mp.mpf(g) - s for g, s in zip(leaf.grad[0].tolist(), gradient, strict=True)]
-                assert mp.norm(errors) < bound * mp.norm(gradient) + 1e-43, (part, dtype, z)
+def check_gradients(z: Tensor, exact: Exact) -> None:
+    for part, gradient in enumerate(exact.gradients()):
+        for dtype, bound in ((torch.float32, 2.5e-6), (torch.float64, 2e-14)):
+            leaf = z.to(dtype, copy=True).requires_grad_()
+            dirichlet.uncertainties(leaf)[part].sum().backward()
+            assert leaf.grad is not None
+            errors = [mp.mpf(g) - s for g, s in zip(leaf.grad[0].tolist(), gradient, strict=True)]
+            assert mp.norm(errors) < bound * mp.norm(gradient) + 1e-43, (part, dtype, z)
 
 
 # Other references -----------------------------------------------------------------------------------------
@@ -215,7 +198,7 @@ def test_agrees_with_sampling() -> None:
 
 
 @pytest.mark.parametrize("formula", UNARY)
-@pytest.mark.parametrize("mean", [-12.0, -3.0, -0.5, 1.0, 4.0, 12.0])
+@pytest.mark.parametrize("mean", [-12.0, -0.5, 1.0, 12.0])
 def test_gradients_match_finite_differences(formula: Callable[[Tensor], Tensor], mean: float) -> None:
     generator = torch.Generator().manual_seed(7)
     z = mean + torch.randn(3, 4, 2, generator=generator, dtype=torch.float64)
@@ -243,11 +226,7 @@ def test_no_gradient_is_nan(classes: int) -> None:
     z = torch.rand(400, classes, generator=generator) * 240 - 120
     z[:100] = z[:100, :1] + torch.randn(100, classes, generator=generator)  # similar logits at any level
     z[100:110] = torch.linspace(-120, 120, 10)[:, None]  # all equal
-    for formula in UNARY:
-        leaf = z.clone().requires_grad_()
-        formula(leaf).backward(torch.ones(400))
-        assert leaf.grad is not None
-        assert leaf.grad.isfinite().all(), formula
+    check_finite_gradients(z)
 
 
 # Any finite input -----------------------------------------------------------------------------------------
@@ -260,26 +239,35 @@ _LOGIT = st.one_of(
 )
 
 
-@settings(max_examples=400, derandomize=True, deadline=None, database=None)
-@given(st.lists(_LOGIT, min_size=1, max_size=12))
-def test_finite_logits_never_give_nan(logits: list[float]) -> None:
-    z = torch.tensor([logits])
+_LOGITS = st.integers(1, 12).flatmap(
+    lambda classes: st.lists(st.lists(_LOGIT, min_size=classes, max_size=classes), min_size=1, max_size=8)
+)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None, database=None)
+@given(_LOGITS)
+def test_finite_logits_never_give_nan(logits: list[list[float]]) -> None:
+    z = torch.tensor(logits)
     found = dirichlet.uncertainties(z)
     for value in (found.data, found.distribution, dirichlet.entropy(z)):
         assert value.isfinite().all()
         assert value.ge(0).all()
     assert dirichlet.log_distribution_uncertainty(z).le(math.log(12)).all()  # false for NaN
     assert dirichlet.kl_to_uniform(z).ge(-1e-4).all()
-    label = torch.zeros(1, dtype=torch.long)
+    label = torch.zeros(len(z), dtype=torch.long)
     assert dirichlet.misleading_evidence(z, label).ge(-1e-4).all()
     assert dirichlet.negative_log_likelihood(z, label).ge(0).all()
-    for formula in UNARY:
-        leaf = z.clone().requires_grad_()
-        formula(leaf).backward(torch.ones(1))
-        assert leaf.grad is not None
-        assert leaf.grad.isfinite().all(), formula
+    check_finite_gradients(z)
     for evidence in dirichlet.EVIDENCE_FUNCTIONS.values():
         assert evidence(z).isfinite().all()
+
+
+def check_finite_gradients(z: Tensor) -> None:
+    for formula in UNARY:
+        leaf = z.clone().requires_grad_()
+        formula(leaf).backward(torch.ones(len(z)))
+        assert leaf.grad is not None
+        assert leaf.grad.isfinite().all(), formula
 
 
 def test_a_single_class_has_no_uncertainty() -> None:
@@ -290,22 +278,15 @@ def test_a_single_class_has_no_uncertainty() -> None:
     assert dirichlet.kl_to_uniform(z).abs().max() < 1e-6
 
 
-def test_negative_labels_are_ignored() -> None:
+def test_negative_labels_are_ignored_and_labels_beyond_the_classes_are_errors() -> None:
     z = torch.tensor([[-200.0, 0.0], [3e38, -3e38], [1.0, 0.0]]).requires_grad_()
-    label = torch.tensor([-1, -2, -100])
     for loss in (dirichlet.negative_log_likelihood, dirichlet.misleading_evidence):
-        value = loss(z, label)
+        value = loss(z, torch.tensor([-1, -2, -100]))
         assert value.tolist() == [0.0] * 3
         (gradient,) = torch.autograd.grad(value.sum(), z)
         assert gradient.eq(0).all()
-
-
-def test_a_label_beyond_the_classes_is_an_error() -> None:
-    z, label = torch.zeros(1, 3), torch.tensor([3])
-    with pytest.raises((IndexError, RuntimeError)):
-        dirichlet.negative_log_likelihood(z, label)
-    with pytest.raises((IndexError, RuntimeError)):
-        dirichlet.misleading_evidence(z, label)
+        with pytest.raises((IndexError, RuntimeError)):
+            loss(z, torch.tensor([0, 1, 2]))
 
 
 # Ranking --------------------------------------------------------------------------------------------------
@@ -323,14 +304,12 @@ def top_twentieth(score: list[Any]) -> set[int]:
     return set(order[: len(score) // 20])
 
 
-@pytest.mark.parametrize(
-    ("log10_alpha_0", "naive_is_right"), [(2, True), (8, False), (10.5, False), (13, False)]
-)
+@pytest.mark.parametrize(("log10_alpha_0", "naive_is_right"), [(2, True), (8, False), (13, False)])
 def test_top_twentieth_matches_exact_arithmetic(log10_alpha_0: float, naive_is_right: bool) -> None:
     generator = torch.Generator().manual_seed(int(2 * log10_alpha_0))
-    z = torch.randn(600, 10, generator=generator) * 1.5
-    z += log10_alpha_0 * math.log(10) - z.logsumexp(1, keepdim=True) - torch.rand(600, 1, generator=generator)
-    exact = top_twentieth([Exact.of(row).distribution() for row in z])
+    z = torch.randn(300, 10, generator=generator) * 1.5
+    z += log10_alpha_0 * math.log(10) - z.logsumexp(1, keepdim=True) - torch.rand(300, 1, generator=generator)
+    exact = top_twentieth([Exact(row).distribution for row in z])
     assert top_twentieth(dirichlet.log_distribution_uncertainty(z).tolist()) == exact
     naive = top_twentieth(naive_distribution_uncertainty(z).tolist())
     assert (naive == exact) == naive_is_right
@@ -341,7 +320,7 @@ def test_top_twentieth_matches_exact_arithmetic(log10_alpha_0: float, naive_is_r
 def test_logarithm_ranks_values_that_underflow() -> None:
     z = torch.tensor([[150.0, 150.0], [151.0, 150.0], [100.0, 150.0], [150.0, 120.0]])
     assert dirichlet.distribution_uncertainty(z).eq(0).all()
-    exact = [float(mp.log(Exact.of(row).distribution())) for row in z]
+    exact = [float(mp.log(Exact(row).distribution)) for row in z]
     assert dirichlet.log_distribution_uncertainty(z).tolist() == pytest.approx(exact, abs=1e-5)
 
 
@@ -387,8 +366,7 @@ def test_compiled_formulas_give_the_same_result(monkeypatch: pytest.MonkeyPatch)
     z = torch.randn(1, 5, 40, generator=torch.Generator().manual_seed(2)).mul_(4).requires_grad_()
     plain = [formula(z) for formula in UNARY]
     gradients = [torch.autograd.grad(values.sum(), z)[0] for values in plain]
-    with monkeypatch.context() as patch:
-        patch.setattr(formulas, "COMPILE_FORMULAS", True)
+    with monkeypatch.context() as patch, dirichlet.compile_formulas():
         patch.setattr(torch, "compile", compiled)
         formulas._compile_cached.cache_clear()
         for formula, expected, gradient in zip(UNARY, plain, gradients, strict=True):
@@ -397,6 +375,7 @@ def test_compiled_formulas_give_the_same_result(monkeypatch: pytest.MonkeyPatch)
             torch.testing.assert_close(torch.autograd.grad(found.sum(), z)[0], gradient, rtol=1e-5, atol=1e-6)
         assert formulas._compile_cached.cache_info().currsize == 4  # both uncertainties share one formula
     formulas._compile_cached.cache_clear()
+    assert not formulas.COMPILE_FORMULAS
     assert not dirichlet.can_compile(torch.device("cpu"))
 
 
@@ -404,7 +383,7 @@ def test_chunked_computation_gives_the_same_result(monkeypatch: pytest.MonkeyPat
     z = torch.randn(23, 5, generator=torch.Generator().manual_seed(2)).requires_grad_()
     full = dirichlet.uncertainties(z)
     (gradient,) = torch.autograd.grad(full.data.sum() + 2 * full.distribution.sum(), z)
-    monkeypatch.setattr(dirichlet, "_CPU_CHUNK_ELEMENTS", 20)
+    monkeypatch.setattr(formulas, "_CPU_CHUNK_ELEMENTS", 20)
     chunked = dirichlet.uncertainties(z)
     (chunked_gradient,) = torch.autograd.grad(chunked.data.sum() + 2 * chunked.distribution.sum(), z)
     torch.testing.assert_close(chunked, full, rtol=1e-6, atol=1e-7)

@@ -154,23 +154,13 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     return z.double().log_softmax(1).float(), label
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=80)
 @given(batches())
 def test_ties_certainty_and_absent_classes_match_the_definition(batch: tuple[Tensor, Tensor]) -> None:
     tally = tally_batch(*batch)
     expected, found = slow(*batch), compute_metrics(tally)
     assert abs(found.pop("aurc") - expected.pop("aurc")) <= aurc_error_bound(tally) + 1e-12
     assert found == pytest.approx(expected, rel=1e-11, abs=1e-12)
-
-
-@settings(derandomize=True, deadline=None, max_examples=50)
-@given(batches(), st.integers(0, 12))
-def test_adding_tallies_equals_counting_at_once(batch: tuple[Tensor, Tensor], cut: int) -> None:
-    log_prob, label = batch
-    same(
-        tally_batch(log_prob[:cut], label[:cut]) + tally_batch(log_prob[cut:], label[cut:]),
-        tally_batch(log_prob, label),
-    )
 
 
 # Against torchmetrics. Its bins are closed on the left: equal unless a confidence is on an edge.
@@ -287,6 +277,8 @@ def test_per_class_values_are_none_for_absent_classes() -> None:
     assert accuracy(confusion) == 5 / 9
     assert mean_class_accuracy(confusion) == pytest.approx((3 / 4 + 2 / 4) / 3)
     assert mean_iou(confusion) == pytest.approx((3 / 7 + 2 / 5) / 3)
+    assert mean_iou_excluding(confusion, [3]) == pytest.approx((3 / 7 + 2 / 5) / 2)
+    assert mean_iou_excluding(confusion, [2]) == mean_iou(confusion)
 
 
 # Selective risk.
@@ -364,14 +356,7 @@ def test_rank_follows_confidence() -> None:
     for inside in (s[row] for row in together if row.sum() > 1):
         assert float(inside.max() / inside.min()) <= 1 + 2**-10
     ends = torch.tensor([1e-9, 0.0, -0.0, -1e-30, -20.0, -math.inf], dtype=torch.float64)
-    assert confidence_bin(ends).tolist() == [
-        0,
-        0,
-        0,
-        0,
-        metrics.N_CONFIDENCE_BINS - 1,
-        metrics.N_CONFIDENCE_BINS - 1,
-    ]
+    assert confidence_bin(ends).tolist() == [0] * 4 + [metrics.N_CONFIDENCE_BINS - 1] * 2
 
 
 # The state: fixed in size, additive, deterministic.
@@ -430,6 +415,7 @@ def test_batches_and_processes_add_up() -> None:
     processes = [Tally.empty(5), Tally.empty(5)]
     for i, (rows, y) in enumerate(zip(log_prob.split(64), label.split(64), strict=True)):
         processes[i % 2].update(rows, y)
+    processes[0].update(log_prob[:0], label[:0])
     same(processes[0] + processes[1], whole)
     states = [process.tensors() for process in processes]
     reduced = Tally(**{name: torch.stack([s[name] for s in states]).sum(0) for name in states[0]})
@@ -441,16 +427,15 @@ def test_adding_makes_a_new_tally() -> None:
     tally = tally_batch(*sample(50, 3))
     doubled = tally + tally
     assert (tally.total * 2, tally.classes) == (doubled.total, 3)
-    assert compute_metrics(doubled) | {"aurc": 0.0} == pytest.approx(
-        compute_metrics(tally) | {"aurc": 0.0}, rel=1e-12
-    )
+    found, expected = (compute_metrics(some) | {"aurc": 0.0} for some in (doubled, tally))
+    assert found == pytest.approx(expected, rel=1e-12)
 
 
 def test_tally_is_deterministic() -> None:
     def once() -> Tally:
         tally = Tally.empty(9)
         for seed in range(4):
-            tally.update(*sample(3000, 9, seed=seed))
+            tally.update(*sample(500, 9, seed=seed))
         return tally
 
     same(once(), once(), exact=True)
@@ -514,18 +499,6 @@ def test_maps_stream(monkeypatch: pytest.MonkeyPatch, chunk: int, void: float) -
     assert at_once.total == int((label >= 0).sum())
 
 
-def test_calibration_of_maps_matches_torchmetrics() -> None:
-    log_prob, label = street()
-    found = compute_metrics(tally_batch(log_prob, label))
-    p = log_prob.movedim(1, -1)[label >= 0].double().exp()
-    y = label[label >= 0].long()
-    for name, bins in (("ece", 15), ("ece_10", 10)):
-        theirs = multiclass_calibration_error(p, y, num_classes=10, n_bins=bins, norm="l1")
-        assert found[name] == pytest.approx(float(theirs), abs=1e-6)  # theirs sums in float32
-    theirs = multiclass_jaccard_index(p, y, num_classes=10, average="macro")
-    assert found["mean_iou"] == pytest.approx(float(theirs), abs=1e-6)
-
-
 def test_synchronisations_do_not_grow_with_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each read synchronises with a GPU; the number of reads must not grow with the number of chunks."""
     log_prob, label = street(n=2)
@@ -563,20 +536,10 @@ def test_mean_iou_excludes_classes() -> None:
     assert mean_iou_excluding(confusion, [3, 3]) == pytest.approx(mean([v for v in ious[:3] + ious[4:] if v]))
 
 
-def test_absent_class_is_not_averaged() -> None:
-    confusion = torch.tensor([[4, 0, 0, 0], [2, 2, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]])
-    assert class_iou(confusion) == [4 / 6, 2 / 4, None, 1.0]
-    assert mean_iou_excluding(confusion, [3]) == pytest.approx((4 / 6 + 2 / 4) / 2)
-    assert mean_iou_excluding(confusion, [2]) == mean_iou(confusion)
-
-
-@pytest.mark.parametrize("left_out", [[-1], [4], [0, 9]])
-def test_unknown_class_cannot_be_excluded(left_out: list[int]) -> None:
-    with pytest.raises(ValueError, match="cannot exclude class"):
-        mean_iou_excluding(torch.eye(4, dtype=torch.int64), left_out)
-
-
-def test_a_mean_over_no_class_is_an_error() -> None:
+def test_classes_that_cannot_be_excluded() -> None:
+    for left_out in ([-1], [4], [0, 9]):
+        with pytest.raises(ValueError, match="cannot exclude class"):
+            mean_iou_excluding(torch.eye(4, dtype=torch.int64), left_out)
     with pytest.raises(ValueError, match="nothing was counted"):
         mean_iou_excluding(torch.eye(2, dtype=torch.int64), [0, 1])
 
@@ -590,15 +553,8 @@ def test_empty_tally_raises() -> None:
     tally.update(torch.zeros(0, 3, 4, 4), torch.zeros(0, 4, 4, dtype=torch.int64))
     tally.update(torch.zeros(2, 3, 0), torch.zeros(2, 0, dtype=torch.int64))
     tally.update(torch.zeros(2, 3), torch.tensor([-1, -2]))
-    readers: list[Callable[[Tally], object]] = [
-        compute_metrics,
-        ece,
-        classwise_ece,
-        aurc,
-        aurc_error_bound,
-        reliability_bins,
-    ]
-    for read in readers:
+    readers: list[Callable[[Tally], object]] = [compute_metrics, ece, classwise_ece, aurc, aurc_error_bound]
+    for read in (*readers, reliability_bins):
         with pytest.raises(ValueError, match="nothing was counted"):
             read(tally)
     for of_confusion in (accuracy, mean_class_accuracy, mean_iou):
@@ -618,9 +574,7 @@ def test_empty_tally_raises() -> None:
 def test_invalid_log_probabilities_are_refused_as_a_whole(
     not_log_prob: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        metrics, "CPU_CHUNK_PROBABILITIES", 2
-    )  # the bad row is in a later chunk than the good one
+    monkeypatch.setattr(metrics, "CPU_CHUNK_PROBABILITIES", 2)  # the bad row is in a later chunk
     tally = Tally.empty(2)
     good = torch.tensor([[0.5, 0.5]]).log()
     with pytest.raises(ValueError, match="expected log-probabilities"):
@@ -630,15 +584,15 @@ def test_invalid_log_probabilities_are_refused_as_a_whole(
 
 def test_mismatched_input_is_refused() -> None:
     log_prob, label = sample(4, 3, void=0.0)
-    with pytest.raises(ValueError, match="label 255 for 3 classes"):
-        tally_batch(log_prob, torch.tensor([0, 1, 255, 2]))
-    for bad in (label[:3], label.unsqueeze(1)):
-        with pytest.raises(ValueError, match=r"expected log_prob \(N, C, ...\) and label"):
-            tally_batch(log_prob, bad)
-    with pytest.raises(ValueError, match="expected log_prob"):
-        tally_batch(log_prob[0], label[0])
-    with pytest.raises(ValueError, match=r"integer label, got torch\.float32 and torch\.float32"):
-        tally_batch(log_prob, label.float())
+    for rows, bad, message in (
+        (log_prob, torch.tensor([0, 1, 255, 2]), "label 255 for 3 classes"),
+        (log_prob, label[:3], "expected log_prob"),
+        (log_prob, label.unsqueeze(1), "expected log_prob"),
+        (log_prob[0], label[0], "expected log_prob"),
+        (log_prob, label.float(), "integer label"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tally_batch(rows, bad)
     with pytest.raises(ValueError, match="log_prob has 3 classes, the tally 4"):
         Tally.empty(4).update(log_prob, label)
     with pytest.raises(ValueError, match="cannot add tallies of 3 and 4 classes"):

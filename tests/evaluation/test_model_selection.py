@@ -35,7 +35,7 @@ def true_weights(x: Tensor, offset: float) -> Tensor:
     return (offset * x - offset**2 / 2).exp()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_estimate_is_close_to_the_target_risk(seed: int) -> None:
     source, validation, target = gaussians(seed, offset=1.0)
     found = dev_risk(source, validation, target, (validation[:, 0] > 0.5).double(), seed=seed)
@@ -48,9 +48,9 @@ def test_estimate_is_close_to_the_target_risk(seed: int) -> None:
 
 
 def test_weights_are_density_ratios_for_domains_of_different_sizes() -> None:
-    source, validation, target = gaussians(3, offset=1.0, count=1500)
+    source, validation, target = gaussians(3, offset=1.0, count=800)
     expected = true_weights(validation[:, 0], 1.0).double()
-    for few in (target, target[:400]):
+    for few in (target, target[:300]):
         found = domain_weights(source, validation, few, seed=0)
         assert float(found.values.mean()) == pytest.approx(float(expected.mean()), abs=0.25)
         assert float(torch.corrcoef(torch.stack([found.values.log(), expected.log()]))[0, 1]) > 0.8
@@ -144,9 +144,8 @@ def test_normalised_weights_are_used_in_the_risk() -> None:
 def test_effective_fraction_by_hand() -> None:
     assert effective_sample_fraction(torch.tensor([5.0, 5.0])) == pytest.approx(1)
     assert effective_sample_fraction(torch.tensor([3.0, 1.0])) == pytest.approx(16 / 10 / 2)
-    assert effective_sample_fraction(
-        torch.tensor([1e200, 0.0, 0.0, 0.0], dtype=torch.float64)
-    ) == pytest.approx(0.25)
+    huge = torch.tensor([1e200, 0.0, 0.0, 0.0], dtype=torch.float64)
+    assert effective_sample_fraction(huge) == pytest.approx(0.25)
 
 
 def test_same_seed_gives_identical_results_without_global_random_state() -> None:
@@ -174,15 +173,13 @@ def test_large_sets_are_subsampled() -> None:
 def test_invalid_inputs_raise() -> None:
     source, validation, target = gaussians(0, offset=0.0, count=20)
     losses = torch.zeros(len(validation))
-    with pytest.raises(ValueError, match=r"common width, not .*target \(20, 4\)"):
-        dev_risk(source, validation, target[:, :4], losses, seed=0)
-    with pytest.raises(ValueError, match=r"common width, not source_train \(20,\)"):
-        dev_risk(source[:, 0], validation, target, losses, seed=0)
-    with pytest.raises(ValueError, match=r"shape \(7,\) for 300 validation samples"):
-        dev_risk(source, validation, target, losses[:7], seed=0)
-    with pytest.raises(ValueError, match="target has 1 sample"):
-        dev_risk(source, validation, target[:1], losses, seed=0)
-    with pytest.raises(ValueError, match="losses contains non-finite values"):
-        dev_risk(source, validation, target, losses + math.nan, seed=0)
-    with pytest.raises(ValueError, match="source_validation contains non-finite values"):
-        dev_risk(source, validation / 0, target, losses, seed=0)
+    for inputs, message in (
+        ((source, validation, target[:, :4], losses), r"common width, not .*target \(20, 4\)"),
+        ((source[:, 0], validation, target, losses), r"common width, not source_train \(20,\)"),
+        ((source, validation, target, losses[:7]), r"shape \(7,\) for 300 validation samples"),
+        ((source, validation, target[:1], losses), "target has 1 sample"),
+        ((source, validation, target, losses + math.nan), "losses contains non-finite values"),
+        ((source, validation / 0, target, losses), "source_validation contains non-finite values"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dev_risk(*inputs, seed=0)

@@ -92,9 +92,7 @@ def test_unknown_backbone_raises(backbone: str, message: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_backbone_without_features_raises() -> None:
-    with pytest.raises(
-        UserError, match=r"'inception_next_atto' does not return one feature vector per image"
-    ):
+    with pytest.raises(UserError, match="does not return one feature vector per image"):
         random_classifier("inception_next_atto")
 
 
@@ -117,9 +115,6 @@ def test_strides_move_to_the_first_convolution() -> None:
 def test_strides_first_needs_bottleneck_blocks(backbone: str) -> None:
     with pytest.raises(UserError, match=rf"strides='first' is for ResNets .*'{backbone}'"):
         random_classifier(backbone, strides="first")
-
-
-def test_unknown_strides_raise() -> None:
     with pytest.raises(UserError, match=r"strides is 'second'"):
         random_classifier("resnet18", strides="second")
 

@@ -10,7 +10,9 @@ from ducats.models import EvidentialModel, small_cnn
 def test_any_network_that_returns_logits_is_supported() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3))
     images = torch.rand(4, 3, 2, 2)
-    output = EvidentialModel(network)(images)
+    model = EvidentialModel(network)
+    output = model(images)
+    assert model._calls == []
     assert torch.equal(output.z, network(images))
     assert output.features is not None
     assert torch.equal(output.features, network[:3](images))  # the input of the last linear layer
@@ -24,20 +26,17 @@ def test_a_network_without_linear_layer_has_no_features() -> None:
     assert output.z.shape == (2, 4)
 
 
-def test_evidence_is_applied_once_and_in_float32() -> None:
+@pytest.mark.parametrize(("shape", "expected"), [((2,), 10.0), ((2, 1, 1), 20.0)])
+def test_evidence_is_applied_once_and_in_float32(shape: tuple[int, ...], expected: float) -> None:
+    """To maps it is applied after the interpolation."""
+
     class Half(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
-            return torch.full((len(images), 2), 20.0, dtype=torch.bfloat16)
+            return torch.full((len(images), *shape), 20.0, dtype=torch.bfloat16)
 
     z = EvidentialModel(Half(), "exp_clamped")(torch.rand(3, 1, 2, 2)).z
     assert z.dtype == torch.float32
-    assert z.unique().tolist() == [10.0]
-
-
-def test_forward_leaves_no_recorded_calls() -> None:
-    model = EvidentialModel(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
-    model(torch.rand(2, 1, 2, 2))
-    assert model._calls == []
+    assert z.unique().tolist() == [expected]
 
 
 @pytest.mark.parametrize(("channels", "size"), [(1, 16), (3, 8), (3, 33)])
@@ -110,13 +109,3 @@ def test_per_image_output_has_no_size_and_identity_evidence() -> None:
     output = EvidentialModel(small_cnn(classes=3, channels=1), "exp_clamped")(torch.rand(2, 1, 8, 8))
     assert output.size is None
     assert torch.equal(output.evidence(output.z * 100), output.z * 100)
-
-
-def test_half_precision_maps_become_float32() -> None:
-    class Half(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            return torch.full((len(images), 2, 1, 1), 20.0, dtype=torch.bfloat16)
-
-    z = EvidentialModel(Half(), "exp_clamped")(torch.rand(3, 1, 2, 2)).z
-    assert z.dtype == torch.float32
-    assert z.unique().tolist() == [20.0]

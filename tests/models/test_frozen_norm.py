@@ -104,15 +104,6 @@ def test_loaded_or_modified_tensors_are_used() -> None:
     assert torch.allclose(copied.double()(maps.double()), norm.double()(maps.double()))
 
 
-def test_training_works_after_inference() -> None:
-    frozen = FrozenNorm(randomise_norm(nn.BatchNorm2d(4)))
-    with torch.inference_mode():
-        frozen(random_tensor(2, 4, 3, 3))
-    maps = random_tensor(2, 4, 3, 3).requires_grad_()
-    frozen(maps).sum().backward()
-    assert maps.grad is not None
-
-
 def randomise_norms(network: nn.Module) -> nn.Module:
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -133,9 +124,7 @@ def test_frozen_network_matches_the_network_in_evaluation_mode(backbone: str) ->
         for actual, other in zip(network.train()(images), expected, strict=True):
             assert torch.allclose(actual, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()))
     assert not any(isinstance(m, nn.BatchNorm2d) for m in network.modules())
-
-
-def test_other_norms_are_unchanged() -> None:
+    # Other norms are unchanged.
     network = nn.Sequential(nn.GroupNorm(2, 4), nn.BatchNorm2d(4, track_running_stats=False))
     assert freeze_norms(network) == 0
 
@@ -154,7 +143,7 @@ def test_invalid_eps_raises(eps: float) -> None:
         freeze_norms(nn.Sequential(nn.BatchNorm2d(4)), eps=eps)
 
 
-def test_can_be_moved_in_inference_mode() -> None:
+def test_can_be_moved_in_inference_mode_and_trained_after_inference() -> None:
     """Inference tensors have no version counter; models for prediction may be moved in inference mode."""
     norm = randomise_norm(nn.BatchNorm2d(4))
     frozen, maps = FrozenNorm(norm), random_tensor(2, 4, 3, 3)
@@ -163,3 +152,7 @@ def test_can_be_moved_in_inference_mode() -> None:
         moved = copy.deepcopy(frozen).double()
         for _ in range(2):  # computed, then cached
             assert torch.allclose(moved(maps.double()), expected, atol=1e-6)
+        frozen(maps)
+    maps.requires_grad_()
+    frozen(maps).sum().backward()
+    assert maps.grad is not None

@@ -106,11 +106,7 @@ def test_older_formats_are_converted_by_timm(tmp_path: Path) -> None:
 def test_weights_of_another_architecture_raise(tmp_path: Path, saved: dict[str, Tensor]) -> None:
     file = tmp_path / "w.pth"
     torch.save(saved, file)
-    with pytest.raises(
-        UserError,
-        match=r"w.pth does not fit the backbone 'resnet34': 80 of 180 tensors are missing, e.g. "
-        r"layer1.2.conv1.weight.*model.params.backbone=NAME",
-    ):
+    with pytest.raises(UserError, match=r"80 of 180 tensors are missing, e.g. layer1.2.conv1.weight"):
         classifier(file, "resnet34")
     with pytest.raises(UserError, match=r"layer1.0.conv1.weight is 64 x 64 x 3 x 3 instead of 64 x"):
         classifier(file, "resnet26")

@@ -48,11 +48,8 @@ def test_losses_by_hand() -> None:
     assert plain.labelled is not None
     assert plain.unlabelled is not None
     pseudo_labelled = LabelledImages(plain.labelled.images + 1, plain.labelled.labels)
-    losses = euq(
-        model,
-        Batch(plain.source, plain.labelled, plain.unlabelled, pseudo_labelled=pseudo_labelled),
-        certainty_sampling(),
-    )
+    batch = Batch(plain.source, plain.labelled, plain.unlabelled, pseudo_labelled=pseudo_labelled)
+    losses = euq(model, batch, certainty_sampling())
     expected: dict[str, Tensor] = {}
     for name, part, count in (
         ("source", plain.source, 5),
@@ -196,9 +193,8 @@ def test_an_exhausted_pool() -> None:
 
 def test_seven_per_cent_of_a_hundred_are_seven() -> None:
     sampling = certainty_by_epistemic(auxiliary_context(TinyNetwork(), pool=100), certainty_rate=0.07)
-    full_pass = FixedPool(
-        logits_with_evidence(*((n % 3, 1.0 + n / 100) for n in range(100))), torch.full((100,), UNLABELLED)
-    )
+    z = logits_with_evidence(*((n % 3, 1.0 + n / 100) for n in range(100)))
+    full_pass = FixedPool(z, torch.full((100,), UNLABELLED))
     sampling.refresh(RefreshContext(1, 9, 1, 5), full_pass)
     assert int((sampling.labels >= 0).sum()) == 7
 

@@ -59,13 +59,12 @@ def test_pixels_count_as_samples() -> None:
 @pytest.mark.parametrize("evidence", ["exp", "softplus_plus_one"])
 def test_last_layer_is_found(evidence: str) -> None:
     torch.manual_seed(0)
-    for network, pixels in (
-        (
-            small_cnn(classes=3, channels=1, width=4, features=3),
-            False,
-        ),  # three features: two layers have the same shape
-        (small_fcn(classes=3, channels=1, width=4), True),
-    ):
+    # Three features: two layers have the same shape.
+    cnn, fcn = (
+        small_cnn(classes=3, channels=1, width=4, features=3),
+        small_fcn(classes=3, channels=1, width=4),
+    )
+    for network, pixels in ((cnn, False), (fcn, True)):
         model = EvidentialModel(network, evidence).eval()
         output = model(torch.rand(2, 1, 8, 8))
         assert output.features is not None

@@ -1,7 +1,6 @@
 """MRKLD against plain references: thresholds by sorting, losses on full-resolution maps."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,18 +20,12 @@ from tiny_maps import (
 from torch import Tensor
 from torch.nn import functional as F
 
-from conftest import Runner, quick
 from ducats.data.domain import UNLABELLED
 from ducats.objectives import softmax
 from ducats.objectives.self_training.mrkld import mrkld
 from ducats.objectives.self_training.round_schedule import starting_round
 from ducats.objectives.self_training.teacher import CERTAINTY_BIN_WIDTH as BIN
 from ducats.objectives.self_training.teacher import Teacher, certainty_histogram, log_thresholds
-from ducats.run import run
-from ducats.run.factory import build_run
-from ducats.runfolder import records
-from ducats.runfolder.run_folder import RunFolder
-from ducats.training.distributed import make_fabric
 
 
 @pytest.mark.parametrize("portion", [0.05, 0.2, 0.5, 1.0])
@@ -82,14 +75,10 @@ def trained_teacher(epoch: int = 4) -> tuple[TinySegmenter, Teacher]:
 def test_each_round_has_its_own_portion_and_teacher() -> None:
     for epoch, portion in ((4, 0.3), (6, 0.4), (8, 0.5)):
         _, teacher = trained_teacher(epoch)
-        z = torch.cat([output.z for _, output in Pool(TinySegmenter(), random_images(5, 6)).pool()]).clamp(
-            max=10
-        )
+        z = TinySegmenter()(random_images(5, 6)).z.clamp(max=10)
         torch.testing.assert_close(teacher.log_threshold, log_thresholds(certainty_histogram(z), portion))
-        first = TinySegmenter().state_dict()
-        assert all(
-            torch.equal(first[name], value) for name, value in teacher.frozen_model.model.state_dict().items()
-        )
+        first, frozen = TinySegmenter().state_dict(), teacher.frozen_model.model.state_dict()
+        assert all(torch.equal(first[name], value) for name, value in frozen.items())
 
 
 def reference(model: TinySegmenter, teacher: Teacher) -> tuple[Tensor, Tensor]:
@@ -149,25 +138,3 @@ def test_labelled_pixels_are_trained_on_and_not_pseudo_labelled() -> None:
 def test_invalid_parameters_raise(params: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(params))):
         Teacher(auxiliary_context(TinySegmenter()), **params)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("labels", [False, True])
-def test_segmentation_run(run_pixels: Runner, labels: bool) -> None:
-    never = () if labels else ("acquisition={rounds: 0, after_epochs: null}",)
-    run_folder = run_pixels("objective.params={warmup: 0.5, rounds: 2}", *never, method="mrkld")
-    losses = [
-        line["losses"] for line in records.read_records(run_folder.metrics_path) if line["kind"] == "epoch"
-    ]
-    assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, False, True, True]
-    assert ("labelled/nll" in losses[-1]) == labels
-
-
-def test_classification_run(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    config = quick("objective={name: mrkld, params: {warmup: 0.5}}", method="entropy")
-    components, plan = build_run(config, RunFolder(folder))
-    run_folder = run(components, plan, folder, fabric=make_fabric("cpu"), identity=config.identity())
-    losses = [
-        line["losses"] for line in records.read_records(run_folder.metrics_path) if line["kind"] == "epoch"
-    ]
-    assert losses[1]["pseudo/nll"] == 0 < losses[2]["pseudo/nll"]

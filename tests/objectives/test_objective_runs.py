@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from conftest import quick, quick_pixels
+from conftest import Runner, quick, quick_pixels
 from ducats.config import Config
 from ducats.ledger import load_ledger
 from ducats.run import run
@@ -48,8 +48,9 @@ def losses_of(run_folder: RunFolder) -> list[dict[str, float]]:
     return [json.loads(json.dumps(line["losses"])) for line in lines]
 
 
-@pytest.mark.parametrize("query", ["random", "entropy"])
-@pytest.mark.parametrize("objective", IMAGE_LOSSES)
+@pytest.mark.parametrize(
+    ("objective", "query"), [*((name, "entropy") for name in IMAGE_LOSSES), ("duc", "random")]
+)
 def test_images(objective: str, query: str, tmp_path: Path) -> None:
     config = quick(
         *SHORT, f"objective={{name: {objective}, params: {{}}}}", f"query={{name: {query}, params: {{}}}}"
@@ -83,15 +84,15 @@ def test_image_only_features_raise_for_pixels(objective: str, tmp_path: Path) ->
         "{name: waal, params: {weight: 0.1}}",
         "{name: tqs, params: {}}",
         "{name: duc, params: {certainty_rate: 0.05, fixmatch: 1.0, tau: 0.3}}",
+        "{name: proda, params: {hidden: 4, warmup: 0.25, distillation_start: 0.75}}",
     ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(objective: str, tmp_path: Path) -> None:
-    config = quick(
-        "train.steps_per_epoch=3",
-        f"objective={objective}",
-        "query={name: entropy, params: {}}",
-        "views.strong={crop: none, randaugment: [2, 10], cutout: 0.5}",
-    )
+    settings = ("train.steps_per_epoch=3", f"objective={objective}", "query={name: entropy, params: {}}")
+    if "proda" in objective:
+        config = quick_pixels(*settings)
+    else:
+        config = quick(*settings, "views.strong={crop: none, randaugment: [2, 10], cutout: 0.5}")
     full = run_config(config, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         run_config(config, tmp_path / "cut", stop=8)
@@ -99,3 +100,40 @@ def test_a_resumed_run_equals_an_uninterrupted_one(objective: str, tmp_path: Pat
     assert losses_of(full) == losses_of(resumed)
     weights = [(run_folder.path / "model.safetensors").read_bytes() for run_folder in (full, resumed)]
     assert weights[0] == weights[1]
+
+
+# Parameters of self-training methods, and in which of the four epochs their losses are above 0.
+SELF_TRAINING: dict[str, tuple[str, dict[str, list[int]]]] = {
+    "mrkld": ("{warmup: 0.5, rounds: 2}", {"pseudo/nll": [0, 0, 1, 1]}),
+    "seg-uncertainty": ("{hidden: 4}", {"target/memory": [1, 1, 0, 0], "pseudo/rectified": [0, 0, 1, 1]}),
+    "tpld": (
+        "{hidden: 4, warmup: 0.25, rounds: 3, easy_fraction: 0.8}",
+        {"pseudo/nll": [0, 1, 1, 1], "domain/nll": [0, 0, 0, 1]},
+    ),
+    "proda": (
+        "{hidden: 4, warmup: 0.25, distillation_start: 0.75, confidence_threshold: 0.2}",
+        {"pseudo/rce": [0, 1, 1, 0], "pseudo/nll": [0, 1, 1, 1]},
+    ),
+    "mada": ("{}", {"pseudo/nll": [0, 0, 1, 1]}),
+}
+
+
+@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize("method", SELF_TRAINING)
+def test_stages_of_self_training(run_pixels: Runner, method: str, labels: bool) -> None:
+    params, stages = SELF_TRAINING[method]
+    # The objective of MADA with another query.
+    rounds = ["task.unit=pixel", "query={name: entropy}"] if method == "mada" else []
+    if not labels:
+        rounds = ["acquisition={rounds: 0, after_epochs: null}"]
+    losses = losses_of(run_pixels(f"objective.params={params}", *rounds, method=method))
+    for name, positive in stages.items():
+        assert [loss[name] > 0 for loss in losses] == [bool(one) for one in positive]
+    assert ("labelled/nll" in losses[-1]) == labels
+    assert method != "seg-uncertainty" or ("labelled/aux" in losses[-1]) == labels
+
+
+def test_a_classification_run_with_pseudo_labels(tmp_path: Path) -> None:
+    config = quick("objective={name: mrkld, params: {warmup: 0.5}}", method="entropy")
+    losses = losses_of(run_config(config, tmp_path / "run"))
+    assert losses[1]["pseudo/nll"] == 0 < losses[2]["pseudo/nll"]

@@ -124,7 +124,6 @@ def test_pixels_and_samples_give_the_same_losses(batch: Batch) -> None:
 
 def test_softmax_is_cross_entropy(batch: Batch) -> None:
     losses = softmax(Recorder(), batch, source=0.5)
-    torch.testing.assert_close(
-        losses["source/nll"], 0.5 * F.cross_entropy(batch.source.images, batch.source.labels)
-    )
+    expected = 0.5 * F.cross_entropy(batch.source.images, batch.source.labels)
+    torch.testing.assert_close(losses["source/nll"], expected)
     assert losses.keys() == {"source/nll", "labelled/nll"}

@@ -10,6 +10,7 @@ from ducats.objectives import PROBES, AuxiliaryContext, Batch, CachedForward, La
 from ducats.objectives.probes import Committee, Critic, Discriminator
 from ducats.objectives.probes.committee import augment_per_member
 from ducats.utils.errors import UserError
+from ducats.utils.randomness import global_seed
 
 
 class MeanColourModel(nn.Module):
@@ -178,12 +179,9 @@ def test_committee_learns_from_labelled_images_without_affecting_the_model() -> 
     assert columns[:, :, 1].min() > 0.6
 
 
-def test_committee_rejects_pixels() -> None:
+def test_every_probe_provides_its_column() -> None:
     with pytest.raises(UserError, match="whole images only"):
         Committee(AuxiliaryContext(MeanColourModel(), 2, 3, 1, per_pixel=True))
-
-
-def test_every_probe_provides_its_column() -> None:
     for name, make in PROBES.items():
         probe = make(AuxiliaryContext(MeanColourModel(), 4, 3, 1, per_pixel=False)).eval()
         assert probe.provides == (name,)
@@ -193,10 +191,7 @@ def test_every_probe_provides_its_column() -> None:
 
 
 def test_degenerate_perspective_leaves_the_image_unchanged() -> None:
-    from ducats.objectives.probes.committee import augment_per_member
-    from ducats.utils.randomness import global_seed
-
     images = torch.rand(45, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     with global_seed(1, "network", 6, 0):  # the 28th draw of this seed is degenerate
-        augmented = [augment_per_member(images) for _ in range(60)]
+        augmented = [augment_per_member(images) for _ in range(30)]
     assert all(bool(some.isfinite().all()) for some in augmented)

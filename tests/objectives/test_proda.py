@@ -1,6 +1,5 @@
 """ProDA: prototypes, rectified labels and losses against plain references; an interrupted run."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,13 +20,10 @@ from tiny_maps import (
 from torch import Tensor
 from torch.nn import functional as F
 
-from conftest import Runner
 from ducats.data.domain import UNLABELLED
 from ducats.objectives import AuxiliaryContext
 from ducats.objectives.self_training.colour_jitter import jitter_colours
 from ducats.objectives.self_training.proda import PrototypeTeacher, proda
-from ducats.runfolder import records
-from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 
 NO_UPDATES: dict[str, Any] = {"jitter": 0.0, "ema_rate": 0.0, "prototype_ema_rate": 0.0, "domain": 0.0}
@@ -177,37 +173,3 @@ def test_invalid_parameters_raise() -> None:
         proda(model, map_batch(), auxiliary, tau=0.0)
     with pytest.raises(UserError, match="for segmentation"):
         PrototypeTeacher(AuxiliaryContext(model, CLASSES, WIDTH, 3, per_pixel=False))
-
-
-def losses_of(run_folder: RunFolder) -> list[dict[str, float]]:
-    return [
-        line["losses"] for line in records.read_records(run_folder.metrics_path) if line["kind"] == "epoch"
-    ]
-
-
-@pytest.mark.parametrize("labels", [False, True])
-def test_an_interrupted_run_resumes_to_the_same_result(
-    run_pixels: Runner, tmp_path: Path, labels: bool
-) -> None:
-    settings = [
-        "objective.params={hidden: 4, warmup: 0.25, distillation_start: 0.75, confidence_threshold: 0.2}"
-    ]
-    settings += [] if labels else ["acquisition={rounds: 0, after_epochs: null}"]
-
-    def stop(event: Any) -> None:
-        if event.phase == "train" and event.step == 5:  # third epoch, in stage 1
-            raise KeyboardInterrupt
-
-    uninterrupted = run_pixels(*settings, method="proda", folder="uninterrupted")
-    with pytest.raises(KeyboardInterrupt):
-        run_pixels(*settings, method="proda", folder="interrupted", on_event=stop)
-    interrupted = run_pixels(*settings, method="proda", folder="interrupted")
-    losses = losses_of(uninterrupted)
-    assert losses == losses_of(interrupted)
-    assert [loss["pseudo/rce"] > 0 for loss in losses] == [False, True, True, False]
-    assert losses[3]["pseudo/nll"] > 0
-    assert ("labelled/nll" in losses[-1]) == labels
-    model = [
-        (tmp_path / folder / "model.safetensors").read_bytes() for folder in ("uninterrupted", "interrupted")
-    ]
-    assert model[0] == model[1]

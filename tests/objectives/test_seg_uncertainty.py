@@ -17,11 +17,9 @@ from tiny_maps import (
 from torch import Tensor
 from torch.nn import functional as F
 
-from conftest import Runner
 from ducats.data.domain import UNLABELLED
 from ducats.objectives import AuxiliaryContext, softmax
 from ducats.objectives.self_training.seg_uncertainty import TwoHeads, seg_uncertainty
-from ducats.runfolder import records
 from ducats.utils.errors import UserError
 
 
@@ -127,15 +125,3 @@ def test_both_heads_learn_from_labels_without_unlabelled_target() -> None:
 def test_classification_raises() -> None:
     with pytest.raises(UserError, match="for segmentation"):
         TwoHeads(AuxiliaryContext(TinySegmenter(), CLASSES, 5, 3, per_pixel=False))
-
-
-@pytest.mark.parametrize("labels", [False, True])
-def test_segmentation_run(run_pixels: Runner, labels: bool) -> None:
-    never = () if labels else ("acquisition={rounds: 0, after_epochs: null}",)
-    run_folder = run_pixels("objective.params={hidden: 4}", *never, method="seg-uncertainty")
-    losses = [
-        line["losses"] for line in records.read_records(run_folder.metrics_path) if line["kind"] == "epoch"
-    ]
-    assert [loss["target/memory"] > 0 for loss in losses] == [True, True, False, False]
-    assert [loss["pseudo/rectified"] > 0 for loss in losses] == [False, False, True, True]
-    assert ("labelled/aux" in losses[-1]) == labels

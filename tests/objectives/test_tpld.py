@@ -17,11 +17,9 @@ from tiny_maps import (
 from torch import Tensor
 from torch.nn import functional as F
 
-from conftest import Runner
 from ducats.data.domain import UNLABELLED
 from ducats.objectives import AuxiliaryContext
 from ducats.objectives.self_training.tpld import DensifyingTeacher, mean_confidence, neighbour_votes, tpld
-from ducats.runfolder import records
 from ducats.utils.errors import UserError
 
 
@@ -65,9 +63,8 @@ def test_votes_match_plain_loops(radius: int) -> None:
 def test_a_vote_by_hand() -> None:
     p = torch.tensor([[[[0.9, 0.6, 0.5]], [[0.1, 0.4, 0.5]]]])  # 2 classes, a row of three
     score = neighbour_votes(p, torch.tensor([0.7, 0.7]), 1)
-    expected = (
-        torch.tensor([[[[0.9, 0.75, 0.0]], [[0.1, 0.25, 0.0]]]]) / 0.7
-    )  # no passing neighbour for the third
+    # No passing neighbour for the third.
+    expected = torch.tensor([[[[0.9, 0.75, 0.0]], [[0.1, 0.25, 0.0]]]]) / 0.7
     torch.testing.assert_close(score, expected)
 
 
@@ -162,17 +159,3 @@ def test_invalid_parameters_raise() -> None:
         DensifyingTeacher(auxiliary_context(model), easy_fraction=0.0)
     with pytest.raises(UserError, match="for segmentation"):
         DensifyingTeacher(AuxiliaryContext(model, CLASSES, 5, 3, per_pixel=False))
-
-
-@pytest.mark.parametrize("labels", [False, True])
-def test_segmentation_run(run_pixels: Runner, labels: bool) -> None:
-    never = () if labels else ("acquisition={rounds: 0, after_epochs: null}",)
-    run_folder = run_pixels(
-        "objective.params={hidden: 4, warmup: 0.25, rounds: 3, easy_fraction: 0.8}", *never, method="tpld"
-    )
-    losses = [
-        line["losses"] for line in records.read_records(run_folder.metrics_path) if line["kind"] == "epoch"
-    ]
-    assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, True, True, True]
-    assert [loss["domain/nll"] > 0 for loss in losses] == [False, False, False, True]
-    assert ("labelled/nll" in losses[-1]) == labels

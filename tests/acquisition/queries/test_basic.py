@@ -64,11 +64,3 @@ def test_two_rounds(z: Tensor, epsilon: float | None, order: str) -> None:
     spec = QUERIES["duc"].bind({"kappa": 2.5, "epsilon": epsilon, "order": order})
     samples = SampleTable(indices, torch.zeros_like(indices), compute_columns(z, None, spec.needs))
     assert torch.equal(spec.fn(QueryContext(samples, samples[indices[:0]], 40, torch.Generator())), expected)
-
-
-def test_columns_of_log_alpha_and_features() -> None:
-    z, features = torch.randn(9, 3), torch.randn(9, 4)
-    indices = torch.arange(9)
-    samples = SampleTable(indices, torch.zeros_like(indices), compute_columns(z, features, ("z", "features")))
-    assert torch.equal(samples.z, z)
-    assert torch.equal(samples.features, features)

@@ -5,21 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from query_pools import log_alpha, select
 from torch import Tensor
 
-from ducats.acquisition.queries import QUERIES, compute_columns
-from ducats.acquisition.samples import QueryContext, SampleTable
+from ducats.acquisition.queries import QUERIES
 from ducats.acquisition.units import select_in_image
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.settings import Unit
-
-
-def select(name: str, z: Tensor, budget: int, features: Tensor | None = None, **params: Any) -> list[int]:
-    spec, indices = QUERIES[name].bind(params), torch.arange(len(z))
-    samples = SampleTable(indices, torch.zeros_like(indices), compute_columns(z, features, spec.needs))
-    context = QueryContext(samples, samples[indices[:0]], budget, torch.Generator().manual_seed(0))
-    picks: list[int] = spec.fn(context).tolist()
-    return picks
 
 
 def select_pixels(
@@ -39,10 +31,6 @@ def select_pixels(
         generator=torch.Generator().manual_seed(0),
     )
     return [divmod(position, width) for position in selection.position.tolist()]
-
-
-def log_alpha(*alphas: list[float]) -> Tensor:
-    return torch.tensor(alphas, dtype=torch.float64).log()
 
 
 def test_scores_of_probabilities_by_hand() -> None:
@@ -105,19 +93,13 @@ def test_spread_weights_by_uncertainty() -> None:
     assert select("spread", z, 1, features, kappa=10)[0] >= 7
 
 
-def test_spread_of_identical_images_still_spends_the_budget() -> None:
-    picks = select("spread", torch.zeros(12, 3), 4, torch.ones(12, 2))
-    assert len(set(picks)) == 4
-
-
 def test_published_first_round_is_a_fraction_of_the_pool() -> None:
     # Ten candidates and no labelled samples: kappa 2 times 20 % of the pool are four, for any budget.
     z = torch.tensor([[4.0 - n / 2, 4.0 - n / 2 - (n % 3)] for n in range(10)])
     assert select("duc", z, 1, kappa=2, pool_fraction=0.2) == select("duc", z, 1, kappa=4)
     assert select("duc", z, 2, kappa=2, pool_fraction=0.2) == select("duc", z, 2, kappa=2)
-    assert select("duc", z, 3, kappa=1, pool_fraction=0.1) == select(
-        "duc", z, 3, kappa=1
-    )  # at least the budget
+    # At least the budget.
+    assert select("duc", z, 3, kappa=1, pool_fraction=0.1) == select("duc", z, 3, kappa=1)
 
 
 def test_published_arithmetic_agrees_until_it_underflows() -> None:
@@ -125,12 +107,6 @@ def test_published_arithmetic_agrees_until_it_underflows() -> None:
     assert select("duc", z, 20, kappa=3, epsilon=1e-7) == select("duc", z, 20, kappa=3)
     sure = z + torch.tensor(20.0)  # so much evidence that U_dis is below the float32 resolution
     assert select("duc", sure, 20, kappa=3, epsilon=1e-7) != select("duc", sure, 20, kappa=3)
-
-
-@pytest.mark.parametrize("name", ["duc", "spread"])
-def test_kappa_below_one_raises(name: str) -> None:
-    with pytest.raises(ValueError, match="kappa must be at least 1"):
-        select(name, torch.zeros(5, 2), 1, torch.zeros(5, 2), kappa=0.5)
 
 
 def uncertain_map(sure: float, *weak: tuple[int, int, float]) -> Tensor:
@@ -185,39 +161,35 @@ def reference_scores(z: Tensor, radius: int) -> list[list[tuple[float, float, fl
     return found
 
 
+def ranked_and_apart(z: Tensor, radius: int, factor: int) -> list[tuple[int, int]]:
+    """Pixels by the product of two reference scores, without those near a better one."""
+    scores = reference_scores(z, radius)
+    pixels = [(y, x) for y in range(9) for x in range(13)]
+    apart = list[tuple[int, int]]()
+    for y, x in sorted(pixels, key=lambda p: -scores[p[0]][p[1]][0] * scores[p[0]][p[1]][factor]):
+        if all(max(abs(y - v), abs(x - u)) > 2 for v, u in apart):
+            apart.append((y, x))
+    return apart
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_ripu_takes_the_regions_of_highest_product(seed: int) -> None:
+def test_ripu_takes_the_highest_products(seed: int) -> None:
     z = torch.randn(4, 9, 13, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2
-    scores = reference_scores(z, 1)
-    ranked = sorted(
-        ((y, x) for y in range(9) for x in range(13)),
-        key=lambda p: -scores[p[0]][p[1]][0] * scores[p[0]][p[1]][1],
-    )
-    regions, expected = list[tuple[int, int]](), list[tuple[int, int]]()
-    for y, x in ranked:
-        if all(max(abs(y - v), abs(x - u)) > 2 for v, u in regions):
-            regions.append((y, x))
-            expected += [
-                (i, j)
-                for i in range(max(0, y - 1), min(9, y + 2))
-                for j in range(max(0, x - 1), min(13, x + 2))
-            ]
+    expected = [
+        (i, j)
+        for y, x in ranked_and_apart(z, 1, 1)
+        for i in range(max(0, y - 1), min(9, y + 2))
+        for j in range(max(0, x - 1), min(13, x + 2))
+    ]
     assert select_pixels("ripu", z, 31, Unit("region")) == expected[:31]
+    assert select_pixels("ripu_points", z, 5, radius=2) == ranked_and_apart(z, 2, 2)[:5]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_ripu_points_have_the_highest_product_and_are_apart(seed: int) -> None:
-    z = torch.randn(4, 9, 13, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2
-    scores = reference_scores(z, 2)
-    ranked = sorted(
-        ((y, x) for y in range(9) for x in range(13)),
-        key=lambda p: -scores[p[0]][p[1]][0] * scores[p[0]][p[1]][2],
-    )
-    points = list[tuple[int, int]]()
-    for y, x in ranked:
-        if all(max(abs(y - v), abs(x - u)) > 2 for v, u in points):
-            points.append((y, x))
-    assert select_pixels("ripu_points", z, 5, radius=2) == points[:5]
+def test_a_window_of_one_pixel_and_kappa_below_one_raise() -> None:
+    with pytest.raises(ValueError, match="radius must be at least 1, not 0"):
+        select_pixels("ripu_points", uncertain_map(4.0), 1, radius=0)
+    with pytest.raises(ValueError, match="kappa must be at least 1"):
+        select("duc", torch.zeros(5, 2), 1, kappa=0.5)
 
 
 def test_ripu_by_hand() -> None:
@@ -230,8 +202,3 @@ def test_ripu_by_hand() -> None:
     assert select_pixels("ripu", z, 7, Unit("region")) == [*corner, (0, 0), (0, 1), (1, 0)]
     # By point: an uncertain pixel, two of six; then, away from it, one of six at the edge.
     assert select_pixels("ripu_points", z, 2, radius=1) == [(0, 4), (2, 5)]
-
-
-def test_a_window_of_one_pixel_raises() -> None:
-    with pytest.raises(ValueError, match="radius must be at least 1, not 0"):
-        select_pixels("ripu_points", uncertain_map(4.0), 1, radius=0)

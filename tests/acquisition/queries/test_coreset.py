@@ -5,34 +5,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from query_pools import image_table, line, make_context
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
 from ducats.acquisition.queries import coreset as module
 from ducats.acquisition.queries import distances
 from ducats.acquisition.queries.coreset import coreset, coreset_source_needs
-from ducats.acquisition.samples import LazyColumn, QueryContext, SampleTable
+from ducats.acquisition.samples import LazyColumn, SampleTable
 from ducats.utils.errors import UserError
 
 
 def images(features: Tensor, start: int = 0) -> SampleTable:
-    indices = torch.arange(start, start + len(features))
-    return SampleTable(indices, torch.zeros_like(indices), {"features": features})
+    return image_table(len(features), {"features": features}, start)
 
 
 def select(features: Tensor, budget: int, labelled: Tensor | None = None, **params: Any) -> list[int]:
     labelled_table = images(features[:0] if labelled is None else labelled, 1000)
     source = params.pop("source", None)
     source_table = None if source is None else images(source)
-    context = QueryContext(
-        images(features), labelled_table, budget, torch.Generator().manual_seed(0), source_table
-    )
+    context = make_context(images(features), budget, labelled=labelled_table, source=source_table)
     picks: list[int] = coreset(context, **params).tolist()
     return picks
-
-
-def line(*places: float) -> Tensor:
-    return torch.tensor(places, dtype=torch.float32)[:, None]
 
 
 def pool(seed: int, count: int = 200) -> Tensor:
@@ -93,22 +87,9 @@ def test_invalid_input_raises() -> None:
         select(line(1, float("nan")), 1)
 
 
-@pytest.mark.parametrize("budget", [1, 9, 200, 300])
-def test_picks_follow_a_permuted_pool(budget: int) -> None:
-    samples, mixed = images(pool(4)), torch.randperm(200, generator=torch.Generator().manual_seed(1))
-    contexts = (QueryContext(r, r[mixed[:0]], budget, torch.Generator()) for r in (samples, samples[mixed]))
-    straight, permuted = (coreset(context) for context in contexts)
-    assert torch.equal(mixed[permuted], straight)
-    assert len(straight.unique()) == min(budget, 200)
-
-
 def test_identical_samples_are_selected_in_order() -> None:
     assert select(torch.ones(5, 3), 4) == [0, 1, 2, 3]
     assert select(torch.full((5, 3), 0.1), 4, torch.full((1, 3), 0.1)) == [0, 1, 2, 3]
-
-
-def test_nothing_to_pick() -> None:
-    assert select(pool(0), 0) == select(pool(0)[:0], 3) == []
 
 
 @pytest.mark.parametrize("few", [1, 5])
@@ -136,15 +117,13 @@ def test_most_distances_are_never_computed(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_regions_overlap_only_if_no_other_is_left() -> None:
     indices = torch.arange(24)  # a map of 2 x 12, and regions of radius two
-    samples = SampleTable(
-        torch.zeros_like(indices), indices, {"features": indices[:, None].float()}, (2, 12), 2
-    )
-    column = coreset(QueryContext(samples, samples[indices[:0]], 6, torch.Generator())) % 12
+    features = {"features": indices[:, None].float()}
+    samples = SampleTable(torch.zeros_like(indices), indices, features, (2, 12), 2)
+    column = coreset(make_context(samples, 6)) % 12
     distance = (column[:4, None] - column[:4]).abs() + 99 * torch.eye(4)
     assert distance.min() > 2  # no more than four fit side by side
     assert (column[4:, None] - column[:4]).abs().min() <= 2
-    everything = coreset(QueryContext(samples, samples[indices[:0]], 24, torch.Generator()))
-    assert everything.sort().values.tolist() == indices.tolist()
+    assert coreset(make_context(samples, 24)).sort().values.tolist() == indices.tolist()
 
 
 def test_too_large_pixel_features_raise() -> None:
@@ -155,9 +134,8 @@ def test_too_large_pixel_features_raise() -> None:
         return torch.zeros(1, 2**15).expand(len(position), -1)
 
     indices = torch.arange(50_000)
-    samples = SampleTable(
-        torch.zeros_like(indices), indices, {"features": LazyColumn(features, indices)}, (1, 50_000)
-    )
+    columns = {"features": LazyColumn(features, indices)}
+    samples = SampleTable(torch.zeros_like(indices), indices, columns, (1, 50_000))
     with pytest.raises(UserError, match=r"6.1 GB of features.*task.unit=superpixel"):
-        coreset(QueryContext(samples, samples[indices[:0]], 3, torch.Generator()))
+        coreset(make_context(samples, 3))
     assert computed == [1]

@@ -6,44 +6,37 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from query_pools import image_table, line, make_context
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
 from ducats.acquisition.queries import dbal as module
 from ducats.acquisition.queries import distances
 from ducats.acquisition.queries.dbal import dbal
-from ducats.acquisition.samples import QueryContext, SampleTable
+from ducats.acquisition.samples import SampleTable
 
 
 def images(features: Tensor, margin: Tensor | None = None) -> SampleTable:
-    indices = torch.arange(len(features))
-    columns = {"features": features, "margin": torch.zeros(len(features)) if margin is None else margin}
-    return SampleTable(indices, torch.zeros_like(indices), columns)
+    margin = torch.zeros(len(features)) if margin is None else margin
+    return image_table(len(features), {"features": features, "margin": margin})
 
 
-def make_context(
+def select(
     features: Tensor,
     budget: int,
     margin: Tensor | None = None,
     labelled: Tensor | None = None,
     source: Tensor | None = None,
-) -> QueryContext:
+    seed: int = 0,
+    **params: Any,
+) -> list[int]:
     labelled_table = images(features[:0] if labelled is None else labelled)
     source_table = None if source is None else images(source)
-    return QueryContext(
-        images(features, margin), labelled_table, budget, torch.Generator().manual_seed(0), source_table
+    context = make_context(
+        images(features, margin), budget, labelled=labelled_table, source=source_table, seed=seed
     )
-
-
-def select(*given: Any, subsample: int = 5000, medoid_passes: int = 0, **more: Any) -> list[int]:
-    picks: list[int] = dbal(
-        make_context(*given, **more), subsample=subsample, medoid_passes=medoid_passes
-    ).tolist()
+    picks: list[int] = dbal(context, **{"subsample": 5000, "medoid_passes": 0, **params}).tolist()
     return picks
-
-
-def line(*places: float) -> Tensor:
-    return torch.tensor(places, dtype=torch.float32)[:, None]
 
 
 def pool(seed: int, count: int = 120) -> tuple[Tensor, Tensor]:
@@ -107,27 +100,10 @@ def test_picks_equal_the_plain_algorithm(seed: int, n_labelled: int, n_source: i
     assert found == plain(features, margin, 25, torch.cat([labelled, source]))
 
 
-@pytest.mark.parametrize("budget", [1, 11, 120, 130])
-@pytest.mark.parametrize("subsample", [30, 5000])
-def test_picks_follow_a_permuted_pool(budget: int, subsample: int) -> None:
-    given = make_context(*pool(3)[:1], budget, pool(3)[1])
-    mixed = torch.randperm(120, generator=torch.Generator().manual_seed(1))
-    straight = dbal(given, subsample=subsample, medoid_passes=2)
-    other = QueryContext(given.candidates[mixed], given.labelled, budget, torch.Generator().manual_seed(0))
-    assert torch.equal(mixed[dbal(other, subsample=subsample, medoid_passes=2)], straight)
-    assert len(straight.unique()) == min(budget, 120)
-
-
 def test_random_subset_of_many_samples() -> None:
     # Twenty close samples, and a distant one, which is picked if it is in the subset.
     features = torch.cat([torch.linspace(0, 1, 20), torch.tensor([500.0])])[:, None]
-    found = []
-    for seed in range(60):
-        samples = images(features)
-        given = QueryContext(
-            samples, samples[torch.arange(0)], 1, torch.Generator().manual_seed(seed), images(line(0))
-        )
-        found.append(int(dbal(given, subsample=7)[0]) == 20)
+    found = [select(features, 1, source=line(0), seed=seed, subsample=7) == [20] for seed in range(60)]
     assert 8 <= sum(found) <= 35  # a third of the time, within three standard deviations
     assert select(features, 1, source=line(0), subsample=21) == [20]
     assert select(features, 11, source=line(0), subsample=1)[0] == 20  # twice the budget is all samples
@@ -171,8 +147,7 @@ def test_chunk_sizes_do_not_matter(
     assert select(features, 30, margin, source=source, medoid_passes=2) == expected
 
 
-def test_nothing_to_pick_and_invalid_params() -> None:
-    assert select(line(1, 2), 0) == select(line(1, 2)[:0], 3) == []
+def test_invalid_params_raise() -> None:
     with pytest.raises(ValueError, match="subsample must be at least 1, not 0"):
         select(line(1, 2), 1, subsample=0)
     with pytest.raises(ValueError, match="medoid_passes must be at least 0, not -1"):

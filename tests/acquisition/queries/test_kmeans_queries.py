@@ -7,29 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from query_pools import normal, select
 from scipy.special import softmax
 from scipy.stats import entropy
 from torch import Tensor
 
-from ducats.acquisition.queries import QUERIES, compute_columns, kmeans, las
+from ducats.acquisition.queries import QUERIES, kmeans, las
 from ducats.acquisition.queries.kmeans import MAX_CLUSTERS, nearest_unique, one_per_cluster
 from ducats.acquisition.queries.las import propagated_scores
-from ducats.acquisition.samples import QueryContext, SampleTable
 from ducats.acquisition.units import select_in_image
 from ducats.settings import Unit
 from ducats.utils.errors import UserError
-
-
-def select(name: str, z: Tensor, features: Tensor, budget: int, **params: Any) -> list[int]:
-    spec, indices = QUERIES[name].bind(params), torch.arange(len(z))
-    samples = SampleTable(indices, torch.zeros_like(indices), compute_columns(z, features, spec.needs))
-    context = QueryContext(samples, samples[indices[:0]], budget, torch.Generator().manual_seed(0))
-    picks: list[int] = spec.fn(context).tolist()
-    return picks
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def groups(count: int, each: int) -> tuple[Tensor, Tensor]:
@@ -44,7 +32,7 @@ def groups(count: int, each: int) -> tuple[Tensor, Tensor]:
 def test_clue_selects_one_per_group_including_certain_ones(full_kmeans_limit: float) -> None:
     features, group = groups(5, 40)
     z = torch.where(group[:, None] == 3, torch.tensor([4.0, 0.0]), torch.tensor([0.1, 0.0]))
-    picks = select("clue", z, features, 5, full_kmeans_limit=full_kmeans_limit)
+    picks = select("clue", z, 5, features, full_kmeans_limit=full_kmeans_limit)
     assert sorted(int(group[p]) for p in picks) == [0, 1, 2, 3, 4]
 
 
@@ -54,12 +42,12 @@ def test_clue_with_one_cluster_uses_the_weighted_mean(temperature: float) -> Non
     weights = entropy(softmax(z.numpy() / temperature, axis=1), axis=1)
     mean = np.average(features.numpy(), axis=0, weights=weights)
     distance = ((features.numpy() - mean) ** 2).sum(1)
-    assert select("clue", z, features, 1, temperature=temperature) == [int(distance.argmin())]
+    assert select("clue", z, 1, features, temperature=temperature) == [int(distance.argmin())]
 
 
 def test_clue_spends_the_budget_on_two_distinct_points() -> None:
     features = torch.tensor([[1.0, 0.0], [0.0, 1.0]])[torch.arange(12) % 2]
-    picks = select("clue", torch.zeros(12, 3), features, 4)
+    picks = select("clue", torch.zeros(12, 3), 4, features)
     assert {p % 2 for p in picks[:2]} == {0, 1}
     assert picks[2:] == [p for p in range(12) if p not in picks[:2]][:2]  # then in their order
 
@@ -149,7 +137,7 @@ def test_las_without_spare_candidates_takes_the_highest_scores() -> None:
     features, z = normal(60, 6).abs(), normal(60, 4, seed=1) * 2
     scores = las_scores(features, z.softmax(1), list(range(60)), 10)
     expected = sorted(range(60), key=lambda i: -scores[i])[:7]
-    assert select("las", z, features, 7, M=0) == expected
+    assert select("las", z, 7, features, M=0) == expected
 
 
 def test_las_selects_where_neighbours_disagree() -> None:
@@ -157,7 +145,7 @@ def test_las_selects_where_neighbours_disagree() -> None:
     z = torch.zeros(80, 2)
     z[:, 0] = 5.0
     z[(group < 2) & (torch.arange(80) % 8 < 4)] = torch.tensor([0.0, 5.0])  # half of two groups
-    picks = select("las", z, features, 2, M=10)
+    picks = select("las", z, 2, features, M=10)
     assert sorted(int(group[p]) for p in picks) == [0, 1]  # also diverse
 
 
@@ -166,17 +154,17 @@ def test_las_searches_a_subset_if_there_are_too_many_pairs() -> None:
     z = torch.zeros(80, 2)
     z[:, 0] = 5.0
     z[(group < 2) & (torch.arange(80) % 8 < 4)] = torch.tensor([0.0, 5.0])
-    picks = select("las", z, features, 2, K=4, max_pairs=80 * 40)
+    picks = select("las", z, 2, features, K=4, max_pairs=80 * 40)
     assert sorted(int(group[p]) for p in picks) == [0, 1]
-    assert len(set(select("las", z, features, 9, K=4, max_pairs=1))) == 9
+    assert len(set(select("las", z, 9, features, K=4, max_pairs=1))) == 9
 
 
 def test_las_on_zero_and_negative_features() -> None:
-    assert len(set(select("las", normal(20, 3), torch.zeros(20, 4), 5))) == 5
+    assert len(set(select("las", normal(20, 3), 5, torch.zeros(20, 4)))) == 5
     assert (
-        len(set(select("las", normal(20, 3), -normal(20, 4), 5))) == 5
+        len(set(select("las", normal(20, 3), 5, -normal(20, 4)))) == 5
     )  # some have no neighbour with positive similarity
-    assert len(set(select("las", normal(2, 3), normal(2, 4), 1))) == 1  # only one neighbour exists
+    assert len(set(select("las", normal(2, 3), 1, normal(2, 4)))) == 1  # only one neighbour exists
 
 
 @pytest.mark.parametrize("name", ["clue", "las"])
@@ -184,7 +172,7 @@ def test_too_many_clusters_raise(name: str) -> None:
     count = MAX_CLUSTERS + 2
     message = f"the query {name!r} needs 8193 clusters"
     with pytest.raises(UserError, match=re.escape(message)):
-        select(name, torch.zeros(count, 2), torch.zeros(count, 1), MAX_CLUSTERS + 1)
+        select(name, torch.zeros(count, 2), MAX_CLUSTERS + 1, torch.zeros(count, 1))
 
 
 @pytest.mark.parametrize(
@@ -197,4 +185,4 @@ def test_too_many_clusters_raise(name: str) -> None:
 )
 def test_invalid_params_raise(name: str, params: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        select(name, torch.zeros(3, 2), torch.zeros(3, 2), 1, **params)
+        select(name, torch.zeros(3, 2), 1, torch.zeros(3, 2), **params)

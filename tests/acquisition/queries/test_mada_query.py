@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from query_pools import image_table, make_context, seeded
 from torch import Tensor
 
 from conftest import Runner, quick, quick_pixels
@@ -21,31 +22,27 @@ from ducats.utils.errors import UserError
 
 
 def make_samples(descriptors: Tensor) -> SampleTable:
-    indices = torch.arange(len(descriptors))
-    return SampleTable(indices, torch.zeros_like(indices), {"descriptor": descriptors})
+    return image_table(len(descriptors), {"descriptor": descriptors})
 
 
-def make_context(candidates: Tensor, source: Tensor | None, budget: int) -> QueryContext:
+def mada_picks(candidates: Tensor, source: Tensor | None, budget: int, **params: int) -> list[int]:
     given = None if source is None else make_samples(source)
-    samples = make_samples(candidates)
-    return QueryContext(samples, samples[samples.image[:0]], budget, torch.Generator().manual_seed(0), given)
+    found: list[int] = mada(make_context(make_samples(candidates), budget, source=given), **params).tolist()
+    return found
 
 
 def test_farthest_from_the_nearest_anchor() -> None:
     source = torch.tensor([[0.0, 0.0], [0.0, 0.2], [10.0, 0.0], [10.0, 0.2]])  # anchors (0, 0.1), (10, 0.1)
     candidates = torch.tensor([[5.0, 0.1], [0.0, 4.1], [9.0, 0.1], [2.0, 0.1], [10.0, 6.1]])  # 5, 4, 1, 2, 6
-    assert mada(make_context(candidates, source, 3), n_anchors=2).tolist() == [4, 0, 1]
+    assert mada_picks(candidates, source, 3, n_anchors=2) == [4, 0, 1]
     # One anchor at the mean (5, 0.1): 0, 41, 16, 9, 61.
-    assert mada(make_context(candidates, source, 3), n_anchors=1).tolist() == [4, 1, 2]
+    assert mada_picks(candidates, source, 3, n_anchors=1) == [4, 1, 2]
 
 
-def test_fewer_images_than_anchors() -> None:
+def test_fewer_images_than_anchors_and_ties() -> None:
     source = torch.tensor([[0.0, 0.0], [3.0, 0.0]])
-    assert mada(make_context(torch.tensor([[3.0, 0.0], [1.0, 0.0]]), source, 1)).tolist() == [1]
-
-
-def test_ties_go_to_the_lower_location() -> None:
-    assert mada(make_context(torch.ones(4, 2), torch.zeros(3, 2), 2)).tolist() == [0, 1]
+    assert mada_picks(torch.tensor([[3.0, 0.0], [1.0, 0.0]]), source, 1) == [1]
+    assert mada_picks(torch.ones(4, 2), torch.zeros(3, 2), 2) == [0, 1]  # the lower location
 
 
 def test_descriptor_counts_open_or_correct_pixels() -> None:
@@ -72,13 +69,13 @@ def test_descriptor_counts_open_or_correct_pixels() -> None:
 
 def test_requires_whole_images(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"task\.unit=image"):
-        mada(make_context(torch.ones(4, 2), None, 2))
+        mada_picks(torch.ones(4, 2), None, 2)
     with pytest.raises(UserError, match=r"task\.unit=image"):
         build_run(quick_pixels("query={name: mada}", method="entropy"), RunFolder(tmp_path))
     with pytest.raises(UserError, match=r"task\.unit=image"):
         build_run(quick("query={name: mada}", method="entropy"), RunFolder(tmp_path))
     with pytest.raises(ValueError, match="anchors"):
-        mada(make_context(torch.ones(4, 2), torch.ones(4, 2), 2), n_anchors=0)
+        mada_picks(torch.ones(4, 2), torch.ones(4, 2), 2, n_anchors=0)
 
 
 def test_run_labels_whole_images_and_passes_the_source(
@@ -101,21 +98,14 @@ def test_run_labels_whole_images_and_passes_the_source(
     assert wide.shape[1] == candidates.column("descriptor").shape[1] == 10 * 16  # classes, features
     assert (wide != 0).any()
     counts = load_ledger(run_folder).labels_per_image(1)
-    picks = mada(
-        replace(contexts[-1], generator=torch.Generator().manual_seed(1))
-    )  # six images: all are anchors
+    picks = mada(replace(contexts[-1], generator=seeded(1)))  # six images: all are anchors
     assert (counts > 0).nonzero().flatten().tolist() == sorted(candidates.image[picks].tolist())
     assert counts.max() > 300  # of 512 pixels, minus void ones
 
 
-def test_queries_of_whole_images_read_source_and_head(run_pixels: Runner) -> None:
-    settings = ["task.unit=image", "acquisition.budget=2"]
-    settings += ["query={name: coreset, params: {centres: source_and_labelled}}"]
-    run_folder = run_pixels(*settings, method="entropy")
-    assert (load_ledger(run_folder).labels_per_image(2) > 0).sum() == 2
-    run_folder = run_pixels(
-        "task.unit=image", "acquisition.budget=2", "query={name: sdm}", method="entropy", folder="sdm"
-    )
+@pytest.mark.parametrize("query", ["{name: coreset, params: {centres: source_and_labelled}}", "{name: sdm}"])
+def test_queries_of_whole_images_read_source_and_head(run_pixels: Runner, query: str) -> None:
+    run_folder = run_pixels("task.unit=image", "acquisition.budget=2", f"query={query}", method="entropy")
     assert (load_ledger(run_folder).labels_per_image(2) > 0).sum() == 2
 
 

@@ -6,43 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from query_pools import log_alpha, normal, select
 from torch import Tensor
-
-from ducats.acquisition.queries import QUERIES, compute_columns
-from ducats.acquisition.samples import QueryContext, SampleTable
-
-
-def select(
-    name: str,
-    z: Tensor,
-    budget: int,
-    probe_columns: dict[str, Tensor] | None = None,
-    seed: int = 0,
-    labelled: int = 0,
-    **params: Any,
-) -> list[int]:
-    """Picks of a query; the last samples may be labelled."""
-    spec, indices = QUERIES[name].bind(params), torch.arange(len(z))
-    samples = SampleTable(
-        indices, torch.zeros_like(indices), compute_columns(z, None, spec.needs, probe_columns)
-    )
-    n_candidates = len(z) - labelled
-    context = QueryContext(
-        samples[indices[:n_candidates]],
-        samples[indices[n_candidates:]],
-        budget,
-        torch.Generator().manual_seed(seed),
-    )
-    picks: list[int] = spec.fn(context).tolist()
-    return picks
-
-
-def log_alpha(*alphas: list[float]) -> Tensor:
-    return torch.tensor(alphas, dtype=torch.float64).log()
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_eada_takes_small_gaps_among_high_free_energies() -> None:
@@ -81,14 +46,14 @@ def test_aada_by_hand() -> None:
     # (1 - D) / D times H: 1 x 0.693, 9 x 0.693, 1/9 x 0.693, 3 x 0.198 (95 to 5)
     z = log_alpha([50, 50], [50, 50], [50, 50], [95, 5])
     probe_columns = {"domain": torch.tensor([0.5, 0.1, 0.9, 0.25])}
-    assert select("aada", z, 1, probe_columns) == [1]
-    assert set(select("aada", z, 2, probe_columns)) == {0, 1}  # at least the budget
-    assert set(select("aada", z, 3, probe_columns)) == {0, 1, 3}
+    assert select("aada", z, 1, probes=probe_columns) == [1]
+    assert set(select("aada", z, 2, probes=probe_columns)) == {0, 1}  # at least the budget
+    assert set(select("aada", z, 3, probes=probe_columns)) == {0, 1, 3}
 
 
 def test_aada_avoids_division_by_zero() -> None:
     z = torch.tensor([[500.0, 0.0], [0.0, 0.0], [0.0, 0.5], [0.0, 0.0]])  # the first has zero entropy
-    assert set(select("aada", z, 2, {"domain": torch.tensor([0.0, 0.0, 0.0, 1.0])})) == {1, 2}
+    assert set(select("aada", z, 2, probes={"domain": torch.tensor([0.0, 0.0, 0.0, 1.0])})) == {1, 2}
 
 
 def test_aada_samples_uniformly_from_the_top() -> None:
@@ -96,7 +61,8 @@ def test_aada_samples_uniformly_from_the_top() -> None:
     p = z.softmax(1)
     score = (1 - domain) / domain * -(p * p.log()).sum(1)
     top = sorted(range(50), key=lambda i: -score[i].item())[:10]  # 20 % of the pool
-    drawn = [select("aada", z, 3, {"domain": domain}, seed, pool_fraction=0.2) for seed in range(400)]
+    params: dict[str, Any] = {"probes": {"domain": domain}, "pool_fraction": 0.2}
+    drawn = [select("aada", z, 3, seed=seed, **params) for seed in range(400)]
     counts = [sum(i in picks for picks in drawn) for i in range(50)]
     assert sum(counts[i] for i in top) == 3 * 400
     assert all(80 < counts[i] < 160 for i in top)  # 120 on average, and a deviation of 9
@@ -109,18 +75,18 @@ def test_waal_takes_the_smallest_scores() -> None:
         total = sum(map(math.exp, row))
         logs = [math.log(max(math.exp(v) / total, 1e-12)) for v in row]
         scores.append(math.sqrt(sum(v**2 for v in logs)) / 2 + sum(map(abs, logs)) / 2 - 10 * g)
-    assert select("waal", z, 8, {"critic": critic}) == sorted(range(40), key=scores.__getitem__)[:8]
+    assert select("waal", z, 8, probes={"critic": critic}) == sorted(range(40), key=scores.__getitem__)[:8]
 
 
 def test_waal_by_hand() -> None:
     z = log_alpha([98, 1, 1], [1, 1, 1], [2, 1, 1])
     flat, high = torch.zeros(3), torch.tensor([1.0, 0.0, 0.0])
-    assert select("waal", z, 2, {"critic": flat}) == [1, 2]  # equal probabilities
-    assert select("waal", z, 1, {"critic": high}) == [0]  # the critic decides
-    assert select("waal", z, 1, {"critic": high}, weight=0) == [1]
+    assert select("waal", z, 2, probes={"critic": flat}) == [1, 2]  # equal probabilities
+    assert select("waal", z, 1, probes={"critic": high}) == [0]  # the critic decides
+    assert select("waal", z, 1, probes={"critic": high}, weight=0) == [1]
     # Probabilities are at least 1e-12: an impossible class does not dominate.
     impossible = torch.tensor([[0.0, 0.0, -900.0], [0.0, -29.0, -29.0]])
-    assert select("waal", impossible, 1, {"critic": torch.zeros(2)}) == [0]
+    assert select("waal", impossible, 1, probes={"critic": torch.zeros(2)}) == [0]
 
 
 def tqs_scores(z: Tensor, domain: Tensor, committee: Tensor, weight: float, sigma: float) -> list[float]:
@@ -142,7 +108,7 @@ def tqs_pool() -> tuple[Tensor, dict[str, Tensor]]:
 def test_tqs_adds_three_scores(weight: float, sigma: float) -> None:
     z, probe_columns = tqs_pool()
     scores = tqs_scores(z, probe_columns["domain"], probe_columns["committee"], weight, sigma)
-    picks = select("tqs", z, 9, probe_columns, domainness=weight, sigma=sigma, candidate_factor=1)
+    picks = select("tqs", z, 9, probes=probe_columns, domainness=weight, sigma=sigma, candidate_factor=1)
     assert set(picks) == set(sorted(range(60), key=lambda i: -scores[i])[:9])
 
 
@@ -151,14 +117,14 @@ def test_tqs_samples_from_the_expected_number_of_errors() -> None:
     scores = tqs_scores(z, probe_columns["domain"], probe_columns["committee"], 1.0, 0.25)
     wrong = 60 - round(sum(max(row) for row in z.softmax(1).tolist()))
     assert 10 < wrong < 30
-    picked = {pick for seed in range(300) for pick in select("tqs", z, 2, probe_columns, seed)}
+    picked = {pick for seed in range(300) for pick in select("tqs", z, 2, probes=probe_columns, seed=seed)}
     assert picked == set(sorted(range(60), key=lambda i: -scores[i])[:wrong])
 
 
 def test_tqs_with_a_confident_model_and_one_member() -> None:
     z = torch.tensor([[60.0, 0.0], [50.0, 0.0], [40.0, 0.0]])
     probe_columns = {"domain": torch.tensor([0.5, 0.0, 0.4]), "committee": torch.full((3, 1, 2), 0.5)}
-    assert set(select("tqs", z, 2, probe_columns)) == {0, 2}
+    assert set(select("tqs", z, 2, probes=probe_columns)) == {0, 2}
 
 
 @pytest.mark.parametrize(
@@ -175,4 +141,4 @@ def test_tqs_with_a_confident_model_and_one_member() -> None:
 def test_invalid_params_raise(name: str, params: dict[str, Any], message: str) -> None:
     probe_columns = {"domain": torch.zeros(3), "committee": torch.zeros(3, 2, 2)}
     with pytest.raises(ValueError, match=message):
-        select(name, torch.zeros(3, 2), 1, probe_columns, **params)
+        select(name, torch.zeros(3, 2), 1, probes=probe_columns, **params)

@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from query_pools import image_table, make_context
 from torch import Tensor
 from torch.nn import functional as F
 
 from ducats.acquisition.criteria import probability_margin
 from ducats.acquisition.queries import distances
 from ducats.acquisition.queries.sdm import loss_gradient, margin_gradient, sdm
-from ducats.acquisition.samples import QueryContext, SampleTable, top_k
+from ducats.acquisition.samples import QueryContext, top_k
 from ducats.utils.errors import UserError
 
 CLASSES, WIDTH = 5, 7
@@ -22,10 +23,8 @@ def layer(seed: int = 0, count: int = 60) -> tuple[Tensor, Tensor, Tensor]:
     return features, head, bias
 
 
-def make_context(z: Tensor, head: Tensor | None, budget: int) -> QueryContext:
-    indices = torch.arange(len(z))
-    samples = SampleTable(indices, torch.zeros_like(indices), {"z": z})
-    return QueryContext(samples, samples[indices[:0]], budget, torch.Generator(), None, head)
+def sdm_context(z: Tensor, head: Tensor | None, budget: int) -> QueryContext:
+    return make_context(image_table(len(z), {"z": z}), budget, head=head)
 
 
 def loss(features: Tensor, head: Tensor, bias: Tensor, label: Tensor) -> Tensor:
@@ -85,14 +84,14 @@ def test_gradient_of_the_margin_is_the_papers() -> None:
 def test_picks_are_the_smallest_scores(weight: float, seed: int) -> None:
     features, head, bias = layer(seed)
     z = features @ head.T + bias
-    given = make_context(z, head, 20)
+    given = sdm_context(z, head, 20)
     expected = top_k(-reference(features, head, bias, weight), 20, given.candidates)
     assert torch.equal(sdm(given, weight=weight), expected)
 
 
 def test_zero_weight_is_the_margin() -> None:
     features, head, bias = layer(4)
-    given = make_context(features @ head.T + bias, head, 15)
+    given = sdm_context(features @ head.T + bias, head, 15)
     by_margin = top_k(-probability_margin(given.candidates.z), 15, given.candidates)
     assert torch.equal(sdm(given, weight=0.0), by_margin)
     assert not torch.equal(sdm(given, weight=1.0), by_margin)
@@ -102,7 +101,7 @@ def test_margins_that_a_label_widens_come_first() -> None:
     # With two classes, Q has the direction of the margin's gradient. A large weight makes its term dominate.
     features, head, bias = layer(1)
     head, bias = head[:2], bias[:2]
-    picks = sdm(make_context(features @ head.T + bias, head, len(features)), weight=1e3)
+    picks = sdm(sdm_context(features @ head.T + bias, head, len(features)), weight=1e3)
     widened = []
     for h in features[picks]:
         step = expected_step(h, head, bias)
@@ -118,32 +117,21 @@ def test_zero_logits_and_exact_ties() -> None:
     z = features @ head.T + bias
     z[3] = 0
     z[10:20] = z[9]
-    picks = sdm(make_context(z, head, len(z)))
+    picks = sdm(sdm_context(z, head, len(z)))
     assert picks.unique().tolist() == list(range(len(z)))
     assert loss_gradient(torch.zeros(1, 4), torch.tensor([[2]])).tolist() == [[0.25, 0.25, -0.75, 0.25]]
     duplicates = [pick for pick in picks.tolist() if 9 <= pick < 20]
     assert duplicates == sorted(duplicates)
 
 
-def test_picks_follow_a_permuted_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_sizes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     features, head, bias = layer(2)
-    z = (features @ head.T + bias).float()
-    z[30:40] = z[7]
-    given = make_context(z, head.float(), 25)
-    straight, mixed = sdm(given), torch.randperm(60, generator=torch.Generator().manual_seed(3))
-    other = QueryContext(given.candidates[mixed], given.labelled, 25, torch.Generator(), None, given.head)
-    assert torch.equal(mixed[sdm(other)], straight)
+    given = sdm_context((features @ head.T + bias).float(), head.float(), 25)
+    expected = sdm(given)
     monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", 40)
-    assert torch.equal(sdm(given), straight)
+    assert torch.equal(sdm(given), expected)
 
 
 def test_a_model_without_a_linear_last_layer_raises() -> None:
     with pytest.raises(UserError, match=r"linear last layer.*model.name"):
-        sdm(make_context(torch.zeros(3, 2), None, 1))
-
-
-def test_nothing_to_pick() -> None:
-    head = torch.ones(2, 3)
-    assert sdm(make_context(torch.zeros(3, 2), head, 0)).tolist() == []
-    assert sdm(make_context(torch.zeros(0, 2), head, 4)).tolist() == []
-    assert sdm(make_context(torch.zeros(3, 2), head, 4)).tolist() == [0, 1, 2]
+        sdm(sdm_context(torch.zeros(3, 2), None, 1))

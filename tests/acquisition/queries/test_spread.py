@@ -1,25 +1,29 @@
 """Parameters of `spread`, on hand-made pools."""
 
+import re
+
 import pytest
 import torch
+from query_pools import image_table, make_context
 from torch import Tensor
 
 from ducats.acquisition.queries import QUERIES, compute_columns
+from ducats.acquisition.queries.kmeans import MAX_CLUSTERS
 from ducats.acquisition.queries.spread import spread, spread_needs
-from ducats.acquisition.samples import QueryContext, SampleTable
+from ducats.acquisition.samples import LazyColumn, QueryContext, SampleTable
+from ducats.utils.errors import UserError
 
 
 def select(
     z: Tensor, features: Tensor, budget: int, labelled: tuple[int, ...] = (), **params: object
 ) -> list[int]:
-    spec, indices = QUERIES["spread"].bind(params), torch.arange(len(z))
-    samples = SampleTable(indices, torch.zeros_like(indices), compute_columns(z, features, spec.needs))
-    labelled_indices = torch.tensor(labelled, dtype=torch.long)
-    candidate_indices = torch.tensor([i for i in indices.tolist() if i not in labelled])
-    context = QueryContext(
-        samples[candidate_indices], samples[labelled_indices], budget, torch.Generator().manual_seed(0)
+    spec = QUERIES["spread"].bind(params)
+    samples = image_table(len(z), {**compute_columns(z, features, spec.needs)})
+    candidates = torch.tensor([i for i in range(len(z)) if i not in labelled])
+    context = make_context(
+        samples[candidates], budget, labelled=samples[torch.tensor(labelled, dtype=torch.long)]
     )
-    return sorted(candidate_indices[spec.fn(context)].tolist())
+    return sorted(candidates[spec.fn(context)].tolist())
 
 
 def test_candidates_by_uncertainty() -> None:
@@ -67,10 +71,8 @@ def test_near_duplicates_count_once_and_not_if_labelled() -> None:
 def test_weights_by_distance_to_labelled_samples() -> None:
     z = torch.zeros(4, 2)
     features = torch.tensor([[0.0], [0.1], [3.0], [9.0]])
-    near = select(z, features, 1, labelled=(0,), kappa=3)
-    far = select(z, features, 1, labelled=(0,), kappa=3, distance_weighted=True)
-    assert near == [2]
-    assert far == [3]
+    assert select(z, features, 1, labelled=(0,), kappa=3) == [2]
+    assert select(z, features, 1, labelled=(0,), kappa=3, distance_weighted=True) == [3]
 
 
 def test_needs_depend_on_params() -> None:
@@ -93,3 +95,41 @@ def test_invalid_params_raise(params: dict[str, object]) -> None:
     samples = SampleTable(torch.arange(3), torch.zeros(3, dtype=torch.long), {})
     with pytest.raises(ValueError, match=next(iter(params))):
         spread(QueryContext(samples, samples, 1, torch.Generator()), **params)  # type: ignore[arg-type]
+
+
+# Limits, checked before anything large is computed ---------------------------------------------------
+
+
+def lazy_context(candidates: int, budget: int, width: int, computed: list[int]) -> QueryContext:
+    """A context with lazy features that records how many samples are computed."""
+
+    def features(position: Tensor) -> Tensor:
+        computed.append(len(position))
+        return torch.zeros(1, width).expand(len(position), width)
+
+    indices = torch.arange(candidates)
+    entropy = torch.ones(candidates)
+    columns: dict[str, Tensor | LazyColumn] = {"entropy": entropy, "features": LazyColumn(features, indices)}
+    return make_context(SampleTable(torch.zeros_like(indices), indices, columns, (1, candidates)), budget)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "budget", "width", "message"),
+    [
+        (MAX_CLUSTERS + 2, MAX_CLUSTERS + 1, 1, "needs 8193 clusters"),
+        (50_000, 2_000, 2**15, "needs to cluster 4.9 GB of features"),
+    ],
+)
+def test_too_much_for_k_means_raises(candidates: int, budget: int, width: int, message: str) -> None:
+    computed: list[int] = []
+    remedies = "lower acquisition.budget .* task.unit=image"
+    with pytest.raises(UserError, match=f"{re.escape(message)}.* {remedies}"):
+        QUERIES["spread"].fn(lazy_context(candidates, budget, width, computed))
+    assert sum(computed) <= 1
+
+
+def test_no_clustering_if_all_candidates_are_selected() -> None:
+    computed: list[int] = []
+    found = QUERIES["spread"].fn(lazy_context(MAX_CLUSTERS + 9, MAX_CLUSTERS + 9, 1, computed))
+    assert found.tolist() == list(range(MAX_CLUSTERS + 9))
+    assert computed == []

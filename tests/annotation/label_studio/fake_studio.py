@@ -13,6 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
+
+from ducats.annotation.label_studio import ApiToken, JsonClient, LabelStudio
+
 FAULTS = (
     *("hang up", "500 before", "429", "503"),  # the request was not processed
     *("500 after", "torn after", "slow after", "hang up after", "no JSON after"),  # the request was processed
@@ -128,9 +132,7 @@ class FakeStudio:
             elif one["filter"] == "filter:tasks:id":
                 found = [task for task in found if task["id"] > one["value"]]
             else:
-                datetime.strptime(
-                    one["value"], "%Y-%m-%dT%H:%M:%S.%fZ"
-                )  # the real server rejects other formats
+                datetime.strptime(one["value"], "%Y-%m-%dT%H:%M:%S.%fZ")  # as the real server
                 found = [task for task in found if task["updated_at"] > one["value"]]
         page, size = int(query["page"]), int(query["page_size"])
         fields = query["include"].split(",")
@@ -237,3 +239,26 @@ def serve_fake(slow: float = 0.4) -> Iterator[FakeStudio]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[FakeStudio]:
+    with serve_fake(slow=0.2) as fake:
+        yield fake
+
+
+@pytest.fixture
+def fake(shared: FakeStudio) -> FakeStudio:
+    """A fake without projects."""
+    shared.reset()
+    return shared
+
+
+@pytest.fixture
+def studio(fake: FakeStudio) -> LabelStudio:
+    return LabelStudio(JsonClient(fake.url, ApiToken(LEGACY_TOKEN), timeout=5.0))
+
+
+def choice(text: str) -> list[dict[str, Any]]:
+    """Return an annotation of a whole image."""
+    return [{"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [text]}}]

@@ -3,10 +3,9 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fake_studio import LEGACY_TOKEN, serve_fake
+from fake_studio import LEGACY_TOKEN, choice, serve_fake
 from studio_rounds import image_store
 
 from ducats.cli import main
@@ -16,10 +15,6 @@ def run_command(*arguments: str | Path) -> int:
     with pytest.raises(SystemExit) as caught:
         main([str(argument) for argument in arguments])
     return int(caught.value.code or 0)
-
-
-def choice(text: str) -> list[dict[str, Any]]:
-    return [{"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [text]}}]
 
 
 def test_push_and_pull_with_a_token_file(
@@ -49,33 +44,21 @@ def test_push_and_pull_with_a_token_file(
         assert "0 new tasks, 3 already there" in capsys.readouterr().out
 
 
+AT = ("--url", "http://127.0.0.1:9")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            ("push", "{}", "--url", "http://127.0.0.1:9"),
-            "Label Studio needs a token; set LABEL_STUDIO_API_KEY",
-        ),
-        (("push", "{}/none", "--url", "http://127.0.0.1:9"), "no questions that can be answered one by one"),
+        (("push", "{}", *AT), "set LABEL_STUDIO_API_KEY"),
+        (("push", "{}/none", *AT), "no questions that can be answered one by one"),
         (("pull", "{}"), "was not pushed to Label Studio"),
-        (("pull", "{}", "--url", "http://127.0.0.1:9", "--poll", "0"), "--poll must be a positive number"),
-        (
-            ("pull", "{}", "--url", "http://127.0.0.1:9", "--poll", "nan"),
-            "--poll must be a positive number",
-        ),
-        (("pull", "{}", "--url", "http://127.0.0.1:9", "--webhook", "a:1"), "--webhook needs --watch"),
-        (
-            ("push", "{}", "--url", "127.0.0.1", "--token-file", "{}/token"),
-            "--url '127.0.0.1' is not a valid address",
-        ),
-        (
-            ("push", "{}", "--url", "http://127.0.0.1:9", "--token-file", "{}/token", "--retry-timeout", "0"),
-            "does not respond (Connection refused)",
-        ),
-        (
-            ("push", "{}", "--url", "http://127.0.0.1:9", "--token-file", "{}/token", "--images", "x"),
-            "--images must be inline, local-files",
-        ),
+        (("pull", "{}", *AT, "--poll", "0"), "--poll must be a positive number"),
+        (("pull", "{}", *AT, "--poll", "nan"), "--poll must be a positive number"),
+        (("pull", "{}", *AT, "--webhook", "a:1"), "--webhook needs --watch"),
+        (("push", "{}", "--url", "127.0.0.1", "--token-file", "{}/token"), "is not a valid address"),
+        (("push", "{}", *AT, "--token-file", "{}/token", "--retry-timeout", "0"), "(Connection refused)"),
+        (("push", "{}", *AT, "--token-file", "{}/token", "--images", "x"), "--images must be inline"),
     ],
 )
 def test_user_errors_are_reported_without_the_token(

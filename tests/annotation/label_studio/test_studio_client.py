@@ -5,13 +5,13 @@ import socket
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import fake_studio
 import pytest
-from fake_studio import FAULTS, LEGACY_TOKEN, PERSONAL_TOKEN, FakeStudio, serve_fake
+from fake_studio import FAULTS, LEGACY_TOKEN, PERSONAL_TOKEN, FakeStudio, choice
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from studio_rounds import CLASSES, image_store
@@ -34,32 +34,18 @@ from ducats.annotation.label_studio.client import (
 from ducats.annotation.label_studio.pull_loop import SECRET_HEADER, pull_until_closed, webhook_listener
 from ducats.utils.errors import UserError
 
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[FakeStudio]:
-    with serve_fake(slow=0.2) as fake:
-        yield fake
+shared, fake = fake_studio.shared, fake_studio.fake
 
 
-@pytest.fixture
-def fake(shared: FakeStudio) -> FakeStudio:
-    shared.reset()
-    return shared
-
-
-def studio(fake: FakeStudio, token: str = LEGACY_TOKEN, **options: Any) -> LabelStudio:
+def connect(fake: FakeStudio, token: str = LEGACY_TOKEN, **options: Any) -> LabelStudio:
     options = {"timeout": 0.12, "sleep": lambda _: None, **options}
     return LabelStudio(JsonClient(fake.url, ApiToken(token), **options))
-
-
-def choice(text: str) -> list[dict[str, Any]]:
-    return [{"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [text]}}]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_get_request_is_retried_until_it_succeeds(fake: FakeStudio, fault: str) -> None:
     fake.faults.extend([fault, fault, None])
-    assert studio(fake).user_emails()[2] == "p2@example.org"
+    assert connect(fake).user_emails()[2] == "p2@example.org"
     assert len(fake.requests) == 3
 
 
@@ -68,43 +54,35 @@ def test_a_create_request_is_retried_only_if_it_was_not_processed(fake: FakeStud
     fake.faults.append(fault)
     project_settings = {"title": "one", "description": "", "label_config": "<View/>"}
     if fault in ("429", "503"):
-        studio(fake).create_project(project_settings)
+        connect(fake).create_project(project_settings)
         assert len(fake.projects) == 1
     else:
         with pytest.raises(UnknownOutcomeError):
-            studio(fake).create_project(project_settings)
+            connect(fake).create_project(project_settings)
         assert len(fake.requests) == 1
 
 
-def test_an_unreachable_server_is_retried_and_named(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_retried_and_named() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    pauses: list[float] = []
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
     messages: list[str] = []
-    client = JsonClient(
-        f"http://127.0.0.1:{port}",
-        ApiToken(LEGACY_TOKEN),
-        retry_timeout=2.0,
-        notify=messages.append,
-        sleep=pauses.append,
-    )
-    with pytest.raises(ServerUnavailableError, match=r"does not respond \(Connection refused\)"):
-        client.request("POST", "/api/projects/", {}, at_most_once=True)  # never processed, so it is retried
-    assert len(messages) == 1
-    assert pauses == sorted(pauses)
-    assert len(pauses) >= 2
-    # The pauses are deterministic: the jitter has a fixed seed.
-    again: list[float] = []
-    with pytest.raises(ServerUnavailableError):
-        JsonClient(
-            f"http://127.0.0.1:{port}", ApiToken(LEGACY_TOKEN), retry_timeout=2.0, sleep=again.append
-        ).get("/x")
-    assert again == pauses
+    pauses: list[list[float]] = [[], []]
+    for found in pauses:
+        client = JsonClient(
+            url, ApiToken(LEGACY_TOKEN), retry_timeout=2.0, notify=messages.append, sleep=found.append
+        )
+        with pytest.raises(ServerUnavailableError, match=r"does not respond \(Connection refused\)"):
+            client.request(
+                "POST", "/api/projects/", {}, at_most_once=True
+            )  # never processed, so it is retried
+    assert len(messages) == 2
+    assert pauses[0] == sorted(pauses[0]) == pauses[1]  # deterministic: the jitter has a fixed seed
+    assert len(pauses[0]) >= 2
 
 
 def test_a_personal_token_is_exchanged_and_renewed(fake: FakeStudio) -> None:
-    server = studio(fake, PERSONAL_TOKEN)
+    server = connect(fake, PERSONAL_TOKEN)
     server.user_emails()
     server.user_emails()
     assert fake.refreshed == 1
@@ -119,7 +97,7 @@ def test_a_personal_token_is_exchanged_and_renewed(fake: FakeStudio) -> None:
 def test_a_wrong_token_is_reported_without_the_token(fake: FakeStudio) -> None:
     for secret in ("wrong-secret", PERSONAL_TOKEN[:-1] + "A"):
         with pytest.raises(HTTPStatusError) as caught:
-            studio(fake, secret).user_emails()
+            connect(fake, secret).user_emails()
         assert caught.value.status == 401
         assert "create a new token" in str(caught.value)
         assert secret not in str(caught.value)
@@ -132,7 +110,7 @@ def test_the_token_and_control_characters_are_removed_from_server_messages(
     reply = {"detail": f"we got {LEGACY_TOKEN} \x1b[31m\r\n from you"}
     monkeypatch.setattr(fake, "handle", lambda *_: (400, reply))
     with pytest.raises(HTTPStatusError, match=r"we got …") as caught:
-        studio(fake).user_emails()
+        connect(fake).user_emails()
     assert LEGACY_TOKEN not in str(caught.value)
     assert str(caught.value).isprintable()
 
@@ -161,10 +139,8 @@ def test_the_token_is_not_sent_to_a_redirect(fake: FakeStudio) -> None:
 
 
 def test_a_rejection_contains_the_reason_of_the_server(fake: FakeStudio) -> None:
-    with pytest.raises(
-        HTTPStatusError, match=r"^Label Studio rejected GET /api/nothing: HTTP 404, no such call"
-    ):
-        studio(fake).client.get("/api/nothing")
+    with pytest.raises(HTTPStatusError, match="GET /api/nothing: HTTP 404, no such call"):
+        connect(fake).client.get("/api/nothing")
 
 
 def test_token_from_a_private_file_or_the_environment(
@@ -195,16 +171,8 @@ def test_token_from_a_private_file_or_the_environment(
 @pytest.mark.parametrize(
     "url",
     [
-        *(
-            "127.0.0.1:80",
-            "ftp://a",
-            "http://",
-            "http://a/?b",
-            "http://a:x",
-            "http://a#b",
-            "http://a/?",
-            "http://a#",
-        ),
+        *("127.0.0.1:80", "ftp://a", "http://", "http://a/?b", "http://a:x", "http://a#b", "http://a/?"),
+        "http://a#",
         *("http://u:secret@a", "u:secret@a:80", "ftp://u:secret@a", "http://u:secret@a:x", "http://@a"),
         *("http://a..b", "http://a b", "http://a\n", "http://a/ü", f"http://{'a' * 70}.org"),
     ],
@@ -223,7 +191,7 @@ def test_any_faults_leave_one_task_per_question_and_one_answer_per_annotation(
     shared.reset()
     folder = tmp_path_factory.mktemp("any")
     store = image_store(folder / "questions", 5)
-    server = studio(shared)
+    server = connect(shared)
     rng = random.Random(seed)
     shared.faults.extend(faults)
     shared.import_faults.extend(rng.choices([None, *FAULTS], k=seed % 4))
@@ -256,40 +224,27 @@ def test_any_faults_leave_one_task_per_question_and_one_answer_per_annotation(
 def test_an_interrupted_import_leaves_no_duplicates(fake: FakeStudio, tmp_path: Path, fault: str) -> None:
     store = image_store(tmp_path / "questions", 3)
     fake.import_faults.extend([fault, fault])
-    assert push_questions(store, studio(fake), "ducats: broken").new_tasks == 3
+    assert push_questions(store, connect(fake), "ducats: broken").new_tasks == 3
     assert [task["data"]["key"] for task in fake.tasks.values()] == list(store.question_round(1).by_id)
     assert len(fake.requests) < 30
 
 
-def test_duplicates_of_a_late_import_are_removed(fake: FakeStudio, tmp_path: Path) -> None:
-    store = image_store(tmp_path / "questions", 3)
-    server = studio(fake)
-    push_questions(store, server, "ducats: late")
-    number = next(iter(fake.projects))
-    tasks = [{"data": task["data"], "meta": task["meta"]} for task in fake.tasks.values()]
-    server.import_tasks(number, tasks)  # the import of an interrupted push arrives late
-    assert len(fake.tasks) == 6
-    again = push_questions(store, server, "ducats: late")
-    assert (again.new_tasks, again.existing_tasks) == (0, 3)
-    assert len(fake.tasks) == 3
-
-
 def test_more_tasks_than_fit_on_a_page(fake: FakeStudio, tmp_path: Path) -> None:
-    store = image_store(tmp_path / "questions", 230)
-    server = studio(fake, timeout=5.0)
-    assert push_questions(store, server, "ducats: many").new_tasks == 230
-    assert push_questions(store, server, "ducats: many").existing_tasks == 230
+    store = image_store(tmp_path / "questions", 201)
+    server = connect(fake, timeout=5.0)
+    assert push_questions(store, server, "ducats: many").new_tasks == 201
+    assert push_questions(store, server, "ducats: many").existing_tasks == 201
     imports = [path for _, path in fake.requests if path.endswith("/import")]
     assert len(imports) == 3  # at most 100 tasks each
     for number in list(fake.tasks):
         fake.annotate(number, choice("dog"))
-    assert len(pull_answers(store, server).received) == 230
+    assert len(pull_answers(store, server).received) == 201
     assert store.close_round(1) is not None
 
 
 def test_only_changed_tasks_are_read_again(fake: FakeStudio, tmp_path: Path) -> None:
     store = image_store(tmp_path / "questions", 4)
-    server = studio(fake)
+    server = connect(fake)
     push_questions(store, server, "ducats: changed")
     for task in fake.tasks.values():
         task["updated_at"] = "2020-01-01T00:00:00.000000Z"
@@ -308,7 +263,7 @@ def test_only_changed_tasks_are_read_again(fake: FakeStudio, tmp_path: Path) -> 
 
 def test_the_token_is_not_saved(fake: FakeStudio, tmp_path: Path) -> None:
     store = image_store(tmp_path / "questions", 2)
-    server = studio(fake, PERSONAL_TOKEN)
+    server = connect(fake, PERSONAL_TOKEN)
     push_questions(store, server, "ducats: secret")
     fake.annotate(next(iter(fake.tasks)), choice("cat"))
     pull_answers(store, server)
@@ -321,7 +276,7 @@ def test_watching_ends_when_the_round_is_closed_and_a_webhook_call_wakes_it(
     fake: FakeStudio, tmp_path: Path
 ) -> None:
     store = image_store(tmp_path / "questions", 1)
-    server = studio(fake)
+    server = connect(fake)
     push_questions(store, server, "ducats: watch")
     number = next(iter(fake.projects))
     notified = threading.Event()

@@ -4,13 +4,13 @@ import importlib
 import itertools
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fake_studio
 import pytest
-from fake_studio import LEGACY_TOKEN, FakeStudio, serve_fake
+from fake_studio import LEGACY_TOKEN, FakeStudio, choice
 from studio_rounds import image_store, pixel_store
 
 from ducats.annotation import AnnotationStore
@@ -26,29 +26,15 @@ from ducats.annotation.label_studio.client import ServerUnavailableError
 from ducats.annotation.label_studio.pull_loop import pull_until_closed
 from ducats.utils.errors import UserError
 
+shared, fake, studio = fake_studio.shared, fake_studio.fake, fake_studio.studio
 LATER, LATEST = "2099-01-01T00:00:00.000000Z", "2099-01-01T00:01:00.000000Z"
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeStudio]:
-    with serve_fake() as fake:
-        yield fake
-
-
-@pytest.fixture
-def studio(fake: FakeStudio) -> LabelStudio:
-    return LabelStudio(JsonClient(fake.url, ApiToken(LEGACY_TOKEN), timeout=5.0))
-
-
-def choice(text: str) -> list[dict[str, Any]]:
-    return [{"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [text]}}]
 
 
 def labels(store: AnnotationStore) -> dict[str, str | None]:
     return {question: status.word for question, status in store.statuses(1).items()}
 
 
-def after_pages(fake: FakeStudio, pages: int, act: Any) -> None:
+def after_pages(monkeypatch: pytest.MonkeyPatch, fake: FakeStudio, pages: int, act: Any) -> None:
     """Call ``act`` after this many pages of tasks were served."""
     n_pages, original = [0], fake._list
 
@@ -59,7 +45,7 @@ def after_pages(fake: FakeStudio, pages: int, act: Any) -> None:
             act()
         return reply
 
-    fake._list = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(fake, "_list", counted)
 
 
 def test_a_new_server_at_the_same_address_withdraws_no_answer(
@@ -130,7 +116,7 @@ def test_an_older_annotation_counts_again_when_the_newer_one_is_deleted(
 def test_tasks_that_change_during_a_pull_are_read_by_the_next_pull(
     fake: FakeStudio, studio: LabelStudio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = image_store(tmp_path / "questions", 130)
+    store = image_store(tmp_path / "questions", 102)
     push_questions(store, studio, "ducats: moving")
     first, last = min(fake.tasks), max(fake.tasks)
     clock = itertools.count(0.0, 600.0)
@@ -143,34 +129,34 @@ def test_tasks_that_change_during_a_pull_are_read_by_the_next_pull(
         fake.tasks[first]["updated_at"] = LATER
         fake.tasks[last]["updated_at"] = "2099-01-01T00:09:00.000000Z"
 
-    after_pages(fake, 1, annotate_between_pages)
+    after_pages(monkeypatch, fake, 1, annotate_between_pages)
     assert [answer.word for answer in pull_answers(store, studio).received] == ["dog"]
     assert [answer.word for answer in pull_answers(store, studio).received] == ["cat"]
 
 
 def test_a_task_deleted_during_a_pull_hides_no_other(
-    fake: FakeStudio, studio: LabelStudio, tmp_path: Path
+    fake: FakeStudio, studio: LabelStudio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = image_store(tmp_path / "questions", 130)
+    store = image_store(tmp_path / "questions", 102)
     push_questions(store, studio, "ducats: fewer")
     numbers = sorted(fake.tasks)
     fake.annotate(numbers[100], choice("cat"))
-    after_pages(fake, 1, lambda: fake.tasks.pop(numbers[0]))
+    after_pages(monkeypatch, fake, 1, lambda: fake.tasks.pop(numbers[0]))
     assert [answer.word for answer in pull_answers(store, studio).received] == ["cat"]
 
 
 def test_duplicates_on_several_pages_are_deleted_and_the_answered_copy_is_kept(
     fake: FakeStudio, studio: LabelStudio, tmp_path: Path
 ) -> None:
-    store = image_store(tmp_path / "questions", 150)
+    store = image_store(tmp_path / "questions", 102)
     push_questions(store, studio, "ducats: copies")
     tasks = [{"data": task["data"], "meta": task["meta"]} for task in fake.tasks.values()]
     copies = studio.import_tasks(next(iter(fake.projects)), tasks)
     fake.annotate(copies[7], choice("dog"))
     again = push_questions(store, studio, "ducats: copies")
-    assert (again.new_tasks, again.existing_tasks) == (0, 150)
+    assert (again.new_tasks, again.existing_tasks) == (0, 102)
     keys = [task["meta"]["key"] for task in fake.tasks.values()]
-    assert len(keys) == len(set(keys)) == 150
+    assert len(keys) == len(set(keys)) == 102
     assert copies[7] in fake.tasks
 
 
@@ -278,10 +264,7 @@ def test_watching_ends_when_the_round_is_closed_while_the_server_is_down(tmp_pat
     messages: list[str] = []
 
     def answer_and_close(_: float) -> None:
-        store.receive(
-            [{"question": "cam/1-0.png", "word": "cat", "annotator": "anna", "external_id": "one"}],
-            channel="page",
-        )
+        store.receive([{"question": "cam/1-0.png", "word": "cat", "annotator": "anna"}], channel="page")
         store.close_round(1)
 
     with socket.socket() as nobody:
@@ -290,14 +273,11 @@ def test_watching_ends_when_the_round_is_closed_while_the_server_is_down(tmp_pat
         client = JsonClient(
             url, ApiToken(LEGACY_TOKEN), retry_timeout=2.0, notify=messages.append, sleep=answer_and_close
         )
-        pull_until_closed(
-            store, LabelStudio(client), 1, poll=0.01, on_pull=lambda _: None, notified=threading.Event()
-        )
+        options: dict[str, Any] = {"on_pull": lambda _: None, "notified": threading.Event()}
+        pull_until_closed(store, LabelStudio(client), 1, poll=0.01, **options)
         assert len(messages) == 1
         with pytest.raises(ServerUnavailableError, match="does not respond"):  # no open round to wait for
-            pull_until_closed(
-                store, LabelStudio(client), 1, poll=0.01, on_pull=lambda _: None, notified=threading.Event()
-            )
+            pull_until_closed(store, LabelStudio(client), 1, poll=0.01, **options)
 
 
 def test_a_push_after_a_blind_push_of_the_same_round_changes_nothing(

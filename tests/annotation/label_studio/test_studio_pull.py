@@ -3,26 +3,22 @@
 from pathlib import Path
 from typing import Any
 
+import fake_studio
 import pytest
-from fake_studio import LEGACY_TOKEN, FakeStudio, serve_fake
+from fake_studio import FakeStudio, choice
 from studio_rounds import image_store
 
 from ducats.annotation import AnnotationStore
-from ducats.annotation.label_studio import ApiToken, JsonClient, LabelStudio, pull_answers, push_questions
+from ducats.annotation.label_studio import LabelStudio, pull_answers, push_questions
 from ducats.utils.errors import UserError
 
 
 @pytest.fixture
-def pushed(tmp_path: Path) -> Any:
-    with serve_fake() as fake:
-        store = image_store(tmp_path / "questions", 2, min_annotators=2, rule="unanimous")
-        studio = LabelStudio(JsonClient(fake.url, ApiToken(LEGACY_TOKEN), timeout=5.0))
-        push_questions(store, studio, "ducats: people")
-        yield fake, store, studio
-
-
-def choice(text: str) -> list[dict[str, Any]]:
-    return [{"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [text]}}]
+def store(studio: LabelStudio, tmp_path: Path) -> AnnotationStore:
+    """Two pushed questions."""
+    store = image_store(tmp_path / "questions", 2, min_annotators=2, rule="unanimous")
+    push_questions(store, studio, "ducats: people")
+    return store
 
 
 def logged_answers(store: AnnotationStore) -> list[tuple[str, str, str]]:
@@ -34,13 +30,13 @@ def update_annotation(fake: FakeStudio, task: int, index: int, when: str, **valu
     fake.tasks[task]["updated_at"] = when
 
 
+shared, fake, studio = fake_studio.shared, fake_studio.fake, fake_studio.studio
 LATER, LATEST = "2099-01-01T00:00:00.000000Z", "2099-01-01T00:00:01.000000Z"
 
 
 def test_two_annotators_change_and_withdraw_answers(
-    pushed: tuple[FakeStudio, AnnotationStore, LabelStudio],
+    fake: FakeStudio, store: AnnotationStore, studio: LabelStudio
 ) -> None:
-    fake, store, studio = pushed
     one, two = fake.tasks
     fake.annotate(one, choice("cat"), user=1, seconds=3.0)
     fake.annotate(one, choice("dog"), user=2, seconds=4.0)
@@ -68,9 +64,8 @@ def test_two_annotators_change_and_withdraw_answers(
 
 
 def test_the_newest_annotation_counts_and_the_older_one_after_it_is_deleted(
-    pushed: tuple[FakeStudio, AnnotationStore, LabelStudio],
+    fake: FakeStudio, store: AnnotationStore, studio: LabelStudio
 ) -> None:
-    fake, store, studio = pushed
     one = next(iter(fake.tasks))
     fake.annotate(one, choice("cat"))
     fake.annotate(one, choice("dog"))
@@ -82,8 +77,9 @@ def test_the_newest_annotation_counts_and_the_older_one_after_it_is_deleted(
     assert logged_answers(store)[1:] == [("0", "p1", "cat")]
 
 
-def test_rejected_answers_are_logged_once(pushed: tuple[FakeStudio, AnnotationStore, LabelStudio]) -> None:
-    fake, store, studio = pushed
+def test_rejected_answers_are_logged_once(
+    fake: FakeStudio, store: AnnotationStore, studio: LabelStudio
+) -> None:
     one, _ = fake.tasks
     project, meta = next(iter(fake.projects)), fake.tasks[one]["meta"]
     fake.annotate(one, choice("unicorn"))
@@ -101,9 +97,8 @@ def test_rejected_answers_are_logged_once(pushed: tuple[FakeStudio, AnnotationSt
 
 
 def test_a_later_answer_on_the_labelling_page_is_not_withdrawn(
-    pushed: tuple[FakeStudio, AnnotationStore, LabelStudio],
+    fake: FakeStudio, store: AnnotationStore, studio: LabelStudio
 ) -> None:
-    fake, store, studio = pushed
     one = next(iter(fake.tasks))
     fake.annotate(one, choice("cat"))
     pull_answers(store, studio)
@@ -114,8 +109,9 @@ def test_a_later_answer_on_the_labelling_page_is_not_withdrawn(
     assert [vote.word for vote in store.status("cam/1-0.png").votes] == ["dog"]
 
 
-def test_late_answers_are_logged_as_late(pushed: tuple[FakeStudio, AnnotationStore, LabelStudio]) -> None:
-    fake, store, studio = pushed
+def test_late_answers_are_logged_as_late(
+    fake: FakeStudio, store: AnnotationStore, studio: LabelStudio
+) -> None:
     one, two = fake.tasks
     for task in (one, two):
         for user in (1, 2):
@@ -127,9 +123,8 @@ def test_late_answers_are_logged_as_late(pushed: tuple[FakeStudio, AnnotationSto
 
 
 def test_a_new_round_uses_the_same_project_and_skips_settled_questions(
-    pushed: tuple[FakeStudio, AnnotationStore, LabelStudio],
+    fake: FakeStudio, store: AnnotationStore, studio: LabelStudio
 ) -> None:
-    fake, store, studio = pushed
     for task in list(fake.tasks):
         for user in (1, 2):
             fake.annotate(task, choice("cat"), user=user)
@@ -148,9 +143,8 @@ def test_a_new_round_uses_the_same_project_and_skips_settled_questions(
 
 
 def test_runs_in_folders_with_the_same_name_get_separate_projects(
-    pushed: tuple[FakeStudio, AnnotationStore, LabelStudio], tmp_path: Path
+    fake: FakeStudio, store: AnnotationStore, studio: LabelStudio, tmp_path: Path
 ) -> None:
-    fake, store, studio = pushed
     other = image_store(tmp_path / "other" / "questions", 3)
     assert push_questions(other, studio, "ducats: people").new_tasks == 3
     assert len(fake.projects) == 2
@@ -163,10 +157,6 @@ def test_runs_in_folders_with_the_same_name_get_separate_projects(
     assert pull_answers(store, studio).received == []  # the project is found by its description
 
 
-def test_pull_without_a_project(tmp_path: Path) -> None:
-    store = image_store(tmp_path / "questions", 1)
-    with (
-        serve_fake() as fake,
-        pytest.raises(UserError, match="has no project of this run"),
-    ):
-        pull_answers(store, LabelStudio(JsonClient(fake.url, ApiToken(LEGACY_TOKEN))))
+def test_pull_without_a_project(studio: LabelStudio, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no project of this run"):
+        pull_answers(image_store(tmp_path / "questions", 1), studio)

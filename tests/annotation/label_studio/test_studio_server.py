@@ -8,10 +8,10 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from fake_studio import choice
 from PIL import Image
 from studio_rounds import CLASSES, area_store
 from studio_server import LabelStudioProcess, find_program
@@ -69,10 +69,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def choice(text: str) -> list[dict[str, Any]]:
-    return [{"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [text]}}]
-
-
 def test_an_image_run_end_to_end_with_a_server_outage(
     server: LabelStudioProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,18 +86,8 @@ def test_an_image_run_end_to_end_with_a_server_outage(
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
     run = tmp_path / "my run"
-    command = (
-        *(
-            "run",
-            "--source",
-            tmp_path / "source",
-            "--target",
-            tmp_path / "target",
-            *SMALL_RUN_OPTIONS,
-            "--out",
-            run,
-        ),
-    )
+    folders = ("--source", tmp_path / "source", "--target", tmp_path / "target", "--out", run)
+    command = ("run", *folders, *SMALL_RUN_OPTIONS)
     true_labels = {f"{index:03d}.png": name for index, name in enumerate(names)}
 
     assert run_command(*command) == 3
@@ -117,19 +103,9 @@ def test_an_image_run_end_to_end_with_a_server_outage(
     assert project["model_version"] == "ducats-round-1"
 
     with (tmp_path / "watch.txt").open("w") as file:
+        options = ("--watch", "--poll", "1", "--webhook", "127.0.0.1:0")
         watching = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "ducats",
-                "pull",
-                run,
-                "--watch",
-                "--poll",
-                "1",
-                "--webhook",
-                "127.0.0.1:0",
-            ],
+            [sys.executable, "-m", "ducats", "pull", run, *options],
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -198,14 +174,8 @@ def test_a_pixel_run_end_to_end(
     root, run = tiny_segmentation_data.write_tree(tmp_path / "data"), tmp_path / "streets"
     for path in (root / "target" / "labels").iterdir():
         path.unlink()
-    command = (
-        "run",
-        *tiny_segmentation_data.folder_options(root, test=False),
-        "--budget",
-        "4/image",
-        "--out",
-        run,
-    )
+    options = tiny_segmentation_data.folder_options(root, test=False)
+    command = ("run", *options, "--budget", "4/image", "--out", run)
     expected: dict[str, str] = {}
     for number in (1, 2):
         assert run_command(*command) == 3, capsys.readouterr().err
@@ -263,11 +233,8 @@ def test_areas_with_images_served_from_local_files(server: LabelStudioProcess, t
     server.annotate("bob", second["id"], [], was_cancelled=True)
     pulled = pull_answers(store, studio)
     one, two, three, four = store.question_round(1).questions
-    assert {answer.question: answer.word for answer in pulled.received} == {
-        one.id: one.guess,
-        two.id: two.guess,
-        four.id: "skip",
-    }
+    found = {answer.question: answer.word for answer in pulled.received}
+    assert found == {one.id: one.guess, two.id: two.guess, four.id: "skip"}
     assert store.status(three.id).state == "open"
     region = first["predictions"][0]["result"][2]
     region["value"]["brushlabels"] = [CLASSES[2]]

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from fake_studio import choice
 from PIL import Image
 from studio_rounds import CLASSES, area_store, image_store, pixel_store
 
@@ -24,16 +25,9 @@ from ducats.utils.errors import UserError
 
 def build_tasks(store: AnnotationStore, *, blind: bool = False, max_side: int = 1024) -> list[dict[str, Any]]:
     question_round = store.question_round(1)
-    image_factory = make_image_factory("inline", None, max_side)
-    return list(
-        make_tasks(
-            question_round,
-            list(group_by_image(question_round).values()),
-            run_fingerprint(store),
-            image_factory,
-            blind=blind,
-        )
-    )
+    groups = list(group_by_image(question_round).values())
+    images = make_image_factory("inline", None, max_side)
+    return list(make_tasks(question_round, groups, run_fingerprint(store), images, blind=blind))
 
 
 def decode_image(task: dict[str, Any]) -> Image.Image:
@@ -91,16 +85,8 @@ def test_image_tasks_have_key_prediction_and_score(tmp_path: Path) -> None:
     assert second["data"]["questions"] == ["cam/1-1.png"]
     assert (second["data"]["round"], second["data"]["number"]) == (1, 2)
     assert (second["data"]["u_dis"], second["data"]["u_data"]) == (0.1, 0.2)
-    prediction = {
-        "id": "q2",
-        "from_name": "class",
-        "to_name": "image",
-        "type": "choices",
-        "value": {"choices": ["dog"]},
-    }
-    assert second["predictions"] == [
-        {"model_version": "ducats-round-1", "score": 0.51, "result": [prediction]}
-    ]
+    result = [{"id": "q2", **choice("dog")[0]}]
+    assert second["predictions"] == [{"model_version": "ducats-round-1", "score": 0.51, "result": result}]
     file = Image.open(store.question_round(1).questions[0].original_path)
     assert np.array_equal(np.asarray(decode_image(first)), np.asarray(file))
     assert decode_image(build_tasks(store, max_side=32)[0]).size == (32, 24)
@@ -191,14 +177,9 @@ def test_areas_round_trip(tmp_path: Path) -> None:
     expected = np.zeros((40, 60), dtype=np.bool_)
     expected[10:13, 20:23] = True
     assert np.array_equal(mask, expected)
-    parsed = parse_annotation(
-        first["predictions"][0]["result"], question_round.questions[:2], question_round.rules
-    )
-    assert parsed.words == {question.id: question.guess for question in question_round.questions[:2]}
-    parsed = parse_annotation(
-        second["predictions"][0]["result"], question_round.questions[2:], question_round.rules
-    )
-    assert parsed.words == {question_round.questions[2].id: question_round.questions[2].guess}
+    for task, questions in ((first, question_round.questions[:2]), (second, question_round.questions[2:])):
+        parsed = parse_annotation(task["predictions"][0]["result"], questions, question_round.rules)
+        assert parsed.words == {question.id: question.guess for question in questions}
 
 
 def test_the_label_that_covers_most_of_an_area_counts(tmp_path: Path) -> None:
@@ -223,9 +204,7 @@ def test_the_label_that_covers_most_of_an_area_counts(tmp_path: Path) -> None:
         stroke("cat", slice(0, 3), slice(0, 4)),  # 12 of 16
         stroke("dog", slice(2, 4), slice(0, 4)),  # 8
         stroke("?", slice(0, 40), slice(0, 60)),  # open: covers nothing
-        stroke(
-            "dog", slice(40, 48), slice(60, 72), (80, 180)
-        ),  # at the size of the original: all of the second
+        stroke("dog", slice(40, 48), slice(60, 72), (80, 180)),  # at the original size: all of the second
         stroke("cat", slice(20, 24), slice(20, 24)),  # also all of it, and later
         corrupt,
         *hostile,
@@ -256,29 +235,23 @@ def test_tasks_that_do_not_match_the_config_raise(tmp_path: Path) -> None:
         bad["predictions"][0]["result"][0][field] = value
         with pytest.raises(ValueError, match="a prediction"):
             label_config.validate_task(bad, xml)
-    bad = json.loads(json.dumps(good))
-    bad["predictions"][0]["result"][0]["value"]["choices"] = ["cow"]
+    good["predictions"][0]["result"][0]["value"]["choices"] = ["cow"]
     with pytest.raises(ValueError, match="not a button"):
-        label_config.validate_task(bad, xml)
+        label_config.validate_task(good, xml)
 
 
 def test_local_and_remote_images(tmp_path: Path) -> None:
     store = image_store(tmp_path / "questions", 2)
     question_round = store.question_round(1)
-    local = make_image_factory("local-files", tmp_path, 1024)(question_round, question_round.questions[0])
+    question, folder = question_round.questions[0], tmp_path / "media" / "pool" / "cam"
+    local = make_image_factory("local-files", tmp_path, 1024)(question_round, question)
     assert local == ("/data/local-files/?d=media/pool/cam/1-0.png", 48, 64)
-    assert common_image_folder(question_round, tmp_path) == str(
-        (tmp_path / "media" / "pool" / "cam").resolve()
-    )
+    assert common_image_folder(question_round, tmp_path) == str(folder.resolve())
     with pytest.raises(UserError, match="cannot serve its document root"):
-        common_image_folder(question_round, tmp_path / "media" / "pool" / "cam")
+        common_image_folder(question_round, folder)
     with pytest.raises(UserError, match="is not below --document-root"):
-        make_image_factory("local-files", tmp_path / "else", 1024)(
-            question_round, question_round.questions[0]
-        )
-    web = make_image_factory("https://example.org/pool/", None, 1024)(
-        question_round, question_round.questions[0]
-    )
+        make_image_factory("local-files", tmp_path / "else", 1024)(question_round, question)
+    web = make_image_factory("https://example.org/pool/", None, 1024)(question_round, question)
     assert web.url == "https://example.org/pool/cam/1-0.png"
     for images, root in (("local-files", None), ("inline", tmp_path), ("file:///etc", None)):
         with pytest.raises(UserError, match="--images"):

@@ -37,63 +37,62 @@ def key(image: int) -> str:
     return f'"{POOL.keys[image]}"'
 
 
-def test_questions_have_keys_and_thumbnails(round_folder: Path) -> None:
-    with (round_folder / "questions.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+def test_questions_have_keys_thumbnails_and_a_contact_sheet(round_folder: Path) -> None:
+    rows = read_rows(round_folder)
     assert [row["key"] for row in rows] == [POOL.keys[i] for i in (4, 1, 3)]
     assert [row["label"] for row in rows] == ["", "", ""]
     thumbnail = Image.open(round_folder / rows[0]["thumbnail"])
     assert thumbnail.size == (256, 256)
-    assert thumbnail.resize((4, 4), Image.Resampling.NEAREST).getpixel((0, 0)) == tuple(
-        POOL.pixels[4, :, 0, 0].tolist()
-    )
+    first = thumbnail.resize((4, 4), Image.Resampling.NEAREST).getpixel((0, 0))
+    assert first == tuple(POOL.pixels[4, :, 0, 0].tolist())
     assert (round_folder / "classes.txt").read_text().split() == ["cat", "dog"]
+    page = (round_folder / "questions.html").read_text(encoding="utf-8")
+    assert page.count("<img") == 3
+    assert all(name in page for name in ("cat", "dog", "sub dir/ü4,x.png", "thumbnails/0001.png"))
+    before = (round_folder / "questions.csv").stat().st_mtime_ns
+    with pytest.raises(AwaitingLabels):
+        HumanOracle(round_folder.parent, POOL, ["cat", "dog"])(REQUEST)
+    assert (round_folder / "questions.csv").stat().st_mtime_ns == before
+
+
+def read_rows(round_folder: Path) -> list[dict[str, str]]:
+    with (round_folder / "questions.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def test_thumbnails_are_made_from_the_original_file(tmp_path: Path) -> None:
     wide = Image.new("RGBA", (300, 100), (255, 0, 0, 0))  # transparent: shown on white
     wide.paste((0, 0, 255, 255), (0, 0, 150, 100))
     wide.save(tmp_path / "wide.png")
-    pool = Images(("wide.png",), torch.zeros(1, 3, 4, 4, dtype=torch.uint8), (tmp_path / "wide.png",))
-    with pytest.raises(AwaitingLabels):
-        HumanOracle(tmp_path / "q", pool, ["cat", "dog"])(Request(1, torch.tensor([0]), torch.tensor([0])))
-    thumbnail = Image.open(tmp_path / "q" / "round-01" / "thumbnails" / "0001.png")
+    thumbnail = thumbnail_of(tmp_path / "wide.png", tmp_path / "a")
     assert thumbnail.size == (256, 85)
-    assert thumbnail.getpixel((20, 40)) == (0, 0, 255)
-    assert thumbnail.getpixel((230, 40)) == (255, 255, 255)
+    assert [thumbnail.getpixel((x, 40)) for x in (20, 230)] == [(0, 0, 255), (255, 255, 255)]
+    values = np.full((100, 300), 257 * 40, np.uint16)  # shown as the model gets it
+    values[:, 150:] = 257 * 200
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    thumbnail = thumbnail_of(tmp_path / "deep.png", tmp_path / "b")
+    assert [thumbnail.getpixel((x, 40)) for x in (20, 230)] == [(40, 40, 40), (200, 200, 200)]
+    (tmp_path / "bad.png").write_bytes(b"not an image")
+    with pytest.raises(UserError, match=r"bad\.png is not a readable image"):
+        thumbnail_of(tmp_path / "bad.png", tmp_path / "c")
 
 
-def thumbnail_of(path: Path) -> Image.Image:
+def thumbnail_of(path: Path, folder: Path) -> Image.Image:
     """Return the thumbnail that annotators see for a file."""
     pool = Images((path.name,), torch.zeros(1, 3, 4, 4, dtype=torch.uint8), (path,))
     with pytest.raises(AwaitingLabels):
-        HumanOracle(path.parent / "q", pool, ["cat", "dog"])(Request(1, torch.tensor([0]), torch.tensor([0])))
-    return Image.open(path.parent / "q" / "round-01" / "thumbnails" / "0001.png")
+        HumanOracle(folder, pool, ["cat", "dog"])(Request(1, torch.tensor([0]), torch.tensor([0])))
+    return Image.open(folder / "round-01" / "thumbnails" / "0001.png")
 
 
-def test_sixteen_bit_images_are_shown_as_the_model_gets_them(tmp_path: Path) -> None:
-    values = np.full((100, 300), 257 * 40, np.uint16)
-    values[:, 150:] = 257 * 200
-    Image.fromarray(values).save(tmp_path / "deep.png")
-    thumbnail = thumbnail_of(tmp_path / "deep.png")
-    assert [thumbnail.getpixel((x, 40)) for x in (20, 230)] == [(40, 40, 40), (200, 200, 200)]
-
-
-def test_an_unreadable_image_file_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "bad.png").write_bytes(b"not an image")
-    with pytest.raises(UserError, match=r"bad\.png is not a readable image"):
-        thumbnail_of(tmp_path / "bad.png")
-
-
-def test_answers_in_any_order_with_extra_columns_and_a_byte_order_mark(round_folder: Path) -> None:
-    lines = [f"3,{key(3)},dog ", f"1,{key(4)},cat", f"2,{key(1)},Void"]
-    labels = answer(round_folder, *lines, header="\ufeffnumber,key,label")
+def test_answers_in_any_order_with_extra_columns_semicolons_and_a_byte_order_mark(round_folder: Path) -> None:
+    lines = [f"3;{key(3)};dog ", f"1;{key(4)};CAT", f"2;{key(1)};Void"]
+    labels = answer(round_folder, *lines, header="\ufeffnumber;key;label")
     assert labels.tolist() == [0, VOID, 1]
 
 
 def test_the_filled_in_questions_are_answers(round_folder: Path) -> None:
-    with (round_folder / "questions.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(round_folder)
     with (round_folder / "answers.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
@@ -102,10 +101,7 @@ def test_the_filled_in_questions_are_answers(round_folder: Path) -> None:
 
 
 def test_some_answers_are_kept_until_the_rest_arrive(round_folder: Path) -> None:
-    with pytest.raises(
-        AwaitingLabels,
-        match=r"waits for 2 of 3 labels; first: 'sub dir/ü1,x.png'",
-    ):
+    with pytest.raises(AwaitingLabels, match=r"waits for 2 of 3 labels; first: 'sub dir/ü1,x.png'"):
         answer(round_folder, f"{key(4)},cat", f"{key(1)},")
 
 
@@ -126,36 +122,12 @@ def test_invalid_answers_are_reported_and_the_file_is_unchanged(
     assert len((round_folder / "answers.csv").read_text(encoding="utf-8").splitlines()) == len(lines) + 1
 
 
-def test_a_file_without_the_columns(round_folder: Path) -> None:
-    with pytest.raises(UserError, match=r"needs the columns `key` and `label`"):
+def test_a_file_without_the_columns_or_that_is_not_text(round_folder: Path) -> None:
+    with pytest.raises(UserError, match="needs the columns `key` and `label`"):
         answer(round_folder, "a|b", header="key|label")
-
-
-def test_answers_with_semicolons_and_capitals(round_folder: Path) -> None:
-    lines = [
-        f"{number};{key(image)};{word}"
-        for number, image, word in ((1, 4, "CAT"), (2, 1, "dog"), (3, 3, "Dog"))
-    ]
-    assert answer(round_folder, *lines, header="number;key;label").tolist() == [0, 1, 1]
-
-
-def test_the_contact_sheet_shows_every_question(round_folder: Path) -> None:
-    page = (round_folder / "questions.html").read_text(encoding="utf-8")
-    assert page.count("<img") == 3
-    assert all(name in page for name in ("cat", "dog", "sub dir/ü4,x.png", "thumbnails/0001.png"))
-
-
-def test_a_file_that_is_not_text(round_folder: Path) -> None:
     (round_folder / "answers.csv").write_bytes(b"key,label\n\xff\xfe,cat\n")
-    with pytest.raises(UserError, match=r"CSV UTF-8"):
+    with pytest.raises(UserError, match="CSV UTF-8"):
         HumanOracle(round_folder.parent, POOL, ["cat", "dog"])(REQUEST)
-
-
-def test_questions_are_written_once(round_folder: Path) -> None:
-    before = (round_folder / "questions.csv").stat().st_mtime_ns
-    with pytest.raises(AwaitingLabels):
-        HumanOracle(round_folder.parent, POOL, ["cat", "dog"])(REQUEST)
-    assert (round_folder / "questions.csv").stat().st_mtime_ns == before
 
 
 # ---- several annotators, through the annotation store
@@ -207,12 +179,9 @@ def test_the_store_has_the_questions_and_the_model_hints(tmp_path: Path) -> None
     ]
     assert {q.segment for q in question_round.questions} == {None}
     rules = question_round.rules
-    assert (rules.rule, rules.min_annotators, rules.unit, rules.query, rules.max_seconds) == (
-        *("first", 1, "image", "spread"),
-        14.0,
-    )
-    with (question_round.folder / "questions.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    assert (rules.rule, rules.min_annotators, rules.unit) == ("first", 1, "image")
+    assert (rules.query, rules.max_seconds) == ("spread", 14.0)
+    rows = read_rows(question_round.folder)
     assert list(rows[0])[-4:] == ["guess", "probability", "u_dis", "u_data"]
     assert [(row["guess"], row["u_dis"]) for row in rows] == [("dog", "0.45"), ("cat", "0.3"), ("", "")]
     assert oracle(tmp_path, hints=load_hints).wants_hints
@@ -253,15 +222,10 @@ def test_the_message_lists_open_and_disputed_questions_and_next_steps(tmp_path: 
     with pytest.raises(AwaitingLabels) as pause:
         oracle(tmp_path, rule="unanimous")(REQUEST)
     message = str(pause.value)
-    assert (
-        f"round 2 waits for 2 of 3 labels; first: {POOL.keys[1]!r}; 1 is disputed (rule unanimous)" in message
-    )
-    assert f"{POOL.keys[1]!r}: anna: cat, bob: dog" in message
     for words in (
-        f"`ducats label {tmp_path}`",
-        "answers.csv",
-        f"`ducats push {tmp_path}`",
-        "same command again",
+        f"round 2 waits for 2 of 3 labels; first: {POOL.keys[1]!r}; 1 is disputed (rule unanimous)",
+        f"{POOL.keys[1]!r}: anna: cat, bob: dog",
+        *(f"`ducats label {tmp_path}`", "answers.csv", f"`ducats push {tmp_path}`", "same command again"),
     ):
         assert words in message
 
@@ -326,9 +290,8 @@ def test_invalid_files_of_earlier_rounds_do_not_stop_the_run(tmp_path: Path) -> 
     for image in (1, 3, 4):
         submit(store, image, "cat", "anna")
     oracle(tmp_path)(REQUEST)
-    (store.round_folder(2) / "answers.csv").write_text(
-        f"key,label\n{key(1)},dog\nnowhere,cat\n", encoding="utf-8"
-    )
+    text = f"key,label\n{key(1)},dog\nnowhere,cat\n"
+    (store.round_folder(2) / "answers.csv").write_text(text, encoding="utf-8")
     (store.round_folder(2) / "answers-x.csv").write_bytes(b"\xff")
     with pytest.raises(AwaitingLabels, match=r"round 3 waits for 1 label\. "):
         oracle(tmp_path)(Request(3, torch.tensor([0]), torch.tensor([0])))
@@ -345,8 +308,5 @@ def test_a_new_class_is_refused_or_kept_as_void(tmp_path: Path) -> None:
     for image, word in ((4, "horse"), (1, "horse"), (3, "dog")):
         assert submit(other, image, word, "anna") is None
     assert oracle(tmp_path / "open", allow_new_classes=True)(REQUEST).tolist() == [VOID, VOID, 1]
-
-
-def test_an_invalid_parameter_is_refused_immediately(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="rule must be one of"):
         oracle(tmp_path, rule="loudest")

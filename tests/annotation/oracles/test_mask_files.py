@@ -26,11 +26,8 @@ def human_oracle(folder: Path) -> HumanOracle:
 
 @pytest.fixture
 def round_folder(tmp_path: Path) -> Path:
-    with pytest.raises(
-        AwaitingLabels,
-        match=r"round 1 waits for 6 of 6 pixels in 2 of 2 images; first: .*answers/a/eins.png is missing. "
-        r"To answer, see .*README.txt",
-    ):
+    message = r"waits for 6 of 6 pixels in 2 of 2 images; first: .*answers/a/eins.png is missing.*README.txt"
+    with pytest.raises(AwaitingLabels, match=message):
         human_oracle(tmp_path)(REQUEST)
     return tmp_path / "round-01"
 
@@ -93,9 +90,7 @@ def test_unanswered_pixels_are_counted(round_folder: Path) -> None:
     two[0, 3] = two[7, 11] = 254
     save(round_folder / "answers" / "a" / "eins.png", one)
     save(round_folder / "answers" / "a" / "zwei.png", two)
-    with pytest.raises(
-        AwaitingLabels, match=r"2 of 6 pixels in 1 of 2 images; .* still has 254 at 2 of them"
-    ):
+    with pytest.raises(AwaitingLabels, match=r"2 of 6 pixels in 1 of 2 images; .* still has 254 at 2"):
         human_oracle(round_folder.parent)(REQUEST)
 
 
@@ -152,9 +147,6 @@ def test_a_whole_requested_image_is_not_dimmed(tmp_path: Path) -> None:
 )
 def test_file_names_stay_in_their_folder(keys: list[str], names: list[str]) -> None:
     assert png_names(keys) == names
-
-
-def test_file_names_are_unique() -> None:
     keys = ["x.jpg.jpg", "x.jpg", "x.png", "x.JPG", "x.jpg.1", "x"]
     assert len({name.lower() for name in png_names(keys)}) == len(keys)
 
@@ -176,20 +168,14 @@ def region_oracle(folder: Path, **params: Any) -> HumanOracle:
 
 @pytest.fixture
 def store(tmp_path: Path) -> AnnotationStore:
-    with pytest.raises(
-        AwaitingLabels, match=r"labelling page with `ducats label .*README\.txt.*`ducats push"
-    ):
+    with pytest.raises(AwaitingLabels, match=r"with `ducats label .*README.txt.*`ducats push"):
         region_oracle(tmp_path)(REGIONS)
     return AnnotationStore(tmp_path / "questions")
 
 
 def submit(store: AnnotationStore, question: str, word: str, annotator: str = "anna", **more: Any) -> None:
-    assert (
-        store.receive([{"question": question, "word": word, "annotator": annotator, **more}], channel="test")[
-            0
-        ].reject_reason
-        is None
-    )
+    answer = {"question": question, "word": word, "annotator": annotator, **more}
+    assert store.receive([answer], channel="test")[0].reject_reason is None
 
 
 def test_each_unit_has_a_question_with_its_pixels(store: AnnotationStore) -> None:
@@ -248,10 +234,7 @@ def test_a_png_that_contradicts_an_answer_is_reported(store: AnnotationStore, tm
     found = np.full((4, 6), 1, np.uint8)
     found[1, 1] = 0
     save(store.round_folder(1) / "answers" / "a" / "eins.png", found)
-    with pytest.raises(
-        UserError,
-        match=r"answers/a/eins\.png at x=1, y=1 is road, which contradicts .*#1,0' \(anna: sky\); write 254",
-    ):
+    with pytest.raises(UserError, match=r"at x=1, y=1 is road, which contradicts .*#1,0' \(anna: sky\)"):
         region_oracle(tmp_path)(REGIONS)
     assert store.closed_round(1) is None
 

@@ -1,9 +1,7 @@
-"""Helpers that drive the labelling page in a real browser, with the server started as by a user."""
+"""Helpers that drive the labelling page in a real browser."""
 
+import multiprocessing
 import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from ducats.annotation import AnnotationStore
+from ducats.annotation.page import server
 from headless_browser import chromium as chromium
 from headless_browser import needs_a_browser as needs_a_browser
 
@@ -43,27 +42,30 @@ def save_screenshot(browser: webdriver.Chrome, tmp_path: Path) -> Callable[[str]
 
 
 class Server:
-    """A `ducats label` process."""
+    """The page's server in a process of its own, forked: nothing needs to be imported again."""
 
-    def __init__(self, run: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "ducats", "label", str(run), "--no-open", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        found = re.search(r"http://\S+", self.process.stdout.readline())
-        assert found, "no address was printed"
-        self.url = found.group()
+    def __init__(
+        self, run: Path, *, annotator: str = "Ada", blind: bool = False, token_file: Path | None = None
+    ) -> None:
+        host, token = "127.0.0.1", server.load_or_create_token(token_file)
+        with server.open_socket(host, 0, run) as sock:
+            self.url = server.page_url(sock, host, token)
+            options = {"host": host, "token": token, "annotator": annotator, "blind": blind}
+            fork = multiprocessing.get_context("fork")
+            self.process = fork.Process(
+                target=server.serve_page, args=(run, sock), kwargs=options, daemon=True
+            )
+            self.process.start()
 
     def kill(self) -> None:
         """Kill the process without cleanup, as when memory runs out."""
         self.process.kill()
-        self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        self.process.join()
 
 
 @contextmanager
-def serving(run: Path, *options: str) -> Iterator[Server]:
-    server = Server(run, *options)
+def serving(run: Path, **options: Any) -> Iterator[Server]:
+    server = Server(run, **options)
     try:
         yield server
     finally:

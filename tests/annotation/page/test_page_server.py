@@ -39,9 +39,8 @@ def test_before_the_first_round_between_rounds_and_at_the_end(tmp_path: Path) ->
 
 def test_a_round_answered_by_label_pngs_has_its_own_state(tmp_path: Path) -> None:
     pool = Images(("a", "b"), torch.zeros(2, 3, 4, 6, dtype=torch.uint8))
-    oracle = HumanOracle(
-        tmp_path / "questions", pool, ["red", "blue"], torch.tensor([[4, 6]] * 2), unit="image"
-    )
+    sizes = torch.tensor([[4, 6]] * 2)
+    oracle = HumanOracle(tmp_path / "questions", pool, ["red", "blue"], sizes, unit="image")
     page = client(tmp_path)
     with pytest.raises(AwaitingLabels):
         oracle(Request(1, torch.zeros(24, dtype=torch.long), torch.arange(24), torch.tensor([24])))
@@ -66,13 +65,6 @@ def test_a_restarted_run_resets_the_page(tmp_path: Path) -> None:
     assert fetch_image(page, "/image/whole/1/1").size == (7, 7)
 
 
-def test_a_round_is_complete_when_its_time_is_spent(tmp_path: Path) -> None:
-    image_questions(tmp_path, max_seconds=10.0)
-    page = client(tmp_path)
-    assert post(page, ("r1/1", "red"), seconds=6)["state"] == "asking"
-    assert post(page, ("r1/2", "red"), seconds=6)["state"] == "complete"
-
-
 def test_a_question_has_the_models_guess_and_hints_unless_blind(tmp_path: Path) -> None:
     image_questions(tmp_path)
     question = state(client(tmp_path))["next"][0]
@@ -81,10 +73,7 @@ def test_a_question_has_the_models_guess_and_hints_unless_blind(tmp_path: Path) 
         {"text": "unlike the training images", "share": 0.97},
         {"text": "between classes", "share": 0.8},
     ]
-    assert (
-        question["why"]
-        == "The model has seen few images like this one, and it is not sure of its guess (red)."
-    )
+    assert "few images like this one, and it is not sure of its guess (red)" in question["why"]
     blind = client(tmp_path, blind=True)
     text = blind.get("/api/state?annotator=ada").text + blind.get("/api/grid?annotator=ada").text
     assert not any(word in text for word in ('guess":"red', "0.42", "0.97", "0.8"))
@@ -114,17 +103,11 @@ def test_two_annotators_get_different_questions_while_there_are_enough(tmp_path:
     assert next_ids(state(page, "ada")) == first
 
 
-def test_a_question_for_two_annotators_is_not_asked_twice_of_one(tmp_path: Path) -> None:
-    image_questions(tmp_path, 2, rule="unanimous", min_annotators=2)
-    page = client(tmp_path)
-    assert next_ids(post(page, ("r1/1", "red"))) == ["r1/2"]
-    assert next_ids(state(page, "bob")) == ["r1/1", "r1/2"]
-
-
 def test_a_dispute_is_shown_to_those_concerned_until_they_agree(tmp_path: Path) -> None:
     image_questions(tmp_path, 1, rule="unanimous", min_annotators=2)
     page = client(tmp_path)
-    post(page, ("r1/1", "red"), annotator="ada")
+    assert next_ids(post(page, ("r1/1", "red"), annotator="ada")) == []  # not asked twice of one annotator
+    assert next_ids(state(page, "bob")) == ["r1/1"]
     body = post(page, ("r1/1", "blue"), annotator="bob")
     assert body["counts"]["disputed"] == 1
     assert next_ids(body) == []  # bob answered last: it is ada's turn
@@ -136,12 +119,13 @@ def test_a_dispute_is_shown_to_those_concerned_until_they_agree(tmp_path: Path) 
 
 
 def test_an_undone_answer_opens_its_question_again(tmp_path: Path) -> None:
-    store = image_questions(tmp_path, 2)
+    store = image_questions(tmp_path, 2, max_seconds=10.0)
     page = client(tmp_path)
-    assert next_ids(post(page, ("r1/1", "green"))) == ["r1/2"]
-    assert next_ids(post(page, ("r1/1", ""))) == ["r1/1", "r1/2"]
-    post(page, ("r1/1", "red"))
+    assert next_ids(post(page, ("r1/1", "green"), seconds=4)) == ["r1/2"]
+    assert next_ids(post(page, ("r1/1", ""), seconds=0)) == ["r1/1", "r1/2"]
+    assert post(page, ("r1/1", "red"), seconds=2)["state"] == "asking"
     assert store.status("r1/1").word == "red"
+    assert post(page, ("r1/2", "skip"), seconds=4)["state"] == "complete"  # its time is spent
 
 
 def test_answers_given_at_once_are_undone_at_once_after_a_reload(tmp_path: Path) -> None:
@@ -191,27 +175,18 @@ def test_an_answer_lost_to_a_full_disk_is_not_reported_as_saved_and_can_be_sent_
 def test_invalid_answers_are_recorded(tmp_path: Path) -> None:
     store = image_questions(tmp_path, 1)
     page = client(tmp_path)
-    sent = [
-        "red",
-        {"question": "r1/1", "word": 3, "external_id": "m.0"},
-        {"question": "x", "word": "red", "external_id": "f.0"},
-    ]
-    body = page.post("/api/answers", json={"annotator": "ada", "answers": sent}).json()
+    answers = [{"question": "r1/1", "word": 3, "external_id": "m.0"}]
+    answers.append({"question": "x", "word": "red", "external_id": "f.0"})
+    body = page.post("/api/answers", json={"annotator": "ada", "answers": ["red", *answers]}).json()
     assert body["rejected"] == {"m.0": "malformed", "f.0": "unknown question"}
-    assert [answer.reject_reason for answer in store.answers()] == [
-        "malformed",
-        "malformed",
-        "unknown question",
-    ]
+    reasons = [answer.reject_reason for answer in store.answers()]
+    assert reasons == ["malformed", "malformed", "unknown question"]
 
 
 def test_lone_surrogates_do_not_break_the_server(tmp_path: Path) -> None:
     store = image_questions(tmp_path, 1)
-    sent = {
-        "annotator": "ada \ud83d",
-        "answers": [{"question": "r1/1\ud83d", "word": "red", "external_id": "\ud83d.0"}],
-    }
-    body = json.dumps(sent)  # as a browser writes them
+    answer = {"question": "r1/1\ud83d", "word": "red", "external_id": "\ud83d.0"}
+    body = json.dumps({"annotator": "ada \ud83d", "answers": [answer]})  # as a browser writes them
     reply = client(tmp_path).post("/api/answers", content=body, headers={"Content-Type": "application/json"})
     assert reply.json()["rejected"] == {"?.0": "unknown question"}
     assert [(one.annotator, one.question) for one in store.answers()] == [("ada ?", "r1/1?")]
@@ -237,16 +212,13 @@ def test_the_grid_lists_open_questions_with_one_guess(tmp_path: Path) -> None:
     assert body["guesses"] == [["red", 4], ["green", 1]]
 
 
-def test_class_keys_do_not_collide_with_commands() -> None:
+def test_class_keys_do_not_collide_with_commands_and_follow_names_like_keys() -> None:
     names = [f"class {n}" for n in range(29)]
     letters = payloads.assign_keys(names[:28])
     assert None not in letters
     assert len(set(letters)) == 28
     assert not set(letters) & set("0ugasnox")
     assert payloads.assign_keys(names) == [None] * 29
-
-
-def test_a_class_named_like_a_key_gets_that_key(tmp_path: Path) -> None:
     assert payloads.assign_keys([*"0123456789"]) == [*"0123456789"]
     assert payloads.assign_keys(["A", "a", "B"]) == ["1", "2", "b"]
     assert payloads.assign_keys(["B", "b"]) == ["1", "2"]

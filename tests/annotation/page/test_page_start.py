@@ -30,16 +30,13 @@ def test_a_run_reuses_its_port_unless_it_is_taken(tmp_path: Path) -> None:
         assert server.page_url(third, "127.0.0.1", "T") == f"http://127.0.0.1:{port}/?token=T"
 
 
-def test_a_host_of_another_machine_is_refused(tmp_path: Path) -> None:
+def test_invalid_hosts_and_ports_are_refused(tmp_path: Path) -> None:
     for host in ("no.such.host.invalid", "203.0.113.9"):  # the second is reserved for documentation
         with pytest.raises(UserError, match=f"--host {host} .*address of this machine"):
             server.open_socket(host, 0, tmp_path)
-
-
-@pytest.mark.parametrize("port", [-1, 65536, 99999])
-def test_an_invalid_port_is_refused(tmp_path: Path, port: int) -> None:
-    with pytest.raises(UserError, match=f"--port {port} is not a valid port"):
-        server.open_socket("127.0.0.1", port, tmp_path)
+    for port in (-1, 65536):
+        with pytest.raises(UserError, match=f"--port {port} is not a valid port"):
+            server.open_socket("127.0.0.1", port, tmp_path)
 
 
 def test_a_token_file_must_be_private(tmp_path: Path) -> None:

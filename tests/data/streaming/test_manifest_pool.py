@@ -32,6 +32,7 @@ def test_table_with_paths_only(tmp_path: Path, suffix: str) -> None:
     pool = write_table(
         tmp_path / f"pool.{suffix}",
         [{"path": "images/b.png"}, {"path": str(tmp_path / "far/c.png")}, {"path": "images/b,ü.png"}],
+        bom="\ufeff",
     )
     assert chunk_keys(pool) == [["images/b.png", str(tmp_path / "far/c.png"), "images/b,ü.png"]]
     one, two, _ = pool.samples(0, 1)
@@ -59,56 +60,42 @@ def test_manifest_of_a_run_gives_its_pool(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize(("block_size", "n_chunks"), [(1, 1), (3, 2), (7, 3), (4, 5), (30, 2)])
-def test_parquet_and_csv_give_the_same_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_size: int, n_chunks: int
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_blocks_and_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, block_size: int, n_chunks: int
 ) -> None:
     """Batches and row groups end within blocks, and blocks end within batches."""
     monkeypatch.setattr("ducats.data.streaming.manifest.PARQUET_BATCH_ROWS", 5)
     rows: TableRows = [{"path": f"{n}.png", "key": f"k{n}" if n % 4 else ""} for n in range(23)]
-    pools = [write_table(tmp_path / f"pool.{suffix}", rows) for suffix in ("csv", "parquet")]
+    pool = write_table(tmp_path / f"pool.{suffix}", rows)
+    samples = [(f"k{n}" if n % 4 else f"{n}.png", n) for n in range(23)]
+    blocks = [samples[start : start + block_size] for start in range(0, 23, block_size)]
     for chunk in range(n_chunks):
-        found = [
-            [
-                [(sample.key, sample.pool_index) for sample in block]
-                for block in pool.blocks(chunk, n_chunks, block_size)
-            ]
-            for pool in pools
-        ]
-        assert found[0] == found[1]
-        assert chunk > 0 or found[0]
+        found = pool.blocks(chunk, n_chunks, block_size)
+        assert [[(s.key, s.pool_index) for s in block] for block in found] == blocks[chunk::n_chunks]
 
 
-def test_parquet_rows_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ducats.data.streaming.manifest.PARQUET_BATCH_ROWS", 3)
-    pool = write_table(tmp_path / "pool.parquet", [{"path": f"{n}.png"} for n in range(20)])
-    assert chunk_keys(pool, n_chunks=2, block_size=4) == [
-        [f"{n}.png" for n in range(20) if n // 4 % 2 == chunk] for chunk in range(2)
-    ]
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"file\na.png\n", "has no column 'path'"),
+        ("b.parquet", b"no table", "not a valid Parquet file"),
+        ("c.csv", b"path\n" + b"a.png\n" * 5000 + b"\xff.png\n", r"c\.csv, after line \d{4}: .*UTF-8"),
+        ("d.csv", b"\xff,path\n", r"d\.csv, after line 0: .*UTF-8"),
+        ("e.csv", b'path\n"a"b.png\n', r"e\.csv, after line 1: "),
+    ],
+)
+def test_invalid_table(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    write_file(tmp_path / name, content)
+    with pytest.raises(UserError, match=message):
+        chunk_keys(open_pool(str(tmp_path / name)))
 
 
-def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
-    assert chunk_keys(write_table(tmp_path / "pool.csv", [{"path": "a.png"}], bom="\ufeff")) == [["a.png"]]
-
-
-def test_invalid_table_is_a_user_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no column 'path'"):
-        write_table(tmp_path / "a.csv", [{"file": "a.png"}])
+def test_invalid_parquet_table(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no column 'path'"):
         write_table(tmp_path / "a.parquet", [{"file": "a.png"}])
-    write_file(tmp_path / "b.parquet", b"no table")
-    with pytest.raises(UserError, match="not a valid Parquet file"):
-        open_pool(str(tmp_path / "b.parquet"))
     write_table(tmp_path / "f.parquet", [{"path": f"{n}.png"} for n in range(3)])
     whole = (tmp_path / "f.parquet").read_bytes()
     write_file(tmp_path / "f.parquet", whole[:4] + bytes(20) + whole[24:])  # the first page only
-    with pytest.raises(UserError, match=r"f\.parquet is corrupt after row 0"):
+    with pytest.raises(UserError, match="corrupt after row 0"):
         chunk_keys(open_pool(str(tmp_path / "f.parquet")))
-    write_file(tmp_path / "c.csv", b"path\n" + b"a.png\n" * 5000 + b"\xff.png\n")
-    with pytest.raises(UserError, match=r"c\.csv, after line \d{4}: .*UTF-8"):
-        chunk_keys(open_pool(str(tmp_path / "c.csv")))
-    write_file(tmp_path / "d.csv", b"\xff,path\n")
-    with pytest.raises(UserError, match=r"d\.csv, after line 0: .*UTF-8"):
-        open_pool(str(tmp_path / "d.csv"))
-    write_file(tmp_path / "e.csv", b'path\n"a"b.png\n')
-    with pytest.raises(UserError, match=r"e\.csv, after line 1: "):
-        chunk_keys(open_pool(str(tmp_path / "e.csv")))

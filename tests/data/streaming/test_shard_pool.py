@@ -1,3 +1,5 @@
+import re
+import tarfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,7 +26,7 @@ def write_shards(folder: Path, count: int, each: int = 7, suffix: str = "tar", m
 
 @pytest.mark.parametrize("n_chunks", [1, 2, 3])
 @pytest.mark.parametrize("block_size", [1, 3, 100])
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("count", [1, 3, 5])
 def test_every_sample_is_in_one_chunk_and_batch(
     tmp_path: Path, count: int, block_size: int, n_chunks: int
 ) -> None:
@@ -81,17 +83,20 @@ def test_shards_of_same_name_have_distinct_keys(tmp_path: Path) -> None:
     assert found == [f"{tmp_path}/{folder}/x.tar/a.png" for folder in ("0", "1")]
 
 
-def test_stems_end_at_the_first_dot_of_the_file(tmp_path: Path) -> None:
-    names = ("v1.0/a.png", "v1.0/b.jpg", "v1.0/b.png", "a.png", ".hidden.png", "notes.txt", "c.left.png")
-    write_tar(tmp_path / "x.tar", dict.fromkeys(names, b""))
-    found = [key.removeprefix("x.tar/") for key in chunk_keys(open_pool(str(tmp_path / "x.tar")))[0]]
-    assert found == ["v1.0/a.png", "v1.0/b.jpg", "a.png", "c.left.png"]
-
-
-def test_repeated_stem_is_another_sample(tmp_path: Path) -> None:
-    names = ("a.jpg", "._a.png", "a.png", "b.json", "a.webp")
-    write_tar(tmp_path / "x.tar", dict.fromkeys(names, b""))
-    assert chunk_keys(open_pool(str(tmp_path / "x.tar"))) == [["x.tar/a.jpg", "x.tar/a.webp"]]
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (
+            "v1.0/a.png v1.0/b.jpg v1.0/b.png a.png .hidden.png notes.txt c.left.png",
+            "v1.0/a.png v1.0/b.jpg a.png c.left.png",
+        ),
+        ("a.jpg ._a.png a.png b.json a.webp", "a.jpg a.webp"),  # a stem that returns is another sample
+    ],
+)
+def test_one_sample_per_stem(tmp_path: Path, names: str, expected: str) -> None:
+    """A stem ends at the first dot of the file name."""
+    write_tar(tmp_path / "x.tar", dict.fromkeys(names.split(), b""))
+    assert chunk_keys(open_pool(str(tmp_path / "x.tar"))) == [[f"x.tar/{name}" for name in expected.split()]]
 
 
 def test_non_utf8_name_is_an_unreadable_sample(tmp_path: Path) -> None:
@@ -120,7 +125,7 @@ def truncate(path: Path, length: int) -> None:
         ),
     ],
 )
-@pytest.mark.parametrize(("n_chunks", "block_size"), [(1, 2), (3, 1), (3, 2), (3, 3), (4, 3)])
+@pytest.mark.parametrize(("n_chunks", "block_size"), [(1, 2), (3, 1), (4, 3)])
 def test_corrupt_shard_is_reported_and_others_are_read(
     tmp_path: Path, corrupt: object, n_readable: int, reason: str, n_chunks: int, block_size: int
 ) -> None:
@@ -133,17 +138,13 @@ def test_corrupt_shard_is_reported_and_others_are_read(
     assert sorted(key for keys in keys_by_chunk for key in keys if key != "0.tar") == expected
     assert [keys.count("0.tar") for keys in keys_by_chunk] == [1] * n_chunks  # reported by each chunk
     assert pool.count_samples() == len(expected) + 1
-    (found,) = read_errors(pool).items()
-    assert found[0] == "0.tar"
-    assert found[1].startswith(f"after {n_readable} images: ")
-    with pytest.raises(OSError, match=reason):
-        next(s for s in pool.samples(0, 1) if s.key == "0.tar").read()
+    ((key, message),) = read_errors(pool).items()
+    assert key == "0.tar"
+    assert re.match(f"after {n_readable} images: .*({reason})", message)
 
 
 def test_tar_members_are_not_accumulated(tmp_path: Path) -> None:
     """`tarfile` keeps every member that it has read unless the list is cleared."""
-    import tarfile
-
     write_tar(tmp_path / "x.tar", {f"{n:04d}.png": b"" for n in range(500)})
     max_members, original = 0, tarfile.TarFile.next
 
