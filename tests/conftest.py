@@ -29,13 +29,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(STUBS), before)))
 
 
-# Small enough for seconds: 20 pool labels in 2 rounds, 4 epochs of 6 steps.
+# Small enough for seconds: 20 pool labels in 2 rounds, 4 epochs of 3 steps.
 QUICK = (
     "data.name=toy",
     "model.name=small_cnn",
     "model.params={width: 4, features: 16}",
     "train.epochs=4",
-    "train.steps_per_epoch=6",
+    "train.steps_per_epoch=3",
     "train.batch_size=16",
     "train.lr=0.05",
     "acquisition.after_epochs=[1, 2]",

@@ -18,12 +18,10 @@ from tiny_maps import (
 from torch import Tensor
 from torch.nn import functional as F
 
-from conftest import Runner
 from ducats.acquisition import class_descriptors
 from ducats.data.domain import UNLABELLED
 from ducats.objectives import AuxiliaryContext
 from ducats.objectives.mada import TargetAnchors, mada
-from ducats.runfolder import records
 from ducats.utils.errors import UserError
 
 
@@ -129,12 +127,3 @@ def test_invalid_params_raise() -> None:
         TargetAnchors(auxiliary_context(TinySegmenter()), n_anchors=0)
     with pytest.raises(UserError, match="for segmentation"):
         TargetAnchors(AuxiliaryContext(TinySegmenter(), CLASSES, WIDTH, 3, per_pixel=False))
-
-
-def test_a_run_of_whole_images(run_pixels: Runner) -> None:
-    run_folder = run_pixels("acquisition={budget: 2, rounds: null, after_epochs: [1]}", method="mada")
-    losses = [
-        line["losses"] for line in records.read_records(run_folder.metrics_path) if line["kind"] == "epoch"
-    ]
-    assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, False, True, True]
-    assert "labelled/nll" in losses[-1]

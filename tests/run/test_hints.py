@@ -9,26 +9,28 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from scipy.special import digamma
-from torch import Tensor
 from torch.nn import functional as F
-from untrained_models import HEIGHT, RANDOM_VIEW, WIDTH, image_model, map_model
+from untrained_models import (
+    HEIGHT,
+    RANDOM_VIEW,
+    WIDTH,
+    Array,
+    image_model,
+    map_model,
+    outputs_one_by_one,
+    reference_uncertainties,
+)
 
 from ducats.data import toy
-from ducats.data.domain import Images
 from ducats.data.streets import streets
-from ducats.data.views import apply_view
 from ducats.ledger import Request
 from ducats.models import EvidentialModel
 from ducats.run.hints import image_hints, pixel_hints
 from ducats.settings import View
 from ducats.training.distributed import make_fabric
-from ducats.training.predictor import Predictor, sample_aug_params
+from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
-from ducats.utils.randomness import make_generator
 from ranks import in_ranks
-
-Array = NDArray[np.float64]
 
 
 def request_images(count: int) -> Request:
@@ -52,26 +54,6 @@ def predictor(model: EvidentialModel, view: View) -> Predictor:
     return Predictor(model=model, view=view, batch_size=2, fabric=make_fabric("cpu"), seed=5)
 
 
-def reference_uncertainties(z: Tensor) -> tuple[Array, Array, Array]:
-    """Return probabilities (C, N), U_dis and U_data of log alpha (C, N), by the paper's formulas."""
-    alpha = np.exp(z.double().numpy())
-    p = alpha / alpha.sum(0)
-    u_data = (p * (digamma(alpha.sum(0) + 1) - digamma(alpha + 1))).sum(0)
-    return p, -(p * np.log(p)).sum(0) - u_data, u_data
-
-
-def logits(model: EvidentialModel, images: Images, view: View) -> Tensor:
-    """Return the model's logits, image by image."""
-    aug_params = sample_aug_params(images, view, make_generator(5, "scoring"))
-    model.eval()
-    with torch.no_grad():
-        outputs = [
-            model(apply_view(images.pixels[i : i + 1], view, aug_params[i : i + 1])).z
-            for i in range(len(images.pixels))
-        ]
-    return torch.cat(outputs)
-
-
 def share_below(values: Array, value: float) -> float:
     return sum(1 for one in values if one < value - 1e-7) / len(values)
 
@@ -81,11 +63,11 @@ def test_image_hints() -> None:
     request = request_images(11)
     assert request.image.tolist() == [10, 7, 4, 1]
     hints = image_hints(predictor(image_model(), RANDOM_VIEW), pool, request)
-    p, u_dis, u_data = reference_uncertainties(logits(image_model(), pool, RANDOM_VIEW).T)
+    p, u_dis, u_data = reference_uncertainties(outputs_one_by_one(image_model(), pool, RANDOM_VIEW, 5)[0])
     assert len(hints) == 4
     for i, image in enumerate([10, 7, 4, 1]):
-        assert hints.guess[i] == p[:, image].argmax()
-        assert hints.probability[i] == pytest.approx(p[:, image].max(), rel=1e-5)
+        assert hints.guess[i] == p[image].argmax()
+        assert hints.probability[i] == pytest.approx(p[image].max(), rel=1e-5)
         assert hints.u_dis[i] == pytest.approx(u_dis[image], rel=1e-4)
         assert hints.u_data[i] == pytest.approx(u_data[image], rel=1e-4)
         assert hints.u_dis_quantile[i] == pytest.approx(share_below(u_dis, u_dis[image]))
@@ -115,7 +97,7 @@ def test_pixel_and_region_hints() -> None:
     sizes = label_grid_sizes(data.pool, "network")
     hints = pixel_hints(predictor(model, View()), data.pool, request, sizes)
     assert len(hints) == request.n_units == 13
-    coarse = logits(map_model(len(data.classes)), data.pool, View())
+    coarse, _ = outputs_one_by_one(map_model(len(data.classes)), data.pool, View(), 5)
     z = F.interpolate(coarse, (HEIGHT, WIDTH), mode="bilinear", align_corners=True)
     segments: dict[tuple[int, int], set[int]] = {}
     units = zip(
@@ -126,8 +108,8 @@ def test_pixel_and_region_hints() -> None:
     for i, (unit_images, unit_positions) in enumerate(units):
         position = unit_positions.numpy()
         image = int(unit_images[0])
-        p, u_dis, u_data = reference_uncertainties(z[image].flatten(1))
-        mean = p[:, position].mean(1)
+        p, u_dis, u_data = reference_uncertainties(z[image].flatten(1).T)
+        mean = p[position].mean(0)
         assert hints.guess[i] == mean.argmax()
         assert hints.probability[i] == pytest.approx(mean.max(), rel=1e-5)
         for name, values in (("u_dis", u_dis), ("u_data", u_data)):
@@ -136,7 +118,7 @@ def test_pixel_and_region_hints() -> None:
             assert getattr(hints, f"{name}_quantile")[i] == pytest.approx(share_below(values, own), abs=3e-3)
         # The centre of a 3 x 3 region is its fifth pixel; that of two neighbours is the first.
         centre = int(position[len(position) // 2] if len(position) == 9 else position[0])
-        segment = flood_fill(p.argmax(0).reshape(HEIGHT, WIDTH), centre)
+        segment = flood_fill(p.argmax(1).reshape(HEIGHT, WIDTH), centre)
         known = segments.setdefault((image, int(hints.segment[i])), segment)
         assert known == segment  # same number, same segment
     segment_keys = [(image, min(segment)) for (image, _), segment in segments.items()]

@@ -8,18 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from scipy.special import digamma
 from torch import Tensor
 from torch.nn import functional as F
-from untrained_models import HEIGHT, RANDOM_VIEW, WIDTH, image_model, map_model
+from untrained_models import (
+    HEIGHT,
+    RANDOM_VIEW,
+    WIDTH,
+    image_model,
+    map_model,
+    outputs_one_by_one,
+    reference_uncertainties,
+)
 
 from ducats.data import toy
-from ducats.data.domain import UNLABELLED, VOID, AdaptationData, Images
+from ducats.data.domain import UNLABELLED, VOID, AdaptationData
 from ducats.data.streets import streets
-from ducats.data.views import apply_view
 from ducats.ledger import Request
-from ducats.models import EvidentialModel
 from ducats.run import snapshot_sample
 from ducats.run.pca import pca
 from ducats.run.snapshot_sample import (
@@ -34,12 +38,9 @@ from ducats.runfolder import snapshot_files
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.settings import View
 from ducats.training.distributed import make_fabric
-from ducats.training.predictor import Predictor, sample_aug_params
+from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
-from ducats.utils.randomness import make_generator
 from ranks import in_ranks
-
-Array = NDArray[np.float64]
 
 
 def make_streets(count: int) -> AdaptationData:
@@ -128,18 +129,10 @@ def n_features_of(data: AdaptationData) -> int:
     return int(features.shape[1])
 
 
-def reference_uncertainties(z: Array) -> tuple[Array, Array, Array]:
-    """Return probabilities (N, C), U_dis and U_data of log alpha (N, C), by the paper's formulas."""
-    alpha = np.exp(z)
-    total = alpha.sum(1, keepdims=True)
-    p = alpha / total
-    u_data = (p * (digamma(total + 1) - digamma(alpha + 1))).sum(1)
-    return p, -(p * np.log(p)).sum(1) - u_data, u_data
-
-
-def check_columns(found: Snapshot, z: Array) -> None:
+def check_columns(found: Snapshot, log_alpha: Tensor) -> None:
     """Assert that a snapshot's columns follow from log alpha."""
-    p, u_dis, u_data = reference_uncertainties(z)
+    p, u_dis, u_data = reference_uncertainties(log_alpha)
+    z = log_alpha.double().numpy()
     rows, order = np.arange(len(z)), np.argsort(-z, 1)
     np.testing.assert_array_equal(found.predicted, order[:, 0])
     np.testing.assert_array_equal(found.top_classes, order[:, :3])
@@ -168,19 +161,6 @@ def check_distances(found: Snapshot, features: Tensor) -> None:
     assert found.explained_variance_ratio.sum() == pytest.approx(1)  # all components are kept
 
 
-def outputs(model: EvidentialModel, images: Images) -> tuple[Tensor, Tensor]:
-    """Return the model's outputs, image by image, with the augmentation parameters of snapshots."""
-    view = RANDOM_VIEW
-    aug_params = sample_aug_params(images, view, make_generator(0, "scoring"))
-    model.eval()
-    with torch.no_grad():
-        outputs = [
-            model(apply_view(images.pixels[i : i + 1], view, aug_params[i : i + 1]))
-            for i in range(len(images))
-        ]
-    return torch.cat([one.z for one in outputs]), torch.cat([one.features for one in outputs])
-
-
 def test_snapshot_of_images(tmp_path: Path) -> None:
     save_snapshots(1, 11, tmp_path)
     found, data = snapshot_files.load_snapshots(tmp_path)[0], toy(n_pool=11)
@@ -196,12 +176,15 @@ def test_snapshot_of_images(tmp_path: Path) -> None:
     assert found.is_labelled[target].tolist() == [i in known for i in found.image[target].tolist()]
     assert found.label[~target].tolist() == data.source.labels[found.image[~target].tolist()].tolist()
     assert not (found.is_labelled | found.picked)[~target].any()
-    pairs = [outputs(image_model(), images) for images in (data.pool, data.source.images)]
-    z = torch.cat([z[found.image[which]] for (z, _), which in zip(pairs, (target, ~target), strict=True)])
-    features = torch.cat(
-        [f[found.image[which]] for (_, f), which in zip(pairs, (target, ~target), strict=True)]
+    z, features = (
+        torch.cat([of_pool[found.image[target]], of_source[found.image[~target]]])
+        for of_pool, of_source in zip(
+            outputs_one_by_one(image_model(), data.pool, RANDOM_VIEW, 0),
+            outputs_one_by_one(image_model(), data.source.images, RANDOM_VIEW, 0),
+            strict=True,
+        )
     )
-    check_columns(found, z.double().numpy())
+    check_columns(found, z)
     assert found.feature_rows.tolist() == list(range(len(found)))  # few enough that all have features
     check_distances(found, features)
 
@@ -237,7 +220,7 @@ def test_snapshot_of_pixels(tmp_path: Path) -> None:
         position = found.image[which].tolist(), found.position[which].tolist()
         z.append(dense_z.movedim(1, 2)[position])
         features.append(dense_features.movedim(1, 2)[position])
-    check_columns(found, torch.cat(z).double().numpy())
+    check_columns(found, torch.cat(z))
     check_distances(found, torch.cat(features))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ducats.acquisition.queries import coreset as module
 from ducats.acquisition.queries import distances
-from ducats.acquisition.queries.coreset import coreset, coreset_source_needs
+from ducats.acquisition.queries.coreset import coreset
 from ducats.acquisition.samples import LazyColumn, SampleTable
 from ducats.utils.errors import UserError
 
@@ -74,8 +74,6 @@ def test_source_as_centres() -> None:
     assert found == plain(features, 30, torch.cat([labelled, source]))
     assert found != select(features, 30, labelled, source=source)
     assert select(line(1, 9), 1, line(0), source=line(8), centres="source_and_labelled") == [0]
-    assert coreset_source_needs({}) == coreset_source_needs({"centres": "labelled"}) == ()
-    assert coreset_source_needs({"centres": "source_and_labelled"}) == ("features",)
 
 
 def test_invalid_input_raises() -> None:
