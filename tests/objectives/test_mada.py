@@ -13,6 +13,7 @@ from tiny_maps import (
     map_batch,
     perturb,
     random_images,
+    target_maps,
     upsample,
 )
 from torch import Tensor
@@ -76,9 +77,7 @@ def with_anchors(count: int = 3) -> tuple[TinySegmenter, TargetAnchors]:
 
 def test_stage_two_adds_pseudo_labels_and_anchors() -> None:
     model, auxiliary = with_anchors()
-    batch = map_batch()
-    assert batch.target is not None
-    images, labels = batch.target
+    batch, (images, labels) = map_batch(), target_maps()
     centres = auxiliary.anchors.clone()
     losses = mada(model, batch, auxiliary, pseudo=0.4, anchor=0.6, ema_rate=0.1)
     predicted = upsample(auxiliary.frozen(images).z).argmax(1)

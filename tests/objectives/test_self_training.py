@@ -17,6 +17,7 @@ from tiny_maps import (
     map_batch,
     perturb,
     random_images,
+    target_maps,
     upsample,
 )
 from torch import Tensor
@@ -91,9 +92,7 @@ def test_each_round_has_its_own_portion_and_teacher() -> None:
 
 
 def reference(model: TinySegmenter, teacher: Teacher) -> tuple[Tensor, Tensor]:
-    batch = map_batch()
-    assert batch.target is not None
-    images, labels = batch.target
+    images, labels = target_maps()
     p, q = upsample(model(images).z).softmax(1), upsample(teacher.frozen_model(images).z).softmax(1)
     fits, smooth = [], []
     for n in range(len(images)):
@@ -224,9 +223,7 @@ def bootstrapped(p: Tensor, predicted: Tensor, beta: float) -> Tensor:
 
 def test_phase_one_learns_from_voted_labels() -> None:
     model, teacher = densifying_teacher(4)
-    batch = map_batch()
-    assert batch.target is not None
-    images, labels = batch.target
+    batch, (images, labels) = map_batch(), target_maps()
     losses = tpld(model, batch, teacher, beta=0.6, reg=0.2, radius=1)
     q = teacher.frozen_model(images).z.clamp(max=10).softmax(1)
     score, predicted = upsample(
@@ -247,9 +244,7 @@ def test_phase_one_learns_from_voted_labels() -> None:
 
 def test_phase_two_labels_easy_images_and_adapts_hard_ones() -> None:
     model, teacher = densifying_teacher(8)
-    batch = map_batch()
-    assert batch.target is not None
-    images, labels = batch.target
+    batch, (images, labels) = map_batch(), target_maps()
     q = teacher.frozen_model(images).z.clamp(max=10).softmax(1)
     confidence = mean_confidence(teacher.frozen_model(images).z.clamp(max=10))
     teacher.min_easy_confidence.copy_(confidence.mean())  # one easy, one hard
@@ -339,9 +334,7 @@ def test_a_class_never_predicted_has_no_assignment() -> None:
 
 def test_stage_one_rectifies_pseudo_labels() -> None:
     model, auxiliary = prototype_teacher(1)
-    batch = map_batch()
-    assert batch.target is not None
-    images, labels = batch.target
+    batch, (images, labels) = map_batch(), target_maps()
     losses = proda(model, batch, auxiliary, ce=0.2, rce=0.7, reg=0.3, consistency=2.0, tau=0.5, **NO_UPDATES)
     teacher, student = auxiliary.teacher(images), model(images)
     assert teacher.features is not None
@@ -370,9 +363,7 @@ def test_stage_one_rectifies_pseudo_labels() -> None:
 
 def test_distillation_keeps_confident_labels_of_a_new_teacher() -> None:
     model, auxiliary = prototype_teacher(2)
-    batch = map_batch()
-    assert batch.target is not None
-    images, labels = batch.target
+    batch, (images, labels) = map_batch(), target_maps()
     losses = proda(model, batch, auxiliary, confidence_threshold=0.9, **NO_UPDATES)
     once = TinySegmenter()
     perturb(once, seed=1)
@@ -483,9 +474,7 @@ def test_stage_one_makes_the_heads_agree() -> None:
 
 def test_stage_two_weights_pseudo_labels_by_disagreement() -> None:
     model, heads = two_heads(second_stage=True)
-    batch = map_batch()
-    assert batch.target is not None
-    images, labels = batch.target
+    batch, (images, labels) = map_batch(), target_maps()
     losses = seg_uncertainty(model, batch, heads, aux=0.5, rectified=0.8)
     first = heads.frozen_model(images)
     coarse = first.z.clamp(max=10).softmax(1) + 0.5 * heads.frozen_aux.model(first.features).clamp(
