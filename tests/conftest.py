@@ -29,13 +29,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(STUBS), before)))
 
 
-# Small enough for seconds: 20 pool labels in 2 rounds, 4 epochs of 6 steps.
+# Small enough for seconds: 20 pool labels in 2 rounds, 4 epochs of 3 steps.
 QUICK = (
     "data.name=toy",
     "model.name=small_cnn",
     "model.params={width: 4, features: 16}",
     "train.epochs=4",
-    "train.steps_per_epoch=6",
+    "train.steps_per_epoch=3",
     "train.batch_size=16",
     "train.lr=0.05",
     "acquisition.after_epochs=[1, 2]",
@@ -70,7 +70,9 @@ def quick_pixels(*settings: str, method: str = "duc") -> config.Config:
     return config.load_config(["data/streets", f"methods/{method}"], [*QUICK_PIXELS, *settings])
 
 
-def _runner(tmp_path: Path, make: Callable[..., config.Config]) -> Runner:
+def make_runner(parent: Path, make: Callable[..., config.Config]) -> Runner:
+    """Return a function that runs configs in folders below ``parent``."""
+
     def run_config(
         *settings: str,
         method: str = "duc",
@@ -79,7 +81,7 @@ def _runner(tmp_path: Path, make: Callable[..., config.Config]) -> Runner:
         **run_options: Any,
     ) -> RunFolder:
         resolved = make(*settings, method=method)
-        run_folder = RunFolder(tmp_path / folder)
+        run_folder = RunFolder(parent / folder)
         components, plan = build_run(resolved, run_folder, data)
         fabric = make_fabric("cpu")
         fabric.launch()
@@ -93,13 +95,13 @@ def _runner(tmp_path: Path, make: Callable[..., config.Config]) -> Runner:
 @pytest.fixture
 def run_quickly(tmp_path: Path) -> Runner:
     """Run a quick config in a folder."""
-    return _runner(tmp_path, quick)
+    return make_runner(tmp_path, quick)
 
 
 @pytest.fixture
 def run_pixels(tmp_path: Path) -> Runner:
     """Run a quick segmentation config in a folder."""
-    return _runner(tmp_path, quick_pixels)
+    return make_runner(tmp_path, quick_pixels)
 
 
 @pytest.fixture

@@ -191,7 +191,7 @@ def die() -> None:
 
 
 def kill_in_epoch(victim: int) -> Setup:
-    """Die in the eighth step, in the middle of the second epoch."""
+    """Die in the fifth step, in the middle of the second epoch."""
 
     def setup(rank: int) -> None:
         genuine, calls = Step.__call__, 0
@@ -199,7 +199,7 @@ def kill_in_epoch(victim: int) -> Setup:
         def call(self: Step, *arguments: Any) -> Any:
             nonlocal calls
             calls += 1
-            if calls == 8 and rank == victim:
+            if calls == 5 and rank == victim:
                 die()
             return genuine(self, *arguments)
 

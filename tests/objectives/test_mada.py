@@ -13,17 +13,16 @@ from tiny_maps import (
     map_batch,
     perturb,
     random_images,
+    target_maps,
     upsample,
 )
 from torch import Tensor
 from torch.nn import functional as F
 
-from conftest import Runner
 from ducats.acquisition import class_descriptors
 from ducats.data.domain import UNLABELLED
 from ducats.objectives import AuxiliaryContext
 from ducats.objectives.mada import TargetAnchors, mada
-from ducats.runfolder import records
 from ducats.utils.errors import UserError
 
 
@@ -78,9 +77,7 @@ def with_anchors(count: int = 3) -> tuple[TinySegmenter, TargetAnchors]:
 
 def test_stage_two_adds_pseudo_labels_and_anchors() -> None:
     model, auxiliary = with_anchors()
-    batch = map_batch()
-    assert batch.target is not None
-    images, labels = batch.target
+    batch, (images, labels) = map_batch(), target_maps()
     centres = auxiliary.anchors.clone()
     losses = mada(model, batch, auxiliary, pseudo=0.4, anchor=0.6, ema_rate=0.1)
     predicted = upsample(auxiliary.frozen(images).z).argmax(1)
@@ -129,12 +126,3 @@ def test_invalid_params_raise() -> None:
         TargetAnchors(auxiliary_context(TinySegmenter()), n_anchors=0)
     with pytest.raises(UserError, match="for segmentation"):
         TargetAnchors(AuxiliaryContext(TinySegmenter(), CLASSES, WIDTH, 3, per_pixel=False))
-
-
-def test_a_run_of_whole_images(run_pixels: Runner) -> None:
-    run_folder = run_pixels("acquisition={budget: 2, rounds: null, after_epochs: [1]}", method="mada")
-    losses = [
-        line["losses"] for line in records.read_records(run_folder.metrics_path) if line["kind"] == "epoch"
-    ]
-    assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, False, True, True]
-    assert "labelled/nll" in losses[-1]

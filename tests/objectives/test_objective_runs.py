@@ -16,7 +16,7 @@ from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ducats.utils.errors import UserError
 
-IMAGE_LOSSES = {
+LOSSES = {
     "duc": {"source/nll", "unlabelled/u_dis", "labelled/kl"},
     "euq": {"unlabelled/eu", "unlabelled/au", "pseudo_labelled/nll"},
     "softmax": {"source/nll", "labelled/nll"},
@@ -48,15 +48,13 @@ def losses_of(run_folder: RunFolder) -> list[dict[str, float]]:
     return [json.loads(json.dumps(line["losses"])) for line in lines]
 
 
-@pytest.mark.parametrize(
-    ("objective", "query"), [*((name, "entropy") for name in IMAGE_LOSSES), ("duc", "random")]
-)
-def test_images(objective: str, query: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("objective", LOSSES)
+def test_images(objective: str, tmp_path: Path) -> None:
     config = quick(
-        *SHORT, f"objective={{name: {objective}, params: {{}}}}", f"query={{name: {query}, params: {{}}}}"
+        *SHORT, f"objective={{name: {objective}, params: {{}}}}", "query={name: entropy, params: {}}"
     )
     run_folder = run_config(config, tmp_path / "run")
-    assert IMAGE_LOSSES[objective] <= losses_of(run_folder)[-1].keys()
+    assert LOSSES[objective] <= losses_of(run_folder)[-1].keys()
     assert len(load_ledger(run_folder)) == 20
 
 
@@ -66,7 +64,7 @@ def test_pixels(objective: str, tmp_path: Path) -> None:
         *SHORT, f"objective={{name: {objective}, params: {{}}}}", "query={name: entropy, params: {}}"
     )
     found = losses_of(run_config(config, tmp_path / "run"))[-1]
-    assert {"source/nll", "labelled/nll"} <= found.keys()
+    assert {"source/nll", "labelled/nll", *LOSSES[objective]} <= found.keys()
 
 
 @pytest.mark.parametrize("objective", ["tqs", "euq", "duc"])
@@ -118,8 +116,9 @@ SELF_TRAINING: dict[str, tuple[str, dict[str, list[int]]]] = {
 }
 
 
-@pytest.mark.parametrize("labels", [False, True])
-@pytest.mark.parametrize("method", SELF_TRAINING)
+@pytest.mark.parametrize(
+    ("method", "labels"), [*((method, True) for method in SELF_TRAINING), ("seg-uncertainty", False)]
+)
 def test_stages_of_self_training(run_pixels: Runner, method: str, labels: bool) -> None:
     params, stages = SELF_TRAINING[method]
     # The objective of MADA with another query.

@@ -50,16 +50,14 @@ def label_maps(seed: int, count: int = 2, *, labelled: bool = False) -> Tensor:
     return labels
 
 
+def target_maps(*, labelled: bool = False) -> LabelledImages:
+    return LabelledImages(random_images(1), label_maps(1, labelled=labelled))
+
+
 def map_batch(*, labelled: bool = False) -> Batch:
     """Source 0, target 1."""
     source = LabelledImages(random_images(0), label_maps(0))
-    return Batch(
-        source,
-        None,
-        None,
-        LabelledImages(random_images(1), label_maps(1, labelled=labelled)),
-        has_target_labels=labelled,
-    )
+    return Batch(source, None, None, target_maps(labelled=labelled), has_target_labels=labelled)
 
 
 class Pool:

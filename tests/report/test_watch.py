@@ -127,7 +127,7 @@ def test_a_running_and_a_killed_run(run_quickly: Runner, tmp_path: Path) -> None
     watcher, observed = RunWatcher(), []
 
     def listener(event: Event) -> None:
-        if event.phase != "train" or event.step % 6 == 1:
+        if event.phase != "train" or event.step % 3 == 1:
             observed.append((event.phase, event.epoch, watcher.read_state(tmp_path / "run")))
         if event.epoch == 3:
             raise Stop

@@ -31,7 +31,7 @@ METHODS = (
 
 def run_method(data: str, method: str, folder: Path, *settings: str, device: str = "cpu") -> None:
     files = [*([data] if data else []), f"methods/{method}"]
-    budget = ("acquisition={budget: 2, rounds: 1, after_epochs: null}",)
+    budget = ("train.steps_per_epoch=1", "acquisition={budget: 2, rounds: 1, after_epochs: null}")
     config = load_config(files, [*(QUICK_PIXELS if data else QUICK), *budget, *settings], {})
     components, plan = build_run(config, RunFolder(folder))
     run(components, plan, folder, fabric=make_fabric(device))

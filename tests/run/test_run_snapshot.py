@@ -42,7 +42,7 @@ def same_bits(one: RunFolder, two: RunFolder) -> None:
     assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
 
 
-@pytest.mark.parametrize("method", ["duc", "random", "coreset"])
+@pytest.mark.parametrize("method", ["random", "coreset"])
 def test_snapshots_do_not_change_a_classification_run(run_quickly: Runner, method: str) -> None:
     views = "views.scoring={crop: random, pad: 1}"
     without, with_ = (
@@ -52,6 +52,11 @@ def test_snapshots_do_not_change_a_classification_run(run_quickly: Runner, metho
     same_bits(without, with_)
     assert not (without.path / "snapshots").exists()
     assert [one.round for one in snapshot_files.load_snapshots(with_.path)] == [1, 2, 0]
+    assert not any("temperature_scaled" in stage for stage in without.stages())  # needs snapshots
+    epochs = [line for line in records.read_records(with_.metrics_path) if line["kind"] == "epoch"]
+    assert [line["epoch"] for line in epochs] == [1, 2, 3, 4]
+    assert 0 <= sum(line["seconds"] for line in epochs) <= with_.stages()[-1]["seconds"] + 0.01
+    assert all(stage["peak_memory_bytes"] > 2**22 for stage in with_.stages())
 
 
 def test_a_snapshot_uses_the_crops_of_the_query(run_quickly: Runner) -> None:
@@ -64,15 +69,16 @@ def test_a_snapshot_uses_the_crops_of_the_query(run_quickly: Runner) -> None:
         assert set(best) == set(np.flatnonzero(found.picked))
 
 
-@pytest.mark.parametrize("settings", [(), ("task.unit=region", "query={name: random}"), ("task.unit=image",)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("task.unit=region", "query={name: random}"),
+        ("task.unit=image", "acquisition={budget: 2, rounds: null, after_epochs: [1, 2]}"),
+    ],
+)
 def test_snapshots_do_not_change_a_segmentation_run(run_pixels: Runner, settings: tuple[str, ...]) -> None:
-    budget = (
-        ("acquisition={budget: 2, rounds: null, after_epochs: [1, 2]}",)
-        if "task.unit=image" in settings
-        else ()
-    )
     without, with_ = (
-        run_pixels(*settings, *budget, f"engine.snapshot_samples={n_samples}", folder=str(n_samples))
+        run_pixels(*settings, f"engine.snapshot_samples={n_samples}", folder=str(n_samples))
         for n_samples in (0, 300)
     )
     same_bits(without, with_)
@@ -267,28 +273,12 @@ def test_void_and_unanswered_samples_are_not_used_for_the_temperature(run_quickl
     assert fit_temperature(run_folder, 2) is None  # three labels are too few
 
 
-def test_records_have_seconds_and_memory(run_quickly: Runner) -> None:
-    run_folder = run_quickly("engine.snapshot_samples=0")
-    lines = records.read_records(run_folder.metrics_path)
-    epochs = [line for line in lines if line["kind"] == "epoch"]
-    assert [line["epoch"] for line in epochs] == [1, 2, 3, 4]
-    assert all(line["seconds"] >= 0 for line in epochs)
-    assert sum(line["seconds"] for line in epochs) <= run_folder.stages()[-1]["seconds"] + 0.01
-    assert all(stage["peak_memory_bytes"] > 2**22 for stage in run_folder.stages())
-    assert not any("temperature_scaled" in stage for stage in run_folder.stages())  # needs snapshots
-
-
-def test_a_lost_snapshot_is_not_recreated_from_a_later_model(tmp_path: Path) -> None:
+def test_a_lost_snapshot_is_not_recreated_from_a_later_model(run_quickly: Runner) -> None:
     """After a round is labelled, the model before it no longer exists."""
-    config = quick()
-    components, plan = build_run(config, RunFolder(tmp_path / "run"))
-    fabric = make_fabric("cpu")
-    stopped = replace(plan, epochs=plan.epochs)
-    run_folder = run(components, stopped, tmp_path / "run", fabric=fabric, identity=config.identity())
+    run_folder = run_quickly()
     snapshot_files.snapshot_path(run_folder.path, 1).unlink()
     (run_folder.path / "model.safetensors").unlink()
-    run(components, stopped, tmp_path / "run", fabric=fabric, identity=config.identity())
-    assert run_folder.finished
+    assert run_quickly().finished
     assert [one.round for one in snapshot_files.load_snapshots(run_folder.path)] == [2, 0]
 
 

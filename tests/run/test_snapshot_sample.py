@@ -1,45 +1,138 @@
 """Snapshots against an independent computation."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import snapshot_worker
 import torch
-from numpy.typing import NDArray
-from scipy.special import digamma
 from torch import Tensor
 from torch.nn import functional as F
+from untrained_models import (
+    HEIGHT,
+    RANDOM_VIEW,
+    WIDTH,
+    image_model,
+    map_model,
+    outputs_one_by_one,
+    reference_uncertainties,
+)
 
 from ducats.data import toy
-from ducats.data.domain import UNLABELLED, VOID, Images
-from ducats.data.views import apply_view
-from ducats.models import EvidentialModel
+from ducats.data.domain import UNLABELLED, VOID, AdaptationData
+from ducats.data.streets import streets
+from ducats.ledger import Request
 from ducats.run import snapshot_sample
 from ducats.run.pca import pca
-from ducats.run.snapshot_sample import SampleOutputs, make_snapshot, sample_images, sample_pixels
+from ducats.run.snapshot_sample import (
+    SampleOutputs,
+    SnapshotSample,
+    make_snapshot,
+    predict_sample,
+    sample_images,
+    sample_pixels,
+)
 from ducats.runfolder import snapshot_files
 from ducats.runfolder.snapshot_files import Snapshot
-from ducats.training.predictor import sample_aug_params
-from ducats.utils.randomness import make_generator
+from ducats.settings import View
+from ducats.training.distributed import make_fabric
+from ducats.training.predictor import Predictor
+from ducats.training.task import label_grid_sizes
 from ranks import in_ranks
 
-Array = NDArray[np.float64]
+
+def make_streets(count: int) -> AdaptationData:
+    """Make synthetic streets: ``count`` pool images and three source images."""
+    return streets(n_source=3, n_pool=count, n_test=1, height=HEIGHT, width=WIDTH)
 
 
-def reference_uncertainties(z: Array) -> tuple[Array, Array, Array]:
-    """Return probabilities (N, C), U_dis and U_data of log alpha (N, C), by the paper's formulas."""
-    alpha = np.exp(z)
-    total = alpha.sum(1, keepdims=True)
-    p = alpha / total
-    u_data = (p * (digamma(total + 1) - digamma(alpha + 1))).sum(1)
-    return p, -(p * np.log(p)).sum(1) - u_data, u_data
+def image_samples(data: AdaptationData, max_count: int) -> tuple[SnapshotSample, SnapshotSample]:
+    """Return samples of the pool, with two picks and two known labels, and of the source."""
+    known_labels = torch.full((len(data.pool),), UNLABELLED)
+    known_labels[[1, 2]] = torch.tensor([3, VOID])
+    return (
+        sample_images("pool", known_labels, max_count, torch.tensor([len(data.pool) - 1, 0])),
+        sample_images("source", torch.as_tensor(data.source.labels[:]), 5),
+    )
 
 
-def check_columns(found: Snapshot, z: Array) -> None:
+def pixel_samples(
+    data: AdaptationData, max_count: int, max_images: int = 100
+) -> tuple[SnapshotSample, SnapshotSample]:
+    """Likewise for pixels: two picks and three known labels in each image; the first row is void."""
+    pool_size = len(data.pool)
+    requested = torch.arange(pool_size).repeat_interleave(2), torch.tensor([40, 300]).repeat(pool_size)
+
+    def known_labels_of(_: int) -> torch.Tensor:
+        found = torch.full((HEIGHT, WIDTH), UNLABELLED)
+        found[5, 7:10] = torch.tensor([0, 2, VOID])
+        return found
+
+    def valid_mask_of(_: int) -> torch.Tensor:
+        return torch.arange(HEIGHT)[:, None].expand(HEIGHT, WIDTH) > 0
+
+    labels = data.source.labels
+    return (
+        sample_pixels(
+            "pool",
+            label_grid_sizes(data.pool, "network"),
+            valid_mask_of,
+            known_labels_of,
+            max_count,
+            max_images,
+            Request(1, *requested),
+        ),
+        sample_pixels(
+            "source",
+            label_grid_sizes(data.source.images, "network"),
+            lambda image: labels[image] >= 0,
+            lambda image: labels[image],
+            6,
+            2,
+        ),
+    )
+
+
+def save_snapshots(processes: int, count: int, out: Path) -> None:
+    fabric = make_fabric("cpu", processes)
+    fabric.launch()
+    data = toy(n_pool=count)
+    pool, source = image_samples(data, 4)
+    predictor = Predictor(model=fabric.setup(image_model()), view=RANDOM_VIEW, batch_size=2, fabric=fabric)
+    outputs = (
+        predict_sample(predictor, data.pool, pool, classes=4, n_features=8),
+        predict_sample(predictor, data.source.images, source, classes=4, n_features=8),
+    )
+    first = make_snapshot(1, 3, (pool, outputs[0]), (source, outputs[1]))
+    data = make_streets(count)
+    pool, source = pixel_samples(data, 9)
+    maps = replace(predictor, model=fabric.setup(map_model(len(data.classes))), view=View())
+    kwargs: dict[str, Any] = {"classes": len(data.classes), "n_features": n_features_of(data)}
+    sizes = [label_grid_sizes(images, "network") for images in (data.pool, data.source.images)]
+    outputs = (
+        predict_sample(maps, data.pool, pool, sizes=sizes[0], **kwargs),
+        predict_sample(maps, data.source.images, source, sizes=sizes[1], **kwargs),
+    )
+    second = make_snapshot(2, 4, (pool, outputs[0]), (source, outputs[1]))
+    if fabric.is_global_zero:
+        for one in (first, second):
+            snapshot_files.write_snapshot_file(out, one)
+
+
+def n_features_of(data: AdaptationData) -> int:
+    """Return the number of features of the segmentation model."""
+    with torch.no_grad():
+        features = map_model(len(data.classes))(torch.zeros(1, 3, HEIGHT, WIDTH)).features
+    assert features is not None
+    return int(features.shape[1])
+
+
+def check_columns(found: Snapshot, log_alpha: Tensor) -> None:
     """Assert that a snapshot's columns follow from log alpha."""
-    p, u_dis, u_data = reference_uncertainties(z)
+    p, u_dis, u_data = reference_uncertainties(log_alpha)
+    z = log_alpha.double().numpy()
     rows, order = np.arange(len(z)), np.argsort(-z, 1)
     np.testing.assert_array_equal(found.predicted, order[:, 0])
     np.testing.assert_array_equal(found.top_classes, order[:, :3])
@@ -68,21 +161,8 @@ def check_distances(found: Snapshot, features: Tensor) -> None:
     assert found.explained_variance_ratio.sum() == pytest.approx(1)  # all components are kept
 
 
-def outputs(model: EvidentialModel, images: Images) -> tuple[Tensor, Tensor]:
-    """Return the model's outputs, image by image, with the augmentation parameters of snapshots."""
-    view = snapshot_worker.RANDOM_VIEW
-    aug_params = sample_aug_params(images, view, make_generator(0, "scoring"))
-    model.eval()
-    with torch.no_grad():
-        outputs = [
-            model(apply_view(images.pixels[i : i + 1], view, aug_params[i : i + 1]))
-            for i in range(len(images))
-        ]
-    return torch.cat([one.z for one in outputs]), torch.cat([one.features for one in outputs])
-
-
 def test_snapshot_of_images(tmp_path: Path) -> None:
-    snapshot_worker.main(1, 11, tmp_path)
+    save_snapshots(1, 11, tmp_path)
     found, data = snapshot_files.load_snapshots(tmp_path)[0], toy(n_pool=11)
     assert (found.round, found.epoch, found.pool, found.source) == (1, 3, 11, len(data.source))
     target = found.is_target
@@ -96,20 +176,23 @@ def test_snapshot_of_images(tmp_path: Path) -> None:
     assert found.is_labelled[target].tolist() == [i in known for i in found.image[target].tolist()]
     assert found.label[~target].tolist() == data.source.labels[found.image[~target].tolist()].tolist()
     assert not (found.is_labelled | found.picked)[~target].any()
-    pairs = [outputs(snapshot_worker.image_model(), images) for images in (data.pool, data.source.images)]
-    z = torch.cat([z[found.image[which]] for (z, _), which in zip(pairs, (target, ~target), strict=True)])
-    features = torch.cat(
-        [f[found.image[which]] for (_, f), which in zip(pairs, (target, ~target), strict=True)]
+    z, features = (
+        torch.cat([of_pool[found.image[target]], of_source[found.image[~target]]])
+        for of_pool, of_source in zip(
+            outputs_one_by_one(image_model(), data.pool, RANDOM_VIEW, 0),
+            outputs_one_by_one(image_model(), data.source.images, RANDOM_VIEW, 0),
+            strict=True,
+        )
     )
-    check_columns(found, z.double().numpy())
+    check_columns(found, z)
     assert found.feature_rows.tolist() == list(range(len(found)))  # few enough that all have features
     check_distances(found, features)
 
 
 def test_snapshot_of_pixels(tmp_path: Path) -> None:
-    snapshot_worker.main(1, 4, tmp_path)
-    found, data = snapshot_files.load_snapshots(tmp_path)[1], snapshot_worker.make_streets(4)
-    height, width, target = snapshot_worker.HEIGHT, snapshot_worker.WIDTH, found.is_target
+    save_snapshots(1, 4, tmp_path)
+    found, data = snapshot_files.load_snapshots(tmp_path)[1], make_streets(4)
+    height, width, target = HEIGHT, WIDTH, found.is_target
     assert found.pool == 4 * (height - 1) * width  # the first row is void
     assert found.sampled.sum() == 9 + 6
     assert found.position[target & found.sampled].min() >= width
@@ -125,7 +208,7 @@ def test_snapshot_of_pixels(tmp_path: Path) -> None:
     of_source = source_labels[found.image[~target].tolist(), found.position[~target].tolist()]
     assert found.label[~target].tolist() == of_source.tolist()
     assert len(set(found.image[~target].tolist())) == 2
-    model = snapshot_worker.map_model(len(data.classes)).eval()
+    model = map_model(len(data.classes)).eval()
     z, features = [], []
     for images, which in ((data.pool, target), (data.source.images, ~target)):
         with torch.no_grad():
@@ -137,7 +220,7 @@ def test_snapshot_of_pixels(tmp_path: Path) -> None:
         position = found.image[which].tolist(), found.position[which].tolist()
         z.append(dense_z.movedim(1, 2)[position])
         features.append(dense_features.movedim(1, 2)[position])
-    check_columns(found, torch.cat(z).double().numpy())
+    check_columns(found, torch.cat(z))
     check_distances(found, torch.cat(features))
 
 
@@ -151,17 +234,15 @@ def test_sample_depends_on_the_data_only() -> None:
     assert len(other) == 60 + 40 - int((other.sampled & other.picked).sum())
     assert sample_images("source", none, 60).image.tolist() != plain.image.tolist()
     assert sample_images("pool", none, 600).image.tolist() == list(range(500))
-    data = snapshot_worker.make_streets(5)
+    data = make_streets(5)
     (few, _), (again, _) = (
-        snapshot_worker.pixel_samples(data, 40, 3),
-        snapshot_worker.pixel_samples(data, 40, 3),
+        pixel_samples(data, 40, 3),
+        pixel_samples(data, 40, 3),
     )
     assert len(few.image.unique()) == 3
     assert torch.equal(few.position, again.position)
-    assert (
-        few.total == 5 * (snapshot_worker.HEIGHT - 1) * snapshot_worker.WIDTH
-    )  # extrapolated from these images
-    (all_of_it, _) = snapshot_worker.pixel_samples(data, 10**6)
+    assert few.total == 5 * (HEIGHT - 1) * WIDTH  # extrapolated from these images
+    (all_of_it, _) = pixel_samples(data, 10**6)
     assert int(all_of_it.sampled.sum()) == all_of_it.total
 
 
@@ -228,8 +309,8 @@ def test_pca_matches_svd(rows: int, columns: int) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_two_processes_give_the_snapshot_of_one(tmp_path: Path) -> None:
     """With an odd number of batches, and with fewer source batches than processes."""
-    snapshot_worker.main(1, 5, tmp_path / "1")
-    done = in_ranks(lambda _: snapshot_worker.main(2, 5, tmp_path / "2"), tmp_path / "output")
+    save_snapshots(1, 5, tmp_path / "1")
+    done = in_ranks(lambda _: save_snapshots(2, 5, tmp_path / "2"), tmp_path / "output")
     assert done.codes == [0, 0], done.outputs
     for number in (1, 2):
         one, two = (snapshot_files.snapshot_path(tmp_path / n, number).read_bytes() for n in ("1", "2"))

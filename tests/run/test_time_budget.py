@@ -114,10 +114,7 @@ def test_default_values_of_later_fields_are_not_part_of_the_identity(tmp_path: P
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (
-            ("acquisition.budget=1min",),
-            "the budget is 1 min of annotation for labels",
-        ),
+        (("acquisition.budget=1min",), "the budget is 1 min of annotation for labels"),
         (("acquisition.budget=1min",), "about 6 in the first, at 5 s each (acquisition.seconds_per_label)"),
         (("acquisition.budget=1h",), "enough for about 720 labels, but the pool has 80 images"),
         (("acquisition.budget=1min", "oracle.name=human"), "stops querying after 1 min of annotation"),
@@ -167,14 +164,6 @@ def test_time_for_more_labels_than_the_pool_has(run_quickly: Runner) -> None:
     run_folder = run_quickly("acquisition.budget=1h")
     assert [r["labels"] for r in run_folder.stages()] == [0, 80, 80]
     assert run_folder.finished
-
-
-@pytest.mark.parametrize("query", ["duc", "random", "badge"])
-def test_an_empty_round_needs_no_query(run_quickly: Runner, query: str) -> None:
-    run_folder = run_quickly(
-        "acquisition={budget: 1min, seconds_per_label: 40, after_epochs: [1, 2]}", f"query={{name: {query}}}"
-    )
-    assert [r["labels"] for r in run_folder.stages()] == [0, 1, 1]
 
 
 # ---- pixels

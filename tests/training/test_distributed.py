@@ -6,44 +6,39 @@ import time
 from pathlib import Path
 from typing import Any
 
-import image_selection_worker
-import pixel_selection_worker
 import pytest
+from selection_worker import picked_images, picked_pixels
 
 from conftest import QUICK, QUICK_PIXELS, Runner
 from ducats.ledger import load_ledger
 from ducats.report import progress_display
 from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
+from ducats.training.distributed import make_fabric
 from ranks import command, in_ranks, run_in_ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
-def both(script: Any, count: int, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the results of a script on one process and on two."""
-    outs = folder / "1.json", folder / "2.json"
-    for processes, out in enumerate(outs, start=1):
-        done = in_ranks(
-            lambda _, n=processes, to=out: script.main(n, count, to),  # type: ignore[misc]
-            folder / "output",
-            processes,
-        )
-        assert done.codes == [0] * processes, done.outputs
-    return json.loads(outs[0].read_text()), json.loads(outs[1].read_text())
+def test_two_processes_select_the_images_and_pixels_that_one_selects(tmp_path: Path) -> None:
+    def save_picks(processes: int) -> None:
+        fabric = make_fabric("cpu", processes)
+        fabric.launch()
+        found = {
+            # Uneven shares or an odd number of batches; fewer batches than processes.
+            **{f"{count} images": picked_images(fabric, count) for count in (83, 5)},
+            **{f"pixels of {count} images": picked_pixels(fabric, count) for count in (5, 2)},
+        }
+        if fabric.is_global_zero:
+            (tmp_path / f"{processes}.json").write_text(json.dumps(found))
 
-
-@pytest.mark.parametrize("count", [83, 5])  # uneven shares; fewer batches than processes
-def test_two_processes_select_the_images_that_one_selects(tmp_path: Path, count: int) -> None:
-    one, two = both(image_selection_worker, count, tmp_path)
-    assert one == two
-
-
-@pytest.mark.parametrize("count", [5, 2])  # an odd number of batches; fewer batches than processes
-def test_two_processes_select_the_pixels_that_one_selects(tmp_path: Path, count: int) -> None:
-    one, two = both(pixel_selection_worker, count, tmp_path)
-    assert one == two
-    assert ("index more than once" in two["broken"]) == (count > 2)
+    save_picks(1)
+    done = in_ranks(lambda _: save_picks(2), tmp_path / "output")
+    assert done.codes == [0, 0], done.outputs
+    one, two = (json.loads((tmp_path / f"{processes}.json").read_text()) for processes in (1, 2))
+    for name, picks in one.items():
+        assert picks == two[name], name
+    assert "index more than once" in two["pixels of 5 images"]["broken"]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +100,7 @@ def test_auxiliary_modules_may_be_unused_in_a_step(tmp_path: Path) -> None:
     """Once the whole pool is labelled, a discriminator has no unlabelled target images."""
     out = tmp_path / "run"
     settings = ("query={name: aada}", "objective={name: adversarial, params: {hidden: 8}}")
-    label_all = ("train.epochs=2", "acquisition={after_epochs: [1], budget: 80}")
+    label_all = ("train={epochs: 2, steps_per_epoch: 2}", "acquisition={after_epochs: [1], budget: 80}")
     done = run_in_ranks(command((*QUICK, *settings, *label_all), out, "--devices", "2"), tmp_path / "output")
     assert done.codes == [0, 0], done.outputs
     assert len(load_ledger(RunFolder(out))) == 80
@@ -133,7 +128,7 @@ def test_a_process_may_finish_before_the_others(tmp_path: Path) -> None:
         genuine = progress_display.stage_table
 
         def table(*arguments: Any) -> Any:
-            time.sleep(1.0)
+            time.sleep(0.3)
             return genuine(*arguments)
 
         setattr(progress_display, "stage_table", table)  # noqa: B010 - as monkeypatch would set it

@@ -108,10 +108,8 @@ def kill_while_rank_zero_writes(name: str, folder: Path) -> Setup:
 
 
 KILL_TIMES: dict[str, tuple[int, Callable[[Path], Setup]]] = {
-    "in an epoch": (1, lambda _: kill_in_epoch(1)),
-    "the first, in an epoch": (0, lambda _: kill_in_epoch(0)),
+    "the first, in an epoch": (0, lambda _: kill_in_epoch(0)),  # the second: test_multi_host.py
     "while scoring": (1, lambda _: kill_while_scoring(1)),
-    "the first, while scoring": (0, lambda _: kill_while_scoring(0)),
     "the first, at a checkpoint": (0, lambda _: kill_at_write("checkpoint.pt")),
     "while the first writes": (1, lambda folder: kill_while_rank_zero_writes("labels/round-01.npz", folder)),
 }

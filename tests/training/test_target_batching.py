@@ -16,13 +16,13 @@ def images(count: int, seed: int) -> Tensor:
     return torch.rand(count, 1, 16, 16, generator=torch.Generator().manual_seed(seed))
 
 
+def some(count: int, seed: int) -> LabelledImages | None:
+    return LabelledImages(images(count, seed), torch.arange(count) % 4) if count else None
+
+
 def batch(n_labelled: int = 3, n_pseudo_labelled: int = 2) -> Batch:
-    return Batch(
-        source=LabelledImages(images(8, 0), torch.arange(8) % 4),
-        labelled=LabelledImages(images(n_labelled, 1), torch.arange(n_labelled)),
-        unlabelled=images(8, 2),
-        pseudo_labelled=LabelledImages(images(n_pseudo_labelled, 3), torch.arange(n_pseudo_labelled)),
-    )
+    source = LabelledImages(images(8, 0), torch.arange(8) % 4)
+    return Batch(source, some(n_labelled, 1), images(8, 2), pseudo_labelled=some(n_pseudo_labelled, 3))
 
 
 def network() -> EvidentialModel:
@@ -74,10 +74,20 @@ def test_joining_changes_nothing_without_batch_statistics() -> None:
 
 
 def test_without_labels_nothing_is_joined() -> None:
-    plain = Batch(
-        source=LabelledImages(images(4, 0), torch.zeros(4).long()), labelled=None, unlabelled=images(4, 1)
-    )
-    assert TARGET_BATCHING["joint"](plain) == ()
+    assert TARGET_BATCHING["joint"](batch(0, 0)) == TARGET_BATCHING["joint_if_few"](batch(0, 0)) == ()
+
+
+@pytest.mark.parametrize(
+    ("n_labelled", "n_pseudo_labelled", "joined"),
+    [
+        (3, 0, [8, 3]),  # less than half a batch
+        (4, 0, []),
+        (8, 1, [8, 8, 1]),  # one small labelled batch is enough
+    ],
+)
+def test_few_labelled_images_are_joined(n_labelled: int, n_pseudo_labelled: int, joined: list[int]) -> None:
+    given = batch(n_labelled, n_pseudo_labelled)
+    assert [len(stream) for stream in TARGET_BATCHING["joint_if_few"](given)] == joined
 
 
 def test_segmentation_rejects_joint_batches() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ducats.acquisition.queries import QUERIES, compute_columns
 from ducats.acquisition.queries.kmeans import MAX_CLUSTERS
-from ducats.acquisition.queries.spread import spread, spread_needs
+from ducats.acquisition.queries.spread import spread
 from ducats.acquisition.samples import LazyColumn, QueryContext, SampleTable
 from ducats.utils.errors import UserError
 
@@ -73,12 +73,6 @@ def test_weights_by_distance_to_labelled_samples() -> None:
     features = torch.tensor([[0.0], [0.1], [3.0], [9.0]])
     assert select(z, features, 1, labelled=(0,), kappa=3) == [2]
     assert select(z, features, 1, labelled=(0,), kappa=3, distance_weighted=True) == [3]
-
-
-def test_needs_depend_on_params() -> None:
-    assert spread_needs({}) == ("entropy", "features")
-    assert spread_needs({"candidates_by": "u_dis", "weights_by": "uniform"}) == ("u_dis", "features")
-    assert spread_needs({"space": "gradients"}) == ("entropy", "features", "z")
 
 
 @pytest.mark.parametrize(
