@@ -15,7 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from ducats.annotation.label_studio import ApiToken, JsonClient, LabelStudio
+from ducats.annotation.label_studio.api import LabelStudio
+from ducats.annotation.label_studio.client import ApiToken, JsonClient
 
 FAULTS = (
     *("hang up", "500 before", "429", "503"),  # the request was not processed

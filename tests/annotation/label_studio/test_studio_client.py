@@ -16,22 +16,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from studio_rounds import CLASSES, image_store
 
-from ducats.annotation.label_studio import (
-    ApiToken,
-    JsonClient,
-    LabelStudio,
-    SyncState,
-    load_token,
-    pull_answers,
-    push_questions,
-)
+from ducats.annotation.label_studio.api import LabelStudio
 from ducats.annotation.label_studio.client import (
+    ApiToken,
     HTTPStatusError,
+    JsonClient,
     ServerUnavailableError,
     UnknownOutcomeError,
+    load_token,
     normalise_url,
 )
+from ducats.annotation.label_studio.pull import pull_answers
 from ducats.annotation.label_studio.pull_loop import SECRET_HEADER, pull_until_closed, webhook_listener
+from ducats.annotation.label_studio.push import push_questions
+from ducats.annotation.label_studio.sync_state import SyncState
 from ducats.utils.errors import UserError
 
 shared, fake = fake_studio.shared, fake_studio.fake

@@ -14,16 +14,12 @@ from fake_studio import LEGACY_TOKEN, FakeStudio, choice
 from studio_rounds import image_store, pixel_store
 
 from ducats.annotation import AnnotationStore
-from ducats.annotation.label_studio import (
-    ApiToken,
-    JsonClient,
-    LabelStudio,
-    SyncState,
-    pull_answers,
-    push_questions,
-)
-from ducats.annotation.label_studio.client import ServerUnavailableError
+from ducats.annotation.label_studio.api import LabelStudio
+from ducats.annotation.label_studio.client import ApiToken, JsonClient, ServerUnavailableError
+from ducats.annotation.label_studio.pull import pull_answers
 from ducats.annotation.label_studio.pull_loop import pull_until_closed
+from ducats.annotation.label_studio.push import push_questions
+from ducats.annotation.label_studio.sync_state import SyncState
 from ducats.utils.errors import UserError
 
 shared, fake, studio = fake_studio.shared, fake_studio.fake, fake_studio.studio

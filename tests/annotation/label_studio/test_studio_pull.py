@@ -9,7 +9,9 @@ from fake_studio import FakeStudio, choice
 from studio_rounds import image_store
 
 from ducats.annotation import AnnotationStore
-from ducats.annotation.label_studio import LabelStudio, pull_answers, push_questions
+from ducats.annotation.label_studio.api import LabelStudio
+from ducats.annotation.label_studio.pull import pull_answers
+from ducats.annotation.label_studio.push import push_questions
 from ducats.utils.errors import UserError
 
 
