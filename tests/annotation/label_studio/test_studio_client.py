@@ -11,7 +11,7 @@ from typing import Any
 
 import fake_studio
 import pytest
-from fake_studio import FAULTS, LEGACY_TOKEN, PERSONAL_TOKEN, FakeStudio, choice
+from fake_studio import FAULTS, LEGACY_TOKEN, PERSONAL_TOKEN, FakeStudio, choice, connect
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from studio_rounds import CLASSES, image_store
@@ -35,15 +35,14 @@ from ducats.utils.errors import UserError
 shared, fake = fake_studio.shared, fake_studio.fake
 
 
-def connect(fake: FakeStudio, token: str = LEGACY_TOKEN, **options: Any) -> LabelStudio:
-    options = {"timeout": 0.12, "sleep": lambda _: None, **options}
-    return LabelStudio(JsonClient(fake.url, ApiToken(token), **options))
+def connect_briefly(fake: FakeStudio, token: str = LEGACY_TOKEN) -> LabelStudio:
+    return connect(fake, token, timeout=0.12)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_get_request_is_retried_until_it_succeeds(fake: FakeStudio, fault: str) -> None:
     fake.faults.extend([fault, fault, None])
-    assert connect(fake).user_emails()[2] == "p2@example.org"
+    assert connect_briefly(fake).user_emails()[2] == "p2@example.org"
     assert len(fake.requests) == 3
 
 
@@ -52,11 +51,11 @@ def test_a_create_request_is_retried_only_if_it_was_not_processed(fake: FakeStud
     fake.faults.append(fault)
     project_settings = {"title": "one", "description": "", "label_config": "<View/>"}
     if fault in ("429", "503"):
-        connect(fake).create_project(project_settings)
+        connect_briefly(fake).create_project(project_settings)
         assert len(fake.projects) == 1
     else:
         with pytest.raises(UnknownOutcomeError):
-            connect(fake).create_project(project_settings)
+            connect_briefly(fake).create_project(project_settings)
         assert len(fake.requests) == 1
 
 
@@ -80,7 +79,7 @@ def test_an_unreachable_server_is_retried_and_named() -> None:
 
 
 def test_a_personal_token_is_exchanged_and_renewed(fake: FakeStudio) -> None:
-    server = connect(fake, PERSONAL_TOKEN)
+    server = connect_briefly(fake, PERSONAL_TOKEN)
     server.user_emails()
     server.user_emails()
     assert fake.refreshed == 1
@@ -95,7 +94,7 @@ def test_a_personal_token_is_exchanged_and_renewed(fake: FakeStudio) -> None:
 def test_a_wrong_token_is_reported_without_the_token(fake: FakeStudio) -> None:
     for secret in ("wrong-secret", PERSONAL_TOKEN[:-1] + "A"):
         with pytest.raises(HTTPStatusError) as caught:
-            connect(fake, secret).user_emails()
+            connect_briefly(fake, secret).user_emails()
         assert caught.value.status == 401
         assert "create a new token" in str(caught.value)
         assert secret not in str(caught.value)
@@ -108,7 +107,7 @@ def test_the_token_and_control_characters_are_removed_from_server_messages(
     reply = {"detail": f"we got {LEGACY_TOKEN} \x1b[31m\r\n from you"}
     monkeypatch.setattr(fake, "handle", lambda *_: (400, reply))
     with pytest.raises(HTTPStatusError, match=r"we got …") as caught:
-        connect(fake).user_emails()
+        connect_briefly(fake).user_emails()
     assert LEGACY_TOKEN not in str(caught.value)
     assert str(caught.value).isprintable()
 
@@ -138,7 +137,7 @@ def test_the_token_is_not_sent_to_a_redirect(fake: FakeStudio) -> None:
 
 def test_a_rejection_contains_the_reason_of_the_server(fake: FakeStudio) -> None:
     with pytest.raises(HTTPStatusError, match="GET /api/nothing: HTTP 404, no such call"):
-        connect(fake).client.get("/api/nothing")
+        connect_briefly(fake).client.get("/api/nothing")
 
 
 def test_token_from_a_private_file_or_the_environment(
@@ -189,7 +188,7 @@ def test_any_faults_leave_one_task_per_question_and_one_answer_per_annotation(
     shared.reset()
     folder = tmp_path_factory.mktemp("any")
     store = image_store(folder / "questions", 5)
-    server = connect(shared)
+    server = connect_briefly(shared)
     rng = random.Random(seed)
     shared.faults.extend(faults)
     shared.import_faults.extend(rng.choices([None, *FAULTS], k=seed % 4))
@@ -222,14 +221,14 @@ def test_any_faults_leave_one_task_per_question_and_one_answer_per_annotation(
 def test_an_interrupted_import_leaves_no_duplicates(fake: FakeStudio, tmp_path: Path, fault: str) -> None:
     store = image_store(tmp_path / "questions", 3)
     fake.import_faults.extend([fault, fault])
-    assert push_questions(store, connect(fake), "ducats: broken").new_tasks == 3
+    assert push_questions(store, connect_briefly(fake), "ducats: broken").new_tasks == 3
     assert [task["data"]["key"] for task in fake.tasks.values()] == list(store.question_round(1).by_id)
     assert len(fake.requests) < 30
 
 
 def test_more_tasks_than_fit_on_a_page(fake: FakeStudio, tmp_path: Path) -> None:
     store = image_store(tmp_path / "questions", 201)
-    server = connect(fake, timeout=5.0)
+    server = connect(fake)
     assert push_questions(store, server, "ducats: many").new_tasks == 201
     assert push_questions(store, server, "ducats: many").existing_tasks == 201
     imports = [path for _, path in fake.requests if path.endswith("/import")]
@@ -242,7 +241,7 @@ def test_more_tasks_than_fit_on_a_page(fake: FakeStudio, tmp_path: Path) -> None
 
 def test_only_changed_tasks_are_read_again(fake: FakeStudio, tmp_path: Path) -> None:
     store = image_store(tmp_path / "questions", 4)
-    server = connect(fake)
+    server = connect_briefly(fake)
     push_questions(store, server, "ducats: changed")
     for task in fake.tasks.values():
         task["updated_at"] = "2020-01-01T00:00:00.000000Z"
@@ -261,7 +260,7 @@ def test_only_changed_tasks_are_read_again(fake: FakeStudio, tmp_path: Path) -> 
 
 def test_the_token_is_not_saved(fake: FakeStudio, tmp_path: Path) -> None:
     store = image_store(tmp_path / "questions", 2)
-    server = connect(fake, PERSONAL_TOKEN)
+    server = connect_briefly(fake, PERSONAL_TOKEN)
     push_questions(store, server, "ducats: secret")
     fake.annotate(next(iter(fake.tasks)), choice("cat"))
     pull_answers(store, server)
@@ -274,7 +273,7 @@ def test_watching_ends_when_the_round_is_closed_and_a_webhook_call_wakes_it(
     fake: FakeStudio, tmp_path: Path
 ) -> None:
     store = image_store(tmp_path / "questions", 1)
-    server = connect(fake)
+    server = connect_briefly(fake)
     push_questions(store, server, "ducats: watch")
     number = next(iter(fake.projects))
     notified = threading.Event()
