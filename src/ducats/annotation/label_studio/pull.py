@@ -73,7 +73,8 @@ def pull_answers(store: AnnotationStore, studio: LabelStudio, project: int | Non
             meta = read_task_meta(task)
             if meta.get("run") not in (None, fingerprint):
                 continue  # a task of another run
-            number, questions = meta.get("round"), []
+            number: Any = meta.get("round")
+            questions: list[Question] = []
             if isinstance(number, int) and number in round_numbers and isinstance(meta.get("key"), str):
                 questions = group_questions(number).get(meta["key"], [])
             if questions and not matches_questions(meta, number, questions, fingerprint):

@@ -125,7 +125,7 @@ class _RoundTasks:
         copies_by_key: dict[str, list[tuple[int, bool]]] = {}  # task id, whether it is answered
         for task in self._studio.iter_tasks(self._project_id, _round_filter(self._round)):
             meta = read_task_meta(task)
-            key = meta.get("key")
+            key: Any = meta.get("key")
             questions = self.groups.get(key) if isinstance(key, str) else None
             if questions and matches_questions(meta, self._round, questions, self._fingerprint):
                 copies_by_key.setdefault(key, []).append((int(task["id"]), bool(task["annotations"])))
