@@ -36,11 +36,8 @@ def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tm
         rules, query = question_round.rules, quick().query.name
         assert (rules.round, rules.rule, rules.min_annotators) == (number, "unanimous", 2)
         spec = QUERIES[query]
-        assert (rules.query, rules.query_summary, rules.explained_by) == (
-            query,
-            spec.summary,
-            spec.explained_by,
-        )
+        found = (rules.query, rules.query_summary, rules.explained_by)
+        assert found == (query, spec.summary, spec.explained_by)
         assert all(question.guess in data.classes for question in question_round.questions)
         first, *rest = [question.id for question in question_round.questions]
         voids.append(first)

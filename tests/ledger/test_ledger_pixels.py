@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger import Ledger, Request, RequestWriter, TargetMaps, label_ledger
-from ducats.ledger.clicks import clicks_per_unit
+from ducats.ledger.units import clicks_per_unit
 
 KEYS = [f"img/{i}.png" for i in range(10)]
 

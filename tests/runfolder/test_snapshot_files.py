@@ -11,6 +11,7 @@ import torch
 
 from ducats.ledger import Ledger, Request
 from ducats.runfolder import snapshot_files
+from ducats.runfolder.pool_file import PoolInfo
 from ducats.runfolder.run_folder import RunFolder
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
@@ -52,18 +53,9 @@ def test_snapshots_are_loaded_in_chronological_order(tmp_path: Path) -> None:
                 getattr(one, field.name), getattr(small(one.round, len(one)), field.name)
             )
     assert (found[0].epoch, found[0].pool, len(found[0])) == (7, 4, 4)
-    kinds = {
-        name: getattr(found[0], name).dtype
-        for name in ("is_target", "image", "predicted", "u_dis", "features", "z")
-    }
-    assert [str(kind) for kind in kinds.values()] == [
-        "bool",
-        "int32",
-        "int16",
-        "float32",
-        "float16",
-        "float32",
-    ]
+    kinds = {"is_target": "bool", "image": "int32", "predicted": "int16", "u_dis": "float32"}
+    kinds |= {"features": "float16", "z": "float32"}
+    assert {name: str(getattr(found[0], name).dtype) for name in kinds} == kinds
 
 
 @pytest.mark.parametrize(
@@ -102,16 +94,11 @@ def test_round_labels_match_the_ledger(tmp_path: Path) -> None:
     labels = torch.tensor([0, 1, 2, 3, 4, -2, 1, 1, 0])
     ledger.append(Request(1, image, position, torch.tensor([6, 2, 1])), labels)
     ledger.append(Request(2, torch.tensor([1]), torch.tensor([3])), torch.tensor([200]))
-    first, second = (
-        RunFolder(tmp_path).load_round_labels(1),
-        RunFolder(tmp_path).load_round_labels(2),
-    )
-    assert first is not None
-    assert second is not None
-    assert first.image.tolist() == image.tolist()
-    assert first.position.tolist() == position.tolist()
-    assert first.label.tolist() == labels.tolist()
-    assert (second.image.tolist(), second.position.tolist(), second.label.tolist()) == ([1], [3], [200])
+    for number, expected in ((1, (image, position, labels)), (2, torch.tensor([[1], [3], [200]]))):
+        found = RunFolder(tmp_path).load_round_labels(number)
+        assert found is not None
+        columns = (found.image, found.position, found.label)
+        assert [column.tolist() for column in columns] == [values.tolist() for values in expected]
     assert RunFolder(tmp_path).load_round_labels(3) is None
     (tmp_path / "labels" / "round-02.npz").write_bytes(b"no file of ours")
     with pytest.raises(UserError, match=r"round-02.npz is corrupt .*; restore it"):
@@ -119,22 +106,19 @@ def test_round_labels_match_the_ledger(tmp_path: Path) -> None:
 
 
 def test_keys_and_sizes_of_the_pool(tmp_path: Path) -> None:
-    assert RunFolder(tmp_path).load_pool().keys == ()
-    assert RunFolder(tmp_path).load_pool().sizes is None
-    path = tmp_path / "pool.json"
+    run_folder, path = RunFolder(tmp_path), tmp_path / "pool.json"
+    assert run_folder.load_pool() == PoolInfo((), None)
     path.write_text(json.dumps(["a", "ü"]))
-    assert RunFolder(tmp_path).load_pool().keys == ["a", "ü"]
-    assert RunFolder(tmp_path).load_pool().sizes is None
+    assert run_folder.load_pool() == PoolInfo(["a", "ü"], None)
     for shape in ({"size": [2, 3]}, {"sizes": [[2, 3], [2, 3]]}):
         path.write_text(json.dumps({"resolution": "network", **shape, "keys": ["a", "b"]}))
-        assert RunFolder(tmp_path).load_pool().keys == ["a", "b"]
-        found = RunFolder(tmp_path).load_pool().sizes
-        assert found is not None
-        assert found.tolist() == [[2, 3], [2, 3]]
+        found = run_folder.load_pool()
+        assert found.sizes is not None
+        assert (found.keys, found.sizes.tolist()) == (["a", "b"], [[2, 3], [2, 3]])
     for broken in ("[", "3", "{}"):
         path.write_text(broken)
         with pytest.raises(UserError, match=r"pool.json is corrupt .*; restore it"):
-            RunFolder(tmp_path).load_pool()
+            run_folder.load_pool()
 
 
 def test_thumbnails_are_found_by_pool_index(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from ducats.runfolder.question_names import QUESTIONS, RULES
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically, write_text_atomically
@@ -110,6 +112,15 @@ class QuestionRound:
                 f"the questions in {folder} are corrupt ({type(error).__name__}: {error}); restore "
                 f"{RULES} and {QUESTIONS} from a backup, or delete the folder to write new questions"
             ) from error
+
+
+def area_mask(*areas: QuestionArea) -> np.typing.NDArray[np.bool_]:
+    """Return a ``(height, width)`` mask of the grid, True at the pixels of any of the areas."""
+    mask = np.zeros(areas[0].height * areas[0].width, np.bool_)
+    for area in areas:
+        for start, length in area.runs:
+            mask[start : start + length] = True
+    return mask.reshape(areas[0].height, areas[0].width)
 
 
 def consecutive_runs(positions: Sequence[int]) -> tuple[tuple[int, int], ...]:

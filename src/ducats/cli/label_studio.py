@@ -11,7 +11,8 @@ from ducats.utils.errors import UserError
 
 if TYPE_CHECKING:
     from ducats.annotation import AnnotationStore
-    from ducats.annotation.label_studio import LabelStudio, PullResult
+    from ducats.annotation.label_studio.api import LabelStudio
+    from ducats.annotation.label_studio.pull import PullResult
 
 MAX_POLL_SECONDS = 24 * 3600.0
 
@@ -45,7 +46,7 @@ def push(
         max_side: Maximum side of inline images in pixels.
         retry_timeout: Seconds to keep trying if the server does not respond.
     """
-    from ducats.annotation.label_studio import push_questions
+    from ducats.annotation.label_studio.push import push_questions
 
     store = _open_store(run)
     pushed = push_questions(
@@ -93,7 +94,8 @@ def pull(
             answer at once.
         retry_timeout: Seconds to keep trying if the server does not respond; unlimited with --watch.
     """
-    from ducats.annotation.label_studio import SyncState, pull_answers
+    from ducats.annotation.label_studio.pull import pull_answers
+    from ducats.annotation.label_studio.sync_state import SyncState
 
     store = _open_store(run)
     state = SyncState.read(store.folder)
@@ -114,7 +116,7 @@ def pull(
 def _watch(
     store: "AnnotationStore", studio: "LabelStudio", project: int | None, poll: float, webhook: str | None
 ) -> None:
-    from ducats.annotation.label_studio import pull_answers
+    from ducats.annotation.label_studio.pull import pull_answers
     from ducats.annotation.label_studio.pull_loop import pull_until_closed, webhook_listener
 
     last = ""
@@ -187,8 +189,8 @@ def _open_store(run: Path) -> "AnnotationStore":
 
 
 def _connect(url: str, token_file: Path | None, retry_timeout: float) -> "LabelStudio":
-    from ducats.annotation.label_studio import JsonClient, LabelStudio, load_token
-    from ducats.annotation.label_studio.client import is_loopback_url
+    from ducats.annotation.label_studio.api import LabelStudio
+    from ducats.annotation.label_studio.client import JsonClient, is_loopback_url, load_token
 
     client = JsonClient(url, load_token(token_file), retry_timeout=retry_timeout, notify=_print)
     if client.url.startswith("http:") and not is_loopback_url(client.url):

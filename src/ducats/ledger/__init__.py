@@ -15,7 +15,7 @@ from ducats.ledger.request import (
     save_request,
 )
 from ducats.ledger.target_maps import TargetMaps
-from ducats.ledger.unit_centres import central_pixels
+from ducats.ledger.units import central_pixels
 
 __all__ = [
     "ImageLabels",

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ducats.data.domain import UNLABELLED, VOID
-from ducats.ledger.clicks import clicks_per_unit
 from ducats.ledger.request import Request
+from ducats.ledger.units import clicks_per_unit
 from ducats.runfolder.label_files import LabelFile, read_label_file, write_label_file
 from ducats.runfolder.pixel_runs import PixelRuns, chunk_by_weight, exclusive_cumsum
 from ducats.runfolder.pool_file import PoolInfo

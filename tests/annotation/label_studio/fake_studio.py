@@ -6,16 +6,24 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from studio_rounds import image_store
 
-from ducats.annotation.label_studio import ApiToken, JsonClient, LabelStudio
+from ducats.annotation import AnnotationStore
+from ducats.annotation.label_studio.api import LabelStudio
+from ducats.annotation.label_studio.client import ApiToken, JsonClient
+from ducats.annotation.label_studio.pull import PullResult, pull_answers
+from ducats.annotation.label_studio.push import PushResult, push_questions
+from ducats.annotation.label_studio.sync_state import SyncState
 
 FAULTS = (
     *("hang up", "500 before", "429", "503"),  # the request was not processed
@@ -254,9 +262,62 @@ def fake(shared: FakeStudio) -> FakeStudio:
     return shared
 
 
+@dataclass
+class Session:
+    """A run's questions and a server."""
+
+    fake: FakeStudio
+    studio: LabelStudio
+    store: AnnotationStore
+
+    def push(self, title: str = "ducats: run", **options: Any) -> PushResult:
+        return push_questions(self.store, self.studio, title, **options)
+
+    def pull(self, project: int | None = None) -> PullResult:
+        return pull_answers(self.store, self.studio, project)
+
+    def pull_words(self) -> list[str]:
+        return [answer.word for answer in self.pull().received]
+
+    @property
+    def state(self) -> SyncState:
+        return SyncState.read(self.store.folder)
+
+    def forget(self) -> None:
+        """Delete the saved state."""
+        (self.store.folder / "label-studio.json").unlink()
+
+    def labels(self) -> list[str | None]:
+        return [status.word for status in self.store.statuses(1).values()]
+
+    def import_tasks(self, tasks: list[dict[str, Any]]) -> list[int]:
+        """Import tasks of others into the project."""
+        return self.studio.import_tasks(next(iter(self.fake.projects)), tasks)
+
+    def withdraw(self, task: int, when: str, *annotations: int) -> None:
+        """Delete these annotations of a task, or all."""
+        own = self.fake.tasks[task]
+        own["annotations"] = [
+            one for index, one in enumerate(own["annotations"]) if annotations and index not in annotations
+        ]
+        own["updated_at"] = when
+
+
+def connect(fake: FakeStudio, token: str = LEGACY_TOKEN, **options: Any) -> LabelStudio:
+    options = {"timeout": 5.0, "sleep": lambda _: None, **options}
+    return LabelStudio(JsonClient(fake.url, ApiToken(token), **options))
+
+
 @pytest.fixture
-def studio(fake: FakeStudio) -> LabelStudio:
-    return LabelStudio(JsonClient(fake.url, ApiToken(LEGACY_TOKEN), timeout=5.0))
+def start(fake: FakeStudio, tmp_path: Path) -> Callable[..., Session]:
+    """Return a function that pushes questions about some images."""
+
+    def push(count: int = 1, *, studio: LabelStudio | None = None, **rules: Any) -> Session:
+        session = Session(fake, studio or connect(fake), image_store(tmp_path / "questions", count, **rules))
+        session.push()
+        return session
+
+    return push
 
 
 def choice(text: str) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from ducats.annotation.label_studio import ApiToken, JsonClient
+from ducats.annotation.label_studio.client import ApiToken, JsonClient
 
 ROOT = Path(__file__).parents[3]
 START_TIMEOUT_SECONDS = 240.0  # seconds; usually one minute

@@ -5,47 +5,43 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import fake_studio
 import pytest
-from fake_studio import FAULTS, LEGACY_TOKEN, PERSONAL_TOKEN, FakeStudio, choice
+from fake_studio import FAULTS, LEGACY_TOKEN, PERSONAL_TOKEN, FakeStudio, Session, choice, connect
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from studio_rounds import CLASSES, image_store
 
-from ducats.annotation.label_studio import (
-    ApiToken,
-    JsonClient,
-    LabelStudio,
-    SyncState,
-    load_token,
-    pull_answers,
-    push_questions,
-)
+from ducats.annotation.label_studio.api import LabelStudio
 from ducats.annotation.label_studio.client import (
+    ApiToken,
     HTTPStatusError,
+    JsonClient,
     ServerUnavailableError,
     UnknownOutcomeError,
+    load_token,
     normalise_url,
 )
 from ducats.annotation.label_studio.pull_loop import SECRET_HEADER, pull_until_closed, webhook_listener
 from ducats.utils.errors import UserError
 
-shared, fake = fake_studio.shared, fake_studio.fake
+shared, fake, start = fake_studio.shared, fake_studio.fake, fake_studio.start
+Start = Callable[..., Session]
 
 
-def connect(fake: FakeStudio, token: str = LEGACY_TOKEN, **options: Any) -> LabelStudio:
-    options = {"timeout": 0.12, "sleep": lambda _: None, **options}
-    return LabelStudio(JsonClient(fake.url, ApiToken(token), **options))
+def connect_briefly(fake: FakeStudio, token: str = LEGACY_TOKEN) -> LabelStudio:
+    return connect(fake, token, timeout=0.12)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_get_request_is_retried_until_it_succeeds(fake: FakeStudio, fault: str) -> None:
     fake.faults.extend([fault, fault, None])
-    assert connect(fake).user_emails()[2] == "p2@example.org"
+    assert connect_briefly(fake).user_emails()[2] == "p2@example.org"
     assert len(fake.requests) == 3
 
 
@@ -54,11 +50,11 @@ def test_a_create_request_is_retried_only_if_it_was_not_processed(fake: FakeStud
     fake.faults.append(fault)
     project_settings = {"title": "one", "description": "", "label_config": "<View/>"}
     if fault in ("429", "503"):
-        connect(fake).create_project(project_settings)
+        connect_briefly(fake).create_project(project_settings)
         assert len(fake.projects) == 1
     else:
         with pytest.raises(UnknownOutcomeError):
-            connect(fake).create_project(project_settings)
+            connect_briefly(fake).create_project(project_settings)
         assert len(fake.requests) == 1
 
 
@@ -73,16 +69,15 @@ def test_an_unreachable_server_is_retried_and_named() -> None:
             url, ApiToken(LEGACY_TOKEN), retry_timeout=2.0, notify=messages.append, sleep=found.append
         )
         with pytest.raises(ServerUnavailableError, match=r"does not respond \(Connection refused\)"):
-            client.request(
-                "POST", "/api/projects/", {}, at_most_once=True
-            )  # never processed, so it is retried
+            # Never processed, so it is retried.
+            client.request("POST", "/api/projects/", {}, at_most_once=True)
     assert len(messages) == 2
     assert pauses[0] == sorted(pauses[0]) == pauses[1]  # deterministic: the jitter has a fixed seed
     assert len(pauses[0]) >= 2
 
 
 def test_a_personal_token_is_exchanged_and_renewed(fake: FakeStudio) -> None:
-    server = connect(fake, PERSONAL_TOKEN)
+    server = connect_briefly(fake, PERSONAL_TOKEN)
     server.user_emails()
     server.user_emails()
     assert fake.refreshed == 1
@@ -97,7 +92,7 @@ def test_a_personal_token_is_exchanged_and_renewed(fake: FakeStudio) -> None:
 def test_a_wrong_token_is_reported_without_the_token(fake: FakeStudio) -> None:
     for secret in ("wrong-secret", PERSONAL_TOKEN[:-1] + "A"):
         with pytest.raises(HTTPStatusError) as caught:
-            connect(fake, secret).user_emails()
+            connect_briefly(fake, secret).user_emails()
         assert caught.value.status == 401
         assert "create a new token" in str(caught.value)
         assert secret not in str(caught.value)
@@ -110,7 +105,7 @@ def test_the_token_and_control_characters_are_removed_from_server_messages(
     reply = {"detail": f"we got {LEGACY_TOKEN} \x1b[31m\r\n from you"}
     monkeypatch.setattr(fake, "handle", lambda *_: (400, reply))
     with pytest.raises(HTTPStatusError, match=r"we got …") as caught:
-        connect(fake).user_emails()
+        connect_briefly(fake).user_emails()
     assert LEGACY_TOKEN not in str(caught.value)
     assert str(caught.value).isprintable()
 
@@ -140,7 +135,7 @@ def test_the_token_is_not_sent_to_a_redirect(fake: FakeStudio) -> None:
 
 def test_a_rejection_contains_the_reason_of_the_server(fake: FakeStudio) -> None:
     with pytest.raises(HTTPStatusError, match="GET /api/nothing: HTTP 404, no such call"):
-        connect(fake).client.get("/api/nothing")
+        connect_briefly(fake).client.get("/api/nothing")
 
 
 def test_token_from_a_private_file_or_the_environment(
@@ -189,32 +184,29 @@ def test_any_faults_leave_one_task_per_question_and_one_answer_per_annotation(
     shared: FakeStudio, tmp_path_factory: pytest.TempPathFactory, faults: list[str | None], seed: int
 ) -> None:
     shared.reset()
-    folder = tmp_path_factory.mktemp("any")
-    store = image_store(folder / "questions", 5)
-    server = connect(shared)
+    store = image_store(tmp_path_factory.mktemp("any") / "questions", 5)
+    session = Session(shared, connect_briefly(shared), store)
     rng = random.Random(seed)
     shared.faults.extend(faults)
     shared.import_faults.extend(rng.choices([None, *FAULTS], k=seed % 4))
     while True:  # repeat the same command until it succeeds
         try:
-            push_questions(store, server, "ducats: any")
+            session.push()
             break
         except ServerUnavailableError:
             continue
     shared.faults.clear()
     assert len(shared.tasks) == 5
-    assert push_questions(store, server, "ducats: any").new_tasks == 0
-    assert len(shared.projects) == 1
-    assert len(shared.tabs) == 1
-    keys = [task["data"]["key"] for task in shared.tasks.values()]
-    assert sorted(keys) == sorted(store.question_round(1).by_id)
-    words = {}
-    for number, task in shared.tasks.items():
-        words[task["data"]["key"]] = rng.choice(CLASSES)
-        shared.annotate(number, choice(words[task["data"]["key"]]), user=rng.choice([1, 2]))
+    assert session.push().new_tasks == 0
+    assert (len(shared.projects), len(shared.tabs)) == (1, 1)
+    keys = {number: task["data"]["key"] for number, task in shared.tasks.items()}
+    assert sorted(keys.values()) == sorted(store.question_round(1).by_id)
+    words = {key: rng.choice(CLASSES) for key in keys.values()}
+    for number, key in keys.items():
+        shared.annotate(number, choice(words[key]), user=rng.choice([1, 2]))
     shared.faults.extend(rng.choices([None, *FAULTS], k=len(faults)))
     for _ in range(3):
-        pull_answers(store, server)
+        session.pull()
     assert {answer.question: answer.word for answer in store.answers()} == words
     assert len(store.answers()) == 5
     assert {question: status.word for question, status in store.statuses(1).items()} == words
@@ -224,65 +216,57 @@ def test_any_faults_leave_one_task_per_question_and_one_answer_per_annotation(
 def test_an_interrupted_import_leaves_no_duplicates(fake: FakeStudio, tmp_path: Path, fault: str) -> None:
     store = image_store(tmp_path / "questions", 3)
     fake.import_faults.extend([fault, fault])
-    assert push_questions(store, connect(fake), "ducats: broken").new_tasks == 3
+    assert Session(fake, connect_briefly(fake), store).push().new_tasks == 3
     assert [task["data"]["key"] for task in fake.tasks.values()] == list(store.question_round(1).by_id)
     assert len(fake.requests) < 30
 
 
-def test_more_tasks_than_fit_on_a_page(fake: FakeStudio, tmp_path: Path) -> None:
-    store = image_store(tmp_path / "questions", 201)
-    server = connect(fake, timeout=5.0)
-    assert push_questions(store, server, "ducats: many").new_tasks == 201
-    assert push_questions(store, server, "ducats: many").existing_tasks == 201
+def test_more_tasks_than_fit_on_a_page(fake: FakeStudio, start: Start) -> None:
+    session = start(201)
+    assert (len(fake.tasks), session.push().existing_tasks) == (201, 201)
     imports = [path for _, path in fake.requests if path.endswith("/import")]
     assert len(imports) == 3  # at most 100 tasks each
     for number in list(fake.tasks):
         fake.annotate(number, choice("dog"))
-    assert len(pull_answers(store, server).received) == 201
-    assert store.close_round(1) is not None
+    assert session.pull_words() == ["dog"] * 201
+    assert session.store.close_round(1) is not None
 
 
-def test_only_changed_tasks_are_read_again(fake: FakeStudio, tmp_path: Path) -> None:
-    store = image_store(tmp_path / "questions", 4)
-    server = connect(fake)
-    push_questions(store, server, "ducats: changed")
+def test_only_changed_tasks_are_read_again(fake: FakeStudio, start: Start) -> None:
+    session = start(4)
     for task in fake.tasks.values():
         task["updated_at"] = "2020-01-01T00:00:00.000000Z"
-    first = next(iter(fake.tasks))
+    first, other, *_ = fake.tasks
     fake.annotate(first, choice("cat"))
-    assert [answer.word for answer in pull_answers(store, server).received] == ["cat"]
-    assert "2020" < SyncState.read(store.folder).read_until <= fake.tasks[first]["updated_at"]
-    other = list(fake.tasks)[1]
+    assert session.pull_words() == ["cat"]
+    assert "2020" < session.state.read_until <= fake.tasks[first]["updated_at"]
     fake.annotate(other, choice("dog"))
     fake.tasks[other]["updated_at"] = "2020-01-01T00:00:00.000000Z"  # unchanged according to the server
-    assert pull_answers(store, server).received == []
-    (store.folder / "label-studio.json").unlink()  # now all tasks are read
-    assert [answer.word for answer in pull_answers(store, server).received] == ["dog"]
-    assert len(SyncState.read(store.folder).tasks["1"]) == 4
+    assert session.pull_words() == []
+    session.forget()  # now all tasks are read
+    assert session.pull_words() == ["dog"]
+    assert len(session.state.tasks["1"]) == 4
 
 
-def test_the_token_is_not_saved(fake: FakeStudio, tmp_path: Path) -> None:
-    store = image_store(tmp_path / "questions", 2)
-    server = connect(fake, PERSONAL_TOKEN)
-    push_questions(store, server, "ducats: secret")
-    fake.annotate(next(iter(fake.tasks)), choice("cat"))
-    pull_answers(store, server)
+def test_the_token_is_not_saved(fake: FakeStudio, start: Start, tmp_path: Path) -> None:
+    session = start(2, studio=connect(fake, PERSONAL_TOKEN))
+    fake.annotate(min(fake.tasks), choice("cat"))
+    session.pull()
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     for secret in (PERSONAL_TOKEN, *fake.access):
         assert secret.encode() not in written
 
 
 def test_watching_ends_when_the_round_is_closed_and_a_webhook_call_wakes_it(
-    fake: FakeStudio, tmp_path: Path
+    fake: FakeStudio, start: Start
 ) -> None:
-    store = image_store(tmp_path / "questions", 1)
-    server = connect(fake)
-    push_questions(store, server, "ducats: watch")
-    number = next(iter(fake.projects))
+    session = start()
+    [project], [task] = fake.projects, fake.tasks
     notified = threading.Event()
     messages: list[str] = []
-    with webhook_listener(server, number, "127.0.0.1:0", notified, messages.append):
-        registered = next(iter(fake.hooks.values()))
+    pulls: list[int] = []
+    with webhook_listener(session.studio, project, "127.0.0.1:0", notified, messages.append):
+        [registered] = fake.hooks.values()
 
         def call(secret: str) -> int:
             request = urllib.request.Request(registered["url"], data=b"{}", headers={SECRET_HEADER: secret})
@@ -292,19 +276,17 @@ def test_watching_ends_when_the_round_is_closed_and_a_webhook_call_wakes_it(
             except urllib.error.HTTPError as error:
                 return error.code
 
-        assert call("guessed") == 403
-        assert not notified.is_set()
-        pulls: list[int] = []
-
         def on_pull(pulled: Any) -> None:
             pulls.append(len(pulled.received))
             if len(pulls) == 1:  # an answer arrives an hour before the next poll
-                fake.annotate(next(iter(fake.tasks)), choice("cat"))
+                fake.annotate(task, choice("cat"))
                 assert call(registered["headers"][SECRET_HEADER]) == 204
             else:
-                assert store.close_round(1) is not None
+                assert session.store.close_round(1) is not None
 
-        pull_until_closed(store, server, number, poll=3600, on_pull=on_pull, notified=notified)
-        assert pulls == [0, 1]
-    assert fake.hooks == {}
-    assert messages == []
+        assert call("guessed") == 403
+        assert not notified.is_set()
+        pull_until_closed(
+            session.store, session.studio, project, poll=3600, on_pull=on_pull, notified=notified
+        )
+    assert (pulls, fake.hooks, messages) == ([0, 1], {}, [])

@@ -18,7 +18,10 @@ from studio_server import LabelStudioProcess, find_program
 
 import tiny_segmentation_data
 from ducats.annotation import AnnotationStore
-from ducats.annotation.label_studio import LabelStudio, SyncState, pull_answers, push_questions
+from ducats.annotation.label_studio.api import LabelStudio
+from ducats.annotation.label_studio.pull import pull_answers
+from ducats.annotation.label_studio.push import push_questions
+from ducats.annotation.label_studio.sync_state import SyncState
 from ducats.cli import main
 from ducats.data import toy
 

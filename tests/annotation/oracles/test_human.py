@@ -162,11 +162,7 @@ def test_the_store_has_the_questions_and_the_model_hints(tmp_path: Path) -> None
         return hints
 
     store = store_with_questions(
-        tmp_path,
-        hints=load_hints,
-        query="spread",
-        query_summary="Far apart.",
-        max_seconds=lambda number: 7.0 * number,
+        tmp_path, hints=load_hints, query="spread", max_seconds=lambda number: 7.0 * number
     )
     question_round = store.open_round()
     assert question_round is not None

@@ -24,6 +24,10 @@ def human_oracle(folder: Path) -> HumanOracle:
     return HumanOracle(folder, POOL, CLASSES, SIZES)
 
 
+def ask_again(round_folder: Path) -> torch.Tensor:
+    return human_oracle(round_folder.parent)(REQUEST)
+
+
 @pytest.fixture
 def round_folder(tmp_path: Path) -> Path:
     message = r"waits for 6 of 6 pixels in 2 of 2 images; first: .*answers/a/eins.png is missing.*README.txt"
@@ -67,9 +71,9 @@ def test_whole_label_maps_are_answers(round_folder: Path) -> None:
     one, two = maps()
     save(round_folder / "answers" / "a" / "eins.png", one)
     with pytest.raises(AwaitingLabels, match=r"3 of 6 pixels in 1 of 2 images; first: .*zwei.png is missing"):
-        human_oracle(round_folder.parent)(REQUEST)
+        ask_again(round_folder)
     save(round_folder / "answers" / "a" / "zwei.png", two)
-    answers = human_oracle(round_folder.parent)(REQUEST)
+    answers = ask_again(round_folder)
     assert (answers.tolist(), answers.dtype) == ([0, 1, 1, VOID, 0, 1], torch.int8)
 
 
@@ -82,7 +86,7 @@ def test_palette_and_sixteen_bit_pngs_are_accepted(round_folder: Path) -> None:
     with Image.open(round_folder / "answers" / "a" / "eins.png") as saved:
         assert saved.mode == "P"
     Image.fromarray(two.astype(np.uint16)).save(round_folder / "answers" / "a" / "zwei.png")
-    assert human_oracle(round_folder.parent)(REQUEST).tolist() == [0, 1, 1, VOID, 0, 1]
+    assert ask_again(round_folder).tolist() == [0, 1, 1, VOID, 0, 1]
 
 
 def test_unanswered_pixels_are_counted(round_folder: Path) -> None:
@@ -91,7 +95,7 @@ def test_unanswered_pixels_are_counted(round_folder: Path) -> None:
     save(round_folder / "answers" / "a" / "eins.png", one)
     save(round_folder / "answers" / "a" / "zwei.png", two)
     with pytest.raises(AwaitingLabels, match=r"2 of 6 pixels in 1 of 2 images; .* still has 254 at 2"):
-        human_oracle(round_folder.parent)(REQUEST)
+        ask_again(round_folder)
 
 
 def test_invalid_label_pngs_are_reported(round_folder: Path) -> None:
@@ -99,18 +103,17 @@ def test_invalid_label_pngs_are_reported(round_folder: Path) -> None:
     path = round_folder / "answers" / "a" / "zwei.png"
     save(round_folder / "answers" / "a" / "eins.png", one)
     two[7, 11] = 2
-    save(path, two)
-    with pytest.raises(UserError, match=r"zwei.png has the value 2 at x=11, y=7"):
-        human_oracle(round_folder.parent)(REQUEST)
-    save(path, one)
-    with pytest.raises(UserError, match=r"zwei.png is 6 x 4, but its mask is 12 x 8"):
-        human_oracle(round_folder.parent)(REQUEST)
-    save(path, two, "RGB")
-    with pytest.raises(UserError, match=r"zwei.png is a colour image \(RGB\)"):
-        human_oracle(round_folder.parent)(REQUEST)
+    for values, mode, words in (
+        (two, None, r"zwei.png has the value 2 at x=11, y=7"),
+        (one, None, r"zwei.png is 6 x 4, but its mask is 12 x 8"),
+        (two, "RGB", r"zwei.png is a colour image \(RGB\)"),
+    ):
+        save(path, values, mode)
+        with pytest.raises(UserError, match=words):
+            ask_again(round_folder)
     path.write_bytes(b"not an image")
     with pytest.raises(UserError, match=r"zwei.png is not a readable image"):
-        human_oracle(round_folder.parent)(REQUEST)
+        ask_again(round_folder)
 
 
 def test_many_classes_need_sixteen_bits(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from ducats.annotation import AnnotationStore
@@ -22,21 +23,22 @@ TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture
-def browser(chromium: webdriver.Chrome) -> webdriver.Chrome:
+def page(chromium: webdriver.Chrome) -> "Page":
     """A blank page: the previous test's page would keep polling a server that is gone."""
     chromium.get("about:blank")
-    console_errors(chromium)
-    return chromium
+    page = Page(chromium)
+    page.console_errors()
+    return page
 
 
 @pytest.fixture
-def save_screenshot(browser: webdriver.Chrome, tmp_path: Path) -> Callable[[str], None]:
+def save_screenshot(page: "Page", tmp_path: Path) -> Callable[[str], None]:
     """Save a screenshot as an artefact."""
     folder = Path(os.environ.get("DUCATS_ARTEFACTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
 
     def shoot(name: str) -> None:
-        assert browser.save_screenshot(str(folder / f"{name}.png"))
+        assert page.browser.save_screenshot(str(folder / f"{name}.png"))
 
     return shoot
 
@@ -72,47 +74,80 @@ def serving(run: Path, **options: Any) -> Iterator[Server]:
         server.kill()
 
 
-def wait_until(browser: webdriver.Chrome, condition: Callable[[], Any]) -> Any:
-    return WebDriverWait(browser, TIMEOUT_SECONDS, poll_frequency=0.02).until(lambda _: condition())
+class Page:
+    """The labelling page in the browser."""
 
+    def __init__(self, browser: webdriver.Chrome) -> None:
+        self.browser = browser
 
-def shown_question(browser: webdriver.Chrome) -> str:
-    """Return the id of the visible question, or an empty string."""
-    return str(browser.execute_script("return document.body.dataset.shown ?? ''"))
+    def open(self, server: Server) -> None:
+        self.browser.get(server.url)
+        self.wait_for_question()
+        assert "token" not in self.browser.current_url
 
+    def wait(self, condition: Callable[[], Any]) -> Any:
+        wait = WebDriverWait(self.browser, TIMEOUT_SECONDS, poll_frequency=0.02)
+        return wait.until(lambda _: condition())
 
-def page_state(browser: webdriver.Chrome) -> str:
-    return str(browser.execute_script("return document.body.dataset.state ?? ''"))
+    @property
+    def question(self) -> str:
+        """The id of the visible question, or an empty string."""
+        return str(self.browser.execute_script("return document.body.dataset.shown ?? ''"))
 
+    @property
+    def state(self) -> str:
+        return str(self.browser.execute_script("return document.body.dataset.state ?? ''"))
 
-def element_text(browser: webdriver.Chrome, name: str) -> str:
-    return browser.find_element(By.ID, name).text
+    def wait_for_question(self, wanted: str | None = None) -> str:
+        """Wait until this question, or any, is shown, and return its id."""
 
+        def is_shown() -> str:
+            shown = self.question
+            return shown if wanted in (None, shown) else ""
 
-def press(browser: webdriver.Chrome, key: str) -> None:
-    ActionChains(browser).send_keys(key).perform()
+        return str(self.wait(is_shown))
 
+    def wait_for_state(self, state: str) -> None:
+        self.wait(lambda: self.state == state)
 
-def answer(browser: webdriver.Chrome, key: str) -> None:
-    """Press a key once the image is visible, and wait until the question changes."""
-    before = wait_until(browser, lambda: shown_question(browser))
-    press(browser, key)
-    wait_until(browser, lambda: shown_question(browser) != before)
+    def text(self, name: str) -> str:
+        return self.browser.find_element(By.ID, name).text
 
+    def wait_for_text(self, name: str, text: str) -> None:
+        self.wait(lambda: text in self.text(name))
 
-def open_page(browser: webdriver.Chrome, server: Server) -> None:
-    browser.get(server.url)
-    wait_until(browser, lambda: shown_question(browser))
-    assert "token" not in browser.current_url
+    def elements(self, selector: str) -> list[WebElement]:
+        return self.browser.find_elements(By.CSS_SELECTOR, selector)
 
+    def click(self, selector: str) -> None:
+        self.browser.find_element(By.CSS_SELECTOR, selector).click()
 
-def is_saved(browser: webdriver.Chrome) -> bool:
-    return element_text(browser, "saved").startswith("Saved")
+    def press(self, key: str) -> None:
+        ActionChains(self.browser).send_keys(key).perform()
 
+    def answer(self, *keys: str) -> None:
+        """Press each key once the image is visible, and wait until the question changes."""
+        for key in keys:
+            before = self.wait_for_question()
+            self.press(key)
+            self.wait(lambda: self.question != before)  # noqa: B023 - called at once
 
-def console_errors(browser: webdriver.Chrome) -> list[str]:
-    """Return the entries of the browser's console log."""
-    return [entry["message"] for entry in browser.get_log("browser")]  # type: ignore[no-untyped-call]
+    def is_saved(self) -> bool:
+        return self.text("saved").startswith("Saved")
+
+    def wait_until_saved(self) -> None:
+        self.wait(self.is_saved)
+
+    def run(self, script: str) -> Any:
+        return self.browser.execute_script(script)
+
+    def loaded(self) -> str:
+        """Return the addresses that the page has loaded."""
+        return str(self.run("return performance.getEntriesByType('resource').map((one) => one.name)"))
+
+    def console_errors(self) -> list[str]:
+        """Return the new entries of the browser's console log."""
+        return [entry["message"] for entry in self.browser.get_log("browser")]  # type: ignore[no-untyped-call]
 
 
 def labels(store: AnnotationStore, number: int = 1) -> list[str | None]:

@@ -24,13 +24,9 @@ def make_rules(
 ) -> RoundRules:
     """Rules as a run writes them, for a built-in query or a user's own."""
     spec = QUERIES.get(query, QuerySpec(my_query))
+    reason = spec.reason or spec.summary
     return RoundRules(
-        1,
-        classes,
-        query=query,
-        unit=unit,
-        query_summary=spec.reason or spec.summary,
-        explained_by=spec.explained_by,
+        1, classes, query=query, unit=unit, query_summary=reason, explained_by=spec.explained_by
     )
 
 

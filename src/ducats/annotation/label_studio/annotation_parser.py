@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from ducats.annotation import Question, RoundRules
 from ducats.annotation.label_studio import label_config, rle
-from ducats.annotation.label_studio.tasks import question_mask, resize_mask
+from ducats.annotation.label_studio.tasks import resize_mask
+from ducats.annotation.question import area_mask
 
 HALF_PIXEL = 0.5 + 1e-6  # pixels, with tolerance for rounded percentages
 
@@ -98,7 +99,7 @@ def _parse_brushes(
     words: dict[str, str] = {}
     for question in questions:
         assert question.area is not None
-        mask = question_mask(question.area)
+        mask = area_mask(question.area)
         counts = {word: int(drawn[mask].sum()) for word, drawn in mask_by_word.items()}
         max_count = max(counts.values(), default=0)
         if max_count > 0:

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from itertools import count
+from typing import Any, Literal
 
-from ducats.annotation.label_studio.client import HTTPStatusError, JsonClient
+from ducats.annotation.label_studio.client import JsonClient
 
 PAGE_SIZE = 100  # tasks or projects per page
 # Fields of a task and of its annotations. `data` is left out: it may hold a whole image.
@@ -12,23 +13,9 @@ TASK_FIELDS = "id,meta,updated_at,is_labeled,annotations,completed_by,result,was
 TaskFilter = Mapping[str, Any]
 
 
-def round_filter(round_number: int) -> TaskFilter:
-    """Return a filter for the tasks of a round."""
-    return _filter("data.round", "equal", "Number", round_number)
-
-
-def id_above_filter(task_id: int) -> TaskFilter:
-    """Return a filter for tasks with a larger id."""
-    return _filter("id", "greater", "Number", task_id)
-
-
-def updated_after_filter(timestamp: str) -> TaskFilter:
-    """Return a filter for tasks with an annotation added, changed, skipped or deleted since a time."""
-    return _filter("updated_at", "greater", "Datetime", timestamp)
-
-
-def _filter(column: str, operator: str, kind: str, value: int | str) -> TaskFilter:
-    """Return a condition in the format of the data manager."""
+def task_filter(column: str, operator: Literal["equal", "greater"], value: int | str) -> TaskFilter:
+    """Return a filter in the format of the data manager: by a number, or by a time."""
+    kind = "Number" if isinstance(value, int) else "Datetime"
     return {"filter": f"filter:tasks:{column}", "operator": operator, "type": kind, "value": value}
 
 
@@ -42,29 +29,17 @@ class LabelStudio:
 
     def get_project(self, project_id: int) -> dict[str, Any] | None:
         """Return a project, or None if it does not exist."""
-        try:
-            found: dict[str, Any] = self.client.get(f"/api/projects/{project_id}/")
-            return found
-        except HTTPStatusError as error:
-            if error.status == 404:
-                return None
-            raise
+        found: dict[str, Any] | None = self.client.request(
+            "GET", f"/api/projects/{project_id}/", missing_ok=True
+        )
+        return found
 
-    def find_projects(self, title: str) -> list[dict[str, Any]]:
-        """Return the projects with exactly this title, oldest first."""
+    def find_projects(self, *, title: str | None = None, description: str = "") -> list[dict[str, Any]]:
+        """Return the projects with exactly this title, or with this text in the description, oldest first."""
         found = [
             project
-            for project in self._iter_pages("/api/projects/", title=title)
-            if project["title"] == title
-        ]
-        return sorted(found, key=lambda project: int(project["id"]))
-
-    def find_projects_by_description(self, text: str) -> list[dict[str, Any]]:
-        """Return the projects whose description contains a text, oldest first."""
-        found = [
-            project
-            for project in self._iter_pages("/api/projects/")
-            if text in (project["description"] or "")
+            for project in self._iter_pages("/api/projects/", **({} if title is None else {"title": title}))
+            if title in (None, project["title"]) and description in (project["description"] or "")
         ]
         return sorted(found, key=lambda project: int(project["id"]))
 
@@ -80,13 +55,11 @@ class LabelStudio:
         self.client.request("PATCH", f"/api/projects/{project_id}/", dict(settings))
 
     def _iter_pages(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
-        page = 1
-        while True:
+        for page in count(1):
             found = self.client.get(path, **query, page=page, page_size=PAGE_SIZE)
             yield from found["results"]
             if not found.get("next"):
                 return
-            page += 1
 
     # -- tasks ----------------------------------------------------------------------------------------
 
@@ -102,7 +75,7 @@ class LabelStudio:
         last_id = 0
         while True:
             # Continue after the last id, not by page number: a task deleted in between would shift the pages.
-            items = [*filters, id_above_filter(last_id)]
+            items = [*filters, task_filter("id", "greater", last_id)]
             query = {"filters": {"conjunction": "and", "items": items}, "ordering": ["tasks:id"]}
             found = self.client.get("/api/tasks/", **params, query=json.dumps(query))
             yield from found["tasks"]
@@ -118,21 +91,12 @@ class LabelStudio:
 
     def delete_task(self, task_id: int) -> None:
         """Delete a task with its annotations and predictions."""
-        try:
-            self.client.request("DELETE", f"/api/tasks/{task_id}/")
-        except HTTPStatusError as error:
-            if error.status != 404:
-                raise
+        self.client.request("DELETE", f"/api/tasks/{task_id}/", missing_ok=True)
 
     def request_annotations(self, task_id: int, n_annotators: int) -> None:
         """Reopen a completed task until it has annotations by this many people."""
-        try:
-            self.client.request(
-                "PATCH", f"/api/tasks/{task_id}/", {"overlap": n_annotators, "is_labeled": False}
-            )
-        except HTTPStatusError as error:
-            if error.status != 404:
-                raise
+        body = {"overlap": n_annotators, "is_labeled": False}
+        self.client.request("PATCH", f"/api/tasks/{task_id}/", body, missing_ok=True)
 
     def user_emails(self) -> dict[int, str]:
         """Return e-mail addresses by user id."""
@@ -177,8 +141,4 @@ class LabelStudio:
 
     def delete_webhook(self, webhook_id: int) -> None:
         """Delete a webhook."""
-        try:
-            self.client.request("DELETE", f"/api/webhooks/{webhook_id}/")
-        except HTTPStatusError as error:
-            if error.status != 404:
-                raise
+        self.client.request("DELETE", f"/api/webhooks/{webhook_id}/", missing_ok=True)

@@ -1,22 +1,70 @@
-"""HTTP client for Label Studio: JSON, token refresh, retries while the server is down."""
+"""HTTP client for Label Studio: JSON, tokens kept out of messages, retries while the server is down."""
 
 import http.client
 import json
+import os
 import random
+import stat
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from ducats.annotation.label_studio.token import ApiToken
 from ducats.utils.errors import UserError
 from ducats.utils.network import is_loopback
 
 ACCESS_TOKEN_REFRESH_SECONDS = 240.0  # an access token is valid for 300 seconds
 MAX_RETRY_PAUSE_SECONDS = 30.0
+TOKEN_VARIABLE = "LABEL_STUDIO_API_KEY"
+TOKEN_INSTRUCTIONS = f"set {TOKEN_VARIABLE}, or save the token in a file with mode 600 and give --token-file"
 _T = TypeVar("_T")
+
+
+class ApiToken:
+    """A token that is not shown by ``repr``."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    def __repr__(self) -> str:
+        return "ApiToken(…)"
+
+    def reveal(self) -> str:
+        """Return the token in plain text."""
+        return self._secret
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether this is a personal access token (exchanged for short-lived ones), not a legacy token."""
+        return self._secret.count(".") == 2 and self._secret.startswith("ey")
+
+
+def load_token(token_file: Path | None) -> ApiToken:
+    """Load the token from a file that only its owner can read, or from the environment."""
+    if token_file is None:
+        text, source = os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE
+        if not text:
+            raise UserError(f"Label Studio needs a token; {TOKEN_INSTRUCTIONS}")
+    else:
+        source = str(token_file)
+        try:
+            mode = stat.S_IMODE(token_file.stat().st_mode)
+            if os.name == "posix" and mode & 0o077:
+                raise UserError(
+                    f"{token_file} is readable by other users (mode {mode:o}); run chmod 600 {token_file}"
+                )
+            text = token_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(
+                f"--token-file {token_file} cannot be read ({type(error).__name__}); {TOKEN_INSTRUCTIONS}"
+            ) from None
+    fields = text.split()
+    if len(fields) != 1 or not fields[0].isascii() or not fields[0].isprintable():
+        raise UserError(f"{source} must contain a single token; copy it again from Label Studio")
+    return ApiToken(fields[0])
 
 
 class HTTPStatusError(UserError):
@@ -95,6 +143,7 @@ class JsonClient:
         *,
         query: Mapping[str, Any] | None = None,
         at_most_once: bool = False,
+        missing_ok: bool = False,
     ) -> Any:
         """Send a request and return the decoded JSON. Retry while the server is down.
 
@@ -104,6 +153,7 @@ class JsonClient:
             query: query parameters.
             at_most_once: do not repeat a request that the server may have processed; raise
                 ``UnknownOutcomeError`` instead.
+            missing_ok: return None if the server answers that there is no such object.
         """
         full_url = self.url + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
         started, tries, token_renewed = time.monotonic(), 0, False
@@ -131,6 +181,8 @@ class JsonClient:
                     error.close()
                     continue
                 with error:
+                    if error.code == 404 and missing_ok:
+                        return None
                     self._raise_status_error(error, method, path)
             else:
                 if self._outage_reported:
@@ -154,9 +206,8 @@ class JsonClient:
                 )
                 self._access_token = (str(reply["access"]), time.monotonic())
             except _AttemptError as attempt_error:
-                raise _AttemptError(
-                    str(attempt_error), processed=False, retry_after=attempt_error.retry_after
-                ) from None
+                attempt_error.processed = False  # the request itself was not sent
+                raise
             except (KeyError, TypeError):
                 raise UserError(
                     f"{self.url} is not a Label Studio server with personal access tokens; check --url"
@@ -186,11 +237,8 @@ class JsonClient:
                 raise _AttemptError(f"HTTP {error.code}", processed=None) from None
             raise
         except urllib.error.URLError as error:
-            reason = error.reason
-            not_processed = isinstance(reason, ConnectionRefusedError)
-            raise _AttemptError(
-                _describe_failure(reason), processed=False if not_processed else None
-            ) from None
+            processed = False if isinstance(error.reason, ConnectionRefusedError) else None
+            raise _AttemptError(_describe_failure(error.reason), processed=processed) from None
         except (OSError, http.client.HTTPException) as error:
             raise _AttemptError(_describe_failure(error), processed=None) from None
         if not raw:
@@ -212,13 +260,10 @@ class JsonClient:
             reply = json.loads(error.read())
         except (ValueError, OSError, http.client.HTTPException):
             reply = {}
-        reasons = []
-        if isinstance(reply, Mapping):
-            reasons = [str(reply[name]) for name in ("detail", "validation_errors") if reply.get(name)]
+        fields = reply if isinstance(reply, Mapping) else {}
+        reasons = [str(fields[name]) for name in ("detail", "validation_errors") if fields.get(name)]
         reason = self._sanitise("; ".join(reasons)) or "no reason given"
-        remedy = ""
-        if code == 401:
-            remedy = "; create a new token in Label Studio under Account & Settings"
+        remedy = "; create a new token in Label Studio under Account & Settings" if code == 401 else ""
         raise HTTPStatusError(
             f"Label Studio rejected {method} {path}: HTTP {code}, {reason}{remedy}", code
         ) from None

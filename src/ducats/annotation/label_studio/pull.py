@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 from ducats.annotation import AnnotationStore, Answer, Question
 from ducats.annotation.answer import MAX_TEXT_LENGTH, SKIP_WORD, UNDO_WORD
 from ducats.annotation.label_studio.annotation_parser import ParsedAnnotation, parse_annotation
-from ducats.annotation.label_studio.api import LabelStudio, updated_after_filter
+from ducats.annotation.label_studio.api import LabelStudio, task_filter
 from ducats.annotation.label_studio.sync_state import SyncState, sync_lock
 from ducats.annotation.label_studio.tasks import (
     group_by_image,
@@ -63,27 +64,29 @@ def pull_answers(store: AnnotationStore, studio: LabelStudio, project: int | Non
         round_numbers = store.round_numbers()
         fingerprint, users = run_fingerprint(store), studio.user_emails()
         since = newest = _parse_time(state.read_until or EARLIEST_TIME)
-        questions_by_round: dict[int, dict[str, list[Question]]] = {}
+        group_questions = cache(lambda number: group_by_image(store.question_round(number)))
         received_by_task = _received_by_task(store, id_prefix)
         started = time.monotonic()
-        for task in studio.iter_tasks(project_id, updated_after_filter(_format_time(since - REREAD_OVERLAP))):
+        changed_since = task_filter("updated_at", "greater", _format_time(since - REREAD_OVERLAP))
+        for task in studio.iter_tasks(project_id, changed_since):
             newest = max(newest, _parse_time(task["updated_at"]))
             meta = read_task_meta(task)
             if meta.get("run") not in (None, fingerprint):
                 continue  # a task of another run
-            questions = _task_questions(store, round_numbers, questions_by_round, fingerprint, meta)
+            number: Any = meta.get("round")
+            questions: list[Question] = []
+            if isinstance(number, int) and number in round_numbers and isinstance(meta.get("key"), str):
+                questions = group_questions(number).get(meta["key"], [])
+            if questions and not matches_questions(meta, number, questions, fingerprint):
+                questions = []  # an unknown task
             if questions:
-                state.tasks.setdefault(str(meta["round"]), {})[meta["key"]] = int(task["id"])
+                state.tasks.setdefault(str(number), {})[meta["key"]] = int(task["id"])
             received = received_by_task.get(int(task["id"]), [])
             raw_answers, n_stray = extract_new_answers(store, id_prefix, task, questions, received, users)
             result.stray_points += n_stray
             if raw_answers:
                 result.received += store.receive(raw_answers, channel=CHANNEL)
-            if (
-                questions
-                and task.get("is_labeled")
-                and _needs_another_annotator(store, questions, meta["round"])
-            ):
+            if questions and task.get("is_labeled") and _needs_another_annotator(store, questions, number):
                 # The server counts the task as completed, but the answer is unsure or disputed.
                 studio.request_annotations(
                     int(task["id"]), 1 + sum(not a["was_cancelled"] for a in task["annotations"])
@@ -99,7 +102,7 @@ def pull_answers(store: AnnotationStore, studio: LabelStudio, project: int | Non
 def _find_project(store: AnnotationStore, studio: LabelStudio) -> int:
     """Find the project of this run by its description."""
     if store.round_numbers():
-        for project in studio.find_projects_by_description(run_fingerprint(store)):
+        for project in studio.find_projects(description=run_fingerprint(store)):
             return int(project["id"])
     raise UserError(
         f"{studio.client.url} has no project of this run; run `ducats push` first, or give --project"
@@ -114,23 +117,6 @@ def _parse_time(text: str) -> datetime:
 def _format_time(moment: datetime) -> str:
     """Format a time for a filter. The server requires microseconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def _task_questions(
-    store: AnnotationStore,
-    round_numbers: Sequence[int],
-    questions_by_round: dict[int, dict[str, list[Question]]],
-    fingerprint: str,
-    meta: Mapping[str, Any],
-) -> list[Question]:
-    """Return the questions of a task, identified by its `meta`; none for an unknown task."""
-    round_number, key = meta.get("round"), meta.get("key")
-    if not isinstance(round_number, int) or round_number not in round_numbers or not isinstance(key, str):
-        return []
-    if round_number not in questions_by_round:
-        questions_by_round[round_number] = group_by_image(store.question_round(round_number))
-    questions = questions_by_round[round_number].get(key, [])
-    return questions if questions and matches_questions(meta, round_number, questions, fingerprint) else []
 
 
 def _needs_another_annotator(
@@ -173,15 +159,14 @@ def extract_new_answers(
     n_stray = 0
     annotators_present: set[str] = set()
     for annotation in _newest_annotations(task["annotations"]):
-        annotator = _annotator_name(annotation, users)
+        annotator = users.get(annotation["completed_by"], f"user {annotation['completed_by']}")
         annotators_present.add(annotator)
         version = f"{task_prefix}:{annotation['id']}:{annotation['updated_at']}"
         parsed = _parse(store, annotation, questions, task)
         n_stray += parsed.stray_points
         changed: list[dict[str, Any]] = []
-        for question in [
-            *dict.fromkeys([*parsed.words, *(question for name, question in latest if name == annotator)])
-        ]:
+        answered_before = [question for name, question in latest if name == annotator]
+        for question in dict.fromkeys([*parsed.words, *answered_before]):
             word = parsed.words.get(question, UNDO_WORD)[:MAX_TEXT_LENGTH]
             previous = latest.get((annotator, question))
             if word == (previous.word if previous is not None else UNDO_WORD):
@@ -227,11 +212,6 @@ def _newest_annotations(annotations: Iterable[Mapping[str, Any]]) -> Iterator[Ma
         by_annotator.pop(annotation["completed_by"], None)
         by_annotator[annotation["completed_by"]] = annotation
     yield from by_annotator.values()
-
-
-def _annotator_name(annotation: Mapping[str, Any], users: Mapping[int, str]) -> str:
-    user_id = annotation["completed_by"]
-    return users.get(user_id, f"user {user_id}")
 
 
 def _parse(

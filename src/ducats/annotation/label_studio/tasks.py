@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ducats.annotation import AnnotationStore, Question, QuestionArea, QuestionRound
+from ducats.annotation import AnnotationStore, Question, QuestionRound
 from ducats.annotation.label_studio import label_config, rle
 from ducats.annotation.label_studio.task_images import TaskImage, TaskImageFactory
+from ducats.annotation.question import area_mask
 from ducats.runfolder.question_names import QUESTIONS
 
 
@@ -153,16 +154,8 @@ def _region(question_round: QuestionRound, question: Question, text: str, image:
     if tag == "KeyPointLabels":
         centre = {"x": (area.x + 0.5) / area.width * 100, "y": (area.y + 0.5) / area.height * 100}
         return {**region, **size, "value": {**centre, "width": 1.0, result_type: [text]}}
-    mask = resize_mask(question_mask(area), image.height, image.width)
+    mask = resize_mask(area_mask(area), image.height, image.width)
     return {**region, **size, "value": {"format": "rle", "rle": rle.encode_mask(mask), result_type: [text]}}
-
-
-def question_mask(area: QuestionArea) -> NDArray[np.bool_]:
-    """Return the mask of a question's pixels in the grid."""
-    flat = np.zeros(area.height * area.width, dtype=np.bool_)
-    for start, length in area.runs:
-        flat[start : start + length] = True
-    return flat.reshape(area.height, area.width)
 
 
 def resize_mask(mask: NDArray[np.bool_], height: int, width: int) -> NDArray[np.bool_]:

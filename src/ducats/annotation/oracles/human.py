@@ -1,13 +1,14 @@
 """Oracle that asks human annotators through the labelling page, files or Label Studio."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ducats.annotation import AnnotationStore, QuestionRound, RoundRules
+from ducats.annotation import AnnotationStore, Question, QuestionRound, RoundRules
 from ducats.annotation.answer import parse_word
 from ducats.annotation.csv_answers import import_csv_answers
 from ducats.annotation.oracles import mask_files, pending, question_files
@@ -72,14 +73,20 @@ class HumanOracle:
         for name in classes:
             if parse_word(name, ())[0] != "new":
                 raise UserError(f"the class name {name!r} is reserved (void, unsure, skip); rename the class")
-        self._rules = make_rules(
+        voting = make_rules(
             rule=rule, min_annotators=min_annotators, on_unsure=on_unsure, allow_new_classes=allow_new_classes
         )
-        self._unit = unit or ("image" if sizes is None else "pixel")
+        self._rules = RoundRules(  # of all rounds
+            0,
+            tuple(classes),
+            unit=unit or ("image" if sizes is None else "pixel"),
+            query=query,
+            query_summary=query_summary,
+            explained_by=tuple(explained_by),
+            **voting,
+        )
         self._hints, self._max_seconds = hints, max_seconds
-        self._query, self._query_summary = query, query_summary
-        self._explained_by = tuple(explained_by)
-        self._png_names = None if sizes is None else mask_files.png_names(pool.keys)
+        self._png_names = [] if sizes is None else mask_files.png_names(pool.keys)
         self._checked_rounds: set[int] = set()  # rounds whose questions are known to match the request
 
     def __call__(self, request: Request) -> Tensor:
@@ -117,52 +124,38 @@ class HumanOracle:
         if has_csv and (has_rules or not self._answerable_by_word(request)):
             self._check_questions_match(request, has_rules=has_rules)
             return
-        if self._sizes is None:
-            questions = question_files.image_questions(request, self._pool, self._model_hints(request))
-            if not has_csv:
-                files.write_text_atomically(folder / CLASSES, "\n".join(self._classes) + "\n")
-                page = question_files.contact_sheet(request.round, questions, self._classes)
-                files.write_text_atomically(folder / QUESTIONS_PAGE, page)
-                question_files.write_image_questions(folder, request, questions, self._pool)
-        else:
-            assert self._png_names is not None
-            if not has_csv:
-                mask_files.write_mask_questions(
-                    folder, request, self._pool, self._classes, self._sizes, self._png_names
-                )
-            if not self._answerable_by_word(request):
-                return
-            hints = self._model_hints(request)
-            questions = question_files.pixel_questions(
-                request, self._pool, self._sizes, self._png_names, hints
+        if not has_csv and self._sizes is not None:
+            mask_files.write_mask_questions(
+                folder, request, self._pool, self._classes, self._sizes, self._png_names
             )
+        if not self._answerable_by_word(request):
+            return
+        hints = self._hints(request.round) if self._hints is not None else None
+        questions = self._questions(
+            request, question_files.model_hints(hints, self._classes, request.n_units)
+        )
+        if self._sizes is not None:
             rows = [mask_files.pixel_csv_row(question) for question in questions]
             question_files.write_csv_atomically(folder / PIXELS_TABLE, mask_files.PIXEL_CSV_COLUMNS, rows)
+        elif not has_csv:
+            files.write_text_atomically(folder / CLASSES, "\n".join(self._classes) + "\n")
+            page = question_files.contact_sheet(request.round, questions, self._classes)
+            files.write_text_atomically(folder / QUESTIONS_PAGE, page)
+            question_files.write_image_questions(folder, request, questions, self._pool)
         max_seconds = self._max_seconds(request.round) if self._max_seconds is not None else None
-        rules = RoundRules(
-            request.round,
-            tuple(self._classes),
-            unit=self._unit,
-            query=self._query,
-            query_summary=self._query_summary,
-            explained_by=self._explained_by,
-            max_seconds=max_seconds,
-            **self._rules,
-        )
+        rules = replace(self._rules, round=request.round, max_seconds=max_seconds)
         QuestionRound.write(folder, rules, questions)
+
+    def _questions(self, request: Request, hints: Sequence[Mapping[str, Any]]) -> list[Question]:
+        if self._sizes is None:
+            return question_files.image_questions(request, self._pool, hints)
+        return question_files.pixel_questions(request, self._pool, self._sizes, self._png_names, hints)
 
     def _check_questions_match(self, request: Request, *, has_rules: bool) -> None:
         """Raise if the questions on disk do not match the request, e.g. after a new selection."""
         if not has_rules or request.round in self._checked_rounds:
             return
-        no_hints: list[dict[str, Any]] = [{}] * request.n_units
-        if self._sizes is None:
-            expected = question_files.image_questions(request, self._pool, no_hints)
-        else:
-            assert self._png_names is not None
-            expected = question_files.pixel_questions(
-                request, self._pool, self._sizes, self._png_names, no_hints
-            )
+        expected = self._questions(request, [{}] * request.n_units)
         question_round = self._store.question_round(request.round)
         if [(question.id, question.area) for question in expected] != [
             (one.id, one.area) for one in question_round.questions
@@ -173,10 +166,6 @@ class HumanOracle:
             )
         self._checked_rounds.add(request.round)
 
-    def _model_hints(self, request: Request) -> list[dict[str, Any]]:
-        hints = self._hints(request.round) if self._hints is not None else None
-        return question_files.model_hints(hints, self._classes, request.n_units)
-
     def _answerable_by_word(self, request: Request) -> bool:
         """Whether one class name answers each unit and the number of units is within the limit."""
         if self._sizes is None:
@@ -184,7 +173,9 @@ class HumanOracle:
         pixel_runs = request.pixel_runs
         areas = self._sizes.prod(1).numpy()[pixel_runs.image]
         whole_image = (pixel_runs.units_per_run == 1) & (pixel_runs.count == areas) & (areas > 1)
-        return self._unit != "image" and request.n_units <= MAX_LISTED_QUESTIONS and not whole_image.any()
+        return (
+            self._rules.unit != "image" and request.n_units <= MAX_LISTED_QUESTIONS and not whole_image.any()
+        )
 
     # -- labels ---------------------------------------------------------------------------------------
 
@@ -202,15 +193,19 @@ class HumanOracle:
 
     def _pixel_labels(self, request: Request, sizes: Tensor) -> Tensor:
         """Return labels from the answer log, and from label PNGs where it has none."""
-        assert self._png_names is not None
         folder, round_number = self._store.round_folder(request.round), request.round
         pngs = mask_files.LabelPngs(folder, request, self._png_names, sizes, len(self._classes))
         file_instructions = f"see {folder / README}"
         if not (folder / RULES).exists():
             return pngs.require_complete(f"To answer, {file_instructions}. Then run the same command again.")
         questions = self._store.question_round(round_number).questions
-        unit_sizes = torch.from_numpy(question_files.resolve_unit_sizes(request))
+        unit_sizes = request.unit_sizes
+        if unit_sizes is None:
+            unit_sizes = torch.ones(len(request), dtype=torch.long)
         complete_units = [bool((part != UNLABELLED).all()) for part in pngs.labels.split(unit_sizes.tolist())]
+
+        def current_words() -> dict[str, str | None]:
+            return {question: one.word for question, one in self._store.statuses(round_number).items()}
 
         def merge_labels(words: Mapping[str, str | None]) -> Tensor:
             """Return one label per location, from each unit's class name or else from the PNG."""
@@ -220,16 +215,13 @@ class HumanOracle:
             return torch.where(logged != UNLABELLED, logged, pngs.labels)
 
         # Check for contradictions first: they can only be fixed before the round is closed.
-        merge_labels({question: one.word for question, one in self._store.statuses(round_number).items()})
+        merge_labels(current_words())
         answered_by_png = {
             question.id for question, complete in zip(questions, complete_units, strict=True) if complete
         }
         closed = self._store.close_round(round_number, answered_by_png=answered_by_png)
         if closed is None:
-            current_words = {
-                question: one.word for question, one in self._store.statuses(round_number).items()
-            }
-            pngs.labels = merge_labels(current_words)
+            pngs.labels = merge_labels(current_words())
             pngs.require_complete(
                 pending.answering_instructions(self._store, file_instructions),
                 pending.describe_disputes(self._store, round_number),
@@ -254,11 +246,9 @@ class HumanOracle:
         unit = int(torch.searchsorted(unit_sizes.cumsum(0), index, right=True))
         question = self._store.question_round(request.round).questions[unit]
         votes = pending.describe_votes(self._store.statuses(request.round)[question.id])
-        name = self._class_name(int(pngs.labels[index]))
+        label = int(pngs.labels[index])
+        name = "void" if label == VOID else self._classes[label]
         raise UserError(
             f"{pngs.describe_location(index)} is {name}, which contradicts the answer to {question.id!r} "
             f"({votes}); write {pngs.codes.unanswered} (not answered yet) there, or change it"
         )
-
-    def _class_name(self, label: int) -> str:
-        return "void" if label == VOID else self._classes[label]

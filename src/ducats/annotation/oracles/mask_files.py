@@ -209,14 +209,8 @@ def write_mask_questions(
         overlay = _overlay(image_rgb, mask > 0)
         files.write_atomically(folder / OVERLAYS / name, partial(overlay.save, format="PNG"))
         file = pool.files[image] if pool.files is not None else ""
-        rows.append(
-            [
-                pool.keys[image],
-                len(position),
-                *(f"{folder_name}/{name}" for folder_name in (MASKS, OVERLAYS, ANSWER_MAPS)),
-                file,
-            ]
-        )
+        paths = [f"{folder_name}/{name}" for folder_name in (MASKS, OVERLAYS, ANSWER_MAPS)]
+        rows.append([pool.keys[image], len(position), *paths, file])
     files.write_text_atomically(folder / CLASSES, codes.as_text(classes))
     files.write_text_atomically(
         folder / README, README_TEMPLATE.format(void=codes.void, unanswered=codes.unanswered)

@@ -93,13 +93,6 @@ def pixel_questions(
     return questions
 
 
-def resolve_unit_sizes(request: Request) -> np.typing.NDArray[np.int64]:
-    """Return the number of pixels in each unit, in order."""
-    pixel_runs = request.pixel_runs
-    sizes: np.typing.NDArray[np.int64] = pixel_runs.unit_sizes(np.arange(len(pixel_runs.image)))[0]
-    return sizes
-
-
 def _original_path(pool: Images, image: int) -> str:
     return str(pool.files[image]) if pool.files is not None else ""
 

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from ducats.annotation import AnnotationStore
+from ducats.annotation import AnnotationStore, Question
 from ducats.annotation.answer import replace_surrogates
 from ducats.annotation.page import payloads
 from ducats.annotation.page.guard import RequestGuard
@@ -59,10 +59,8 @@ class LabellingPage:
         """Drop all cached state if the run was restarted from scratch in the same folder."""
         with self._lock:
             round_numbers = set(self.store.round_numbers())
-            if any(
-                n not in round_numbers or self.round_stamp(n) != stamp
-                for n, (stamp, _) in self._rounds.items()
-            ):
+            stamps = {number: stamp for number, (stamp, _) in self._rounds.items()}
+            if any(n not in round_numbers or self.round_stamp(n) != stamp for n, stamp in stamps.items()):
                 self.store, self.images = AnnotationStore(self.store.folder), QuestionImages()
                 self._rounds = {}
 
@@ -77,10 +75,8 @@ class LabellingPage:
         """Return the current progress of a round."""
         with self._lock:
             if number not in self._rounds:
-                self._rounds[number] = (
-                    self.round_stamp(number),
-                    RoundProgress(self.store, self.store.question_round(number)),
-                )
+                progress = RoundProgress(self.store, self.store.question_round(number))
+                self._rounds[number] = (self.round_stamp(number), progress)
             progress = self._rounds[number][1]
         progress.refresh()
         return progress
@@ -130,10 +126,13 @@ class LabellingPage:
             "counts": counts,
         }
         if annotator and not is_complete:
-            payload["next"] = payloads.question_payloads(
-                progress, progress.next_questions(annotator, QUESTIONS_PER_STATE), annotator, blind=self.blind
-            )
+            questions = progress.next_questions(annotator, QUESTIONS_PER_STATE)
+            payload["next"] = [self.question_payload(progress, one, annotator) for one in questions]
         return payload
+
+    def question_payload(self, progress: RoundProgress, question: Question, annotator: str) -> dict[str, Any]:
+        """Return one question as one annotator sees it."""
+        return payloads.question_payload(progress, question, annotator, blind=self.blind)
 
     def undoable_acts(self, annotator: str) -> dict[str, Any]:
         """Return the acts that an annotator can undo, oldest first."""
@@ -179,9 +178,10 @@ class LabellingPage:
         return {
             "guesses": [[name, len(questions)] for name, questions in groups.items()],
             "guess": guess,
-            "questions": payloads.question_payloads(
-                progress, groups.get(guess, [])[:MAX_GRID_TILES], annotator, blind=False
-            ),
+            "questions": [
+                self.question_payload(progress, one, annotator)
+                for one in groups.get(guess, [])[:MAX_GRID_TILES]
+            ],
             "stamp": self.round_stamp(progress.question_round.rules.round),
         }
 
@@ -215,29 +215,21 @@ def make_app(
         build_payload: Callable[[Request, str], dict[str, Any]],
     ) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:  # not async, so Starlette runs it in a thread
-            try:
-                return JSONResponse(
-                    build_payload(request, page.annotator_name(request.query_params.get("annotator", "")))
-                )
-            except InvalidRequest as error:
-                return PlainTextResponse(f"{error}\n", 400)
+            annotator = page.annotator_name(request.query_params.get("annotator", ""))
+            return JSONResponse(build_payload(request, annotator))
 
         return endpoint
 
     def question_endpoint(request: Request, annotator: str) -> dict[str, Any]:
-        progress, index = _requested_question(page, request)
-        return payloads.question_payload(
-            progress, progress.question_round.questions[index], annotator, blind=page.blind
-        )
+        return page.question_payload(*_requested_question(page, request), annotator)
 
     def image_endpoint(request: Request) -> Response:
         try:
-            progress, index = _requested_question(page, request)
+            progress, question = _requested_question(page, request)
             annotator = page.annotator_name(request.query_params.get("annotator", ""))
             zoom = int(request.query_params.get("zoom", "0"))
         except (InvalidRequest, ValueError):
             return PlainTextResponse("no such image\n", 404)
-        question = progress.question_round.questions[index]
         has_together = "together" in request.query_params
         together = (
             progress.same_segment(annotator, question, payloads.MAX_SEGMENT_QUESTIONS - 1)
@@ -257,10 +249,7 @@ def make_app(
         return Response(image[0], media_type=image[1], headers={"Cache-Control": cache_control})
 
     async def answers_endpoint(request: Request) -> Response:
-        try:
-            return JSONResponse(await _receive_answers(request, page))
-        except InvalidRequest as error:
-            return PlainTextResponse(f"{error}\n", 400)
+        return JSONResponse(await _receive_answers(request, page))
 
     def static_endpoint(request: Request) -> Response:
         known = {path.name: path for path in STATIC_FOLDER.iterdir()}
@@ -268,7 +257,7 @@ def make_app(
         return PlainTextResponse("no such file\n", 404) if path is None else FileResponse(path)
 
     def error_response(_: Request, error: Exception) -> Response:
-        return PlainTextResponse(f"{error}\n", 500)
+        return PlainTextResponse(f"{error}\n", 400 if isinstance(error, InvalidRequest) else 500)
 
     routes = [
         Route("/", static_endpoint),
@@ -285,11 +274,12 @@ def make_app(
         Route("/api/answers", answers_endpoint, methods=["POST"]),
         Route("/image/{view}/{round:int}/{number:int}", image_endpoint),
     ]
-    app = Starlette(routes=routes, exception_handlers={UserError: error_response, OSError: error_response})
+    handlers = dict.fromkeys((InvalidRequest, UserError, OSError), error_response)
+    app = Starlette(routes=routes, exception_handlers=handlers)
     return RequestGuard(app, token, host, cookie, single_use_token)
 
 
-def _requested_question(page: LabellingPage, request: Request) -> tuple[RoundProgress, int]:
+def _requested_question(page: LabellingPage, request: Request) -> tuple[RoundProgress, Question]:
     """Return the requested question, given by round and number and never by path."""
     number, index = request.path_params["round"], request.path_params["number"] - 1
     if number not in page.store.round_numbers():
@@ -297,4 +287,4 @@ def _requested_question(page: LabellingPage, request: Request) -> tuple[RoundPro
     progress = page.round_progress(number)
     if not 0 <= index < len(progress.question_round.questions):
         raise InvalidRequest("no such question")
-    return progress, index
+    return progress, progress.question_round.questions[index]

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from ducats.annotation import QuestionArea
-
 MIN_CROP_CELLS = 8  # minimum side of a crop in grid cells, at any zoom
 DEFAULT_CROP_CELLS = 32  # minimum side of a crop without zoom
 CROP_GRID_DIVISOR = 4  # without zoom, a crop shows at least 1/4 of the grid's shorter side
@@ -24,15 +22,6 @@ class CropBox(NamedTuple):
     top: float
     right: float
     bottom: float
-
-
-def pixel_mask(areas: Sequence[QuestionArea]) -> np.typing.NDArray[np.bool_]:
-    """Return a ``(height, width)`` mask of the grid, True at the pixels of any of the areas."""
-    mask = np.zeros(areas[0].height * areas[0].width, np.bool_)
-    for area in areas:
-        for start, length in area.runs:
-            mask[start : start + length] = True
-    return mask.reshape(areas[0].height, areas[0].width)
 
 
 def crop_box(
@@ -103,10 +92,8 @@ def draw_crop(
     if not mask.all():
         _outline(crop, mask)
     if frame is not None:
-        _frame(
-            crop,
-            [(edge - origin) * scale for edge, origin in zip(frame, (box.left, box.top) * 2, strict=True)],
-        )
+        origins = (box.left, box.top) * 2
+        _frame(crop, [(edge - origin) * scale for edge, origin in zip(frame, origins, strict=True)])
     return crop
 
 
@@ -114,13 +101,9 @@ def _outline(crop: Image.Image, mask_array: np.typing.NDArray[np.bool_]) -> None
     mask = Image.fromarray(mask_array.astype(np.uint8) * 255)
     near, far = mask.filter(ImageFilter.MaxFilter(5)), mask.filter(ImageFilter.MaxFilter(9))
     is_pixel = np.asarray(mask) > 0
-    crop.paste(
-        OUTLINE_BORDER_COLOUR,
-        mask=Image.fromarray(((np.asarray(far) > 0) & ~is_pixel).astype(np.uint8) * 255),
-    )
-    crop.paste(
-        OUTLINE_COLOUR, mask=Image.fromarray(((np.asarray(near) > 0) & ~is_pixel).astype(np.uint8) * 255)
-    )
+    for colour, reached in ((OUTLINE_BORDER_COLOUR, far), (OUTLINE_COLOUR, near)):
+        around = (np.asarray(reached) > 0) & ~is_pixel
+        crop.paste(colour, mask=Image.fromarray(around.astype(np.uint8) * 255))
     ys, xs = np.nonzero(mask_array)
     reach = max(crop.size) // POINTER_SIZE_DIVISOR
     if not len(ys) or max(ys.max() - ys.min(), xs.max() - xs.min()) >= reach:

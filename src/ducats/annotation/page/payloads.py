@@ -73,10 +73,3 @@ def question_payload(
             "hints": uncertainty_hints(question, progress.question_round.rules),
         }
     return payload
-
-
-def question_payloads(
-    progress: RoundProgress, questions: Sequence[Question], annotator: str, *, blind: bool
-) -> list[dict[str, Any]]:
-    """Return several questions as one annotator sees them."""
-    return [question_payload(progress, one, annotator, blind=blind) for one in questions]

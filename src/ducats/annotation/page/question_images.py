@@ -10,7 +10,8 @@ from typing import Literal
 from PIL import Image
 
 from ducats.annotation import Question, QuestionRound
-from ducats.annotation.page.crop import crop_box, draw_crop, encode_image, pixel_mask
+from ducats.annotation.page.crop import crop_box, draw_crop, encode_image
+from ducats.annotation.question import area_mask
 from ducats.runfolder.question_names import IMAGES, OVERLAYS
 from ducats.utils.image_files import load_image
 
@@ -103,8 +104,7 @@ def _render(
         side = TILE_SIDE if view == "tile" else MAX_IMAGE_SIDE
         thumbnail.thumbnail((side, side))
         return encode_image(thumbnail)
-    areas = [one.area for one in (question, *together) if one.area is not None]
-    mask = pixel_mask(areas)
+    mask = area_mask(*(one.area for one in (question, *together) if one.area is not None))
     box = crop_box(mask, image.size, zoom, 1.0 if view == "tile" else CROP_ASPECT_RATIO)
     if view == "context":
         whole = crop_box(mask, image.size, -30)

@@ -6,7 +6,6 @@ import secrets
 import socket
 import threading
 import webbrowser
-from collections.abc import Callable
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -146,7 +145,8 @@ def serve_page(
         single_use_token=single_use_token,
     )
     if open_browser:
-        _run_in_thread(lambda: webbrowser.open(page_url(sock, host, single_use_token)))
+        url = page_url(sock, host, single_use_token)
+        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
     # No access log: it would contain the token.
     config = uvicorn.Config(
         app,
@@ -159,7 +159,3 @@ def serve_page(
         proxy_headers=False,
     )
     uvicorn.Server(config).run(sockets=[sock])
-
-
-def _run_in_thread(function: Callable[[], object]) -> None:
-    threading.Thread(target=function, daemon=True).start()

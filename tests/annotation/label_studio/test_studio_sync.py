@@ -1,0 +1,371 @@
+"""Pushed questions and pulled answers: none is lost, duplicated or mixed up."""
+
+import importlib
+import itertools
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fake_studio
+import pytest
+from fake_studio import LEGACY_TOKEN, FakeStudio, Session, choice, connect
+from studio_rounds import image_store, pixel_store
+
+from ducats.annotation.label_studio.api import LabelStudio
+from ducats.annotation.label_studio.client import ApiToken, JsonClient, ServerUnavailableError
+from ducats.annotation.label_studio.pull_loop import pull_until_closed
+from ducats.utils.errors import UserError
+
+shared, fake, start = fake_studio.shared, fake_studio.fake, fake_studio.start
+Start = Callable[..., Session]
+LATER, LATEST = "2099-01-01T00:00:00.000000Z", "2099-01-01T00:01:00.000000Z"
+
+
+def logged_answers(session: Session) -> list[tuple[str, str, str]]:
+    return [(answer.question[-5], answer.annotator[:2], answer.word) for answer in session.store.answers()]
+
+
+def update_annotation(fake: FakeStudio, task: int, index: int, when: str, **values: Any) -> None:
+    fake.tasks[task]["annotations"][index].update({"updated_at": when, **values})
+    fake.tasks[task]["updated_at"] = when
+
+
+def after_first_page(monkeypatch: pytest.MonkeyPatch, fake: FakeStudio, act: Callable[[], object]) -> None:
+    """Call ``act`` after the first page of tasks was served."""
+    original, acts = fake._list, iter([act])
+
+    def act_once(query: dict[str, str]) -> tuple[int, Any]:
+        reply = original(query)
+        next(acts, lambda: None)()
+        return reply
+
+    monkeypatch.setattr(fake, "_list", act_once)
+
+
+# ---- annotations and the answers pulled from them
+
+
+def test_two_annotators_change_and_withdraw_answers(fake: FakeStudio, start: Start) -> None:
+    session = start(2, min_annotators=2, rule="unanimous")
+    store = session.store
+    one, two = fake.tasks
+    fake.annotate(one, choice("cat"), user=1, seconds=3.0)
+    fake.annotate(one, choice("dog"), user=2, seconds=4.0)
+    fake.annotate(two, [], user=1, seconds=1.0, was_cancelled=True)
+    session.pull()
+    assert logged_answers(session) == [("0", "p1", "cat"), ("0", "p2", "dog"), ("1", "p1", "skip")]
+    assert store.status("cam/1-0.png").state == "disputed"
+    update_annotation(fake, one, 1, LATER, result=choice("cat"), lead_time=6.5)  # the server adds to the time
+    session.pull()
+    session.pull()
+    assert logged_answers(session)[3:] == [("0", "p2", "cat")]
+    assert store.status("cam/1-0.png").word == "cat"
+    assert store.status("cam/1-0.png").seconds == pytest.approx(3.0 + 6.5)
+    session.withdraw(one, LATEST, 0)
+    session.pull()
+    session.pull()
+    assert logged_answers(session)[4:] == [("0", "p1", "")]
+    assert store.status("cam/1-0.png").state == "open"
+    update_annotation(fake, one, 0, LATEST, was_cancelled=True)  # skipped later: the answer is withdrawn
+    session.pull()
+    assert [vote.annotator for vote in store.status("cam/1-0.png").votes] == []
+    external_ids = [answer.external_id for answer in store.answers()]
+    assert len(set(external_ids)) == len(external_ids)
+
+
+def test_the_newest_annotation_counts_and_an_older_one_when_it_is_deleted(
+    fake: FakeStudio, start: Start
+) -> None:
+    session = start()
+    [task] = fake.tasks
+    fake.annotate(task, choice("cat"))
+    fake.annotate(task, choice("dog"))
+    assert session.pull_words() == ["dog"]
+    session.withdraw(task, LATER, 1)
+    assert session.pull_words() == ["cat"]
+    for when in (LATER, LATEST):
+        fake.annotate(task, choice("dog"))
+        fake.tasks[task]["updated_at"] = when
+        session.pull()
+        assert session.labels() == ["dog"]
+        session.withdraw(task, when, 1)
+        for _ in range(2):
+            session.pull()
+        assert session.labels() == ["cat"]
+    assert [answer.word for answer in session.store.answers()] == ["dog", "cat"] * 3
+
+
+def test_rejected_answers_are_logged_once(fake: FakeStudio, start: Start) -> None:
+    session = start(2)
+    meta = fake.tasks[min(fake.tasks)]["meta"]
+    fake.annotate(min(fake.tasks), choice("unicorn"))
+    unknown, of_another_run, not_queried = session.import_tasks(
+        [
+            {"data": {"image": "x"}},
+            {"data": {}, "meta": {**meta, "run": "another"}},
+            {"data": {}, "meta": {**meta, "key": "not queried"}},
+        ]
+    )
+    fake.annotate(unknown, choice("cat"))
+    fake.annotate(of_another_run, choice("cat"))
+    fake.annotate(not_queried, {"not": "a list"})
+    # Tasks of another run are ignored.
+    assert session.pull().rejected == {"unknown class": 1, "unknown question": 2}
+    # A corrupt state: all is read again, stored once.
+    (session.store.folder / "label-studio.json").write_text('{"url": ')
+    assert session.pull_words() == []
+    assert len(session.store.answers()) == 3
+
+
+def test_unknown_tasks_in_the_project_are_logged_once_and_stop_nothing(
+    fake: FakeStudio, start: Start
+) -> None:
+    session = start()
+    strange = [{"data": {"round": 1}, "meta": meta} for meta in ("text", ["list"], {"run": 5}, None)]
+    fake.annotate(min(fake.tasks), choice("long " * 200))
+    fake.annotate(session.import_tasks(strange)[0], choice("longer " * 200))
+    assert session.push().existing_tasks == 1
+    for _ in range(3):
+        session.pull()
+    reasons = [answer.reject_reason for answer in session.store.answers()]
+    assert reasons == ["unknown class", "unknown question"]
+
+
+def test_a_later_answer_on_the_labelling_page_is_not_withdrawn(fake: FakeStudio, start: Start) -> None:
+    session = start()
+    [task] = fake.tasks
+    fake.annotate(task, choice("cat"))
+    session.pull()
+    answer = {"question": "cam/1-0.png", "word": "dog", "annotator": "p1@example.org"}
+    session.store.receive([answer], channel="page")
+    session.withdraw(task, LATER)
+    assert session.pull_words() == []
+    assert session.labels() == ["dog"]
+
+
+def test_a_later_answer_from_another_task_is_not_withdrawn(fake: FakeStudio, start: Start) -> None:
+    session = start()
+    [task] = fake.tasks
+    [copy] = session.import_tasks([{name: fake.tasks[task][name] for name in ("data", "meta")}])
+    for number in (task, copy):
+        fake.annotate(number, choice("cat"))
+        session.pull()
+    session.withdraw(task, LATER)
+    session.pull()
+    assert session.labels() == ["cat"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "min_annotators", "words", "is_requested"),
+    [
+        ("first", 1, ["unsure"], True),
+        ("first", 1, ["cat"], False),
+        ("majority", 2, ["cat", "dog"], True),
+        ("unanimous", 2, ["cat", "dog"], False),  # a third annotator could not settle it
+        ("unanimous", 2, ["cat"], False),  # the server itself requests a second annotator
+    ],
+)
+def test_another_annotator_is_requested_if_that_can_settle_the_question(
+    fake: FakeStudio, start: Start, rule: str, min_annotators: int, words: list[str], is_requested: bool
+) -> None:
+    session = start(rule=rule, min_annotators=min_annotators)
+    [task] = fake.tasks.values()
+    for user, word in enumerate(words, 1):
+        fake.annotate(task["id"], choice(word), user=user)
+    for _ in range(3):
+        session.pull()
+    n_requests = sum(method == "PATCH" and "/tasks/" in path for method, path in fake.requests)
+    assert n_requests == int(is_requested)
+    assert task["overlap"] == (len(words) + 1 if is_requested else min_annotators)
+    assert task["is_labeled"] == (not is_requested and len(words) == min_annotators)
+
+
+# ---- tasks that change during a pull, and copies of tasks
+
+
+def test_tasks_that_change_during_a_pull_are_read_by_the_next_pull(
+    fake: FakeStudio, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = start(102)
+    first, last = min(fake.tasks), max(fake.tasks)
+    clock = itertools.count(0.0, 600.0)
+    module = importlib.import_module("ducats.annotation.label_studio.pull")
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+
+    def annotate_between_pages() -> None:  # ten minutes between the first and the second page
+        fake.annotate(first, choice("cat"))
+        fake.annotate(last, choice("dog"))
+        fake.tasks[first]["updated_at"] = LATER
+        fake.tasks[last]["updated_at"] = "2099-01-01T00:09:00.000000Z"
+
+    after_first_page(monkeypatch, fake, annotate_between_pages)
+    assert session.pull_words() == ["dog"]
+    assert session.pull_words() == ["cat"]
+
+
+def test_a_task_deleted_during_a_pull_hides_no_other(
+    fake: FakeStudio, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = start(102)
+    numbers = sorted(fake.tasks)
+    fake.annotate(numbers[100], choice("cat"))
+    after_first_page(monkeypatch, fake, lambda: fake.tasks.pop(numbers[0]))
+    assert session.pull_words() == ["cat"]
+
+
+def test_duplicates_on_several_pages_are_deleted_and_the_answered_copy_is_kept(
+    fake: FakeStudio, start: Start
+) -> None:
+    session = start(102)
+    copies = session.import_tasks(
+        [{"data": task["data"], "meta": task["meta"]} for task in fake.tasks.values()]
+    )
+    fake.annotate(copies[7], choice("dog"))
+    again = session.push()
+    assert (again.new_tasks, again.existing_tasks) == (0, 102)
+    keys = [task["meta"]["key"] for task in fake.tasks.values()]
+    assert len(keys) == len(set(keys)) == 102
+    assert copies[7] in fake.tasks
+
+
+# ---- rounds, projects and servers
+
+
+def test_a_new_round_uses_the_same_project_and_skips_settled_questions(
+    fake: FakeStudio, start: Start
+) -> None:
+    session = start(2, min_annotators=2, rule="unanimous")
+    for task, user in itertools.product(list(fake.tasks), (1, 2)):
+        fake.annotate(task, choice("cat"), user=user)
+    session.pull()
+    assert session.store.close_round(1) is not None
+    fake.annotate(min(fake.tasks), choice("dog"), user=3)
+    assert session.pull().rejected == {"late": 1}
+    with pytest.raises(UserError, match="no open round"):
+        session.push()
+    session.store = image_store(session.store.folder, 3, round_number=2)
+    answer = {"question": "cam/2-1.png", "word": "cat", "annotator": "anna"}
+    session.store.receive([answer], channel="page")
+    found = session.push()
+    assert (found.round, found.new_tasks, found.answered_images) == (2, 2, 1)
+    [project] = fake.projects.values()
+    assert [task["data"]["key"] for task in fake.tasks.values()][2:] == ["cam/2-0.png", "cam/2-2.png"]
+    assert [tab["data"]["title"] for tab in fake.tabs] == ["Round 1", "Round 2"]
+    assert project["model_version"] == "ducats-round-2"
+
+
+def test_runs_in_folders_with_the_same_name_get_separate_projects(
+    fake: FakeStudio, start: Start, tmp_path: Path
+) -> None:
+    session = start(2)
+    other = Session(fake, session.studio, image_store(tmp_path / "other" / "questions", 3))
+    with pytest.raises(UserError, match="has no project of this run"):
+        other.pull()
+    assert other.push().new_tasks == 3
+    assert len(fake.projects) == 2
+    session.forget()
+    assert session.push().existing_tasks == 2
+    assert len(fake.projects) == 2
+    with pytest.raises(UserError, match="has no project 999"):
+        session.push("x", project="999")
+    session.forget()
+    assert session.pull_words() == []  # the project is found by its description
+
+
+def test_a_new_server_at_the_same_address_withdraws_no_answer(fake: FakeStudio, start: Start) -> None:
+    session = start(4)
+    first, second, *_ = fake.tasks
+    fake.annotate(first, choice("cat"), user=1)
+    fake.annotate(second, choice("dog"), user=2)
+    session.pull()
+    fake.reset()  # its database is lost: projects, tasks and annotations are numbered from 1 again
+    assert session.push().new_tasks == 2
+    assert first in fake.tasks
+    assert session.pull_words() == []
+    for task in fake.tasks:
+        fake.annotate(task, choice("dog"), user=1)
+    session.pull()
+    assert session.labels() == ["cat", "dog", "dog", "dog"]
+
+
+@pytest.mark.parametrize("is_new_server", [True, False])
+def test_a_project_of_others_is_not_changed(fake: FakeStudio, start: Start, is_new_server: bool) -> None:
+    session = start()
+    if is_new_server:
+        fake.reset()
+    theirs = session.studio.create_project({"title": "theirs", "description": "", "label_config": "<View/>"})
+    if is_new_server:
+        assert theirs["id"] == session.state.project
+    else:  # pulling from a wrong project does not redirect the next push
+        session.pull(theirs["id"])
+    session.push()
+    assert fake.projects[theirs["id"]]["label_config"] == "<View/>"
+    assert len(fake.projects) == 2
+    with pytest.raises(UserError, match="has no project 999"):
+        session.pull(999)
+
+
+def test_a_copy_of_the_run_with_other_pixels_gets_its_own_tasks(fake: FakeStudio, tmp_path: Path) -> None:
+    sessions = []
+    for name, offset in (("a", 3), ("b", 5)):  # equal in the first round, different in the second
+        store = pixel_store(tmp_path / name / "run" / "questions", [[(0, 0)]])
+        sessions.append(Session(fake, connect(fake), store))
+        first, second = store.round_folder(1), store.round_folder(2)
+        new_round = pixel_store(tmp_path / str(offset) / "questions", [[(offset, offset)]]).round_folder(1)
+        store.close_round(1, answered_by_png=store.question_round(1).by_id)
+        second.mkdir()
+        (second / "questions.jsonl").write_bytes((new_round / "questions.jsonl").read_bytes())
+        rules = (first / "rules.json").read_text().replace('"round": 1', '"round": 2')
+        (second / "rules.json").write_text(rules)
+        original = sessions[0].store.round_folder(1) / "questions.jsonl"
+        (first / "questions.jsonl").write_text(original.read_text())
+    for session in sessions:
+        assert session.push(images="https://example.org/").new_tasks == 1
+    assert len(fake.projects) == 1
+    for task in fake.tasks.values():
+        fake.annotate(task["id"], task["predictions"][0]["result"])
+    sessions[1].pull()
+    assert sessions[1].store.status("street-0#5,5").state == "settled"
+
+
+def test_a_long_title_is_truncated_to_the_limit_of_the_server(fake: FakeStudio, tmp_path: Path) -> None:
+    session = Session(fake, connect(fake), image_store(tmp_path / "questions", 1))
+    title = "ducats: " + "name " * 20
+    session.push(title)
+    session.forget()
+    assert session.push(title).existing_tasks == 1
+    assert [len(one["title"]) for one in fake.projects.values()] == [len(title[:50].strip())]
+
+
+def test_a_push_after_a_blind_push_of_the_same_round_changes_nothing(
+    fake: FakeStudio, tmp_path: Path
+) -> None:
+    session = Session(fake, connect(fake), image_store(tmp_path / "questions", 2))
+    session.push(blind=True)
+    again = session.push()
+    assert (again.new_tasks, again.existing_tasks) == (0, 2)
+    assert [one["model_version"] for one in fake.projects.values()] == [""]
+
+
+def test_watching_ends_when_the_round_is_closed_while_the_server_is_down(tmp_path: Path) -> None:
+    store = image_store(tmp_path / "questions", 1)
+    messages: list[str] = []
+
+    def answer_and_close(_: float) -> None:
+        store.receive([{"question": "cam/1-0.png", "word": "cat", "annotator": "anna"}], channel="page")
+        store.close_round(1)
+
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound, but not listening
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        client = JsonClient(
+            url, ApiToken(LEGACY_TOKEN), retry_timeout=2.0, notify=messages.append, sleep=answer_and_close
+        )
+        options: dict[str, Any] = {"on_pull": lambda _: None, "notified": threading.Event()}
+        pull_until_closed(store, LabelStudio(client), 1, poll=0.01, **options)
+        assert len(messages) == 1
+        with pytest.raises(ServerUnavailableError, match="does not respond"):  # no open round to wait for
+            pull_until_closed(store, LabelStudio(client), 1, poll=0.01, **options)
