@@ -9,11 +9,14 @@ import torch
 from PIL import Image
 
 from ducats.data import DATASETS, DatasetSpec, toy
-from ducats.data.benchmarks import domainnet, mini_domainnet, office31, office_home, pacs, visda2017
 from ducats.data.benchmarks.benchmark import normalise_name
 from ducats.data.domain import AdaptationData
 from ducats.utils.errors import UserError
 
+office31, office_home, pacs = (DATASETS[name].load for name in ("office31", "office_home", "pacs"))
+visda2017, domainnet, mini_domainnet = (
+    DATASETS[name].load for name in ("visda2017", "domainnet", "mini_domainnet")
+)
 BENCHMARKS = {name: spec.benchmark for name, spec in DATASETS.items() if spec.benchmark is not None}
 
 

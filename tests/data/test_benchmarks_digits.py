@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ducats.data.benchmarks import digit_sets
+from ducats.data.benchmarks.digit_sets import digit_sets
 from ducats.utils.errors import UserError
 
 

@@ -17,11 +17,10 @@ from ducats.data.decoding import (
     decode_images,
     find_unreadable,
     image_decoder,
-    memory_budget,
     pixels_gb,
     read_aspect_ratios,
 )
-from ducats.data.store import LazyFileArrays
+from ducats.data.store import LazyFileArrays, memory_budget
 from ducats.utils.errors import UserError
 from ducats.utils.image_files import load_image
 
@@ -476,7 +475,7 @@ def test_blocks_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lim
         return try_files(fn, paths, block)  # type: ignore[arg-type]
 
     monkeypatch.setattr(store, "try_files", watch)
-    monkeypatch.setattr(store, "_n_cores", lambda: 1)
+    monkeypatch.setattr(store, "available_cores", lambda: 1)
     monkeypatch.setattr(store, *limit)
     assert torch.equal(decode_images(files, 8).pixels[:], whole)
     assert blocks == [3]

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ducats.config import Config
 from ducats.data import resolve_dataset
-from ducats.data.benchmarks import ImageCount
-from ducats.data.benchmarks.benchmark import TaskRole
+from ducats.data.benchmarks.benchmark import ImageCount, TaskRole
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import find_unreadable
 from ducats.doctor.survey import DataSurvey, SplitSurvey, survey_data

@@ -12,8 +12,8 @@ from ducats.acquisition.budget import TimeBudget, parse_time_budget, split_budge
 from ducats.acquisition.queries import resolve_query
 from ducats.acquisition.queries.kmeans import check_cluster_count
 from ducats.config import Config, query_epochs
-from ducats.data.decoding import RESERVED_DISK_GB
 from ducats.data.evaluation_split import n_held_out, resolve_split
+from ducats.data.store import RESERVED_DISK_GB
 from ducats.doctor.survey import DataSurvey
 from ducats.models import offline, resolve_model
 from ducats.run.checks import VIEW_ROLES, StoredImages, check_segmentation, check_views

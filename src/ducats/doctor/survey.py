@@ -12,9 +12,8 @@ from torch import Tensor
 
 from ducats.config import Config
 from ducats.data import resolve_dataset
-from ducats.data.benchmarks import ImageCount, class_order, list_task
-from ducats.data.benchmarks.benchmark import Benchmark, TaskRole
-from ducats.data.decoding import displayed_size, memory_budget
+from ducats.data.benchmarks.benchmark import Benchmark, ImageCount, TaskRole
+from ducats.data.benchmarks.tasks import class_order, list_task
 from ducats.data.domain import AdaptationData, Images, Labels, Pixels
 from ducats.data.evaluation_split import same_images
 from ducats.data.folders import (
@@ -25,10 +24,13 @@ from ducats.data.folders import (
     list_images,
 )
 from ducats.data.manifest import ManifestRow, check_pool_labels, describe_rows, scan_manifest
-from ducats.data.segmentation import LabelEncoding, SegmentationListing, SegmentationReader, SplitFiles
-from ducats.data.store import ReadFailure, try_files
+from ducats.data.segmentation.file_pairs import SplitFiles
+from ducats.data.segmentation.label_encoding import LabelEncoding
+from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader
+from ducats.data.store import ReadFailure, memory_budget, try_files
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Check, Finding, collect_findings, describe_exception
+from ducats.utils.image_files import displayed_size
 
 MAX_ROWS_NAMED = 20  # maximum number of manifest rows that are reported one by one
 ROLES: tuple[TaskRole, ...] = ("source", "target", "test")

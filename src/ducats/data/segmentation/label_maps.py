@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ducats.data.decoding import ImageSize, displayed_size, parse_size
+from ducats.data.decoding import ImageSize, parse_size
 from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.label_files import read_ids, read_mask, resize_label_map, void_mask
 from ducats.data.store import ArrayStore, Decoder, KeyedPaths, LazyFileArrays, map_files
+from ducats.utils.image_files import displayed_size
 
 _Array = NDArray[Any]
 
