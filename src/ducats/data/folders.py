@@ -74,14 +74,9 @@ def read_labelled_folder(
     channels: int = 3,
     memory_gb: float | None = None,
 ) -> Domain:
-    """Read labelled images, ``class/...``, of known classes.
+    """Read labelled images, ``class/...``, of known classes, some of which may be missing.
 
-    Args:
-        folder: One sub-folder per class; classes may be missing.
-        classes: Class names, in the order of the labels.
-        size: Height and width that images are resized to, ignoring the aspect ratio.
-        channels: 3 for RGB, 1 for grey.
-        memory_gb: Gigabytes of decoded images to hold in memory; None: see ``decode_images``.
+    See ``decode_images`` for ``size``, ``channels`` and ``memory_gb``, here and below.
     """
     files = _list_class_images("test", existing_folder("test", folder))
     labels = _labels("test", Path(folder), files, classes)
@@ -92,13 +87,7 @@ def read_labelled_folder(
 def read_image_folder(
     folder: Path, *, size: ImageSize = 256, channels: int = 3, memory_gb: float | None = None
 ) -> Images:
-    """Read unlabelled images at any depth of a folder.
-
-    Args:
-        size: Height and width that images are resized to, ignoring the aspect ratio.
-        channels: 3 for RGB, 1 for grey.
-        memory_gb: Gigabytes of decoded images to hold in memory; None: see ``decode_images``.
-    """
+    """Read unlabelled images at any depth of a folder."""
     files = _list_nonempty("image", existing_folder("image", folder))
     return decode_images(files, size, channels=channels, memory_gb=memory_gb)
 

@@ -79,9 +79,7 @@ def _load_split(
     raise missing_images_error(DIGIT_SETS, root, f"{domain.name} ({split})")
 
 
-def _split_reader(
-    domain: DomainInfo, split: Split
-) -> tuple[Callable[[Path], tuple[Any, Any]], tuple[str, ...]]:
+def _split_reader(domain: DomainInfo, split: Split) -> tuple[Callable[[Path], tuple[Any, Any]], list[str]]:
     """Return a function that reads pixels and labels from a folder, and the files that it needs."""
     from torchvision import datasets
 
@@ -91,14 +89,14 @@ def _split_reader(
             found = datasets.SVHN(folder, split=split)
             return found.data.transpose(0, 2, 3, 1), found.labels
 
-        return read_svhn, (f"{split}_32x32.mat",)
+        return read_svhn, [f"{split}_32x32.mat"]
     is_train = split == "train"
     if domain.name == "USPS":
-        dataset, files = datasets.USPS, ("usps.bz2" if is_train else "usps.t.bz2",)
+        dataset, files = datasets.USPS, ["usps.bz2" if is_train else "usps.t.bz2"]
     else:
         parts = ("train", "t10k")  # torchvision requires all four files for either split
         kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
-        dataset, files = datasets.MNIST, tuple(f"MNIST/raw/{part}-{kind}" for part in parts for kind in kinds)
+        dataset, files = datasets.MNIST, [f"MNIST/raw/{part}-{kind}" for part in parts for kind in kinds]
 
     def read(folder: Path) -> tuple[Any, Any]:
         found = dataset(folder, train=is_train)

@@ -43,10 +43,6 @@ def find_camvid(root: str | Path, split: str) -> tuple[SplitFiles, LabelEncoding
             ``train_labels/..._L.png`` (colours), or ``701_StillsRaw_full/`` and
             ``LabeledApproved_full/..._L.png`` (the original, colours). Label files may be missing.
         split: ``train``, ``val`` or ``test``, as defined by the authors of SegNet.
-
-    Raises:
-        UserError: The folder has none of these layouts. Unpaired files do not raise; they are listed in
-            ``problems``.
     """
     folder = Path(root).expanduser()
     id_encoding = carla_camvid_encoding(SEGNET_IDS, CAMVID_VOID, "ids")
@@ -96,10 +92,6 @@ def find_carla(root: str | Path, carla_version: str = "0.9.14") -> tuple[SplitFi
         root: A folder with ``images/`` and ``labels/``, or ``CameraRGB/`` and ``CameraSeg/``, or ``rgb/`` and
             ``semantic_segmentation/``.
         carla_version: The CARLA version that rendered the images. Tags were renumbered in 0.9.14.
-
-    Raises:
-        UserError: The folder has none of these layouts. Unpaired files do not raise; they are listed in
-            ``problems``.
     """
     if not re.fullmatch(r"\d+(\.\d+)*", str(carla_version)):
         raise UserError(

@@ -121,15 +121,7 @@ def load_segmentation_folder(
 ) -> Domain:
     """Read images with label maps, from a folder with ``images/`` and ``labels/``.
 
-    Args:
-        size: Height and width to resize images and label maps to.
-        classes: The class list. See ``segmentation_folders`` for this, ``merge_classes``, ``keep_classes``
-            and ``label_format``.
-        root: Base of a relative path of the class list.
-        memory_gb: Memory for decoded images and label maps together, in gigabytes; see ``decode_images``.
-
-    Raises:
-        UserError: Folders or files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
+    The parameters are those of ``segmentation_folders``; ``root`` is the base of the class list only.
     """
     base = Path("" if root is None else root).expanduser()
     encoding = _make_encoding(base, classes, merge_classes, keep_classes, label_format)

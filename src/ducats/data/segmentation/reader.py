@@ -64,9 +64,6 @@ def load_segmentation_data(listing: SegmentationListing) -> AdaptationData:
 
     If ``void_pixels`` is ``excluded``, pixels that are void in the pool's label files or masks are marked in
     its ``void_masks`` and never queried. If it is ``queried``, they are not marked.
-
-    Raises:
-        UserError: Files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
     """
     source_encoding, target_encoding = listing.encodings
     source_size, size = listing.stored_sizes
@@ -103,12 +100,7 @@ def load_labelled(
     size: ImageSize,
     original_sizes: Tensor | None,
 ) -> Domain:
-    """Decode images and their label files.
-
-    Args:
-        size: Height and width to resize both to.
-        original_sizes: Original heights and widths, int64 (N, 2).
-    """
+    """Decode images and their label files, both resized; ``original_sizes`` is int64 (N, 2)."""
     assert files.labels is not None
     return Domain(
         _load_images(store, files, size, original_sizes),
