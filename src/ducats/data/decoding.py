@@ -101,9 +101,8 @@ def parse_size(size: ImageSize) -> tuple[int, int]:
     return height, width
 
 
-def find_unreadable(files: KeyedPaths) -> list[tuple[Path, str]]:
+def find_unreadable(paths: Sequence[Path]) -> list[tuple[Path, str]]:
     """Return every file that cannot be decoded, with the reason, in the given order."""
-    paths = [path for _, path in files]
     # bool() discards each image: only the failures are needed.
     outcomes = try_files(lambda path: bool(load_image(path)), paths)
     return [

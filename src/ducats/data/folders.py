@@ -10,7 +10,6 @@ from torch import Tensor
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import ImageSize, decode_image_sets, decode_images
 from ducats.data.domain import AdaptationData, Domain, Images
-from ducats.data.spec import DatasetSpec
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Finding, join_quoted, raise_first_error
 from ducats.utils.image_files import is_image_name
@@ -199,6 +198,3 @@ def _labels(role: str, folder: Path, images: Sequence[tuple[str, Path]], classes
     """Return the class index of each image, from its folder: int64 (N,)."""
     labels, names = [_class_of(key) for key, _ in images], [str(path) for _, path in images]
     return class_indices(describe_folder(role, folder), labels, names, classes)
-
-
-FOLDERS_SPEC = DatasetSpec(folders, per_pixel=False, file_layout="class_folders")

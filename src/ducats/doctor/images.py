@@ -111,7 +111,7 @@ def check_readable(
 ) -> Iterator[Finding]:
     """Decode files in full, all or those in ``paths``; add those that fail to ``unreadable_paths``."""
     to_read = [path for path in split.paths if paths is None or path in paths]
-    unreadable = find_unreadable([(str(path), path) for path in to_read])
+    unreadable = find_unreadable(to_read)
     unreadable_paths |= {path for path, _ in unreadable}
     if unreadable:
         names_text = join_names([f"{path} ({reason})" for path, reason in unreadable], MAX_FILES_NAMED)

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +15,6 @@ from ducats.models.backbone import (
     input_normalisation,
     make_backbone,
 )
-from ducats.models.spec import ModelSpec
 from ducats.utils.errors import UserError
 
 _Network = TypeVar("_Network", bound=nn.Module)
@@ -126,12 +124,3 @@ def timm_classifier(
     return Classifier(
         trunk, feature_width(trunk, channels), bottleneck, classes, channels, is_pretrained=is_pretrained
     )
-
-
-TIMM_SPEC = ModelSpec(
-    timm_classifier,
-    per_pixel=False,
-    build_without_weights=partial(build_without_weights, timm_classifier),
-    check_params=check_classifier_params,
-    has_timm_backbone=True,
-)

@@ -1,7 +1,6 @@
 """DeepLab-v2 and DeepLab-v3+ on any timm backbone. Logits are on the network's own coarse grid."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -17,7 +16,6 @@ from ducats.models.backbone import (
     make_feature_extractor,
 )
 from ducats.models.frozen_norm import freeze_norms
-from ducats.models.spec import ModelSpec
 from ducats.utils.errors import UserError
 
 HeadNorm = Literal["group", "batch", "none"]
@@ -268,19 +266,3 @@ def _checked_rates(rates: Sequence[int]) -> list[int]:
 def _check_head_norm(kind: str) -> None:
     if kind not in get_args(HeadNorm):
         raise UserError(f"model.params.head_norm is {kind!r}; choose one of {', '.join(get_args(HeadNorm))}")
-
-
-DEEPLAB_V2_SPEC = ModelSpec(
-    deeplab_v2,
-    per_pixel=True,
-    build_without_weights=partial(classifier.build_without_weights, deeplab_v2),
-    check_params=check_deeplab_params,
-    has_timm_backbone=True,
-)
-DEEPLAB_V3PLUS_SPEC = ModelSpec(
-    deeplab_v3plus,
-    per_pixel=True,
-    build_without_weights=partial(classifier.build_without_weights, deeplab_v3plus),
-    check_params=check_deeplab_params,
-    has_timm_backbone=True,
-)

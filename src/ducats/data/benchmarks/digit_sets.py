@@ -13,7 +13,6 @@ from torch import Tensor
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, Split, count_lists
 from ducats.data.benchmarks.tasks import missing_images_error
 from ducats.data.domain import AdaptationData, Domain, Images
-from ducats.data.spec import DatasetSpec
 from ducats.utils.errors import UserError
 
 _CLASSES = tuple("0123456789")
@@ -117,6 +116,3 @@ def _resize(pixels: NDArray[np.uint8], size: int) -> Tensor:
         resized_image = Image.fromarray(image).convert("RGB").resize((size, size), Image.Resampling.BICUBIC)
         resized[row] = np.asarray(resized_image).transpose(2, 0, 1)
     return torch.from_numpy(resized)
-
-
-DIGIT_SETS_SPEC = DatasetSpec(digit_sets, per_pixel=False, benchmark=DIGIT_SETS)

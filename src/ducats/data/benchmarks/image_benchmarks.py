@@ -52,7 +52,7 @@ webcam/...
         ),
     },
     list_files=partial(
-        list_class_folders, search_folders=("", "domain_adaptation_images"), class_parents=("images",)
+        list_class_folders, search_folders=("", "domain_adaptation_images"), class_parent="images"
     ),
 )
 

@@ -14,12 +14,10 @@ from ducats.data.segmentation.class_tables import (
     GTAV_IDS,
     SYNTHIA_IDS,
     SYNTHIA_VOID,
-    cityscapes_encoding,
 )
 from ducats.data.segmentation.file_pairs import FileLayout, SplitFiles, find_pairs
 from ducats.data.segmentation.label_encoding import LabelEncoding, LabelFormat
 from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader, VoidPixels
-from ducats.data.spec import DatasetSpec
 from ducats.utils.errors import UserError
 
 
@@ -48,10 +46,11 @@ class StreetDataset:
         return find_pairs(root, layout, with_labels=with_labels)
 
     def encoding(self, classes: tuple[str, ...], extra_ids: Mapping[int, str] | None) -> LabelEncoding:
-        """Return the label encoding for the given classes."""
-        return cityscapes_encoding(self.id_names, self.void_names, classes, self.label_format).with_ids(
-            extra_ids
-        )
+        """Return the label encoding for the given classes; others of the nineteen become void."""
+        members = {name: (name,) for name in classes}
+        void_names = frozenset(self.void_names) | (frozenset(CLASSES_19) - frozenset(classes))
+        encoding = LabelEncoding(classes, self.id_names, members, void_names, self.label_format)
+        return encoding.with_ids(extra_ids)
 
 
 GTAV_DATASET = StreetDataset(
@@ -199,7 +198,3 @@ def _encodings(
         )
     names = _CLASSES_BY_COUNT[classes]
     return source_dataset.encoding(names, extra_ids), CITYSCAPES_DATASET.encoding(names, extra_ids)
-
-
-GTAV_CITYSCAPES_SPEC = DatasetSpec(gtav_cityscapes, per_pixel=True)
-SYNTHIA_CITYSCAPES_SPEC = DatasetSpec(synthia_cityscapes, per_pixel=True)

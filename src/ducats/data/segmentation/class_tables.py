@@ -114,19 +114,6 @@ CARLA_VOID = (
 )
 
 
-def cityscapes_encoding(
-    id_names: Mapping[int, str],
-    void_names: tuple[str, ...],
-    classes: tuple[str, ...],
-    label_format: LabelFormat,
-) -> LabelEncoding:
-    """Return the encoding of ids with Cityscapes names; other classes of the nineteen become void."""
-    dropped = frozenset(CLASSES_19) - frozenset(classes)
-    return LabelEncoding(
-        classes, id_names, {name: (name,) for name in classes}, frozenset(void_names) | dropped, label_format
-    )
-
-
 def carla_camvid_encoding(
     id_names: Mapping[int, str], void_names: tuple[str, ...], label_format: LabelFormat
 ) -> LabelEncoding:

@@ -93,13 +93,6 @@ def concat_files(named_files: Sequence[tuple[str, SplitFiles]]) -> SplitFiles:
     )
 
 
-def require_pairs(
-    root: Path, layout: FileLayout, *, with_labels: bool = True, mask_folder: str | None = None
-) -> SplitFiles:
-    """Find images and their label files as ``find_pairs`` does; raise if there are problems."""
-    return find_pairs(root, layout, with_labels=with_labels, mask_folder=mask_folder).validated()
-
-
 def find_pairs(
     root: Path,
     layout: FileLayout,

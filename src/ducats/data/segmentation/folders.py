@@ -8,10 +8,9 @@ from ducats.data.decoding import ImageSize
 from ducats.data.domain import Domain
 from ducats.data.folders import check_disjoint, existing_folder
 from ducats.data.segmentation.class_list import encoding_from_class_list
-from ducats.data.segmentation.file_pairs import FileLayout, concat_files, find_pairs, require_pairs
+from ducats.data.segmentation.file_pairs import FileLayout, concat_files, find_pairs
 from ducats.data.segmentation.label_encoding import LabelEncoding, LabelFormat
 from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader, VoidPixels, load_labelled
-from ducats.data.spec import DatasetSpec
 from ducats.data.store import ArrayStore
 from ducats.utils.errors import UserError
 
@@ -126,7 +125,7 @@ def load_segmentation_folder(
     base = Path("" if root is None else root).expanduser()
     encoding = _make_encoding(base, classes, merge_classes, keep_classes, label_format)
     store = ArrayStore(None, memory_gb)
-    files = require_pairs(existing_folder("test", folder), FOLDER_LAYOUT)
+    files = find_pairs(existing_folder("test", folder), FOLDER_LAYOUT).validated()
     domain = load_labelled(store, files, encoding, size, files.read_sizes())
     store.warn_if_on_demand()
     return domain
@@ -150,6 +149,3 @@ def _make_encoding(
 
 def _join(base: Path, path: Any) -> Path:
     return base / Path(path).expanduser()
-
-
-SEGMENTATION_FOLDERS_SPEC = DatasetSpec(segmentation_folders, per_pixel=True)
