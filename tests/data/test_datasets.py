@@ -1,6 +1,7 @@
 import inspect
 import subprocess
 import sys
+from functools import partial
 from typing import get_type_hints
 
 import pytest
@@ -11,9 +12,10 @@ from ducats.data.domain import AdaptationData
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_contract(name: str) -> None:
-    function = DATASETS[name].load
+    load = DATASETS[name].load
+    function = load.func if isinstance(load, partial) else load
     assert get_type_hints(function)["return"] is AdaptationData
-    kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+    kinds = {parameter.kind for parameter in inspect.signature(load).parameters.values()}
     assert kinds == {inspect.Parameter.KEYWORD_ONLY}
     assert (function.__doc__ or "").strip()
 

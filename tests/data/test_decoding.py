@@ -17,11 +17,10 @@ from ducats.data.decoding import (
     decode_images,
     find_unreadable,
     image_decoder,
-    memory_budget,
     pixels_gb,
     read_aspect_ratios,
 )
-from ducats.data.store import LazyFileArrays
+from ducats.data.store import LazyFileArrays, memory_budget
 from ducats.utils.errors import UserError
 from ducats.utils.image_files import load_image
 
@@ -103,7 +102,7 @@ def test_broken_exif_is_ignored(tmp_path: Path) -> None:
     make_image().save(tmp_path / "broken_exif.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken")
     make_image().save(tmp_path / "plain.jpg")
     assert torch.equal(decode_one(tmp_path / "broken_exif.jpg"), decode_one(tmp_path / "plain.jpg"))
-    assert find_unreadable([("a", tmp_path / "broken_exif.jpg")]) == []
+    assert find_unreadable([tmp_path / "broken_exif.jpg"]) == []
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB"])
@@ -179,7 +178,7 @@ def write_unreadable_files(folder: Path) -> dict[Path, str]:
 
 def test_reason_of_each_unreadable_file(tmp_path: Path) -> None:
     expected = write_unreadable_files(tmp_path)
-    found = find_unreadable([("whole", tmp_path / "whole.png"), *((p.name, p) for p in expected)])
+    found = find_unreadable([tmp_path / "whole.png", *expected])
     assert [path for path, _ in found] == list(expected)
     for path, reason in found:
         assert expected[path] in reason
@@ -192,7 +191,7 @@ def test_file_without_read_permission(tmp_path: Path, monkeypatch: pytest.Monkey
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Image, "open", refuse)
-    assert find_unreadable([("a", path)]) == [(path, "no permission to read it")]
+    assert find_unreadable([path]) == [(path, "no permission to read it")]
 
 
 @pytest.mark.parametrize("memory_gb", [NO_MEMORY_GB, 4.0])
@@ -476,7 +475,7 @@ def test_blocks_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lim
         return try_files(fn, paths, block)  # type: ignore[arg-type]
 
     monkeypatch.setattr(store, "try_files", watch)
-    monkeypatch.setattr(store, "_n_cores", lambda: 1)
+    monkeypatch.setattr(store, "available_cores", lambda: 1)
     monkeypatch.setattr(store, *limit)
     assert torch.equal(decode_images(files, 8).pixels[:], whole)
     assert blocks == [3]

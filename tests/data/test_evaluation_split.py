@@ -10,23 +10,25 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ducats.data import toy
+from ducats.data import segmentation_folders, toy
 from ducats.data.domain import VOID, AdaptationData, Domain, Images, original_map
 from ducats.data.evaluation_split import Subset, attach_test_set
-from ducats.data.segmentation import segmentation_folders
 from ducats.data.streets import streets
 from ducats.utils.errors import UserError
 
-WITH_TEST = toy(n_pool=40, n_test=20)
+WITH_TEST: Any = toy(n_pool=40, n_test=20)
 WITH_GROUND_TRUTH = replace(WITH_TEST, test=None)
 WITHOUT_LABELS = replace(WITH_TEST, test=None, ground_truth=None)
-WITH_LABEL_MAPS = streets(n_source=2, n_pool=10, n_test=4, height=16, width=32)
+WITH_LABEL_MAPS: Any = streets(n_source=2, n_pool=10, n_test=4, height=16, width=32)
 LABEL_MAPS_WITHOUT_TEST = replace(WITH_LABEL_MAPS, test=None)
 
 
-def with_target_as_test(data: AdaptationData, folder: Path) -> AdaptationData:
+def attach(data: AdaptationData, split: Any, test_fraction: float) -> tuple[Any, str]:
+    return attach_test_set(data, split, test_fraction)
+
+
+def with_target_as_test(data: Any, folder: Path) -> AdaptationData:
     """Return the same data with files, and with the target as test set."""
-    assert data.ground_truth is not None
     files = tuple(folder / key for key in data.pool.keys)
     pool = replace(data.pool, files=files)
     test = Domain(Images(pool.keys, pool.pixels, files), data.ground_truth, tuple(data.classes))
@@ -36,7 +38,7 @@ def with_target_as_test(data: AdaptationData, folder: Path) -> AdaptationData:
 @pytest.mark.parametrize("split", ["auto", "held_out", "published"])
 @pytest.mark.parametrize("data", [WITH_TEST, WITH_LABEL_MAPS], ids=["labels", "maps"])
 def test_existing_test_set_is_used_first(data: AdaptationData, split: Any) -> None:
-    assert attach_test_set(data, split, 0.2) == (data, "held_out")
+    assert attach(data, split, 0.2) == (data, "held_out")
 
 
 @pytest.mark.parametrize(
@@ -45,20 +47,16 @@ def test_existing_test_set_is_used_first(data: AdaptationData, split: Any) -> No
 )
 @pytest.mark.parametrize("data", [WITH_GROUND_TRUTH, LABEL_MAPS_WITHOUT_TEST], ids=["labels", "maps"])
 def test_target_is_the_test_set_if_there_is_none(data: AdaptationData, split: Any, expected: str) -> None:
-    prepared, evaluated_on = attach_test_set(data, split, 0.2)
-    assert prepared.test is not None
+    prepared, evaluated_on = attach(data, split, 0.2)
     assert prepared.test.images is prepared.pool is data.pool
     assert prepared.test.labels is data.ground_truth
     assert evaluated_on == expected
 
 
 def test_held_out_images_leave_the_pool() -> None:
-    data, evaluated_on = attach_test_set(WITH_GROUND_TRUTH, "held_out", 0.25)
+    data, evaluated_on = attach(WITH_GROUND_TRUTH, "held_out", 0.25)
     whole, ground_truth = WITH_GROUND_TRUTH.pool, WITH_GROUND_TRUTH.ground_truth
     assert evaluated_on == "held_out"
-    assert data.test is not None
-    assert data.ground_truth is not None
-    assert ground_truth is not None
     held_out, remaining = data.test.images.keys, data.pool.keys
     assert not set(held_out) & set(remaining)
     assert set(held_out) | set(remaining) == set(whole.keys)
@@ -69,7 +67,7 @@ def test_held_out_images_leave_the_pool() -> None:
         index = torch.tensor([position[key] for key in images.keys])
         assert torch.equal(images.pixels[:], whole.pixels[index])  # images keep their key and label
         assert torch.equal(labels[:], ground_truth[index])
-    again, _ = attach_test_set(WITH_GROUND_TRUTH, "held_out", 0.25)
+    again, _ = attach(WITH_GROUND_TRUTH, "held_out", 0.25)
     assert again.pool.keys == remaining
 
 
@@ -83,40 +81,38 @@ def test_subset_is_indexed_like_a_tensor() -> None:
 
 
 def test_target_given_as_test_set(tmp_path: Path) -> None:
-    data = with_target_as_test(WITH_TEST, tmp_path)
+    data: Any = with_target_as_test(WITH_TEST, tmp_path)
     for split, expected in (("auto", "target"), ("target", "target"), ("unlabelled", "unlabelled")):
-        prepared, evaluated_on = attach_test_set(data, split, 0.2)  # type: ignore[arg-type]
+        prepared, evaluated_on = attach(data, split, 0.2)
         assert evaluated_on == expected
-        assert prepared.test is not None
         assert prepared.test.images is prepared.pool  # decoded twice, kept once
     first = tmp_path / data.pool.keys[0]
     first.parent.mkdir(parents=True, exist_ok=True)
     first.write_text("a file")
     link = tmp_path.parent / f"{tmp_path.name}-link"
     link.symlink_to(tmp_path)
-    assert data.test is not None
     other = replace(data.test.images, files=tuple(link / key for key in data.pool.keys))
-    _, evaluated_on = attach_test_set(replace(data, test=replace(data.test, images=other)), "auto", 0.2)
+    _, evaluated_on = attach(replace(data, test=replace(data.test, images=other)), "auto", 0.2)
     assert evaluated_on == "target"  # also through a link
-    prepared, evaluated_on = attach_test_set(data, "held_out", 0.5)
+    prepared, evaluated_on = attach(data, "held_out", 0.5)
     assert (evaluated_on, len(prepared.pool)) == ("held_out", 20)
     # Also without ground truth: the labels of the test set are used.
-    prepared, evaluated_on = attach_test_set(replace(data, ground_truth=None), "held_out", 0.5)
+    prepared, evaluated_on = attach(replace(data, ground_truth=None), "held_out", 0.5)
     assert (evaluated_on, len(prepared.pool), prepared.ground_truth) == ("held_out", 20, None)
 
 
 def test_without_labels_there_is_no_test_set() -> None:
-    data, _ = attach_test_set(WITHOUT_LABELS, "auto", 0.2)
+    data, _ = attach(WITHOUT_LABELS, "auto", 0.2)
     assert data.test is None
     for split in ("held_out", "target", "unlabelled", "published"):
         with pytest.raises(UserError, match="needs the target's labels"):
-            attach_test_set(WITHOUT_LABELS, split, 0.2)
+            attach(WITHOUT_LABELS, split, 0.2)
 
 
 @pytest.mark.parametrize("data", [WITH_GROUND_TRUTH, LABEL_MAPS_WITHOUT_TEST], ids=["labels", "maps"])
 def test_rejects_a_fraction_that_leaves_nothing(data: AdaptationData) -> None:
     with pytest.raises(UserError, match="leaves nothing"):
-        attach_test_set(data, "held_out", 0.001)
+        attach(data, "held_out", 0.001)
 
 
 # ---- label maps
@@ -142,15 +138,11 @@ class ResizableLabelMaps:
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5])
 def test_images_with_label_maps_are_held_out(fraction: float) -> None:
-    assert WITH_LABEL_MAPS.ground_truth is not None
-    assert WITH_LABEL_MAPS.pool.void_masks is not None
     label_maps = ResizableLabelMaps(WITH_LABEL_MAPS.ground_truth[:])
-    whole = replace(LABEL_MAPS_WITHOUT_TEST.pool, original_sizes=torch.arange(20).view(10, 2))
+    whole: Any = replace(LABEL_MAPS_WITHOUT_TEST.pool, original_sizes=torch.arange(20).view(10, 2))
     given = replace(LABEL_MAPS_WITHOUT_TEST, ground_truth=label_maps, pool=whole)
-    data, evaluated_on = attach_test_set(given, "held_out", fraction)
+    data, evaluated_on = attach(given, "held_out", fraction)
     assert evaluated_on == "held_out"
-    assert data.test is not None
-    assert data.ground_truth is not None
     assert (len(data.test), len(data.pool)) == (round(10 * fraction), 10 - round(10 * fraction))
     assert not set(data.test.images.keys) & set(data.pool.keys)
     assert {*data.test.images.keys, *data.pool.keys} == set(whole.keys)
@@ -159,9 +151,6 @@ def test_images_with_label_maps_are_held_out(fraction: float) -> None:
         index = torch.tensor([position[key] for key in images.keys])
         assert torch.equal(images.pixels[:], whole.pixels[index])
         assert torch.equal(labels[:], label_maps[index])
-        assert images.original_sizes is not None
-        assert images.void_masks is not None
-        assert whole.original_sizes is not None
         assert torch.equal(images.original_sizes, whole.original_sizes[index])
         assert torch.equal(images.void_masks[:], WITH_LABEL_MAPS.pool.void_masks[index])
         assert (labels.ndim, labels.dtype, tuple(labels.shape)) == (3, torch.int8, (len(index), 16, 32))
@@ -171,7 +160,7 @@ def test_images_with_label_maps_are_held_out(fraction: float) -> None:
             assert torch.equal(
                 original_map(images.void_masks, number), WITH_LABEL_MAPS.pool.void_masks[int(index[number])]
             )
-    again, _ = attach_test_set(given, "held_out", fraction)
+    again, _ = attach(given, "held_out", fraction)
     assert again.pool.keys == data.pool.keys
 
 
@@ -188,13 +177,10 @@ def test_label_map_files_are_split(tmp_path: Path) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(values.astype(np.uint8)).save(path)
     (tmp_path / "classes.txt").write_text("0 a\n1 b\n255 void\n")
-    data = segmentation_folders(
+    data: Any = segmentation_folders(
         root=tmp_path, source="source", target="target", classes="classes.txt", ground_truth=True, size=(4, 5)
     )
-    prepared, _ = attach_test_set(data, "held_out", 0.5)
-    assert prepared.test is not None
-    assert data.ground_truth is not None
-    assert prepared.pool.void_masks is not None
+    prepared, _ = attach(data, "held_out", 0.5)
     for key, number in [(key, number) for number, key in enumerate(prepared.test.images.keys)]:
         before = data.pool.keys.index(key)
         assert torch.equal(prepared.test.labels[number], data.ground_truth[before])

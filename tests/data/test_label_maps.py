@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from synthetic_label_files import repeat_values, write_ids, write_image
 
 from ducats.data.decoding import parse_size, read_image_sizes
 from ducats.data.domain import VOID, original_map
-from ducats.data.segmentation.file_pairs import FileLayout, concat_files, require_pairs
+from ducats.data.segmentation.file_pairs import FileLayout, concat_files, find_pairs
 from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.label_maps import FileLabelMaps, load_label_maps, make_void_masks
 from ducats.data.store import ArrayStore, KeyedPaths, LazyFileArrays
@@ -163,11 +164,10 @@ def test_masks_mark_void_pixels(tmp_path: Path, with_maps: bool, with_files: boo
         shape = expected(path, None).shape
         mask = np.random.default_rng(90 + i).integers(0, 2, shape)
         mask_files.append((key, write_ids(tmp_path / "masks" / f"{i}.png", mask * 9)))
-    masks = make_void_masks(maps, mask_files if with_files else None, SIZE)
+    masks: Any = make_void_masks(maps, mask_files if with_files else None, SIZE)
     if not (with_maps or with_files):
         assert masks is None
         return
-    assert masks is not None
     assert (masks.shape, masks.dtype, masks.ndim, len(masks)) == ((5, *SIZE), torch.uint8, 3, 5)
 
     def expected_mask(i: int, size: tuple[int, int] | None) -> torch.Tensor:
@@ -190,8 +190,7 @@ def test_masks_mark_void_pixels(tmp_path: Path, with_maps: bool, with_files: boo
 
 def test_masks_have_no_reference_to_the_maps(tmp_path: Path) -> None:
     maps = load(label_files(tmp_path))
-    masks = make_void_masks(maps, None, SIZE)
-    assert masks is not None
+    masks: Any = make_void_masks(maps, None, SIZE)
     visited: list[object] = []
 
     def visit(thing: object) -> None:
@@ -222,7 +221,7 @@ def write_tree(root: Path, names: tuple[str, ...] = ("a", "b/c", "d")) -> Path:
 
 
 def test_every_image_has_its_label_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = require_pairs(write_tree(tmp_path), LAYOUT)
+    files = find_pairs(write_tree(tmp_path), LAYOUT).validated()
     assert [key for key, _ in files.images] == ["a.jpg", "b/c.jpg", "d.jpg"]
     assert files.labels == tuple((key, tmp_path / f"labels/{key[:-3]}png") for key, _ in files.images)
     kept = files.filter_keys(lambda key: key != "a.jpg")
@@ -239,7 +238,7 @@ def test_order_of_keys_does_not_depend_on_suffixes(tmp_path: Path) -> None:
     for name in ("a.png", "a.b.jpg", "B.jpg", "a-.png"):
         write_image(tmp_path / "images" / name)
         write_ids(tmp_path / "labels" / f"{name.rsplit('.', 1)[0]}.png", repeat_values([0]))
-    files = require_pairs(tmp_path, LAYOUT)
+    files = find_pairs(tmp_path, LAYOUT).validated()
     assert [key for key, _ in files.images] == ["B.jpg", "a-.png", "a.b.jpg", "a.png"]
     assert [path.stem for _, path in files.labels or ()] == ["B", "a-", "a.b", "a"]
 
@@ -249,15 +248,15 @@ def test_unpaired_files_are_named(tmp_path: Path) -> None:
     for name in "abcd":
         (tmp_path / "labels" / f"{name}.png").unlink()
     with pytest.raises(UserError, match=r"4 of 6 images in .*images .* in .*labels: a\.jpg, .* and 1 more"):
-        require_pairs(tmp_path, LAYOUT)
-    assert require_pairs(tmp_path, LAYOUT, with_labels=False).labels is None
+        find_pairs(tmp_path, LAYOUT).validated()
+    assert find_pairs(tmp_path, LAYOUT, with_labels=False).validated().labels is None
     for name in "abcde":
         (tmp_path / f"images/{name}.jpg").unlink()
     with pytest.raises(UserError, match=r"1 of 2 label files in .* have no image in .*: e\.png"):
-        require_pairs(tmp_path, LAYOUT)
+        find_pairs(tmp_path, LAYOUT).validated()
     write_image(tmp_path / "images/f.png")
     with pytest.raises(UserError, match=r"differ only in their suffix, f\.jpg and f\.png"):
-        require_pairs(tmp_path, LAYOUT)
+        find_pairs(tmp_path, LAYOUT).validated()
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "JPEG", "webp"])
@@ -266,18 +265,18 @@ def test_lossy_label_files_are_refused(tmp_path: Path, suffix: str) -> None:
     (tmp_path / "labels/a.png").unlink()
     write_image(tmp_path / f"labels/a.{suffix}")
     with pytest.raises(UserError, match=rf"lossy format, such as a\.{suffix}.*use PNG"):
-        require_pairs(tmp_path, LAYOUT)
+        find_pairs(tmp_path, LAYOUT).validated()
 
 
 def test_missing_and_empty_folders(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no folder .*images"):
-        require_pairs(tmp_path, LAYOUT)
+        find_pairs(tmp_path, LAYOUT).validated()
     (tmp_path / "images").mkdir()
     with pytest.raises(UserError, match="images contains no images"):
-        require_pairs(tmp_path, LAYOUT)
+        find_pairs(tmp_path, LAYOUT).validated()
     write_image(tmp_path / "images/a.png")
     with pytest.raises(UserError, match=r"there is no folder .*labels"):
-        require_pairs(tmp_path, LAYOUT)
+        find_pairs(tmp_path, LAYOUT).validated()
 
 
 def test_a_label_file_of_another_size_names_both(tmp_path: Path) -> None:
@@ -285,11 +284,11 @@ def test_a_label_file_of_another_size_names_both(tmp_path: Path) -> None:
     write_ids(tmp_path / "labels/b/c.png", repeat_values([0], (16, 8)))
     write_ids(tmp_path / "labels/d.png", repeat_values([0], (4, 8)))
     with pytest.raises(UserError, match=r"b/c\.jpg is 8x16 .*labels/b/c\.png is 16x8 \(1 more"):
-        require_pairs(tmp_path, LAYOUT).read_sizes()
+        find_pairs(tmp_path, LAYOUT).validated().read_sizes()
 
 
 def test_files_are_concatenated(tmp_path: Path) -> None:
-    one, two = (require_pairs(write_tree(tmp_path / name), LAYOUT) for name in ("x", "y"))
+    one, two = (find_pairs(write_tree(tmp_path / name), LAYOUT).validated() for name in ("x", "y"))
     assert concat_files([("x", one)]) == one
     both = concat_files([("x", one), ("y", two)])
     keys = [f"{name}/{key}" for name in "xy" for key in ("a.jpg", "b/c.jpg", "d.jpg")]

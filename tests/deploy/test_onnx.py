@@ -15,7 +15,7 @@ from ducats.deploy import onnx
 from ducats.deploy.inference_graph import ONNX_OUTPUTS, InferenceGraph
 from ducats.deploy.onnx import check_onnx, compare_outputs, export_onnx, is_rounding
 from ducats.models import EvidentialModel
-from ducats.models.classifier import classifier_without_weights
+from ducats.models.classifier import build_without_weights, timm_classifier
 from ducats.models.small_cnn import small_cnn
 from ducats.models.small_fcn import small_fcn
 from ducats.utils.errors import UserError
@@ -56,7 +56,7 @@ def test_uncertainties_in_the_graph_match_exact_arithmetic(tmp_path: Path) -> No
 def networks() -> dict[str, tuple[nn.Module, str, Tensor]]:
     torch.manual_seed(0)
     cnn = small_cnn(classes=5, channels=1, width=4, features=16)
-    tiny = classifier_without_weights(classes=5, channels=3, backbone="test_resnet", bottleneck=8)
+    tiny = build_without_weights(timm_classifier, classes=5, channels=3, backbone="test_resnet", bottleneck=8)
     fcn = small_fcn(classes=4, channels=3, width=8)
     return {
         "small_cnn": (cnn, "exp_clamped", random_images(3, 1, 9, 9)),

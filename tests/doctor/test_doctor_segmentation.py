@@ -23,7 +23,7 @@ from doctor_findings import (
 from ducats.config import Config, load_config
 from ducats.data import DATASETS
 from ducats.data.domain import AdaptationData, Domain, Images
-from ducats.data.segmentation import SegmentationReader
+from ducats.data.segmentation.reader import SegmentationReader
 from ducats.data.store import ReadFailure, try_files
 from ducats.doctor import diagnose, verdict
 from ducats.doctor import label_maps as maps_module

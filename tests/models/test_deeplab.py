@@ -11,12 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ducats.models import MODELS, EvidentialModel
-from ducats.models.deeplab import (
-    DeepLab,
-    HeadV3Plus,
-    check_deeplab_params,
-    deeplab_v2_without_weights,
-)
+from ducats.models.classifier import build_without_weights
+from ducats.models.deeplab import DeepLab, HeadV3Plus, check_deeplab_params, deeplab_v2
 from ducats.models.frozen_norm import FrozenNorm
 from ducats.settings import Optimisation
 from ducats.training.fit import make_optimiser
@@ -155,7 +151,7 @@ def test_parameters_of_the_published_network() -> None:
     for p, blocks, inputs in stages:
         weights += p * inputs + 9 * p * p + 4 * p * p + 4 * p * inputs + (blocks - 1) * 17 * p * p
     head = 4 * (9 * 2048 * 19 + 19)
-    frozen = deeplab_v2_without_weights(classes=19, channels=3)
+    frozen = build_without_weights(deeplab_v2, classes=19, channels=3)
     assert sum(p.numel() for p in frozen.parameters()) == weights + head == 43_795_724
     norms = [m for m in frozen.modules() if isinstance(m, FrozenNorm)]
     assert sum(m.weight.numel() for m in norms) == 64 + sum(6 * p * blocks + 4 * p for p, blocks, _ in stages)

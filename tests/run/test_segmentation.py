@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import ducats
 from conftest import Runner, make_runner, quick_pixels
 from ducats.acquisition.queries import QUERIES
-from ducats.data import toy
+from ducats.data import segmentation_folders, toy
 from ducats.data.domain import UNLABELLED, VOID, AdaptationData, original_map
 from ducats.data.streets import streets
 from ducats.ledger import Request, TargetMaps, load_ledger
@@ -383,9 +383,7 @@ def load_tree(root: Path, **params: Any) -> AdaptationData:
         "classes": "classes.txt",
         "ground_truth": True,
     }
-    return ducats.data.segmentation.segmentation_folders(
-        root=root, size=(12, 20), source_size=(14, 24), **{**given, **params}
-    )
+    return segmentation_folders(root=root, size=(12, 20), source_size=(14, 24), **{**given, **params})
 
 
 @pytest.fixture

@@ -2,59 +2,46 @@
 
 from collections.abc import Callable, Mapping
 
-from ducats.data.benchmarks import (
-    DIGIT_SETS_SPEC,
-    DOMAINNET_SPEC,
-    MINI_DOMAINNET_SPEC,
-    OFFICE31_SPEC,
-    OFFICE_HOME_SPEC,
-    PACS_SPEC,
-    VISDA2017_SPEC,
-    digit_sets,
-    domainnet,
-    mini_domainnet,
-    office31,
-    office_home,
-    pacs,
-    visda2017,
+from ducats.data.benchmarks.digit_sets import DIGIT_SETS, digit_sets
+from ducats.data.benchmarks.image_benchmarks import (
+    DOMAINNET,
+    MINI_DOMAINNET,
+    OFFICE31,
+    OFFICE_HOME,
+    PACS,
+    VISDA2017,
 )
-from ducats.data.digits import DIGITS_SPEC, digits
+from ducats.data.benchmarks.tasks import image_dataset
+from ducats.data.digits import digits
 from ducats.data.domain import AdaptationData
-from ducats.data.folders import FOLDERS_SPEC, folders
-from ducats.data.manifest import MANIFEST_SPEC, manifest
-from ducats.data.segmentation import (
-    CARLA_CAMVID_SPEC,
-    GTAV_CITYSCAPES_SPEC,
-    SEGMENTATION_FOLDERS_SPEC,
-    SYNTHIA_CITYSCAPES_SPEC,
-    SegmentationReader,
-    carla_camvid,
-    gtav_cityscapes,
-    segmentation_folders,
-    synthia_cityscapes,
-)
+from ducats.data.folders import folders
+from ducats.data.manifest import manifest
+from ducats.data.segmentation.camvid import carla_camvid
+from ducats.data.segmentation.cityscapes import gtav_cityscapes, synthia_cityscapes
+from ducats.data.segmentation.folders import segmentation_folders
+from ducats.data.segmentation.reader import SegmentationReader
 from ducats.data.spec import DatasetSpec
-from ducats.data.streets import STREETS_SPEC, streets
-from ducats.data.toy import TOY_SPEC, toy
+from ducats.data.streets import streets
+from ducats.data.toy import toy
 from ducats.utils.registry import resolve
 
 DATASETS: Mapping[str, DatasetSpec] = {
-    "carla_camvid": CARLA_CAMVID_SPEC,
-    "digit_sets": DIGIT_SETS_SPEC,
-    "digits": DIGITS_SPEC,
-    "domainnet": DOMAINNET_SPEC,
-    "folders": FOLDERS_SPEC,
-    "gtav_cityscapes": GTAV_CITYSCAPES_SPEC,
-    "manifest": MANIFEST_SPEC,
-    "mini_domainnet": MINI_DOMAINNET_SPEC,
-    "office31": OFFICE31_SPEC,
-    "office_home": OFFICE_HOME_SPEC,
-    "pacs": PACS_SPEC,
-    "segmentation_folders": SEGMENTATION_FOLDERS_SPEC,
-    "streets": STREETS_SPEC,
-    "synthia_cityscapes": SYNTHIA_CITYSCAPES_SPEC,
-    "toy": TOY_SPEC,
-    "visda2017": VISDA2017_SPEC,
+    "carla_camvid": DatasetSpec(carla_camvid, per_pixel=True),
+    "digit_sets": DatasetSpec(digit_sets, per_pixel=False, benchmark=DIGIT_SETS),
+    "digits": DatasetSpec(digits, per_pixel=False),
+    "domainnet": image_dataset(DOMAINNET),
+    "folders": DatasetSpec(folders, per_pixel=False, file_layout="class_folders"),
+    "gtav_cityscapes": DatasetSpec(gtav_cityscapes, per_pixel=True),
+    "manifest": DatasetSpec(manifest, per_pixel=False, file_layout="manifest"),
+    "mini_domainnet": image_dataset(MINI_DOMAINNET),
+    "office31": image_dataset(OFFICE31),
+    "office_home": image_dataset(OFFICE_HOME),
+    "pacs": image_dataset(PACS),
+    "segmentation_folders": DatasetSpec(segmentation_folders, per_pixel=True),
+    "streets": DatasetSpec(streets, per_pixel=True),
+    "synthia_cityscapes": DatasetSpec(synthia_cityscapes, per_pixel=True),
+    "toy": DatasetSpec(toy, per_pixel=False),
+    "visda2017": image_dataset(VISDA2017),
 }
 
 
@@ -73,21 +60,11 @@ def as_dataset_spec(data: Callable[..., AdaptationData] | DatasetSpec) -> Datase
 __all__ = [
     "DATASETS",
     "DatasetSpec",
-    "carla_camvid",
-    "digit_sets",
     "digits",
-    "domainnet",
     "folders",
-    "gtav_cityscapes",
     "manifest",
-    "mini_domainnet",
-    "office31",
-    "office_home",
-    "pacs",
     "resolve_dataset",
     "segmentation_folders",
     "streets",
-    "synthia_cityscapes",
     "toy",
-    "visda2017",
 ]

@@ -12,16 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from ducats.data.domain import Images
-from ducats.data.store import (
-    RESERVED_DISK_GB,
-    ArrayStore,
-    Decoder,
-    KeyedPaths,
-    ReadFailure,
-    map_files,
-    memory_budget,
-    try_files,
-)
+from ducats.data.store import ArrayStore, Decoder, KeyedPaths, ReadFailure, map_files, try_files
 from ducats.utils.errors import UserError
 from ducats.utils.image_files import ImageFile, displayed_size, load_image
 
@@ -110,9 +101,8 @@ def parse_size(size: ImageSize) -> tuple[int, int]:
     return height, width
 
 
-def find_unreadable(files: KeyedPaths) -> list[tuple[Path, str]]:
+def find_unreadable(paths: Sequence[Path]) -> list[tuple[Path, str]]:
     """Return every file that cannot be decoded, with the reason, in the given order."""
-    paths = [path for _, path in files]
     # bool() discards each image: only the failures are needed.
     outcomes = try_files(lambda path: bool(load_image(path)), paths)
     return [
@@ -161,21 +151,3 @@ def _decode_image(file: ImageFile, height: int, width: int, channels: int) -> _P
     image = image.resize((width, height), Image.Resampling.BICUBIC)
     pixels: _PixelArray = np.asarray(image).reshape(height, width, channels)
     return pixels.transpose(2, 0, 1)
-
-
-__all__ = [
-    "RESERVED_DISK_GB",
-    "ImageSize",
-    "decode_image_bytes",
-    "decode_image_sets",
-    "decode_images",
-    "decode_into",
-    "displayed_size",
-    "find_unreadable",
-    "image_decoder",
-    "memory_budget",
-    "parse_size",
-    "pixels_gb",
-    "read_aspect_ratios",
-    "read_image_sizes",
-]

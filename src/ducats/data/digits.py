@@ -13,7 +13,6 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from torch import Tensor
 
 from ducats.data.domain import AdaptationData, Domain, Images
-from ducats.data.spec import DatasetSpec
 from ducats.utils.errors import UserError
 
 DIGIT_CLASSES = tuple("0123456789")
@@ -153,6 +152,3 @@ def _warp(glyph: Image.Image, size: int, generator: np.random.Generator) -> Imag
 def _stack_images(images: Sequence[Image.Image]) -> Tensor:
     """Stack grey images of one size: uint8 (N, 1, size, size)."""
     return torch.from_numpy(np.stack([np.asarray(image) for image in images])[:, None])
-
-
-DIGITS_SPEC = DatasetSpec(digits, per_pixel=False)

@@ -45,8 +45,6 @@ def resolve_split(
     """Resolve the setting for given data: the images to evaluate on, and the origin of the test set.
 
     Args:
-        has_test: Whether the data has a test set.
-        has_ground_truth: Whether the target's ground truth is known.
         target_is_test: Whether the user gave the target as the test set.
     """
     if target_is_test:
@@ -74,7 +72,6 @@ def attach_test_set(
     """Attach the test set that the setting asks for; return the data and the kind of test set.
 
     Args:
-        data: Data as returned by the data set.
         test_fraction: Fraction of each class to hold out if the test set is split from the target.
     """
     test, ground_truth = data.test, data.ground_truth
@@ -116,13 +113,9 @@ def n_held_out(class_size: int, fraction: float) -> int:
 
 
 def hold_out_source(data: AdaptationData, fraction: float) -> tuple[AdaptationData, Domain | None]:
-    """Split a validation set off the source; return the data and that set (None for a fraction of 0).
+    """Split a fraction of each class off the source; return the data and that set (None for 0).
 
     The split does not depend on the run's seed, which keeps results comparable.
-
-    Args:
-        data: Data as returned by the data set.
-        fraction: Fraction of each source class to hold out.
     """
     if not fraction:
         return data, None

@@ -10,7 +10,6 @@ from torch import Tensor
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import ImageSize, decode_image_sets, decode_images
 from ducats.data.domain import AdaptationData, Domain, Images
-from ducats.data.spec import DatasetSpec
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Finding, join_quoted, raise_first_error
 from ducats.utils.image_files import is_image_name
@@ -74,14 +73,9 @@ def read_labelled_folder(
     channels: int = 3,
     memory_gb: float | None = None,
 ) -> Domain:
-    """Read labelled images, ``class/...``, of known classes.
+    """Read labelled images, ``class/...``, of known classes, some of which may be missing.
 
-    Args:
-        folder: One sub-folder per class; classes may be missing.
-        classes: Class names, in the order of the labels.
-        size: Height and width that images are resized to, ignoring the aspect ratio.
-        channels: 3 for RGB, 1 for grey.
-        memory_gb: Gigabytes of decoded images to hold in memory; None: see ``decode_images``.
+    See ``decode_images`` for ``size``, ``channels`` and ``memory_gb``, here and below.
     """
     files = _list_class_images("test", existing_folder("test", folder))
     labels = _labels("test", Path(folder), files, classes)
@@ -92,13 +86,7 @@ def read_labelled_folder(
 def read_image_folder(
     folder: Path, *, size: ImageSize = 256, channels: int = 3, memory_gb: float | None = None
 ) -> Images:
-    """Read unlabelled images at any depth of a folder.
-
-    Args:
-        size: Height and width that images are resized to, ignoring the aspect ratio.
-        channels: 3 for RGB, 1 for grey.
-        memory_gb: Gigabytes of decoded images to hold in memory; None: see ``decode_images``.
-    """
+    """Read unlabelled images at any depth of a folder."""
     files = _list_nonempty("image", existing_folder("image", folder))
     return decode_images(files, size, channels=channels, memory_gb=memory_gb)
 
@@ -210,6 +198,3 @@ def _labels(role: str, folder: Path, images: Sequence[tuple[str, Path]], classes
     """Return the class index of each image, from its folder: int64 (N,)."""
     labels, names = [_class_of(key) for key, _ in images], [str(path) for _, path in images]
     return class_indices(describe_folder(role, folder), labels, names, classes)
-
-
-FOLDERS_SPEC = DatasetSpec(folders, per_pixel=False, file_layout="class_folders")

@@ -11,7 +11,6 @@ from torch import Tensor
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import decode_image_sets
 from ducats.data.domain import AdaptationData, Domain
-from ducats.data.spec import DatasetSpec
 from ducats.utils.errors import UserError
 from ducats.utils.findings import join_names
 
@@ -243,6 +242,3 @@ def _labels(role: str, table: Path, rows: Sequence[ManifestRow], classes: Sequen
     """Return the class index of each row: int64 (N,)."""
     labels, names = [row.label for row in rows], [row.name for row in rows]
     return class_indices(describe_rows(role, table), labels, names, classes)
-
-
-MANIFEST_SPEC = DatasetSpec(manifest, per_pixel=False, file_layout="manifest")

@@ -6,7 +6,6 @@ where the arrays of all files are stored.
 
 import hashlib
 import json
-import os
 import tempfile
 import time
 import warnings
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically
-from ducats.utils.resources import free_disk_gb, free_memory_gb
+from ducats.utils.resources import available_cores, free_disk_gb, free_memory_gb
 
 KeyedPaths = Sequence[tuple[str, Path]]  # keys and paths
 _Array = NDArray[Any]
@@ -154,7 +153,7 @@ def try_files(
 
     Pillow and NumPy release the interpreter lock most of the time.
     """
-    with warnings.catch_warnings(), ThreadPoolExecutor(_n_cores()) as threads:
+    with warnings.catch_warnings(), ThreadPoolExecutor(available_cores()) as threads:
         # Pillow warns about odd metadata and large images without naming the file. Unreadable files are
         # reported as errors anyway.
         warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -185,16 +184,11 @@ def try_file(fn: Callable[[_S], _T], file: _S) -> _T | ReadFailure:
         return ReadFailure(str(error) or type(error).__name__)
 
 
-def _n_cores() -> int:
-    """Return the number of cores available to this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _decode_files(files: KeyedPaths, decoder: Decoder) -> Iterator[_Array]:
     """Yield the array of each file in order; raise at the end if any file was unreadable."""
     failures: list[tuple[Path, str]] = []
     # At least two files per thread, regardless of their size, to keep all threads busy.
-    block = max(2 * _n_cores(), int(_BLOCK_BYTES / 2**30 / max(decoder.gigabytes(1), 1e-9)))
+    block = max(2 * available_cores(), int(_BLOCK_BYTES / 2**30 / max(decoder.gigabytes(1), 1e-9)))
     outcomes = try_files(decoder.read, [path for _, path in files], min(_BLOCK_FILES, block))
     for (_, path), outcome in zip(files, outcomes, strict=True):
         if isinstance(outcome, ReadFailure):

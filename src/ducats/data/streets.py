@@ -7,7 +7,6 @@ import torch
 from numpy.typing import NDArray
 
 from ducats.data.domain import VOID, AdaptationData, Domain, Images
-from ducats.data.spec import DatasetSpec
 from ducats.data.street_renderer import STREET_CLASSES, StreetStyle, interpolate_styles, render_street
 from ducats.utils.errors import UserError
 
@@ -201,6 +200,3 @@ def _void_mask(height: int, width: int) -> NDArray[np.bool_]:
     void = ((np.arange(height) + 0.5) / height)[:, None] > top[None]
     void[0] = void[-1] = void[:, 0] = void[:, -1] = True
     return np.asarray(void)
-
-
-STREETS_SPEC = DatasetSpec(streets, per_pixel=True)

@@ -11,9 +11,7 @@ def randaugment(images: Tensor, n_operations: int, magnitude: int, seeds: Tensor
 
     Args:
         images: float32 ``(N, C, H, W)`` in [0, 1].
-        n_operations: Number of operations per image.
         magnitude: 0 to 30.
-        seeds: Integers ``(N,)``.
     """
     from torchvision.transforms import v2  # takes seconds to import
 

@@ -6,7 +6,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ducats.data.domain import AdaptationData, Domain, Images
-from ducats.data.spec import DatasetSpec
 from ducats.utils.errors import UserError
 
 
@@ -89,6 +88,3 @@ def _draw_blobs(
     image = image * (1 - 0.3 * np.tanh(domain_shift)) + 0.12 * np.tanh(domain_shift)
     image = image + generator.normal(0, 0.05 + 0.07 * abs(domain_shift), image.shape)
     return torch.from_numpy((image.clip(0, 1) * 255).round().astype(np.uint8))
-
-
-TOY_SPEC = DatasetSpec(toy, per_pixel=False)

@@ -9,7 +9,7 @@ from lightning_fabric import Fabric
 from ducats.data.domain import UNLABELLED, Domain
 from ducats.data.evaluation_split import EvaluatedOn, attach_test_set
 from ducats.data.folders import read_labelled_folder
-from ducats.data.segmentation import load_segmentation_folder
+from ducats.data.segmentation.folders import load_segmentation_folder
 from ducats.deploy.trained_model import TrainedModel
 from ducats.evaluation.evaluate import (
     describe_resolution,

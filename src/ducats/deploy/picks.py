@@ -9,7 +9,7 @@ from ducats.config import Config
 from ducats.data import resolve_dataset
 from ducats.data.decoding import decode_images
 from ducats.data.domain import Images
-from ducats.data.segmentation import SegmentationReader
+from ducats.data.segmentation.reader import SegmentationReader
 from ducats.ledger import Ledger
 from ducats.report.figures.pixels import LabelledImage, prepare_labelled_pixels
 from ducats.report.figures.render import render_file

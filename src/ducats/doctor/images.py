@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ducats.config import Config
 from ducats.data import resolve_dataset
-from ducats.data.benchmarks import ImageCount
-from ducats.data.benchmarks.benchmark import TaskRole
+from ducats.data.benchmarks.benchmark import ImageCount, TaskRole
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import find_unreadable
 from ducats.doctor.survey import DataSurvey, SplitSurvey, survey_data
@@ -112,7 +111,7 @@ def check_readable(
 ) -> Iterator[Finding]:
     """Decode files in full, all or those in ``paths``; add those that fail to ``unreadable_paths``."""
     to_read = [path for path in split.paths if paths is None or path in paths]
-    unreadable = find_unreadable([(str(path), path) for path in to_read])
+    unreadable = find_unreadable(to_read)
     unreadable_paths |= {path for path, _ in unreadable}
     if unreadable:
         names_text = join_names([f"{path} ({reason})" for path, reason in unreadable], MAX_FILES_NAMED)

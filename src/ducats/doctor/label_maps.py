@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ducats.data.decoding import displayed_size
 from ducats.data.domain import VOID
-from ducats.data.segmentation import LabelEncoding, UnknownIdError
+from ducats.data.segmentation.label_encoding import LabelEncoding, UnknownIdError
 from ducats.data.segmentation.label_files import read_ids, read_mask
 from ducats.data.store import ReadFailure, try_files
 from ducats.doctor.images import MAX_FILES_NAMED, check_copies, check_readable
 from ducats.doctor.survey import DataSurvey, SplitSurvey
 from ducats.utils.findings import Check, Finding, collect_findings, count_images, join_names, join_quoted
+from ducats.utils.image_files import displayed_size
 
 FULL_CHECK_LIMIT = 1000  # up to this many files of a kind are all read in full; of more, only a sample:
 N_SAMPLED_FILES = 400  # files, evenly spaced

@@ -12,8 +12,8 @@ from ducats.acquisition.budget import TimeBudget, parse_time_budget, split_budge
 from ducats.acquisition.queries import resolve_query
 from ducats.acquisition.queries.kmeans import check_cluster_count
 from ducats.config import Config, query_epochs
-from ducats.data.decoding import RESERVED_DISK_GB
-from ducats.data.evaluation_split import n_held_out, resolve_split
+from ducats.data.evaluation_split import EvaluatedOn, TestSetOrigin, n_held_out, resolve_split
+from ducats.data.store import RESERVED_DISK_GB
 from ducats.doctor.survey import DataSurvey
 from ducats.models import offline, resolve_model
 from ducats.run.checks import VIEW_ROLES, StoredImages, check_segmentation, check_views
@@ -76,18 +76,22 @@ def _check_evaluation(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     """Report which images the model is evaluated on."""
     if survey.has_ground_truth is None:
         return  # the problem with the data is reported elsewhere
-    split = config.evaluation.split
-    evaluated_on, _ = resolve_split(
-        split,
-        has_test="test" in survey.splits,
-        has_ground_truth=survey.has_ground_truth,
-        target_is_test=survey.target_is_test,
-    )
+    evaluated_on, _ = _resolve_split(config, survey)
     if evaluated_on != "held_out" or "test" in survey.splits or survey.has_ground_truth:
         yield Finding(
             "note",
-            f"the model is evaluated on {EVALUATED_ON_DESCRIPTIONS[evaluated_on]} (evaluation.split={split})",
+            f"the model is evaluated on {EVALUATED_ON_DESCRIPTIONS[evaluated_on]} "
+            f"(evaluation.split={config.evaluation.split})",
         )
+
+
+def _resolve_split(config: Config, survey: DataSurvey) -> tuple[EvaluatedOn, TestSetOrigin]:
+    return resolve_split(
+        config.evaluation.split,
+        has_test="test" in survey.splits,
+        has_ground_truth=bool(survey.has_ground_truth),
+        target_is_test=survey.target_is_test,
+    )
 
 
 def pool_size(config: Config, survey: DataSurvey) -> int:
@@ -96,12 +100,7 @@ def pool_size(config: Config, survey: DataSurvey) -> int:
     if target is None or survey.has_ground_truth is None:
         return 0 if target is None else len(target)
     try:
-        _, test_origin = resolve_split(
-            config.evaluation.split,
-            has_test="test" in survey.splits,
-            has_ground_truth=survey.has_ground_truth,
-            target_is_test=survey.target_is_test,
-        )
+        _, test_origin = _resolve_split(config, survey)
     except UserError:
         return len(target)  # reported elsewhere
     if test_origin != "split":

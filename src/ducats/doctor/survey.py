@@ -3,6 +3,7 @@
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,8 @@ from torch import Tensor
 
 from ducats.config import Config
 from ducats.data import resolve_dataset
-from ducats.data.benchmarks import ImageCount, class_order, list_task
-from ducats.data.benchmarks.benchmark import Benchmark, TaskRole
-from ducats.data.decoding import displayed_size, memory_budget
+from ducats.data.benchmarks.benchmark import Benchmark, ImageCount, TaskRole
+from ducats.data.benchmarks.tasks import class_order, list_task
 from ducats.data.domain import AdaptationData, Images, Labels, Pixels
 from ducats.data.evaluation_split import same_images
 from ducats.data.folders import (
@@ -25,10 +25,13 @@ from ducats.data.folders import (
     list_images,
 )
 from ducats.data.manifest import ManifestRow, check_pool_labels, describe_rows, scan_manifest
-from ducats.data.segmentation import LabelEncoding, SegmentationListing, SegmentationReader, SplitFiles
-from ducats.data.store import ReadFailure, try_files
+from ducats.data.segmentation.file_pairs import SplitFiles
+from ducats.data.segmentation.label_encoding import LabelEncoding
+from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader
+from ducats.data.store import KeyedPaths, ReadFailure, memory_budget, try_files
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Check, Finding, collect_findings, describe_exception
+from ducats.utils.image_files import displayed_size
 
 MAX_ROWS_NAMED = 20  # maximum number of manifest rows that are reported one by one
 ROLES: tuple[TaskRole, ...] = ("source", "target", "test")
@@ -84,6 +87,25 @@ class DataSurvey:
         """Add an error."""
         self.findings.append(Finding("error", message))
 
+    def add_files(
+        self, role: TaskRole, description: str, files: KeyedPaths, labels: Sequence[str], **more: Any
+    ) -> None:
+        """Add image files; their paths are their names."""
+        paths = [path for _, path in files]
+        self.splits[role] = SplitSurvey(role, description, list(map(str, paths)), labels, paths, **more)
+
+    @contextmanager
+    def reporting(self, config: Config, attempt: str) -> Iterator[None]:
+        """Add the error that ends the block, if any; user code and wrong parameters may raise anything."""
+        try:
+            yield
+        except UserError as error:
+            self.report_error(str(error))
+        except Exception as error:
+            self.report_error(
+                f"{attempt} ({describe_exception(error)}); check data.params: {config.data.params}"
+            )
+
 
 def survey_data(config: Config) -> DataSurvey:
     """Survey the data as far as it is readable, and report what is not."""
@@ -129,10 +151,7 @@ def _add_folder(
     images = list_images(folder)
     labelled = role != "target" or survey.has_ground_truth
     labels = [key.partition("/")[0] if labelled and "/" in key else "" for key, _ in images]
-    paths = [file for _, file in images]
-    survey.splits[role] = SplitSurvey(
-        role, describe_folder(role, folder), [str(file) for file in paths], labels, paths
-    )
+    survey.add_files(role, describe_folder(role, folder), images, labels)
     if labelled and images:
         yield from check_class_folders(role, folder, images)
 
@@ -183,10 +202,7 @@ def _survey_benchmark(config: Config, benchmark: Benchmark) -> DataSurvey:
     try:
         task_files = list_task(benchmark, root, task)
         for role, file_list in task_files.by_role.items():
-            paths = [path for _, path in file_list.files]
-            survey.splits[role] = SplitSurvey(
-                role, file_list.description, [str(path) for path in paths], file_list.labels, paths
-            )
+            survey.add_files(role, file_list.description, file_list.files, file_list.labels)
         survey.has_ground_truth = True
         survey.classes = class_order(benchmark, task_files)
     except UserError as error:
@@ -201,25 +217,17 @@ def _survey_segmentation_files(config: Config, reader: SegmentationReader[...]) 
     required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
     if not all(map(params.get, required)) or not params.keys() <= parameters.keys():
         return survey  # reported elsewhere
-    try:
+    with survey.reporting(config, f"the files of the data set {config.data.name!r} cannot be listed"):
         listing: SegmentationListing = reader.list_files(**params)
-        shapes = listing.stored_sizes
-    except UserError as error:
-        survey.report_error(str(error))
-        return survey
-    except Exception as error:  # a parameter of an unexpected type
-        survey.report_error(
-            f"the files of the data set {config.data.name!r} cannot be listed ({describe_exception(error)}); "
-            f"check data.params: {params}"
-        )
-        return survey
-    survey.classes = listing.encodings[0].classes
-    survey.has_ground_truth = listing.pool_files.labels is not None
-    _add_segmentation_files(survey, "source", listing.source_files, listing.encodings[0], shapes[0])
-    _add_segmentation_files(survey, "target", listing.pool_files, listing.encodings[1], shapes[1])
-    if listing.test_files is not None:
-        _add_segmentation_files(survey, "test", listing.test_files, listing.encodings[1], shapes[1])
-        survey.target_is_test = _same_images(listing.pool_files, listing.test_files)
+        source_size, size = listing.stored_sizes
+        source_encoding, encoding = listing.encodings
+        survey.classes = encoding.classes
+        survey.has_ground_truth = listing.pool_files.labels is not None
+        _add_segmentation_files(survey, "source", listing.source_files, source_encoding, source_size)
+        _add_segmentation_files(survey, "target", listing.pool_files, encoding, size)
+        if listing.test_files is not None:
+            _add_segmentation_files(survey, "test", listing.test_files, encoding, size)
+            survey.target_is_test = _same_images(listing.pool_files, listing.test_files)
     return survey
 
 
@@ -228,20 +236,18 @@ def _add_segmentation_files(
 ) -> None:
     for problem in files.problems:
         survey.report_error(problem)
-    paths = [path for _, path in files.images]
-    sizes = [None if isinstance(size, ReadFailure) else size for size in try_files(displayed_size, paths)]
+    outcomes = try_files(displayed_size, [path for _, path in files.images])
     labels, masks = ([path for _, path in file_list or ()] for file_list in (files.labels, files.masks))
     survey.stored_shapes[role] = (3, *shape)
-    survey.splits[role] = SplitSurvey(
+    survey.add_files(
         role,
         f"the {role}",
-        [str(path) for path in paths],
-        [""] * len(paths),
-        paths,
+        files.images,
+        [""] * len(files.images),
         label_files=labels,
         mask_files=masks,
         encoding=encoding,
-        original_sizes=sizes,
+        original_sizes=[None if isinstance(size, ReadFailure) else size for size in outcomes],
     )
 
 
@@ -254,30 +260,19 @@ def _same_images(first: SplitFiles, second: SplitFiles) -> bool:
 def _survey_built(config: Config) -> DataSurvey:
     """Build a data set that is not read from files, and survey it."""
     survey = DataSurvey()
-    try:
+    with survey.reporting(config, f"the data set {config.data.name!r} cannot be built"):
         from ducats.run.factory import load_data
 
         data = load_data(config)
         if not isinstance(data, AdaptationData):
             raise TypeError(f"it returned {type(data).__name__}, not AdaptationData")
-    except UserError as error:
-        survey.report_error(str(error))
-        return survey
-    except Exception as error:  # user code, or a parameter of an unexpected type
-        survey.report_error(
-            f"the data set {config.data.name!r} cannot be built ({describe_exception(error)}); check "
-            f"data.params: {config.data.params}"
-        )
-        return survey
-    survey.has_ground_truth, survey.per_pixel = data.ground_truth is not None, data.source.per_pixel
-    classes = data.classes
-    if survey.per_pixel:
-        survey.classes = classes
-    _add_split(survey, "source", data.source.images, data.source.labels, classes)
-    _add_split(survey, "target", data.pool, data.ground_truth, classes)
-    if data.test is not None:
-        _add_split(survey, "test", data.test.images, data.test.labels, data.test.classes)
-        survey.target_is_test = same_images(data.test.images, data.pool)
+        survey.has_ground_truth, survey.per_pixel = data.ground_truth is not None, data.source.per_pixel
+        survey.classes = data.classes if survey.per_pixel else ()
+        _add_split(survey, "source", data.source.images, data.source.labels, data.classes)
+        _add_split(survey, "target", data.pool, data.ground_truth, data.classes)
+        if data.test is not None:
+            _add_split(survey, "test", data.test.images, data.test.labels, data.test.classes)
+            survey.target_is_test = same_images(data.test.images, data.pool)
     return survey
 
 

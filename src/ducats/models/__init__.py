@@ -4,22 +4,35 @@ A builder takes ``classes``, ``channels`` and its own parameters. Networks take 
 normalise them, because mean and standard deviation depend on the weights.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from ducats.models.classifier import TIMM_SPEC, timm_classifier
-from ducats.models.deeplab import DEEPLAB_V2_SPEC, DEEPLAB_V3PLUS_SPEC, deeplab_v2, deeplab_v3plus
+from ducats.models.classifier import build_without_weights, check_classifier_params, timm_classifier
+from ducats.models.deeplab import check_deeplab_params, deeplab_v2, deeplab_v3plus
 from ducats.models.evidential import EvidentialModel, find_head_weights
-from ducats.models.small_cnn import SMALL_CNN_SPEC, small_cnn
-from ducats.models.small_fcn import SMALL_FCN_SPEC, small_fcn
+from ducats.models.small_cnn import small_cnn
+from ducats.models.small_fcn import small_fcn
 from ducats.models.spec import ModelBuilder, ModelSpec, as_model_spec
 from ducats.utils.registry import resolve
 
+
+def _timm_model(build: ModelBuilder, check_params: Callable[..., None], *, per_pixel: bool) -> ModelSpec:
+    """Return the spec of a model with a timm backbone."""
+    return ModelSpec(
+        build,
+        per_pixel=per_pixel,
+        build_without_weights=partial(build_without_weights, build),
+        check_params=check_params,
+        has_timm_backbone=True,
+    )
+
+
 MODELS: Mapping[str, ModelSpec] = {
-    "timm": TIMM_SPEC,
-    "small_cnn": SMALL_CNN_SPEC,
-    "deeplab_v2": DEEPLAB_V2_SPEC,
-    "deeplab_v3plus": DEEPLAB_V3PLUS_SPEC,
-    "small_fcn": SMALL_FCN_SPEC,
+    "timm": _timm_model(timm_classifier, check_classifier_params, per_pixel=False),
+    "small_cnn": ModelSpec(small_cnn, per_pixel=False),
+    "deeplab_v2": _timm_model(deeplab_v2, check_deeplab_params, per_pixel=True),
+    "deeplab_v3plus": _timm_model(deeplab_v3plus, check_deeplab_params, per_pixel=True),
+    "small_fcn": ModelSpec(small_fcn, per_pixel=True),
 }
 
 

@@ -1,7 +1,9 @@
 """timm backbone with the published head: linear to 256, batch norm, ReLU, linear."""
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +15,9 @@ from ducats.models.backbone import (
     input_normalisation,
     make_backbone,
 )
-from ducats.models.spec import ModelSpec
 from ducats.utils.errors import UserError
+
+_Network = TypeVar("_Network", bound=nn.Module)
 
 
 class Classifier(nn.Module):
@@ -77,15 +80,16 @@ def check_classifier_params(*, backbone: str = "resnet50", weights: str | None =
         raise UserError(f"the weights file {weights} does not exist; check model.params.weights")
 
 
-def classifier_without_weights(**params: Any) -> "Classifier":
-    """Build the network of ``timm_classifier`` without initial weights, to load a checkpoint into it.
+def build_without_weights(build: Callable[..., _Network], **params: Any) -> _Network:
+    """Build a network without initial weights, to load a checkpoint into it; nothing is read or downloaded.
 
-    Nothing is read or downloaded. The learning-rate multipliers are those of the network with its weights.
+    Its learning-rate multipliers and frozen norms are those of the network with its weights.
     """
-    network = timm_classifier(**{**params, "weights": None, "pretrained": False})
-    network.lr_multipliers = default_lr_multipliers(
-        params.get("pretrained", True) or params.get("weights") is not None
-    )
+    is_pretrained = bool(params.get("pretrained", True)) or params.get("weights") is not None
+    if "frozen" in inspect.signature(build).parameters and params.get("frozen") is None:
+        params["frozen"] = is_pretrained
+    network = build(**{**params, "weights": None, "pretrained": False})
+    network.lr_multipliers = default_lr_multipliers(is_pretrained)  # type: ignore[assignment]
     return network
 
 
@@ -120,12 +124,3 @@ def timm_classifier(
     return Classifier(
         trunk, feature_width(trunk, channels), bottleneck, classes, channels, is_pretrained=is_pretrained
     )
-
-
-TIMM_SPEC = ModelSpec(
-    timm_classifier,
-    per_pixel=False,
-    build_without_weights=classifier_without_weights,
-    check_params=check_classifier_params,
-    has_timm_backbone=True,
-)

@@ -1,7 +1,7 @@
 """DeepLab-v2 and DeepLab-v3+ on any timm backbone. Logits are on the network's own coarse grid."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,6 @@ from ducats.models.backbone import (
     make_feature_extractor,
 )
 from ducats.models.frozen_norm import freeze_norms
-from ducats.models.spec import ModelSpec
 from ducats.utils.errors import UserError
 
 HeadNorm = Literal["group", "batch", "none"]
@@ -29,8 +28,6 @@ class DeepLab(nn.Module):
     Args:
         backbone: from normalised images to a list of maps.
         head: from these maps to logits and features.
-        channels: number of image channels.
-        is_pretrained: whether the backbone starts from pretrained weights.
     """
 
     def __init__(self, backbone: nn.Module, head: nn.Module, channels: int, *, is_pretrained: bool) -> None:
@@ -203,14 +200,9 @@ def deeplab_v3plus(
 ) -> DeepLab:
     """Build DeepLab-v3+: a dilated backbone, a spatial pyramid and a decoder. Logits have stride 4.
 
+    The parameters up to ``norm_eps`` are those of ``deeplab_v2``.
+
     Args:
-        backbone: timm model name, with or without tag; it also determines the normalisation.
-        pretrained: start from ImageNet weights: those of timm (downloaded once) or of `ducats[offline]`.
-        weights: file with weights of the backbone, used instead (.safetensors, .pth, .npz).
-        strides: placement of the strides in ResNet blocks: `timm`, or `first` (2015 ResNets, Caffe, Keras).
-        output_stride: stride of the last map: 8, 16 or 32.
-        frozen: freeze the backbone's batch norms; None: only if it starts from pretrained weights.
-        norm_eps: eps of the frozen norms; None: that of each norm. The published networks use 0.
         rates: dilations of the separable convolutions of the pyramid.
         head_norm: norm of the head's convolutions: `group`, `batch`, or `none` as in the published code.
         dropout: dropout rate of the features' channels.
@@ -229,31 +221,6 @@ def deeplab_v3plus(
     _freeze_if(stages, is_pretrained if frozen is None else frozen, norm_eps)
     head = HeadV3Plus(stages.widths, classes, _checked_rates(rates), head_norm, dropout)
     return DeepLab(stages.net, head, channels, is_pretrained=is_pretrained)
-
-
-def deeplab_v2_without_weights(**params: Any) -> DeepLab:
-    """Build the network of ``deeplab_v2`` without initial weights, to load a checkpoint into it."""
-    return _set_lr_multipliers(deeplab_v2(**_without_weight_params(params)), params)
-
-
-def deeplab_v3plus_without_weights(**params: Any) -> DeepLab:
-    """Build the network of ``deeplab_v3plus`` without initial weights, to load a checkpoint into it."""
-    return _set_lr_multipliers(deeplab_v3plus(**_without_weight_params(params)), params)
-
-
-def _is_pretrained(params: dict[str, Any]) -> bool:
-    return bool(params.get("pretrained", True)) or params.get("weights") is not None
-
-
-def _without_weight_params(params: dict[str, Any]) -> dict[str, Any]:
-    frozen = params.get("frozen")
-    frozen = _is_pretrained(params) if frozen is None else frozen
-    return {**params, "weights": None, "pretrained": False, "frozen": frozen}
-
-
-def _set_lr_multipliers(network: DeepLab, params: dict[str, Any]) -> DeepLab:
-    network.lr_multipliers = classifier.default_lr_multipliers(_is_pretrained(params))
-    return network
 
 
 def check_deeplab_params(
@@ -299,19 +266,3 @@ def _checked_rates(rates: Sequence[int]) -> list[int]:
 def _check_head_norm(kind: str) -> None:
     if kind not in get_args(HeadNorm):
         raise UserError(f"model.params.head_norm is {kind!r}; choose one of {', '.join(get_args(HeadNorm))}")
-
-
-DEEPLAB_V2_SPEC = ModelSpec(
-    deeplab_v2,
-    per_pixel=True,
-    build_without_weights=deeplab_v2_without_weights,
-    check_params=check_deeplab_params,
-    has_timm_backbone=True,
-)
-DEEPLAB_V3PLUS_SPEC = ModelSpec(
-    deeplab_v3plus,
-    per_pixel=True,
-    build_without_weights=deeplab_v3plus_without_weights,
-    check_params=check_deeplab_params,
-    has_timm_backbone=True,
-)

@@ -3,8 +3,6 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ducats.models.spec import ModelSpec
-
 
 class SquareAvgPool(nn.Module):
     """Average pooling to a square of a given side.
@@ -68,6 +66,3 @@ def _block(inputs: int, outputs: int) -> list[nn.Module]:
         nn.ReLU(),
         nn.MaxPool2d(2),
     ]
-
-
-SMALL_CNN_SPEC = ModelSpec(small_cnn, per_pixel=False)

@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from ducats.models.spec import ModelSpec
-
 
 class SmallFCN(nn.Module):
     """Fine features at 1/2 resolution, context by dilated convolutions at 1/4, and a head on both.
@@ -61,6 +59,3 @@ def _layer(inputs: int, outputs: int, *, stride: int = 1, dilation: int = 1) -> 
 def _groups(channels: int) -> int:
     """Return the number of groups of 8 channels; 1 if 8 does not divide the channels."""
     return channels // 8 if channels % 8 == 0 else 1
-
-
-SMALL_FCN_SPEC = ModelSpec(small_fcn, per_pixel=True)

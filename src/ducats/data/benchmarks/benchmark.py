@@ -114,10 +114,20 @@ class Benchmark:
         return spellings
 
 
-def count_from_table(images: Mapping[str, Sequence[int]], index: int) -> ImageCount:
-    """Return the counts of one domain from a table of classes by domains."""
-    per_class = {name: row[index] for name, row in images.items()}
+def count_classes(names: str, images: str) -> ImageCount:
+    """Return the counts of a domain, from the names of the classes and the number of images of each."""
+    per_class = dict(zip(names.split(), map(int, images.split()), strict=True))
     return ImageCount(sum(per_class.values()), len(per_class), per_class)
+
+
+def count_lists(n_classes: int | None, **totals: tuple[int, int]) -> dict[tuple[str, Split], ImageCount]:
+    """Return the counts of train and test lists, from the totals of both by the short name of the domain."""
+    splits: tuple[Split, Split] = ("train", "test")
+    return {
+        (name, split): ImageCount(total, n_classes)
+        for name, both in totals.items()
+        for split, total in zip(splits, both, strict=True)
+    }
 
 
 def normalise_name(name: str) -> str:

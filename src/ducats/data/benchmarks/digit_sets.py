@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, ImageCount, Split
+from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, Split, count_lists
 from ducats.data.benchmarks.tasks import missing_images_error
 from ducats.data.domain import AdaptationData, Domain, Images
-from ducats.data.spec import DatasetSpec
 from ducats.utils.errors import UserError
 
 _CLASSES = tuple("0123456789")
@@ -31,14 +30,7 @@ MNIST/raw/train-images-idx3-ubyte   and the other three files of MNIST
 usps.bz2, usps.t.bz2                (also in USPS/)
 train_32x32.mat, test_32x32.mat     (of SVHN, also in SVHN/)
 """,
-    counts={
-        ("M", "train"): ImageCount(60000, 10),
-        ("M", "test"): ImageCount(10000, 10),
-        ("U", "train"): ImageCount(7291, 10),
-        ("U", "test"): ImageCount(2007, 10),
-        ("S", "train"): ImageCount(73257, 10),
-        ("S", "test"): ImageCount(26032, 10),
-    },
+    counts=count_lists(10, M=(60000, 10000), U=(7291, 2007), S=(73257, 26032)),
     has_test_lists=True,
     task_subset=("M-U", "U-M", "S-M"),
 )
@@ -86,35 +78,30 @@ def _load_split(
     raise missing_images_error(DIGIT_SETS, root, f"{domain.name} ({split})")
 
 
-def _split_reader(
-    domain: DomainInfo, split: Split
-) -> tuple[Callable[[Path], tuple[Any, Any]], tuple[str, ...]]:
-    """Return a function that reads a split from its folder, and the files that it needs."""
+def _split_reader(domain: DomainInfo, split: Split) -> tuple[Callable[[Path], tuple[Any, Any]], list[str]]:
+    """Return a function that reads pixels and labels from a folder, and the files that it needs."""
     from torchvision import datasets
 
-    train = split == "train"
-    if domain.name == "MNIST":
+    if domain.name == "SVHN":
 
-        def mnist(folder: Path) -> tuple[Any, Any]:
-            found = datasets.MNIST(folder, train=train)
-            return found.data, found.targets
+        def read_svhn(folder: Path) -> tuple[Any, Any]:
+            found = datasets.SVHN(folder, split=split)
+            return found.data.transpose(0, 2, 3, 1), found.labels
 
+        return read_svhn, [f"{split}_32x32.mat"]
+    is_train = split == "train"
+    if domain.name == "USPS":
+        dataset, files = datasets.USPS, ["usps.bz2" if is_train else "usps.t.bz2"]
+    else:
         parts = ("train", "t10k")  # torchvision requires all four files for either split
         kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
-        return mnist, tuple(f"MNIST/raw/{part}-{kind}" for part in parts for kind in kinds)
-    if domain.name == "USPS":
+        dataset, files = datasets.MNIST, [f"MNIST/raw/{part}-{kind}" for part in parts for kind in kinds]
 
-        def usps(folder: Path) -> tuple[Any, Any]:
-            found = datasets.USPS(folder, train=train)
-            return found.data, found.targets
+    def read(folder: Path) -> tuple[Any, Any]:
+        found = dataset(folder, train=is_train)
+        return found.data, found.targets
 
-        return usps, ("usps.bz2" if train else "usps.t.bz2",)
-
-    def svhn(folder: Path) -> tuple[Any, Any]:
-        found = datasets.SVHN(folder, split=split)
-        return found.data.transpose(0, 2, 3, 1), found.labels
-
-    return svhn, (f"{split}_32x32.mat",)
+    return read, files
 
 
 def _make_domain(name: str, pixels: NDArray[np.uint8], labels: NDArray[np.int64], size: int) -> Domain:
@@ -129,6 +116,3 @@ def _resize(pixels: NDArray[np.uint8], size: int) -> Tensor:
         resized_image = Image.fromarray(image).convert("RGB").resize((size, size), Image.Resampling.BICUBIC)
         resized[row] = np.asarray(resized_image).transpose(2, 0, 1)
     return torch.from_numpy(resized)
-
-
-DIGIT_SETS_SPEC = DatasetSpec(digit_sets, per_pixel=False, benchmark=DIGIT_SETS)

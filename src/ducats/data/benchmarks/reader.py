@@ -14,21 +14,21 @@ def list_class_folders(
     split: Split,
     *,
     search_folders: Sequence[str] = ("",),
-    class_parents: Sequence[str] = ("",),
+    class_parent: str = "",
 ) -> FileList | None:
     """List every image of a domain, ``domain/class/...``, sorted by key.
 
     Args:
         split: Must be "all".
         search_folders: Sub-folders of the root to search for the domain, in this order.
-        class_parents: Sub-folders of the domain that may hold the class folders; the first that exists is
-            used.
+        class_parent: Sub-folder of the domain that may hold the class folders.
     """
     assert split == "all"
     domain_folder = find_domain_folder(root, domain, search_folders)
     if domain_folder is None:
         return None
-    folder = next(domain_folder / name for name in (*class_parents, "") if (domain_folder / name).is_dir())
+    folder = domain_folder / class_parent
+    folder = folder if folder.is_dir() else domain_folder
     images = list_images(folder)
     outside = [key for key, _ in images if "/" not in key]
     if outside:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, FileList, Sp
 from ducats.data.class_labels import class_indices
 from ducats.data.decoding import decode_image_sets
 from ducats.data.domain import AdaptationData, Domain
+from ducats.data.spec import DatasetSpec
 from ducats.utils.errors import UserError
 from ducats.utils.findings import join_names
 
@@ -124,16 +126,36 @@ def _class_numbers(file_lists: Iterable[FileList]) -> dict[str, int]:
     return numbers
 
 
+def image_dataset(benchmark: Benchmark) -> DatasetSpec:
+    """Return the data set of a benchmark of image files; its task is a default if it is the only one."""
+    load = partial(load_task, benchmark)
+    if len(benchmark.tasks) == 1:
+        load = partial(load, task=benchmark.tasks[0])
+    return DatasetSpec(load, per_pixel=False, benchmark=benchmark)
+
+
 def load_task(
     benchmark: Benchmark,
     *,
     root: str | Path,
     task: str,
-    size: int,
-    cache: str | Path | None,
-    memory_gb: float | None,
+    size: int = 256,
+    cache: str | Path | None = None,
+    memory_gb: float | None = None,
 ) -> AdaptationData:
-    """Load a task: labelled source, unlabelled target, and the target's labels as ground truth."""
+    """Load a task: labelled source, unlabelled target, and the target's labels as ground truth.
+
+    If the domains have lists, source and pool are the train lists, and the test set is the target's test
+    list. Classes are in the order of the lists' class indices, or in ASCII order (``TV`` before ``Table``).
+    Keys are paths relative to the root.
+
+    Args:
+        root: Folder that contains the domains, as in the benchmark's layout.
+        task: Source and target: ``A-W``, ...; other spellings such as ``A2W``, ``amazon->webcam`` also work.
+        size: Height and width that images are resized to, ignoring the aspect ratio.
+        cache: Folder for decoded images that do not fit in memory; see ``decode_images``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
+    """
     task_files = list_task(benchmark, root, task)
     classes = class_order(benchmark, task_files)
     by_role = task_files.by_role

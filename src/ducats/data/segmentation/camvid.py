@@ -19,7 +19,6 @@ from ducats.data.segmentation.class_tables import (
 from ducats.data.segmentation.file_pairs import FileLayout, SplitFiles, find_pairs
 from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader, VoidPixels
-from ducats.data.spec import DatasetSpec
 from ducats.utils.errors import UserError
 
 _CARLA_LAYOUTS = (
@@ -43,10 +42,6 @@ def find_camvid(root: str | Path, split: str) -> tuple[SplitFiles, LabelEncoding
             ``train_labels/..._L.png`` (colours), or ``701_StillsRaw_full/`` and
             ``LabeledApproved_full/..._L.png`` (the original, colours). Label files may be missing.
         split: ``train``, ``val`` or ``test``, as defined by the authors of SegNet.
-
-    Raises:
-        UserError: The folder has none of these layouts. Unpaired files do not raise; they are listed in
-            ``problems``.
     """
     folder = Path(root).expanduser()
     id_encoding = carla_camvid_encoding(SEGNET_IDS, CAMVID_VOID, "ids")
@@ -96,10 +91,6 @@ def find_carla(root: str | Path, carla_version: str = "0.9.14") -> tuple[SplitFi
         root: A folder with ``images/`` and ``labels/``, or ``CameraRGB/`` and ``CameraSeg/``, or ``rgb/`` and
             ``semantic_segmentation/``.
         carla_version: The CARLA version that rendered the images. Tags were renumbered in 0.9.14.
-
-    Raises:
-        UserError: The folder has none of these layouts. Unpaired files do not raise; they are listed in
-            ``problems``.
     """
     if not re.fullmatch(r"\d+(\.\d+)*", str(carla_version)):
         raise UserError(
@@ -143,18 +134,11 @@ def carla_camvid(
         target: The folder of CamVid; see ``find_camvid``.
         carla_version: The CARLA version that rendered the images. Tags were renumbered in 0.9.14.
         test: The split to evaluate on: ``test`` or ``val``.
-        size: Height and width of target images.
         source_size: Height and width of source images. Defaults to ``size``.
-        void_pixels: ``excluded``: void pixels of the pool are excluded beforehand and never queried. This
-            reads the positions of void pixels from the target's label files, but no classes. ``queried``:
-            void pixels are not excluded, and querying one costs budget.
         extra_ids: Names for tags that are missing from the tables, such as ``{255: void}``. Unknown ids
             raise.
-        cache: Folder for decoded images and label maps that do not fit in memory; see ``decode_images``.
-        memory_gb: Memory for decoded images and label maps together, in gigabytes; see ``decode_images``.
 
-    Raises:
-        UserError: Files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
+    The other parameters are those of ``gtav_cityscapes``.
     """
     split = str(test)  # in other data sets this parameter is a folder, so it may be a Path
     if split not in ("test", "val"):
@@ -197,6 +181,3 @@ def _find_test_files(
     if test_encoding.label_format != pool_encoding.label_format:
         raise UserError(f"CamVid in {target}: one split has ids and another has colours; use a single copy")
     return test_files, test_encoding
-
-
-CARLA_CAMVID_SPEC = DatasetSpec(carla_camvid, per_pixel=True)

@@ -14,12 +14,10 @@ from ducats.data.segmentation.class_tables import (
     GTAV_IDS,
     SYNTHIA_IDS,
     SYNTHIA_VOID,
-    cityscapes_encoding,
 )
 from ducats.data.segmentation.file_pairs import FileLayout, SplitFiles, find_pairs
 from ducats.data.segmentation.label_encoding import LabelEncoding, LabelFormat
 from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader, VoidPixels
-from ducats.data.spec import DatasetSpec
 from ducats.utils.errors import UserError
 
 
@@ -33,10 +31,6 @@ class StreetDataset:
     void_names: tuple[str, ...]
     layouts: Mapping[str, FileLayout]  # by split
     label_format: LabelFormat = "ids"
-
-    def has_label_files(self, folder: str | Path, split: str) -> bool:
-        """Return whether a split has label files."""
-        return self.layouts[split].has_label_files(Path(folder).expanduser())
 
     def find_files(
         self, folder: str | Path, split: str, param: str, *, with_labels: bool = True
@@ -52,10 +46,11 @@ class StreetDataset:
         return find_pairs(root, layout, with_labels=with_labels)
 
     def encoding(self, classes: tuple[str, ...], extra_ids: Mapping[int, str] | None) -> LabelEncoding:
-        """Return the label encoding for the given classes."""
-        return cityscapes_encoding(self.id_names, self.void_names, classes, self.label_format).with_ids(
-            extra_ids
-        )
+        """Return the label encoding for the given classes; others of the nineteen become void."""
+        members = {name: (name,) for name in classes}
+        void_names = frozenset(self.void_names) | (frozenset(CLASSES_19) - frozenset(classes))
+        encoding = LabelEncoding(classes, self.id_names, members, void_names, self.label_format)
+        return encoding.with_ids(extra_ids)
 
 
 GTAV_DATASET = StreetDataset(
@@ -160,24 +155,11 @@ def synthia_cityscapes(
 ) -> SegmentationListing:
     """Read SYNTHIA to Cityscapes for segmentation, with 16 classes and void.
 
-    The pool is Cityscapes' train split, the test set its val split. Sizes are as published. Images are
-    resized with a bicubic filter, label maps to the nearest pixel, both without keeping the aspect ratio.
-    Keys are paths within the image folders.
+    The rest, including the other parameters, is as in ``gtav_cityscapes``.
 
     Args:
         source: The folder of SYNTHIA-RAND-CITYSCAPES: ``RGB/0000000.png``, ``GT/LABELS/0000000.png``.
-        target: The folder of Cityscapes; see ``gtav_cityscapes``.
         classes: 16, or 13 without wall, fence and pole. All other classes become void.
-        size: Height and width of target images.
-        source_size: Height and width of source images.
-        void_pixels: ``excluded`` or ``queried``; see ``gtav_cityscapes``.
-        extra_ids: Names for ids that are missing from the published lists, such as ``{255: void}``. Unknown
-            ids raise.
-        cache: Folder for decoded images and label maps that do not fit in memory; see ``decode_images``.
-        memory_gb: Memory for decoded images and label maps together, in gigabytes; see ``decode_images``.
-
-    Raises:
-        UserError: Files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
     """
     return SegmentationListing(
         *_find_files(SYNTHIA_DATASET, source, target),
@@ -194,15 +176,15 @@ def _find_files(
     source_dataset: StreetDataset, source: str | Path, target: str | Path
 ) -> tuple[SplitFiles, SplitFiles, SplitFiles | None]:
     source_files = source_dataset.find_files(source, "all", "source")
-    has_ground_truth = CITYSCAPES_DATASET.has_label_files(target, "train")
-    pool_files = CITYSCAPES_DATASET.find_files(target, "train", "target", with_labels=has_ground_truth)
+    has_labels = {
+        split: layout.has_label_files(Path(target).expanduser())
+        for split, layout in CITYSCAPES_DATASET.layouts.items()
+    }
+    pool_files = CITYSCAPES_DATASET.find_files(target, "train", "target", with_labels=has_labels["train"])
     # With labels only in the train split, the copy is incomplete and the run would evaluate on the pool.
-    has_test_labels = has_ground_truth or CITYSCAPES_DATASET.has_label_files(target, "val")
-    return (
-        source_files,
-        pool_files,
-        CITYSCAPES_DATASET.find_files(target, "val", "target") if has_test_labels else None,
-    )
+    has_test = any(has_labels.values())
+    test_files = CITYSCAPES_DATASET.find_files(target, "val", "target") if has_test else None
+    return source_files, pool_files, test_files
 
 
 def _encodings(
@@ -216,7 +198,3 @@ def _encodings(
         )
     names = _CLASSES_BY_COUNT[classes]
     return source_dataset.encoding(names, extra_ids), CITYSCAPES_DATASET.encoding(names, extra_ids)
-
-
-GTAV_CITYSCAPES_SPEC = DatasetSpec(gtav_cityscapes, per_pixel=True)
-SYNTHIA_CITYSCAPES_SPEC = DatasetSpec(synthia_cityscapes, per_pixel=True)

@@ -21,19 +21,12 @@ def encoding_from_class_list(
     keep_classes: Sequence[str] | None = None,
     label_format: LabelFormat = "ids",
 ) -> LabelEncoding:
-    """Build a label encoding from a class list.
+    """Build a label encoding from a class list; the parameters are those of ``segmentation_folders``.
 
     Args:
         classes: A file with lines ``id name`` or ``r g b name`` (``#`` starts a comment), a mapping from ids
-            to names, or a list of names whose ids are their positions. Names such as void and ignore, and
-            names that end with ``(void)``, stand for pixels without a class.
-        merge_classes: For a class, the names to merge into it, in addition to its own.
-        keep_classes: The classes to keep, in order; all others become void. None keeps all.
-        label_format: ``ids`` in a single channel or, with ``red_channel``, in the red one. Ignored for lists
-            of colours.
-
-    Raises:
-        UserError: The list is malformed, or ``merge_classes`` or ``keep_classes`` contain unknown names.
+            to names, or a list of names whose ids are their positions.
+        label_format: Ignored for lists of colours.
     """
     if label_format not in LABEL_FORMATS:
         raise UserError(

@@ -4,108 +4,44 @@ from collections.abc import Mapping
 
 from ducats.data.segmentation.label_encoding import LabelEncoding, LabelFormat, parse_label_id
 
+
+def _numbered(names: str) -> dict[int, str]:
+    """Return names by id: their positions in a list that is separated by commas."""
+    return dict(enumerate(" ".join(names.split()).split(", ")))
+
+
 CITYSCAPES_IDS: Mapping[int, str] = {
     -1: "license plate",
-    0: "unlabeled",
-    1: "ego vehicle",
-    2: "rectification border",
-    3: "out of roi",
-    4: "static",
-    5: "dynamic",
-    6: "ground",
-    7: "road",
-    8: "sidewalk",
-    9: "parking",
-    10: "rail track",
-    11: "building",
-    12: "wall",
-    13: "fence",
-    14: "guard rail",
-    15: "bridge",
-    16: "tunnel",
-    17: "pole",
-    18: "polegroup",
-    19: "traffic light",
-    20: "traffic sign",
-    21: "vegetation",
-    22: "terrain",
-    23: "sky",
-    24: "person",
-    25: "rider",
-    26: "car",
-    27: "truck",
-    28: "bus",
-    29: "caravan",
-    30: "trailer",
-    31: "train",
-    32: "motorcycle",
-    33: "bicycle",
+    **_numbered("""
+        unlabeled, ego vehicle, rectification border, out of roi, static, dynamic, ground, road, sidewalk,
+        parking, rail track, building, wall, fence, guard rail, bridge, tunnel, pole, polegroup,
+        traffic light, traffic sign, vegetation, terrain, sky, person, rider, car, truck, bus,
+        caravan, trailer, train, motorcycle, bicycle
+    """),
 }
 CITYSCAPES_VOID = (
-    "unlabeled",
-    "ego vehicle",
-    "rectification border",
-    "out of roi",
-    "static",
-    "dynamic",
-    "ground",
-    "parking",
-    "rail track",
-    "guard rail",
-    "bridge",
-    "tunnel",
-    "polegroup",
-    "caravan",
-    "trailer",
+    *("unlabeled", "ego vehicle", "rectification border", "out of roi", "static", "dynamic", "ground"),
+    *("parking", "rail track", "guard rail", "bridge", "tunnel", "polegroup", "caravan", "trailer"),
     "license plate",
 )
 GTAV_IDS: Mapping[int, str] = {**CITYSCAPES_IDS, 34: "license plate"}  # a palette cannot contain -1
 
-SYNTHIA_IDS: Mapping[int, str] = {
-    0: "void",
-    1: "sky",
-    2: "building",
-    3: "road",
-    4: "sidewalk",
-    5: "fence",
-    6: "vegetation",
-    7: "pole",
-    8: "car",
-    9: "traffic sign",
-    10: "person",
-    11: "bicycle",
-    12: "motorcycle",
-    13: "parking slot",
-    14: "road work",
-    15: "traffic light",
-    16: "terrain",
-    17: "rider",
-    18: "truck",
-    19: "bus",
-    20: "train",
-    21: "wall",
-    22: "lane marking",
-}
+SYNTHIA_IDS: Mapping[int, str] = _numbered("""
+    void, sky, building, road, sidewalk, fence, vegetation, pole, car, traffic sign,
+    person, bicycle, motorcycle, parking slot, road work, traffic light, terrain, rider, truck, bus,
+    train, wall, lane marking
+""")
 SYNTHIA_VOID = ("void", "parking slot", "road work", "lane marking")
 
 CLASSES_19 = tuple(name for name in CITYSCAPES_IDS.values() if name not in CITYSCAPES_VOID)
 CLASSES_16 = tuple(name for name in CLASSES_19 if name not in ("terrain", "truck", "train"))
 CLASSES_13 = tuple(name for name in CLASSES_16 if name not in ("wall", "fence", "pole"))
 
-SEGNET_IDS: Mapping[int, str] = {  # CamVid's, in SegNet's copy
-    0: "sky",
-    1: "building",
-    2: "pole",
-    3: "road",
-    4: "pavement",
-    5: "tree",
-    6: "sign symbol",
-    7: "fence",
-    8: "car",
-    9: "pedestrian",
-    10: "bicyclist",
-    11: "unlabelled",
-}
+# CamVid's ids in SegNet's copy.
+SEGNET_IDS: Mapping[int, str] = _numbered("""
+    sky, building, pole, road, pavement, tree, sign symbol, fence, car, pedestrian,
+    bicyclist, unlabelled
+""")
 CAMVID_COLOURS: Mapping[str, str] = {
     "64 128 64": "Animal",
     "192 0 128": "Archway",
@@ -141,64 +77,18 @@ CAMVID_COLOURS: Mapping[str, str] = {
     "64 192 0": "Wall",
 }
 
-CARLA_IDS_BEFORE_0_9_14: Mapping[
-    int, str
-] = {  # before 0.9.14; before 0.9.10 the list ended with the traffic sign
-    0: "unlabeled",
-    1: "building",
-    2: "fence",
-    3: "other",
-    4: "pedestrian",
-    5: "pole",
-    6: "road line",
-    7: "road",
-    8: "sidewalk",
-    9: "vegetation",
-    10: "vehicles",
-    11: "wall",
-    12: "traffic sign",
-    13: "sky",
-    14: "ground",
-    15: "bridge",
-    16: "rail track",
-    17: "guard rail",
-    18: "traffic light",
-    19: "static",
-    20: "dynamic",
-    21: "water",
-    22: "terrain",
-}
-CARLA_IDS_SINCE_0_9_14: Mapping[int, str] = {  # since 0.9.14, in the order of Cityscapes
-    0: "unlabeled",
-    1: "road",
-    2: "sidewalk",
-    3: "building",
-    4: "wall",
-    5: "fence",
-    6: "pole",
-    7: "traffic light",
-    8: "traffic sign",
-    9: "vegetation",
-    10: "terrain",
-    11: "sky",
-    12: "pedestrian",
-    13: "rider",
-    14: "car",
-    15: "truck",
-    16: "bus",
-    17: "train",
-    18: "motorcycle",
-    19: "bicycle",
-    20: "static",
-    21: "dynamic",
-    22: "other",
-    23: "water",
-    24: "road line",
-    25: "ground",
-    26: "bridge",
-    27: "rail track",
-    28: "guard rail",
-}
+# Before 0.9.10 the list ended with the traffic sign.
+CARLA_IDS_BEFORE_0_9_14: Mapping[int, str] = _numbered("""
+    unlabeled, building, fence, other, pedestrian, pole, road line, road, sidewalk, vegetation,
+    vehicles, wall, traffic sign, sky, ground, bridge, rail track, guard rail, traffic light, static,
+    dynamic, water, terrain
+""")
+# In the order of Cityscapes.
+CARLA_IDS_SINCE_0_9_14: Mapping[int, str] = _numbered("""
+    unlabeled, road, sidewalk, building, wall, fence, pole, traffic light, traffic sign, vegetation,
+    terrain, sky, pedestrian, rider, car, truck, bus, train, motorcycle, bicycle,
+    static, dynamic, other, water, road line, ground, bridge, rail track, guard rail
+""")
 
 # Classes shared by CARLA and CamVid. CamVid's names are grouped as in SegNet's copy, whose classes the
 # original refines. Riders count as persons, because CamVid does not separate riders from their vehicles.
@@ -222,19 +112,6 @@ CARLA_VOID = (
     *("unlabeled", "other", "ground", "bridge", "rail track", "guard rail", "static", "dynamic", "water"),
     *("train", "motorcycle", "bicycle"),
 )
-
-
-def cityscapes_encoding(
-    id_names: Mapping[int, str],
-    void_names: tuple[str, ...],
-    classes: tuple[str, ...],
-    label_format: LabelFormat,
-) -> LabelEncoding:
-    """Return the encoding of ids with Cityscapes names; other classes of the nineteen become void."""
-    dropped = frozenset(CLASSES_19) - frozenset(classes)
-    return LabelEncoding(
-        classes, id_names, {name: (name,) for name in classes}, frozenset(void_names) | dropped, label_format
-    )
 
 
 def carla_camvid_encoding(

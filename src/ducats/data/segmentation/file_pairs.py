@@ -74,11 +74,7 @@ class SplitFiles:
         return SplitFiles(transform(self.images), labels, masks, self.problems)
 
     def validated(self) -> "SplitFiles":
-        """Return self if there are no problems.
-
-        Raises:
-            UserError: The first problem.
-        """
+        """Return self; raise the first problem if there is one."""
         if self.problems:
             raise UserError(self.problems[0])
         return self
@@ -95,21 +91,6 @@ def concat_files(named_files: Sequence[tuple[str, SplitFiles]]) -> SplitFiles:
         labels=tuple(file for label_files in labels for file in label_files or ()),
         problems=tuple(problem for files in prefixed for problem in files.problems),
     )
-
-
-def require_pairs(
-    root: Path, layout: FileLayout, *, with_labels: bool = True, mask_folder: str | None = None
-) -> SplitFiles:
-    """Find images and their label files.
-
-    Args:
-        with_labels: Whether to look for label files.
-        mask_folder: Subfolder of mask files, named like label files. Ignored if it does not exist.
-
-    Raises:
-        UserError: A folder is missing or empty, or an image or label file has no partner.
-    """
-    return find_pairs(root, layout, with_labels=with_labels, mask_folder=mask_folder).validated()
 
 
 def find_pairs(

@@ -8,10 +8,9 @@ from ducats.data.decoding import ImageSize
 from ducats.data.domain import Domain
 from ducats.data.folders import check_disjoint, existing_folder
 from ducats.data.segmentation.class_list import encoding_from_class_list
-from ducats.data.segmentation.file_pairs import FileLayout, concat_files, find_pairs, require_pairs
+from ducats.data.segmentation.file_pairs import FileLayout, concat_files, find_pairs
 from ducats.data.segmentation.label_encoding import LabelEncoding, LabelFormat
 from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader, VoidPixels, load_labelled
-from ducats.data.spec import DatasetSpec
 from ducats.data.store import ArrayStore
 from ducats.utils.errors import UserError
 
@@ -121,20 +120,12 @@ def load_segmentation_folder(
 ) -> Domain:
     """Read images with label maps, from a folder with ``images/`` and ``labels/``.
 
-    Args:
-        size: Height and width to resize images and label maps to.
-        classes: The class list. See ``segmentation_folders`` for this, ``merge_classes``, ``keep_classes``
-            and ``label_format``.
-        root: Base of a relative path of the class list.
-        memory_gb: Memory for decoded images and label maps together, in gigabytes; see ``decode_images``.
-
-    Raises:
-        UserError: Folders or files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
+    The parameters are those of ``segmentation_folders``; ``root`` is the base of the class list only.
     """
     base = Path("" if root is None else root).expanduser()
     encoding = _make_encoding(base, classes, merge_classes, keep_classes, label_format)
     store = ArrayStore(None, memory_gb)
-    files = require_pairs(existing_folder("test", folder), FOLDER_LAYOUT)
+    files = find_pairs(existing_folder("test", folder), FOLDER_LAYOUT).validated()
     domain = load_labelled(store, files, encoding, size, files.read_sizes())
     store.warn_if_on_demand()
     return domain
@@ -158,6 +149,3 @@ def _make_encoding(
 
 def _join(base: Path, path: Any) -> Path:
     return base / Path(path).expanduser()
-
-
-SEGMENTATION_FOLDERS_SPEC = DatasetSpec(segmentation_folders, per_pixel=True)

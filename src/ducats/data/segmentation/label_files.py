@@ -21,11 +21,7 @@ LOSSY_SUFFIXES = frozenset({".jpg", ".jpeg", ".webp"})  # formats that change or
 
 
 def read_ids(path: Path, label_format: LabelFormat) -> _Array:
-    """Return the raw ids of a label file: (height, width).
-
-    Raises:
-        ValueError: The file does not contain ids in the given format.
-    """
+    """Return the raw ids of a label file: (height, width); raise ValueError if it has none."""
     if label_format == "colours":
         colours = _read_colours(path).astype(np.int64)
         ids: _Array = colours[..., 0] << 16 | colours[..., 1] << 8 | colours[..., 2]

@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ducats.data.decoding import ImageSize, displayed_size, parse_size
+from ducats.data.decoding import ImageSize, parse_size
 from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.label_files import read_ids, read_mask, resize_label_map, void_mask
 from ducats.data.store import ArrayStore, Decoder, KeyedPaths, LazyFileArrays, map_files
+from ducats.utils.image_files import displayed_size
 
 _Array = NDArray[Any]
 
@@ -45,11 +46,7 @@ class FileLabelMaps:
         return self._maps[index]
 
     def original(self, index: int) -> Tensor:
-        """Return one label map at the original size of its file: ``(height, width)``.
-
-        Raises:
-            UserError: The file can no longer be read.
-        """
+        """Return one label map at the original size of its file: ``(height, width)``."""
         return _load_original(self.files[index], self.encoding)
 
     def __repr__(self) -> str:
@@ -59,15 +56,7 @@ class FileLabelMaps:
 def load_label_maps(
     store: ArrayStore, files: KeyedPaths, encoding: LabelEncoding, size: ImageSize
 ) -> FileLabelMaps:
-    """Decode label files into memory or a cache file.
-
-    Args:
-        files: Keys and paths.
-        size: Height and width to resize the label maps to.
-
-    Raises:
-        UserError: Some files cannot be read or contain unknown ids.
-    """
+    """Decode label files, resized to a height and width, into memory or a cache file."""
     height, width = parse_size(size)
     decoder = Decoder(
         read=lambda path: resize_label_map(_read_encoded(path, encoding), height, width),
@@ -112,11 +101,7 @@ class VoidMasks:
 def make_void_masks(
     label_maps: FileLabelMaps | None, mask_files: KeyedPaths | None, size: ImageSize
 ) -> VoidMasks | None:
-    """Make void masks from label maps, from mask files (non-zero is void), or from both.
-
-    Raises:
-        UserError: Some files cannot be read.
-    """
+    """Make void masks from label maps, from mask files (non-zero is void), or from both."""
     height, width = parse_size(size)
     stored_masks: list[Callable[[slice], Tensor]] = []
     original_masks: list[Callable[[int], Tensor]] = []

@@ -1,7 +1,7 @@
 """Readers of segmentation data: list the files, then decode source, pool and test set."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import update_wrapper
 from pathlib import Path
 from typing import Generic, Literal, ParamSpec, get_args
@@ -64,9 +64,6 @@ def load_segmentation_data(listing: SegmentationListing) -> AdaptationData:
 
     If ``void_pixels`` is ``excluded``, pixels that are void in the pool's label files or masks are marked in
     its ``void_masks`` and never queried. If it is ``queried``, they are not marked.
-
-    Raises:
-        UserError: Files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
     """
     source_encoding, target_encoding = listing.encodings
     source_size, size = listing.stored_sizes
@@ -83,15 +80,10 @@ def load_segmentation_data(listing: SegmentationListing) -> AdaptationData:
     if listing.pool_files.labels is not None:
         ground_truth = load_label_maps(store, listing.pool_files.labels, target_encoding, size)
     if listing.void_pixels == "excluded":
-        masks = make_void_masks(ground_truth, listing.pool_files.masks, size)
-        pool = Images(
-            pool.keys, pool.pixels, pool.files, original_sizes=pool.original_sizes, void_masks=masks
-        )
-    test = (
-        load_labelled(store, listing.test_files, target_encoding, size, original_sizes[2])
-        if listing.test_files is not None
-        else None
-    )
+        pool = replace(pool, void_masks=make_void_masks(ground_truth, listing.pool_files.masks, size))
+    test = None
+    if listing.test_files is not None:
+        test = load_labelled(store, listing.test_files, target_encoding, size, original_sizes[2])
     store.warn_if_on_demand()
     return AdaptationData(source=source, pool=pool, ground_truth=ground_truth, test=test)
 
@@ -103,12 +95,7 @@ def load_labelled(
     size: ImageSize,
     original_sizes: Tensor | None,
 ) -> Domain:
-    """Decode images and their label files.
-
-    Args:
-        size: Height and width to resize both to.
-        original_sizes: Original heights and widths, int64 (N, 2).
-    """
+    """Decode images and their label files, both resized; ``original_sizes`` is int64 (N, 2)."""
     assert files.labels is not None
     return Domain(
         _load_images(store, files, size, original_sizes),
@@ -120,5 +107,4 @@ def load_labelled(
 def _load_images(
     store: ArrayStore, files: SplitFiles, size: ImageSize, original_sizes: Tensor | None
 ) -> Images:
-    decoded = decode_into(store, files.images, size)
-    return Images(decoded.keys, decoded.pixels, decoded.files, original_sizes=original_sizes)
+    return replace(decode_into(store, files.images, size), original_sizes=original_sizes)

@@ -5,9 +5,8 @@ from typing import Literal, get_args
 
 from ducats.data.streaming import shards
 from ducats.data.streaming.filesystem import FileSystem, resolve_filesystem
-from ducats.data.streaming.folder import FolderPool
 from ducats.data.streaming.manifest import ManifestPool
-from ducats.data.streaming.pool import Pool, escape_non_utf8
+from ducats.data.streaming.pool import FolderPool, Pool, escape_non_utf8
 from ducats.data.streaming.shards import ShardPool
 from ducats.utils.errors import UserError
 from ducats.utils.image_files import is_image_name
