@@ -11,7 +11,9 @@ from rich.console import Console
 from conftest import Runner
 from ducats.annotation import AnnotationStore
 from ducats.cli import main
-from ducats.report.watch import Dashboard, RunState, RunWatcher, status_line
+from ducats.report.watch.dashboard import Dashboard, status_line
+from ducats.report.watch.reader import RunWatcher
+from ducats.report.watch.run_state import RunState
 from ducats.report.watch.text_plots import braille_plot, sparkline
 from ducats.runfolder.run_folder import RunFolder
 from ducats.runfolder.search import find_run_folders

@@ -24,9 +24,10 @@ from ducats.report.method_results import (
     visible_measures,
 )
 from ducats.report.page_budget import text_bytes
-from ducats.report.run_reader import Run, finite_number
+from ducats.report.run_reader import Run
 from ducats.report.table import EMPTY_CELL, Table, make_table
 from ducats.report.tasks import collect_data_tasks, task_caption
+from ducats.runfolder.records import finite_number
 
 
 @dataclass(frozen=True)
