@@ -14,8 +14,8 @@ from ducats.report.figures.curves import (
 from ducats.report.figures.panels import FigurePanel, draw_multi_run_panels
 from ducats.report.figures.reliability import draw_method_reliability
 from ducats.report.figures.style import LineStyle, assign_line_styles
+from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.method_results import (
-    MeanStd,
     aggregate_methods,
     counted_runs,
     format_value,

@@ -106,13 +106,8 @@ def test_unfinished_runs_are_skipped_if_any_is_finished(tmp_path: Path) -> None:
 
 def test_calibration_pools_seeds_and_shows_temperature_scaling(tmp_path: Path) -> None:
     for seed in (0, 1):
-        write_run(
-            tmp_path / str(seed),
-            seed=seed,
-            snapshots=False,
-            accuracies=[0.5, 0.6, 0.7 + 0.1 * seed],
-            rounds=2,
-        )
+        accuracies = [0.5, 0.6, 0.7 + 0.1 * seed]
+        write_run(tmp_path / str(seed), seed=seed, snapshots=False, accuracies=accuracies, rounds=2)
     runs = find_runs([tmp_path])
     first, last, scaled = calibration.calibration_panels(runs)
     errors = [run.stages[-1]["ece"] for run in runs]
@@ -121,9 +116,7 @@ def test_calibration_pools_seeds_and_shows_temperature_scaling(tmp_path: Path) -
     assert last.ece.std == pytest.approx(np.std(errors, ddof=1))
     assert first.n_predictions == 2000
     assert scaled.ece is not None
-    assert scaled.ece.mean == pytest.approx(
-        np.mean([run.stages[-1]["temperature_scaled"]["ece"] for run in runs])
-    )
-    assert f"ECE {100 * np.mean(errors):.1f} ± {100 * np.std(errors, ddof=1):.1f}%" in figures.draw_svg(
-        "calibration", runs
-    )
+    scaled_errors = [run.stages[-1]["temperature_scaled"]["ece"] for run in runs]
+    assert scaled.ece.mean == pytest.approx(np.mean(scaled_errors))
+    text = f"ECE {100 * np.mean(errors):.1f} ± {100 * np.std(errors, ddof=1):.1f}%"
+    assert text in figures.draw_svg("calibration", runs)

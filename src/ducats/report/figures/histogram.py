@@ -75,7 +75,7 @@ def prepare_histogram(runs: RunSequence, _: FigureOptions) -> PreparedFigure:
     """Prepare stacked bars of the labels, next to the predictions on the pool at the start and the end."""
     run = require_one_run(runs, "histogram")
     label_counts = count_labels(run)
-    readable_snapshots, _ = snapshot_files.load_readable_snapshots(run.folder)
+    readable_snapshots = snapshot_files.load_readable_snapshots(run.folder)[0]
     first_and_last = [*readable_snapshots[:1], *readable_snapshots[1:][-1:]]
     names = [
         "other classes" if c is None else "void" if c == VOID_LABEL else shorten_start(run.class_name(c), 16)
