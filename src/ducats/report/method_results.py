@@ -22,7 +22,6 @@ class MethodRow:
         finished: whether the means are over finished runs; else over unfinished ones.
         n_left_out: number of unfinished runs that are not in the means.
         evaluated_on: the evaluated images, as named in the records; empty if not recorded.
-        kind: classification or segmentation.
     """
 
     method: str

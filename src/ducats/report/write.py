@@ -95,13 +95,10 @@ def report_page(
 def report(
     paths: Sequence[Path], out: Path, title: str = DEFAULT_TITLE, figures: Sequence[str] = ()
 ) -> Report:
-    """Write page, tables and summary of all runs at or below the paths. The output is deterministic.
+    """Write page, tables and summary of all runs at or below the paths, with the options of `report_page`.
 
     Args:
-        paths: run folders, or folders of run folders.
-        out: the folder to write to. It is created if needed; files of an older report in it are replaced.
-        title: heading of the page and title of the document.
-        figures: more figures for the page, by the names of `ducats figure`.
+        out: the folder to write to. It is created if needed; files of an earlier report in it are replaced.
     """
     page_result = report_page(paths, out / PAGE_FILE_NAME, title, figures)
     groups = group_by_kind(page_result.runs)

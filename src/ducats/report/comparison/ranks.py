@@ -17,13 +17,7 @@ _RANDOM = "random"  # the best method is compared with it
 
 @dataclass(frozen=True)
 class MethodRank:
-    """Rank of a method among the others.
-
-    Args:
-        mean: mean rank over all comparisons; 1 is best.
-        quartiles: first and third quartile of its ranks.
-        best_and_worst: its best and its worst rank.
-    """
+    """Ranks of a method over all comparisons, 1 is best: mean, first and third quartile, best and worst."""
 
     method: str
     mean: float

@@ -37,7 +37,6 @@ class ScoreCurve:
     """Scores in percent by x value.
 
     Args:
-        label: name in the legend.
         stats: mean and deviation by x, ascending.
         scores: scores of all seeds by x.
     """
@@ -113,11 +112,10 @@ def draw_learning_curve(
     """Draw a metric in percent over the labels spent: mean, band of one standard deviation, point per seed.
 
     Args:
-        runs: runs of one kind.
-        metric_key: key of the metric in the stage records.
+        runs: of one kind.
         title: name of the metric.
-        x_key: key of the x values, ``labels`` or ``clicks``.
-        line_styles: line styles of the methods to draw.
+        x_key: ``labels`` or ``clicks``.
+        line_styles: of the methods to draw.
     """
     kind = runs[0].kind
     axis = kind.labels_axis if x_key == "labels" else x_key

@@ -40,7 +40,6 @@ class PairedTest:
     Args:
         difference: mean difference, first method minus second.
         p: two-sided p-value; None if all differences are equal.
-        n_pairs: number of pairs.
     """
 
     difference: float
@@ -73,9 +72,8 @@ class TaskTableRow:
         values: by task and measure; tasks without a run of the method are missing.
         averages: mean over the tasks, by measure; missing if a task is missing.
         seeds: all seeds of the method's runs.
-        labels: labels spent per run, mean over the runs.
-        seconds: seconds per run, mean over the runs.
-        memory: peak memory per run in bytes, mean over the runs; None if a run did not record it.
+        labels: labels spent, mean over the runs, like ``seconds`` and ``memory``.
+        memory: peak memory in bytes; None if a run did not record it.
         scores: ranking measure by task and seed; runs with the same task and seed are averaged.
         published: published results of the method, by measure.
         unpublished_settings: settings in which our runs differ from the published ones.
@@ -100,14 +98,11 @@ class TaskTable:
     """Table of methods by tasks of one data set.
 
     Args:
-        data_name: name of the data set.
-        kind: classification or segmentation.
         measures: the first one ranks the methods.
         tasks: one empty name if the data has no tasks.
         rows: methods in the order of the paper's tables, then others, then the fully supervised ones.
-        runs: the runs in the table.
         baselines: the methods that all rows are compared with.
-        notes: notes for the reader, printed below the table.
+        notes: for the reader, printed below the table.
     """
 
     data_name: str

@@ -86,10 +86,9 @@ def extrapolate_gain(
     """Fit the curve and return the estimated gain from ``n_labels`` more labels, with its 95% range.
 
     Args:
-        labels: label count of each stage, increasing.
-        scores: score of each stage.
-        labels_so_far: labels before the addition; may exceed the last entry of ``labels``.
-        n_labels: labels to add.
+        labels: of each stage, increasing.
+        scores: of each stage.
+        labels_so_far: before the addition; may exceed the last entry of ``labels``.
         score_deviation: standard deviation of a score due to the finite test set; 0 if unknown.
 
     Returns:

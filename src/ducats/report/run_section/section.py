@@ -127,10 +127,8 @@ def build_run_section(
 
     Args:
         others: all runs of the page.
-        id_prefix: prefix of the HTML ids in the section.
-        line_styles: line styles of the methods on the page.
+        line_styles: of the methods on the page.
         task: distinguishes the run's task from those of other runs on the page.
-        without_paper_figures: whether to leave out the paper's figures.
     """
     line_style = line_styles[run.method]
     random_runs = [
