@@ -1,7 +1,7 @@
 """Records for synthetic run folders: stages with consistent metrics, losses, times."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,25 +85,36 @@ def write_records(
     run_config: config.Config,
     stages: Sequence[dict[str, Any]],
     *,
-    old_format: bool,
     finished: bool,
 ) -> None:
     """Write the records in chronological order and, if finished, the final model file."""
     lines: list[dict[str, Any]] = []
     for stage in stages:
-        if not old_format:
-            stage["peak_memory_bytes"] = 300_000_000 + 1_000_000 * stage["stage"]
-            if stage["stage"]:
-                stage["temperature_scaled"] = _temperature_scaled(stage)
+        stage["peak_memory_bytes"] = 300_000_000 + 1_000_000 * stage["stage"]
+        if stage["stage"]:
+            stage["temperature_scaled"] = _temperature_scaled(stage)
     for epoch in range(run_config.train.epochs + 1 if finished else stages[-1]["epoch"] + 1):
         if epoch:
             losses = {"source/nll": 2.0 / (epoch + 1), "source/kl": 0.3 / epoch}
             losses |= {"unlabelled/u_dis": 0.5 / epoch, "unlabelled/u_data": 0.2 + 0.1 / epoch}
             if epoch > stages[0]["epoch"]:
                 losses["labelled/nll"] = 1.5 / epoch
-            seconds = {} if old_format else {"seconds": 0.5}
-            lines.append({"kind": "epoch", "epoch": epoch, "losses": losses, **seconds})
+            lines.append({"kind": "epoch", "epoch": epoch, "losses": losses, "seconds": 0.5})
         lines += [stage for stage in stages if stage["epoch"] == epoch]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if finished:
         (folder / "model.safetensors").touch()
+
+
+def change_records(folder: Path, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Path:
+    """Rewrite the stage records of a run."""
+    path = folder / "metrics.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    changed = [change(record) if record["kind"] == "stage" else record for record in records]
+    path.write_text("".join(json.dumps(record) + "\n" for record in changed))
+    return folder
+
+
+def without(*keys: str) -> Callable[[dict[str, Any]], Mapping[str, Any]]:
+    """Return a change of records that drops some values."""
+    return lambda record: {key: value for key, value in record.items() if key not in keys}

@@ -52,7 +52,6 @@ def write_run(
     finished: bool = True,
     snapshots: bool = True,
     thumbnails: bool = True,
-    old_format: bool = False,
     seconds_per_label: float | None = None,
     data: str = "synthetic",
 ) -> Path:
@@ -72,7 +71,6 @@ def write_run(
         finished: if False, the run ends after the query of the last round.
         snapshots: write snapshots.
         thumbnails: write thumbnails of the selected images.
-        old_format: use an old format without snapshots, temperature scaling and memory in the records.
         seconds_per_label: annotation seconds per label.
         data: identifies the test set; runs on different data cannot be compared.
     """
@@ -99,7 +97,7 @@ def write_run(
                 stage / rounds,
                 seed,
             )
-        if snapshots and not old_format:
+        if snapshots:
             spec = _snapshot_spec(
                 pool_samples,
                 source_samples,
@@ -137,7 +135,7 @@ def write_run(
         | {"seconds": round(2.0 * (stage + 1) + 0.1 * seed, 3)}
         for stage in range(stages)
     ]
-    write_records(folder, run_config, records, old_format=old_format, finished=finished)
+    write_records(folder, run_config, records, finished=finished)
     return folder
 
 
@@ -156,7 +154,6 @@ def write_pixel_run(
     name: str | None = None,
     finished: bool = True,
     snapshots: bool = True,
-    old_format: bool = False,
     data: str = "synthetic",
 ) -> Path:
     """Write a segmentation run that labels ``per_image`` pixels of every pool image in each round.
@@ -186,7 +183,7 @@ def write_pixel_run(
         _sample_indices(pool * area, 100 * pool),
         _sample_indices(pool // 2 * area, 50 * pool),
     )
-    if snapshots and not old_format:
+    if snapshots:
         for image in range(min(6, pool)):
             write_map_thumbnail(
                 folder, image, label_maps[image], np.array(class_colours(classes), np.float64)
@@ -204,7 +201,7 @@ def write_pixel_run(
                     run_config, pool_samples[within], selected_here, per_image, stage / rounds, seed
                 )
                 new_selection = np.concatenate([new_selection, within[chosen]])
-        if snapshots and not old_format:
+        if snapshots:
             spec = _snapshot_spec(
                 pool_samples,
                 source_samples,
@@ -249,7 +246,7 @@ def write_pixel_run(
         }
         record |= {"mean_iou": scores[stage], "class_iou": per_class}
         records.append(record | {"seconds": round(3.0 * (stage + 1) + 0.1 * seed, 3)})
-    write_records(folder, run_config, records, old_format=old_format, finished=finished)
+    write_records(folder, run_config, records, finished=finished)
     return folder
 
 

@@ -36,14 +36,27 @@ def write_run(
     finished: bool = True,
     config: Mapping[str, Any] | None = None,
 ) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump({"method": method, "seed": seed, **(config or {})}))
-    losses = [{"kind": "epoch", "epoch": e, "losses": {"source/nll": 1 / e}} for e in range(1, 5)]
+    """Write a classification run with 10 labels per round."""
     stages = [stage_record(index, 10 * index, accuracy, ece) for index, accuracy in enumerate(accuracies)]
+    identity = {"method": method, "seed": seed, **(config or {})}
+    return write_run_folder(folder, identity, stages, n_epochs=4, finished=finished)
+
+
+def write_run_folder(
+    folder: Path,
+    config: Mapping[str, Any],
+    stages: Sequence[Mapping[str, Any]],
+    *,
+    n_epochs: int = 0,
+    finished: bool = True,
+) -> Path:
+    """Write config, records and environment of a run."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(dict(config)))
+    losses = [{"kind": "epoch", "epoch": e, "losses": {"source/nll": 1 / e}} for e in range(1, n_epochs + 1)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*losses, *stages]))
-    (folder / "environment.json").write_text(
-        json.dumps({FORMAT_KEY: RUN_FORMAT, "python": "3.11.7", "versions": {"torch": "2.6.0"}})
-    )
+    environment = {FORMAT_KEY: RUN_FORMAT, "python": "3.11.7", "versions": {"torch": "2.6.0"}}
+    (folder / "environment.json").write_text(json.dumps(environment))
     if finished:
         (folder / "model.safetensors").touch()
     return folder

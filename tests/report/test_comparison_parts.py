@@ -9,10 +9,16 @@ from page_parser import ParsedPage
 from synthetic_sweeps import write_page_without_sections, write_sweep, write_sweep_run
 
 from ducats.report.comparison.missing import find_missing_runs
-from ducats.report.comparison.ranks import nemenyi_critical_difference, rank_methods, rank_scores
-from ducats.report.comparison.sentences import ranking_note, result_sentences
-from ducats.report.method_tables import make_tables
+from ducats.report.comparison.ranks import (
+    nemenyi_critical_difference,
+    rank_methods,
+    rank_scores,
+    ranking_note,
+    result_sentences,
+)
+from ducats.report.method_tables.build import make_tables
 from ducats.report.run_reader import find_runs, scan_runs
+from synthetic_records import change_records, without
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +163,6 @@ def test_the_page_lists_missing_runs(partial_sweep: Path) -> None:
 
 def test_a_finished_run_without_a_test_set_is_listed(tmp_path: Path) -> None:
     folder = write_sweep_run(tmp_path, "duc", "", 0, 0.8, data="digits")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        line.pop("accuracy", None)
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    change_records(folder, without("accuracy"))
     (missing_run,) = find_missing_runs(find_runs([tmp_path]), [])
     assert missing_run.reason == "Finished, but without a result on a test set."

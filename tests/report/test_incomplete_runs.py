@@ -1,6 +1,5 @@
 """Reports of incomplete runs, which state the missing data, and the `ducats report` command."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,16 +7,17 @@ from page_parser import ParsedPage, parse_report_page, write_confusion
 from page_parser import no_rendering as no_rendering
 
 from ducats.cli import main
+from synthetic_records import change_records, without
 from synthetic_runs import write_run
 
 pytestmark = pytest.mark.usefixtures("no_rendering")
 
 
-def test_a_run_of_an_older_version_states_its_missing_data(tmp_path: Path) -> None:
-    found = parse_report_page(write_run(tmp_path / "old", old_format=True), out=tmp_path / "report.html")
+def test_a_run_states_its_missing_data(tmp_path: Path) -> None:
+    folder = change_records(write_run(tmp_path / "run", snapshots=False), without("temperature_scaled"))
+    found = parse_report_page(folder, out=tmp_path / "report.html")
     assert "this run has no snapshots" in found.words
     assert "Temperature scaling is not shown" in found.words
-    assert "did not record: seconds of each epoch and memory." in found.words
     assert "confusion/epoch-020.csv is missing" in found.words
     assert "run-1-rounds" not in found.tables
 
@@ -30,7 +30,7 @@ def test_an_unfinished_run_states_how_to_resume(tmp_path: Path) -> None:
     assert "Warnings" not in found.words  # they would repeat this
 
 
-def test_a_run_that_has_just_started_is_not_treated_as_an_old_one(tmp_path: Path) -> None:
+def test_a_run_that_has_just_started_lacks_nothing(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "started", finished=False, rounds=1, snapshots=False)
     (folder / "metrics.jsonl").write_text("")
     found = parse_report_page(folder, out=tmp_path / "report.html")
@@ -70,10 +70,7 @@ def test_a_corrupt_snapshot_is_named_and_the_rest_is_shown(tmp_path: Path) -> No
 
 def test_a_run_without_a_test_set_still_shows_selected_images(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", rounds=2)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    kept_keys = ("kind", "stage", "epoch", "labels", "seconds", "losses")
-    bare = [{key: line[key] for key in kept_keys if key in line} for line in lines]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in bare))
+    change_records(folder, lambda r: {key: r[key] for key in ("kind", "stage", "epoch", "labels", "seconds")})
     found = parse_report_page(folder, out=tmp_path / "report.html")
     assert "No stage was evaluated on a test set" in found.words
     assert "not evaluated on a test set, so the gain from its labels is unknown" in found.words

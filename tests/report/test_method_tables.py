@@ -2,25 +2,23 @@
 
 import csv
 import io
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from minimal_runs import write_run_folder
 from scipy import stats
 
 from ducats.cli import main
-from ducats.report.method_tables import (
+from ducats.report.method_tables.build import make_tables, paired_t_test
+from ducats.report.method_tables.published import load_published_results
+from ducats.report.method_tables.text import (
     format_from_path,
-    make_tables,
-    paired_t_test,
     task_tables_csv,
+    task_tables_latex,
     task_tables_markdown,
 )
-from ducats.report.method_tables.published import load_published_results
-from ducats.report.method_tables.text import task_tables_latex
 from ducats.utils.errors import UserError
 
 OFFICE_CONFIG: Mapping[str, Any] = {
@@ -45,28 +43,18 @@ def write_run(
     """Write a run whose first stage is better than its last; only the last may count."""
     params = {"task": "Ar-Cl"} if params is None else params
     folder = root / f"{data}-{'-'.join(map(str, params.values()))}-{method}-{seed}".replace("/", "_")
-    folder.mkdir(parents=True)
-    per_pixel = data.endswith("cityscapes")
-    settings: dict[str, Any] = {"method": method, "seed": seed}
-    settings["data"] = {"name": data, "params": dict(params)}
-    settings["task"] = {"name": "segmentation" if per_pixel else "classification"}
-    (folder / "config.yaml").write_text(yaml.safe_dump({**settings, **(config or OFFICE_CONFIG)}))
-    key = "mean_iou" if per_pixel else "accuracy"
-    lines = []
-    for stage, score in enumerate((value + 0.05, value)):
-        line = {
-            "kind": "stage",
-            "stage": stage,
-            "epoch": stage + 1,
-            "labels": 100 * stage,
-            "seconds": 30.0 * stage,
-        }
-        line |= {key: score, "headline_metric": key, "evaluated_on": "target", "images": 10}
-        lines.append(line | ({"mean_iou_star": mean_iou_star} if mean_iou_star is not None else {}))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if finished:
-        (folder / "model.safetensors").touch()
-    return folder
+    task, key = (
+        ("segmentation", "mean_iou") if data.endswith("cityscapes") else ("classification", "accuracy")
+    )
+    settings = {"method": method, "seed": seed, "data": {"name": data, "params": dict(params)}}
+    settings |= {"task": {"name": task}, **(config or OFFICE_CONFIG)}
+    shared = {"kind": "stage", "headline_metric": key, "evaluated_on": "target", "images": 10}
+    shared |= {} if mean_iou_star is None else {"mean_iou_star": mean_iou_star}
+    stages = [
+        {**shared, "stage": n, "epoch": n + 1, "labels": 100 * n, "seconds": 30.0 * n, key: score}
+        for n, score in enumerate((value + 0.05, value))
+    ]
+    return write_run_folder(folder, settings, stages, finished=finished)
 
 
 SCORES = {  # by method and task, for seeds 0, 1, 2

@@ -1,6 +1,5 @@
 """Settings and environments of runs, warnings, task names, and the images they were evaluated on."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from page_parser import no_rendering as no_rendering
 from ducats.report import find_runs, report
 from ducats.report.page import write_page
 from ducats.report.provenance import collect_cautions, differing_settings, group_environments
+from synthetic_records import change_records
 
 # -- settings and tasks ----------------------------------------------------------------------------------
 
@@ -109,14 +109,8 @@ def test_environments_are_grouped(tmp_path: Path) -> None:
 
 def write_evaluated_run(folder: Path, kind: str, images: int, **more: Any) -> Path:
     """Write a run whose stages record the images they were evaluated on."""
-    write_run(folder, **more)
-    path = folder / "metrics.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
     evaluation = {"evaluated_on": kind, "images": images}
-    path.write_text(
-        "".join(json.dumps(r | (evaluation if r["kind"] == "stage" else {})) + "\n" for r in lines)
-    )
-    return folder
+    return change_records(write_run(folder, **more), lambda record: record | evaluation)
 
 
 @pytest.mark.usefixtures("no_rendering")

@@ -17,10 +17,9 @@ from page_parser import no_rendering as no_rendering
 from ducats.report import find_runs, read_run, report
 from ducats.report.figures import draw_svg
 from ducats.report.figures.style import assign_line_styles
-from ducats.report.figures.summary_stats import pool_reliability_bins
+from ducats.report.figures.summary_stats import MeanStd, pool_reliability_bins
 from ducats.report.headline import make_headline
 from ducats.report.method_results import (
-    MeanStd,
     aggregate_methods,
     mean_curve,
     method_table,

@@ -296,12 +296,8 @@ def test_near_duplicates_are_pairs_with_similar_features(run: Path) -> None:
 
 
 def test_a_sample_is_shown_in_one_pair_only() -> None:
-    pairs = [
-        NearDuplicatePair(1, 2, 0.99),
-        NearDuplicatePair(2, 3, 0.98),
-        NearDuplicatePair(4, 5, 0.97),
-        NearDuplicatePair(6, 7, 0.96),
-    ]
+    rows_and_cosines = [(1, 2, 0.99), (2, 3, 0.98), (4, 5, 0.97), (6, 7, 0.96)]
+    pairs = [NearDuplicatePair(*each) for each in rows_and_cosines]
     assert distinct_pairs(pairs, 2) == [pairs[0], pairs[2]]
 
 
@@ -328,15 +324,8 @@ def test_few_runs_have_a_section_each_and_many_one_per_method(tmp_path: Path) ->
 def test_a_run_is_compared_with_random_runs(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_run(tmp_path / f"duc-{seed}", "duc", seed, snapshots=False, rounds=1, accuracies=[0.5, 0.8])
-        final_accuracy = 0.70 + 0.02 * seed
-        write_run(
-            tmp_path / f"random-{seed}",
-            "random",
-            seed,
-            snapshots=False,
-            rounds=1,
-            accuracies=[0.5, final_accuracy],
-        )
+        other = tmp_path / f"random-{seed}"
+        write_run(other, "random", seed, snapshots=False, rounds=1, accuracies=[0.5, 0.70 + 0.02 * seed])
     found = parse_report_page(tmp_path, out=tmp_path / "report.html")
     # Differences 0.10 and 0.08: mean 0.09, interval of 12.706 standard errors of 0.01 on either side.
     assert "(95% CI −3.7 to 21.7, over 2 shared seeds). This difference is not significant." in found.words

@@ -1,23 +1,24 @@
 """Report on segmentation runs: ranked by mIoU, shown by class, never averaged with classification."""
 
 import csv
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import minimal_runs
 import pytest
 import yaml
+from minimal_runs import write_run_folder
 from page_parser import ParsedPage
 
 from ducats.report import find_runs, read_run, report
 from ducats.report.class_iou import build_class_table
 from ducats.report.figures.curves import draw_learning_curve
 from ducats.report.figures.style import assign_line_styles
+from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.headline import make_headline
 from ducats.report.method_results import (
-    MeanStd,
     aggregate_methods,
     group_by_kind,
     mean_curve,
@@ -28,6 +29,7 @@ from ducats.report.method_results import (
 from ducats.report.provenance import collect_cautions
 from ducats.report.table import to_markdown
 from ducats.utils.errors import UserError
+from synthetic_records import change_records
 
 CLASSES = ("road", "car", "<sky>")
 
@@ -69,41 +71,14 @@ def write_run(
     finished: bool = True,
 ) -> Path:
     """Write a segmentation run with the given IoUs by stage and class."""
-    folder.mkdir(parents=True)
     task = {"name": "segmentation", "unit": "pixel" if per_click == 1 else "region", "resolution": "network"}
-    (folder / "config.yaml").write_text(yaml.safe_dump({"method": method, "seed": seed, "task": task}))
+    stages = [
+        stage_record(n, values, labels=n * per_round, clicks=n * per_round // per_click, star=star)
+        for n, values in enumerate(ious)
+    ]
+    config = {"method": method, "seed": seed, "task": task}
+    write_run_folder(folder, config, stages, n_epochs=2 * len(ious), finished=finished)
     (folder / "data.yaml").write_text(yaml.safe_dump({"classes": list(classes)}))
-    lines: list[dict[str, Any]] = [
-        {"kind": "epoch", "epoch": e, "losses": {"source/nll": 1 / e, "target/u_dis": 0.3 / e}}
-        for e in range(1, 2 * len(ious) + 1)
-    ]
-    for index, values in enumerate(ious):
-        n_labels = index * per_round
-        lines.append(stage_record(index, values, labels=n_labels, clicks=n_labels // per_click, star=star))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if finished:
-        (folder / "model.safetensors").touch()
-    return folder
-
-
-def write_image_run(folder: Path, method: str = "duc", seed: int = 0, accuracy: float = 0.7) -> Path:
-    """Write a classification run in an old format without task and headline."""
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump({"method": method, "seed": seed}))
-    lines = [
-        {
-            "kind": "stage",
-            "stage": n,
-            "epoch": n + 1,
-            "labels": 10 * n,
-            "accuracy": a,
-            "ece": 0.1,
-            "seconds": 1,
-        }
-        for n, a in enumerate((0.5, accuracy))
-    ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "model.safetensors").touch()
     return folder
 
 
@@ -233,7 +208,7 @@ def test_headline_without_an_evaluation(tmp_path: Path) -> None:
 
 
 def test_kinds_are_never_averaged_together(tmp_path: Path) -> None:
-    write_image_run(tmp_path / "a", accuracy=0.75)
+    minimal_runs.write_run(tmp_path / "a", accuracies=[0.5, 0.75])
     write_run(tmp_path / "b")
     runs = find_runs([tmp_path])
     assert [[run.name for run in group] for group in group_by_kind(runs)] == [["a"], ["b"]]
@@ -249,7 +224,7 @@ def test_kinds_are_never_averaged_together(tmp_path: Path) -> None:
 
 def test_a_page_of_both_kinds_has_a_part_for_each_kind(tmp_path: Path) -> None:
     for seed in (0, 1):
-        write_image_run(tmp_path / "runs" / f"image-{seed}", seed=seed)
+        minimal_runs.write_run(tmp_path / "runs" / f"image-{seed}", seed=seed)
         write_run(tmp_path / "runs" / f"pixel-{seed}", seed=seed, per_click=9)
     result = report([tmp_path / "runs"], tmp_path / "out")
     page = result.page.read_text(encoding="utf-8")
@@ -330,10 +305,7 @@ def test_different_resolutions_give_a_warning(tmp_path: Path) -> None:
 def test_errors_about_corrupt_records_name_the_line(
     tmp_path: Path, broken: dict[str, Any], message: str
 ) -> None:
-    folder = write_run(tmp_path / "a", ious=[(0.5,)])
-    path = folder / "metrics.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines[:-1], lines[-1] | broken]))
+    folder = change_records(write_run(tmp_path / "a", ious=[(0.5,)]), lambda record: record | broken)
     with pytest.raises(UserError, match=message) as caught:
         read_run(folder)
-    assert f"{path} line 3" in str(caught.value)
+    assert f"{folder / 'metrics.jsonl'} line 3" in str(caught.value)

@@ -122,10 +122,7 @@ def test_a_method_with_the_same_training_is_marked_and_comes_last() -> None:
     same_training = run([0.5, 0.7], "duc-random", query="random")
     plain = run([0.5, 0.6], "random", objective="softmax")
     found = compare_with_random(run([0.5, 0.8]), [same_training, plain])
-    assert [(comparison.method, comparison.same_training) for comparison in found] == [
-        ("random", False),
-        ("duc-random", True),
-    ]
+    assert [(c.method, c.same_training) for c in found] == [("random", False), ("duc-random", True)]
 
 
 # -- the next batch --------------------------------------------------------------------------------------
@@ -208,11 +205,8 @@ def test_sentences_about_the_next_batch(forecast: GainForecast, phrase: str) -> 
 
 
 def test_format_of_label_counts_and_points() -> None:
-    assert [format_points(share) for share in (0.0104, 0.0, 0.123)] == [
-        "1.0 point",
-        "0.0 points",
-        "12.3 points",
-    ]
+    points = [format_points(share) for share in (0.0104, 0.0, 0.123)]
+    assert points == ["1.0 point", "0.0 points", "12.3 points"]
     assert [format_label_count(n, CLASSIFICATION) for n in (1, 0)] == ["1 label", "no labels"]
     assert format_label_count(2000, SEGMENTATION) == "2,000 labelled pixels"
 
@@ -239,11 +233,7 @@ def test_a_run_without_labels_shows_the_effect_of_training() -> None:
         ([0.6, 0.6], {}, "changed by less than 0.05 points"),
         ([0.6], {}, "Accuracy is 60.0% with no labels"),
         ([0.6], {"finished": False}, "60.0% before the first labels"),
-        (
-            [0.4, 0.5],
-            {"per_pixel": True},
-            "mIoU rose by 10.0 points",
-        ),
+        ([0.4, 0.5], {"per_pixel": True}, "mIoU rose by 10.0 points"),
         ([0.4, 0.5], {"per_pixel": True}, "with 10 labelled pixels."),
         ([], {}, "not evaluated on a test set"),
     ],

@@ -11,7 +11,9 @@ from rich.console import Console
 from conftest import Runner
 from ducats.annotation import AnnotationStore
 from ducats.cli import main
-from ducats.report.watch import Dashboard, RunState, RunWatcher, status_line
+from ducats.report.watch.dashboard import Dashboard, status_line
+from ducats.report.watch.reader import RunWatcher
+from ducats.report.watch.run_state import RunState
 from ducats.report.watch.text_plots import braille_plot, sparkline
 from ducats.runfolder.run_folder import RunFolder
 from ducats.runfolder.search import find_run_folders
@@ -49,13 +51,8 @@ def test_a_finished_run(run_quickly: Runner, capsys: pytest.CaptureFixture[str])
     run_folder = run_quickly()
     state = RunWatcher().read_state(run_folder.path)
     stages = run_folder.stages()
-    assert (state.phase, state.epoch, state.epochs, state.n_rounds, state.seconds_left) == (
-        "finished",
-        4,
-        4,
-        2,
-        None,
-    )
+    assert (state.phase, state.epoch, state.epochs, state.n_rounds) == ("finished", 4, 4, 2)
+    assert state.seconds_left is None
     assert (state.method, state.labels_spent, state.problems) == ("duc", 20, ())
     assert state.learning_curve() == [(stage["labels"], stage["accuracy"]) for stage in stages]
     assert state.learning_curve("ece") == [(stage["labels"], stage["ece"]) for stage in stages]
@@ -83,26 +80,15 @@ def test_a_run_waiting_for_annotators(run_quickly: Runner, tmp_path: Path) -> No
     store = AnnotationStore(tmp_path / "run" / "questions")
     question_round = store.open_round()
     assert question_round is not None
-    answers = [
-        {
-            "question": question.id,
-            "word": question_round.rules.classes[0],
-            "annotator": "anna",
-            "seconds": 30.0,
-        }
-        for question in question_round.questions[:3]
-    ]
+    answer = {"word": question_round.rules.classes[0], "annotator": "anna", "seconds": 30.0}
+    answers = [{"question": question.id, **answer} for question in question_round.questions[:3]]
     store.receive(answers, channel="test")
     watcher = RunWatcher()
     state = watcher.read_state(tmp_path / "run")
     assert (state.phase, state.epoch, state.annotation_seconds) == ("waiting", 1, 90.0)
     assert state.open_round is not None
-    assert (
-        state.open_round.number,
-        state.open_round.questions,
-        state.open_round.settled,
-        state.open_round.open,
-    ) == (1, 10, 3, 7)
+    assert (state.open_round.number, state.open_round.questions) == (1, 10)
+    assert (state.open_round.settled, state.open_round.open) == (3, 7)
     text = render([state])
     assert "waiting for annotators: round 1, 3 of 10 questions settled" in text
     assert "1.5 min of annotation" in text
@@ -226,12 +212,8 @@ def test_time_left(run_quickly: Runner, tmp_path: Path) -> None:
     epoch_seconds = [record["seconds"] for record in RunFolder(folder).read_records("epoch")]
     state = RunWatcher().read_state(folder)
     assert len(epoch_seconds) == 3
-    assert state.seconds_left == pytest.approx(
-        sorted(epoch_seconds)[1]
-    )  # one epoch, the median of the first three
-    assert (
-        state.compute_seconds == RunFolder(folder).stages()[-1]["seconds"]
-    )  # of the whole run, not of an epoch
+    assert state.seconds_left == pytest.approx(sorted(epoch_seconds)[1])  # the median of the three
+    assert state.compute_seconds == RunFolder(folder).stages()[-1]["seconds"]  # of the run, not of an epoch
     newest = max((folder / name).stat().st_mtime for name in ("metrics.jsonl", "checkpoint.pt"))
     assert RunWatcher().read_state(folder, now=newest + 90).seconds_since_write == pytest.approx(90)
 

@@ -10,7 +10,7 @@ from conftest import Runner
 from ducats.annotation.page.server import check_run_folder
 from ducats.cli.answers import answers
 from ducats.report import find_runs
-from ducats.report.watch import RunWatcher
+from ducats.report.watch.reader import RunWatcher
 from ducats.runfolder.run_folder import FORMAT_KEY, RUN_FORMAT, RunFolder
 from ducats.utils.errors import UserError
 

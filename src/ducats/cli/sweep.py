@@ -112,7 +112,8 @@ def table(
         out: Output file (.md, .csv, .tex); default: print the table.
         baselines: Baseline methods for the comparison; default: random and duc.
     """
-    from ducats.report.method_tables import TABLE_WRITERS, format_from_path, make_tables
+    from ducats.report.method_tables.build import make_tables
+    from ducats.report.method_tables.text import TABLE_WRITERS, format_from_path
     from ducats.utils.files import write_text_atomically
 
     if not runs:

@@ -13,7 +13,7 @@ from ducats.cli.base import app, console
 from ducats.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from ducats.report.watch import RunState
+    from ducats.report.watch.run_state import RunState
 
 
 @app.command
@@ -33,7 +33,8 @@ def watch(
         once: Print the current state and exit.
         poll: Seconds between updates.
     """
-    from ducats.report.watch import Dashboard, RunWatcher, status_line
+    from ducats.report.watch.dashboard import Dashboard, status_line
+    from ducats.report.watch.reader import RunWatcher
     from ducats.runfolder.search import find_run_folders
 
     if not runs:

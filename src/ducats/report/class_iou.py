@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ducats.report.method_results import MeanStd, counted_runs, method_names
-from ducats.report.run_reader import Run, finite_number
+from ducats.report.figures.summary_stats import MeanStd
+from ducats.report.method_results import counted_runs, method_names
+from ducats.report.run_reader import Run
 from ducats.report.table import EMPTY_CELL, Cell, Table, make_table, to_csv
-from ducats.runfolder.records import Record
+from ducats.runfolder.records import Record, finite_number
 
 
 @dataclass(frozen=True)
@@ -71,17 +72,14 @@ def build_class_table(runs: Sequence[Run]) -> ClassTable | None:
     """Build the table from runs of one kind; None without IoUs by class or if the class counts differ."""
     groups = {method: _first_and_last_stages(counted_runs(runs, method)) for method in method_names(runs)}
     groups = {method: group for method, group in groups.items() if group}
-    class_counts = {
-        len(record["class_iou"]) for group in groups.values() for ends in group for record in ends
-    }
+    records = [record for group in groups.values() for ends in group for record in ends]
+    class_counts = {len(record["class_iou"]) for record in records}
     if len(class_counts) != 1:
         return None
     n_classes = class_counts.pop()
     names = {run.classes for run in runs if len(run.classes) == n_classes}
     return ClassTable(
-        class_names=names.pop()
-        if len(names) == 1
-        else tuple(f"class {class_index}" for class_index in range(n_classes)),
+        class_names=names.pop() if len(names) == 1 else tuple(f"class {n}" for n in range(n_classes)),
         methods=tuple(groups),
         before={
             method: _class_means([first for first, _ in group], n_classes)

@@ -67,13 +67,9 @@ def _main_method_remark(ranked: Sequence[MethodRow]) -> str:
     rank = 1 + sum(other.score.mean > row.score.mean for other in ranked)
     if rank == 1:
         return f"{MAIN_METHOD} has the same {row.kind.mean_name} as {best.method}."
-    distance = (
-        f"level with {best.method}" if _is_tie(best, row) else f"{gap_points:.1f} points behind {best.method}"
-    )
-    return (
-        f"{MAIN_METHOD} ranks {rank} of {len(ranked)}, {distance}: "
-        f"{_format_score(row)} with {_labels_phrase(row)}."
-    )
+    relation = "level with" if _is_tie(best, row) else f"{gap_points:.1f} points behind"
+    place = f"{MAIN_METHOD} ranks {rank} of {len(ranked)}, {relation} {best.method}"
+    return f"{place}: {_format_score(row)} with {_labels_phrase(row)}."
 
 
 def _calibration_remark(ranked: Sequence[MethodRow]) -> str:

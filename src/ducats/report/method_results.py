@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ducats.report.figures.summary_stats import MeanStd as MeanStd
-from ducats.report.figures.summary_stats import finite_number
+from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.run_kinds import CLASSIFICATION, RUN_KINDS, Measure, RunKind
 from ducats.report.run_reader import Run
 from ducats.report.table import EMPTY_CELL, Cell, Table, make_table, to_csv
+from ducats.runfolder.records import finite_number
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,6 @@ class MethodRow:
         finished: whether the means are over finished runs; else over unfinished ones.
         n_left_out: number of unfinished runs that are not in the means.
         evaluated_on: the evaluated images, as named in the records; empty if not recorded.
-        kind: classification or segmentation.
     """
 
     method: str

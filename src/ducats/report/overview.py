@@ -14,8 +14,8 @@ from ducats.report.figures.curves import (
 from ducats.report.figures.panels import FigurePanel, draw_multi_run_panels
 from ducats.report.figures.reliability import draw_method_reliability
 from ducats.report.figures.style import LineStyle, assign_line_styles
+from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.method_results import (
-    MeanStd,
     aggregate_methods,
     counted_runs,
     format_value,
@@ -24,9 +24,10 @@ from ducats.report.method_results import (
     visible_measures,
 )
 from ducats.report.page_budget import text_bytes
-from ducats.report.run_reader import Run, finite_number
+from ducats.report.run_reader import Run
 from ducats.report.table import EMPTY_CELL, Table, make_table
 from ducats.report.tasks import collect_data_tasks, task_caption
+from ducats.runfolder.records import finite_number
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ducats.report.figures.panels import draw_requested_panels, svg_width
 from ducats.report.figures.style import LineStyle, assign_line_styles
 from ducats.report.headline import Headline, make_headline
 from ducats.report.method_results import aggregate_methods, group_by_kind, method_names
-from ducats.report.method_tables import TABLE_NOTE
+from ducats.report.method_tables.text import TABLE_NOTE
 from ducats.report.overview import EMPTY_OVERVIEW, Overview, build_overview, run_table, settings_table
 from ducats.report.page_budget import (
     GALLERY_SIZES,
@@ -33,7 +33,6 @@ from ducats.report.run_section.section import (
     build_run_section,
     select_section_runs,
 )
-from ducats.report.table import Table
 from ducats.report.tasks import collect_data_tasks, task_caption
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_text_atomically
@@ -85,27 +84,9 @@ class KindReport:
     @property
     def line_styles(self) -> Mapping[str, LineStyle]:
         """Line styles of the methods."""
-        multi_task = self.comparison is not None and self.comparison.multi_task
-        return (
-            self.comparison.line_styles
-            if self.comparison and multi_task
-            else assign_line_styles(self.methods)
-        )
-
-    @property
-    def run_table(self) -> Table:
-        """One row per run."""
-        return run_table(self.runs)
-
-    @property
-    def settings_table(self) -> Table:
-        """The settings that differ between methods."""
-        return settings_table(self.runs)
-
-    @property
-    def environments(self) -> list[provenance.Environment]:
-        """Machines and versions, each with its runs."""
-        return provenance.group_environments(self.runs)
+        if self.comparison and self.comparison.multi_task:
+            return self.comparison.line_styles
+        return assign_line_styles(self.methods)
 
     @property
     def toc(self) -> list[TocEntry]:
@@ -161,12 +142,7 @@ def write_page(
     figure_bytes += text_bytes([panel.svg for panel in requested_panels])
     rounds = [each for report in reports for section in report.sections for each in section.selections.rounds]
     galleries = [[image.thumbnail for image in each.images] for each in rounds]
-    pairs = [
-        image.thumbnail
-        for each in rounds
-        for first, second, _ in each.shown_pairs
-        for image in (first, second)
-    ]
+    pairs = [image.thumbnail for each in rounds for pair in each.shown_pairs for image in pair[:2]]
     text = environment.get_template("page.html").render(
         title=title,
         reports=reports,
@@ -174,6 +150,9 @@ def write_page(
         requested_panels=requested_panels,
         classification=CLASSIFICATION,
         table_note=TABLE_NOTE,
+        run_table=run_table,
+        settings_table=settings_table,
+        group_environments=provenance.group_environments,
         image_data_url=image_data_url,
         n_shown_images=fitting_gallery_size(galleries, MAX_PAGE_BYTES - figure_bytes - data_url_bytes(pairs)),
         max_shown_images=GALLERY_SIZES[0],

@@ -15,12 +15,7 @@ def text_bytes(texts: Iterable[str]) -> int:
 
 
 def fitting_gallery_size(galleries: Sequence[Sequence[Path | None]], remaining_bytes: int) -> int:
-    """Return the largest entry of ``GALLERY_SIZES`` for which that many images of every gallery fit.
-
-    Args:
-        galleries: image paths of each gallery, in display order.
-        remaining_bytes: remaining size limit in bytes.
-    """
+    """Return the largest entry of ``GALLERY_SIZES`` for which that many images of every gallery fit."""
     for n_images in GALLERY_SIZES:
         if data_url_bytes([path for gallery in galleries for path in gallery[:n_images]]) <= remaining_bytes:
             return n_images

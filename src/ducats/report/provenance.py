@@ -90,20 +90,13 @@ def collect_cautions(
     groups = group_by_kind(runs)
     if len(groups) > 1:
         score_names = " and ".join(group[0].kind.score_name for group in groups)
-        mixed_caution = (
+        cautions = [
             f"These runs are ranked by different metrics ({score_names}), so each kind is reported "
             "separately."
-        )
-        return [
-            mixed_caution,
-            *(caution for group in groups for caution in collect_cautions(group, repeated_seed_note)),
         ]
-    found_cautions = [
-        _test_set_caution(runs),
-        _evaluation_caution(runs),
-        _objective_caution(runs),
-        _no_result_caution(runs),
-    ]
+        return cautions + [c for group in groups for c in collect_cautions(group, repeated_seed_note)]
+    found_cautions = [_test_set_caution(runs), _evaluation_caution(runs)]
+    found_cautions += [_objective_caution(runs), _no_result_caution(runs)]
     for method in method_names(runs):
         group = [run for run in runs if run.method == method]
         found_cautions += [_unfinished_caution(group, method), _mixed_settings_caution(group, method)]

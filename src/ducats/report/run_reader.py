@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ducats.report.run_kinds import RUN_KINDS, SEGMENTATION, RunKind
-from ducats.runfolder.records import Record, headline_metric, read_valid_records
-from ducats.runfolder.records import finite_number as finite_number
+from ducats.runfolder.records import Record, finite_number, headline_metric, read_valid_records
 from ducats.runfolder.run_folder import RunFolder
 from ducats.runfolder.search import find_run_folders
 from ducats.utils.errors import UserError
@@ -60,6 +59,10 @@ class Run:
         """Class names; empty if not recorded."""
         names = self.data.get("classes")
         return tuple(str(name) for name in names) if isinstance(names, list) else ()
+
+    def class_name(self, label: int) -> str:
+        """Return the name of a class; its number if the name is unknown."""
+        return self.classes[label] if 0 <= label < len(self.classes) else f"class {label}"
 
     @property
     def result(self) -> Record | None:

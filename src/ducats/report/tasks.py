@@ -63,9 +63,5 @@ def task_caption(run: Run, data_tasks: Collection[DataTask]) -> str:
     if len(data_tasks) < 2:
         return ""
     data_name, task = data_and_task(run.config)
-    has_several_data_sets = len({name for name, _ in data_tasks}) > 1
-    return (
-        " ".join(filter(None, (data_name, format_task(task))))
-        if has_several_data_sets or not task
-        else format_task(task)
-    )
+    has_one_data_set = len({name for name, _ in data_tasks}) == 1
+    return format_task(task) if has_one_data_set and task else f"{data_name} {format_task(task)}".strip()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ducats.report import class_iou, method_tables
+from ducats.report import class_iou
 from ducats.report.comparison.build import DEFAULT_BASELINES, covers_several_tasks, overall_headline
 from ducats.report.headline import Headline
 from ducats.report.method_results import (
@@ -16,7 +16,8 @@ from ducats.report.method_results import (
     method_table_csv,
     summarise_runs,
 )
-from ducats.report.method_tables import collect_cautions_by_task
+from ducats.report.method_tables.build import build_tables, collect_cautions_by_task
+from ducats.report.method_tables.text import task_tables_csv, task_tables_markdown
 from ducats.report.page import DEFAULT_TITLE, write_page
 from ducats.report.provenance import describe_evaluation
 from ducats.report.run_reader import BrokenRun, Run, scan_runs
@@ -32,7 +33,6 @@ class PageResult:
     """A report page and its contents.
 
     Args:
-        page: path of the HTML file.
         broken: run folders that could not be read.
         headline: the result in words.
         cautions: warnings about means that are not comparable or not reliable.
@@ -46,33 +46,24 @@ class PageResult:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(PageResult):
     """A report folder: its files and its contents.
 
     Args:
-        folder: contains all files below.
-        page: path of the HTML file.
+        folder: contains all files.
         table_markdown: the table of methods; one column per task if there are several.
         table_csv: the same table with unrounded numbers.
         summary_json: one row per run.
-        broken: run folders that could not be read.
         summary: the rows of ``summary_json``.
-        headline: the result in words.
-        cautions: warnings about means that are not comparable or not reliable.
         classes_csv: the IoU of every class; None if there are no segmentation runs.
     """
 
     folder: Path
-    page: Path
     table_markdown: Path
     table_csv: Path
     summary_json: Path
-    runs: tuple[Run, ...]
-    broken: tuple[BrokenRun, ...]
     summary: tuple[dict[str, Any], ...]
-    headline: Headline
-    cautions: tuple[str, ...]
-    classes_csv: Path | None = None
+    classes_csv: Path | None
 
 
 def report_page(
@@ -104,13 +95,10 @@ def report_page(
 def report(
     paths: Sequence[Path], out: Path, title: str = DEFAULT_TITLE, figures: Sequence[str] = ()
 ) -> Report:
-    """Write page, tables and summary of all runs at or below the paths. The output is deterministic.
+    """Write page, tables and summary of all runs at or below the paths, with the options of `report_page`.
 
     Args:
-        paths: run folders, or folders of run folders.
-        out: the folder to write to. It is created if needed; files of an older report in it are replaced.
-        title: heading of the page and title of the document.
-        figures: more figures for the page, by the names of `ducats figure`.
+        out: the folder to write to. It is created if needed; files of an earlier report in it are replaced.
     """
     page_result = report_page(paths, out / PAGE_FILE_NAME, title, figures)
     groups = group_by_kind(page_result.runs)
@@ -125,9 +113,9 @@ def report(
         **vars(page_result),
     )
     if any(map(covers_several_tasks, groups)):
-        tables_by_task = method_tables.build_tables(result.runs, DEFAULT_BASELINES)
-        write_text_atomically(result.table_markdown, method_tables.task_tables_markdown(tables_by_task))
-        write_text_atomically(result.table_csv, method_tables.task_tables_csv(tables_by_task))
+        tables_by_task = build_tables(result.runs, DEFAULT_BASELINES)
+        write_text_atomically(result.table_markdown, task_tables_markdown(tables_by_task))
+        write_text_atomically(result.table_csv, task_tables_csv(tables_by_task))
     else:
         caution_lines = [f"{caution}\n" for caution in result.cautions]
         write_text_atomically(

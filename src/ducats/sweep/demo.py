@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ducats.report import report
-from ducats.report.method_results import MeanStd, MethodRow, aggregate_methods
+from ducats.report.figures.summary_stats import MeanStd
+from ducats.report.method_results import MethodRow, aggregate_methods
 from ducats.sweep.progress import print_line
 from ducats.sweep.runner import run_sweep
 from ducats.sweep.runs import SweepFilter, check_sweep_runs, expand_sweep

@@ -145,36 +145,25 @@ def write_hand_made_run(
 U_DIS, U_DATA = [0.1, 0.5, 0.3, 0.2, 0.4, 0.05], [0.9, 0.1, 0.6, 0.7, 0.8, 0.2]
 
 
-def test_threshold_is_the_lowest_value_kept(tmp_path: Path) -> None:
-    run = write_hand_made_run(tmp_path / "run", U_DIS, U_DATA, [2, 4], pool=6)
+@pytest.mark.parametrize(
+    ("picked", "params", "axis", "n_kept", "value"),
+    [
+        # kappa 2 times 2 labels: 0.5, 0.4, 0.3 and 0.2 are kept; of them 0.8 and 0.7 have the highest U_data.
+        ([2, 4], {}, "u_dis", 4, 0.2),
+        ([2, 4], {"order": "data_dis"}, "u_data", 4, 0.6),
+        ([4], {"pool_fraction": 0.25}, "u_dis", 3, 0.3),  # 2 * 0.25 * 6 = 3
+    ],
+)
+def test_threshold_is_the_lowest_value_kept(
+    tmp_path: Path, picked: list[int], params: dict[str, object], axis: str, n_kept: int, value: float
+) -> None:
+    run = write_hand_made_run(tmp_path / "run", U_DIS, U_DATA, picked, pool=6)
+    run.config["query"]["params"] |= params
     threshold = find_threshold(run, snapshot_files.load_snapshots(run.folder)[0])
     assert threshold is not None
-    # kappa 2 times 2 labels: 0.5, 0.4, 0.3 and 0.2 are kept; of them 0.8 and 0.7 have the highest U_data.
-    assert (threshold.axis, threshold.n_kept, threshold.n_candidates, threshold.exact) == (
-        "u_dis",
-        4,
-        6,
-        True,
-    )
-    assert threshold.value == pytest.approx(0.2)
-
-
-def test_swapped_order_thresholds_u_data(tmp_path: Path) -> None:
-    run = write_hand_made_run(tmp_path / "run", U_DIS, U_DATA, [2, 4], pool=6)
-    run.config["query"]["params"]["order"] = "data_dis"
-    threshold = find_threshold(run, snapshot_files.load_snapshots(run.folder)[0])
-    assert threshold is not None
-    assert (threshold.axis, threshold.exact) == ("u_data", True)
-    assert threshold.value == pytest.approx(0.6)
-
-
-def test_threshold_with_share_of_the_pool(tmp_path: Path) -> None:
-    run = write_hand_made_run(tmp_path / "run", U_DIS, U_DATA, [4], pool=6)
-    run.config["query"]["params"]["pool_fraction"] = 0.25  # 2 * 0.25 * 6 = 3
-    threshold = find_threshold(run, snapshot_files.load_snapshots(run.folder)[0])
-    assert threshold is not None
-    assert threshold.n_kept == 3
-    assert threshold.value == pytest.approx(0.3)
+    assert (threshold.axis, threshold.n_kept, threshold.n_candidates) == (axis, n_kept, 6)
+    assert threshold.exact
+    assert threshold.value == pytest.approx(value)
 
 
 def test_threshold_is_estimated_from_a_sample(tmp_path: Path) -> None:
@@ -205,16 +194,9 @@ def test_selected_samples_are_marked_and_labelled_ones_left_out(tmp_path: Path) 
         sum((count_points(each) for each in scatter_collections(axes)), 0) for axes in figure.axes
     ]
     assert point_counts == [60, 53, 46]
-    assert (
-        count_coloured_points(draw_on_figure(figures.prepare_figure("features", [run])), SELECTED_COLOUR)
-        == 21
-    )
-    assert (
-        count_coloured_points(
-            draw_on_figure(figures.prepare_figure("features", [run], round=2)), SELECTED_COLOUR
-        )
-        == 7
-    )
+    for round_number, n_selected in ((None, 21), (2, 7)):
+        figure = draw_on_figure(figures.prepare_figure("features", [run], round=round_number))
+        assert count_coloured_points(figure, SELECTED_COLOUR) == n_selected
 
 
 def test_simplex_pair_has_equal_entropy_and_different_u_dis(tmp_path: Path) -> None:
@@ -266,14 +248,9 @@ def test_tsne_keeps_labelled_samples_first(tmp_path: Path) -> None:
     embedding = tsne.embed_run(run, 20)
     assert embedding.coordinates.shape == (20, 2)
     assert embedding.is_labelled.sum() == 8
-    assert embedding.domain_mixing == source_neighbour_share(
-        *_last_features(run)
-    )  # of all samples, not of the embedded ones
-
-
-def _last_features(run: Run) -> tuple[AnyArray, AnyArray]:
-    snapshot = snapshot_files.load_snapshots(run.folder)[-1]
-    return snapshot.features.astype(np.float32), snapshot.is_target[snapshot.feature_rows]
+    snapshot = snapshot_files.load_snapshots(run.folder)[-1]  # all samples, not only the embedded ones
+    features, is_target = snapshot.features.astype(np.float32), snapshot.is_target[snapshot.feature_rows]
+    assert embedding.domain_mixing == source_neighbour_share(features, is_target)
 
 
 def test_samples_of_two_runs_are_matched_by_location(tmp_path: Path) -> None:
@@ -314,11 +291,8 @@ def test_most_frequent_classes_come_first() -> None:
 def test_histogram_counts_labels_of_the_ledger(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", rounds=3, pool=80, source=30))
     label_counts = histogram.count_labels(run)
-    assert (label_counts.rounds, label_counts.counts.shape, label_counts.counts.sum()) == (
-        (1, 2, 3),
-        (3, 10),
-        30,
-    )
+    assert label_counts.rounds == (1, 2, 3)
+    assert (label_counts.counts.shape, label_counts.counts.sum()) == ((3, 10), 30)
     labels = np.load(run.folder / "labels" / "round-02.npz")["label"]
     assert label_counts.counts[1].tolist() == np.bincount(labels, minlength=10).tolist()
     end = snapshot_files.load_snapshots(run.folder)[-1]
@@ -379,10 +353,8 @@ def test_gallery_keeps_the_order_of_the_ledger(tmp_path: Path) -> None:
 def test_labelled_pixels_are_highlighted(tmp_path: Path) -> None:
     run = read_run(write_pixel_run(tmp_path / "run", rounds=2, per_image=3, size=(12, 20)))
     labelled_image = pixels.select_images(run, ["streets/002.png"])[0]
-    assert (labelled_image.size, [len(position) for position in labelled_image.positions]) == (
-        (12, 20),
-        [3, 3],
-    )
+    assert labelled_image.size == (12, 20)
+    assert [len(position) for position in labelled_image.positions] == [3, 3]
     labels = np.load(run.folder / "labels" / "round-02.npz")
     second = labels["position"][6:9]
     new = pixels.round_overlay(labelled_image, 1)

@@ -15,6 +15,7 @@ from ducats.report import figures, find_runs, read_run
 from ducats.report.run_reader import Run
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
+from synthetic_records import change_records, without
 from synthetic_runs import write_pixel_run, write_run
 
 MAX_SVG_BYTES = 300_000  # bytes
@@ -28,7 +29,8 @@ def read_shared_runs(tmp_path_factory: pytest.TempPathFactory) -> ReadRuns:
     small: Any = {"pool": 60, "source": 30, "rounds": 2, "per_round": 4}
     write_run(root / "duc", **small)
     write_run(root / "random", "random", **small)
-    write_run(root / "old", old_format=True, **small)
+    bare = write_run(root / "no snapshots", snapshots=False, **small)
+    change_records(bare, without("temperature_scaled"))
     write_run(
         root / "large", pool=5000, source=1500, n_snapshot=3000, rounds=2, per_round=400, thumbnails=False
     )
@@ -185,7 +187,7 @@ def test_invalid_requests_raise(
 )
 def test_run_without_snapshots_raises(name: str, read_shared_runs: ReadRuns) -> None:
     with pytest.raises(UserError, match=r"has no snapshots.*engine.snapshot_samples=0"):
-        figures.draw_svg(name, read_shared_runs("old"))
+        figures.draw_svg(name, read_shared_runs("no snapshots"))
 
 
 @pytest.mark.parametrize("name", ["tsne", "gallery", "calibration"])
@@ -197,9 +199,12 @@ def test_run_before_its_first_round_raises(name: str, tmp_path: Path) -> None:
 
 
 def test_figures_from_records_need_no_snapshots(read_shared_runs: ReadRuns) -> None:
-    assert "before any label" in figures.draw_svg("calibration", read_shared_runs("old"))
-    assert "temperature" not in figures.prepare_figure("calibration", read_shared_runs("old")).description
-    figures.draw_svg("histogram", read_shared_runs("old"))
+    assert "before any label" in figures.draw_svg("calibration", read_shared_runs("no snapshots"))
+    assert (
+        "temperature"
+        not in figures.prepare_figure("calibration", read_shared_runs("no snapshots")).description
+    )
+    figures.draw_svg("histogram", read_shared_runs("no snapshots"))
 
 
 def test_corrupt_snapshot_is_reported_and_skipped(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 from ducats.acquisition.queries import QUERIES
 from ducats.objectives import duc
 from ducats.report import figures, find_runs, read_run
-from ducats.report.figures import budget, calibration, kappa
-from ducats.report.figures.beta_lambda import scores_by_weights
+from ducats.report.figures import calibration
 from ducats.report.figures.run_settings import PARAM_DEFAULTS, SEGMENTATION_LAMBDA, get_setting, group_runs
+from ducats.report.figures.score_by_setting import budget_curves, kappa_curves, scores_by_weights
 from ducats.report.run_reader import Run
 from synthetic_runs import write_pixel_run, write_run
 
@@ -53,7 +53,7 @@ def test_kappa_is_averaged_over_seeds_and_defaults_to_ten(tmp_path: Path) -> Non
             "d0": ("query.params={kappa: 10, order: data_dis}", 0.6),
         },
     )
-    plain, swapped = sorted(kappa.kappa_curves(runs), key=lambda curve: -curve.n_runs)
+    plain, swapped = sorted(kappa_curves(runs), key=lambda curve: -curve.n_runs)
     assert plain.stats[1].mean == pytest.approx(75)
     assert plain.stats[1].std == pytest.approx(math.sqrt(50))
     assert plain.stats[10].mean == pytest.approx(90)
@@ -91,7 +91,7 @@ def test_budget_curve_starts_with_runs_without_labels(tmp_path: Path) -> None:
     write_run(tmp_path / "none", "d", rounds=1, per_round=0, accuracies=[0.5, 0.5], snapshots=False, pool=100)
     config = (tmp_path / "none" / "config.yaml").read_text()
     assert "name: duc" in config
-    (curve,) = budget.budget_curves(find_runs([tmp_path]))
+    (curve,) = budget_curves(find_runs([tmp_path]))
     assert curve.label == "duc"
     assert {x: point.mean for x, point in curve.stats.items()} == pytest.approx({0: 50, 5: 60, 10: 75})
     assert "share of the pool (100), %" in figures.draw_svg("budget", find_runs([tmp_path]))
@@ -100,19 +100,14 @@ def test_budget_curve_starts_with_runs_without_labels(tmp_path: Path) -> None:
 def test_unfinished_runs_are_skipped_if_any_is_finished(tmp_path: Path) -> None:
     runs = write_runs(tmp_path / "runs", {"a0": ("query.params.kappa=1", 0.7), "b0": ("", 0.9)})
     half = read_run(write_run(tmp_path / "half", seed=5, rounds=1, finished=False, snapshots=False))
-    (curve,) = kappa.kappa_curves([*runs, half])
+    (curve,) = kappa_curves([*runs, half])
     assert curve.n_runs == 2
 
 
 def test_calibration_pools_seeds_and_shows_temperature_scaling(tmp_path: Path) -> None:
     for seed in (0, 1):
-        write_run(
-            tmp_path / str(seed),
-            seed=seed,
-            snapshots=False,
-            accuracies=[0.5, 0.6, 0.7 + 0.1 * seed],
-            rounds=2,
-        )
+        accuracies = [0.5, 0.6, 0.7 + 0.1 * seed]
+        write_run(tmp_path / str(seed), seed=seed, snapshots=False, accuracies=accuracies, rounds=2)
     runs = find_runs([tmp_path])
     first, last, scaled = calibration.calibration_panels(runs)
     errors = [run.stages[-1]["ece"] for run in runs]
@@ -121,9 +116,7 @@ def test_calibration_pools_seeds_and_shows_temperature_scaling(tmp_path: Path) -
     assert last.ece.std == pytest.approx(np.std(errors, ddof=1))
     assert first.n_predictions == 2000
     assert scaled.ece is not None
-    assert scaled.ece.mean == pytest.approx(
-        np.mean([run.stages[-1]["temperature_scaled"]["ece"] for run in runs])
-    )
-    assert f"ECE {100 * np.mean(errors):.1f} ± {100 * np.std(errors, ddof=1):.1f}%" in figures.draw_svg(
-        "calibration", runs
-    )
+    scaled_errors = [run.stages[-1]["temperature_scaled"]["ece"] for run in runs]
+    assert scaled.ece.mean == pytest.approx(np.mean(scaled_errors))
+    text = f"ECE {100 * np.mean(errors):.1f} ± {100 * np.std(errors, ddof=1):.1f}%"
+    assert text in figures.draw_svg("calibration", runs)

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ducats.report.comparison.missing import describe_missing_pairs, find_missing_runs
-from ducats.report.comparison.ranks import Ranking, rank_methods
-from ducats.report.comparison.sentences import ranking_note, result_sentences
+from ducats.report.comparison.ranks import Ranking, rank_methods, ranking_note, result_sentences
 from ducats.report.figures.comparison import draw_ranks, draw_score_against_cost, method_costs
 from ducats.report.figures.curves import CaptionedFigure, draw_task_curves
 from ducats.report.figures.runs import format_count
 from ducats.report.figures.style import PLOT_COLOURS, LineStyle, assign_line_styles
 from ducats.report.headline import Headline, make_headline
 from ducats.report.method_results import aggregate_methods, method_names
-from ducats.report.method_tables import TaskTable, build_tables, difference_table, result_table
+from ducats.report.method_tables.build import TaskTable, build_tables
+from ducats.report.method_tables.text import difference_table, result_table
 from ducats.report.page_budget import text_bytes
 from ducats.report.run_reader import BrokenRun, Run
 from ducats.report.table import EMPTY_CELL, Table, make_table

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ducats.report.method_tables import TaskTable
+from ducats.report.method_tables.build import TaskTable
 from ducats.report.run_reader import BrokenRun, Run
 from ducats.report.run_section.status import progress_message
 from ducats.report.tasks import data_and_task, format_task
@@ -21,13 +21,7 @@ MAX_LISTED_PAIRS = 6  # maximum number of missing pairs of method and task that 
 
 @dataclass(frozen=True)
 class MissingRun:
-    """A run that is not in the tables. Unknown fields are empty.
-
-    Args:
-        run_name: name of the run folder.
-        reason: the reason, as a sentence.
-        last_log_line: last line of the log of a sweep run.
-    """
+    """A run that is not in the tables, and the reason as a sentence. Unknown fields are empty."""
 
     run_name: str
     method: str
@@ -40,15 +34,10 @@ class MissingRun:
 
 def find_missing_runs(runs: Sequence[Run], broken: Sequence[BrokenRun]) -> list[MissingRun]:
     """Return all unreadable and unfinished runs, runs without a result and failed sweep runs, by name."""
-    missing_runs = [
-        _missing_run(
-            item.name,
-            _read_config(RunFolder(item.folder).config_path),
-            f"Cannot be read: {item.reason}.",
-            _last_log_line(item.folder),
-        )
-        for item in broken
-    ]
+    missing_runs = []
+    for item in broken:
+        config, reason = _read_config(RunFolder(item.folder).config_path), f"Cannot be read: {item.reason}."
+        missing_runs.append(_missing_run(item.name, config, reason, _last_log_line(item.folder)))
     for run in runs:
         if reason := _missing_reason(run):
             last_log_line = "" if run.finished else _last_log_line(run.folder)
@@ -59,11 +48,8 @@ def find_missing_runs(runs: Sequence[Run], broken: Sequence[BrokenRun]) -> list[
         for path in sorted((sweep / "configs").glob("*.yaml")) if (sweep / "logs").is_dir() else []:
             folder = sweep / path.stem
             if folder not in known_folders:
-                missing_runs.append(
-                    _missing_run(
-                        path.stem, _read_config(path), "Started, but wrote nothing.", _last_log_line(folder)
-                    )
-                )
+                config, reason = _read_config(path), "Started, but wrote nothing."
+                missing_runs.append(_missing_run(path.stem, config, reason, _last_log_line(folder)))
     return sorted(missing_runs, key=lambda missing_run: missing_run.run_name)
 
 
@@ -78,9 +64,8 @@ def describe_missing_pairs(table: TaskTable) -> str:
     ]
     if not missing_pairs:
         return ""
-    more = (
-        f" and {len(missing_pairs) - MAX_LISTED_PAIRS} more" if len(missing_pairs) > MAX_LISTED_PAIRS else ""
-    )
+    n_more = len(missing_pairs) - MAX_LISTED_PAIRS
+    more = f" and {n_more} more" if n_more > 0 else ""
     n_pairs = len(table.rows) * len(table.tasks)
     return (
         f"{len(missing_pairs)} of {n_pairs} combinations of method and task have no finished run: "
@@ -95,16 +80,8 @@ def _missing_reason(run: Run) -> str:
 
 
 def _missing_run(run_name: str, config: Mapping[str, Any], reason: str, last_log_line: str) -> MissingRun:
-    data_name, task = data_and_task(config)
-    return MissingRun(
-        run_name,
-        str(config.get("method", "")),
-        data_name,
-        task,
-        str(config.get("seed", "")),
-        reason,
-        last_log_line,
-    )
+    method, seed = str(config.get("method", "")), str(config.get("seed", ""))
+    return MissingRun(run_name, method, *data_and_task(config), seed, reason, last_log_line)
 
 
 def _last_log_line(folder: Path) -> str:

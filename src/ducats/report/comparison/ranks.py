@@ -1,25 +1,23 @@
-"""Ranks of methods over tasks and seeds, with the Nemenyi test."""
+"""Ranks of methods over tasks and seeds with the Nemenyi test, and the result in sentences."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ducats.report.method_tables import FULLY_SUPERVISED, TaskTable
+from ducats.report.figures.summary_stats import MeanStd
+from ducats.report.headline import MAIN_METHOD
+from ducats.report.method_tables.build import FULLY_SUPERVISED, TaskTable, TaskTableRow, paired_t_test
+from ducats.report.method_tables.text import format_p_value
 
 MIN_COMPARISONS = 10  # minimum number of comparisons for the Nemenyi test
 SIGNIFICANCE_LEVEL = 0.05
+_RANDOM = "random"  # the best method is compared with it
 
 
 @dataclass(frozen=True)
 class MethodRank:
-    """Rank of a method among the others.
-
-    Args:
-        mean: mean rank over all comparisons; 1 is best.
-        quartiles: first and third quartile of its ranks.
-        best_and_worst: its best and its worst rank.
-    """
+    """Ranks of a method over all comparisons, 1 is best: mean, first and third quartile, best and worst."""
 
     method: str
     mean: float
@@ -53,35 +51,19 @@ def rank_methods(table: TaskTable) -> Ranking | None:
         row.method: row.scores for row in table.rows if FULLY_SUPERVISED not in row.method and row.scores
     }
     max_runs = max((len(method_scores) for method_scores in scores.values()), default=0)
-    ranked = {
-        method: method_scores
-        for method, method_scores in scores.items()
-        if 2 * len(method_scores) >= max_runs
-    }
-    shared_keys = [
-        key
-        for key in next(iter(ranked.values()), {})
-        if all(key in method_scores for method_scores in ranked.values())
-    ]
+    ranked = {method: values for method, values in scores.items() if 2 * len(values) >= max_runs}
+    first_keys = next(iter(ranked.values()), {})
+    shared_keys = [key for key in first_keys if all(key in values for values in ranked.values())]
     if len(ranked) < 3 or len(shared_keys) < 2:
         return None
-    ranks_by_method: dict[str, list[float]] = {method: [] for method in ranked}
-    for shared_key in shared_keys:
-        for method, rank in rank_scores(
-            {method: method_scores[shared_key] for method, method_scores in ranked.items()}
-        ).items():
-            ranks_by_method[method].append(rank)
-    ranks = sorted(
-        (_rank(method, method_ranks) for method, method_ranks in ranks_by_method.items()),
-        key=lambda rank: rank.mean,
-    )
+    rankings = [rank_scores({method: ranked[method][key] for method in ranked}) for key in shared_keys]
+    ranks = [_rank(method, [ranking[method] for ranking in rankings]) for method in ranked]
     left_out = tuple(method for method in scores if method not in ranked)
-    critical_difference = (
-        nemenyi_critical_difference(len(ranked), len(shared_keys))
-        if len(shared_keys) >= MIN_COMPARISONS
-        else None
-    )
-    return Ranking(tuple(ranks), len(shared_keys), left_out, critical_difference)
+    n_comparisons = len(shared_keys)
+    is_testable = n_comparisons >= MIN_COMPARISONS
+    critical_difference = nemenyi_critical_difference(len(ranked), n_comparisons) if is_testable else None
+    best_first = tuple(sorted(ranks, key=lambda rank: rank.mean))
+    return Ranking(best_first, n_comparisons, left_out, critical_difference)
 
 
 def rank_scores(scores: Mapping[str, float]) -> dict[str, float]:
@@ -106,3 +88,91 @@ def nemenyi_critical_difference(n_methods: int, n_comparisons: int) -> float:
 def _rank(method: str, ranks: Sequence[float]) -> MethodRank:
     low, _, high = statistics.quantiles(ranks, n=4, method="inclusive")
     return MethodRank(method, statistics.fmean(ranks), (low, high), (min(ranks), max(ranks)))
+
+
+def result_sentences(table: TaskTable) -> list[str]:
+    """State the method with the highest average, its lead, how many tasks it wins, and the rank of DUC."""
+    ranked = _rows_by_average(table)
+    if not ranked:
+        return ["No method has a finished run of every task, so averages cannot be compared."]
+    (best, mean), *others = ranked
+    score = table.kind.score_name
+    has_several_tasks = len(table.tasks) > 1
+    average_name = f"average {score} over {len(table.tasks)} tasks" if has_several_tasks else f"mean {score}"
+    score_text = f"{100 * mean.mean:.1f}%"
+    if mean.std is not None:
+        score_text += f" ± {100 * mean.std:.1f}"
+    article = "the highest" if others else "an" if has_several_tasks else "a"
+    lead_text = f"{best.method} has {article} {average_name}: {score_text}"
+    rivals = [row for row, _ in others[:1]]
+    rivals += [row for row, _ in others[1:] if row.method == _RANDOM]
+    result = [f"{lead_text}{''.join(f', {_difference_phrase(best, rival)}' for rival in rivals)}."]
+    n_first = sum(best.method in _best_on_task(table, task) for task in table.tasks)
+    if others and has_several_tasks:
+        result.append(f"{best.method} is first on {n_first} of {len(table.tasks)} tasks.")
+    for rank, (row, _) in enumerate(ranked[1:], start=2):
+        if row.method == MAIN_METHOD:
+            result.append(f"{MAIN_METHOD} ranks {rank} of {len(ranked)}, {_difference_phrase(row, best)}.")
+    return result
+
+
+def ranking_note(ranking: Ranking | None) -> str:
+    """Describe the comparisons behind the ranks, and which differences are significant."""
+    if ranking is None:
+        return (
+            "No ranking: it needs at least three methods with runs on the same two or more pairs of task and "
+            "seed."
+        )
+    parts = [f"Ranks over {ranking.n_comparisons} comparisons, each on one task with one seed; 1 is best."]
+    if ranking.critical_difference is None:
+        parts.append(f"A significance test needs at least {MIN_COMPARISONS} comparisons.")
+    else:
+        indistinguishable = [
+            rank.method
+            for rank in ranking.ranks[1:]
+            if rank.mean - ranking.ranks[0].mean < ranking.critical_difference
+        ]
+        count = f"{len(indistinguishable)} of the {len(ranking.ranks) - 1} other methods"
+        subject = (
+            f"{count} cannot be distinguished from"
+            if indistinguishable
+            else "all other methods differ significantly from"
+        )
+        parts.append(
+            f"Differences of mean ranks below {ranking.critical_difference:.1f} are not significant (Nemenyi "
+            f"test at 5%, which assumes independent comparisons): {subject} {ranking.ranks[0].method}."
+        )
+    if ranking.left_out:
+        parts.append(f"Left out because of fewer runs: {', '.join(ranking.left_out)}.")
+    return " ".join(parts)
+
+
+def _rows_by_average(table: TaskTable) -> list[tuple[TaskTableRow, MeanStd]]:
+    """Return the methods by average, the best first, without fully supervised ones."""
+    if not table.measures:
+        return []
+    key = table.measures[0].key
+    rows = [(row, row.averages.get(key)) for row in table.rows if FULLY_SUPERVISED not in row.method]
+    rows_with_average = [(row, value) for row, value in rows if value is not None]
+    return sorted(rows_with_average, key=lambda pair: -pair[1].mean)
+
+
+def _best_on_task(table: TaskTable, task: str) -> set[str]:
+    column = (task, table.measures[0].key)
+    return table.best_methods({row.method: row.values[column] for row in table.rows if column in row.values})
+
+
+def _difference_phrase(row: TaskTableRow, other: TaskTableRow) -> str:
+    """Describe the paired difference between two methods."""
+    test = paired_t_test(row.scores, other.scores)
+    if test is None:
+        return f"with too few pairs for a comparison with {other.method}"
+    points = 100 * test.difference
+    if abs(points) < 0.05:
+        return f"level with {other.method}"
+    phrase = f"{abs(points):.1f} points {'above' if points > 0 else 'below'} {other.method}"
+    if test.p is None:
+        return f"{phrase} ({test.n_pairs} pairs)"
+    p = format_p_value(test)
+    significance = "" if test.p < SIGNIFICANCE_LEVEL else ", not significant"
+    return f"{phrase} (p {p if p.startswith('<') else f'= {p}'}, {test.n_pairs} pairs{significance})"

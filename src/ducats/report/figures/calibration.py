@@ -18,7 +18,8 @@ from ducats.report.figures.style import (
     assign_line_styles,
     format_compact,
 )
-from ducats.report.figures.summary_stats import MeanStd, finite_number, pool_reliability_bins
+from ducats.report.figures.summary_stats import MeanStd, pool_reliability_bins
+from ducats.runfolder.records import finite_number
 from ducats.utils.errors import UserError
 
 BAR_STYLES = {
@@ -74,7 +75,7 @@ def calibration_panels(runs: RunSequence) -> list[CalibrationPanel]:
     return calibrations
 
 
-def prepare_calibration(runs: RunSequence, options: FigureOptions) -> PreparedFigure:  # noqa: ARG001 - same signature for all figures
+def prepare_calibration(runs: RunSequence, _: FigureOptions) -> PreparedFigure:
     """Prepare a row of reliability diagrams per method, and bars of the ECE of all methods below."""
     methods = list(dict.fromkeys(run.method for run in runs))
     rows = {

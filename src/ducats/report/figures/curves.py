@@ -16,14 +16,16 @@ from ducats.report.figures.style import (
     GREY_STYLE,
     TEXT_COLOUR,
     LineStyle,
+    assign_line_styles,
     format_compact,
     set_log_scale,
 )
-from ducats.report.figures.summary_stats import MeanStd, finite_number
+from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.method_results import mean_curve, method_names
 from ducats.report.method_tables.build import FULLY_SUPERVISED
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
+from ducats.runfolder.records import finite_number
 
 # Paul Tol's colours, none of which is a method's colour.
 TERM_COLOURS = ("#4477aa", "#cc6677", "#228833", "#aa7744", "#aa3377", "#66ccee")
@@ -35,7 +37,6 @@ class ScoreCurve:
     """Scores in percent by x value.
 
     Args:
-        label: name in the legend.
         stats: mean and deviation by x, ascending.
         scores: scores of all seeds by x.
     """
@@ -71,11 +72,13 @@ class CaptionedFigure:
     svg: str
 
 
-def plot_score_curve(axes: Axes, curve: ScoreCurve, line_style: LineStyle) -> None:
-    """Plot the mean, a band of one deviation and each seed."""
-    for x, values in curve.scores.items():
-        _plot_seeds(axes, [x] * len(values), values, line_style)
-    _plot_mean(axes, list(curve.stats), list(curve.stats.values()), line_style, label=curve.label)
+def plot_score_curves(axes: Axes, curves: Sequence[ScoreCurve]) -> None:
+    """Plot the mean of each curve, a band of one deviation and each seed."""
+    line_styles = assign_line_styles([str(n) for n in range(len(curves))]).values()
+    for curve, line_style in zip(curves, line_styles, strict=True):
+        for x, values in curve.scores.items():
+            _plot_seeds(axes, [x] * len(values), values, line_style)
+        _plot_mean(axes, list(curve.stats), list(curve.stats.values()), line_style, label=curve.label)
 
 
 def draw_learning_curves(
@@ -109,11 +112,10 @@ def draw_learning_curve(
     """Draw a metric in percent over the labels spent: mean, band of one standard deviation, point per seed.
 
     Args:
-        runs: runs of one kind.
-        metric_key: key of the metric in the stage records.
+        runs: of one kind.
         title: name of the metric.
-        x_key: key of the x values, ``labels`` or ``clicks``.
-        line_styles: line styles of the methods to draw.
+        x_key: ``labels`` or ``clicks``.
+        line_styles: of the methods to draw.
     """
     kind = runs[0].kind
     axis = kind.labels_axis if x_key == "labels" else x_key

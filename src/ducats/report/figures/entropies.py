@@ -4,13 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from ducats.report.figures.base import FigureOptions, PreparedFigure
-from ducats.report.figures.points import most_frequent_classes, sample_ids, scatter_rasterised
+from ducats.report.figures.points import legend_marker, most_frequent_classes, sample_ids, scatter_rasterised
 from ducats.report.figures.runs import (
     RunSequence,
-    class_name,
     describe_time,
     format_sample_count,
     snapshot_of_round_or_first,
@@ -37,24 +35,15 @@ def match_samples(first: Snapshot, second: Snapshot) -> EntropyPairs:
     _, first_matches, second_matches = np.intersect1d(
         _sampled_ids(first), _sampled_ids(second), return_indices=True
     )
-    first_rows, second_rows = (
-        np.flatnonzero(first.sampled)[first_matches],
-        np.flatnonzero(second.sampled)[second_matches],
-    )
-    class_index = np.where(
-        second.label[second_rows] >= 0, second.label[second_rows], second.predicted[second_rows]
-    )
-    return EntropyPairs(
-        first.entropy[first_rows], second.u_data[second_rows], second.is_target[second_rows], class_index
-    )
+    first_rows = np.flatnonzero(first.sampled)[first_matches]
+    rows = np.flatnonzero(second.sampled)[second_matches]
+    class_index = np.where(second.label[rows] >= 0, second.label[rows], second.predicted[rows])
+    return EntropyPairs(first.entropy[first_rows], second.u_data[rows], second.is_target[rows], class_index)
 
 
 def _sampled_ids(snapshot: Snapshot) -> AnyArray:
-    return sample_ids(
-        snapshot.is_target[snapshot.sampled],
-        snapshot.image[snapshot.sampled],
-        snapshot.position[snapshot.sampled],
-    )
+    rows = snapshot.sampled
+    return sample_ids(snapshot.is_target[rows], snapshot.image[rows], snapshot.position[rows])
 
 
 def prepare_entropies(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
@@ -64,10 +53,7 @@ def prepare_entropies(runs: RunSequence, options: FigureOptions) -> PreparedFigu
             f"`ducats figure entropies` compares at most two runs, not {len(runs)}; give fewer run folders"
         )
     x_run, y_run = runs[0], runs[-1]
-    first, second = (
-        snapshot_of_round_or_first(x_run, options.round),
-        snapshot_of_round_or_first(y_run, options.round),
-    )
+    first, second = (snapshot_of_round_or_first(run, options.round) for run in (x_run, y_run))
     pairs = match_samples(first, second)
     if not len(pairs.point_entropy):
         raise UserError(
@@ -89,14 +75,8 @@ def prepare_entropies(runs: RunSequence, options: FigureOptions) -> PreparedFigu
         axes = figure.subplots()
         for target, marker in DOMAIN_MARKERS.items():
             in_domain = pairs.is_target == target
-            scatter_rasterised(
-                axes,
-                pairs.point_entropy[in_domain],
-                pairs.expected_entropy[in_domain],
-                colours[in_domain],
-                marker,
-                12 if target else 7,
-            )
+            x, y = pairs.point_entropy[in_domain], pairs.expected_entropy[in_domain]
+            scatter_rasterised(axes, x, y, colours[in_domain], marker, 12 if target else 7)
         top = 1.04 * max(float(pairs.point_entropy.max()), float(pairs.expected_entropy.max()), 1e-3)
         axes.plot([0, top], [0, top], color=TEXT_COLOUR, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.7)
         axes.set(xlim=(-0.02 * top, top), ylim=(-0.02 * top, top))
@@ -110,28 +90,16 @@ def prepare_entropies(runs: RunSequence, options: FigureOptions) -> PreparedFigu
             note = f"above the diagonal: {share} of the target"
         axes.set_title(f"{describe_time(second)}; {note}")
         handles = [
-            Line2D(
-                [],
-                [],
-                linestyle="",
-                marker=marker,
-                color=TEXT_COLOUR,
-                label=f"{domain} (n={count:,})",
-                markersize=5,
-            )
-            for (_, marker), domain, count in zip(
-                DOMAIN_MARKERS.items(), ("source", "target"), counts, strict=True
+            legend_marker(f"{domain} (n={count:,})", marker, color=TEXT_COLOUR, markersize=5)
+            for marker, domain, count in zip(
+                DOMAIN_MARKERS.values(), ("source", "target"), counts, strict=True
             )
         ]
-        names = [(colour_of[label], class_name(y_run, label)) for label in coloured_classes]
-        names += (
-            [(PLOT_COLOURS[-1], f"{n_other_classes} other class{'' if n_other_classes == 1 else 'es'}")]
-            if n_other_classes
-            else []
-        )
-        handles += [
-            Line2D([], [], linestyle="", marker="s", color=colour, label=name) for colour, name in names
-        ]
+        names = [(colour_of[label], y_run.class_name(label)) for label in coloured_classes]
+        if n_other_classes:
+            others = f"{n_other_classes} other class{'' if n_other_classes == 1 else 'es'}"
+            names.append((PLOT_COLOURS[-1], others))
+        handles += [legend_marker(name, "s", color=colour) for colour, name in names]
         figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=9)
 
     title = "Entropy of the point estimate against expected entropy"

@@ -3,13 +3,13 @@
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from ducats.report.figures.base import FigureOptions, PreparedFigure, make_panels
 from ducats.report.figures.points import (
     SELECTED_COLOUR,
     SOURCE_COLOUR,
     TARGET_COLOUR,
+    legend_marker,
     scatter_highlighted,
     scatter_rasterised,
     scatter_rings,
@@ -18,11 +18,11 @@ from ducats.report.figures.runs import RunSequence, require_one_run, require_rou
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
 
-LEGEND_STYLES = {  # marker and colour
-    "source": ("s", SOURCE_COLOUR),
-    "target": ("o", TARGET_COLOUR),
-    "labelled before": ("o", "none"),
-    "selected": ("D", SELECTED_COLOUR),
+LEGEND_STYLES = {  # marker, fill and edge
+    "source": ("s", SOURCE_COLOUR, "none"),
+    "target": ("o", TARGET_COLOUR, "none"),
+    "labelled before": ("o", "none", SELECTED_COLOUR),
+    "selected": ("D", SELECTED_COLOUR, "none"),
 }
 
 
@@ -35,22 +35,12 @@ def prepare_features(runs: RunSequence, options: FigureOptions) -> PreparedFigur
     columns = min(3, len(round_snapshots))
 
     def draw(figure: Figure) -> None:
-        for axes, snapshot in zip(
-            make_panels(figure, len(round_snapshots), columns), round_snapshots, strict=True
-        ):
+        panels = make_panels(figure, len(round_snapshots), columns)
+        for axes, snapshot in zip(panels, round_snapshots, strict=True):
             _draw_panel(axes, snapshot)
         handles = [
-            Line2D(
-                [],
-                [],
-                linestyle="",
-                marker=marker,
-                markersize=5,
-                markerfacecolor=colour,
-                markeredgecolor=SELECTED_COLOUR if colour == "none" else "none",
-                label=name,
-            )
-            for name, (marker, colour) in LEGEND_STYLES.items()
+            legend_marker(name, marker, markersize=5, markerfacecolor=fill, markeredgecolor=edge)
+            for name, (marker, fill, edge) in LEGEND_STYLES.items()
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
 

@@ -1,15 +1,10 @@
 """Figure 6: the first selected images of each round with prediction and label."""
 
-from dataclasses import dataclass
-from pathlib import Path
-
-import numpy as np
 from matplotlib.figure import Figure
 
 from ducats.report.figures.base import FigureOptions, PreparedFigure
 from ducats.report.figures.runs import (
     RunSequence,
-    class_name,
     is_segmentation,
     require_one_run,
     require_round_snapshots,
@@ -18,7 +13,7 @@ from ducats.report.figures.runs import (
 from ducats.report.figures.style import PLOT_COLOURS, TEXT_COLOUR
 from ducats.report.figures.thumbnails import show_image
 from ducats.report.run_reader import Run
-from ducats.runfolder import snapshot_files
+from ducats.report.run_section.selections import SelectedImage, selected_images
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
 
@@ -26,52 +21,11 @@ MAX_IMAGES_PER_ROUND = 10  # images per round, as in the paper
 WRONG_COLOUR = PLOT_COLOURS[1]
 
 
-@dataclass(frozen=True)
-class GalleryImage:
-    """A selected image.
-
-    Args:
-        thumbnail: path of the thumbnail; None if the run saved none.
-        prediction: name of the predicted class.
-        label: name of the labelled class; empty if not labelled yet.
-        u_dis: in nats.
-        u_data: in nats.
-    """
-
-    image_name: str
-    thumbnail: Path | None
-    prediction: str
-    label: str
-    u_dis: float
-    u_data: float
-
-
-def first_selected_images(
-    run: Run, snapshot: Snapshot, max_images: int = MAX_IMAGES_PER_ROUND
-) -> list[GalleryImage]:
+def first_selected_images(run: Run, snapshot: Snapshot) -> list[SelectedImage]:
     """Return the first images of a round in the ledger's order; in stored order if not labelled yet."""
-    round_labels = run.files.load_round_labels(snapshot.round)
-    row_by_image = {int(snapshot.image[row]): int(row) for row in np.flatnonzero(snapshot.picked)}
-    labels = (
-        {}
-        if round_labels is None
-        else dict(zip(round_labels.image.tolist(), round_labels.label.tolist(), strict=True))
-    )
-    keys = run.files.load_pool().keys
-    selected = []
-    for image in [image for image in (labels or row_by_image) if image in row_by_image][:max_images]:
-        row = row_by_image[image]
-        selected.append(
-            GalleryImage(
-                keys[image] if image < len(keys) else f"image {image}",
-                snapshot_files.find_thumbnail(run.folder, image),
-                class_name(run, int(snapshot.predicted[row])),
-                class_name(run, labels[image]) if image in labels else "",
-                float(snapshot.u_dis[row]),
-                float(snapshot.u_data[row]),
-            )
-        )
-    return selected
+    round_labels, keys = run.files.load_round_labels(snapshot.round), run.files.load_pool().keys
+    images = list(selected_images(run, snapshot, round_labels, keys).values())
+    return ([image for image in images if image.label] or images)[:MAX_IMAGES_PER_ROUND]
 
 
 def prepare_gallery(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
@@ -90,9 +44,10 @@ def prepare_gallery(runs: RunSequence, options: FigureOptions) -> PreparedFigure
                 axes.set_visible(False)
             for axes, pick in zip(row, picks, strict=False):
                 show_image(axes, pick.thumbnail, shorten_start(pick.image_name, 12))
-                wrong = bool(pick.label) and pick.label != pick.prediction
+                wrong = bool(pick.label) and not pick.is_correct
+                label = "void" if pick.is_void else pick.label
                 axes.set_title(
-                    f"{shorten_start(pick.prediction, 9)} → {shorten_start(pick.label, 9) or '?'}",
+                    f"{shorten_start(pick.prediction, 9)} → {shorten_start(label, 9) or '?'}",
                     fontsize=8,
                     color=WRONG_COLOUR if wrong else TEXT_COLOUR,
                     fontweight="bold" if wrong else "normal",
@@ -107,7 +62,7 @@ def prepare_gallery(runs: RunSequence, options: FigureOptions) -> PreparedFigure
         )
 
     labelled = [pick for _, picks in rounds for pick in picks if pick.label]
-    wrong = sum(pick.label != pick.prediction for pick in labelled)
+    wrong = sum(not pick.is_correct for pick in labelled)
     title = "First selected images of each round"
     summary = f"{len(labelled)} labelled images; {wrong} wrong predictions"
     return PreparedFigure(

@@ -14,7 +14,6 @@ from ducats.report.figures.points import TARGET_COLOUR
 from ducats.report.figures.runs import (
     VOID_LABEL,
     RunSequence,
-    class_name,
     describe_time,
     format_count,
     require_one_run,
@@ -51,10 +50,8 @@ def count_labels(run: Run) -> LabelCounts:
     if not any(len(f.label) for f in labels_by_round):
         raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")
     labels = range(max(len(run.classes), 1 + max(int(f.label.max(initial=-1)) for f in labels_by_round)))
-    all_classes = [
-        *labels,
-        *([VOID_LABEL] if any((f.label == VOID_LABEL).any() for f in labels_by_round) else []),
-    ]
+    has_void = any((f.label == VOID_LABEL).any() for f in labels_by_round)
+    all_classes = [*labels, *([VOID_LABEL] if has_void else [])]
     counts = np.array([[int((f.label == label).sum()) for label in all_classes] for f in labels_by_round])
     rounds = tuple(f.round for f in labels_by_round)
     if len(all_classes) <= MAX_CLASS_BARS:
@@ -74,17 +71,15 @@ def prediction_shares(snapshot: Snapshot, classes: tuple[int | None, ...]) -> An
     return shares
 
 
-def prepare_histogram(runs: RunSequence, options: FigureOptions) -> PreparedFigure:  # noqa: ARG001 - same signature for all figures
+def prepare_histogram(runs: RunSequence, _: FigureOptions) -> PreparedFigure:
     """Prepare stacked bars of the labels, next to the predictions on the pool at the start and the end."""
     run = require_one_run(runs, "histogram")
     label_counts = count_labels(run)
-    readable_snapshots, _ = snapshot_files.load_readable_snapshots(run.folder)
-    first_and_last = (
-        [readable_snapshots[0], readable_snapshots[-1]] if len(readable_snapshots) > 1 else readable_snapshots
-    )
+    readable_snapshots = snapshot_files.load_readable_snapshots(run.folder)[0]
+    first_and_last = [*readable_snapshots[:1], *readable_snapshots[1:][-1:]]
     names = [
-        "other classes" if label is None else shorten_start(class_name(run, label), 16)
-        for label in label_counts.classes
+        "other classes" if c is None else "void" if c == VOID_LABEL else shorten_start(run.class_name(c), 16)
+        for c in label_counts.classes
     ]
     total, rounds = int(label_counts.counts.sum()), format_count(len(label_counts.rounds), "round")
 
@@ -102,15 +97,9 @@ def prepare_histogram(runs: RunSequence, options: FigureOptions) -> PreparedFigu
     title = "Labels of the selected samples by class"
     n_most_frequent = label_counts.counts.sum(0)[most_frequent]
     summary = f"{total:,} in {rounds}; most frequent: {names[most_frequent]} ({n_most_frequent:,})"
-    return PreparedFigure(
-        draw,
-        (
-            7.2 if first_and_last else 4.2,
-            0.21 * len(names) + 1.3 + 0.2 * -(-(len(label_counts.rounds) + len(first_and_last)) // 4),
-        ),
-        title,
-        f"{title}: {summary}.",
-    )
+    n_legend_rows = -(-(len(label_counts.rounds) + len(first_and_last)) // 4)
+    size = (7.2 if first_and_last else 4.2, 0.21 * len(names) + 1.3 + 0.2 * n_legend_rows)
+    return PreparedFigure(draw, size, title, f"{title}: {summary}.")
 
 
 def _draw_label_bars(axes: Axes, label_counts: LabelCounts) -> None:
@@ -127,19 +116,12 @@ def _draw_label_bars(axes: Axes, label_counts: LabelCounts) -> None:
 def _draw_prediction_bars(
     axes: Axes, first_and_last: list[Snapshot], classes: tuple[int | None, ...]
 ) -> None:
-    for index, (snapshot, colour) in enumerate(
-        zip(first_and_last, (PLOT_COLOURS[5], TARGET_COLOUR), strict=False)
-    ):
+    colours = (PLOT_COLOURS[5], TARGET_COLOUR)
+    for index, (snapshot, colour) in enumerate(zip(first_and_last, colours, strict=False)):
         sample = int((snapshot.is_target & snapshot.sampled).sum())
         label = f"prediction {describe_time(snapshot)}, n={sample:,}"
         positions = np.arange(len(classes)) + (index - (len(first_and_last) - 1) / 2) * 0.4
-        axes.barh(
-            positions,
-            100 * prediction_shares(snapshot, classes),
-            color=colour,
-            height=0.4,
-            linewidth=0,
-            label=label,
-        )
+        shares = 100 * prediction_shares(snapshot, classes)
+        axes.barh(positions, shares, color=colour, height=0.4, linewidth=0, label=label)
     axes.set(xlabel="share of the pool, %", title="predicted classes of the pool")
     axes.grid(visible=False, axis="y")

@@ -74,19 +74,16 @@ def select_images(run: Run, keys: Sequence[str] = ()) -> list[LabelledImage]:
     """Return the given images, or the first ones that have a thumbnail."""
     if not is_segmentation(run):
         raise UserError(f"{run.folder} is a classification run; use `ducats figure gallery`")
-    labels_by_round, names, sizes = (
-        load_all_round_labels(run),
-        run.files.load_pool().keys,
-        run.files.load_pool().sizes,
-    )
+    labels_by_round, pool = load_all_round_labels(run), run.files.load_pool()
+    names, sizes = pool.keys, pool.sizes
     if not labels_by_round or sizes is None:
         raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")
     thumbnails = [(index, snapshot_files.find_thumbnail(run.folder, index)) for index in range(len(names))]
     available = {names[index]: (index, path) for index, path in thumbnails if path is not None}
     if not available:
         raise UserError(
-            f"{run.folder} has no thumbnails: it ran with engine.snapshot_samples=0 or an older version; use "
-            "`ducats picks`, which reads the data"
+            f"{run.folder} has no thumbnails: it ran with engine.snapshot_samples=0; use `ducats picks`, "
+            "which reads the data"
         )
     unknown = [key for key in keys if key not in available]
     if unknown:
@@ -166,11 +163,8 @@ def prepare_labelled_pixels(
             axes.set_title(f"round {round_number}", fontsize=9)
         grid[0][-1].set_title("labels", fontsize=9)
         handles = [Patch(color=_hex(colour), label=name) for colour, name in entries]
-        note = (
-            "dots are larger than the labelled pixels"
-            if any(map(enlargement_radius, labelled_images))
-            else None
-        )
+        is_enlarged = any(map(enlargement_radius, labelled_images))
+        note = "dots are larger than the labelled pixels" if is_enlarged else None
         figure.legend(
             handles=handles,
             loc="outside lower center",
@@ -202,18 +196,10 @@ def _hex(colour: Sequence[int]) -> str:
 def round_overlay(labelled_image: LabelledImage, round_index: int) -> AnyArray:
     """Return an RGBA overlay ``(height, width, 4)`` of the pixels of a round and of earlier rounds."""
     rgba = np.zeros((*labelled_image.drawing_size, 4), np.uint8)
-    earlier_positions = np.concatenate(
-        [labelled_image.positions[0][:0], *labelled_image.positions[:round_index]]
-    )
-    for position, colour in (
-        (earlier_positions, EARLIER_COLOUR),
-        (labelled_image.positions[round_index], NEW_COLOUR),
-    ):
-        for cells in _shifted_cells(
-            _to_cells(position, labelled_image.size, rgba.shape),
-            rgba.shape,
-            enlargement_radius(labelled_image),
-        ):
+    positions = labelled_image.positions
+    earlier = np.concatenate([positions[0][:0], *positions[:round_index]])
+    for position, colour in ((earlier, EARLIER_COLOUR), (positions[round_index], NEW_COLOUR)):
+        for cells in _enlarged_cells(labelled_image, position):
             rgba[cells] = (*colour, 255)
     return rgba
 
@@ -223,9 +209,7 @@ def class_overlay(labelled_image: LabelledImage, colours: dict[int, tuple[int, i
     rgba = np.zeros((*labelled_image.drawing_size, 4), np.uint8)
     position, label = np.concatenate(labelled_image.positions), np.concatenate(labelled_image.labels)
     table = np.array([(*colours[value], 255) for value in label.tolist()], np.uint8).reshape(-1, 4)
-    for cells in _shifted_cells(
-        _to_cells(position, labelled_image.size, rgba.shape), rgba.shape, enlargement_radius(labelled_image)
-    ):
+    for cells in _enlarged_cells(labelled_image, position):
         rgba[cells] = table
     return rgba
 
@@ -237,13 +221,15 @@ def enlargement_radius(labelled_image: LabelledImage) -> int:
     return round(0.01 * width) if n_labels < SPARSE_LABEL_SHARE * height * width else 0
 
 
-def _shifted_cells(
-    cells: tuple[AnyArray, AnyArray], grid: tuple[int, ...], radius: int
-) -> Iterator[tuple[AnyArray, AnyArray]]:
-    """Yield the cells shifted by every offset up to ``radius``, clipped to the grid."""
+def _enlarged_cells(labelled_image: LabelledImage, position: AnyArray) -> Iterator[tuple[AnyArray, AnyArray]]:
+    """Yield rows and columns of the drawing, shifted by every offset up to the radius of enlargement."""
+    height, width = labelled_image.drawing_size
+    y, x = np.divmod(position, labelled_image.size[1])
+    row, column = y * height // labelled_image.size[0], x * width // labelled_image.size[1]
+    radius = enlargement_radius(labelled_image)
     for down in range(-radius, radius + 1):
         for right in range(-radius, radius + 1):
-            yield (cells[0] + down).clip(0, grid[0] - 1), (cells[1] + right).clip(0, grid[1] - 1)
+            yield (row + down).clip(0, height - 1), (column + right).clip(0, width - 1)
 
 
 def _brightened(labelled_image: LabelledImage) -> AnyArray:
@@ -252,9 +238,3 @@ def _brightened(labelled_image: LabelledImage) -> AnyArray:
     image = labelled_image.image.resize((width, height), Image.Resampling.BILINEAR)
     values: AnyArray = np.asarray(image, np.float64)
     return (values * (255 / max(float(np.percentile(values, 99)), 1))).clip(0, 255)
-
-
-def _to_cells(position: AnyArray, size: tuple[int, int], grid: tuple[int, ...]) -> tuple[AnyArray, AnyArray]:
-    """Convert positions to rows and columns of the drawing."""
-    y, x = np.divmod(position, size[1])
-    return y * grid[0] // size[0], x * grid[1] // size[1]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from ducats.report.figures.style import PLOT_COLOURS
 from ducats.utils.npz_columns import AnyArray
@@ -49,6 +50,11 @@ def scatter_rings(axes: Axes, x: AnyArray, y: AnyArray, size: float = 20) -> Non
         "zorder": 2.5,
     }
     axes.scatter(x, y, s=size, rasterized=len(x) > MAX_VECTOR_POINTS, **style)
+
+
+def legend_marker(label: str, marker: str, **style: Any) -> Line2D:
+    """Return a legend entry of a marker without a line."""
+    return Line2D([], [], linestyle="", marker=marker, label=label, **style)
 
 
 def sample_ids(target: AnyArray, image: AnyArray, position: AnyArray) -> AnyArray:

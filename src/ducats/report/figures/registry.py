@@ -64,19 +64,19 @@ FIGURES: Mapping[str, FigureSpec] = {
         uses_snapshots=False,
     ),
     "kappa": FigureSpec(
-        "ducats.report.figures.kappa:prepare_kappa",
+        "ducats.report.figures.score_by_setting:prepare_kappa",
         "accuracy over kappa (figure 4a)",
         "runs that differ in query.params.kappa",
         uses_snapshots=False,
     ),
     "beta_lambda": FigureSpec(
-        "ducats.report.figures.beta_lambda:prepare_beta_lambda",
+        "ducats.report.figures.score_by_setting:prepare_beta_lambda",
         "accuracy over the weights beta and lambda (figure 4b)",
         "runs that differ in objective.params.beta and objective.params.lambda_",
         uses_snapshots=False,
     ),
     "budget": FigureSpec(
-        "ducats.report.figures.budget:prepare_budget",
+        "ducats.report.figures.score_by_setting:prepare_budget",
         "accuracy over the number of labels, one line per method (appendix)",
         "runs that differ in acquisition.budget",
         uses_snapshots=False,

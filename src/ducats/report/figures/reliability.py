@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from ducats.report.figures.base import make_panels
 from ducats.report.figures.render import render_svg
 from ducats.report.figures.style import DASHED_LINE, TEXT_COLOUR, LineStyle, format_compact
-from ducats.report.figures.summary_stats import MeanStd, finite_number, pool_reliability_bins
+from ducats.report.figures.summary_stats import MeanStd, pool_reliability_bins
 from ducats.report.method_results import counted_runs, method_names
 from ducats.report.run_kinds import CLASSIFICATION, RunKind
 from ducats.report.run_reader import Run
-from ducats.runfolder.records import Record
+from ducats.runfolder.records import Record, finite_number
 
 MAX_STAGES = 6  # diagrams of a run; of more stages, evenly spaced ones are shown
 PANELS_PER_ROW = 3

@@ -36,7 +36,6 @@ def render_svg(
     """Render an SVG element for inlining: no date, no links, unique ids.
 
     Args:
-        draw: draws everything on a matplotlib figure.
         size: width and height in inches.
         id_prefix: prefix of all ids.
         title: text for ``aria-label``.

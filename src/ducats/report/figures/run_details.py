@@ -5,9 +5,9 @@ from matplotlib.ticker import MaxNLocator
 
 from ducats.report.figures.render import render_svg
 from ducats.report.figures.style import TEXT_COLOUR, LineStyle
-from ducats.report.figures.summary_stats import finite_number
 from ducats.report.run_reader import Run
 from ducats.report.run_section.class_results import ClassResults
+from ducats.runfolder.records import finite_number
 
 
 def draw_class_results(class_results: ClassResults, line_style: LineStyle, id_prefix: str) -> str:

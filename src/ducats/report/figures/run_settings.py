@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ducats.report.figures.runs import RunSequence, is_segmentation
-from ducats.report.figures.summary_stats import finite_number
 from ducats.report.run_reader import Run
+from ducats.runfolder.records import finite_number
 from ducats.utils.errors import UserError
 
 # Default values of parameters: key -> (names of the queries or objectives that have it, default).

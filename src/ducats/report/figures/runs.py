@@ -8,8 +8,6 @@ from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
 
 VOID_LABEL = -2  # annotated as void: no class applies
-
-
 RunSequence = Sequence[Run]
 
 
@@ -40,8 +38,8 @@ def require_snapshots(run: Run) -> list[Snapshot]:
         )
     if not readable:
         raise UserError(
-            f"{run.folder} has no snapshots: it ran with engine.snapshot_samples=0 or an older version; run "
-            "it again in a new folder (--out) to draw this figure"
+            f"{run.folder} has no snapshots: it ran with engine.snapshot_samples=0; run it again in a "
+            "new folder (--out) to draw this figure"
         )
     return readable
 
@@ -75,13 +73,6 @@ def _find_round(candidates: Sequence[Snapshot], round_number: int, run: Run) -> 
 def describe_time(snapshot: Snapshot) -> str:
     """Describe the time of a snapshot."""
     return f"round {snapshot.round}" if snapshot.round else "at the end"
-
-
-def class_name(run: Run, label: int) -> str:
-    """Return the name of a class or of VOID; the number if the name is unknown."""
-    if label == VOID_LABEL:
-        return "void"
-    return run.classes[label] if 0 <= label < len(run.classes) else f"class {label}"
 
 
 def is_segmentation(run: Run) -> bool:

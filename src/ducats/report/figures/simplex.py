@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from ducats.report.figures.base import FigureOptions, PreparedFigure
 from ducats.report.figures.runs import (
     RunSequence,
-    class_name,
     describe_time,
     is_segmentation,
     require_one_run,
@@ -136,12 +135,8 @@ def prepare_simplex(runs: RunSequence, options: FigureOptions) -> PreparedFigure
         int(i): snapshot_files.find_thumbnail(run.folder, int(i))
         for i in np.unique(snapshot.image[snapshot.is_target])
     }
-    has_thumbnail = np.array(
-        [
-            t and thumbnails[int(i)] is not None
-            for t, i in zip(snapshot.is_target, snapshot.image, strict=True)
-        ]
-    )
+    domain_and_image = zip(snapshot.is_target, snapshot.image, strict=True)
+    has_thumbnail = np.array([t and thumbnails[int(i)] is not None for t, i in domain_and_image])
     rows = (
         rows_of_images(run, snapshot, options.images)
         if options.images
@@ -159,12 +154,8 @@ def prepare_simplex(runs: RunSequence, options: FigureOptions) -> PreparedFigure
             axes.set_visible(False)
         for axes, row, alpha, dot in zip(grid, rows, alphas, is_dot, strict=False):
             image = int(snapshot.image[row])
-            _draw_triangle(
-                axes,
-                alpha,
-                [class_name(run, label) for label in snapshot.top_classes[row].tolist()],
-                as_dot=dot,
-            )
+            names = [run.class_name(label) for label in snapshot.top_classes[row].tolist()]
+            _draw_triangle(axes, alpha, names, as_dot=dot)
             key = keys[image] if image < len(keys) else f"image {image}"
             axes.set_title(shorten_start(key) + _pixel_text(snapshot, row, sizes), fontsize=9)
             axes.text(0.5, -0.18, _sample_text(snapshot, row), ha="center", va="top", fontsize=8)
@@ -179,12 +170,8 @@ def prepare_simplex(runs: RunSequence, options: FigureOptions) -> PreparedFigure
     summary = "; ".join(_sample_text(snapshot, row).replace("\n", ", ") for row in rows)
     title = "Dirichlet densities over the three most likely classes"
     size = (2.8 * columns, 3.1 * n_lines + 0.3)
-    return PreparedFigure(
-        draw,
-        size,
-        title,
-        f"{title}, {describe_time(snapshot)}. {summary}. The ring is the expected probability.",
-    )
+    description = f"{title}, {describe_time(snapshot)}. {summary}. The ring is the expected probability."
+    return PreparedFigure(draw, size, title, description)
 
 
 def _pixel_text(snapshot: Snapshot, row: int, sizes: AnyArray | None) -> str:

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ducats.runfolder.records import finite_number as finite_number
-
 
 @dataclass(frozen=True)
 class MeanStd:

@@ -1,6 +1,7 @@
 """Thumbnails saved by a run, scaled down for figures."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -33,16 +34,8 @@ def show_image(axes: Axes, image: Path | AnyArray | None, missing_text: str = "n
         spine.set_visible(image is None)
         spine.set_alpha(0.3)
     if image is None:
-        axes.text(
-            0.5,
-            0.5,
-            missing_text,
-            ha="center",
-            va="center",
-            fontsize=7,
-            color=TEXT_COLOUR,
-            transform=axes.transAxes,
-        )
+        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7, "color": TEXT_COLOUR}
+        axes.text(0.5, 0.5, missing_text, transform=axes.transAxes, **style)
         axes.set_aspect("equal")
         return
     values = load_rgb(image) if isinstance(image, Path) else image

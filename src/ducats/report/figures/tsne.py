@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from ducats.report.figures.base import FigureOptions, PreparedFigure, make_panels
 from ducats.report.figures.points import (
     SELECTED_COLOUR,
     SOURCE_COLOUR,
     TARGET_COLOUR,
+    legend_marker,
     scatter_rasterised,
     scatter_rings,
     source_neighbour_share,
@@ -86,22 +86,11 @@ def prepare_tsne(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
 
     def draw(figure: Figure) -> None:
         for axes, embedding in zip(make_panels(figure, len(embeddings), 3), embeddings, strict=True):
+            x, y = embedding.coordinates.T
             for target, colour, marker in ((False, SOURCE_COLOUR, "s"), (True, TARGET_COLOUR, "o")):
                 in_domain = embedding.is_target == target
-                scatter_rasterised(
-                    axes,
-                    embedding.coordinates[in_domain, 0],
-                    embedding.coordinates[in_domain, 1],
-                    colour,
-                    marker,
-                    7,
-                )
-            scatter_rings(
-                axes,
-                embedding.coordinates[embedding.is_labelled, 0],
-                embedding.coordinates[embedding.is_labelled, 1],
-                24,
-            )
+                scatter_rasterised(axes, x[in_domain], y[in_domain], colour, marker, 7)
+            scatter_rings(axes, x[embedding.is_labelled], y[embedding.is_labelled], 24)
             axes.set_title(
                 f"{embedding.title}\n{_format_counts(embedding)}\n{_format_mixing(embedding)}", fontsize=8
             )
@@ -112,7 +101,7 @@ def prepare_tsne(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
             "labelled": ("o", "none", SELECTED_COLOUR),
         }
         handles = [
-            Line2D([], [], linestyle="", marker=mark, markerfacecolor=fill, markeredgecolor=edge, label=name)
+            legend_marker(name, mark, markerfacecolor=fill, markeredgecolor=edge)
             for name, (mark, fill, edge) in legend_styles.items()
             if name != "labelled" or any(each.is_labelled.any() for each in embeddings)
         ]

@@ -45,7 +45,7 @@ def _domain_uncertainties(snapshot: Snapshot, run: Run) -> DomainUncertainties:
     return DomainUncertainties(f"{run.method}, seed {run.seed}: {time_text}", values[0], values[1])
 
 
-def prepare_u_dis(runs: RunSequence, options: FigureOptions) -> PreparedFigure:  # noqa: ARG001 - same signature for all figures
+def prepare_u_dis(runs: RunSequence, _: FigureOptions) -> PreparedFigure:
     """Prepare a row per run: histograms of source and target with medians and AUROC."""
     rows = [domain_uncertainties(run) for run in runs]
     finite = np.concatenate([v[np.isfinite(v)] for row in rows for d in row for v in (d.source, d.target)])

@@ -13,6 +13,7 @@ from ducats.report.figures.base import FigureOptions, PreparedFigure, make_panel
 from ducats.report.figures.points import (
     SELECTED_COLOUR,
     TARGET_COLOUR,
+    legend_marker,
     scatter_highlighted,
     scatter_rasterised,
 )
@@ -98,8 +99,8 @@ def prepare_uncertainties(runs: RunSequence, options: FigureOptions) -> Prepared
             if index >= len(grid) - columns:
                 axes.set_xlabel("U_dis, nats")
         handles = [
-            Line2D([], [], linestyle="", marker="o", color=TARGET_COLOUR, markersize=4, label="not labelled"),
-            Line2D([], [], linestyle="", marker="D", color=SELECTED_COLOUR, markersize=6, label="selected"),
+            legend_marker("not labelled", "o", color=TARGET_COLOUR, markersize=4),
+            legend_marker("selected", "D", color=SELECTED_COLOUR, markersize=6),
         ]
         if any(thresholds):
             label = "threshold of the first step"

@@ -1,19 +1,25 @@
-"""Tables of methods by tasks, one per data set, built from run folders."""
+"""Tables of methods by tasks, one per data set, with published results and paired tests."""
 
+import json
+import math
 import re
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import TypeVar
 
-from ducats.report.method_results import MeanStd, method_names
-from ducats.report.method_tables.paired_test import PairedTest, paired_t_test
+from scipy.special import stdtr
+
+from ducats.report.figures.summary_stats import MeanStd
+from ducats.report.method_results import method_names
 from ducats.report.method_tables.published import PublishedResult, load_published_results
-from ducats.report.method_tables.run_filter import REPEATED_SEED_NOTE, select_counted_runs
 from ducats.report.provenance import collect_cautions, describe_evaluation
 from ducats.report.run_kinds import Measure, RunKind
-from ducats.report.run_reader import Run, find_runs, finite_number
+from ducats.report.run_reader import Run, find_runs
 from ducats.report.tasks import data_and_task, task_name
+from ducats.runfolder.records import finite_number
 
 FULLY_SUPERVISED = "fully-supervised"  # upper bound with all labels; never marked as the best method
 METHOD_ORDER = (  # row order of the paper's tables
@@ -21,8 +27,41 @@ METHOD_ORDER = (  # row order of the paper's tables
     *("random", "margin", "least_confident", "entropy", "coreset", "waal", "badge", "aada", "dbal", "tqs"),
     *("clue", "eada", "aada-seg", "mada", "eada-seg"),
 )
+REPEATED_SEED_NOTE = "their mean counts as one seed"  # how several runs with the same seed are counted
 TaskMeasure = tuple[str, str]  # task, key of the measure
 TaskSeed = tuple[str, int]  # task, seed
+_Key = TypeVar("_Key")  # task and seed
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """Result of a paired t-test.
+
+    Args:
+        difference: mean difference, first method minus second.
+        p: two-sided p-value; None if all differences are equal.
+    """
+
+    difference: float
+    p: float | None
+    n_pairs: int
+
+
+def paired_t_test(first: Mapping[_Key, float], second: Mapping[_Key, float]) -> PairedTest | None:
+    """Compare two methods on their common keys; None with fewer than two pairs.
+
+    >>> paired_t_test({0: 0.9, 1: 0.8, 2: 0.9}, {0: 0.8, 1: 0.6}).n_pairs
+    2
+    """
+    differences = [value - second[key] for key, value in first.items() if key in second]
+    if len(differences) < 2:
+        return None
+    mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
+    # Differences that are equal up to rounding errors have no spread.
+    if deviation <= 1e-12:
+        return PairedTest(mean, None, len(differences))
+    t = mean / (deviation / math.sqrt(len(differences)))
+    return PairedTest(mean, float(2 * stdtr(len(differences) - 1, -abs(t))), len(differences))
 
 
 @dataclass(frozen=True)
@@ -33,9 +72,8 @@ class TaskTableRow:
         values: by task and measure; tasks without a run of the method are missing.
         averages: mean over the tasks, by measure; missing if a task is missing.
         seeds: all seeds of the method's runs.
-        labels: labels spent per run, mean over the runs.
-        seconds: seconds per run, mean over the runs.
-        memory: peak memory per run in bytes, mean over the runs; None if a run did not record it.
+        labels: labels spent, mean over the runs, like ``seconds`` and ``memory``.
+        memory: peak memory in bytes; None if a run did not record it.
         scores: ranking measure by task and seed; runs with the same task and seed are averaged.
         published: published results of the method, by measure.
         unpublished_settings: settings in which our runs differ from the published ones.
@@ -60,14 +98,11 @@ class TaskTable:
     """Table of methods by tasks of one data set.
 
     Args:
-        data_name: name of the data set.
-        kind: classification or segmentation.
         measures: the first one ranks the methods.
         tasks: one empty name if the data has no tasks.
         rows: methods in the order of the paper's tables, then others, then the fully supervised ones.
-        runs: the runs in the table.
         baselines: the methods that all rows are compared with.
-        notes: notes for the reader, printed below the table.
+        notes: for the reader, printed below the table.
     """
 
     data_name: str
@@ -248,3 +283,54 @@ def _notes(counted_runs: Sequence[Run], left_out: Sequence[str], rows: Sequence[
         for settings, names in methods_by_settings.items()
     ]
     return list(dict.fromkeys(note for note in notes if note))
+
+
+def collect_cautions_by_task(runs: Sequence[Run]) -> list[str]:
+    """Return warnings about means that are not comparable or not reliable, separately for each task."""
+    data_tasks = dict.fromkeys(data_and_task(run.config) for run in runs)
+    if len(data_tasks) < 2:
+        return collect_cautions(runs) if runs else []
+    groups = [[run for run in runs if data_and_task(run.config) == data_task] for data_task in data_tasks]
+    return list(
+        dict.fromkeys(caution for group in groups for caution in collect_cautions(group, REPEATED_SEED_NOTE))
+    )
+
+
+def select_counted_runs(runs: Sequence[Run], given_folders: Collection[Path]) -> tuple[list[Run], list[str]]:
+    """Return the runs that count, and notes about those that do not.
+
+    Args:
+        runs: runs of one data set.
+        given_folders: resolved paths of the folders given by the user; tuning trials count only in these.
+    """
+    trials = [run for run in runs if _is_trial(run, given_folders)]
+    other_runs = [run for run in runs if not _is_trial(run, given_folders)]
+    notes = []
+    if tuning_folders := sorted({run.folder.resolve().parent.name for run in trials}):
+        count = f"{len(trials)} trial{'s' if len(trials) > 1 else ''}"
+        notes.append(
+            f"Left out: {count} of `ducats tune` in {', '.join(tuning_folders)}; give that folder to include "
+            "them."
+        )
+    if unfinished := [run.name for run in other_runs if not run.finished]:
+        notes.append(f"Left out because unfinished: {', '.join(unfinished)}.")
+    if without_result := [run.name for run in other_runs if run.finished and run.result is None]:
+        notes.append(f"Left out because there is no result on a test set: {', '.join(without_result)}.")
+    unique_runs: dict[str, Run] = {}
+    duplicates = []
+    for run in other_runs:
+        if run.finished and run.result is not None:
+            key = json.dumps([run.method, run.config, run.data], sort_keys=True, default=str)
+            if unique_runs.setdefault(key, run) is not run:
+                duplicates.append(run.name)
+    if duplicates:
+        notes.append(
+            f"Counted once, the same run (config and data) in several folders: {', '.join(duplicates)}."
+        )
+    return list(unique_runs.values()), notes
+
+
+def _is_trial(run: Run, given_folders: Collection[Path]) -> bool:
+    """Whether a run is a tuning trial and its folder was not given by the user."""
+    folder = run.folder.resolve()
+    return (folder.parent / "tune.json").exists() and not {folder, folder.parent} & set(given_folders)

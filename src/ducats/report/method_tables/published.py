@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from ducats.report.figures.run_settings import find_setting
-from ducats.report.method_results import MeanStd
+from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.run_reader import Run
 
 

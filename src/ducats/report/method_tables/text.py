@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ducats.report.method_results import MeanStd, format_value
-from ducats.report.method_tables.build import TaskTable, TaskTableRow
-from ducats.report.method_tables.paired_test import PairedTest
+from ducats.report.figures.summary_stats import MeanStd
+from ducats.report.method_results import format_value
+from ducats.report.method_tables.build import PairedTest, TaskTable, TaskTableRow
 from ducats.report.table import Cell, Table, escape_markdown, make_table, to_csv, to_latex, to_markdown
 from ducats.report.tasks import format_task
 from ducats.utils.errors import UserError

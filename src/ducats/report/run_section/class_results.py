@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ducats.report.run_kinds import CLASSIFICATION
-from ducats.report.run_reader import Run, finite_number
-from ducats.runfolder.records import Record
+from ducats.report.run_reader import Run
+from ducats.runfolder.records import Record, finite_number
 
 MAX_SHOWN_PER_END = 15  # classes with the largest and with the smallest gain that are always shown
 MAX_REST_NOT_COLLAPSED = 3  # the rest is collapsed only if it has more classes than this
@@ -43,7 +43,6 @@ class ClassResults:
     """Results of all classes, sorted by gain, the largest first.
 
     Args:
-        metric_name: name of the metric.
         has_before: whether there are results both before and after.
         shown: the classes shown first.
         collapsed: the other classes, with smaller changes.
@@ -69,28 +68,21 @@ def read_class_results(run: Run) -> ClassResults | None:
     before_values = _values(first, key) if len(first[key]) == size and first is not last else (None,) * size
     counts, missing_note = _confusion(run.folder, last, size)
     rows = []
-    for class_index, (name, before, after) in enumerate(
-        zip(names, before_values, _values(last, key), strict=True)
-    ):
+    after_values = _values(last, key)
+    for index, (name, before, after) in enumerate(zip(names, before_values, after_values, strict=True)):
         if counts is None:
             rows.append(ClassResult(name, before, after))
             continue
-        confusions = [
-            0 if predicted == class_index else count for predicted, count in enumerate(counts[class_index])
-        ]
+        row = counts[index]
+        confusions = [0 if predicted == index else count for predicted, count in enumerate(row)]
         confusion_count = max(confusions)
         confused_with = names[confusions.index(confusion_count)] if confusion_count else ""
-        rows.append(
-            ClassResult(name, before, after, sum(counts[class_index]), confused_with, confusion_count)
-        )
+        rows.append(ClassResult(name, before, after, sum(row), confused_with, confusion_count))
     if first is not last:
         rows.sort(key=lambda row: (row.change is None, -(row.change or 0.0)))
-    shown, collapsed = rows, list[ClassResult]()
-    if len(rows) > 2 * MAX_SHOWN_PER_END + MAX_REST_NOT_COLLAPSED:
-        shown, collapsed = (
-            [*rows[:MAX_SHOWN_PER_END], *rows[-MAX_SHOWN_PER_END:]],
-            rows[MAX_SHOWN_PER_END:-MAX_SHOWN_PER_END],
-        )
+    shown, collapsed, end = rows, list[ClassResult](), MAX_SHOWN_PER_END
+    if len(rows) > 2 * end + MAX_REST_NOT_COLLAPSED:
+        shown, collapsed = [*rows[:end], *rows[-end:]], rows[end:-end]
     return ClassResults(metric_name, first is not last, tuple(shown), tuple(collapsed), missing_note)
 
 

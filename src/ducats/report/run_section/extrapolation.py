@@ -3,13 +3,15 @@
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
 
 from ducats.report.run_kinds import CLASSIFICATION
-from ducats.report.run_reader import Run, finite_number
-from ducats.report.run_section.gain import NORMAL_QUANTILE_975
+from ducats.report.run_reader import Run
+from ducats.report.run_section.gain import NORMAL_QUANTILE_975, shrunk_proportion
+from ducats.runfolder.records import finite_number
 
 MIN_STAGES = 3  # stages needed to fit a curve
 MAX_RANGE_WIDTH = 0.2  # a wider range is not reported
@@ -25,9 +27,7 @@ class GainForecast:
 
     Args:
         n_labels: number of labels in the next batch; 0 if there is no estimate.
-        estimate: estimated gain, in [-1, 1].
-        low: lower end of the 95% range.
-        high: upper end of the 95% range.
+        estimate: estimated gain, in [-1, 1], with the 95% range from ``low`` to ``high``.
         n_stages: number of stages the curve was fitted to.
         excluded_epochs: epochs of the last step if it was left out, otherwise 0.
         reason_missing: the reason why there is no estimate; empty if there is one.
@@ -58,12 +58,13 @@ def forecast_gain(run: Run) -> GainForecast:
     excluded_epochs = _long_last_step([int(stage["epoch"]) for stage in stages])
     used = stages[:-1] if excluded_epochs else stages
     if len(used) < MIN_STAGES:
-        needed = f"at least {MIN_STAGES} stages are needed{_excluded_epochs_phrase(excluded_epochs)}"
+        excluded = f" before the last {excluded_epochs} epochs, which reflect training more than labels"
+        needed = f"at least {MIN_STAGES} stages are needed{excluded if excluded_epochs else ''}"
         return GainForecast(reason_missing=f"{needed}, but there are {len(used)}")
     scores = np.array([float(stage[key]) for stage in used])
     images = finite_number(stages[-1], "images") or 0.0
     score_deviation = (
-        math.sqrt(_proportion_variance(scores[-1], images)) if run.kind == CLASSIFICATION and images else 0.0
+        math.sqrt(shrunk_proportion(scores[-1], images)[1]) if run.kind == CLASSIFICATION and images else 0.0
     )
     estimate, low, high = extrapolate_gain(
         np.array(labels[: len(used)]), scores, labels[-1], n_labels, score_deviation
@@ -85,10 +86,9 @@ def extrapolate_gain(
     """Fit the curve and return the estimated gain from ``n_labels`` more labels, with its 95% range.
 
     Args:
-        labels: label count of each stage, increasing.
-        scores: score of each stage.
-        labels_so_far: labels before the addition; may exceed the last entry of ``labels``.
-        n_labels: labels to add.
+        labels: of each stage, increasing.
+        scores: of each stage.
+        labels_so_far: before the addition; may exceed the last entry of ``labels``.
         score_deviation: standard deviation of a score due to the finite test set; 0 if unknown.
 
     Returns:
@@ -102,21 +102,12 @@ def extrapolate_gain(
         design = np.stack([np.ones_like(saturation), saturation], axis=1)
         solve = np.linalg.inv(design.T @ (weights[:, None] * design)) @ (design * weights[:, None]).T
         a_b = solve @ scores
-        residuals = scores - design @ a_b
-        saturation_step = float(
-            2 ** (-(labels_so_far - origin) / half_life)
-            - 2 ** (-(labels_so_far + n_labels - origin) / half_life)
-        )
-        # Deviation of the gain per unit deviation of each score.
+        squares = (scores - design @ a_b) ** 2
+        now, later = labels_so_far - origin, labels_so_far + n_labels - origin
+        saturation_step = float(2 ** (-now / half_life) - 2 ** (-later / half_life))
         gain_deviation = saturation_step * float(np.linalg.norm(solve[1]))
-        fits.append(
-            _Fit(
-                float((weights * residuals**2).sum()),
-                float((residuals**2).sum()),
-                saturation_step * float(a_b[1]),
-                gain_deviation,
-            )
-        )
+        gain = saturation_step * float(a_b[1])
+        fits.append(_Fit(float((weights * squares).sum()), float(squares.sum()), gain, gain_deviation))
     best = min(fits, key=lambda fit: fit.weighted_squares)
     degrees_of_freedom = len(labels) - 2
     deviations = max(
@@ -129,30 +120,16 @@ def extrapolate_gain(
     return best.gain, low, high
 
 
-@dataclass(frozen=True)
-class _Fit:
-    """A fitted curve: weighted and plain sums of squares, predicted gain and its sensitivity to noise."""
+class _Fit(NamedTuple):
+    """A fitted curve: weighted and plain sums of squares, predicted gain."""
 
     weighted_squares: float
     squares: float
     gain: float
-    gain_deviation: float
+    gain_deviation: float  # per unit deviation of each score
 
 
 def _long_last_step(epochs: list[int]) -> int:
     """Return the epochs of the last step if it is much longer than the others, otherwise 0."""
     steps = [later - earlier for earlier, later in pairwise(epochs)]
     return steps[-1] if len(steps) > 1 and steps[-1] > MAX_LAST_STEP_RATIO * max(steps[:-1]) else 0
-
-
-def _excluded_epochs_phrase(excluded_epochs: int) -> str:
-    return (
-        f" before the last {excluded_epochs} epochs, which reflect training more than labels"
-        if excluded_epochs
-        else ""
-    )
-
-
-def _proportion_variance(share: float, count: float) -> float:
-    shrunk = (share * count + 1) / (count + 2)
-    return shrunk * (1 - shrunk) / (count + 2)

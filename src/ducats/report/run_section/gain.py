@@ -9,8 +9,8 @@ from scipy.special import stdtrit
 
 from ducats.report.provenance import flatten_config
 from ducats.report.run_kinds import CLASSIFICATION
-from ducats.report.run_reader import Run, finite_number
-from ducats.runfolder.records import Record
+from ducats.report.run_reader import Run
+from ducats.runfolder.records import Record, finite_number
 
 NORMAL_QUANTILE_975 = 1.959964  # 97.5% quantile of the standard normal distribution
 RANDOM_QUERY = "random"  # name of the query and of the method with random selection
@@ -30,8 +30,6 @@ class Gain:
     """A run's score before the first labels and after the last.
 
     Args:
-        before: in [0, 1].
-        after: in [0, 1].
         labels: number of labels acquired in between.
         interval: interval of the difference; None if estimating it takes more seeds.
     """
@@ -88,34 +86,21 @@ def compare_with_random(run: Run, others: Sequence[Run]) -> list[RandomCompariso
     labels = run.result["labels"]
     random_records: dict[str, dict[int, Record]] = {}
     first_run_by_method: dict[str, Run] = {}
-    for other in others:
-        if other.method != run.method and selects_at_random(other) and has_same_data(run, other):
-            record = _stage_with_labels(other, labels)
-            if record is not None:
-                random_records.setdefault(other.method, {}).setdefault(other.seed, record)
-                first_run_by_method.setdefault(other.method, other)
     own_records = {run.seed: run.result}
-    for sibling in others:
-        is_sibling = sibling.method == run.method and flatten_config(sibling.config) == flatten_config(
-            run.config
-        )
-        if (
-            is_sibling
-            and has_same_data(run, sibling)
-            and (record := _stage_with_labels(sibling, labels)) is not None
-        ):
-            own_records.setdefault(sibling.seed, record)
-    comparisons = [
-        _compare(
-            run,
-            own_records,
-            method,
-            method_records,
-            same_training=_settings_without_query(first_run_by_method[method])
-            == _settings_without_query(run),
-        )
-        for method, method_records in random_records.items()
-    ]
+    for other in others:
+        record = _stage_with_labels(other, labels) if has_same_data(run, other) else None
+        if record is None:
+            continue
+        if other.method != run.method and selects_at_random(other):
+            random_records.setdefault(other.method, {}).setdefault(other.seed, record)
+            first_run_by_method.setdefault(other.method, other)
+        elif other.method == run.method and flatten_config(other.config) == flatten_config(run.config):
+            own_records.setdefault(other.seed, record)
+    own_settings = _settings_without_query(run)
+    comparisons = []
+    for method, method_records in random_records.items():
+        same_training = _settings_without_query(first_run_by_method[method]) == own_settings
+        comparisons.append(_compare(run, own_records, method, method_records, same_training))
     return sorted(comparisons, key=lambda comparison: comparison.same_training)
 
 
@@ -139,29 +124,18 @@ def _compare(
     own_records: dict[int, Record],
     method: str,
     other_records: dict[int, Record],
-    *,
     same_training: bool,
 ) -> RandomComparison:
     key = run.kind.headline_metric
     shared_seeds = sorted(own_records.keys() & other_records.keys())
     if len(shared_seeds) > 1:
         differences = [own_records[seed][key] - other_records[seed][key] for seed in shared_seeds]
-        return RandomComparison(
-            method,
-            statistics.fmean(differences),
-            len(shared_seeds),
-            _paired_t_interval(differences),
-            same_training,
-        )
+        mean, interval = statistics.fmean(differences), _paired_t_interval(differences)
+        return RandomComparison(method, mean, len(shared_seeds), interval, same_training)
     own = own_records[run.seed]
     other = other_records.get(run.seed, other_records[min(other_records)])
-    return RandomComparison(
-        method,
-        own[key] - other[key],
-        len(shared_seeds),
-        _agresti_caffo_interval(run, other, own),
-        same_training,
-    )
+    single_interval = _agresti_caffo_interval(run, other, own)
+    return RandomComparison(method, own[key] - other[key], len(shared_seeds), single_interval, same_training)
 
 
 def _paired_t_interval(differences: Sequence[float]) -> ConfidenceInterval:
@@ -176,14 +150,16 @@ def _agresti_caffo_interval(run: Run, first: Record, last: Record) -> Confidence
     counts = [finite_number(record, "images") or 0 for record in (first, last)]
     if run.kind != CLASSIFICATION or not all(counts):
         return None
-    pairs = list(zip((first, last), counts, strict=True))
-    proportions = [(record["accuracy"] * count + 1) / (count + 2) for record, count in pairs]
-    variance = sum(p * (1 - p) / (count + 2) for p, count in zip(proportions, counts, strict=True))
-    middle, half_width = proportions[1] - proportions[0], NORMAL_QUANTILE_975 * math.sqrt(variance)
-    counts_text = " and ".join(f"{count:,.0f}" for count in dict.fromkeys(counts))
-    return ConfidenceInterval(
-        middle - half_width, middle + half_width, f"from {counts_text} evaluated images"
-    )
+    before, after = (shrunk_proportion(r["accuracy"], n) for r, n in zip((first, last), counts, strict=True))
+    middle, half_width = after[0] - before[0], NORMAL_QUANTILE_975 * math.sqrt(before[1] + after[1])
+    basis = f"from {' and '.join(f'{count:,.0f}' for count in dict.fromkeys(counts))} evaluated images"
+    return ConfidenceInterval(middle - half_width, middle + half_width, basis)
+
+
+def shrunk_proportion(share: float, count: float) -> tuple[float, float]:
+    """Return a proportion with one success and one failure added (Agresti and Caffo), and its variance."""
+    shrunk = (share * count + 1) / (count + 2)
+    return shrunk, shrunk * (1 - shrunk) / (count + 2)
 
 
 def _stage_with_labels(run: Run, labels: int) -> Record | None:

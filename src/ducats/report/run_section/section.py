@@ -13,7 +13,6 @@ from ducats.report.figures.panels import FigurePanel, draw_paper_panels, draw_ro
 from ducats.report.figures.reliability import draw_stage_reliability
 from ducats.report.figures.run_details import draw_class_results, draw_epoch_seconds
 from ducats.report.figures.style import LineStyle
-from ducats.report.figures.summary_stats import finite_number
 from ducats.report.headline import MAIN_METHOD
 from ducats.report.page_budget import text_bytes
 from ducats.report.run_reader import Run
@@ -24,6 +23,7 @@ from ducats.report.run_section.selections import Selections, read_selections
 from ducats.report.run_section.status import RunProvenance, progress_message, read_provenance
 from ducats.report.run_section.verdict import Verdict, make_verdict
 from ducats.report.table import Table
+from ducats.runfolder.records import finite_number
 
 MAX_RUNS_ALL_WITH_SECTION = 3  # up to this many runs, every run has a section
 # Up to this many runs, every section has the paper's figures; otherwise only the first.
@@ -43,7 +43,6 @@ class RunSection:
         line_styles: line styles of the run's method and of methods with random selection, for comparison.
         tables: by name.
         figures: SVG text by name; empty if there is nothing to draw.
-        missing_records: a sentence about times and memory that were not recorded; empty if all were.
     """
 
     run: Run
@@ -56,7 +55,6 @@ class RunSection:
     class_results: ClassResults | None
     selections: Selections
     provenance: RunProvenance
-    missing_records: str
     tables: Mapping[str, Table]
     figures: Mapping[str, str]
     round_panels: tuple[FigurePanel, ...]
@@ -129,10 +127,8 @@ def build_run_section(
 
     Args:
         others: all runs of the page.
-        id_prefix: prefix of the HTML ids in the section.
-        line_styles: line styles of the methods on the page.
+        line_styles: of the methods on the page.
         task: distinguishes the run's task from those of other runs on the page.
-        without_paper_figures: whether to leave out the paper's figures.
     """
     line_style = line_styles[run.method]
     random_runs = [
@@ -174,7 +170,6 @@ def build_run_section(
         class_results=class_results,
         selections=selections,
         provenance=read_provenance(run),
-        missing_records=stage_tables.missing_records(run),
         tables=tables,
         figures=figures,
         round_panels=draw_round_panels(run, id_prefix),

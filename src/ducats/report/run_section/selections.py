@@ -26,17 +26,14 @@ MAX_SHOWN_PAIRS = 6  # near-duplicate pairs shown per round
 
 @dataclass(frozen=True)
 class SelectedImage:
-    """A selected image in the gallery.
+    """A selected image in the gallery; uncertainties are in nats.
 
     Args:
-        image_name: name of the image.
-        thumbnail: thumbnail file; None if the run saved none.
+        thumbnail: None if the run saved none.
         prediction: predicted class at the time of the query.
         probability: predicted probability of ``prediction``.
         label: class name; empty if there is no label yet.
         is_correct: whether prediction and label agree; None if there is no label or no class applies.
-        u_dis: in nats.
-        u_data: in nats.
     """
 
     image_name: str
@@ -48,14 +45,18 @@ class SelectedImage:
     u_dis: float
     u_data: float
 
+    @property
+    def is_void(self) -> bool:
+        """Whether no class applies."""
+        return bool(self.label) and self.is_correct is None
+
 
 @dataclass(frozen=True)
 class QueryRound:
-    """The samples of one query.
+    """The samples of one query, after an epoch.
 
     Args:
-        number: round number, starting at 1.
-        epoch: epoch after which the samples were selected.
+        number: starting at 1.
         n_labels: number of labels; 0 if the round is not answered yet.
         n_labelled_in_snapshot: number of samples in the snapshot that have a class label.
         n_correct: number of these that were predicted correctly.
@@ -122,14 +123,15 @@ def _no_rounds_note(run: Run) -> str:
     if not run.finished and not run.stages:
         return "This run has not selected any samples yet."
     return (
-        "The predictions for the selected samples are unknown: this run has no snapshots. It was made by an "
-        "older version of ducats or with engine.snapshot_samples=0; new runs save snapshots."
+        "The predictions for the selected samples are unknown: this run has no snapshots, since it was made "
+        "with engine.snapshot_samples=0."
     )
 
 
-def _round(
+def selected_images(
     run: Run, snapshot: Snapshot, round_labels: RoundLabels | None, image_names: Sequence[str]
-) -> QueryRound:
+) -> dict[int, SelectedImage]:
+    """Return the selected images (or those of the selected pixels) by row, in the order of the ledger."""
     labels: dict[tuple[int, int], int] = {}
     if round_labels is not None:
         round_locations = zip(round_labels.image.tolist(), round_labels.position.tolist(), strict=True)
@@ -140,19 +142,25 @@ def _round(
         for row in np.flatnonzero(snapshot.picked).tolist()
     }
     ranked = sorted(locations, key=lambda row: order.get(locations[row], len(order)))
-    images = {
+    return {
         row: _selected_image(run, snapshot, row, labels.get(locations[row]), image_names) for row in ranked
     }
+
+
+def _round(
+    run: Run, snapshot: Snapshot, round_labels: RoundLabels | None, image_names: Sequence[str]
+) -> QueryRound:
+    images = selected_images(run, snapshot, round_labels, image_names)
     is_classification = run.kind == CLASSIFICATION
     near_duplicates = find_near_duplicates(snapshot) if is_classification else None
     pairs = distinct_pairs(near_duplicates.pairs if near_duplicates else (), MAX_SHOWN_PAIRS)
     return QueryRound(
         number=snapshot.round,
         epoch=snapshot.epoch,
-        n_labels=len(labels),
-        n_labelled_in_snapshot=sum(1 for image in images.values() if image.is_correct is not None),
-        n_correct=sum(1 for image in images.values() if image.is_correct),
-        n_void=sum(1 for image in images.values() if image.label and image.is_correct is None),
+        n_labels=0 if round_labels is None else len(round_labels.image),
+        n_labelled_in_snapshot=sum(image.is_correct is not None for image in images.values()),
+        n_correct=sum(bool(image.is_correct) for image in images.values()),
+        n_void=sum(image.is_void for image in images.values()),
         images=tuple(images.values()) if is_classification else (),
         near_duplicates=near_duplicates,
         shown_pairs=tuple((images[pair.first], images[pair.second], pair.cosine) for pair in pairs),
@@ -169,17 +177,13 @@ def _selected_image(
     return SelectedImage(
         image_name=image_names[image] if image < len(image_names) else f"image {image}",
         thumbnail=snapshot_files.find_thumbnail(run.folder, image),
-        prediction=_class_name(run, prediction),
+        prediction=run.class_name(prediction),
         probability=float(snapshot.probability[row]),
-        label="" if label is None else "no class applies" if label == VOID_LABEL else _class_name(run, label),
+        label="" if label is None else "no class applies" if label == VOID_LABEL else run.class_name(label),
         is_correct=None if label is None or label == VOID_LABEL else label == prediction,
         u_dis=float(snapshot.u_dis[row]),
         u_data=float(snapshot.u_data[row]),
     )
-
-
-def _class_name(run: Run, number: int) -> str:
-    return run.classes[number] if 0 <= number < len(run.classes) else f"class {number}"
 
 
 def _pixel_neighbour_share(run: Run, round_labels: RoundLabels) -> float | None:

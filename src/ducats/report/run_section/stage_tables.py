@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ducats.report.figures.summary_stats import MeanStd, finite_number
+from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.method_results import format_value
 from ducats.report.run_kinds import (
     AURC_MEASURE,
@@ -18,11 +18,9 @@ from ducats.report.run_reader import Run
 from ducats.report.run_section.class_results import ClassResult, ClassResults
 from ducats.report.run_section.selections import QueryRound
 from ducats.report.table import EMPTY_CELL, Table, make_table
-from ducats.runfolder.records import Record
+from ducats.runfolder.records import Record, finite_number
 
 MEGABYTE = 1_000_000
-
-
 _StageColumn = tuple[str, Callable[[Record], str]]
 
 
@@ -84,16 +82,6 @@ def cost_table(run: Run) -> Table:
             ("Annotation minutes so far", _measure_cell(Measure("annotation_seconds", "", 0, 1 / 60, 1)))
         )
     return _stage_table(run.stages, columns)
-
-
-def missing_records(run: Run) -> str:
-    """Return a sentence about times and memory that were not recorded; empty if all were."""
-    names = []
-    if run.epochs and not any(finite_number(epoch, "seconds") is not None for epoch in run.epochs):
-        names.append("seconds of each epoch")
-    if run.stages and not any("peak_memory_bytes" in stage for stage in run.stages):
-        names.append("memory")
-    return f"This run, made by an older version, did not record: {' and '.join(names)}." if names else ""
 
 
 def per_class_table(rows: Sequence[ClassResult], class_results: ClassResults) -> Table:

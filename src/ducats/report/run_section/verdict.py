@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ducats.report.headline import TIE_TOLERANCE
 from ducats.report.run_kinds import RunKind
-from ducats.report.run_reader import Run, finite_number
+from ducats.report.run_reader import Run
 from ducats.report.run_section.extrapolation import GainForecast, forecast_gain
 from ducats.report.run_section.gain import (
     ConfidenceInterval,
@@ -16,7 +16,7 @@ from ducats.report.run_section.gain import (
     has_same_data,
     selects_at_random,
 )
-from ducats.runfolder.records import Record
+from ducats.runfolder.records import Record, finite_number
 
 # Labels that the gain is stated for: that of a single pixel would be tiny.
 LABELS_PER_GAIN_UNIT = {"label": 1, "labelled pixel": 1000}

@@ -1,15 +1,15 @@
 """Read the state of a run from its folder, tolerating missing and corrupt files."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import yaml
 
 from ducats.annotation import AnnotationStore, summary
 from ducats.config import Config, query_epochs
-from ducats.report.watch.eta import seconds_per_epoch
 from ducats.report.watch.run_state import OpenRound, Phase, RunState, keep_valid_values
 from ducats.runfolder import question_names
 from ducats.runfolder.records import Record, read_valid_records
@@ -18,6 +18,7 @@ from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 
 RUN_READ_ERRORS = (UserError, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
+MAX_EPOCH_TIMES = 20  # last epochs that count
 
 
 class RunWatcher:
@@ -113,6 +114,18 @@ class RunWatcher:
                     round_number, tally.questions, tally.settled, tally.open, tally.disputed, n_files
                 ), seconds
         return OpenRound(round_number, None, 0, 0, 0, n_files), seconds
+
+
+def seconds_per_epoch(records: Sequence[Record]) -> float | None:
+    """Return the median seconds of the last epochs; None before the first epoch ends.
+
+    >>> seconds_per_epoch([{"kind": "epoch", "epoch": 1, "seconds": seconds} for seconds in (9.0, 1.0, 2.0)])
+    2.0
+    """
+    epoch_seconds = [
+        float(record["seconds"]) for record in records if record["kind"] == "epoch" and "seconds" in record
+    ]
+    return median(epoch_seconds[-MAX_EPOCH_TIMES:]) if epoch_seconds else None
 
 
 def _parse_plan(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:

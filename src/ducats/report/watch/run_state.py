@@ -27,11 +27,8 @@ class OpenRound:
         if self.questions is not None:
             phrases.append(f"{self.settled} of {self.questions} questions settled")
             phrases += [f"{self.disputed} disputed"] if self.disputed else []
-        phrases += (
-            [f"{self.answer_files} answer file{'' if self.answer_files == 1 else 's'}"]
-            if self.answer_files
-            else []
-        )
+        if self.answer_files:
+            phrases.append(f"{self.answer_files} answer file{'' if self.answer_files == 1 else 's'}")
         return ", ".join(phrases)
 
 
@@ -40,21 +37,15 @@ class RunState:
     """One run at one moment, read from its files. None means unknown.
 
     Args:
-        folder: run folder.
-        method: name of the method; empty if unknown.
+        method: empty if unknown.
         phase: current phase, or the phase in which the run would resume.
-        epoch: number of finished epochs.
-        epochs: total number of epochs.
-        n_rounds: total number of rounds.
-        n_labelled_rounds: number of labelled rounds.
+        epoch: number of finished epochs, out of ``epochs``.
         stages: records of evaluated stages, oldest first, with valid values only.
         losses: mean losses of each epoch, oldest first.
-        compute_seconds: computing time up to the last evaluation.
-        annotation_seconds: annotation time.
-        open_round: round that waits for annotators; None if there is none.
-        seconds_left: estimated seconds until the end, without waiting for annotators.
+        compute_seconds: up to the last evaluation.
+        open_round: the round that waits for annotators.
+        seconds_left: estimate, without waiting for annotators.
         is_active: whether a process on this machine works on the run.
-        seconds_since_write: seconds since the last write; None if there was none.
         problems: messages about missing or unreadable files.
     """
 

@@ -1,6 +1,7 @@
 """Curves in text: sparklines and braille plots."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 SPARKLINE_BLOCKS = "▁▂▃▄▅▆▇█"
 # Bits of a braille character: four rows of two columns, from the top left.
@@ -37,16 +38,10 @@ def braille_plot(points: Sequence[tuple[float, float]], *, width: int, height: i
     columns, rows = 2 * width, 4 * height
     x, y = _scale([p[0] for p in points], columns), _scale([p[1] for p in points], rows)
     dots = {(x[0], y[0])} if points else set()
-    for left, right in zip(range(len(points) - 1), range(1, len(points)), strict=True):
-        steps = max(abs(x[right] - x[left]), abs(y[right] - y[left]), 1)
-        for step in range(steps + 1):
-            fraction = step / steps
-            dots.add(
-                (
-                    round(x[left] + fraction * (x[right] - x[left])),
-                    round(y[left] + fraction * (y[right] - y[left])),
-                )
-            )
+    for (x1, y1), (x2, y2) in pairwise(zip(x, y, strict=True)):
+        steps = max(abs(x2 - x1), abs(y2 - y1), 1)
+        fractions = [step / steps for step in range(steps + 1)]
+        dots |= {(round(x1 + f * (x2 - x1)), round(y1 + f * (y2 - y1))) for f in fractions}
     cells = [[0] * width for _ in range(height)]
     for column, height_from_bottom in dots:
         cell_row = rows - 1 - height_from_bottom
