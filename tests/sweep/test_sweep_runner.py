@@ -14,11 +14,12 @@ import yaml
 from rich.console import Console
 
 from child_process import fork, is_unlocked, wait_until
+from commands import ducats
 from ducats.cli import main
 from ducats.sweep import Slot, SweepRun, format_run_list, make_slots, run_sweep, runner
 from ducats.utils import child_process
 from ducats.utils.errors import UserError
-from sweep_helpers import ducats, make_runs, write_sweep
+from sweep_helpers import make_runs, write_sweep
 
 CPU_SLOTS = [Slot("cpu", "cpu"), Slot("cpu", "cpu")]
 SCRIPT_HEADER = "import os, sys, time\n"

@@ -58,7 +58,7 @@ def score_on_ray(
         )
         if not task_pool.free_slots():
             raise UserError(f"no node of the Ray cluster at --ray-address {ray_address} has CPUs; start one")
-        job_json = replace(job, device="cuda" if use_gpu else "cpu").to_json()
+        job = replace(job, device="cuda" if use_gpu else "cpu")
         files = [ray.put(pack_run_files(trained.run_folder.path, job.exclude_labelled))]
         remaining, n_done, n_samples = list(chunks), 0, 0
         try:
@@ -71,7 +71,7 @@ def score_on_ray(
                     )
                 while remaining and task_pool.free_slots():
                     chunk = remaining.pop(0)
-                    task_pool.submit(chunk, job_json, files, chunk)
+                    task_pool.submit(chunk, job, files, chunk)
                 for chunk, result, error in task_pool.wait(min(_POLL_SECONDS, seconds_left)):
                     if error is not None:
                         raise _translate_error(chunk, job, error)
@@ -115,30 +115,23 @@ def pack_run_files(run_folder: Path, include_labels: bool) -> dict[str, bytes]:
     return {path.relative_to(run_folder).as_posix(): path.read_bytes() for path in paths}
 
 
-_scorer_cache: dict[str, ChunkScorer] = {}  # by job, at most one: reused for further chunks of the same job
+_scorers: list[tuple[Job, ChunkScorer]] = []  # at most one, reused for further chunks of the same job
 
 
-def score_chunk_on_node(job: str, files: Sequence[Any], chunk: int) -> ChunkResult:
+def score_chunk_on_node(job: Job, files: Sequence[Any], chunk: int) -> ChunkResult:
     """Score a chunk in a Ray worker process.
 
     Args:
-        job: JSON of the job.
         files: one reference to the run's files; in a list, so that Ray does not fetch them on every call.
     """
-    if job not in _scorer_cache:
-        _scorer_cache.clear()
+    if not _scorers or _scorers[0][0] != job:
+        _scorers.clear()
         with TemporaryDirectory(prefix="ducats-") as folder:
             for name, data in import_ray().get(files[0]).items():
                 path = Path(folder, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
-            _scorer_cache[job] = ChunkScorer(
-                replace(Job.from_json(job), run_folder=folder, threads=_assigned_cpus())
-            )
-    return _scorer_cache[job].score(chunk)
-
-
-def _assigned_cpus() -> int:
-    """Return the number of CPUs that Ray has assigned to this process."""
-    cpus = import_ray().get_runtime_context().get_assigned_resources().get("CPU", 1)
-    return max(1, int(cpus))
+            cpus = import_ray().get_runtime_context().get_assigned_resources().get("CPU", 1)
+            here = replace(job, run_folder=Path(folder), threads=max(1, int(cpus)))
+            _scorers.append((job, ChunkScorer(here)))
+    return _scorers[0][1].score(chunk)
