@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ducats.cli.base import app, console
+from ducats.cli.base import app, console, print_line
 from ducats.config.options import RunOptions, default_run_folder
 from ducats.utils.errors import UserError
 
@@ -59,19 +59,17 @@ def tune(
         loss=loss,
         weight_normalisation=weight_normalisation or "none",
         validation_labels=50 if validation_labels is None else validation_labels,
-        on_message=lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True),
+        on_message=print_line,
     )
     console.print(search.trials_table(result))
     tried = len(result.results) + len(result.failed)
-    lines = [
-        f"risk: {result.risk_description}",
+    print_line(f"risk: {result.risk_description}")
+    print_line(
         f"{tried} of {result.n_combinations} combinations tried; {result.label_counts['trials']} distinct "
-        f"target labels acquired by the trials, {result.label_counts['validation']} for validation",
-    ]
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        f"target labels acquired by the trials, {result.label_counts['validation']} for validation"
+    )
     for warning in result.warnings:
-        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        print_line(f"warning: {warning}", "yellow")
     console.print(
         f"best settings in {result.best_config}: `ducats run -c {result.best_config}`", soft_wrap=True
     )

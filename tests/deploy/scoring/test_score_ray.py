@@ -77,7 +77,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Folder with a run whose model can be blocked, and a pool of four blocks, two with a white image."""
     workspace = tmp_path_factory.mktemp("ray")
     write_file(
-        workspace / "modules" / "blocking_net.py", BLOCKING_NET.format(workspace=str(workspace)).encode()
+        workspace / "modules" / "ray_blocking_net.py", BLOCKING_NET.format(workspace=str(workspace)).encode()
     )
     write_file(workspace / "modules" / "deadly.py", DEADLY_TASK.encode())
     (workspace / "at").mkdir()
@@ -90,7 +90,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("PYTHONPATH", str(workspace / "modules"), prepend=os.pathsep)
         patch.setenv("OMP_NUM_THREADS", "1")
         pytest.importorskip("ray", reason="needs ducats[ray]")
-        train_run(workspace / "run", "model.name=blocking_net:Net", "model.params={}")
+        train_run(workspace / "run", "model.name=ray_blocking_net:Net", "model.params={}")
         score_pool(
             load_trained_model(workspace / "run"),
             str(workspace / "pool"),

@@ -1,7 +1,5 @@
 """Score a whole pool: score its chunks, merge them, and write the picks."""
 
-import csv
-import io
 import json
 import math
 import time
@@ -13,7 +11,7 @@ from ducats.acquisition.budget import parse_budget
 from ducats.acquisition.streaming_top_k import ScoredSamples
 from ducats.data.streaming import Pool, PoolFormat, open_pool
 from ducats.deploy import TrainedModel
-from ducats.deploy.classification import PREDICTION_COLUMNS
+from ducats.deploy.classification import PREDICTION_COLUMNS, write_csv
 from ducats.deploy.scoring.chunk import ProgressCallback
 from ducats.deploy.scoring.files import (
     PICKS_FILE,
@@ -221,12 +219,12 @@ def _write_results(
             for chunk in merged.chunks
         ],
     }
-    _write_csv(out / UNREADABLE_FILE, ("key", "why"), unreadable)
+    write_csv(out / UNREADABLE_FILE, ("key", "why"), unreadable)
     path = out / SUMMARY_FILE
     if missing or not path.exists():  # keep the timings if nothing was scored this time
         write_text_atomically(path, json.dumps(summary | counts, indent=1, ensure_ascii=False) + "\n")
     header = ("rank", "key", "guess", *PREDICTION_COLUMNS)
-    _write_csv(out / PICKS_FILE, header, _pick_rows(picks, trained.classes))
+    write_csv(out / PICKS_FILE, header, _pick_rows(picks, trained.classes))
     return ScoringResult(
         picks=picks,
         n_samples=n_samples,
@@ -244,11 +242,3 @@ def _pick_rows(picks: ScoredSamples, classes: Sequence[str]) -> Iterable[list[st
     guesses = picks.columns["guess"].tolist()
     for rank, (key, guess, values) in enumerate(zip(picks.key, guesses, numbers, strict=True), start=1):
         yield [str(rank), key, classes[guess], *(f"{value:.6g}" for value in values)]
-
-
-def _write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(lines)
-    write_text_atomically(path, text.getvalue())
