@@ -25,14 +25,15 @@ from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep.tune import TrialResult, TuningResult, tune
 from ducats.sweep.tune.scorers import load_tuning_data, per_image_losses
 from ducats.sweep.tune.search import ranking_warnings
-from ducats.sweep.tune.search_space import (
+from ducats.sweep.tune.trials import (
+    Trial,
     count_combinations,
     default_grid,
     parse_grid,
+    run_in_subprocess,
     sample_grid_points,
     to_settings,
 )
-from ducats.sweep.tune.trials import Trial, run_in_subprocess
 from ducats.training.distributed import make_fabric
 from ducats.utils.errors import AwaitingLabels, UserError
 

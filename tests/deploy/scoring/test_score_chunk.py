@@ -255,7 +255,7 @@ def test_progress_is_reported_after_each_batch(
 ) -> None:
     counts = list[int]()
     streaming_query = make_streaming_query(trained.config, "duc", 2)
-    options = {"batch_size": batch_size, "on_progress": counts.append}
-    result = score_in_chunk(trained, open_pool(str(folder)), streaming_query, **options)
+    pool, options = open_pool(str(folder)), {"batch_size": batch_size, "on_progress": counts.append}
+    result = score_in_chunk(trained, pool, streaming_query, 0, 1, **options)
     assert counts == expected
     assert len(result.candidates) == streaming_query.n_candidates == 20  # kappa times budget

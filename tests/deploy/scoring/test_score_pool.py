@@ -257,8 +257,8 @@ def test_command_prints_summary(
     pool = tmp_path / "pool"
     shutil.copytree(folder, pool)
     write_file(pool / "bad.png", b"")
-    command = ("score", trained.run_folder.path, pool, "--budget", "3", "--device", "cpu")
-    command += ("--exclude-labelled", "--out", tmp_path / "out")
+    options = ("--budget", "3", "--device", "cpu", "--exclude-labelled", "--out", tmp_path / "out")
+    command = ("score", trained.run_folder.path, pool, *options)
     assert ducats(*command) == 0
     printed = capsys.readouterr().out
     assert f"warning: unreadable images: 1; see {tmp_path / 'out' / 'unreadable.csv'}" in printed

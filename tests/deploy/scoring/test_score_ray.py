@@ -21,15 +21,7 @@ from child_process import wait_until
 from commands import ducats
 from ducats.deploy import TrainedModel, load_trained_model
 from ducats.deploy.scoring import ScoringInterrupted, ray_backend, score_pool
-from ducats.utils.cluster import (
-    TaskLost,
-    TaskPool,
-    TaskResult,
-    ray_connection,
-    ray_pool,
-    ray_session,
-    versions,
-)
+from ducats.utils.cluster import TaskLost, TaskPool, TaskResult, ray_connection, ray_pool, versions
 from ducats.utils.errors import UserError
 from ray_clusters import two_nodes
 from scoring_runs import train_run, write_image_folder
@@ -243,8 +235,8 @@ def test_user_errors_on_a_node_are_raised_here(workspace: Path, cluster: Any, tm
 def test_scoring_resumes_after_timeout(
     workspace: Path, cluster: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = ("score", workspace / "run", workspace / "pool", "--budget", "4", "--device", "cpu")
-    command += ("--backend", "ray", "--chunks", "4", "--timeout", "1h", "--out", workspace / "late")
+    options = ("--budget", "4", "--device", "cpu", "--backend", "ray", "--chunks", "4", "--timeout", "1h")
+    command = ("score", workspace / "run", workspace / "pool", *options, "--out", workspace / "late")
 
     def later() -> float:
         """The current time, plus two hours once two chunks are done."""
@@ -301,7 +293,7 @@ def test_invalid_duration(time: str) -> None:
 
 
 def connection_error(address: str) -> str:
-    with pytest.raises(UserError) as caught, ray_session(address):
+    with pytest.raises(UserError) as caught, ray_connection.ray_session(address):
         raise AssertionError
     return str(caught.value)
 

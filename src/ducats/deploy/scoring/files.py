@@ -82,8 +82,8 @@ def load_chunk(path: Path) -> ChunkResult | None:
         arrays = npz_columns.read_columns(path, ())
         metadata = json.loads(arrays["metadata"].tobytes())
         metadata["unreadable"] = [(key, reason) for key, reason in metadata["unreadable"]]
-        tables = {name: _load_samples(arrays, name) for name in ("candidates", "labelled")}
-        return ChunkResult(**tables, **metadata)
+        candidates, labelled = (_load_samples(arrays, name) for name in ("candidates", "labelled"))
+        return ChunkResult(candidates, labelled, **metadata)
     except (*npz_columns.READ_ERRORS, TypeError):
         return None
 

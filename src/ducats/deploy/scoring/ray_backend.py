@@ -5,7 +5,7 @@ saved by this process, so a lost chunk can be scored again on any node.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,8 +16,8 @@ from ducats.deploy.scoring.chunk import ChunkResult, ProgressCallback
 from ducats.deploy.scoring.files import save_chunk
 from ducats.deploy.scoring.job import ChunkScorer, Job, ScoringInterrupted
 from ducats.runfolder.run_folder import RunFolder
-from ducats.utils.cluster import TaskLost, TaskPool, parse_duration, ray_session
-from ducats.utils.cluster.ray_connection import import_ray
+from ducats.utils.cluster import TaskLost, TaskPool
+from ducats.utils.cluster.ray_connection import cluster_device, import_ray, parse_duration, ray_session
 from ducats.utils.errors import UserError
 
 DEFAULT_TIMEOUT = "24h"
@@ -51,15 +51,14 @@ def score_on_ray(
     """
     deadline = time.monotonic() + parse_duration(timeout)
     with ray_session(ray_address):
-        ray = import_ray()
-        use_gpu = _use_gpus(ray.nodes(), job.device)
+        job = replace(job, device=cluster_device("--device", job.device))
+        use_gpu = job.device == "cuda"
         task_pool = TaskPool(
             score_chunk_on_node, cpus_per_task=None if use_gpu else 1, use_gpu=use_gpu, max_tasks=processes
         )
         if not task_pool.free_slots():
             raise UserError(f"no node of the Ray cluster at --ray-address {ray_address} has CPUs; start one")
-        job = replace(job, device="cuda" if use_gpu else "cpu")
-        files = [ray.put(pack_run_files(trained.run_folder.path, job.exclude_labelled))]
+        files = [import_ray().put(pack_run_files(trained.run_folder.path, job.exclude_labelled))]
         remaining, n_done, n_samples = list(chunks), 0, 0
         try:
             while n_done < len(chunks):
@@ -81,14 +80,6 @@ def score_on_ray(
                         on_progress(n_samples)
         finally:
             task_pool.stop()
-
-
-def _use_gpus(nodes: Sequence[Mapping[str, Any]], device: str) -> bool:
-    """Whether to use GPUs; all chunks use the same type of device, so that their scores are comparable."""
-    found = any(node["Resources"].get("GPU") for node in nodes if node["Alive"])
-    if device == "cuda" and not found:
-        raise UserError("--device cuda: no node of the Ray cluster has a GPU; use --device cpu")
-    return found and device in ("auto", "cuda")
 
 
 def _translate_error(chunk: int, job: Job, error: Exception) -> Exception:
