@@ -23,7 +23,7 @@ from scipy import ndimage
 
 from ducats import config as configs
 from ducats.data.domain import AdaptationData
-from ducats.deploy.picks import write_picks_figure
+from ducats.deploy.picks import select_image_keys, write_picks_figure
 from ducats.ledger import Ledger, load_ledger
 from ducats.run import run
 from ducats.run.factory import build_run, load_data, with_resolved_precision
@@ -106,12 +106,11 @@ def run_one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
         identity=config.identity(),
         performance=config.engine,
     )
-    if row in (Row("duc"), Row("duc", light=True)):
-        classes = run_folder.data_summary["classes"]
-        write_picks_figure(
-            load_ledger(run_folder), data.pool, Path(folder) / f"picks-{row.name}.png", classes=classes
-        )
     stages, ledger = run_folder.stages(), load_ledger(run_folder)
+    if row in (Row("duc"), Row("duc", light=True)):
+        classes, out = run_folder.data_summary["classes"], Path(folder) / f"picks-{row.name}.png"
+        keys = select_image_keys(ledger)
+        write_picks_figure(ledger, data.pool, out, image_keys=keys, classes=classes)
     torch.cuda.empty_cache()
     return {
         **asdict(row),

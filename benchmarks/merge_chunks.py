@@ -18,8 +18,7 @@ import numpy as np
 
 from ducats.acquisition.streaming_top_k import ScoredSamples, concat_samples
 from ducats.deploy.scoring.chunk import ChunkResult
-from ducats.deploy.scoring.files import chunk_file, save_chunk
-from ducats.deploy.scoring.merge import merge_chunks
+from ducats.deploy.scoring.files import chunk_file, merge_chunks, save_chunk
 from ducats.utils import resources
 
 COLUMNS = ("probability", "entropy", "u_data", "u_dis", "second")

@@ -45,7 +45,7 @@ def fork_children(monkeypatch: pytest.MonkeyPatch) -> None:
         return start("child_process:call", (function, *arguments), *more)
 
     monkeypatch.setattr(child_process, "_warm_context", lambda: multiprocessing.get_context("fork"))
-    for module in ("ducats.sweep.runner", "ducats.deploy.scoring.local_backend"):
+    for module in ("ducats.sweep.local_backend", "ducats.deploy.scoring.local_backend"):
         monkeypatch.setattr(f"{module}.start_warm", start_forked)
 
 

@@ -4,11 +4,9 @@ import json
 import os
 from pathlib import Path
 
-import pytest
 import yaml
 
 from conftest import QUICK
-from ducats.cli import main
 from ducats.sweep import SweepFilter, SweepRun, expand_sweep, read_sweep
 
 QUICK_SWEEP_SETTINGS = [setting for setting in QUICK if not setting.startswith("engine.device")]
@@ -23,12 +21,6 @@ def make_runs(path: Path, sweep_filter: SweepFilter | None = None, **sweep: obje
     return expand_sweep(
         read_sweep(write_sweep(path / "s.yaml", **sweep)), sweep_filter or SweepFilter(), "cpu"
     )
-
-
-def ducats(*arguments: str | Path) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(a) for a in arguments])
-    return int(caught.value.code or 0)
 
 
 def run_script(arguments: list[str]) -> None:

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from commands import ducats
 from conftest import QUICK
 from ducats.config import load_config
 from ducats.ledger import load_ledger
 from ducats.runfolder.run_folder import RunFolder
-from ducats.sweep.tune.search_space import default_grid
+from ducats.sweep.tune.trials import default_grid
 from ducats.utils.errors import UserError
 from scoring_runs import write_image_folder
-from sweep_helpers import ducats, write_sweep
+from sweep_helpers import write_sweep
 
 PARTS = '''
 import torch

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import tiny_segmentation_data
-from ducats.cli import main
+from commands import ducats, read_csv, set_options
 from ducats.data.domain import VOID
 from ducats.deploy import EvaluationResult, load_trained_model, segmentation
 from ducats.evaluation.metrics import Tally
@@ -28,10 +28,21 @@ _Array = NDArray[Any]
 CLASS_NAMES = ("road", "car", "sky")
 
 
-def ducats(*arguments: str | Path) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(a) for a in arguments])
-    return int(caught.value.code or 0)
+def run_segmentation(root: Path, out: Path, *options: object, test: bool = False) -> int:
+    """Run on the folders; return the exit code."""
+    return ducats("run", *tiny_segmentation_data.folder_options(root, test=test), "--out", out, *options)
+
+
+def evaluate(run: Path, capsys: pytest.CaptureFixture[str], *options: object) -> Any:
+    capsys.readouterr()
+    assert ducats("evaluate", run, *options, "--device", "cpu") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *command: object) -> str:
+    capsys.readouterr()
+    assert ducats(*command) == 2
+    return " ".join(capsys.readouterr().err.split())
 
 
 @pytest.fixture(scope="module")
@@ -43,27 +54,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with ground-truth labels."""
     out = tmp_path_factory.mktemp("runs") / "run"
-    command = [
-        "run",
-        *tiny_segmentation_data.folder_options(root),
-        "--ground-truth",
-        "--budget",
-        "30/image",
-        "--out",
-        out,
-    ]
-    assert ducats(*command, "--set", "evaluation.miou_star_exclude=[car]") == 0
+    options = ("--ground-truth", "--budget", "30/image", "--set", "evaluation.miou_star_exclude=[car]")
+    assert run_segmentation(root, out, *options, test=True) == 0
     return out
 
 
 def read_png(path: Path) -> _Array:
     with Image.open(path) as opened:
         return np.array(opened)
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 # ---- human annotators
@@ -75,12 +73,10 @@ def test_run_without_ground_truth_waits_for_annotators(
     root = tiny_segmentation_data.write_tree(tmp_path / "data")
     for path in (root / "target/labels").iterdir():
         path.unlink()  # no ground truth
-    command = ["run", *tiny_segmentation_data.folder_options(root, test=False), "--budget", "20/image"]
-    out = tmp_path / "run"
-    command += ["--out", out]
+    out, budget = tmp_path / "run", ("--budget", "20/image")
     answers: dict[tuple[str, int, int], str] = {}
     for number in (1, 2):
-        assert ducats(*command) == 3
+        assert run_segmentation(root, out, *budget) == 3
         assert f"round {number} waits for 40 of 40 pixels in 4 of 4 images" in capsys.readouterr().err
         folder = out / "questions" / f"round-0{number}"
         ids = {line.split(" ", 1)[1]: int(line.split()[0]) for line in read_lines(folder / "classes.txt")}
@@ -98,10 +94,10 @@ def test_run_without_ground_truth_waits_for_annotators(
                 incomplete = labels.copy()
                 incomplete[tuple(np.argwhere(queried)[0])] = ids["not answered yet"]
                 Image.fromarray(incomplete).save(folder / row["answer"])
-                assert ducats(*command) == 3
+                assert run_segmentation(root, out, *budget) == 3
                 assert f"waits for {1 + 30} of 40 pixels" in capsys.readouterr().err
             Image.fromarray(labels).save(folder / row["answer"])
-    assert ducats(*command) == 0
+    assert run_segmentation(root, out, *budget) == 0
     assert "80 pixels labelled with 80 clicks" in capsys.readouterr().out
     assert ducats("labels", out) == 0
     printed = csv.DictReader(io.StringIO(capsys.readouterr().out))
@@ -112,26 +108,17 @@ def test_run_without_ground_truth_waits_for_annotators(
 
 def test_answer_that_is_not_a_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tiny_segmentation_data.write_tree(tmp_path / "data")
-    command = [
-        "run",
-        *tiny_segmentation_data.folder_options(root, test=False),
-        "--budget",
-        "10/image",
-        "--out",
-        tmp_path / "r",
-    ]
-    assert ducats(*command) == 3
+    assert run_segmentation(root, tmp_path / "r", "--budget", "10/image") == 3
     folder = tmp_path / "r/questions/round-01"
     for row in read_csv(folder / "questions.csv"):
         (folder / row["answer"]).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((12, 16), 9, np.uint8)).save(folder / row["answer"])
     capsys.readouterr()
-    assert ducats(*command) == 2
+    assert run_segmentation(root, tmp_path / "r", "--budget", "10/image") == 2
     assert "which is not a class; use the ids in" in capsys.readouterr().err
     assert ducats("labels", tmp_path / "r") == 0
     assert capsys.readouterr().out == "round,key,y,x,label\n"
-    assert ducats("picks", tmp_path / "r") == 2
-    assert "no labels yet" in capsys.readouterr().err
+    assert "no labels yet" in error_of(capsys, "picks", tmp_path / "r")
 
 
 def read_lines(path: Path) -> list[str]:
@@ -188,8 +175,7 @@ def test_picks_rejects_an_unknown_image_before_reading_data(
     monkeypatch.setattr(
         "ducats.run.factory.load_data", lambda config: pytest.fail("nothing needs to be read")
     )
-    assert ducats("picks", run, "--images", "night.png") == 2
-    assert "no image 'night.png'" in capsys.readouterr().err
+    assert "no image 'night.png'" in error_of(capsys, "picks", run, "--images", "night.png")
 
 
 # ---- label maps
@@ -224,17 +210,8 @@ def test_label_maps_and_uncertainties_match_the_formulas(root: Path, run: Path, 
     images = tmp_path / "new"
     tiny_segmentation_data.write_image(images, 7, "day/a", labelled=False)
     tiny_segmentation_data.write_image(images, 8, "b", (17, 41), labelled=False)
-    command = (
-        "predict",
-        run,
-        images / "images",
-        "--out",
-        tmp_path / "out",
-        "--uncertainty-maps",
-        "--device",
-        "cpu",
-    )
-    assert ducats(*command) == 0
+    options = ("--out", tmp_path / "out", "--uncertainty-maps", "--device", "cpu")
+    assert ducats("predict", run, images / "images", *options) == 0
     rows = {row["key"]: row for row in read_csv(tmp_path / "out/predictions.csv")}
     assert set(rows) == {"day/a.png", "b.png"}
     for key, row in rows.items():
@@ -271,8 +248,7 @@ def iou_by_hand(root: Path, out: Path, images: Path) -> list[float]:
 def test_evaluate_matches_the_predicted_maps(
     root: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ducats("evaluate", run, "--device", "cpu") == 0
-    own = json.loads(capsys.readouterr().out)
+    own = evaluate(run, capsys)
     assert (own["evaluated_on"], own["images"], own["resolution"]) == ("held_out", 4, "original")
     assert own["pixels"] == 4 * 18 * 30  # two rows of twenty are void
     assert ducats("predict", run, root / "test/images", "--out", tmp_path / "p", "--device", "cpu") == 0
@@ -285,9 +261,7 @@ def test_evaluate_matches_the_predicted_maps(
     for name in ("mean_iou", "mean_iou_star", "accuracy", "ece", "nll"):
         assert own[name] == last[name]
     # The same images from a folder, read with the class list of the run.
-    capsys.readouterr()
-    assert ducats("evaluate", run, "--data", root / "test", "--device", "cpu") == 0
-    from_folder = json.loads(capsys.readouterr().out)
+    from_folder = evaluate(run, capsys, "--data", root / "test")
     assert from_folder.pop("evaluated_on") == f"the folder {root / 'test'}"
     assert from_folder == {name: value for name, value in own.items() if name != "evaluated_on"}
 
@@ -296,19 +270,9 @@ def test_labelled_pixels_are_excluded_from_the_evaluation_on_the_target(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    command = [
-        "run",
-        *tiny_segmentation_data.folder_options(root, test=False),
-        "--ground-truth",
-        "--budget",
-        "30/image",
-        "--out",
-        out,
-    ]
-    assert ducats(*command, "--set", "evaluation.resolution=network") == 0
-    capsys.readouterr()
-    assert ducats("evaluate", out, "--device", "cpu") == 0
-    own = json.loads(capsys.readouterr().out)
+    options = ("--ground-truth", "--budget", "30/image", "--set", "evaluation.resolution=network")
+    assert run_segmentation(root, out, *options) == 0
+    own = evaluate(out, capsys)
     assert (own["evaluated_on"], own["resolution"]) == ("unlabelled", "12x16 (network)")
     void = sum(
         int((np.asarray(Image.open(path).resize((16, 12), Image.Resampling.NEAREST)) == 255).sum())
@@ -344,70 +308,38 @@ def test_class_indices_fit_the_png(tmp_path: Path, count: int, mode: str) -> Non
 def test_invalid_options_for_a_segmentation_run(
     root: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def error_of(*command: str | Path) -> str:
-        capsys.readouterr()
-        assert ducats(*command, "--device", "cpu") == 2
-        return capsys.readouterr().err
-
-    images = root / "test/images"
-    (tmp_path / "p.csv").touch()
-    assert "is a file, not a folder" in error_of("predict", run, images, "--out", tmp_path / "p.csv")
-    assert "--class-probabilities is for classification" in error_of(
-        "predict", run, images, "--class-probabilities"
-    )
-    assert "there is no folder" in error_of("evaluate", run, "--data", images)
-    assert "no image" in error_of("predict", run, tmp_path)
+    images, file = root / "test/images", tmp_path / "p.csv"
+    file.touch()
+    for message, command in {
+        "is a file, not a folder": ("predict", run, images, "--out", file),
+        "--class-probabilities is for classification": ("predict", run, images, "--class-probabilities"),
+        "there is no folder": ("evaluate", run, "--data", images),
+        "no image": ("predict", run, tmp_path),
+    }.items():
+        assert message in error_of(capsys, *command, "--device", "cpu")
 
 
 def test_changed_class_list(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = tiny_segmentation_data.write_tree(tmp_path / "own")
-    command = [
-        "run",
-        *tiny_segmentation_data.folder_options(own),
-        "--ground-truth",
-        "--budget",
-        "9/image",
-        "--out",
-        tmp_path / "run",
-    ]
-    assert ducats(*command) == 0
+    options = ("--ground-truth", "--budget", "9/image")
+    assert run_segmentation(own, tmp_path / "run", *options, test=True) == 0
     (own / "classes.txt").write_text(tiny_segmentation_data.CLASS_LIST.replace("car", "bus"))
-    capsys.readouterr()
-    assert ducats("evaluate", tmp_path / "run", "--data", root / "test", "--device", "cpu") == 2
-    assert "has changed since training (now road, bus, sky; then road, car, sky)" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    error = error_of(capsys, "evaluate", tmp_path / "run", "--data", root / "test", "--device", "cpu")
+    assert "has changed since training (now road, bus, sky; then road, car, sky)" in error
 
 
 def test_run_on_synthetic_streets_has_no_class_list_for_folders(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = (
-        "--set",
-        "data.params={n_source: 4, n_pool: 2, n_test: 1, height: 16, width: 24}",
-        *tiny_segmentation_data.SMALL_RUN_OPTIONS[:2],
-    )
-    steps = (
-        "--set",
-        "train.steps_per_epoch=1",
-        "--set",
-        "train.batch_size=2",
-        "--epochs",
-        "1",
-        "--rounds",
-        "0",
-    )
-    run = ("run", "-c", "data/streets", *small, *steps, "--device", "cpu", "--out", tmp_path / "run")
-    assert ducats(*run) == 0
-    capsys.readouterr()
-    assert ducats("evaluate", tmp_path / "run", "--data", root / "test", "--device", "cpu") == 2
-    assert "this run has data.name=streets; omit --data" in capsys.readouterr().err
-    assert ducats("evaluate", tmp_path / "run", "--device", "cpu") == 0
-    assert json.loads(capsys.readouterr().out)["images"] == 1
-    assert (
-        ducats("predict", tmp_path / "run", root / "test/images", "--out", tmp_path / "p", "--device", "cpu")
-        == 0
-    )
+    size = "data.params={n_source: 4, n_pool: 2, n_test: 1, height: 16, width: 24}"
+    small = set_options(size, "train.steps_per_epoch=1", "train.batch_size=2")
+    steps = (*tiny_segmentation_data.SMALL_RUN_OPTIONS[:2], "--epochs", "1", "--rounds", "0")
+    run = tmp_path / "run"
+    assert ducats("run", "-c", "data/streets", *small, *steps, "--device", "cpu", "--out", run) == 0
+    error = error_of(capsys, "evaluate", run, "--data", root / "test", "--device", "cpu")
+    assert "this run has data.name=streets; omit --data" in error
+    assert evaluate(run, capsys)["images"] == 1
+    assert ducats("predict", run, root / "test/images", "--out", tmp_path / "p", "--device", "cpu") == 0
 
 
 def test_evaluation_without_pixels_has_no_metrics() -> None:

@@ -1,6 +1,5 @@
 """Tests of `ducats export` and `ducats triage`, and of the files they write."""
 
-import csv
 import json
 import re
 from dataclasses import replace
@@ -13,8 +12,8 @@ import torch
 from PIL import Image
 
 import tiny_segmentation_data
+from commands import ducats, read_csv, set_options, write_images
 from conftest import quick
-from ducats.cli import main
 from ducats.data import toy
 from ducats.data.decoding import decode_images
 from ducats.data.views import apply_view
@@ -29,21 +28,12 @@ from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator
 
 SMALL_RUN_OPTIONS = (
-    *("--set", "model.name=small_cnn", "--set", "model.params={width: 4, features: 16}"),
-    *("--set", "data.params.size=10", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=8"),
-    *(
-        "--set",
-        "views={source: {crop: none, size: 8}, unlabelled: {crop: none, size: 8}, scoring: {crop: none}}",
-    ),
-    *("--set", "views.test={crop: center, size: 8}", "--epochs", "3", "--rounds", "2", "--budget", "6"),
-    *("--device", "cpu", "--set", "train.lr=0.05"),
+    *set_options("model.name=small_cnn", "model.params={width: 4, features: 16}", "data.params.size=10"),
+    *set_options("train={batch_size: 8, steps_per_epoch: 8, lr: 0.05}", "views.test={crop: center, size: 8}"),
+    *set_options("views.source={crop: none, size: 8}", "views.unlabelled={crop: none, size: 8}"),
+    *("--set", "views.scoring.crop=none", "--epochs", "3", "--rounds", "2", "--budget", "6"),
+    *("--device", "cpu"),
 )
-
-
-def ducats(*arguments: str | Path) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(a) for a in arguments])
-    return int(caught.value.code or 0)
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +48,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "test": (data.test.images.pixels, data.test.labels),
     }
     for name, (pixels, labels) in splits.items():
-        for number, label in enumerate(labels[:].tolist()):
-            path = root / name / data.classes[label] / f"{number:03d}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels[number].permute(1, 2, 0).numpy()).resize((13, 11)).save(path)
+        names = [data.classes[label] for label in labels[:].tolist()]
+        write_images(root / name, pixels[:], names, size=(13, 11))
     return root
 
 
@@ -71,11 +59,6 @@ def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ("--source", root / "source", "--target", root / "target", "--test", root / "test")
     assert ducats("run", *options, "--ground-truth", *SMALL_RUN_OPTIONS, "--out", out) == 0
     return out
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def run_code(code: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import ducats
 from ducats.config.options import default_run_folder
 from ducats.sweep import (
     SweepFilter,
@@ -16,7 +17,7 @@ from ducats.sweep import (
     read_sweep,
 )
 from ducats.utils.errors import UserError
-from sweep_helpers import QUICK_SWEEP_SETTINGS, ducats, make_runs, write_sweep
+from sweep_helpers import QUICK_SWEEP_SETTINGS, make_runs, write_sweep
 
 # ---- sweep files
 

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,8 @@ import pytest
 from rich.console import Console
 
 import fake_slurm
-from child_process import has_ended, is_unlocked, wait_until
+from child_process import fork, has_ended, is_unlocked, wait_until
+from commands import ducats
 from ducats.sweep import (
     BackendOptions,
     SweepFilter,
@@ -36,7 +36,7 @@ from ducats.sweep.slurm_backend import SlurmSweepBackend
 from ducats.utils.cluster import TaskLost, TaskResult, slurm
 from ducats.utils.errors import UserError
 from ray_clusters import two_nodes
-from sweep_helpers import ducats, make_runs, write_sweep
+from sweep_helpers import make_runs, write_sweep
 from synthetic_pools import write_file
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
@@ -133,17 +133,6 @@ def held_until_done(hold_file: Path, act: Callable[[], None]) -> Iterator[None]:
     assert not failure
 
 
-def start(log: Path, *arguments: object) -> "subprocess.Popen[bytes]":
-    with log.open("wb") as file:
-        command = [sys.executable, "-m", "ducats", *map(str, arguments)]
-        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
-
-
-def kill(process: "subprocess.Popen[bytes]") -> None:
-    process.kill()
-    process.wait()
-
-
 # ---- Ray
 
 
@@ -153,11 +142,12 @@ def test_ray_runs_end_with_the_command_and_survive_a_lost_node(
 ) -> None:
     file, out = sweep_file(tmp_path / "s.yaml", "random", "entropy"), tmp_path / "out"
     command = ("sweep", file, "--backend", "ray", "--ray-address", cluster.address, "--out", out)
-    first = start(tmp_path / "first", *command, "--methods", "random")
+    first = fork(lambda: ducats(*command, "--methods", "random"))
     try:
         wait_until(lambda: len(waiting_processes(folder)) == 1)
     finally:
-        kill(first)
+        os.kill(first, signal.SIGKILL)
+        os.waitpid(first, 0)
     (run,) = out.glob("toy-random-*")
     wait_until(lambda: is_unlocked(run / ".lock"))
 
@@ -168,13 +158,11 @@ def test_ray_runs_end_with_the_command_and_survive_a_lost_node(
         wait_until(lambda: sum(map(has_ended, waiting_processes(folder))) == 2)
 
     with held_until_done(hold_file, lose_a_node):
-        assert ducats(*map(str, command)) == 0
+        assert ducats(*command) == 0
     assert "2 runs: 2 done" in capsys.readouterr().out
     assert len(waiting_processes(folder)) == 4  # one more process for each lost run
-    assert {path.parent.name.split("-")[1] for path in out.glob("*/model.safetensors")} == {
-        "random",
-        "entropy",
-    }
+    finished = {path.parent.name.split("-")[1] for path in out.glob("*/model.safetensors")}
+    assert finished == {"random", "entropy"}
 
 
 def test_reasons_of_lost_ray_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +229,9 @@ def test_jobs_continue_without_the_command_and_are_requeued_after_a_signal(
     settings = ("time=0:10:00", "partition=toy", "reservation=ours")
     sweep_runs = expand_sweep(read_sweep(file), SweepFilter(), "cpu")
     with open_backend(BackendOptions("slurm", workers=2, slurm=settings), out, "s") as opened:
-        opened.backend.submit([write_job(run, out) for run in sweep_runs])
+        jobs = [write_job(run, out) for run in sweep_runs]
+        jobs[0].config_path.unlink()  # this job fails at once
+        opened.backend.submit(jobs)
     # From here on the jobs are not tracked, as after a kill.
     wait_until(lambda: len(waiting_processes(folder)) == 1 and (jobs_folder / "100_0.code").exists())
     ((run, parent),) = waiting_processes(folder).items()
@@ -252,7 +242,7 @@ def test_jobs_continue_without_the_command_and_are_requeued_after_a_signal(
     monkeypatch.setattr(SlurmSweepBackend, "poll_seconds", 0.2)
     with held_until_done(hold_file, lambda: wait_until((jobs_folder / "101.sbatch").exists)):
         command = ("sweep", file, "--backend", "slurm", "--workers", "2", "--out", out, "--slurm", *settings)
-        assert ducats(*map(str, command)) == 1
+        assert ducats(*command) == 1
     output = capsys.readouterr().out
     assert "2 runs: 1 done, 1 failed; run the same command again to retry" in output
     assert "the pool has 2 images: lower acquisition.budget (log: " in output

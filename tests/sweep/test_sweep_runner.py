@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,21 @@ import yaml
 from rich.console import Console
 
 from child_process import fork, is_unlocked, wait_until
+from commands import ducats
 from ducats.cli import main
-from ducats.sweep import Slot, SweepRun, format_run_list, make_slots, run_sweep, runner
+from ducats.sweep import (
+    LocalSweepBackend,
+    Slot,
+    SweepRun,
+    format_run_list,
+    local_backend,
+    make_slots,
+    run_sweep,
+    runner,
+)
 from ducats.utils import child_process
 from ducats.utils.errors import UserError
-from sweep_helpers import ducats, make_runs, write_sweep
+from sweep_helpers import make_runs, write_sweep
 
 CPU_SLOTS = [Slot("cpu", "cpu"), Slot("cpu", "cpu")]
 SCRIPT_HEADER = "import os, sys, time\n"
@@ -30,12 +41,13 @@ pytestmark = pytest.mark.usefixtures("forked_children")
 @pytest.fixture
 def replace_runs(monkeypatch: pytest.MonkeyPatch, forked_children: None) -> Callable[..., None]:
     """Replace runs by scripts, chosen by a word in the name of the run; `default` runs otherwise."""
-    start: Any = vars(runner)["start_warm"]
+    start: Any = vars(local_backend)["start_warm"]
 
     def use(default: str = FINISH, **scripts: str) -> None:
         codes = {word: SCRIPT_HEADER + code for word, code in {**scripts, "default": default}.items()}
         monkeypatch.setenv("TEST_SCRIPTS", json.dumps(codes))
-        monkeypatch.setattr(runner, "start_warm", lambda _, *more: start("sweep_helpers:run_script", *more))
+        run_script = partial(start, "sweep_helpers:run_script")
+        monkeypatch.setattr(local_backend, "start_warm", lambda _, *more: run_script(*more))
 
     return use
 
@@ -43,8 +55,8 @@ def replace_runs(monkeypatch: pytest.MonkeyPatch, forked_children: None) -> Call
 def run_sweep_quietly(
     runs: list[SweepRun], out: Path, slots: list[Slot] | None = None
 ) -> tuple[runner.SweepOutcome, str]:
-    text = io.StringIO()
-    return run_sweep(runs, out, slots or CPU_SLOTS, Console(file=text, width=200)), text.getvalue()
+    text, backend = io.StringIO(), LocalSweepBackend(slots or CPU_SLOTS)
+    return run_sweep(runs, out, backend, Console(file=text, width=200)), text.getvalue()
 
 
 def test_failed_or_waiting_runs_do_not_stop_the_others(

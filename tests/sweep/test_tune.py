@@ -1,18 +1,18 @@
 """Hyperparameter search: trials ranked without test labels."""
 
 import json
+import shutil
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-import yaml
-from PIL import Image
 
+from commands import ducats, set_options, write_images
 from conftest import QUICK, quick, quick_pixels
 from ducats import config as configs
-from ducats.cli import main
 from ducats.config import Config
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED, Images
@@ -25,14 +25,15 @@ from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep.tune import TrialResult, TuningResult, tune
 from ducats.sweep.tune.scorers import load_tuning_data, per_image_losses
 from ducats.sweep.tune.search import ranking_warnings
-from ducats.sweep.tune.search_space import (
+from ducats.sweep.tune.trials import (
+    Trial,
     count_combinations,
     default_grid,
     parse_grid,
+    run_in_subprocess,
     sample_grid_points,
     to_settings,
 )
-from ducats.sweep.tune.trials import Trial, run_in_subprocess
 from ducats.training.distributed import make_fabric
 from ducats.utils.errors import AwaitingLabels, UserError
 
@@ -59,6 +60,22 @@ def search(out: Path, *settings: str, launcher: Any = None, grid: Any = SMALL, *
     return tune(config, out, grid=grid, launcher=launcher or InProcessLauncher(), **more)
 
 
+class FinishedSearch(NamedTuple):
+    """A search over ``SMALL`` by DEV, shared by the tests."""
+
+    folder: Path
+    result: TuningResult
+
+    def copy_to(self, out: Path) -> Path:
+        return shutil.copytree(self.folder, out)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedSearch:
+    folder = tmp_path_factory.mktemp("finished")
+    return FinishedSearch(folder, search(folder))
+
+
 def read_tune_json(out: Path) -> dict[str, Any]:
     return dict(json.loads((out / "tune.json").read_text()))
 
@@ -68,12 +85,7 @@ def test_grid_is_ranked_saved_and_not_repeated(tmp_path: Path) -> None:
     found = search(tmp_path, grid=GRID, launcher=launcher, on_message=messages.append)
     saved = read_tune_json(tmp_path)
     assert len(set(launcher.names)) == len(found.results) == found.n_combinations == 4
-    assert {tuple(result.settings.values()) for result in found.results} == {
-        (0.1, 2),
-        (0.1, 10),
-        (1.0, 2),
-        (1.0, 10),
-    }
+    assert {tuple(result.settings.values()) for result in found.results} == set(product(*GRID.values()))
     risks = [result.risk for result in found.results]
     assert risks == sorted(risks) == [result["risk"] for result in saved["trials"]]
     assert saved["criterion"] == {
@@ -102,8 +114,7 @@ def test_grid_is_ranked_saved_and_not_repeated(tmp_path: Path) -> None:
     assert len(launcher.names) == 4
 
 
-def test_interrupted_search_resumes(tmp_path: Path) -> None:
-    full = search(tmp_path / "whole")
+def test_interrupted_search_resumes(finished: FinishedSearch, tmp_path: Path) -> None:
     launcher = InProcessLauncher()
 
     def killed(trial: Trial) -> None:
@@ -112,16 +123,16 @@ def test_interrupted_search_resumes(tmp_path: Path) -> None:
         launcher(trial)
 
     with pytest.raises(KeyboardInterrupt):
-        search(tmp_path / "cut", launcher=killed)
-    assert [result["name"] for result in read_tune_json(tmp_path / "cut")["trials"]] == launcher.names
-    resumed = search(tmp_path / "cut", launcher=launcher)
-    assert sorted(launcher.names) == sorted(result.name for result in full.results)  # each runs once
-    assert resumed.results == full.results
+        search(tmp_path, launcher=killed)
+    assert [result["name"] for result in read_tune_json(tmp_path)["trials"]] == launcher.names
+    resumed = search(tmp_path, launcher=launcher)
+    assert len(launcher.names) == len(set(launcher.names)) == 2  # each runs once
+    assert resumed.results == finished.result.results
 
 
-def test_dev_details_match_the_trained_model(tmp_path: Path) -> None:
+def test_dev_details_match_the_trained_model(finished: FinishedSearch, tmp_path: Path) -> None:
     """The mean source loss matches the model, and the risk does not depend on test images."""
-    found = search(tmp_path / "with", max_trials=1, loss="error")
+    found = search(finished.copy_to(tmp_path / "with"), max_trials=1, loss="error")
     bare = search(
         tmp_path / "without", "data.params={n_test: 0}", "evaluation.split=auto", max_trials=1, loss="error"
     )
@@ -137,14 +148,19 @@ def test_dev_details_match_the_trained_model(tmp_path: Path) -> None:
     assert 0.5 <= result.details["domain_accuracy"] <= 1
 
 
-def test_changing_the_loss_reuses_the_runs(tmp_path: Path) -> None:
-    launcher = InProcessLauncher()
-    errors = search(tmp_path, launcher=launcher, loss="error")
-    other = search(tmp_path, launcher=launcher, weight_normalisation="max")
-    assert len(launcher.names) == 2
-    assert read_tune_json(tmp_path)["criterion"]["loss"] == "nll"
-    assert {result.name for result in other.results} == {result.name for result in errors.results}
-    assert other.results[0].risk != errors.results[0].risk
+def test_other_criteria_reuse_the_runs(finished: FinishedSearch, tmp_path: Path) -> None:
+    launcher, out = InProcessLauncher(), finished.copy_to(tmp_path / "tune")
+    holdout, labels = "evaluation.source_holdout_fraction=0.2", {"estimator": "target_labels"}
+    for found in (
+        search(out, launcher=launcher, loss="error", weight_normalisation="max"),
+        search(out, holdout, launcher=launcher, validation_labels=30, **labels),
+    ):
+        assert read_tune_json(out)["criterion"]["loss"] == "error"
+        assert {result.name for result in found.results} == {r.name for r in finished.result.results}
+        assert found.results[0].risk != finished.result.results[0].risk
+    assert not launcher.names
+    search(out, launcher=launcher, validation_labels=30, max_trials=1, **labels)
+    assert len(launcher.names) == 1  # on the full source
 
 
 def test_losses_by_hand() -> None:
@@ -188,14 +204,9 @@ def test_validation_labels_are_random_counted_and_acquired_once(tmp_path: Path) 
 def human_config(tmp_path: Path) -> Config:
     """Config for image folders with an unlabelled target."""
     data = toy(n_source_per_class=6, n_pool=20)
-    for part, images, names in (
-        ("source", data.source.images, [data.classes[i] for i in data.source.labels[:].tolist()]),
-        ("target", data.pool, ["."] * 20),
-    ):
-        for number, name in enumerate(names):
-            path = tmp_path / part / name / f"{number:03d}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(images.pixels[number].permute(1, 2, 0).numpy()).save(path)
+    names = [data.classes[label] for label in data.source.labels[:].tolist()]
+    write_images(tmp_path / "source", data.source.images.pixels[:], names)
+    write_images(tmp_path / "target", data.pool.pixels[:], ["."] * 20)
     params = {"source": str(tmp_path / "source"), "target": str(tmp_path / "target"), "size": 8}
     return quick("data.name=folders", f"data.params={json.dumps(params)}", "train.batch_size=8")
 
@@ -208,17 +219,12 @@ def test_annotators_answer_only_for_validation(tmp_path: Path) -> None:
         update={"acquisition": replace(config.acquisition, rounds=0, after_epochs=None)}
     )
     assert "query.params.kappa" not in default_grid(without_rounds)
+    by_labels: Any = {"config": without_rounds, "estimator": "target_labels", "validation_labels": 5}
     by_dev = search(tmp_path / "tune", config=without_rounds)
     assert by_dev.label_counts == {"trials": 0, "validation": 0}
     launcher = InProcessLauncher()
     with pytest.raises(AwaitingLabels, match="waits for 5 labels"):
-        search(
-            tmp_path / "tune",
-            config=without_rounds,
-            estimator="target_labels",
-            validation_labels=5,
-            launcher=launcher,
-        )
+        search(tmp_path / "tune", launcher=launcher, **by_labels)
     assert not launcher.names  # validation labels come first
     folder = tmp_path / "tune" / "validation-5" / "questions" / "round-01"
     lines = (folder / "questions.csv").read_text().splitlines()
@@ -227,10 +233,8 @@ def test_annotators_answer_only_for_validation(tmp_path: Path) -> None:
         *(f"{line.split(',')[1]},{'void' if n == 0 else 'blob-1'}" for n, line in enumerate(lines[1:])),
     ]
     (folder / "answers.csv").write_text("\n".join(answers) + "\n")
-    found = search(tmp_path / "tune", config=without_rounds, estimator="target_labels", validation_labels=5)
-    assert [result.details for result in found.results] == [
-        {"images": 4}
-    ] * 2  # no class applies to the fifth
+    found = search(tmp_path / "tune", **by_labels)
+    assert [result.details for result in found.results] == [{"images": 4}] * 2  # the fifth is void
 
 
 def test_failing_trial_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -269,18 +273,6 @@ def test_labels_of_failed_trials_are_counted(tmp_path: Path) -> None:
     assert read_tune_json(tmp_path / "all")["label_counts"] == found.label_counts
 
 
-def test_both_criteria_rank_the_same_runs_with_the_same_held_out_source(tmp_path: Path) -> None:
-    launcher, holdout = InProcessLauncher(), "evaluation.source_holdout_fraction=0.2"
-    dev = search(tmp_path, holdout, launcher=launcher)
-    by_labels = search(tmp_path, holdout, launcher=launcher, estimator="target_labels", validation_labels=30)
-    assert len(launcher.names) == 2
-    assert {result.name for result in by_labels.results} == {result.name for result in dev.results}
-    search(
-        tmp_path, launcher=launcher, estimator="target_labels", validation_labels=30, max_trials=1
-    )  # on the full source
-    assert len(launcher.names) == 3
-
-
 def test_ranking_warnings() -> None:
     def outcome(risk: float, effective: float = 0.5, source: float = 0.1) -> TrialResult:
         details = {"effective_fraction": effective, "source_risk": source}
@@ -302,19 +294,17 @@ def test_ranking_warnings() -> None:
 
 
 @pytest.mark.usefixtures("forked_children")
-def test_command_runs_trials_in_child_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = [part for setting in QUICK for part in ("--set", setting)]
-    command = ["tune", "--method", "duc", *options, "--out", str(tmp_path / "tune")]
-    with pytest.raises(SystemExit) as end:
-        main([*command, "--grid", "train.epochs=3"])
-    assert not end.value.code
+def test_command_runs_trials_in_child_processes(
+    finished: FinishedSearch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (*set_options(*QUICK), "--grid", "train.epochs=3", "--out", tmp_path / "tune")
+    assert ducats("tune", "--method", "duc", *options) == 0
     output = " ".join(capsys.readouterr().out.split())
     assert "risk: mean negative log-likelihood on the target, estimated by deep embedded validation" in output
     assert "1 of 1 combinations tried; 20 distinct target labels acquired by the trials, 0 for" in output
     assert f"`ducats run -c {tmp_path / 'tune' / 'best.yaml'}`" in output
-    here = search(tmp_path / "here", grid={"train.epochs": (3,)})
     (trial,) = read_tune_json(tmp_path / "tune")["trials"]
-    assert TrialResult(**trial) == here.results[0]
+    assert TrialResult(**trial) in finished.result.results
 
 
 @pytest.mark.parametrize(
@@ -331,9 +321,7 @@ def test_command_runs_trials_in_child_processes(tmp_path: Path, capsys: pytest.C
 def test_command_rejects_invalid_options(
     options: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["tune", *options, "--out", str(tmp_path / "tune")])
-    assert end.value.code == 2
+    assert ducats("tune", *options, "--out", tmp_path / "tune") == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "tune").exists()
 
@@ -366,21 +354,18 @@ def test_settings_that_cannot_be_searched() -> None:
 
 
 def test_invalid_searches_fail_before_training(tmp_path: Path) -> None:
-    launcher = InProcessLauncher()
-    with pytest.raises(UserError, match="`ducats tune` supports only classification"):
-        search(tmp_path, config=quick_pixels(), launcher=launcher)
-    with pytest.raises(UserError, match="no parameter 'kapa'"):
-        search(tmp_path, grid={"query.params.kapa": (1, 2)}, launcher=launcher)
-    with pytest.raises(UserError, match="kappa must be at least 1"):
-        search(tmp_path, grid={"query.params.kappa": (2, 0.5)}, launcher=launcher)
-    with pytest.raises(UserError, match="epochs=3 and epochs=3 are the same run"):
-        search(tmp_path, grid={"train.epochs": (3, 3)}, launcher=launcher)
-    with pytest.raises(UserError, match="--validation-labels must be between 2 and 80"):
-        search(tmp_path, estimator="target_labels", validation_labels=81, launcher=launcher)
-    with pytest.raises(
-        UserError, match=r"evaluation\.source_holdout_fraction=0\.001 of 96 source images leaves nothing"
-    ):
-        search(tmp_path, "evaluation.source_holdout_fraction=0.001", launcher=launcher)
+    launcher, holdout = InProcessLauncher(), "evaluation.source_holdout_fraction=0.001"
+    options: dict[str, dict[str, Any]] = {
+        "supports only classification": {"config": quick_pixels()},
+        "no parameter 'kapa'": {"grid": {"query.params.kapa": (1, 2)}},
+        "kappa must be at least 1": {"grid": {"query.params.kappa": (2, 0.5)}},
+        "epochs=3 and epochs=3 are the same run": {"grid": {"train.epochs": (3, 3)}},
+        "must be between 2 and 80": {"estimator": "target_labels", "validation_labels": 81},
+        "of 96 source images leaves nothing": {"config": quick(holdout)},
+    }
+    for message, invalid in options.items():
+        with pytest.raises(UserError, match=message):
+            search(tmp_path, launcher=launcher, **invalid)
     assert not launcher.names
 
 
@@ -423,19 +408,13 @@ def test_held_out_source_is_stratified_and_independent_of_the_seed() -> None:
     assert result.images.keys == other.images.keys
 
 
-def test_zero_source_holdout_does_not_change_the_identity() -> None:
-    assert "source_holdout_fraction" not in quick().identity()["evaluation"]
-    shared = quick("evaluation.source_holdout_fraction=0.2")
-    assert shared.identity()["evaluation"]["source_holdout_fraction"] == 0.2
-    assert shared.digest() != quick().digest()
-    assert yaml.safe_load(configs.to_yaml(quick()))["evaluation"]["source_holdout_fraction"] == 0
-
-
-def test_changed_data_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    search(tmp_path, max_trials=1)
-    (tmp_path / "tune.json").unlink()  # forces a new score
+def test_changed_data_raise(
+    finished: FinishedSearch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = finished.copy_to(tmp_path / "tune")
+    (out / "tune.json").unlink()  # forces a new score
     real = toy()
     pool = Images(tuple(f"other/{key}" for key in real.pool.keys), real.pool.pixels)
     monkeypatch.setattr("ducats.sweep.tune.scorers.load_data", lambda _: replace(real, pool=pool))
     with pytest.raises(UserError, match="the pool images have changed"):
-        search(tmp_path, max_trials=1)
+        search(out)

@@ -3,7 +3,7 @@
 Exit codes: 0 success; 1 internal error, errors found by the doctor, or a failed run of a sweep; 2 bad input;
 3 waiting for annotators' answers; 75 another process of the run was lost, run the same command again to
 resume. Torch is imported inside the subcommands, which keeps `--help` fast.
-There is one module per group of commands; importing it registers them.
+There is one module per group of commands.
 """
 
 import sys
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from cyclopts import CycloptsError
 
-from ducats.cli import (
+from ducats.cli import (  # noqa: F401 - importing them registers their commands
     answers,
     deploy,
     figure,
@@ -25,7 +25,7 @@ from ducats.cli import (
     tune,
     watch,
 )
-from ducats.cli.base import app, console
+from ducats.cli.base import app as app
 from ducats.cli.shutdown import (
     discard_stdout,
     exit_immediately,
@@ -37,24 +37,6 @@ from ducats.cli.shutdown import (
     wait_for_rank_zero,
 )
 from ducats.utils.errors import AwaitingLabels, UserError
-
-__all__ = [
-    "answers",
-    "app",
-    "console",
-    "deploy",
-    "figure",
-    "inspect",
-    "label",
-    "label_studio",
-    "main",
-    "run",
-    "runs",
-    "score",
-    "sweep",
-    "tune",
-    "watch",
-]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -21,6 +21,11 @@ app = App(
 console = Console()
 
 
+def print_line(message: str, style: str | None = None, *, output: Console = console) -> None:
+    """Print a line as it is: no markup, no highlighting, no wrapping."""
+    output.print(message, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
     sys.stdout.write(json.dumps(value, indent=1) + "\n")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ducats.cli.base import app, console
+from ducats.cli.base import app, print_line
 
 
 @app.command
@@ -39,8 +39,8 @@ def export(
         batch_size=batch_size,
     )
     if done.difference is not None:
-        _print(f"{done.difference.describe()}, on {done.checked_on}")
-    _print(f"model in {done.folder}; usage in MODEL_CARD.md")
+        print_line(f"{done.difference.describe()}, on {done.checked_on}")
+    print_line(f"model in {done.folder}; usage in MODEL_CARD.md")
     return 0
 
 
@@ -86,15 +86,11 @@ def triage(
         acquired_labels=acquired_labels,
     )
     path = rule.save(run)
-    _print(rule.describe())
-    _print(
+    print_line(rule.describe())
+    print_line(
         f"computed on {rule.calibrated_on}: {rule.accepted} of {rule.images} accepted, {rule.wrong} of them "
         f"wrong; rule in {path}"
     )
     for warning in rule.warnings:
-        _print(f"warning: {warning}", "yellow")
+        print_line(f"warning: {warning}", "yellow")
     return 0
-
-
-def _print(message: str, style: str | None = None) -> None:
-    console.print(message, style=style, highlight=False, markup=False, soft_wrap=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ducats.cli.base import app, console, print_json
+from ducats.cli.base import app, console, print_json, print_line
 from ducats.config.options import RunOptions
 
 
@@ -38,7 +38,7 @@ def config(
             meaning = params.get(name, meaning)
             console.print(f"[bold]{name}[/bold] = {default}", highlight=False, soft_wrap=True)
             if meaning:
-                console.print(f"    {meaning}", highlight=False, markup=False, soft_wrap=True)
+                print_line(f"    {meaning}")
     else:
         sys.stdout.write(configs.to_yaml(options.load()))
     return 0
@@ -56,13 +56,7 @@ def doctor(*, options: RunOptions = RunOptions()) -> int:  # noqa: B008 - never 
     findings = diagnose(options.load())
     style = {"error": "bold red", "warning": "yellow", "note": "dim"}
     for finding in findings:
-        console.print(
-            f"{finding.severity}: {finding.message}",
-            style=style[finding.severity],
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        print_line(f"{finding.severity}: {finding.message}", style[finding.severity])
     message, code = verdict(findings)
     console.print(message, soft_wrap=True)
     return code

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
-from ducats.cli.base import app, console
+from ducats.cli.base import app, console, print_line
 from ducats.cli.shutdown import connect_monitored, is_reporter, repeat_in_local_ranks
 from ducats.config.options import RunOptions, benchmark_task, default_run_folder
 from ducats.utils.errors import AwaitingLabels, UserError
@@ -54,11 +54,7 @@ def run(
     from ducats.ledger import load_ledger
     from ducats.report.progress_display import ProgressDisplay, stage_table
     from ducats.run import run as run_components
-    from ducats.run.factory import (
-        build_run,
-        check_config,
-        with_resolved_precision,
-    )
+    from ducats.run.factory import build_run, check_config, with_resolved_precision
     from ducats.run.loggers import LoggerDispatcher, find_loggers
     from ducats.runfolder.run_folder import RunFolder
     from ducats.training import launch_environment
@@ -88,7 +84,7 @@ def run(
     finished = run_folder.finished
     if fabric.is_global_zero and not finished:
         for gap in completeness_warnings(config):
-            print_warning(console, gap)
+            print_warning(gap)
     # May fail on one host only.
     components, plan = all_ranks_or_raise(fabric, lambda: build_run(config, run_folder))
     if fabric.is_global_zero:
@@ -109,7 +105,7 @@ def run(
             folder,
             settings=config.identity(),
             steps_per_epoch=steps,
-            warn=partial(print_warning, display.console),
+            warn=partial(print_warning, output=display.console),
         ) as logs,
     ):
         run_components(
@@ -140,9 +136,9 @@ def run(
     return 0
 
 
-def print_warning(output: Console, message: str) -> None:
+def print_warning(message: str, *, output: Console = console) -> None:
     """Print a warning."""
-    output.print(f"warning: {message}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    print_line(f"warning: {message}", "yellow", output=output)
 
 
 def describe_budget(components: "Components", plan: "RunPlan") -> str:
@@ -173,7 +169,7 @@ def make_wait_callback(output: Console, poll: float) -> Callable[[int, AwaitingL
         if is_reporter() and message_key not in printed:
             hint = f"--wait: checking every {poll:g} s; Ctrl-C stops waiting"
             style = "red" if is_error else "yellow"
-            output.print(f"{pause} ({hint})", style=style, highlight=False, markup=False, soft_wrap=True)
+            print_line(f"{pause} ({hint})", style, output=output)
         printed.add(message_key)
         time.sleep(poll)
 

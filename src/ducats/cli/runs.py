@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ducats.cli.base import app, console, print_json
+from ducats.cli.base import app, console, print_json, print_line
 from ducats.utils.errors import UserError
 
 
@@ -109,7 +109,7 @@ def report(
     result = write(list(runs), out, figures=tuple(figures or ()))
     unreadable = [f"{broken.folder} cannot be read: {broken.reason}" for broken in result.broken]
     for warning in (*unreadable, *result.cautions):
-        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        print_line(f"warning: {warning}", "yellow")
     console.print(f"report in {result.page}", soft_wrap=True)
     return 0 if result.runs else 1
 

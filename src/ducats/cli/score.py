@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ducats.cli.base import app, console
+from ducats.cli.base import app, console, print_line
 from ducats.cli.shutdown import report_exit
 from ducats.utils.errors import UserError
 
@@ -63,11 +63,8 @@ def score(
     from ducats.deploy import load_trained_model
     from ducats.deploy.scoring import ScoringInterrupted, score_pool
 
-    backend_params = {
-        name: value
-        for name, value in (("ray_address", ray_address), ("timeout", timeout))
-        if value is not None
-    }
+    given = {"ray_address": ray_address, "timeout": timeout}
+    backend_params = {name: value for name, value in given.items() if value is not None}
     if backend_params and backend == "local":
         raise UserError(f"--{next(iter(backend_params)).replace('_', '-')} needs --backend ray")
     columns = ("scoring", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -94,16 +91,14 @@ def score(
     except ScoringInterrupted as error:
         return report_exit(f"ducats: {error}", "red", 1)
     if result.n_unreadable:
-        _print(f"warning: unreadable images: {result.n_unreadable}; see {out / 'unreadable.csv'}", "yellow")
+        print_line(
+            f"warning: unreadable images: {result.n_unreadable}; see {out / 'unreadable.csv'}", "yellow"
+        )
     if exclude_labelled:
-        _print(f"images skipped, already labelled by the run: {result.n_excluded}")
+        print_line(f"images skipped, already labelled by the run: {result.n_excluded}")
     rate = "" if result.samples_per_second is None else f", {result.samples_per_second:.0f} per second"
-    _print(
+    print_line(
         f"{result.n_samples} images scored{rate}; {len(result.picks)} selected by {result.query}: "
         f"{result.picks_file}"
     )
     return 0
-
-
-def _print(message: str, style: str | None = None) -> None:
-    console.print(message, style=style, highlight=False, markup=False, soft_wrap=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
+from ducats.cli.base import print_line
 from ducats.training import launch_environment
 from ducats.training.peer_monitor import PEER_LOST_EXIT_CODE, PeerExit, PeerMonitor
 
@@ -107,7 +108,7 @@ def notify_exit(code: int, message: str = "") -> None:
 
 
 def _print(message: str, style: str) -> None:
-    Console(stderr=True).print(message, style=style, highlight=False, markup=False, soft_wrap=True)
+    print_line(message, style, output=Console(stderr=True))
 
 
 def is_reporter() -> bool:

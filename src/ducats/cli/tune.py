@@ -1,13 +1,26 @@
 """The command `ducats tune`, a hyperparameter search."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
+from rich.table import Table
 
-from ducats.cli.base import app, console
+from ducats.cli.base import app, console, print_line
 from ducats.config.options import RunOptions, default_run_folder
+from ducats.report.table import make_table, to_terminal
 from ducats.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from ducats.sweep.tune import TuningResult
+
+_DETAIL_COLUMNS = {  # columns for details of a score: title, factor, digits
+    "source_risk": ("source risk", 1, 4),
+    "uncorrected_risk": ("uncorrected risk", 1, 4),
+    "effective_fraction": ("effective sample %", 100, 1),
+    "domain_accuracy": ("domain accuracy %", 100, 1),
+    "images": ("images", 1, 0),
+}
 
 
 @app.command
@@ -47,7 +60,7 @@ def tune(
         raise UserError("--validation-labels needs --estimator target_labels")
     config = options.load()
     from ducats.sweep import tune as search
-    from ducats.sweep.tune.search_space import parse_grid
+    from ducats.sweep.tune.trials import parse_grid
 
     folder = out or Path("runs") / f"tune-{default_run_folder(config).name}"
     result = search.tune(
@@ -59,20 +72,35 @@ def tune(
         loss=loss,
         weight_normalisation=weight_normalisation or "none",
         validation_labels=50 if validation_labels is None else validation_labels,
-        on_message=lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True),
+        on_message=print_line,
     )
-    console.print(search.trials_table(result))
+    console.print(trials_table(result))
     tried = len(result.results) + len(result.failed)
-    lines = [
-        f"risk: {result.risk_description}",
+    print_line(f"risk: {result.risk_description}")
+    print_line(
         f"{tried} of {result.n_combinations} combinations tried; {result.label_counts['trials']} distinct "
-        f"target labels acquired by the trials, {result.label_counts['validation']} for validation",
-    ]
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        f"target labels acquired by the trials, {result.label_counts['validation']} for validation"
+    )
     for warning in result.warnings:
-        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        print_line(f"warning: {warning}", "yellow")
     console.print(
         f"best settings in {result.best_config}: `ducats run -c {result.best_config}`", soft_wrap=True
     )
     return 0
+
+
+def trials_table(tuning_result: "TuningResult", max_rows: int = 20) -> Table:
+    """Return a table of the best trials, best first; tune.json has all of them."""
+    best = tuning_result.results[0]
+    columns = {name: column for name, column in _DETAIL_COLUMNS.items() if name in best.details}
+    titles = [key.rsplit(".", 1)[-1] for key in best.settings]
+    titles += ["risk", *(title for title, _, _ in columns.values())]
+    rows = [
+        [
+            *map(str, result.settings.values()),
+            f"{result.risk:.4f} ± {result.standard_error:.4f}{' !' if result.is_degenerate else ''}",
+            *(f"{factor * result.details[name]:.{digits}f}" for name, (_, factor, digits) in columns.items()),
+        ]
+        for result in tuning_result.results[:max_rows]
+    ]
+    return to_terminal(make_table(titles, rows, n_text_columns=len(best.settings)))

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,16 +44,17 @@ def predict(
     images = read_image_folder(folder, size=trained.size, channels=trained.channels)
     images = with_aspect_ratio(images, trained.config.views.test)
     predictions = predict_images(trained, fabric, images)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        ["key", "label", *PREDICTION_COLUMNS]
-        + (["triage"] if rule is not None else [])
-        + [f"p({name})" for name in (trained.classes if class_probabilities else ())]
-    )
-    writer.writerows(_csv_rows(predictions, images.keys, trained.classes, rule, class_probabilities))
-    write_text_atomically(out, text.getvalue())
+    header = ["key", "label", *PREDICTION_COLUMNS, *(["triage"] if rule is not None else [])]
+    header += [f"p({name})" for name in (trained.classes if class_probabilities else ())]
+    write_csv(out, header, _csv_rows(predictions, images.keys, trained.classes, rule, class_probabilities))
     return len(images)
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write a CSV file atomically."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    write_text_atomically(path, text.getvalue())
 
 
 def predict_images(trained: TrainedModel, fabric: Fabric, images: Images) -> Predictions:
@@ -84,14 +85,12 @@ def _csv_rows(
     class_probabilities: bool,
 ) -> Iterator[list[str]]:
     column_values = zip(*(predictions.columns[name].tolist() for name in PREDICTION_COLUMNS), strict=True)
-    for i, (key, class_index, values) in enumerate(
-        zip(keys, predictions.label.tolist(), column_values, strict=True)
-    ):
+    rows = zip(keys, predictions.label.tolist(), column_values, strict=True)
+    for i, (key, class_index, values) in enumerate(rows):
         row = [key, classes[class_index], *(f"{value:.6g}" for value in values)]
         if rule is not None:
-            row.append(
-                "accept" if rule.accepts(values[PREDICTION_COLUMNS.index(rule.criterion)]) else "review"
-            )
+            accepted = rule.accepts(values[PREDICTION_COLUMNS.index(rule.criterion)])
+            row.append("accept" if accepted else "review")
         if class_probabilities:
             row += [f"{value:.6g}" for value in predictions.probabilities[i].tolist()]
         yield row

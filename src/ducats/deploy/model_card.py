@@ -11,6 +11,7 @@ from ducats.deploy.triage_rule import TriageRule
 from ducats.ledger import load_ledger
 from ducats.models import MODELS
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
+from ducats.utils.findings import join_names
 
 _CARD_METRICS = {
     "accuracy": "accuracy (fraction of correct labels)",
@@ -39,50 +40,21 @@ def render_model_card(
         batch_size: fixed batch size of the graph; None means any.
         rule: triage rule; None if `ducats triage` was not run.
     """
-    return "\n".join(
-        [
-            f"# {trained.run_folder.path.resolve().name}",
-            "",
-            *_summary_lines(trained),
-            "",
-            "## Training",
-            "",
-            *_training_lines(trained),
-            "",
-            "## Evaluation",
-            "",
-            *_evaluation_lines(trained),
-            "",
-            "## Triage",
-            "",
-            *_triage_lines(rule),
-            "",
-            *(
-                [
-                    "## Use with ONNX Runtime",
-                    "",
-                    *_onnx_lines(trained, preprocess, onnx_check, batch_size),
-                    "",
-                ]
-                if onnx_check
-                else []
-            ),
-            "## Load in PyTorch",
-            "",
-            *_loading_lines(trained),
-            "",
-        ]
-    )
+    sections = {
+        f"# {trained.run_folder.path.resolve().name}": _summary_lines(trained),
+        "## Training": _training_lines(trained),
+        "## Evaluation": _evaluation_lines(trained),
+        "## Triage": _triage_lines(rule),
+    }
+    if onnx_check:
+        sections["## Use with ONNX Runtime"] = _onnx_lines(trained, preprocess, onnx_check, batch_size)
+    sections["## Load in PyTorch"] = _loading_lines(trained)
+    return "\n".join(line for title, lines in sections.items() for line in (title, "", *lines, ""))
 
 
 def _summary_lines(trained: TrainedModel) -> Iterator[str]:
-    names = trained.classes[:_MAX_LISTED_CLASSES]
-    omitted_text = (
-        f" and {len(trained.classes) - len(names)} more" if len(trained.classes) > len(names) else ""
-    )
-    output_text = "a class for each pixel" if trained.per_pixel else "a class for each image"
-    class_names = f"{', '.join(names)}{omitted_text}"
-    yield f"{len(trained.classes)} classes, {output_text}: {class_names}. See `classes.txt`."
+    unit, names = "pixel" if trained.per_pixel else "image", join_names(trained.classes, _MAX_LISTED_CLASSES)
+    yield f"{len(trained.classes)} classes, a class for each {unit}: {names}. See `classes.txt`."
     yield ""
     yield "The model also outputs two uncertainties in nats. `u_dis` is due to a lack of evidence: it is high"
     yield "for images unlike the training images. `u_data` is due to class overlap: it is high for images"

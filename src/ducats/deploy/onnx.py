@@ -114,20 +114,15 @@ def check_onnx(
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    image_batches = list(images.split(batch_size or len(images)))
-    collected: list[dict[str, list[NDArray[Any]]]] = [{name: [] for name in ONNX_OUTPUTS} for _ in range(2)]
-    for image_batch in image_batches:
-        if batch_size and len(image_batch) < batch_size:  # pad the last batch
-            image_batch = torch.cat(
-                [image_batch, image_batch[:1].expand(batch_size - len(image_batch), -1, -1, -1)]
-            )
-        torch_arrays = [tensor.numpy() for tensor in _torch_outputs(model, image_batch, flip)]
-        onnx_arrays = session.run(list(ONNX_OUTPUTS), {"images": image_batch.numpy()})
-        for by_name, arrays in zip(collected, (torch_arrays, onnx_arrays), strict=True):
-            for name, array in zip(ONNX_OUTPUTS, arrays, strict=True):
-                by_name[name].append(array)
+    torch_batches, onnx_batches = [], []
+    for batch in images.split(batch_size or len(images)):
+        if batch_size and len(batch) < batch_size:  # pad the last batch
+            batch = torch.cat([batch, batch[:1].expand(batch_size - len(batch), -1, -1, -1)])
+        torch_batches.append([tensor.numpy() for tensor in _torch_outputs(model, batch, flip)])
+        onnx_batches.append(session.run(list(ONNX_OUTPUTS), {"images": batch.numpy()}))
     torch_outputs, onnx_outputs = (
-        {name: np.concatenate(arrays) for name, arrays in by_name.items()} for by_name in collected
+        dict(zip(ONNX_OUTPUTS, map(np.concatenate, zip(*batches, strict=True)), strict=True))
+        for batches in (torch_batches, onnx_batches)
     )
     difference = compare_outputs(torch_outputs, onnx_outputs)
     if not is_rounding(difference, torch_outputs, onnx_outputs):
@@ -165,21 +160,17 @@ def compare_outputs(torch_outputs: OutputArrays, onnx_outputs: OutputArrays) -> 
 def is_rounding(difference: OnnxDifference, torch_outputs: OutputArrays, onnx_outputs: OutputArrays) -> bool:
     """Whether the differences are rounding errors; labels may differ only between tied classes."""
     differs = torch_outputs["label"] != onnx_outputs["label"]
-    top_probability = torch_outputs["probability"].max(1)
-    onnx_label_probability = np.take_along_axis(
-        torch_outputs["probability"], onnx_outputs["label"][:, None], 1
-    )[:, 0]
-    is_tied = bool(
-        (top_probability[differs] - onnx_label_probability[differs] <= 2 * PROBABILITY_TOLERANCE).all()
-    )
+    probability = torch_outputs["probability"]
+    onnx_label_probability = np.take_along_axis(probability, onnx_outputs["label"][:, None], 1)[:, 0]
+    gap = (probability.max(1) - onnx_label_probability)[differs]
+    is_tied = bool((gap <= 2 * PROBABILITY_TOLERANCE).all())
     is_close = max(difference.u_dis, difference.u_data) <= UNCERTAINTY_TOLERANCE
     return difference.probability <= PROBABILITY_TOLERANCE and is_close and is_tied
 
 
 def _relative_difference(reference: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
-    difference: NDArray[Any] = np.abs(reference - value) / np.maximum(
-        np.abs(reference), MIN_COMPARED_UNCERTAINTY
-    )
+    scale = np.maximum(np.abs(reference), MIN_COMPARED_UNCERTAINTY)
+    difference: NDArray[Any] = np.abs(reference - value) / scale
     return difference
 
 

@@ -21,34 +21,20 @@ IMAGE_WIDTH = 360  # maximum width of an image: six rounds fit on a screen
 
 
 def write_picks_figure(
-    ledger: Ledger,
-    images: Images,
-    out: Path,
-    *,
-    classes: Sequence[str] = (),
-    rounds: Sequence[int] | None = None,
-    image_keys: Sequence[str] | None = None,
-    n_images: int = 4,
+    ledger: Ledger, images: Images, out: Path, *, image_keys: Sequence[str], classes: Sequence[str] = ()
 ) -> Path:
     """Write a PNG of the labelled pixels: new ones of each round in yellow, earlier ones in blue.
 
     The last column shows all labels in the colours of their classes.
 
     Args:
-        ledger: ledger of a segmentation run.
         images: the pool, or at least the images shown.
+        image_keys: keys of the images, see ``select_image_keys``.
         classes: class names for colours and legend.
-        rounds: rounds with a column, default all; labels since the previous column count as new.
-        image_keys: keys of the images; default: evenly spaced among those with labels.
-        n_images: number of images if ``image_keys`` is None.
     """
-    keys = select_image_keys(ledger, image_keys, n_images)
-    shown_rounds = sorted(set(range(1, ledger.n_rounds + 1) if rounds is None else rounds))
-    if not shown_rounds or shown_rounds[0] < 1 or shown_rounds[-1] > ledger.n_rounds:
-        raise UserError(f"cannot show rounds {shown_rounds}; this run has rounds 1 to {ledger.n_rounds}")
-    figure = prepare_labelled_pixels(
-        [labelled_image(ledger, images, key, shown_rounds) for key in keys], shown_rounds, classes
-    )
+    rounds = range(1, ledger.n_rounds + 1)
+    shown = [labelled_image(ledger, images, key, rounds) for key in image_keys]
+    figure = prepare_labelled_pixels(shown, rounds, classes)
     data = render_file(figure.draw, figure.size, "png", figure.title)
     write_atomically(out, lambda file: file.write(data))
     return out
@@ -60,7 +46,6 @@ def select_image_keys(
     """Return the keys of the images to show.
 
     Args:
-        ledger: ledger of a segmentation run.
         image_keys: keys; default: evenly spaced among the images with labels.
         n_images: number of images if ``image_keys`` is None.
 

@@ -27,9 +27,8 @@ class Preprocessing(NamedTuple):
             steps.append({"step": "crop", "top_left": list(self.crop_top_left), "size": list(self.size)})
         steps.append({"step": "divide", "by": 255})
         if self.crop_top_left is None and self.size != self.resized:
-            steps.append(
-                {"step": "resize", "size": list(self.size), "filter": "bilinear, antialiased, floats"}
-            )
+            smooth = "bilinear, antialiased, floats"
+            steps.append({"step": "resize", "size": list(self.size), "filter": smooth})
         return {
             "input": "images",
             "layout": "N, channels, height, width",
@@ -44,11 +43,8 @@ class Preprocessing(NamedTuple):
     def to_code(self) -> list[str]:
         """Return code lines that load the file ``image.png`` as the array ``images``."""
         (resized_height, resized_width), (height, width) = self.resized, self.size
-        shape = (
-            f"1, {resized_height}, {resized_width}, {self.channels}"
-            if self.crop_top_left is None
-            else f"1, {height}, {width}, {self.channels}"
-        )
+        pixels_height, pixels_width = self.resized if self.crop_top_left is None else self.size
+        shape = f"1, {pixels_height}, {pixels_width}, {self.channels}"
         lines = [
             f'image = ImageOps.exif_transpose(Image.open("image.png")).convert("{_pil_mode(self.channels)}")',
             f"image = image.resize(({resized_width}, {resized_height}), Image.Resampling.BICUBIC)",

@@ -1,7 +1,5 @@
 """Predict label maps and per-pixel uncertainties of images."""
 
-import csv
-import io
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +15,7 @@ from ducats import dirichlet
 from ducats.annotation.oracles.mask_files import png_names
 from ducats.data.decoding import read_image_sizes
 from ducats.data.folders import read_image_folder
+from ducats.deploy.classification import PREDICTION_COLUMNS, write_csv
 from ducats.deploy.trained_model import TrainedModel
 from ducats.evaluation.evaluate import log_probabilities
 from ducats.models.output import Output
@@ -26,7 +25,6 @@ from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically, write_text_atomically
 from ducats.utils.palette import class_colours
 
-_PIXEL_COLUMNS = ("probability", "entropy", "u_data", "u_dis")
 _MAX_PALETTE_CLASSES = 256  # classes; more need 16-bit PNGs, which have no palette
 
 
@@ -53,9 +51,8 @@ def predict_label_maps(
     original_sizes, flip = read_image_sizes(images.files), trained.config.evaluation.average_flipped
     predictor, names = trained.predictor(fabric), png_names(images.keys)
     batches = torch.arange(len(images)).split(predictor.batch_size)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["key", "file", *_PIXEL_COLUMNS, *(f"share({name})" for name in trained.classes)])
+    header = ["key", "file", *PREDICTION_COLUMNS, *(f"share({name})" for name in trained.classes)]
+    rows = []
     # Not around `predictor`: the moved parameters must not become inference tensors.
     with torch.inference_mode():
         for index, output in predictor.forward(images, batches, append_flipped=flip):
@@ -69,10 +66,10 @@ def predict_label_maps(
                     path = out / "uncertainty" / f"{names[image].removesuffix('.png')}.npz"
                     _write_uncertainties(path, values)
                 row_values = _csv_values(label, values, len(trained.classes))
-                writer.writerow([images.keys[image], f"labels/{names[image]}", *row_values])
+                rows.append([images.keys[image], f"labels/{names[image]}", *row_values])
     class_list = "".join(f"{number} {name}\n" for number, name in enumerate(trained.classes))
     write_text_atomically(out / "classes.txt", class_list)
-    write_text_atomically(out / "predictions.csv", text.getvalue())
+    write_csv(out / "predictions.csv", header, rows)
     return len(images)
 
 
@@ -86,9 +83,8 @@ def _predict_pixels(
         mirror_values = _pixel_uncertainties(output, mirror_index, size)
         values = [(value + other.flip(-1)) / 2 for value, other in zip(values, mirror_values, strict=True)]
     confidence, label = log_p.max(dim=1)
-    return label[0], dict(
-        zip(_PIXEL_COLUMNS, (confidence[0].exp(), *(value[0] for value in values)), strict=True)
-    )
+    columns = (confidence[0].exp(), *(value[0] for value in values))
+    return label[0], dict(zip(PREDICTION_COLUMNS, columns, strict=True))
 
 
 def _pixel_uncertainties(output: Output, index: int, size: tuple[int, int]) -> list[Tensor]:

@@ -94,30 +94,23 @@ def _from_predictions(
     trained: TrainedModel, fabric: Fabric, criterion: TriageCriterion, folder: Path | None
 ) -> CalibrationData:
     """Predict a folder, or the run's test set without the images that the run labelled."""
-    view, is_unlabelled, warnings = trained.config.views.test, None, ()  # type: Any, Any, tuple[str, ...]
+    used: Any = slice(None)
+    warnings: tuple[str, ...] = ()
     if folder is None:
         test, evaluated_on = load_test_set(trained)
         description = "the run's held-out images"
         if evaluated_on != "held_out":
-            is_unlabelled = (load_ledger(trained.run_folder).targets() == UNLABELLED).numpy()
-            description, warnings = (
-                "the run's target images that it did not label",
-                (_EXCLUDED_IMAGES_WARNING,),
-            )
+            used = (load_ledger(trained.run_folder).targets() == UNLABELLED).numpy()
+            description = "the run's target images that it did not label"
+            warnings = (_EXCLUDED_IMAGES_WARNING,)
     else:
         test = read_labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
-        test = replace(test, images=with_aspect_ratio(test.images, view))
+        test = replace(test, images=with_aspect_ratio(test.images, trained.config.views.test))
         description = f"the folder {folder.name}"
     predictions = predict_images(trained, fabric, test.images)
-    values, is_wrong = (
-        predictions.columns[criterion].double().numpy(),
-        (predictions.label != test.labels[:]).numpy(),
-    )
-    return (
-        CalibrationData(values, is_wrong, description, warnings)
-        if is_unlabelled is None
-        else CalibrationData(values[is_unlabelled], is_wrong[is_unlabelled], description, warnings)
-    )
+    values = predictions.columns[criterion].double().numpy()
+    is_wrong = (predictions.label != test.labels[:]).numpy()
+    return CalibrationData(values[used], is_wrong[used], description, warnings)
 
 
 def _from_acquired_labels(run_folder: RunFolder, criterion: TriageCriterion) -> CalibrationData:
@@ -153,25 +146,15 @@ def _make_rule(
     risk: float,
     confidence: float,
 ) -> TriageRule:
-    uncertainty = (
-        -calibration_data.criterion_values
-        if criterion == "probability"
-        else calibration_data.criterion_values
-    )
-    accepted, count = (
-        find_acceptance_threshold(uncertainty, calibration_data.is_wrong, risk, confidence),
-        len(calibration_data.criterion_values),
-    )
+    sign = -1 if criterion == "probability" else 1
+    uncertainty, is_wrong = sign * calibration_data.criterion_values, calibration_data.is_wrong
+    accepted, count = find_acceptance_threshold(uncertainty, is_wrong, risk, confidence), len(uncertainty)
     if accepted is None:
-        min_count, reachable_risk = (
-            min_images(risk, confidence),
-            lowest_reachable_risk(uncertainty, calibration_data.is_wrong, confidence),
-        )
-        reachable_text = (
-            "no risk is reachable"
-            if reachable_risk is None
-            else f"the lowest reachable is --risk {reachable_risk:g}"
-        )
+        min_count = min_images(risk, confidence)
+        reachable_risk = lowest_reachable_risk(uncertainty, is_wrong, confidence)
+        reachable_text = "no risk is reachable"
+        if reachable_risk is not None:
+            reachable_text = f"the lowest reachable is --risk {reachable_risk:g}"
         count_text = f"; this risk needs at least {min_count} labelled images, not {count}"
         raise UserError(
             f"no threshold on {criterion} keeps the error of accepted images below {100 * risk:.3g} % with "
@@ -180,7 +163,7 @@ def _make_rule(
         )
     return TriageRule(
         criterion=criterion,
-        threshold=-accepted.max_uncertainty if criterion == "probability" else accepted.max_uncertainty,
+        threshold=sign * accepted.max_uncertainty,
         risk=risk,
         confidence=confidence,
         images=count,

@@ -127,15 +127,10 @@ def find_acceptance_threshold(
 def lowest_reachable_risk(uncertainty: NDArray[Any], wrong: NDArray[Any], confidence: float) -> float | None:
     """Return the lowest risk that some threshold reaches, in steps of 0.1 %; None if none below 1."""
     sorted_uncertainty, cumulative_errors = _sort_by_uncertainty(uncertainty, wrong)
-    risks = (thousandths / 1000 for thousandths in range(1, 1000))
-    return next(
-        (
-            risk
-            for risk in risks
-            if _find_in_sorted(sorted_uncertainty, cumulative_errors, risk, confidence) is not None
-        ),
-        None,
-    )
+    for thousandths in range(1, 1000):
+        if _find_in_sorted(sorted_uncertainty, cumulative_errors, thousandths / 1000, confidence) is not None:
+            return thousandths / 1000
+    return None
 
 
 def _sort_by_uncertainty(uncertainty: NDArray[Any], wrong: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -1,14 +1,15 @@
 """Sweeps over methods, tasks and seeds: one folder and one process per run. Resumable."""
 
 from ducats.sweep.backends import BackendOptions, open_backend
+from ducats.sweep.local_backend import LocalSweepBackend, Slot, make_slots
 from ducats.sweep.progress import format_run_list
 from ducats.sweep.runner import SweepOutcome, run_sweep
 from ducats.sweep.runs import SweepFilter, SweepRun, check_sweep_runs, expand_sweep
 from ducats.sweep.schema import Sweep, SweepMethod, SweepTask, packaged_sweeps, read_sweep
-from ducats.sweep.slots import Slot, make_slots
 
 __all__ = [
     "BackendOptions",
+    "LocalSweepBackend",
     "Slot",
     "Sweep",
     "SweepFilter",

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ducats.sweep.jobs import SweepBackend
+from ducats.sweep.local_backend import LocalSweepBackend, make_slots
 from ducats.sweep.ray_backend import RaySweepBackend
-from ducats.sweep.runner import LocalSweepBackend
-from ducats.sweep.slots import make_slots
 from ducats.sweep.slurm_backend import SlurmSweepBackend
-from ducats.utils.cluster import parse_duration, ray_session
-from ducats.utils.cluster.ray_connection import import_ray
+from ducats.utils.cluster.ray_connection import cluster_device, parse_duration, ray_session
 from ducats.utils.cluster.slurm import make_executor, parse_settings
 from ducats.utils.errors import UserError
 from ducats.utils.resources import available_cores
@@ -72,15 +70,11 @@ def open_backend(options: BackendOptions, out: Path, name: str) -> Iterator[Open
     elif options.backend == "ray":
         time_limit = None if options.timeout is None else parse_duration(options.timeout)
         with ray_session(options.ray_address or "auto"):
-            device_type = _ray_device_type(options.devices)
-            cpus_per_run = options.cpus_per_run or (None if device_type == "cuda" else 1)
-            yield OpenedBackend(
-                RaySweepBackend(
-                    cpus_per_run=cpus_per_run, use_gpu=device_type == "cuda", max_runs=options.workers
-                ),
-                device_type,
-                time_limit,
-            )
+            device_type = cluster_device("--devices", options.devices)
+            use_gpu = device_type == "cuda"
+            cpus_per_run = options.cpus_per_run or (None if use_gpu else 1)
+            backend = RaySweepBackend(cpus_per_run=cpus_per_run, use_gpu=use_gpu, max_runs=options.workers)
+            yield OpenedBackend(backend, device_type, time_limit)
     else:
         folder = (out / "slurm").absolute()
         executor = make_executor(folder, options.slurm, name=f"ducats-{name}", max_jobs=options.workers)
@@ -107,13 +101,6 @@ def _check_options(options: BackendOptions) -> None:
     for option, number in (("--workers", options.workers), ("--cpus-per-run", options.cpus_per_run)):
         if number is not None and number < 1:
             raise UserError(f"{option} must be at least 1, not {number}")
-
-
-def _ray_device_type(devices: str) -> str:
-    has_gpu = any(node["Resources"].get("GPU") for node in import_ray().nodes() if node["Alive"])
-    if devices == "cuda" and not has_gpu:
-        raise UserError("--devices cuda: no node of the Ray cluster has a GPU; use --devices cpu")
-    return "cuda" if has_gpu and devices != "cpu" else "cpu"
 
 
 def _slurm_device_type(settings: Sequence[str]) -> str:

@@ -11,11 +11,11 @@ from rich.table import Table
 from ducats.report import report
 from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.method_results import MethodRow, aggregate_methods
+from ducats.sweep.local_backend import LocalSweepBackend, make_slots
 from ducats.sweep.progress import print_line
 from ducats.sweep.runner import run_sweep
 from ducats.sweep.runs import SweepFilter, check_sweep_runs, expand_sweep
 from ducats.sweep.schema import Sweep
-from ducats.sweep.slots import make_slots
 from ducats.utils.errors import UserError
 
 
@@ -77,7 +77,8 @@ def demo(
         console,
         f"{spec.title}: {len(sweep.methods)} methods x {len(seeds)} seeds, {workers} in parallel",
     )
-    outcome = run_sweep(runs, out, make_slots("cpu", workers, cores=workers, environment={}), console)
+    slots = make_slots("cpu", workers, cores=workers, environment={})
+    outcome = run_sweep(runs, out, LocalSweepBackend(slots), console)
     if outcome.exit_code:
         return outcome.exit_code
     result = report([run.folder(out) for run in runs], out, title=spec.title)

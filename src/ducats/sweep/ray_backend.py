@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from ducats.sweep.jobs import JobEnd, SweepJob
-from ducats.utils.cluster import TaskLost, TaskPool, run_subcommand
+from ducats.utils.child_process import run_subcommand
+from ducats.utils.cluster import TaskLost, TaskPool
 from ducats.utils.errors import UserError
 
 
@@ -42,11 +43,8 @@ class RaySweepBackend:
         for name, code, error in self._task_pool.wait(0):
             job, reason = self._running.pop(name), ""
             if error is not None:
-                is_user_error = isinstance(error, UserError | TaskLost)
-                reason = (str(error) if is_user_error else f"{type(error).__name__}: {error}").partition(
-                    "\n"
-                )[0]
-                code = 1
+                kind = "" if isinstance(error, UserError | TaskLost) else f"{type(error).__name__}: "
+                code, reason = 1, f"{kind}{error}".partition("\n")[0]
             elif code > 0 and not job.last_line():
                 reason = f"exit code {code} with an empty log; check that all nodes share {job.folder.parent}"
             ends.append(JobEnd(job.name, code, reason))

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from rich.console import Console
@@ -14,8 +13,6 @@ from rich.console import Console
 from ducats.sweep.jobs import JobEnd, SweepBackend, SweepJob, write_job
 from ducats.sweep.progress import SweepProgress, print_line
 from ducats.sweep.runs import SweepRun
-from ducats.sweep.slots import Slot
-from ducats.utils.child_process import start_warm, stop_processes
 from ducats.utils.errors import UserError
 from ducats.utils.files import folder_lock
 
@@ -49,7 +46,7 @@ class SweepOutcome:
 def run_sweep(
     runs: Sequence[SweepRun],
     out: Path,
-    slots_or_backend: Sequence[Slot] | SweepBackend,
+    backend: SweepBackend,
     console: Console,
     *,
     time_limit: float | None = None,
@@ -58,12 +55,8 @@ def run_sweep(
 
     Args:
         out: output folder, with a folder per run, configs/ and logs/.
-        slots_or_backend: slots of this machine, or a backend.
         time_limit: in seconds; unfinished runs are stopped, and the next sweep resumes them.
     """
-    backend: SweepBackend = (
-        LocalSweepBackend(slots_or_backend) if isinstance(slots_or_backend, Sequence) else slots_or_backend
-    )
     outcome = SweepOutcome(skipped=[sweep_run.name for sweep_run in runs if sweep_run.state(out) == "done"])
     done_names = set(outcome.skipped)
     pending = deque(run for run in runs if run.name not in done_names)
@@ -96,43 +89,6 @@ def run_sweep(
             raise
     _print_summary(outcome, len(runs), out, console)
     return outcome
-
-
-class LocalSweepBackend:
-    """Execute runs on this machine, one process per slot."""
-
-    poll_seconds = 0.1
-
-    def __init__(self, slots: Sequence[Slot]) -> None:
-        self._free = list(slots)
-        self._running: dict[str, tuple[Slot, BaseProcess]] = {}
-
-    def free_slots(self) -> int:
-        """Return the number of free slots."""
-        return len(self._free)
-
-    def submit(self, jobs: Sequence[SweepJob]) -> list[str]:
-        """Start one process per run."""
-        for job in jobs:
-            slot = self._free.pop(0)
-            process = start_warm("ducats.cli:main", (job.arguments,), job.log_path, slot.environment)
-            self._running[job.name] = slot, process
-        return [self._running[job.name][0].device_name for job in jobs]
-
-    def pop_finished(self) -> list[JobEnd]:
-        """Return the runs whose process has ended."""
-        ends = [
-            JobEnd(name, process.exitcode)
-            for name, (_, process) in self._running.items()
-            if process.exitcode is not None
-        ]
-        self._free += [self._running.pop(end.name)[0] for end in ends]
-        return ends
-
-    def stop(self) -> str:
-        """Stop all active runs and their child processes; the next sweep resumes them."""
-        stop_processes([process for _, process in self._running.values()])
-        return ""
 
 
 def _record_result(outcome: SweepOutcome, job: SweepJob, job_end: JobEnd) -> str:

@@ -17,8 +17,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ducats.utils.files import try_lock
+
 CHILD_MODULE = "ducats.cli.child"  # `python -m ducats.cli.child PARENT run ...`
 _PARENT_POLL_SECONDS = 0.5  # between checks of the parent process
+LOCK_TIMEOUT_SECONDS = 60.0  # seconds to wait for a lost process that still holds the lock
 _SIGTERM_GRACE_SECONDS = 5.0  # seconds between SIGTERM and SIGKILL
 
 
@@ -96,19 +99,39 @@ def _run(function: str, arguments: tuple[Any, ...], log: Path, environment: Mapp
     getattr(importlib.import_module(module), name)(*arguments)
 
 
-def start_command(
-    arguments: Sequence[str], log: Path, environment: Mapping[str, str]
-) -> "subprocess.Popen[bytes]":
-    """Start a command in a new interpreter; its output is appended to a log."""
+def run_subcommand(
+    command: Sequence[str], log: Path, lock: Path, environment: Mapping[str, str] | None = None
+) -> int:
+    """Run ``ducats`` in a new interpreter; return its exit code, or minus the signal that ended it.
+
+    It ends with this process, even if this one is killed.
+
+    Args:
+        command: arguments of ``ducats``.
+        log: its output is appended to this file.
+        lock: file that a process with the same work holds locked; waited for, up to
+            ``LOCK_TIMEOUT_SECONDS``, as a lost process may take a moment to notice and to end.
+        environment: added to the environment of this process.
+    """
+    if lock.exists() and (held := try_lock(lock, LOCK_TIMEOUT_SECONDS)) is not None:
+        held.release()
+    log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", CHILD_MODULE, str(os.getpid()), *arguments],
+        process = subprocess.Popen(
+            [sys.executable, "-m", CHILD_MODULE, str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **environment},
+            env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
+    try:
+        return process.wait()
+    finally:
+        if process.poll() is None:  # interrupted
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def stop_processes(processes: Sequence[BaseProcess]) -> None:

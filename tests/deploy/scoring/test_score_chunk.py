@@ -1,6 +1,5 @@
 """One chunk of a pool, compared with `predict` and with queries over a full table."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +14,8 @@ from ducats.data.folders import read_image_folder
 from ducats.data.streaming import Pool, PoolSample, open_pool
 from ducats.deploy import TrainedModel
 from ducats.deploy.classification import PREDICTION_COLUMNS, predict_images
-from ducats.deploy.scoring import (
-    ChunkResult,
-    StreamingQuery,
-    make_streaming_query,
-    score_chunk,
-    select_picks,
-)
-from ducats.deploy.scoring.streaming_query import compute_scores
+from ducats.deploy.scoring import ChunkResult, make_streaming_query, score_chunk, select_picks
+from ducats.deploy.scoring.streaming_query import StreamingQuery, compute_scores
 from ducats.run.factory import with_aspect_ratio
 from ducats.run.select import select_images
 from ducats.training.distributed import make_fabric
@@ -256,27 +249,13 @@ def test_labelled_samples_are_excluded_but_available_to_clustering_queries(
     assert picks.key[0] == result.candidates.key[distance.argmax()]
 
 
-def test_progress_is_reported(trained: TrainedModel, folder: Path) -> None:
+@pytest.mark.parametrize(("batch_size", "expected"), [(None, [8, 16, 24, 32, 37]), (20, [20, 37])])
+def test_progress_is_reported_after_each_batch(
+    trained: TrainedModel, folder: Path, batch_size: int | None, expected: list[int]
+) -> None:
     counts = list[int]()
-    score_in_chunk(
-        trained,
-        open_pool(str(folder)),
-        make_streaming_query(trained.config, "duc", 1),
-        on_progress=counts.append,
-    )
-    assert counts == [8, 16, 24, 32, 37]
-
-
-def test_batch_size(trained: TrainedModel, folder: Path) -> None:
-    counts = list[int]()
-    streaming_query = make_streaming_query(trained.config, "duc", 1)
-    score_in_chunk(trained, open_pool(str(folder)), streaming_query, batch_size=20, on_progress=counts.append)
-    assert counts == [20, 37]
-
-
-def test_kappa_times_budget_candidates_are_kept(trained: TrainedModel, folder: Path) -> None:
     streaming_query = make_streaming_query(trained.config, "duc", 2)
-    assert streaming_query.n_candidates == 20
-    assert len(score_in_chunk(trained, open_pool(str(folder)), streaming_query).candidates) == math.ceil(
-        10 * 2
-    )
+    pool, options = open_pool(str(folder)), {"batch_size": batch_size, "on_progress": counts.append}
+    result = score_in_chunk(trained, pool, streaming_query, 0, 1, **options)
+    assert counts == expected
+    assert len(result.candidates) == streaming_query.n_candidates == 20  # kappa times budget

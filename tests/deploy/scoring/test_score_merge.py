@@ -8,8 +8,7 @@ import pytest
 
 from ducats.acquisition.streaming_top_k import ScoredSamples, concat_samples
 from ducats.deploy.scoring.chunk import ChunkResult
-from ducats.deploy.scoring.files import chunk_file, save_chunk
-from ducats.deploy.scoring.merge import merge_chunks, missing_chunks
+from ducats.deploy.scoring.files import chunk_file, merge_chunks, missing_chunks, save_chunk
 from ducats.utils.errors import UserError
 
 N_ROWS, N_FEATURES = 300, 64

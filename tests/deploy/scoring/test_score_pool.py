@@ -1,6 +1,5 @@
 """Scoring a whole pool: output files, user errors and resuming."""
 
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -8,8 +7,8 @@ from typing import cast
 
 import pytest
 
+from commands import ducats, read_csv
 from conftest import Runner
-from ducats.cli import main
 from ducats.deploy import TrainedModel, load_trained_model, predict
 from ducats.deploy.scoring import SCORING_BACKENDS, ScoringInterrupted, ScoringResult, score_chunk, score_pool
 from ducats.deploy.scoring.files import chunk_file, load_chunk
@@ -28,11 +27,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_image_folder(tmp_path_factory.mktemp("images"))
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def run_score(trained: TrainedModel, pool: Path | str, out: Path, **kwargs: object) -> ScoringResult:
@@ -55,17 +49,8 @@ def test_picks_csv_agrees_with_predict(trained: TrainedModel, folder: Path, tmp_
         assert [row["guess"], *list(row.values())[3:]] == list(printed[row["key"]].values())[1:]
     assert read_csv(tmp_path / "out" / "unreadable.csv") == [{"key": "0/broken.png", "why": "empty file"}]
     summary = json.loads((tmp_path / "out" / "score.json").read_text())
-    counts = {
-        name: summary[name] for name in ("images", "unreadable", "excluded", "picked", "labels", "candidates")
-    }
-    assert counts == {
-        "images": 38,
-        "unreadable": 1,
-        "excluded": 0,
-        "picked": 5,
-        "labels": 5,
-        "candidates": 50,
-    }
+    counts = {"images": 38, "unreadable": 1, "excluded": 0, "picked": 5, "labels": 5, "candidates": 50}
+    assert {name: summary[name] for name in counts} == counts
     assert summary["images_per_second"] == pytest.approx(38 / summary["seconds"])
     assert [one["images"] for one in summary["chunks"]] == [38]
     assert (found.n_samples, found.n_unreadable, found.picks_file) == (38, 1, tmp_path / "out" / "picks.csv")
@@ -99,27 +84,22 @@ def test_budget_as_percentage(
     assert len(run_score(trained, folder, tmp_path, **kwargs).picks) == 7  # of 37
 
 
-def test_table_of_paths_as_pool(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
+def test_picks_of_a_table_of_paths_and_a_remote_pool(
+    trained: TrainedModel, folder: Path, tmp_path: Path
+) -> None:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     lines = ["path,key", *(f"{path},{path.relative_to(folder)}" for path in paths)]
     (tmp_path / "pool.csv").write_text("\n".join(lines), encoding="utf-8")
-    run_score(trained, tmp_path / "pool.csv", tmp_path / "table")
-    run_score(trained, folder, tmp_path / "folder")
-    files = [(tmp_path / name / "picks.csv").read_bytes() for name in ("table", "folder")]
-    assert files[0] == files[1]
-
-
-def test_remote_pool(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
-    fsspec = pytest.importorskip("fsspec")
-    store = fsspec.filesystem("memory")
+    store = pytest.importorskip("fsspec").filesystem("memory")
     store.put(str(folder), "/score-pool", recursive=True)
     try:
-        run_score(trained, "memory://score-pool", tmp_path / "there", chunks=2)
+        run_score(trained, "memory://score-pool", tmp_path / "remote", chunks=2)
     finally:
         store.rm("/score-pool", recursive=True)
-    run_score(trained, folder, tmp_path / "here")
-    files = [(tmp_path / name / "picks.csv").read_bytes() for name in ("there", "here")]
-    assert files[0] == files[1]
+    run_score(trained, tmp_path / "pool.csv", tmp_path / "table")
+    run_score(trained, folder, tmp_path / "folder")
+    names = ("remote", "table", "folder")
+    assert len({(tmp_path / name / "picks.csv").read_bytes() for name in names}) == 1
 
 
 def test_labelled_samples_are_excluded(tmp_path: Path) -> None:
@@ -277,12 +257,10 @@ def test_command_prints_summary(
     pool = tmp_path / "pool"
     shutil.copytree(folder, pool)
     write_file(pool / "bad.png", b"")
-    command = ["score", str(trained.run_folder.path), str(pool), "--budget", "3", "--device", "cpu"]
-    command += ["--exclude-labelled", "--out", str(tmp_path / "out")]
-    with pytest.raises(SystemExit) as caught:
-        main(command)
+    options = ("--budget", "3", "--device", "cpu", "--exclude-labelled", "--out", tmp_path / "out")
+    command = ("score", trained.run_folder.path, pool, *options)
+    assert ducats(*command) == 0
     printed = capsys.readouterr().out
-    assert not caught.value.code
     assert f"warning: unreadable images: 1; see {tmp_path / 'out' / 'unreadable.csv'}" in printed
     assert "already labelled by the run: 0" in printed
     assert "38 images scored, " in printed
@@ -292,9 +270,7 @@ def test_command_prints_summary(
         raise ScoringInterrupted("process 2 was ended")
 
     monkeypatch.setattr("ducats.deploy.scoring.score_pool", ended)
-    with pytest.raises(SystemExit) as caught:
-        main(command)
-    assert caught.value.code == 1
+    assert ducats(*command) == 1
     assert "process 2 was ended" in capsys.readouterr().err
 
 

@@ -18,18 +18,10 @@ from typing import Any
 import pytest
 
 from child_process import wait_until
-from ducats.cli import main
+from commands import ducats
 from ducats.deploy import TrainedModel, load_trained_model
 from ducats.deploy.scoring import ScoringInterrupted, ray_backend, score_pool
-from ducats.utils.cluster import (
-    TaskLost,
-    TaskPool,
-    TaskResult,
-    ray_connection,
-    ray_pool,
-    ray_session,
-    versions,
-)
+from ducats.utils.cluster import TaskLost, TaskPool, TaskResult, ray_connection, ray_pool, versions
 from ducats.utils.errors import UserError
 from ray_clusters import two_nodes
 from scoring_runs import train_run, write_image_folder
@@ -77,7 +69,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Folder with a run whose model can be blocked, and a pool of four blocks, two with a white image."""
     workspace = tmp_path_factory.mktemp("ray")
     write_file(
-        workspace / "modules" / "blocking_net.py", BLOCKING_NET.format(workspace=str(workspace)).encode()
+        workspace / "modules" / "ray_blocking_net.py", BLOCKING_NET.format(workspace=str(workspace)).encode()
     )
     write_file(workspace / "modules" / "deadly.py", DEADLY_TASK.encode())
     (workspace / "at").mkdir()
@@ -90,7 +82,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("PYTHONPATH", str(workspace / "modules"), prepend=os.pathsep)
         patch.setenv("OMP_NUM_THREADS", "1")
         pytest.importorskip("ray", reason="needs ducats[ray]")
-        train_run(workspace / "run", "model.name=blocking_net:Net", "model.params={}")
+        train_run(workspace / "run", "model.name=ray_blocking_net:Net", "model.params={}")
         score_pool(
             load_trained_model(workspace / "run"),
             str(workspace / "pool"),
@@ -162,18 +154,7 @@ def test_picks_equal_those_of_one_machine(
     workspace: Path, cluster: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--budget", "4", "--backend", "ray", "--ray-address", cluster.address, "--device", "cpu"]
-    with pytest.raises(SystemExit) as caught:
-        main(
-            [
-                "score",
-                str(workspace / "run"),
-                str(workspace / "pool"),
-                *options,
-                "--out",
-                str(workspace / "same"),
-            ]
-        )
-    assert not caught.value.code
+    assert ducats("score", workspace / "run", workspace / "pool", *options, "--out", workspace / "same") == 0
     assert "32 images scored" in capsys.readouterr().out
     assert (workspace / "same" / "picks.csv").read_bytes() == (workspace / "local" / "picks.csv").read_bytes()
     assert len(list((workspace / "same" / "chunks").iterdir())) == 64
@@ -254,8 +235,8 @@ def test_user_errors_on_a_node_are_raised_here(workspace: Path, cluster: Any, tm
 def test_scoring_resumes_after_timeout(
     workspace: Path, cluster: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = ["score", str(workspace / "run"), str(workspace / "pool"), "--budget", "4", "--device", "cpu"]
-    command += ["--backend", "ray", "--chunks", "4", "--timeout", "1h", "--out", str(workspace / "late")]
+    options = ("--budget", "4", "--device", "cpu", "--backend", "ray", "--chunks", "4", "--timeout", "1h")
+    command = ("score", workspace / "run", workspace / "pool", *options, "--out", workspace / "late")
 
     def later() -> float:
         """The current time, plus two hours once two chunks are done."""
@@ -265,18 +246,14 @@ def test_scoring_resumes_after_timeout(
     try:
         with monkeypatch.context() as patch:
             patch.setattr(ray_backend, "time", SimpleNamespace(monotonic=later))
-            with pytest.raises(SystemExit) as caught:
-                main(command)
+            assert ducats(*command) == 1
     finally:
         (workspace / "hold").unlink()
-    assert caught.value.code == 1
     message = capsys.readouterr().err
     assert "--timeout 1h reached with 2 of 4 chunks left" in " ".join(message.split())
     kept = {path: path.stat().st_mtime_ns for path in (workspace / "late" / "chunks").iterdir()}
     assert len(kept) == 2
-    with pytest.raises(SystemExit) as caught:
-        main(command)
-    assert not caught.value.code
+    assert ducats(*command) == 0
     assert (workspace / "late" / "picks.csv").read_bytes() == (workspace / "local" / "picks.csv").read_bytes()
     assert {path: path.stat().st_mtime_ns for path in kept} == kept  # not scored again
 
@@ -316,7 +293,7 @@ def test_invalid_duration(time: str) -> None:
 
 
 def connection_error(address: str) -> str:
-    with pytest.raises(UserError) as caught, ray_session(address):
+    with pytest.raises(UserError) as caught, ray_connection.ray_session(address):
         raise AssertionError
     return str(caught.value)
 
@@ -378,7 +355,5 @@ def test_ray_version_mismatch(disconnected: None, monkeypatch: pytest.MonkeyPatc
 
 
 def test_ray_options_need_ray_backend(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["score", "run", "pool", "--budget", "1", "--out", str(tmp_path), "--timeout", "2h"])
-    assert caught.value.code == 2
+    assert ducats("score", "run", "pool", "--budget", "1", "--out", tmp_path, "--timeout", "2h") == 2
     assert "--timeout needs --backend ray" in capsys.readouterr().err

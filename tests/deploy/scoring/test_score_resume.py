@@ -14,16 +14,9 @@ from typing import IO
 import pytest
 
 from child_process import fork, has_ended, run_in_child, wait_until
-from ducats.cli import main
+from commands import ducats
 from ducats.deploy import TrainedModel, load_trained_model
-from ducats.deploy.scoring import (
-    Job,
-    ScoringInterrupted,
-    local_backend,
-    make_streaming_query,
-    score_pool,
-    worker,
-)
+from ducats.deploy.scoring import Job, ScoringInterrupted, local_backend, make_streaming_query, score_pool
 from ducats.utils import files
 from ducats.utils.errors import UserError
 from scoring_runs import train_run, write_image_folder, write_shard_folder
@@ -116,9 +109,7 @@ def test_picks_do_not_depend_on_number_of_processes(
     pool = str(write_shard_folder(workspace / "shards", 3))
     for processes in ("1", "2"):
         options = ["--budget", "10%", "--query", "spread", "--processes", processes, "--device", "cpu"]
-        with pytest.raises(SystemExit) as caught:
-            main(["score", "run", pool, *options, "--out", processes])
-        assert not caught.value.code
+        assert ducats("score", "run", pool, *options, "--out", processes) == 0
         assert "33 images scored" in capsys.readouterr().out
     one, two = ((workspace / name / "picks.csv").read_bytes() for name in ("1", "2"))
     assert one == two
@@ -130,18 +121,8 @@ def test_picks_do_not_depend_on_number_of_processes(
 
 def make_job(workspace: Path) -> Job:
     streaming_query = make_streaming_query(load_trained_model(workspace / "run").config, "duc", 1)
-    return Job(
-        str(workspace / "run"),
-        str(workspace / "pool"),
-        "auto",
-        streaming_query,
-        1,
-        8,
-        False,
-        "cpu",
-        1,
-        str(workspace / "out"),
-    )
+    pool, out = str(workspace / "pool"), workspace / "out"
+    return Job(workspace / "run", pool, "auto", streaming_query, 1, 8, False, "cpu", 1, out)
 
 
 def test_worker_exits_with_its_parent(workspace: Path) -> None:
@@ -158,17 +139,17 @@ def test_worker_exits_with_its_parent(workspace: Path) -> None:
 
 
 def test_worker_reports_progress_and_errors(workspace: Path) -> None:
-    job, (receiver, sender) = make_job(workspace).to_json(), Pipe(duplex=False)
+    job, (receiver, sender) = make_job(workspace), Pipe(duplex=False)
     with receiver, sender:
-        worker.score_chunks(job, [0], sender)
+        local_backend.score_chunks(job, [0], sender)
         assert [receiver.recv() for _ in range(4)] == [8, 16, 24, 31]
         (workspace / "run" / "model.safetensors").unlink()
         with pytest.raises(SystemExit):
-            worker.score_chunks(job, [0], sender)
+            local_backend.score_chunks(job, [0], sender)
         assert "has no model yet" in receiver.recv()
 
 
-def fail_first(job: str, chunks: list[int], messages: Connection) -> None:
+def fail_first(job: Job, chunks: list[int], messages: Connection) -> None:
     """In place of a worker, fail on the first chunk as the environment says; otherwise sleep."""
     if chunks != [0]:
         time.sleep(60)

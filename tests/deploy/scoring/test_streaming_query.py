@@ -3,7 +3,7 @@ import math
 import pytest
 
 from conftest import quick
-from ducats.deploy.scoring import Job, StreamingQuery, make_streaming_query
+from ducats.deploy.scoring import make_streaming_query
 from ducats.deploy.scoring.streaming_query import default_query, needs_pool_size
 from ducats.utils.errors import UserError
 
@@ -71,15 +71,6 @@ def test_invalid_query_or_kappa_is_a_user_error(
 ) -> None:
     with pytest.raises(UserError, match=message):
         make_streaming_query(quick(*settings), query, 7, kappa=kappa)
-
-
-def test_job_json_round_trip() -> None:
-    streaming_query = StreamingQuery(
-        "spread", 3, 30, "entropy", params={"kappa": 10.0, "space": "normalised_features"}
-    )
-    job = Job("run", "s3://pool", "shards", streaming_query, 4, 256, True, "cpu", 2, "out/é")
-    assert Job.from_json(job.to_json()) == job
-    assert "\n" not in job.to_json()
 
 
 def test_default_query_is_that_of_the_run() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from commands import ducats
 from ducats.report.figures import FIGURES
-from sweep_helpers import ducats
 from synthetic_runs import write_run
 
 

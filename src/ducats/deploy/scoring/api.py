@@ -1,7 +1,5 @@
 """Score a whole pool: score its chunks, merge them, and write the picks."""
 
-import csv
-import io
 import json
 import math
 import time
@@ -13,12 +11,20 @@ from ducats.acquisition.budget import parse_budget
 from ducats.acquisition.streaming_top_k import ScoredSamples
 from ducats.data.streaming import Pool, PoolFormat, open_pool
 from ducats.deploy import TrainedModel
-from ducats.deploy.classification import PREDICTION_COLUMNS
-from ducats.deploy.scoring.backends import DEFAULT_CHUNKS, SCORING_BACKENDS
+from ducats.deploy.classification import PREDICTION_COLUMNS, write_csv
 from ducats.deploy.scoring.chunk import ProgressCallback
-from ducats.deploy.scoring.files import PICKS_FILE, SUMMARY_FILE, UNREADABLE_FILE, open_output_folder
+from ducats.deploy.scoring.files import (
+    PICKS_FILE,
+    SUMMARY_FILE,
+    UNREADABLE_FILE,
+    MergedChunks,
+    merge_chunks,
+    missing_chunks,
+    open_output_folder,
+)
 from ducats.deploy.scoring.job import Job, ScoringBackend, labelled_keys
-from ducats.deploy.scoring.merge import MergedChunks, merge_chunks, missing_chunks
+from ducats.deploy.scoring.local_backend import score_locally
+from ducats.deploy.scoring.ray_backend import DEFAULT_RAY_CHUNKS, score_on_ray
 from ducats.deploy.scoring.streaming_query import (
     StreamingQuery,
     default_query,
@@ -31,6 +37,10 @@ from ducats.utils.errors import UserError
 from ducats.utils.files import write_text_atomically
 from ducats.utils.registry import bind_params, resolve
 from ducats.utils.resources import available_cores
+
+SCORING_BACKENDS: Mapping[str, ScoringBackend] = {"local": score_locally, "ray": score_on_ray}
+DEFAULT_CHUNKS: Mapping[str, int] = {"ray": DEFAULT_RAY_CHUNKS}  # other backends: one per process
+_CHUNK_COSTS = ("seconds", "cpu_seconds", "peak_memory_bytes")
 
 
 class ScoringResult(NamedTuple):
@@ -124,18 +134,17 @@ def score_pool(
         "batch_size": batch_size,
     }
     threads = max(1, available_cores() // (processes or 1))
-    run_folder = str(trained.run_folder.path.absolute())
     job = Job(
-        run_folder,
-        pool_uri,
-        pool_format,
-        streaming_query,
-        chunks,
-        batch_size,
-        exclude_labelled,
-        device,
-        threads,
-        str(out.absolute()),
+        run_folder=trained.run_folder.path.absolute(),
+        pool_uri=pool_uri,
+        pool_format=pool_format,
+        streaming_query=streaming_query,
+        n_chunks=chunks,
+        batch_size=batch_size,
+        exclude_labelled=exclude_labelled,
+        device=device,
+        threads=threads,
+        out=out.absolute(),
     )
     with open_output_folder(out, settings):
         start, files = time.perf_counter(), [job.chunk_file(chunk) for chunk in range(chunks)]
@@ -145,15 +154,8 @@ def score_pool(
             run_backend(job, missing, processes=processes, trained=trained, on_progress=on_progress)
         seconds = time.perf_counter() - start
         summary = {"backend": backend, "processes": processes, **settings}
-        return _write_results(
-            trained,
-            streaming_query,
-            merge_chunks(files, streaming_query.n_candidates),
-            out,
-            seconds,
-            missing,
-            summary,
-        )
+        merged = merge_chunks(files, streaming_query.n_candidates)
+        return _write_results(trained, streaming_query, merged, out, seconds, missing, summary)
 
 
 def _make_query(
@@ -199,7 +201,10 @@ def _write_results(
             "or choose another pool"
         )
     picks = select_picks(streaming_query, candidates, merged.labelled, trained.config.seed)
-    _check_keys(picks)
+    keys = picks.key.tolist()
+    if len(set(keys)) < len(keys):
+        duplicate = next(key for key in keys if keys.count(key) > 1)
+        raise UserError(f"two samples of the pool have the key {duplicate!r}; make the keys unique")
     n_scored = sum(merged.chunks[index].n_samples for index in missing)
     rate = n_scored / seconds if missing else None
     counts = {
@@ -210,38 +215,26 @@ def _write_results(
         "seconds": seconds,
         "images_per_second": rate,
         "chunks": [
-            {
-                "images": chunk.n_samples,
-                "seconds": chunk.seconds,
-                "cpu_seconds": chunk.cpu_seconds,
-                "peak_memory_bytes": chunk.peak_memory_bytes,
-            }
+            {"images": chunk.n_samples, **{name: getattr(chunk, name) for name in _CHUNK_COSTS}}
             for chunk in merged.chunks
         ],
     }
-    _write_csv(out / UNREADABLE_FILE, ("key", "why"), unreadable)
+    write_csv(out / UNREADABLE_FILE, ("key", "why"), unreadable)
     path = out / SUMMARY_FILE
     if missing or not path.exists():  # keep the timings if nothing was scored this time
         write_text_atomically(path, json.dumps(summary | counts, indent=1, ensure_ascii=False) + "\n")
     header = ("rank", "key", "guess", *PREDICTION_COLUMNS)
-    _write_csv(out / PICKS_FILE, header, _pick_rows(picks, trained.classes))
+    write_csv(out / PICKS_FILE, header, _pick_rows(picks, trained.classes))
     return ScoringResult(
-        picks,
-        n_samples,
-        merged.n_excluded,
-        len(unreadable),
-        seconds,
-        rate,
-        out / PICKS_FILE,
-        streaming_query.name,
+        picks=picks,
+        n_samples=n_samples,
+        n_excluded=merged.n_excluded,
+        n_unreadable=len(unreadable),
+        seconds=seconds,
+        samples_per_second=rate,
+        picks_file=out / PICKS_FILE,
+        query=streaming_query.name,
     )
-
-
-def _check_keys(picks: ScoredSamples) -> None:
-    keys = picks.key.tolist()
-    if len(set(keys)) < len(keys):
-        duplicate = next(key for key in keys if keys.count(key) > 1)
-        raise UserError(f"two samples of the pool have the key {duplicate!r}; make the keys unique")
 
 
 def _pick_rows(picks: ScoredSamples, classes: Sequence[str]) -> Iterable[list[str]]:
@@ -249,11 +242,3 @@ def _pick_rows(picks: ScoredSamples, classes: Sequence[str]) -> Iterable[list[st
     guesses = picks.columns["guess"].tolist()
     for rank, (key, guess, values) in enumerate(zip(picks.key, guesses, numbers, strict=True), start=1):
         yield [str(rank), key, classes[guess], *(f"{value:.6g}" for value in values)]
-
-
-def _write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(lines)
-    write_text_atomically(path, text.getvalue())

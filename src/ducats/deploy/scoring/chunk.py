@@ -67,18 +67,11 @@ def score_chunk(
         on_progress: called after each batch with the number of samples so far.
     """
     start, cpu_start = time.perf_counter(), time.process_time()
-    selector, labelled, unreadable, n_samples, n_excluded = (
-        StreamingTopK("first", streaming_query.n_candidates),
-        list[ScoredSamples](),
-        [],
-        0,
-        0,
-    )
-    block_size = batch_size or trained.config.engine.scoring_batch_size
-    stream = _score_blocks(
-        trained, pool.blocks(chunk, n_chunks, block_size), streaming_query, fabric, threads
-    )
-    with closing(stream):
+    selector = StreamingTopK("first", streaming_query.n_candidates)
+    labelled, unreadable = list[ScoredSamples](), list[tuple[str, str]]()
+    n_samples = n_excluded = 0
+    blocks = pool.blocks(chunk, n_chunks, batch_size or trained.config.engine.scoring_batch_size)
+    with closing(_score_blocks(trained, blocks, streaming_query, fabric, threads)) as stream:
         for samples, failed in stream:
             for key, reason in failed:
                 unreadable.append((key, reason))
@@ -135,23 +128,14 @@ def _score_blocks(
             z = features = None
             if block.key:
                 # Seeded by block, so random augmentation does not depend on the number of processes.
-                aug_params = sample_view_params(
-                    view,
-                    len(block.key),
-                    *trained.size,
-                    make_generator(seed, "scoring", block.pool_index[0]),
-                    block.aspect,
-                )
+                generator = make_generator(seed, "scoring", block.pool_index[0])
+                aug_params = sample_view_params(view, len(block.key), *trained.size, generator, block.aspect)
                 pixels = block.pixels.pin_memory() if device.type == "cuda" else block.pixels
+                pixels = placement.to_device(pixels, device)
                 with torch.inference_mode():
-                    output = model(
-                        apply_view(placement.to_device(pixels, device), view, aug_params.to(device))
-                    )
+                    output = model(apply_view(pixels, view, aug_params.to(device)))
                 z, features = output.z, output.features if needs_features else None
-                if (
-                    query is not None
-                    and "features" in query.for_model(has_features=features is not None).needs
-                ):
+                if query and "features" in query.for_model(has_features=features is not None).needs:
                     require_features(features)
             pending.append(_BlockOutput(block.key, block.pool_index, block.unreadable, z, features))
             if len(pending) == (1 if device.type == "cpu" else MAX_PENDING_BATCHES):
@@ -179,6 +163,5 @@ def _to_samples(
         columns["z"] = z
     if block_output.features is not None:
         columns["features"] = block_output.features.float().flatten(1).cpu()
-    return ScoredSamples(
-        key, pool_index, {name: column.numpy() for name, column in columns.items()}
-    ), block_output.unreadable
+    arrays = {name: column.numpy() for name, column in columns.items()}
+    return ScoredSamples(key, pool_index, arrays), block_output.unreadable

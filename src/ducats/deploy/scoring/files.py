@@ -1,19 +1,19 @@
-"""Files of an output folder: settings, one file per finished chunk, and the results.
+"""Files of an output folder: settings, one file per finished chunk, and the results. Merging of chunks.
 
 Every write is atomic, and a chunk whose file exists is not scored again. Scoring can therefore be killed at
 any time; run the same command again to resume.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ducats.acquisition.streaming_top_k import ScoredSamples
+from ducats.acquisition.streaming_top_k import ScoredSamples, concat_samples, merge_top_k
 from ducats.deploy.scoring.chunk import ChunkResult
 from ducats.runfolder.run_folder import settings_differences
 from ducats.utils import npz_columns
@@ -64,16 +64,10 @@ def _load_settings(path: Path) -> dict[str, Any]:
 
 def save_chunk(path: Path, result: ChunkResult) -> None:
     """Write the result of a chunk atomically."""
-    metadata = {
-        "n_samples": result.n_samples,
-        "n_excluded": result.n_excluded,
-        "seconds": result.seconds,
-        "cpu_seconds": result.cpu_seconds,
-        "peak_memory_bytes": result.peak_memory_bytes,
-        "unreadable": result.unreadable,
-    }
-    arrays: dict[str, _Array] = {"metadata": _encode_text(json.dumps(metadata))}
-    for name, samples in (("candidates", result.candidates), ("labelled", result.labelled)):
+    metadata = result._asdict()
+    tables: dict[str, ScoredSamples] = {name: metadata.pop(name) for name in ("candidates", "labelled")}
+    arrays: dict[str, _Array] = {"metadata": np.frombuffer(json.dumps(metadata).encode("utf-8"), np.uint8)}
+    for name, samples in tables.items():
         keys = [key.encode("utf-8") for key in samples.key]
         arrays[f"{name}.keys"] = np.frombuffer(b"".join(keys), np.uint8)
         arrays[f"{name}.lengths"] = np.array([len(key) for key in keys], np.int64)
@@ -87,18 +81,10 @@ def load_chunk(path: Path) -> ChunkResult | None:
     try:
         arrays = npz_columns.read_columns(path, ())
         metadata = json.loads(arrays["metadata"].tobytes())
-        candidates, labelled = _load_samples(arrays, "candidates"), _load_samples(arrays, "labelled")
-        return ChunkResult(
-            candidates,
-            labelled,
-            metadata["n_samples"],
-            metadata["n_excluded"],
-            [(key, reason) for key, reason in metadata["unreadable"]],
-            metadata["seconds"],
-            metadata["cpu_seconds"],
-            metadata["peak_memory_bytes"],
-        )
-    except npz_columns.READ_ERRORS:
+        metadata["unreadable"] = [(key, reason) for key, reason in metadata["unreadable"]]
+        candidates, labelled = (_load_samples(arrays, name) for name in ("candidates", "labelled"))
+        return ChunkResult(candidates, labelled, **metadata)
+    except (*npz_columns.READ_ERRORS, TypeError):
         return None
 
 
@@ -117,5 +103,47 @@ def _load_samples(arrays: Mapping[str, _Array], name: str) -> ScoredSamples:
     return ScoredSamples(key, arrays[f"{name}.pool_index"], values)
 
 
-def _encode_text(text: str) -> _Array:
-    return np.frombuffer(text.encode("utf-8"), np.uint8)
+class MergedChunks(NamedTuple):
+    """Top candidates of all chunks, and the counts of each chunk."""
+
+    candidates: ScoredSamples  # best first
+    labelled: ScoredSamples  # samples labelled by the run; empty unless the query uses them
+    unreadable: list[tuple[str, str]]  # keys and reasons, sorted by key
+    chunks: list[ChunkResult]  # counts, times and memory only; their tables are empty
+    n_samples: int  # a truncated shard that several chunks report counts once
+
+    @property
+    def n_excluded(self) -> int:
+        """Number of samples labelled by the run."""
+        return sum(chunk.n_excluded for chunk in self.chunks)
+
+
+def missing_chunks(files: Sequence[Path]) -> list[int]:
+    """Return the indices of chunks whose file is missing or corrupt."""
+    return [chunk for chunk, path in enumerate(files) if load_chunk(path) is None]
+
+
+def merge_chunks(files: Sequence[Path], n_candidates: int) -> MergedChunks:
+    """Merge all chunks and keep the top candidates; only these and one chunk are in memory at a time.
+
+    Raises:
+        UserError: A chunk cannot be read, or two chunks have scored the same sample.
+    """
+    chunks, labelled, unreadable, n_readable = list[ChunkResult](), list[ScoredSamples](), dict[str, str](), 0
+
+    def tables() -> Iterator[ScoredSamples]:
+        nonlocal n_readable
+        for path in files:
+            result = load_chunk(path)
+            if result is None:
+                raise UserError(f"{path} is corrupt; delete it and run the same command again")
+            labelled.append(result.labelled)
+            unreadable.update(result.unreadable)
+            n_readable += result.n_samples - len(result.unreadable)
+            empty = concat_samples([])
+            chunks.append(result._replace(candidates=empty, labelled=empty, unreadable=[]))
+            yield result.candidates
+
+    candidates = merge_top_k(tables(), "first", n_candidates)
+    n_samples = n_readable + len(unreadable)
+    return MergedChunks(candidates, concat_samples(labelled), sorted(unreadable.items()), chunks, n_samples)

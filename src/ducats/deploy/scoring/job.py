@@ -1,8 +1,7 @@
-"""Serialisable scoring job, the worker that runs it, and the interface of backends."""
+"""Scoring job, the scorer that runs it in any process, and the interface of backends."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -25,7 +24,7 @@ class ScoringInterrupted(Exception):  # noqa: N818 - not an error: finished chun
 class Job:
     """Everything needed to score a chunk in any process."""
 
-    run_folder: str
+    run_folder: Path
     pool_uri: str
     pool_format: PoolFormat
     streaming_query: StreamingQuery
@@ -34,21 +33,11 @@ class Job:
     exclude_labelled: bool
     device: str
     threads: int  # threads per process that read and decode
-    out: str  # output folder
+    out: Path  # output folder
 
     def chunk_file(self, chunk: int) -> Path:
         """Return the file of a chunk."""
-        return chunk_file(Path(self.out), chunk, self.n_chunks)
-
-    def to_json(self) -> str:
-        """Serialise to one line."""
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> "Job":
-        """Parse the output of ``to_json``."""
-        values = json.loads(text)
-        return Job(**{**values, "streaming_query": StreamingQuery(**values["streaming_query"])})
+        return chunk_file(self.out, chunk, self.n_chunks)
 
 
 class ChunkScorer:
@@ -60,7 +49,7 @@ class ChunkScorer:
 
     def __init__(self, job: Job, trained: TrainedModel | None = None) -> None:
         self._job = job
-        self._trained = load_trained_model(Path(job.run_folder)) if trained is None else trained
+        self._trained = load_trained_model(job.run_folder) if trained is None else trained
         self._fabric = make_fabric(job.device, precision=supported_precision(self._trained, job.device))
         self._pool = open_pool(job.pool_uri, pool_format=job.pool_format)
         self._labelled_keys = labelled_keys(self._trained.run_folder) if job.exclude_labelled else frozenset()
@@ -84,15 +73,14 @@ class ChunkScorer:
         """Score chunks and save each when it is done."""
         n_previous = 0
         for chunk in chunks:
-            result = self.score(
-                chunk, None if on_progress is None else _offset_progress(n_previous, on_progress)
-            )
+            # The default argument keeps the current offset.
+            def report(n_samples: int, n_previous: int = n_previous) -> None:
+                if on_progress is not None:
+                    on_progress(n_previous + n_samples)
+
+            result = self.score(chunk, report)
             save_chunk(self._job.chunk_file(chunk), result)
             n_previous += result.n_samples
-
-
-def _offset_progress(n_previous: int, on_progress: ProgressCallback) -> ProgressCallback:
-    return lambda n_samples: on_progress(n_previous + n_samples)
 
 
 def labelled_keys(run_folder: RunFolder) -> frozenset[str]:

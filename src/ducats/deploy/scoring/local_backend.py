@@ -21,7 +21,7 @@ from ducats.utils.errors import UserError
 from ducats.utils.resources import available_cores
 
 _POLL_SECONDS = 0.05  # polling interval
-WORKER = "ducats.deploy.scoring.worker:score_chunks"
+WORKER = f"{__name__}:score_chunks"
 
 
 def score_locally(
@@ -87,14 +87,23 @@ def _run_processes(
 
 
 def _start(job: Job, chunks: Sequence[int], number: int, processes: int) -> _Worker:
-    log = Path(job.out) / f"process-{number}.log"
+    log = job.out / f"process-{number}.log"
     log.unlink(missing_ok=True)  # of an earlier attempt
     receiver, sender = Pipe(duplex=False)
     with sender:  # open in the worker only, so that its exit closes the pipe
         process = start_warm(
-            WORKER, (job.to_json(), list(chunks), sender), log, _process_environment(job, number, processes)
+            WORKER, (job, list(chunks), sender), log, _process_environment(job, number, processes)
         )
     return _Worker(number, process, log, receiver)
+
+
+def score_chunks(job: Job, chunks: Sequence[int], messages: Connection) -> None:
+    """Score and save chunks in a worker; send the number of samples so far, or the message of a UserError."""
+    try:
+        ChunkScorer(job).score_and_save(chunks, messages.send)
+    except UserError as error:
+        messages.send(str(error))
+        raise SystemExit(2) from None
 
 
 def _process_environment(job: Job, number: int, processes: int) -> dict[str, str]:

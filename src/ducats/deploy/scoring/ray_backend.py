@@ -5,7 +5,7 @@ saved by this process, so a lost chunk can be scored again on any node.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,8 +16,8 @@ from ducats.deploy.scoring.chunk import ChunkResult, ProgressCallback
 from ducats.deploy.scoring.files import save_chunk
 from ducats.deploy.scoring.job import ChunkScorer, Job, ScoringInterrupted
 from ducats.runfolder.run_folder import RunFolder
-from ducats.utils.cluster import TaskLost, TaskPool, parse_duration, ray_session
-from ducats.utils.cluster.ray_connection import import_ray
+from ducats.utils.cluster import TaskLost, TaskPool
+from ducats.utils.cluster.ray_connection import cluster_device, import_ray, parse_duration, ray_session
 from ducats.utils.errors import UserError
 
 DEFAULT_TIMEOUT = "24h"
@@ -51,15 +51,14 @@ def score_on_ray(
     """
     deadline = time.monotonic() + parse_duration(timeout)
     with ray_session(ray_address):
-        ray = import_ray()
-        use_gpu = _use_gpus(ray.nodes(), job.device)
+        job = replace(job, device=cluster_device("--device", job.device))
+        use_gpu = job.device == "cuda"
         task_pool = TaskPool(
             score_chunk_on_node, cpus_per_task=None if use_gpu else 1, use_gpu=use_gpu, max_tasks=processes
         )
         if not task_pool.free_slots():
             raise UserError(f"no node of the Ray cluster at --ray-address {ray_address} has CPUs; start one")
-        job_json = replace(job, device="cuda" if use_gpu else "cpu").to_json()
-        files = [ray.put(pack_run_files(trained.run_folder.path, job.exclude_labelled))]
+        files = [import_ray().put(pack_run_files(trained.run_folder.path, job.exclude_labelled))]
         remaining, n_done, n_samples = list(chunks), 0, 0
         try:
             while n_done < len(chunks):
@@ -71,7 +70,7 @@ def score_on_ray(
                     )
                 while remaining and task_pool.free_slots():
                     chunk = remaining.pop(0)
-                    task_pool.submit(chunk, job_json, files, chunk)
+                    task_pool.submit(chunk, job, files, chunk)
                 for chunk, result, error in task_pool.wait(min(_POLL_SECONDS, seconds_left)):
                     if error is not None:
                         raise _translate_error(chunk, job, error)
@@ -81,14 +80,6 @@ def score_on_ray(
                         on_progress(n_samples)
         finally:
             task_pool.stop()
-
-
-def _use_gpus(nodes: Sequence[Mapping[str, Any]], device: str) -> bool:
-    """Whether to use GPUs; all chunks use the same type of device, so that their scores are comparable."""
-    found = any(node["Resources"].get("GPU") for node in nodes if node["Alive"])
-    if device == "cuda" and not found:
-        raise UserError("--device cuda: no node of the Ray cluster has a GPU; use --device cpu")
-    return found and device in ("auto", "cuda")
 
 
 def _translate_error(chunk: int, job: Job, error: Exception) -> Exception:
@@ -115,30 +106,23 @@ def pack_run_files(run_folder: Path, include_labels: bool) -> dict[str, bytes]:
     return {path.relative_to(run_folder).as_posix(): path.read_bytes() for path in paths}
 
 
-_scorer_cache: dict[str, ChunkScorer] = {}  # by job, at most one: reused for further chunks of the same job
+_scorers: list[tuple[Job, ChunkScorer]] = []  # at most one, reused for further chunks of the same job
 
 
-def score_chunk_on_node(job: str, files: Sequence[Any], chunk: int) -> ChunkResult:
+def score_chunk_on_node(job: Job, files: Sequence[Any], chunk: int) -> ChunkResult:
     """Score a chunk in a Ray worker process.
 
     Args:
-        job: JSON of the job.
         files: one reference to the run's files; in a list, so that Ray does not fetch them on every call.
     """
-    if job not in _scorer_cache:
-        _scorer_cache.clear()
+    if not _scorers or _scorers[0][0] != job:
+        _scorers.clear()
         with TemporaryDirectory(prefix="ducats-") as folder:
             for name, data in import_ray().get(files[0]).items():
                 path = Path(folder, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
-            _scorer_cache[job] = ChunkScorer(
-                replace(Job.from_json(job), run_folder=folder, threads=_assigned_cpus())
-            )
-    return _scorer_cache[job].score(chunk)
-
-
-def _assigned_cpus() -> int:
-    """Return the number of CPUs that Ray has assigned to this process."""
-    cpus = import_ray().get_runtime_context().get_assigned_resources().get("CPU", 1)
-    return max(1, int(cpus))
+            cpus = import_ray().get_runtime_context().get_assigned_resources().get("CPU", 1)
+            here = replace(job, run_folder=Path(folder), threads=max(1, int(cpus)))
+            _scorers.append((job, ChunkScorer(here)))
+    return _scorers[0][1].score(chunk)

@@ -61,12 +61,10 @@ def make_streaming_query(
         raise UserError(
             f"--query {query} cannot score a pool; choose from: {', '.join(filter(_streaming_rule, QUERIES))}"
         )
-    if kappa is not None and (not 1 <= kappa < math.inf or rule.kind == "rank"):
-        raise UserError(
-            f"--kappa does not apply to --query {query}; omit it"
-            if rule.kind == "rank"
-            else f"--kappa must be a finite number of at least 1, not {kappa:g}"
-        )
+    if kappa is not None and rule.kind == "rank":
+        raise UserError(f"--kappa does not apply to --query {query}; omit it")
+    if kappa is not None and not 1 <= kappa < math.inf:
+        raise UserError(f"--kappa must be a finite number of at least 1, not {kappa:g}")
     params = dict(config.query.params) if config.query.name == query else {}
     columns = rule.columns_for(params)
     if rule.kind == "rank":
@@ -98,14 +96,9 @@ def default_query(config: Config) -> str:
 
 def needs_pool_size(config: Config, query: str) -> bool:
     """Whether the number of candidates depends on the pool size for any budget."""
-    rule = _streaming_rule(query)
-    is_run_query = query == config.query.name
-    return (
-        rule is not None
-        and rule.kind == "two_rounds"
-        and is_run_query
-        and config.query.params.get("pool_fraction") is not None
-    )
+    rule, is_run_query = _streaming_rule(query), query == config.query.name
+    has_fraction = is_run_query and config.query.params.get("pool_fraction") is not None
+    return has_fraction and rule is not None and rule.kind == "two_rounds"
 
 
 def _streaming_rule(query: str) -> StreamingRule | None:
@@ -122,17 +115,14 @@ def compute_scores(
         pool_index: pool indices, ``(N,)``.
         seed: seed of `random`, whose scores depend only on the pool index.
     """
-    columns = {"first": _score_column(streaming_query.first_column, z, pool_index, seed)}
-    if streaming_query.second_column is not None:
-        columns["second"] = _score_column(streaming_query.second_column, z, pool_index, seed)
-    return columns
+    names = {"first": streaming_query.first_column, "second": streaming_query.second_column}
+    return {key: _score_column(name, z, pool_index, seed) for key, name in names.items() if name is not None}
 
 
 def _score_column(name: str, z: Tensor, pool_index: Tensor, seed: int) -> Tensor:
     if name == RANDOM_COLUMN:
-        return uniform_per_location(
-            make_generator(seed, "score", "random"), pool_index, torch.zeros_like(pool_index)
-        )
+        generator = make_generator(seed, "score", "random")
+        return uniform_per_location(generator, pool_index, torch.zeros_like(pool_index))
     column_name = name.removeprefix("-")
     column = compute_columns(z, None, (column_name,))[column_name]
     return column if column_name == name else -column
@@ -148,13 +138,9 @@ def select_picks(
         labelled: labelled samples with their features; empty unless the query uses them.
     """
     if streaming_query.second_column is not None:
-        return select_in_two_rounds(
-            candidates,
-            "first",
-            "second",
-            streaming_query.n_candidates,
-            min(streaming_query.budget, streaming_query.n_candidates),
-        )
+        n_candidates = streaming_query.n_candidates
+        n_picks = min(streaming_query.budget, n_candidates)
+        return select_in_two_rounds(candidates, "first", "second", n_candidates, n_picks)
     if not streaming_query.selects:
         return merge_top_k([candidates], "first", streaming_query.budget)
     candidates, labelled = (
@@ -162,13 +148,11 @@ def select_picks(
     )
     query = streaming_query.spec.for_model(has_features="features" in candidates.columns)
     # Samples are numbered in key order, so ties go to the lower key here, too.
-    candidate_table, labelled_table = (
+    context = QueryContext(
         _sample_table(candidates, query.needs, 0),
         _sample_table(labelled, query.needs, len(candidates)),
-    )
-    generator = make_generator(seed, "score", streaming_query.name)
-    context = QueryContext(
-        candidate_table, labelled_table, min(streaming_query.budget, len(candidates)), generator
+        min(streaming_query.budget, len(candidates)),
+        make_generator(seed, "score", streaming_query.name),
     )
     return candidates[run_query(query.fn, context).numpy()]
 

@@ -1,6 +1,5 @@
 """Hyperparameter search: runs ranked by an estimate of their target risk."""
 
-from ducats.sweep.tune.result_table import trials_table as trials_table
 from ducats.sweep.tune.search import TrialResult as TrialResult
 from ducats.sweep.tune.search import TuningResult as TuningResult
 from ducats.sweep.tune.search import tune as tune

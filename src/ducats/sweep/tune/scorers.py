@@ -1,10 +1,10 @@
 """Scores of finished trials, by one of two criteria; neither uses a test set."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from lightning_fabric import Fabric
@@ -39,11 +39,7 @@ class RiskEstimate:
     is_degenerate: bool = False  # whether the estimate is unreliable
 
 
-class TrialScorer(Protocol):
-    """Function that scores finished trials."""
-
-    def __call__(self, trial: Trial) -> RiskEstimate:
-        """Return the score of a finished trial."""
+TrialScorer = Callable[[Trial], RiskEstimate]  # scores a finished trial
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,18 @@ from ducats.sweep.tune.scorers import (
     acquire_validation_labels,
     load_tuning_data,
 )
-from ducats.sweep.tune.search_space import (
+from ducats.sweep.tune.trials import (
     SearchGrid,
+    Trial,
+    TrialLauncher,
     count_combinations,
     default_grid,
+    format_grid_point,
+    make_trials,
+    run_in_subprocess,
     sample_grid_points,
     to_settings,
 )
-from ducats.sweep.tune.trials import Trial, TrialLauncher, format_grid_point, make_trials, run_in_subprocess
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_text_atomically
 
@@ -114,10 +118,8 @@ def tune(
     criterion: dict[str, Any] = {"estimator": estimator, "loss": loss}
     if estimator == "dev":
         scorer: TrialScorer = DevScorer(tuning_data, loss, weight_normalisation)
-        criterion |= {
-            "weight_normalisation": weight_normalisation,
-            "source_holdout_fraction": source_holdout,
-        }
+        criterion["weight_normalisation"] = weight_normalisation
+        criterion["source_holdout_fraction"] = source_holdout
     else:
         folder = out / f"validation-{validation_labels}"
         scorer = TargetLabelScorer(
@@ -128,17 +130,15 @@ def tune(
     results: list[TrialResult] = []
     failed: dict[str, str] = {}
     for number, trial in enumerate(planned_trials, start=1):
+        point = format_grid_point(trial.point)
+        name = f"{number} of {len(planned_trials)}: {point}"
         try:
             result = _run_and_score(trial, scorer, earlier_results, launcher)
         except UserError as error:
-            failed[format_grid_point(trial.point)] = str(error)
-            on_message(
-                f"{number} of {len(planned_trials)}: {format_grid_point(trial.point)}: failed: {error}"
-            )
+            failed[point] = str(error)
+            on_message(f"{name}: failed: {error}")
             continue
-        on_message(
-            f"{number} of {len(planned_trials)}: {format_grid_point(trial.point)}: risk {result.risk:.4f}"
-        )
+        on_message(f"{name}: risk {result.risk:.4f}")
         results.append(result)
         earlier_results[trial.name] = result
         _write_results(out / "tune.json", criterion, list(earlier_results.values()), failed, {})
@@ -238,14 +238,10 @@ def ranking_warnings(results: Sequence[TrialResult], estimator: RiskEstimator) -
         result.risk - best.risk <= max(result.standard_error, best.standard_error) for result in results[1:]
     )
     if n_near:
-        remedy = (
-            "increase evaluation.source_holdout_fraction"
-            if estimator == "dev"
-            else "increase --validation-labels"
-        )
+        setting = "evaluation.source_holdout_fraction" if estimator == "dev" else "--validation-labels"
         warnings.append(
             f"{n_near} other trial{'s are' if n_near > 1 else ' is'} within one standard error of the best, "
-            f"so their order is not significant; {remedy} to separate them"
+            f"so their order is not significant; increase {setting} to separate them"
         )
     return warnings
 

@@ -59,6 +59,19 @@ def ray_session(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
+def cluster_device(option: str, device: str) -> str:
+    """Return cuda or cpu: all tasks use the same type of device, so that their results are comparable.
+
+    Args:
+        option: command-line option of the device, for the message.
+        device: auto, cpu or cuda.
+    """
+    has_gpu = any(node["Resources"].get("GPU") for node in import_ray().nodes() if node["Alive"])
+    if device == "cuda" and not has_gpu:
+        raise UserError(f"{option} cuda: no node of the Ray cluster has a GPU; use {option} cpu")
+    return "cuda" if has_gpu and device in ("auto", "cuda") else "cpu"
+
+
 def _resolve_address(address: str) -> str:
     return os.environ.get("RAY_ADDRESS") or "auto" if address == "auto" else address
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ducats.utils.cluster.subcommand import run_subcommand
+from ducats.utils.child_process import run_subcommand
 from ducats.utils.errors import UserError
 
 SIGNAL_GRACE_SECONDS = 5.0  # seconds in which this process receives the signal that ended the command

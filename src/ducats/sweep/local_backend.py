@@ -1,8 +1,11 @@
-"""Slots for parallel runs on this machine, each with its device."""
+"""Execute a sweep on this machine: slots for parallel runs, each with its device."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 
+from ducats.sweep.jobs import JobEnd, SweepJob
+from ducats.utils.child_process import start_warm, stop_processes
 from ducats.utils.errors import UserError
 
 
@@ -49,6 +52,43 @@ def make_slots(devices: str, workers: int | None, cores: int, environment: Mappi
     return [
         Slot(device_type, name, {**_device_environment(name, environment), **threads}) for name in assigned
     ]
+
+
+class LocalSweepBackend:
+    """Execute runs on this machine, one process per slot."""
+
+    poll_seconds = 0.1
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._free = list(slots)
+        self._running: dict[str, tuple[Slot, BaseProcess]] = {}
+
+    def free_slots(self) -> int:
+        """Return the number of free slots."""
+        return len(self._free)
+
+    def submit(self, jobs: Sequence[SweepJob]) -> list[str]:
+        """Start one process per run."""
+        for job in jobs:
+            slot = self._free.pop(0)
+            process = start_warm("ducats.cli:main", (job.arguments,), job.log_path, slot.environment)
+            self._running[job.name] = slot, process
+        return [self._running[job.name][0].device_name for job in jobs]
+
+    def pop_finished(self) -> list[JobEnd]:
+        """Return the runs whose process has ended."""
+        ends = [
+            JobEnd(name, process.exitcode)
+            for name, (_, process) in self._running.items()
+            if process.exitcode is not None
+        ]
+        self._free += [self._running.pop(end.name)[0] for end in ends]
+        return ends
+
+    def stop(self) -> str:
+        """Stop all active runs and their child processes; the next sweep resumes them."""
+        stop_processes([process for _, process in self._running.values()])
+        return ""
 
 
 def _thread_environment(count: int, environment: Mapping[str, str]) -> dict[str, str]:
