@@ -41,7 +41,8 @@ def write_list(path: Path, lines: Iterable[str]) -> None:
 
 def ground_truth_of(data: Any) -> list[int]:
     assert data.ground_truth.dtype == torch.int64
-    return data.ground_truth[:].tolist()
+    labels: list[int] = data.ground_truth[:].tolist()
+    return labels
 
 
 # -- class folders -----------------------------------------------------------------------------------

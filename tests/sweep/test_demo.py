@@ -10,7 +10,6 @@ from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep.demo import demo
 from ducats.utils.errors import UserError
 
-pytestmark = pytest.mark.usefixtures("forked_children")
 TINY_SETTINGS = (
     "train.epochs=6",
     "train.steps_per_epoch=2",

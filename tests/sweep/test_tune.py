@@ -293,7 +293,6 @@ def test_ranking_warnings() -> None:
     assert nothing.startswith("no held-out source image is misclassified")
 
 
-@pytest.mark.usefixtures("forked_children")
 def test_command_runs_trials_in_child_processes(
     finished: FinishedSearch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -326,7 +325,6 @@ def test_command_rejects_invalid_options(
     assert not (tmp_path / "tune").exists()
 
 
-@pytest.mark.usefixtures("forked_children")
 def test_failing_process_reports_its_error(tmp_path: Path) -> None:
     trial = Trial({}, quick("train.lr=1e30"), RunFolder(tmp_path / "run"))
     with pytest.raises(UserError, match=r"^(?!ducats:).* became nan"):

@@ -1,6 +1,6 @@
 """Streaming pools of any size: folders, tables of paths and tar shards, on local disk or behind a URL.
 
-Only the samples being processed are in memory. Listing a pool does not import torch.
+Only the samples being processed are in memory.
 """
 
 from ducats.data.streaming.factory import PoolFormat, open_pool
