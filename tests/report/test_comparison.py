@@ -16,7 +16,6 @@ from synthetic_sweeps import (
     write_sweep_run,
 )
 
-from ducats.cli import main
 from ducats.report import report
 from ducats.report.comparison.build import build_comparison
 from ducats.report.comparison.ranks import result_sentences
@@ -24,6 +23,7 @@ from ducats.report.method_tables.build import make_tables
 from ducats.report.method_tables.text import task_tables_csv, task_tables_markdown
 from ducats.report.page import write_page
 from ducats.report.run_reader import find_runs
+from sweep_helpers import ducats
 from synthetic_records import change_records, without
 from synthetic_runs import write_pixel_run
 
@@ -51,8 +51,7 @@ def formatted(row: Mapping[str, str], column_prefix: str = "") -> str:
 
 
 def csv_rows(runs: Path, out: Path) -> dict[tuple[str, str], dict[str, str]]:
-    with pytest.raises(SystemExit):
-        main(["table", str(runs), "--out", str(out)])
+    assert ducats("table", runs, "--out", out) == 0
     rows = csv.DictReader(io.StringIO(out.read_text()))
     return {(row["method"], row["task"]): row for row in rows}
 

@@ -6,7 +6,7 @@ import pytest
 from page_parser import ParsedPage, parse_report_page, write_confusion
 from page_parser import no_rendering as no_rendering
 
-from ducats.cli import main
+from sweep_helpers import ducats
 from synthetic_records import change_records, without
 from synthetic_runs import write_run
 
@@ -95,12 +95,6 @@ def test_a_corrupt_confusion_matrix_hides_only_the_counts(tmp_path: Path) -> Non
 
 
 # -- the command -----------------------------------------------------------------------------------------
-
-
-def ducats(*words: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    return int(ended.value.code or 0)
 
 
 def test_the_command_writes_one_page_or_a_folder(

@@ -10,7 +10,6 @@ import pytest
 from minimal_runs import write_run_folder
 from scipy import stats
 
-from ducats.cli import main
 from ducats.report.method_tables.build import make_tables, paired_t_test
 from ducats.report.method_tables.published import load_published_results
 from ducats.report.method_tables.text import (
@@ -20,6 +19,7 @@ from ducats.report.method_tables.text import (
     task_tables_markdown,
 )
 from ducats.utils.errors import UserError
+from sweep_helpers import ducats
 
 OFFICE_CONFIG: Mapping[str, Any] = {
     "acquisition": {"budget": "5%"},
@@ -352,18 +352,14 @@ def test_the_format_follows_the_file_name() -> None:
 def test_the_command_prints_or_writes_tables(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def ducats(*arguments: str | Path) -> int:
-        with pytest.raises(SystemExit) as caught:
-            main(["table", *map(str, arguments)])
-        return int(caught.value.code or 0)
-
-    assert ducats(runs) == 0
+    assert ducats("table", runs) == 0
     assert capsys.readouterr().out == task_tables_markdown(make_tables([runs]))
-    assert ducats(runs, "--out", tmp_path / "t.tex") == 0
+    assert ducats("table", runs, "--out", tmp_path / "t.tex") == 0
     assert (tmp_path / "t.tex").read_text() == task_tables_latex(make_tables([runs]))
-    assert ducats(runs, "--format", "csv", "--out", tmp_path / "t.txt", "--baselines", "random") == 0
+    options = ("--format", "csv", "--out", tmp_path / "t.txt", "--baselines", "random")
+    assert ducats("table", runs, *options) == 0
     assert (tmp_path / "t.txt").read_text() == task_tables_csv(make_tables([runs], ["random"]))
     capsys.readouterr()
-    assert ducats() == 2
+    assert ducats("table") == 2
     assert "at least one folder" in capsys.readouterr().err
-    assert ducats(runs, "--out", tmp_path / "t.html") == 2
+    assert ducats("table", runs, "--out", tmp_path / "t.html") == 2

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from conftest import Runner
 from ducats.annotation import AnnotationStore
-from ducats.cli import main
 from ducats.report.watch.dashboard import Dashboard, status_line
 from ducats.report.watch.reader import RunWatcher
 from ducats.report.watch.run_state import RunState
@@ -19,6 +18,7 @@ from ducats.runfolder.run_folder import RunFolder
 from ducats.runfolder.search import find_run_folders
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import Event, EventListener
+from sweep_helpers import ducats
 
 NEEDS_PROC_LOCKS = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs /proc/locks")
 
@@ -41,12 +41,6 @@ def render(states: Sequence[RunState], width: int = 140) -> str:
     return text.getvalue()
 
 
-def run_watch(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main(["watch", *map(str, arguments)])
-    return int(str(caught.value.code or 0))
-
-
 def test_a_finished_run(run_quickly: Runner, capsys: pytest.CaptureFixture[str]) -> None:
     run_folder = run_quickly()
     state = RunWatcher().read_state(run_folder.path)
@@ -66,9 +60,9 @@ def test_a_finished_run(run_quickly: Runner, capsys: pytest.CaptureFixture[str])
     assert "accuracy % over labels" in text
     assert f"source/nll         {run_folder.read_records('epoch')[-1]['losses']['source/nll']:.4f}" in text
 
-    assert run_watch(run_folder.path, "--once") == 0
+    assert ducats("watch", run_folder.path, "--once") == 0
     assert "finished, 4 epochs" in capsys.readouterr().out
-    assert run_watch(run_folder.path) == 0  # not a terminal, and the run is finished
+    assert ducats("watch", run_folder.path) == 0  # not a terminal, and the run is finished
     output = capsys.readouterr().out.splitlines()
     accuracy, ece = (100 * stages[-1][name] for name in ("accuracy", "ece"))
     assert output == [f"run: finished, 4 epochs, accuracy {accuracy:.1f} %, ECE {ece:.1f} % with 20 labels"]
@@ -135,7 +129,7 @@ def test_a_running_and_a_killed_run(run_quickly: Runner, tmp_path: Path) -> None
 def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = RunWatcher().read_state(tmp_path)
     assert (state.phase, state.epochs, state.seconds_left) == ("empty", None, None)
-    assert run_watch(tmp_path, "--once") == 0
+    assert ducats("watch", tmp_path, "--once") == 0
     text = capsys.readouterr().out
     assert "no run here yet" in text
     assert "config.yaml is missing" in text
@@ -191,9 +185,9 @@ def test_several_runs_in_a_table(run_quickly: Runner, tmp_path: Path) -> None:
 
 
 def test_bad_options_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_watch(tmp_path, "--poll", 0) == 2
+    assert ducats("watch", tmp_path, "--poll", "0") == 2
     assert "--poll must be a positive number" in capsys.readouterr().err
-    assert run_watch() == 2
+    assert ducats("watch") == 2
     assert "at least one folder" in capsys.readouterr().err
 
 
