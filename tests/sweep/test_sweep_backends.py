@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ import pytest
 from rich.console import Console
 
 import fake_slurm
-from child_process import fork, has_ended, is_unlocked, wait_until
+from child_process import has_ended, is_unlocked, wait_until
 from commands import ducats
 from ducats.sweep import (
     BackendOptions,
@@ -142,12 +143,13 @@ def test_ray_runs_end_with_the_command_and_survive_a_lost_node(
 ) -> None:
     file, out = sweep_file(tmp_path / "s.yaml", "random", "entropy"), tmp_path / "out"
     command = ("sweep", file, "--backend", "ray", "--ray-address", cluster.address, "--out", out)
-    first = fork(lambda: ducats(*command, "--methods", "random"))
-    try:
-        wait_until(lambda: len(waiting_processes(folder)) == 1)
-    finally:
-        os.kill(first, signal.SIGKILL)
-        os.waitpid(first, 0)
+    # A new interpreter: gRPC, which the cluster uses in this process, does not survive a fork.
+    first_command = [sys.executable, "-m", "ducats", *map(str, command), "--methods", "random"]
+    with (tmp_path / "log").open("wb") as log, subprocess.Popen(first_command, stdout=log) as first:
+        try:
+            wait_until(lambda: len(waiting_processes(folder)) == 1)
+        finally:
+            first.kill()
     (run,) = out.glob("toy-random-*")
     wait_until(lambda: is_unlocked(run / ".lock"))
 

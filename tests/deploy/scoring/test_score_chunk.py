@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from conftest import quick
 from ducats.acquisition.queries import QUERIES
-from ducats.acquisition.streaming_top_k import merge_top_k
+from ducats.acquisition.streaming_top_k import ScoredSamples, merge_top_k
 from ducats.data.folders import read_image_folder
 from ducats.data.streaming import Pool, PoolSample, open_pool
 from ducats.deploy import TrainedModel
@@ -47,22 +49,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def score_in_chunk(
     trained: TrainedModel,
-    pool: Pool,
+    pool: Pool | Path,
     streaming_query: StreamingQuery,
     chunk: int = 0,
     n_chunks: int = 1,
-    **more: object,
+    **more: Any,
 ) -> ChunkResult:
-    fabric = make_fabric("cpu")
-    return score_chunk(trained, pool, chunk, n_chunks, streaming_query=streaming_query, fabric=fabric, **more)  # type: ignore[arg-type]
+    more |= {"streaming_query": streaming_query, "fabric": make_fabric("cpu")}
+    pool = pool if isinstance(pool, Pool) else open_pool(str(pool))
+    return score_chunk(trained, pool, chunk, n_chunks, **more)
+
+
+def score_all(trained: TrainedModel, pool: Pool | Path) -> ScoredSamples:
+    """Return all samples, the most uncertain first."""
+    return score_in_chunk(trained, pool, make_streaming_query(trained.config, "entropy", 99)).candidates
 
 
 def with_view(trained: TrainedModel, view: str) -> TrainedModel:
     """Return the same model with another test view."""
-    from conftest import quick
-
-    config = quick("engine.scoring_batch_size=8", VIEWS[view])
-    return replace(trained, config=config)
+    return replace(trained, config=quick("engine.scoring_batch_size=8", VIEWS[view]))
 
 
 @pytest.mark.parametrize("view", ["none", "center", "short_side"])
@@ -72,9 +77,7 @@ def test_scores_equal_predict_bitwise(trained: TrainedModel, folder: Path, view:
     predictions = predict_images(
         trained, make_fabric("cpu"), with_aspect_ratio(images, trained.config.views.test)
     )
-    candidates = score_in_chunk(
-        trained, open_pool(str(folder)), make_streaming_query(trained.config, "entropy", 100)
-    ).candidates
+    candidates = score_all(trained, folder)
     assert len(candidates) == len(images) == 37
     order = np.argsort(candidates.pool_index)
     assert candidates.key[order].tolist() == list(images.keys)
@@ -97,29 +100,19 @@ def test_candidates_do_not_depend_on_number_of_chunks(
     streaming_query = make_streaming_query(
         trained.config, query, 3, kappa=None if query in RANKING_QUERIES else 4
     )
-    whole = score_in_chunk(trained, open_pool(str(pool)), streaming_query)
-    picks = select_picks(
-        streaming_query,
-        merge_top_k([whole.candidates], "first", streaming_query.n_candidates),
-        whole.labelled,
-        trained.config.seed,
-    )
+    whole = score_in_chunk(trained, pool, streaming_query)
+    seed, n_candidates = trained.config.seed, streaming_query.n_candidates
+    top = merge_top_k([whole.candidates], "first", n_candidates)
+    picks = select_picks(streaming_query, top, whole.labelled, seed)
     assert len(picks) == 3
     for n_chunks in (2, 3):
         results = [
-            score_in_chunk(trained, open_pool(str(pool)), streaming_query, chunk, n_chunks)
-            for chunk in range(n_chunks)
+            score_in_chunk(trained, pool, streaming_query, chunk, n_chunks) for chunk in range(n_chunks)
         ]
         assert sum(one.n_samples for one in results) == whole.n_samples
-        candidates = merge_top_k(
-            [one.candidates for one in results[::-1]], "first", streaming_query.n_candidates
-        )
-        assert_equal_samples(
-            candidates, merge_top_k([whole.candidates], "first", streaming_query.n_candidates)
-        )
-        assert_equal_samples(
-            select_picks(streaming_query, candidates, results[0].labelled, trained.config.seed), picks
-        )
+        candidates = merge_top_k([one.candidates for one in results[::-1]], "first", n_candidates)
+        assert_equal_samples(candidates, top)
+        assert_equal_samples(select_picks(streaming_query, candidates, results[0].labelled, seed), picks)
 
 
 @pytest.mark.parametrize("query", [name for name in STREAMING_QUERIES if name != "random"])
@@ -127,7 +120,7 @@ def test_picks_equal_the_query_over_the_full_table(trained: TrainedModel, folder
     """DUC, `spread` and ranking queries are exact; the others if every image is a candidate."""
     kappa = {"duc": 3.0, "spread": 3.0}.get(query, 20.0 if query not in RANKING_QUERIES else None)
     streaming_query = make_streaming_query(trained.config, query, 4, kappa=kappa)
-    result = score_in_chunk(trained, open_pool(str(folder)), streaming_query)
+    result = score_in_chunk(trained, folder, streaming_query)
     picks = select_picks(streaming_query, result.candidates, result.labelled, trained.config.seed)
     images = read_image_folder(folder, size=trained.size, channels=trained.channels)
     params = {"kappa": kappa} if query in ("duc", "spread") else {}
@@ -141,10 +134,8 @@ def test_picks_equal_the_query_over_the_full_table(trained: TrainedModel, folder
 
 def test_candidates_for_clustering_are_the_most_uncertain(trained: TrainedModel, folder: Path) -> None:
     streaming_query = make_streaming_query(trained.config, "coreset", 3, kappa=2)
-    candidates = score_in_chunk(trained, open_pool(str(folder)), streaming_query).candidates
-    all_scored = score_in_chunk(
-        trained, open_pool(str(folder)), make_streaming_query(trained.config, "entropy", 99)
-    ).candidates
+    candidates = score_in_chunk(trained, folder, streaming_query).candidates
+    all_scored = score_all(trained, folder)
     assert candidates.key.tolist() == all_scored.key[:6].tolist()
     assert set(select_picks(streaming_query, candidates, candidates[np.arange(0)], 0).key) < set(
         candidates.key
@@ -174,17 +165,14 @@ def test_unreadable_samples_are_skipped_and_reported_once(trained: TrainedModel,
         write_file(pool / key, data)
     (pool / "3" / "gone.png").symlink_to(tmp_path / "nowhere")
     streaming_query, unreadable = make_streaming_query(trained.config, "entropy", 99), list[tuple[str, str]]()
+
+    def report(key: str, reason: str) -> None:
+        unreadable.append((key, reason))
+
     for n_chunks in (1, 2, 3):
         unreadable.clear()
         results = [
-            score_in_chunk(
-                trained,
-                open_pool(str(pool)),
-                streaming_query,
-                chunk,
-                n_chunks,
-                on_unreadable=lambda key, reason: unreadable.append((key, reason)),
-            )
+            score_in_chunk(trained, pool, streaming_query, chunk, n_chunks, on_unreadable=report)
             for chunk in range(n_chunks)
         ]
         assert sorted(key for key, _ in unreadable) == [*sorted(bad), "3/gone.png"]
@@ -231,16 +219,14 @@ def test_batch_without_readable_samples(trained: TrainedModel) -> None:
 def test_labelled_samples_are_excluded_but_available_to_clustering_queries(
     trained: TrainedModel, folder: Path
 ) -> None:
-    all_scored = score_in_chunk(
-        trained, open_pool(str(folder)), make_streaming_query(trained.config, "entropy", 99)
-    ).candidates
+    all_scored = score_all(trained, folder)
     labelled_keys = frozenset(all_scored.key[:5])
     streaming_query = make_streaming_query(trained.config, "entropy", 4)
-    left = score_in_chunk(trained, open_pool(str(folder)), streaming_query, excluded_keys=labelled_keys)
+    left = score_in_chunk(trained, folder, streaming_query, excluded_keys=labelled_keys)
     assert left.candidates.key.tolist() == all_scored.key[5:9].tolist()
     assert (left.n_excluded, left.n_samples, len(left.labelled)) == (5, 37, 0)
     streaming_query = make_streaming_query(trained.config, "coreset", 2, kappa=20)
-    result = score_in_chunk(trained, open_pool(str(folder)), streaming_query, excluded_keys=labelled_keys)
+    result = score_in_chunk(trained, folder, streaming_query, excluded_keys=labelled_keys)
     assert set(result.labelled.key) == labelled_keys
     picks = select_picks(streaming_query, result.candidates, result.labelled, 0)
     # Reference: the candidate farthest from all labelled samples is picked first.
@@ -255,7 +241,7 @@ def test_progress_is_reported_after_each_batch(
 ) -> None:
     counts = list[int]()
     streaming_query = make_streaming_query(trained.config, "duc", 2)
-    pool, options = open_pool(str(folder)), {"batch_size": batch_size, "on_progress": counts.append}
-    result = score_in_chunk(trained, pool, streaming_query, 0, 1, **options)
+    options = {"batch_size": batch_size, "on_progress": counts.append}
+    result = score_in_chunk(trained, folder, streaming_query, 0, 1, **options)
     assert counts == expected
     assert len(result.candidates) == streaming_query.n_candidates == 20  # kappa times budget

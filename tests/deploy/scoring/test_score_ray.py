@@ -176,28 +176,6 @@ def test_both_nodes_are_used_and_keep_half_of_their_cpus(workspace: Path, cluste
     assert TaskPool(platform.node, max_tasks=1).free_slots() == 1
 
 
-def test_killed_worker_is_replaced(workspace: Path, cluster: Any) -> None:
-    with blocked_workers(workspace, "worker") as workers:
-        os.kill(min(workers.values()), signal.SIGKILL)
-
-
-def test_task_that_kills_every_worker_is_given_up(workspace: Path, cluster: Any, tmp_path: Path) -> None:
-    deadly = importlib.import_module("deadly")
-    task_pool = TaskPool(deadly.count)
-    for name in ("deadly", "harmless"):
-        task_pool.submit(name, str(tmp_path), name)
-    ended = {one.name: one for one in wait_for_results(task_pool, 2)}
-    assert ended["harmless"] == ("harmless", "harmless", None)
-    error = ended["deadly"].error
-    assert isinstance(error, TaskLost)
-    assert (tmp_path / "deadly").read_text() == "xxx"
-    assert task_pool.free_slots() == 2
-    interrupted = ray_backend._translate_error(3, SimpleNamespace(n_chunks=4), error)  # type: ignore[arg-type]
-    assert isinstance(interrupted, ScoringInterrupted)
-    assert str(interrupted).startswith("chunk 3 of 4 was lost: its worker was killed, 3 times in a row (")
-    assert str(interrupted).endswith("run the same command again to resume")
-
-
 def user_error_of(task_pool: TaskPool) -> str:
     """Run a task without arguments and return the message of its UserError."""
     task_pool.submit("it")
@@ -230,6 +208,31 @@ def test_user_errors_on_a_node_are_raised_here(workspace: Path, cluster: Any, tm
         score_pool(
             trained, str(workspace / "pool"), out=tmp_path / "p", budget=1, backend="ray", device="cuda"
         )
+
+
+# The following tests kill workers; new ones have to import torch again.
+
+
+def test_killed_worker_is_replaced(workspace: Path, cluster: Any) -> None:
+    with blocked_workers(workspace, "worker") as workers:
+        os.kill(min(workers.values()), signal.SIGKILL)
+
+
+def test_task_that_kills_every_worker_is_given_up(workspace: Path, cluster: Any, tmp_path: Path) -> None:
+    deadly = importlib.import_module("deadly")
+    task_pool = TaskPool(deadly.count)
+    for name in ("deadly", "harmless"):
+        task_pool.submit(name, str(tmp_path), name)
+    ended = {one.name: one for one in wait_for_results(task_pool, 2)}
+    assert ended["harmless"] == ("harmless", "harmless", None)
+    error = ended["deadly"].error
+    assert isinstance(error, TaskLost)
+    assert (tmp_path / "deadly").read_text() == "xxx"
+    assert task_pool.free_slots() == 2
+    interrupted = ray_backend._translate_error(3, SimpleNamespace(n_chunks=4), error)  # type: ignore[arg-type]
+    assert isinstance(interrupted, ScoringInterrupted)
+    assert str(interrupted).startswith("chunk 3 of 4 was lost: its worker was killed, 3 times in a row (")
+    assert str(interrupted).endswith("run the same command again to resume")
 
 
 def test_scoring_resumes_after_timeout(
