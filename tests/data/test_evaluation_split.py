@@ -29,6 +29,7 @@ def attach(data: AdaptationData, split: Any, test_fraction: float) -> tuple[Any,
 
 def with_target_as_test(data: AdaptationData, folder: Path) -> AdaptationData:
     """Return the same data with files, and with the target as test set."""
+    assert data.ground_truth is not None
     files = tuple(folder / key for key in data.pool.keys)
     pool = replace(data.pool, files=files)
     test = Domain(Images(pool.keys, pool.pixels, files), data.ground_truth, tuple(data.classes))

@@ -16,6 +16,7 @@ from synthetic_sweeps import (
     write_sweep_run,
 )
 
+from commands import ducats
 from ducats.report import report
 from ducats.report.comparison.build import build_comparison
 from ducats.report.comparison.ranks import result_sentences
@@ -23,7 +24,6 @@ from ducats.report.method_tables.build import make_tables
 from ducats.report.method_tables.text import task_tables_csv, task_tables_markdown
 from ducats.report.page import write_page
 from ducats.report.run_reader import find_runs
-from sweep_helpers import ducats
 from synthetic_records import change_records, without
 from synthetic_runs import write_pixel_run
 

@@ -6,7 +6,7 @@ import pytest
 from page_parser import ParsedPage, parse_report_page, write_confusion
 from page_parser import no_rendering as no_rendering
 
-from sweep_helpers import ducats
+from commands import ducats
 from synthetic_records import change_records, without
 from synthetic_runs import write_run
 

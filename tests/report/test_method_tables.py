@@ -10,6 +10,7 @@ import pytest
 from minimal_runs import write_run_folder
 from scipy import stats
 
+from commands import ducats
 from ducats.report.method_tables.build import make_tables, paired_t_test
 from ducats.report.method_tables.published import load_published_results
 from ducats.report.method_tables.text import (
@@ -19,7 +20,6 @@ from ducats.report.method_tables.text import (
     task_tables_markdown,
 )
 from ducats.utils.errors import UserError
-from sweep_helpers import ducats
 
 OFFICE_CONFIG: Mapping[str, Any] = {
     "acquisition": {"budget": "5%"},

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from commands import ducats
 from conftest import Runner
 from ducats.annotation import AnnotationStore
 from ducats.report.watch.dashboard import Dashboard, status_line
@@ -18,7 +19,6 @@ from ducats.runfolder.run_folder import RunFolder
 from ducats.runfolder.search import find_run_folders
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import Event, EventListener
-from sweep_helpers import ducats
 
 NEEDS_PROC_LOCKS = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs /proc/locks")
 

@@ -106,45 +106,6 @@ def test_budget_in_time_is_part_of_the_identity(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (
-            ("acquisition.budget=30min", "acquisition.growth=2"),
-            "acquisition.growth=2 does not work with the time budget",
-        ),
-        (("acquisition.budget=1min", "acquisition.seconds_per_label=61"), "shorter than one answer"),
-        (("acquisition.budget=30 sec",), r"or a time \(30min, 1.5h\)"),
-    ],
-)
-def test_invalid_time_budgets(tmp_path: Path, settings: Sequence[str], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        build_run(quick(*settings), RunFolder(tmp_path))
-
-
-def test_a_plan_has_only_one_budget(tmp_path: Path) -> None:
-    components, plan = build_run(quick("acquisition.budget=1min"), RunFolder(tmp_path))
-    assert plan.time_budget == TimeBudget(60, 5.0)
-    with pytest.raises(UserError, match="drop one of them"):
-        check_run(components, replace(plan, budget=(1, 1)))
-
-
-def test_default_seconds_are_not_part_of_the_identity() -> None:
-    plain, other = quick(), quick("acquisition.seconds_per_label=7")
-    assert "seconds_per_label" not in plain.identity()["acquisition"]
-    assert other.identity()["acquisition"]["seconds_per_label"] == 7
-    assert plain.digest() != other.digest()
-
-
-def test_default_values_of_later_fields_are_not_part_of_the_identity(tmp_path: Path) -> None:
-    components, plan = build_run(quick(), RunFolder(tmp_path))
-    assert not {"time_budget", "target_batching"} & set(run_identity(components, plan)["plan"])
-    timed = replace(plan, budget=(), time_budget=TimeBudget(60.0), target_batching="joint")
-    identity = run_identity(components, timed)["plan"]
-    assert identity["time_budget"] == {"seconds": 60.0, "seconds_per_label": 5.0}
-    assert identity["target_batching"] == "joint"
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
         (("acquisition.budget=1min",), "the budget is 1 min of annotation for labels"),
         (("acquisition.budget=1min",), "about 6 in the first, at 5 s each (acquisition.seconds_per_label)"),
         (("acquisition.budget=1h",), "enough for about 720 labels, but the pool has 80 images"),
