@@ -27,7 +27,7 @@ def attach(data: AdaptationData, split: Any, test_fraction: float) -> tuple[Any,
     return attach_test_set(data, split, test_fraction)
 
 
-def with_target_as_test(data: Any, folder: Path) -> AdaptationData:
+def with_target_as_test(data: Any, folder: Path) -> Any:
     """Return the same data with files, and with the target as test set."""
     files = tuple(folder / key for key in data.pool.keys)
     pool = replace(data.pool, files=files)
