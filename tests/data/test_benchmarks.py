@@ -39,7 +39,7 @@ def write_list(path: Path, lines: Iterable[str]) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def ground_truth_of(data: Any) -> list[int]:
+def ground_truth_of(data: Any) -> Any:
     assert data.ground_truth.dtype == torch.int64
     labels: list[int] = data.ground_truth[:].tolist()
     return labels
