@@ -61,28 +61,17 @@ def _print_answers(store: AnnotationStore) -> None:
 def _print_rounds(store: AnnotationStore) -> None:
     table = Table("round", "questions", "settled", "void", "PNG", "open", "disputed", "rejected", "closed")
     for tally in summary.summarise_rounds(store):
-        numbers = (
-            tally.round,
-            tally.questions,
-            tally.settled,
-            tally.void,
-            tally.answered_by_png,
-            tally.open,
-            tally.disputed,
-        )
+        numbers = (tally.round, tally.questions, tally.settled, tally.void, tally.answered_by_png)
         closed = {"": "not yet", "settled": "yes", "time_limit": "yes, time used up"}[tally.closed_reason]
-        table.add_row(*map(str, numbers), _counts(tally.rejected), closed)
+        table.add_row(*map(str, (*numbers, tally.open, tally.disputed)), _counts(tally.rejected), closed)
     console.print(table)
     if stray := summary.count_unassigned(store):
         console.print(f"answers that match no question of this run: {_counts(stray)}", soft_wrap=True)
     for tally in summary.summarise_rounds(store):
         if tally.new_classes:
-            names = escape(
-                ", ".join(f"{word} ({count})" for word, count in sorted(tally.new_classes.items()))
-            )
-            console.print(
-                f"round {tally.round}: unknown class names, stored as void: {names}", soft_wrap=True
-            )
+            names = ", ".join(f"{word} ({count})" for word, count in sorted(tally.new_classes.items()))
+            message = f"round {tally.round}: unknown class names, stored as void: {escape(names)}"
+            console.print(message, soft_wrap=True)
 
 
 def _print_annotators(store: AnnotationStore) -> None:

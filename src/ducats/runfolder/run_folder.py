@@ -271,8 +271,8 @@ def _writer_is_alive(draft: Path) -> bool:
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # another user's process
-        return True
+    except PermissionError:
+        pass  # another user's process
     return True
 
 
