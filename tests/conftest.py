@@ -29,6 +29,20 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(STUBS), before)))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run tests that fork first: a fork is not safe once autograd or onnxruntime has started threads."""
+    forking = {item.path for item in items if _forks(item)}
+    items.sort(key=lambda item: item.path not in forking)
+
+
+def _forks(item: pytest.Item) -> bool:
+    values = vars(getattr(item, "module", item)).values()
+    helpers = {getattr(value, "__module__", None) for value in values}
+    return bool(helpers & {"child_process", "ranks"}) or "forked_children" in getattr(
+        item, "fixturenames", ()
+    )
+
+
 # Small enough for seconds: 20 pool labels in 2 rounds, 4 epochs of 3 steps.
 QUICK = (
     "data.name=toy",

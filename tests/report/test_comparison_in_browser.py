@@ -34,6 +34,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def browser(chromium: webdriver.Chrome, page: Path) -> Iterator[webdriver.Chrome]:
+    chromium.get_log("browser")  # type: ignore[no-untyped-call]  # forget those of other pages
     chromium.get(page.as_uri())
     yield chromium
     for command in ("Emulation.clearDeviceMetricsOverride", "Emulation.setEmulatedMedia"):

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from ducats.runfolder.question_names import QUESTIONS, RULES
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically, write_text_atomically
+
+if TYPE_CHECKING:  # keeps `--help` fast
+    import numpy as np
 
 MAX_LISTED_QUESTIONS = 100_000  # questions in a round; larger rounds are answered with label PNGs only
 
@@ -114,8 +115,10 @@ class QuestionRound:
             ) from error
 
 
-def area_mask(*areas: QuestionArea) -> np.typing.NDArray[np.bool_]:
+def area_mask(*areas: QuestionArea) -> "np.typing.NDArray[np.bool_]":
     """Return a ``(height, width)`` mask of the grid, True at the pixels of any of the areas."""
+    import numpy as np
+
     mask = np.zeros(areas[0].height * areas[0].width, np.bool_)
     for area in areas:
         for start, length in area.runs:

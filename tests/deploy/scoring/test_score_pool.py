@@ -201,7 +201,7 @@ def test_duplicate_keys_are_refused(trained: TrainedModel, folder: Path, tmp_pat
     (tmp_path / "pool.csv").write_text(
         "\n".join(["path,key", *(f"{path},{index % 30}" for index, path in enumerate(paths))]), "utf-8"
     )
-    with pytest.raises(UserError, match="have the key '"):
+    with pytest.raises(UserError, match="unique"):
         run_score(trained, tmp_path / "pool.csv", tmp_path / "out", budget=37, query="entropy")
 
 
