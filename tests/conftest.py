@@ -38,8 +38,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _forks(item: pytest.Item) -> bool:
     values = vars(getattr(item, "module", item)).values()
     helpers = {getattr(value, "__module__", None) for value in values}
-    return bool(helpers & {"child_process", "ranks"}) or "forked_children" in getattr(
-        item, "fixturenames", ()
+    if "ray_clusters" in helpers:  # Ray starts threads of its own
+        return False
+    return bool(
+        helpers & {"child_process", "ranks"} or "forked_children" in getattr(item, "fixturenames", ())
     )
 
 
