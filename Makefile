@@ -20,7 +20,7 @@ demo: env
 	$(BIN)/ducats demo
 
 test: test-deps
-	$(BIN)/python -m pytest -n auto --dist loadscope -q
+	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder -q
 
 # Tests of what cannot be installed here are skipped.
 test-deps: env
