@@ -1,9 +1,11 @@
 """A real Label Studio server on loopback with its own database, started and stopped by tests."""
 
+import contextlib
 import http.cookiejar
 import json
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import time
@@ -37,9 +39,10 @@ class LabelStudioProcess:
         self.program, self.folder = program, folder
         self.media = folder / "media"
         self.media.mkdir(parents=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        empty_database = program.parents[1] / "empty-database"
+        if empty_database.is_dir():  # without it the server creates one, which takes most of a minute
+            shutil.copytree(empty_database, folder / "data")
+        self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._password = secrets.token_urlsafe(16)
         self._process: subprocess.Popen[bytes] | None = None
@@ -130,3 +133,12 @@ class LabelStudioProcess:
         post(page, urllib.parse.urlencode(form).encode())
         created = json.loads(post("/api/token/", b"{}", **{"Content-Type": "application/json"}))
         return str(created["token"])
+
+
+def _free_port() -> int:
+    """Return a port that no other test is given while the server is down: one that the system never assigns."""
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
