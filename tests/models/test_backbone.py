@@ -87,7 +87,7 @@ def test_weights_file_sets_every_tensor(tmp_path: Path, backbone: str, widths: l
         state = timm.create_model(backbone, num_classes=7).state_dict()
     torch.save(state, tmp_path / "w.pth")
     net, found = feature_extractor(backbone, 8, 4, 8, weights=str(tmp_path / "w.pth"))
-    assert found == widths
+    assert list(found) == widths
     assert [maps.shape[1] for maps in net.eval()(some_images(64, 64))] == widths
     for name, tensor in net.state_dict().items():
         assert torch.equal(tensor, state[re.sub(r"_(\d+)\.", r".\1.", name, count=1)]), name

@@ -16,6 +16,7 @@ from ducats.settings import View
 from ducats.utils.errors import UserError
 
 Layer = Mapping[str, Any]
+_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times faster
 
 
 def load_config(
@@ -167,7 +168,7 @@ def merge_layers(below: Layer, above: Layer) -> dict[str, Any]:
 
 def _read_yaml(path: Path) -> Layer:
     try:
-        layer = yaml.safe_load(path.read_text(encoding="utf-8"))
+        layer = yaml.load(path.read_text(encoding="utf-8"), _YAML_LOADER)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if layer is None:

@@ -1,8 +1,8 @@
 """timm backbones by name, with their weights: as feature vectors or as feature maps."""
 
 import difflib
+import functools
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -48,7 +48,7 @@ class FeatureExtractor(NamedTuple):
     """Backbone that returns feature maps, and the channels of each map."""
 
     net: nn.Module  # from images to a list of maps
-    widths: list[int]
+    widths: tuple[int, ...]
 
 
 def make_feature_extractor(
@@ -59,7 +59,7 @@ def make_feature_extractor(
     weights: str | None,
     strides: Strides,
     output_stride: int,
-    reductions: Sequence[int],
+    reductions: tuple[int, ...],
 ) -> FeatureExtractor:
     """Build a backbone that returns feature maps, with the same weights as ``make_backbone``.
 
@@ -95,9 +95,10 @@ def _feature_net(name: str, channels: int, output_stride: int, **params: Any) ->
     return net
 
 
+@functools.cache
 def _find_stages(
-    name: str, channels: int, output_stride: int, reductions: Sequence[int]
-) -> tuple[list[int], list[int]]:
+    name: str, channels: int, output_stride: int, reductions: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return index and width of the last stage of each stride, from the shapes of the network's outputs.
 
     In some families, timm's recorded strides are not those of the dilated network.
@@ -113,12 +114,12 @@ def _find_stages(
         raise _no_feature_maps_error(
             name, output_stride, f"{type(error).__name__}: {first_line}" if first_line else ""
         ) from error
-    indices = [len(strides) - 1 - strides[::-1].index(r) if r in strides else -1 for r in reductions]
+    indices = tuple(len(strides) - 1 - strides[::-1].index(r) if r in strides else -1 for r in reductions)
     if strides[-1] != output_stride or -1 in indices:
         raise _no_feature_maps_error(
             name, output_stride, f"its stages have strides {', '.join(map(str, strides))}"
         )
-    return indices, [shapes[index][1] for index in indices]
+    return indices, tuple(shapes[index][1] for index in indices)
 
 
 def _no_feature_maps_error(name: str, output_stride: int, reason: str) -> UserError:

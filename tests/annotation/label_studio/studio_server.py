@@ -136,7 +136,7 @@ class LabelStudioProcess:
 
 
 def _free_port() -> int:
-    """Return a port that no other test is given while the server is down: one that the system never assigns."""
+    """Return a free port that the system assigns to nobody else while the server is down."""
     while True:
         port = 20_000 + secrets.randbelow(10_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
