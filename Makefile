@@ -13,6 +13,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 # One thread per process: several test or demo processes share the cores.
 export OMP_NUM_THREADS = 1
+# Tests start many interpreters, which must not compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+# Three test processes for two cores: some tests wait for servers and killed processes.
+TEST_PROCESSES = $$($(BIN)/python -c 'import os; print((3 * len(os.sched_getaffinity(0)) + 1) // 2)' 2>/dev/null || echo auto)
 LABEL_STUDIO := 'label-studio>=1.23,<2'
 # install VENV PACKAGES: with uv, which takes a sixth of pip's time; with pip where uv cannot be installed.
 install = { $(1)/bin/python -m pip install --quiet --disable-pip-version-check uv \
@@ -25,7 +29,7 @@ demo: env
 	$(BIN)/ducats demo
 
 test: test-deps
-	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder -q
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder -q
 
 # Tests of what cannot be installed here are skipped.
 test-deps: env
