@@ -18,7 +18,7 @@ TINY_SETTINGS = (
 )
 
 
-def test_demo_compares_methods_and_resumes(tmp_path: Path) -> None:
+def test_demo_compares_methods_and_resumes(tmp_path: Path, forked_children: None) -> None:
     output = io.StringIO()
     console = Console(file=output, width=200)
     options = {
@@ -43,7 +43,7 @@ def test_demo_compares_methods_and_resumes(tmp_path: Path) -> None:
     assert (tmp_path / "demo" / "summary.json").read_text() == before
 
 
-def test_segmentation_demo(tmp_path: Path) -> None:
+def test_segmentation_demo(tmp_path: Path, forked_children: None) -> None:
     output = io.StringIO()
     code = demo(
         tmp_path / "demo",
@@ -76,7 +76,7 @@ def test_unknown_demo_lists_the_others(tmp_path: Path) -> None:
         demo(tmp_path, seeds=[0], workers=1, console=Console(quiet=True), task="detection")
 
 
-def test_failing_run_ends_the_demo_with_its_error(tmp_path: Path) -> None:
+def test_failing_run_ends_the_demo_with_its_error(tmp_path: Path, forked_children: None) -> None:
     output = io.StringIO()
     options = {"seeds": [0], "workers": 1, "console": Console(file=output, width=200), "methods": ("duc",)}
     with pytest.raises(UserError, match="no parameter 'kapa'"):
