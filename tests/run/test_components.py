@@ -140,6 +140,7 @@ def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
     [
         ({"model": net(classes=3)}, "outputs 3 classes, but the source has 4"),
         ({"model": nn.Linear(5, 4)}, r"fails on images of \(3, 8, 8\)"),
+        ({"query": QUERIES["ripu_points"]}, "needs per-pixel outputs"),
         (
             {"oracle": ducats.GroundTruthOracle(torch.zeros(79, dtype=torch.long))},
             "79 labels for a pool of 80",
