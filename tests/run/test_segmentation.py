@@ -20,7 +20,7 @@ from ducats.acquisition.queries import QUERIES
 from ducats.data import segmentation_folders, toy
 from ducats.data.domain import UNLABELLED, VOID, AdaptationData, original_map
 from ducats.data.streets import streets
-from ducats.ledger import Request, TargetMaps, load_ledger, load_request
+from ducats.ledger import TargetMaps, load_ledger, load_request
 from ducats.models import small_fcn
 from ducats.objectives import Batch, duc
 from ducats.run.factory import check_config
@@ -431,15 +431,6 @@ def test_api_with_a_network_and_a_percentage(tmp_path: Path) -> None:
     for change in changes:
         with pytest.raises(UserError, match=rf"created with another config \({next(iter(change))}\."):
             ducats.adapt(make_components(**change), PLAN, tmp_path / "r")
-
-
-def test_invalid_labels_are_not_recorded(tmp_path: Path) -> None:
-    def wrong(request: Request) -> Tensor:
-        return torch.full((len(request),), 10, dtype=torch.int8)
-
-    with pytest.raises(UserError, match="returned 10 in round 1"):
-        ducats.adapt(make_components(oracle=wrong), PLAN, tmp_path / "r")
-    assert not (tmp_path / "r" / "labels").exists()
 
 
 def test_the_objective_gets_labels_void_and_unlabelled(tmp_path: Path) -> None:
