@@ -198,5 +198,5 @@ def test_ctrl_c_ends_the_wait_and_the_same_command_resumes(
 
 
 def test_a_poll_interval_of_zero_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ducats(*waiting_run(tmp_path / "run"), "--poll", "0") == 2
+    assert ducats("run", *set_options(*QUICK), "--wait", "--poll", "0", "--out", tmp_path / "run") == 2
     assert "--poll must be a positive number of seconds" in capsys.readouterr().err
