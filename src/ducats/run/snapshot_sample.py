@@ -24,10 +24,8 @@ from ducats.utils.npz_columns import AnyArray
 from ducats.utils.randomness import derive_seed
 
 MAX_PICKS = 1000  # maximum number of picks added to the sample
-MAX_SAMPLE_FEATURES, MAX_PICK_FEATURES = (
-    1000,
-    300,
-)  # maximum number of sampled rows and of picks with features
+MAX_SAMPLE_FEATURES = 1000  # maximum number of sampled rows with features
+MAX_PICK_FEATURES = 300  # maximum number of picks with features
 N_TOP_CLASSES = 3  # number of classes whose log alpha is stored
 _POSITION_BASE = 2**32  # upper bound of positions
 

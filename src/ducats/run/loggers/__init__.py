@@ -6,8 +6,7 @@ A logger is any object with the methods of ``Logger``. Each record of metrics.js
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-from ducats.run.loggers.dispatcher import LoggerDispatcher, extract_scalars
-from ducats.run.loggers.protocol import Logger, LoggerFactory
+from ducats.run.loggers.dispatcher import Logger, LoggerDispatcher, LoggerFactory, extract_scalars
 from ducats.run.loggers.tensorboard import TensorBoard
 from ducats.run.loggers.tracker import trackio, wandb
 from ducats.utils.errors import UserError

@@ -178,16 +178,8 @@ def _run_and_score(
         launcher(trial)
     elif trial.name in earlier_results:
         return earlier_results[trial.name]
-    score = scorer(trial)
-    return TrialResult(
-        trial.name,
-        trial.point,
-        score.risk,
-        score.standard_error,
-        score.details,
-        score.is_degenerate,
-        len(load_ledger(trial.run_folder)),
-    )
+    score, n_labels = scorer(trial), len(load_ledger(trial.run_folder))
+    return TrialResult(name=trial.name, settings=trial.point, n_labels=n_labels, **vars(score))
 
 
 def _check_no_human_oracle(config: Config, tuning_data: TuningData) -> None:
