@@ -61,6 +61,10 @@ def in_order(recorder: Recorder) -> list[tuple[int, dict[str, float]]]:
     return sorted(recorder.logged, key=lambda item: (item[0], str(item)))
 
 
+def as_factory(logger: Recorder | LoggerFactory) -> LoggerFactory:
+    return (lambda _: logger) if isinstance(logger, Recorder) else logger
+
+
 class LoggedRuns:
     """Run a config with few steps, again and again in one folder, with loggers."""
 
@@ -70,10 +74,7 @@ class LoggedRuns:
     def __call__(
         self, *settings: str, on_event: EventListener = lambda _: None, **loggers: Recorder | LoggerFactory
     ) -> RunFolder:
-        factories: dict[str, LoggerFactory] = {
-            name: (lambda _, recorder=logger: recorder) if isinstance(logger, Recorder) else logger
-            for name, logger in loggers.items()
-        }
+        factories = {name: as_factory(logger) for name, logger in loggers.items()}
         steps = f"train.steps_per_epoch={STEPS}"
         dispatcher = LoggerDispatcher(
             factories,

@@ -335,12 +335,12 @@ def test_two_step_upsampling_affects_selection(
 
 @pytest.mark.parametrize("is_synthetic", [True, False])
 def test_unknown_void_costs_budget(run_pixels: Runner, tree: Path, is_synthetic: bool) -> None:
-    if is_synthetic:
-        data = replace(STREETS, pool=replace(STREETS.pool, void_masks=None))
-        settings, areas = (), [HEIGHT * WIDTH] * POOL
-    else:
+    data = replace(STREETS, pool=replace(STREETS.pool, void_masks=None))
+    settings: tuple[str, ...] = ()
+    areas = [HEIGHT * WIDTH] * POOL
+    if not is_synthetic:
         data, settings, areas = load_tree(tree, void_pixels="queried"), ORIGINAL, AREAS
-        assert data.pool.void_masks is None
+    assert data.pool.void_masks is None
     run_folder = run_pixels(*settings, "acquisition.budget=90%", "query={name: random}", data=data)
     check_ledger(run_folder, data)
     ledger = load_ledger(run_folder)

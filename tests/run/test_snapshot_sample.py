@@ -197,7 +197,7 @@ def test_snapshot_of_pixels() -> None:
     assert found.label[~target].tolist() == of_source.tolist()
     assert len(set(found.image[~target].tolist())) == 2
     model = map_model(len(data.classes)).eval()
-    z, features = [], []
+    z, features = list[Tensor](), list[Tensor]()
     for images, which in ((data.pool, target), (data.source.images, ~target)):
         with torch.no_grad():
             output = model(images.pixels[:].float() / 255)

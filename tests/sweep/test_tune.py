@@ -156,16 +156,17 @@ def test_dev_details_match_the_trained_model(finished: FinishedSearch, tmp_path:
 
 def test_other_criteria_reuse_the_runs(finished: FinishedSearch, tmp_path: Path) -> None:
     launcher, out = InProcessLauncher(), finished.copy_to(tmp_path / "tune")
-    holdout, labels = "evaluation.source_holdout_fraction=0.2", {"estimator": "target_labels"}
+    holdout = "evaluation.source_holdout_fraction=0.2"
+    labels: Any = {"estimator": "target_labels", "validation_labels": 30}
     for found in (
         search(out, launcher=launcher, loss="error", weight_normalisation="max"),
-        search(out, holdout, launcher=launcher, validation_labels=30, **labels),
+        search(out, holdout, launcher=launcher, **labels),
     ):
         assert read_tune_json(out)["criterion"]["loss"] == "error"
         assert {result.name for result in found.results} == {r.name for r in finished.result.results}
         assert found.results[0].risk != finished.result.results[0].risk
     assert not launcher.names
-    search(out, launcher=launcher, validation_labels=30, max_trials=1, **labels)
+    search(out, launcher=launcher, max_trials=1, **labels)
     assert len(launcher.names) == 1  # on the full source
 
 
@@ -284,6 +285,7 @@ def test_ranking_warnings() -> None:
         assert warning.startswith(start)
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_command_runs_trials_in_child_processes(
     finished: FinishedSearch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -316,6 +318,7 @@ def test_command_rejects_invalid_options(
     assert not (tmp_path / "tune").exists()
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_failing_process_reports_its_error(tmp_path: Path) -> None:
     trial = Trial({}, quick("train.lr=1e30"), RunFolder(tmp_path / "run"))
     with pytest.raises(UserError, match=r"^(?!ducats:).* became nan"):
