@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-import yaml
 from torch import Tensor, nn
 
 import ducats
@@ -368,16 +367,3 @@ def test_events_have_stage_step_and_losses(plain_events: list[Event]) -> None:
     assert [e.stage for e in train] == [0] * 3 + [1] * 3 + [2] * 6
     assert {"source/nll", "source/kl", "unlabelled/u_dis"} <= train[0].values().keys()
     assert (plain_events[-1].phase, plain_events[-1].labels) == ("done", 20)
-
-
-def test_files_of_the_run_folder(plain_run: RunFolder) -> None:
-    names = {p.name for p in plain_run.path.iterdir()}
-    assert {
-        *("config.yaml", "data.yaml", "environment.json", "pool.json", "metrics.jsonl"),
-        *("labels", "requests", "confusion", "checkpoint.pt", "model.safetensors"),
-    } <= names
-    assert {p.name for p in (plain_run.path / "confusion").iterdir()} == {
-        f"epoch-{r['epoch']:03d}.csv" for r in plain_run.stages()
-    }
-    assert not list(plain_run.path.rglob("*.part"))
-    assert yaml.safe_load((plain_run.path / "config.yaml").read_text())["acquisition"]["budget"] == 20

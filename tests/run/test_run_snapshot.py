@@ -131,58 +131,42 @@ def with_thumbnail(run_folder: RunFolder, pool: int) -> set[int]:
     return {i for i in range(pool) if snapshot_files.find_thumbnail(run_folder.path, i) is not None}
 
 
-def test_snapshots_of_a_classification_run(run_quickly: Runner) -> None:
-    run_folder = run_quickly("engine.snapshot_samples=60")
-    first, second, end = snapshot_files.load_snapshots(run_folder.path)
-    assert [(one.round, one.epoch) for one in (first, second, end)] == [(1, 1), (2, 2), (0, 4)]
-    ledger, data = load_ledger(run_folder), toy()
-    for one, known in ((first, 0), (second, 1), (end, 2)):
-        assert (one.pool, one.source) == (len(data.pool), len(data.source))
-        assert (one.sampled[one.is_target].sum(), one.sampled[~one.is_target].sum()) == (60, 20)
-        targets = ledger.targets(known)
-        np.testing.assert_array_equal(one.label[one.is_target], targets[one.image[one.is_target].tolist()])
-        np.testing.assert_array_equal(one.is_labelled, one.is_target & (one.label != UNLABELLED))
-        np.testing.assert_array_equal(
-            one.image[one.is_target & one.sampled], first.image[first.is_target & first.sampled]
-        )
-        np.testing.assert_array_equal(
-            one.label[~one.is_target], data.source.labels[one.image[~one.is_target].tolist()]
-        )
-    for one in (first, second):
-        picks = present(run_folder.load_round_labels(one.round))
-        assert sorted(one.image[one.picked].tolist()) == sorted(picks.image.tolist())
-        assert one.z.shape == (10, 4)
-    assert not end.picked.any()
-    assert with_thumbnail(run_folder, len(data.pool)) == {
-        *ledger.targets().ge(0).nonzero().flatten().tolist()
-    }
-    assert run_folder.load_pool().keys == list(data.pool.keys)
-    assert run_folder.load_pool().sizes is None
-
-
-def test_snapshots_of_a_segmentation_run(run_pixels: Runner) -> None:
-    run_folder = run_pixels("engine.snapshot_samples=200", "task.unit=region")
-    first, second, end = snapshot_files.load_snapshots(run_folder.path)
-    pool = streets(n_source=6, n_pool=5, n_test=3, height=16, width=32).pool
-    assert first.pool == int((present(pool.void_masks)[:] == 0).sum()) < 5 * 16 * 32
-    assert sorted(set(first.image[first.is_target].tolist())) == [0, 1, 2, 3, 4]
+@pytest.mark.parametrize("pixels", [False, True])
+def test_snapshots_of_a_run(tmp_path: Path, pixels: bool) -> None:
+    if pixels:
+        make, n_samples, settings = quick_pixels, 200, ["task.unit=region"]
+        data = streets(n_source=6, n_pool=5, n_test=3, height=16, width=32)
+        n_valid = int((present(data.pool.void_masks)[:] == 0).sum())
+        assert n_valid < 5 * 16 * 32
+    else:
+        make, n_samples, settings, data, n_valid = quick, 60, [], toy(), 80
+    run_folder = make_runner(tmp_path, make)(*settings, f"engine.snapshot_samples={n_samples}")
+    snapshots, pool = snapshot_files.load_snapshots(run_folder.path), run_folder.load_pool()
+    assert [(one.round, one.epoch) for one in snapshots] == [(1, 1), (2, 2), (0, 4)]
+    assert (pool.keys, pool.sizes is not None) == (list(data.pool.keys), pixels)
+    source_labels = data.source.labels[:].flatten(1) if pixels else data.source.labels[:][:, None]
     ledger = load_ledger(run_folder)
-    for one, rounds in ((first, 0), (second, 1), (end, 2)):
-        assert one.sampled[one.is_target].sum() == 200
-        for image in range(5):
-            labels = ledger.image_labels(image, rounds)
-            known = dict(zip(labels.position.tolist(), labels.label.tolist(), strict=True))
-            rows = one.is_target & (one.image == image)
-            expected = [known.get(position, UNLABELLED) for position in one.position[rows].tolist()]
-            assert one.label[rows].tolist() == expected
-    assert second.is_labelled.sum() > 0
-    for one in (first, second):
-        picks = present(run_folder.load_round_labels(one.round))
-        selected = sorted(zip(picks.image.tolist(), picks.position.tolist(), strict=True))
-        rows = zip(one.image[one.picked].tolist(), one.position[one.picked].tolist(), strict=True)
-        assert sorted(rows) == selected  # few enough to include all
-    assert present(run_folder.load_pool().sizes).tolist() == [[16, 32]] * 5
-    assert with_thumbnail(run_folder, 5) == {0, 1, 2, 3, 4}
+    entries = [(e.round, (pool.keys.index(e.key), e.position), e.label) for e in ledger.entries()]
+    for rounds, one in enumerate(snapshots):
+        target, rows = one.is_target, [*zip(one.image.tolist(), one.position.tolist(), strict=True)]
+        assert (one.pool, one.source) == (n_valid, int((source_labels >= 0).sum()))
+        assert (one.sampled[target].sum(), one.sampled[~target].sum()) == (n_samples, -(-n_samples // 3))
+        # The sample is the same in all snapshots.
+        np.testing.assert_array_equal(
+            one.image[target & one.sampled], snapshots[0].image[snapshots[0].is_target & snapshots[0].sampled]
+        )
+        known = {location: label for number, location, label in entries if number <= rounds}
+        labels = [
+            known.get(row, UNLABELLED) if is_target else int(source_labels[row])
+            for row, is_target in zip(rows, target, strict=True)
+        ]
+        assert one.label.tolist() == labels
+        np.testing.assert_array_equal(one.is_labelled, target & (one.label != UNLABELLED))
+        picks = [location for number, location, _ in entries if number == one.round]
+        assert sorted(rows[i] for i in np.flatnonzero(one.picked)) == sorted(picks)
+        assert one.z.shape == (len(picks), len(data.classes))
+    labelled_images = {image for _, (image, _), _ in entries}
+    assert with_thumbnail(run_folder, len(data.pool)) == labelled_images
 
 
 def test_whole_labelled_images_have_thumbnails(run_pixels: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Time budgets: number of questions, and behaviour of a run when the time is spent."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -88,33 +89,30 @@ def test_invalid_time_budgets(tmp_path: Path, settings: Sequence[str], words: st
         build_run(quick(*settings), RunFolder(tmp_path))
 
 
-def test_a_plan_has_only_one_budget(tmp_path: Path) -> None:
+def test_a_plan_has_only_one_budget_which_is_part_of_the_identity(tmp_path: Path) -> None:
     components, plan = build_run(quick("acquisition.budget=1min"), RunFolder(tmp_path))
     assert plan.time_budget == TimeBudget(60, 5.0)
+    identity = run_identity(components, plan)["plan"]
+    assert identity["time_budget"] == {"seconds": 60.0, "seconds_per_label": 5.0}
     with pytest.raises(UserError, match="drop one of them"):
         check_run(components, replace(plan, budget=(1, 1)))
-
-
-def test_budget_in_time_is_part_of_the_identity(tmp_path: Path) -> None:
     assert quick().digest() != quick("acquisition.seconds_per_label=7").digest()
-    components, plan = build_run(quick(), RunFolder(tmp_path))
-    timed = replace(plan, budget=(), time_budget=TimeBudget(60.0))
-    identity = run_identity(components, timed)["plan"]
-    assert identity["time_budget"] == {"seconds": 60.0, "seconds_per_label": 5.0}
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("acquisition.budget=1min",), "the budget is 1 min of annotation for labels"),
-        (("acquisition.budget=1min",), "about 6 in the first, at 5 s each (acquisition.seconds_per_label)"),
+        (
+            ("acquisition.budget=1min",),
+            "the budget is 1 min of annotation for labels.* about 6 in the first, at 5 s each",
+        ),
         (("acquisition.budget=1h",), "enough for about 720 labels, but the pool has 80 images"),
         (("acquisition.budget=1min", "oracle.name=human"), "stops querying after 1 min of annotation"),
     ],
 )
 def test_doctor_findings_for_a_time_budget(settings: Sequence[str], words: str) -> None:
     messages = " ".join(finding.message for finding in diagnose(quick(*settings)))
-    assert words in messages
+    assert re.search(words, messages)
 
 
 # ---- runs with ground truth

@@ -58,15 +58,6 @@ def test_model_hints_are_saved_before_annotators_are_asked(run_quickly: Runner, 
     assert (load_ledger(run_folder).n_rounds, run_folder.load_hints(2) is not None) == (1, True)
 
 
-def test_the_ground_truth_oracle_needs_no_hints(run_quickly: Runner) -> None:
-    run_folder = run_quickly()
-    assert run_folder.load_hints(1) is None
-    assert sorted(p.name for p in (run_folder.path / "requests").glob("*")) == [
-        "round-01.npz",
-        "round-02.npz",
-    ]
-
-
 def test_each_unit_of_pixels_has_hints(run_pixels: Runner, tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
         run_pixels("oracle.name=human", "task.unit=region")

@@ -34,9 +34,7 @@ from ducats.run import run
 from ducats.run.factory import build_run
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
-from ducats.utils.progress import Event, EventListener
 from present import present
-from ranks import outcome
 
 
 class Tiny(nn.Module):
@@ -169,17 +167,11 @@ TOY_OBJECTIVE = ObjectiveSpec(toy_loss, ToyAuxiliary, strong_view_if=lambda para
 
 
 def run_toy(
-    folder: Path,
-    objective: ObjectiveSpec,
-    *settings: str,
-    query: QuerySpec | None = None,
-    on_event: EventListener = lambda _: None,
+    folder: Path, objective: ObjectiveSpec, *settings: str, query: QuerySpec | None = None
 ) -> RunFolder:
     components, plan = build_run(quick(*settings, method="random"), RunFolder(folder))
     components = replace(components, objective=objective, query=query or components.query)
-    fabric = make_fabric("cpu")
-    fabric.launch()
-    return run(components, plan, folder, fabric=fabric, on_event=on_event)
+    return run(components, plan, folder, fabric=make_fabric("cpu"))
 
 
 def test_params_reach_the_loss_and_the_auxiliary_module() -> None:
@@ -192,7 +184,7 @@ def test_params_reach_the_loss_and_the_auxiliary_module() -> None:
     assert bound.needs_strong_view()
 
 
-def test_auxiliary_module_and_pseudo_labels_in_a_resumed_run(tmp_path: Path) -> None:
+def test_auxiliary_module_and_pseudo_labels_in_a_run(tmp_path: Path) -> None:
     PSEUDO_LABELLED_SIZES.clear()
     whole = run_toy(tmp_path / "whole", TOY_OBJECTIVE)
     assert PSEUDO_LABELLED_SIZES
@@ -201,14 +193,6 @@ def test_auxiliary_module_and_pseudo_labels_in_a_resumed_run(tmp_path: Path) -> 
     assert ledger.keys[0] not in [entry.key for entry in ledger.entries()]
     losses = losses_of(whole)
     assert losses[-1]["toy"] < losses[0]["toy"]
-
-    def stop(event: Event) -> None:
-        if event.phase == "train" and event.step == 10:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_toy(tmp_path / "cut", TOY_OBJECTIVE, on_event=stop)
-    assert outcome(run_toy(tmp_path / "cut", TOY_OBJECTIVE).path) == outcome(whole.path)
 
 
 def losses_of(run_folder: RunFolder) -> list[dict[str, float]]:
