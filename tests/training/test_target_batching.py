@@ -39,9 +39,12 @@ def test_the_target_is_one_batch_and_the_source_another() -> None:
             batch_sizes.append(len(stream_images))
             return network()(stream_images)
 
-    for name, sizes in (("joint", [8, 8 + 3 + 2]), ("separate", [8, 8, 3, 2])):
+    for join, sizes in (
+        (TARGET_BATCHING["joint"], [8, 8 + 3 + 2]),
+        (TARGET_BATCHING["separate"], [8, 8, 3, 2]),
+    ):
         batch_sizes.clear()
-        duc(CachedForward(Counting(), TARGET_BATCHING[name](given)), given)
+        duc(CachedForward(Counting(), join(given)), given)
         assert batch_sizes == sizes
 
 

@@ -174,9 +174,7 @@ def open_context(
     placed = place_data(components, fabric.device, performance.image_placement)
     copied = copy.deepcopy(components.model)
     model = copied if isinstance(copied, EvidentialModel) else EvidentialModel(copied)
-    query, n_features = probe_model(
-        components, model
-    )  # not with `placed`: the model is not on the device yet
+    query, n_features = probe_model(components, model)  # not `placed`: the model is not on the device yet
     auxiliaries = build_auxiliaries(
         model,
         components.objective_spec,

@@ -78,7 +78,6 @@ def sample_images(name: str, labels: Tensor, max_count: int, picked: Tensor | No
     Args:
         name: of the domain; seeds the sample.
         labels: ``(N,)``, known label of each image.
-        max_count: number of images to sample.
         picked: ``(Q,)``, requested images, in order.
     """
     sampled_images = torch.tensor(random_indices(len(labels), max_count, name), dtype=torch.long)
@@ -110,10 +109,6 @@ def sample_pixels(
         name: of the domain; seeds the sample.
         sizes: ``(N, 2)``, height and width of each image.
         valid_mask_of: returns an image's mask of pixels that are not void.
-        known_labels_of: returns an image's known labels.
-        max_count: number of pixels to sample.
-        max_images: number of images to sample from.
-        request: the requested pixels.
     """
     image_indices, areas = random_indices(len(sizes), max_images, name, "images"), sizes.prod(1)
     sampled_locations, n_valid = [torch.zeros(0, dtype=torch.long)], 0
@@ -234,12 +229,7 @@ def make_snapshot(
     pool: tuple[SnapshotSample, SampleOutputs],
     source: tuple[SnapshotSample, SampleOutputs],
 ) -> Snapshot:
-    """Build a snapshot from the samples of the pool and the source, and the outputs on them.
-
-    Args:
-        round_number: round number, 0 at the end of the run.
-        epoch: number of completed epochs.
-    """
+    """Build a snapshot from the samples of the pool and the source, and the outputs on them."""
     (pool_sample, _), (source_sample, _) = pool, source
     z = torch.cat([outputs.z for _, outputs in (pool, source)])
 

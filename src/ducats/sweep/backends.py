@@ -46,10 +46,6 @@ class OpenedBackend(NamedTuple):
 def open_backend(options: BackendOptions, out: Path, name: str) -> Iterator[OpenedBackend]:
     """Open the backend that executes the runs of a sweep.
 
-    Args:
-        out: output folder of the sweep.
-        name: name of the sweep.
-
     Raises:
         UserError: If options conflict, or a device or cluster is not available.
     """

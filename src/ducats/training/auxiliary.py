@@ -109,7 +109,6 @@ def build_auxiliaries(
     Args:
         model: the modules are registered in it, but not in its network.
         n_features: width of the last layer's input; 0 if the model returns no features.
-        per_pixel: whether the model outputs per-pixel logits.
         seed: of the run; fixes the initial weights of the modules.
         autocast_dtype: dtype of mixed precision; None: that of the weights.
     """

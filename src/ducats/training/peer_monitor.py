@@ -35,8 +35,6 @@ class PeerMonitor:
     """Connections of this rank: from rank 0 to all others, from the others to rank 0.
 
     Args:
-        world_size: number of ranks.
-        peers: connections by rank.
         on_lost: called from another thread when the run cannot continue and the main thread has not ended. It
             should end the process.
         timeout: seconds left to the main thread after another rank announced its exit.

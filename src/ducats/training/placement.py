@@ -31,7 +31,6 @@ def place_images(
     """Move images to the device if they fit; sets that share pixels keep sharing them.
 
     Args:
-        image_sets: all images of a run.
         placement: ``auto`` moves all of them to a GPU if they take at most half of its free memory.
     """
     unique = {id(images.pixels): images.pixels for images in image_sets}
@@ -50,7 +49,6 @@ def place_label_maps(labels: Labels, device: torch.device, placement: Placement 
     """Move label maps to the device if they fit; class labels are returned unchanged.
 
     Args:
-        labels: of the source, or of the pool from the ledger.
         device: of the computation. On a CPU, lazily computed maps are computed once if they are small.
         placement: as in `place_images`.
     """
@@ -96,10 +94,8 @@ def index_batch(array: Indexable, index: Tensor, device_index: Tensor, device: t
     """Return a batch: on the device if the data is there, else in host memory, pinned for a GPU.
 
     Args:
-        array: pixels or label maps.
         index: on the host.
         device_index: the same indices on the device.
-        device: of the computation.
     """
     return array[device_index] if is_on_device(array, device) else index_to_host(array, index, device)
 

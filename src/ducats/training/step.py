@@ -44,7 +44,6 @@ class Step:
         use_cuda_graphs: capture steps as CUDA graphs and replay them. The first step of each shape runs
             eagerly, which keeps the number and order of steps unchanged.
         max_grad_norm: largest gradient norm over all network weights; None: no clipping.
-        probes: trained in the same step.
         auxiliary_parameters: parameters of the auxiliary modules. Their gradients are clipped separately, and
             a step may leave them unused.
         target_batching: which streams pass through the network as one batch.

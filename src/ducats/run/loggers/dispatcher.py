@@ -56,13 +56,6 @@ class LoggerDispatcher:
 
     The first failure of a logger is reported as a warning. Records that failed are sent again after the next
     epoch or when the run is resumed. A logger added later gets all records.
-
-    Args:
-        factories: logger factories by name.
-        folder: the run folder.
-        settings: the run's config.
-        steps_per_epoch: optimiser steps per epoch.
-        warn: shows a message to the user.
     """
 
     def __init__(
