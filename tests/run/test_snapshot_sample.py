@@ -1,12 +1,8 @@
 """Snapshots against an independent computation."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 from torch.nn import functional as F
 from untrained_models import (
@@ -33,13 +29,11 @@ from ducats.run.snapshot_sample import (
     sample_images,
     sample_pixels,
 )
-from ducats.runfolder import snapshot_files
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.settings import View
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
-from ranks import in_ranks
 
 
 def make_streets(count: int) -> AdaptationData:
@@ -94,8 +88,8 @@ def pixel_samples(
     )
 
 
-def image_snapshot(fabric: Fabric, count: int) -> Snapshot:
-    data = toy(n_pool=count)
+def image_snapshot(data: AdaptationData) -> Snapshot:
+    fabric = make_fabric("cpu")
     predictor = Predictor(model=fabric.setup(image_model()), view=RANDOM_VIEW, batch_size=2, fabric=fabric)
     pool, source = (
         (sample, predict_sample(predictor, images, sample, classes=4, n_features=8))
@@ -104,8 +98,8 @@ def image_snapshot(fabric: Fabric, count: int) -> Snapshot:
     return make_snapshot(1, 3, pool, source)
 
 
-def pixel_snapshot(fabric: Fabric, count: int) -> Snapshot:
-    data = make_streets(count)
+def pixel_snapshot(data: AdaptationData) -> Snapshot:
+    fabric = make_fabric("cpu")
     model = fabric.setup(map_model(len(data.classes)))
     predictor = Predictor(model=model, view=View(), batch_size=2, fabric=fabric)
 
@@ -152,7 +146,8 @@ def check_distances(found: Snapshot, features: Tensor) -> None:
 
 
 def test_snapshot_of_images() -> None:
-    found, data = image_snapshot(make_fabric("cpu"), 11), toy(n_pool=11)
+    data = toy(n_pool=11)
+    found = image_snapshot(data)
     assert (found.round, found.epoch, found.pool, found.source) == (1, 3, 11, len(data.source))
     target = found.is_target
     assert np.flatnonzero(target).tolist() == list(range(target.sum()))
@@ -179,7 +174,8 @@ def test_snapshot_of_images() -> None:
 
 
 def test_snapshot_of_pixels() -> None:
-    found, data = pixel_snapshot(make_fabric("cpu"), 4), make_streets(4)
+    data = make_streets(4)
+    found = pixel_snapshot(data)
     target = found.is_target
     assert found.pool == 4 * (HEIGHT - 1) * WIDTH  # the first row is void
     assert found.sampled.sum() == 9 + 6
@@ -284,22 +280,3 @@ def test_pca_matches_svd(rows: int, columns: int) -> None:
     # Fewer dimensions than components: components of rounding error are dropped.
     flat = torch.randn(rows, 2, generator=generator) @ torch.randn(2, columns, generator=generator)
     assert len(pca(flat.double()).explained_variance_ratio) == 2
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_two_processes_give_the_snapshot_of_one(tmp_path: Path) -> None:
-    """With an odd number of batches, and with fewer source batches than processes."""
-
-    def save_snapshots(processes: int) -> None:
-        fabric = make_fabric("cpu", processes)
-        fabric.launch()
-        for snapshot in (image_snapshot(fabric, 5), pixel_snapshot(fabric, 5)):
-            if fabric.is_global_zero:
-                snapshot_files.write_snapshot_file(tmp_path / str(processes), snapshot)
-
-    save_snapshots(1)
-    done = in_ranks(lambda _: save_snapshots(2), tmp_path / "output")
-    assert done.codes == [0, 0], done.outputs
-    for number in (1, 2):
-        one, two = (snapshot_files.snapshot_path(tmp_path / n, number).read_bytes() for n in ("1", "2"))
-        assert one == two

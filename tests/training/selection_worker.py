@@ -1,7 +1,7 @@
-"""Select images and pixels, and evaluate, on any number of processes. Used by test_distributed.py."""
+"""Select, describe and evaluate images and pixels on any number of processes. Used by test_distributed.py."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -15,10 +15,14 @@ from ducats.data.domain import UNLABELLED
 from ducats.data.streets import streets
 from ducats.evaluation.evaluate import evaluate, evaluate_segmentation
 from ducats.evaluation.metrics import Tally, compute_metrics
+from ducats.ledger import Request
 from ducats.models import EvidentialModel, small_cnn, small_fcn
 from ducats.objectives import ObjectiveSpec, softmax
+from ducats.run.hints import image_hints, pixel_hints
 from ducats.run.pixel_selection import score_whole_images, select_pixels
 from ducats.run.select import select_images
+from ducats.run.snapshot_sample import SampleOutputs, predict_sample, sample_images, sample_pixels
+from ducats.runfolder.hints import AnnotatorHints
 from ducats.settings import Unit, View
 from ducats.training.auxiliary import AuxiliaryModules, build_auxiliaries
 from ducats.training.predictor import Predictor
@@ -57,6 +61,14 @@ def evaluation(tally: Tally) -> dict[str, object]:
     return {"confusion": tally.confusion.tolist(), "metrics": metrics}
 
 
+def hint_columns(hints: AnnotatorHints) -> dict[str, object]:
+    return {name: column.tolist() for name, column in asdict(hints).items()}
+
+
+def sample_outputs(outputs: SampleOutputs) -> list[object]:
+    return [outputs.z.tolist(), outputs.features.tolist()]
+
+
 def build_probes(
     model: EvidentialModel, query: QuerySpec, pool_size: int, **of_model: Any
 ) -> AuxiliaryModules:
@@ -91,6 +103,10 @@ def picked_images(fabric: Fabric, count: int) -> dict[str, object]:
         generator = make_generator(0, "query")
         picked = select_images(query, samples, known_labels, budget, 1, generator, source=source, head=head)
         found[name] = picked.image.tolist()
+    request = Request(1, torch.arange(count).flip(0)[::3], torch.zeros(-(-count // 3), dtype=torch.long))
+    found["hints"] = hint_columns(image_hints(plain, data.pool, request))
+    sample = sample_images("pool", known_labels, 4, request.image[:2])
+    found["snapshot"] = sample_outputs(predict_sample(plain, data.pool, sample, classes=4, n_features=8))
     return found | evaluation(evaluate(replace(plain, view=View(), seed=0), present(data.test)))
 
 
@@ -102,15 +118,12 @@ def picked_pixels(fabric: Fabric, count: int) -> dict[str, object]:
     model = fabric.setup(bare)
     maps = torch.full((count, 16, 32), UNLABELLED, dtype=torch.int8)
     maps[:, 3:5] = 1
-    kwargs: dict[str, Any] = {
-        "sizes": label_grid_sizes(data.pool, "network"),
-        "known_labels_of": lambda image: maps[image],
-    }
+    sizes, n_classes = label_grid_sizes(data.pool, "network"), len(data.classes)
+    kwargs: dict[str, Any] = {"sizes": sizes, "known_labels_of": lambda image: maps[image]}
     predictor = Predictor(model=model, view=View(), batch_size=2, fabric=fabric, seed=5)
     found: dict[str, object] = {}
     for name in PIXEL_QUERIES:
         query, unit = QUERIES[name], "region" if name in REGION_QUERIES else "pixel"
-        n_classes = len(data.classes)
         probes = build_probes(bare, query, count, classes=n_classes, n_features=16, per_pixel=True)
         picks = select_pixels(
             replace(predictor, extra_columns=probes.extra_columns),
@@ -136,6 +149,19 @@ def picked_pixels(fabric: Fabric, count: int) -> dict[str, object]:
             QUERIES[name], samples, torch.full((count,), UNLABELLED), 2, 1, make_generator(0, "query")
         )
         found[f"{name} of images"] = request.image.tolist()
+    # No unit in the third and fourth image, which form a batch.
+    images = torch.tensor([image for image in range(count) if image not in (2, 3)])
+    positions, units = (
+        torch.tensor([40, 41, 300]).repeat(len(images)),
+        torch.tensor([2, 1]).repeat(len(images)),
+    )
+    request = Request(1, images.repeat_interleave(3), positions, units)
+    found["hints"] = hint_columns(pixel_hints(predictor, data.pool, request, sizes))
+    sample = sample_pixels(
+        "pool", sizes, lambda image: maps[image] < 0, lambda image: maps[image], 9, 100, request
+    )
+    outputs = predict_sample(predictor, data.pool, sample, classes=n_classes, n_features=16, sizes=sizes)
+    found["snapshot"] = sample_outputs(outputs)
     invalid_query = QuerySpec(broken, needs=())
     invalid = select_pixels(predictor, data.pool, invalid_query, unit=Unit(), budget=[2] * count, **kwargs)
     found["broken"] = refused(lambda: list(invalid))
