@@ -1,6 +1,5 @@
 """Whole runs on toy data: reproducibility, budget, leakage and refusals."""
 
-import csv
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +14,16 @@ from conftest import Runner, make_runner, quick, quick_pixels
 from ducats.acquisition.queries import QUERIES
 from ducats.config import Config
 from ducats.data import toy
-from ducats.data.domain import UNLABELLED, VOID, AdaptationData
+from ducats.data.domain import UNLABELLED, AdaptationData
 from ducats.data.streets import streets
-from ducats.ledger import Ledger, Request, TargetMaps, load_ledger
+from ducats.ledger import Ledger, TargetMaps, load_ledger
 from ducats.run import run
 from ducats.run.checkpoint import load_model
 from ducats.run.factory import build_run
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import PerformanceOptions
 from ducats.training.distributed import make_fabric
-from ducats.utils.errors import AwaitingLabels, UserError
+from ducats.utils.errors import UserError
 from ducats.utils.progress import Event
 from present import present
 from ranks import outcome
@@ -170,51 +169,11 @@ def test_labels_help(run_quickly: Runner) -> None:
     assert some["accuracy"] > none["accuracy"] + 0.05
 
 
-def test_annotators_answer_between_two_calls(
-    run_quickly: Runner, tmp_path: Path, plain_run: RunFolder
-) -> None:
-    data = toy()
-    labels = present(data.ground_truth)[:].tolist()
-    class_of = {key: data.classes[label] for key, label in zip(data.pool.keys, labels, strict=True)}
-    blind = replace(data, ground_truth=None)
-    for number in (1, 2):
-        with pytest.raises(AwaitingLabels, match=f"round {number} waits"):
-            run_quickly(data=blind)
-        folder = tmp_path / "run" / "questions" / f"round-0{number}"
-        questions = csv.DictReader((folder / "questions.csv").read_text().splitlines())
-        lines = [f"{row['key']},{class_of[row['key']]}" for row in questions]
-        (folder / "answers.csv").write_text("\n".join(["key,label", *lines]) + "\n")
-    with_annotators = outcome(run_quickly(data=blind).path)
-    without_hints = {**with_annotators, "requests": with_annotators["requests"][1::2]}
-    assert without_hints == outcome(plain_run.path)
-
-
 def linear_components(**changes: Any) -> ducats.Components:
     data = toy()
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
     oracle = ducats.GroundTruthOracle(data.ground_truth)
     return replace(ducats.Components(net, data.source, data.pool, oracle), **changes)
-
-
-def test_void_counts_as_spent_and_is_never_selected_or_trained_on(tmp_path: Path) -> None:
-    requests: list[Request] = []
-
-    def unhelpful(request: Request) -> Tensor:
-        requests.append(request)
-        return torch.full_like(request.image, VOID)
-
-    def first_candidates(context: ducats.QueryContext) -> Tensor:
-        return torch.arange(context.budget)
-
-    components = linear_components(oracle=unhelpful, query=first_candidates)
-    plan = ducats.RunPlan(epochs=3, query_epochs=(1, 2), budget=(5, 5), steps_per_epoch=2)
-    run_folder = ducats.adapt(components, plan, tmp_path / "run")
-    ledger = load_ledger(run_folder)
-    assert len(ledger) == 10
-    assert [r.image.tolist() for r in requests] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-    assert ledger.targets().tolist() == [VOID] * 10 + [UNLABELLED] * 70
-    losses = {name for record in run_folder.read_records("epoch") for name in record["losses"]}
-    assert not any(name.startswith("labelled/") for name in losses)
 
 
 @pytest.mark.parametrize(
