@@ -207,14 +207,6 @@ def with_oracle(folder: Path, oracle: Oracle, *settings: str) -> RunFolder:
     return run(replace(components, oracle=oracle), plan, folder, fabric=fabric)
 
 
-def test_later_rounds_use_the_measured_pace(tmp_path: Path) -> None:
-    run_folder = with_oracle(tmp_path / "run", TimedOracle(4.0), "acquisition.budget=1min")
-    # 6 at 5 s are planned and take 24 s; the remaining 36 s are 9 at 4 s.
-    assert [r["labels"] for r in run_folder.stages()] == [0, 6, 15]
-    assert [r.get("annotation_seconds") for r in run_folder.stages()] == [None, 24.0, 60.0]
-    assert load_ledger(run_folder).seconds() == 60.0
-
-
 def test_unanswered_questions_are_not_recorded(tmp_path: Path) -> None:
     run_folder = with_oracle(tmp_path / "run", TimedOracle(19.0, stops_after=3), "acquisition.budget=1min")
     first = present(load_request(run_folder, 1))
