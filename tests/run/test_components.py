@@ -198,7 +198,8 @@ def test_an_api_run_is_reported_under_its_folder_name(finished: ducats.RunFolder
     assert (row["method"], row["seed"], row["labels"]) == ("mine", 0, 5)
 
 
-def test_non_finite_weights_are_not_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_non_finite_weights_are_not_saved(tmp_path: Path, clip: float | None) -> None:
     class NaNGradient(nn.Module):
         """Finite loss, NaN gradient."""
 
@@ -211,8 +212,9 @@ def test_non_finite_weights_are_not_saved(tmp_path: Path) -> None:
             logits: Tensor = self.inner(images)
             return logits + 0 * self.scale.sqrt()  # infinite gradient of sqrt at zero
 
+    plan = replace(PLAN, optimisation=ducats.Optimisation(clip_grad_norm=clip))
     with pytest.raises(UserError, match=r"'weights' became nan.*[Ll]ower train.lr"):
-        ducats.adapt(make_components(model=NaNGradient()), PLAN, tmp_path / "r")
+        ducats.adapt(make_components(model=NaNGradient()), plan, tmp_path / "r")
     assert present(load_checkpoint(ducats.RunFolder(tmp_path / "r")))["epoch"] == 0
     assert not (tmp_path / "r" / "model.safetensors").exists()
 
