@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from commands import ducats, set_options
 from conftest import QUICK, make_runner, quick
 from ducats.run.loggers import LoggerDispatcher, LoggerFactory, TensorBoard, extract_scalars, find_loggers
+from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import Event, EventListener, combine_listeners
@@ -50,15 +51,8 @@ class Recorder:
 
 def expected(run_folder: RunFolder) -> list[tuple[int, dict[str, float]]]:
     """Return the records of metrics.jsonl as a logger should get them."""
-    lines = [*run_folder.read_records("epoch"), *run_folder.read_records("stage")]
-    return sorted(
-        ((line["epoch"] * STEPS, extract_scalars(line)) for line in lines),
-        key=lambda item: (item[0], str(item)),
-    )
-
-
-def in_order(recorder: Recorder) -> list[tuple[int, dict[str, float]]]:
-    return sorted(recorder.logged, key=lambda item: (item[0], str(item)))
+    lines = records.read_records(run_folder.metrics_path)
+    return [(line["epoch"] * STEPS, extract_scalars(line)) for line in lines]
 
 
 def as_factory(logger: Recorder | LoggerFactory) -> LoggerFactory:
@@ -146,22 +140,21 @@ def test_records_of_a_resumed_run_are_sent_once(epoch: int, run_logged: LoggedRu
     before = len(recorder.logged)
     run_folder = run_logged(mine=recorder)
     assert before < len(recorder.logged)
-    assert in_order(recorder) == expected(run_folder)
-    assert [step for step, _ in recorder.logged] == sorted(step for step, _ in recorder.logged)
+    assert recorder.logged == expected(run_folder)
     assert len(set(recorder.names)) == 1
     assert (recorder.finished, run_logged.warnings) == (2, [])
 
 
 def test_all_records_are_sent_once(first_run: tuple[RunFolder, Recorder], run_again: LoggedRuns) -> None:
     run_folder, first = first_run
-    assert in_order(first) == expected(run_folder)
+    assert first.logged == expected(run_folder)
     for name in ("model.safetensors", "checkpoint.pt"):  # training is lost and repeated
         (run_again.folder / name).unlink()
     again, later = Recorder(), Recorder()
     run_again(mine=again)
     assert again.logged == []  # the records sent under this name are still known
     repeated = run_again(mine=again, other=later)
-    assert in_order(later) == expected(repeated)
+    assert later.logged == expected(repeated)
     names = list(again.names)
     run_again(mine=again)  # no new records: not even started
     assert (again.logged, again.names) == ([], names)
@@ -175,10 +168,10 @@ def test_a_failing_logger_is_reported_once(run_logged: LoggedRuns) -> None:
     assert "the logger 'broken' failed (OSError: no room); the run continues" in warnings[0]
     assert Counter(recorder.tried)[STEPS] > 1  # it is retried
     assert recorder.logged == []  # records are sent in order or not at all
-    assert in_order(other) == expected(run_folder)
+    assert other.logged == expected(run_folder)
     recorder.fails_at = set()
     run_logged(broken=recorder)
-    assert in_order(recorder) == expected(run_folder)  # all records are sent on the next start
+    assert recorder.logged == expected(run_folder)  # all records are sent on the next start
     assert len(warnings) == 1
 
 
@@ -194,7 +187,7 @@ def test_records_are_sent_before_a_pause(run_logged: LoggedRuns) -> None:
     recorder = Recorder()
     with pytest.raises(AwaitingLabels):
         run_logged("oracle.name=human", mine=recorder)
-    assert in_order(recorder) == expected(RunFolder(run_logged.folder))
+    assert recorder.logged == expected(RunFolder(run_logged.folder))
     assert [sorted(values)[0].split("/")[0] for _, values in recorder.logged] == ["loss", "stage"]
 
 
@@ -212,7 +205,7 @@ def test_a_corrupt_state_file_does_not_stop_the_run(run_again: LoggedRuns) -> No
     recorder = Recorder()
     run_folder = run_again(mine=recorder)
     assert "logged again" in run_again.warnings[0]
-    assert in_order(recorder) == expected(run_folder)
+    assert recorder.logged == expected(run_folder)
 
 
 @pytest.mark.parametrize("name", ["trackio", "wandb"])
@@ -258,7 +251,7 @@ def test_a_custom_logger_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     settings = (*QUICK, f"train.steps_per_epoch={STEPS}", "engine.loggers=['my_loggers:make']")
     assert ducats("run", *set_options(*settings), "--out", tmp_path / "run") == 0
     assert made.at == tmp_path / "run"
-    assert in_order(made.recorder) == expected(RunFolder(tmp_path / "run"))
+    assert made.recorder.logged == expected(RunFolder(tmp_path / "run"))
     assert made.recorder.finished == 1
 
 

@@ -180,23 +180,19 @@ def test_time_for_whole_images(run_pixels: Runner) -> None:
 
 
 class TimedOracle:
-    """Oracle with true labels and measured seconds that stops after some answers."""
+    """Oracle with true labels and measured seconds that stops after three answers."""
 
-    def __init__(self, seconds: float, stops_after: int | None = None) -> None:
-        self.oracle, self.seconds, self.stop = GroundTruthOracle(toy().ground_truth), seconds, stops_after
+    def __init__(self, seconds: float) -> None:
+        self.oracle, self.seconds = GroundTruthOracle(toy().ground_truth), seconds
 
     def __call__(self, request: Request) -> Tensor:
         labels = self.oracle(request)
-        labels[self.stop :] = UNLABELLED if self.stop is not None else labels[self.stop :]
+        labels[3:] = UNLABELLED
         return labels
 
     def annotation_seconds(self, request: Request) -> Tensor:
         """Return the seconds per unit; the first unanswered one took a second."""
-        seconds = torch.full((request.n_units,), self.seconds)
-        if self.stop is not None:
-            seconds[self.stop :] = 0.0
-            seconds[self.stop] = 1.0
-        return seconds
+        return torch.tensor([*[self.seconds] * 3, 1.0, *[0.0] * (request.n_units - 4)])
 
 
 def with_oracle(folder: Path, oracle: Oracle, *settings: str) -> RunFolder:
@@ -208,7 +204,7 @@ def with_oracle(folder: Path, oracle: Oracle, *settings: str) -> RunFolder:
 
 
 def test_unanswered_questions_are_not_recorded(tmp_path: Path) -> None:
-    run_folder = with_oracle(tmp_path / "run", TimedOracle(19.0, stops_after=3), "acquisition.budget=1min")
+    run_folder = with_oracle(tmp_path / "run", TimedOracle(19.0), "acquisition.budget=1min")
     first = present(load_request(run_folder, 1))
     assert len(first) == 6
     labelled_keys = [entry.key for entry in load_ledger(run_folder).entries()]
@@ -221,7 +217,7 @@ def test_unanswered_questions_are_not_recorded(tmp_path: Path) -> None:
 
 def test_with_a_label_budget_every_question_needs_an_answer(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"the oracle returned {UNLABELLED} in round 1"):
-        with_oracle(tmp_path / "run", TimedOracle(1.0, stops_after=3))
+        with_oracle(tmp_path / "run", TimedOracle(1.0))
     assert not (tmp_path / "run" / "labels").exists()
 
 
