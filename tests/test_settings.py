@@ -16,7 +16,7 @@ from ducats.config import Config, load_config
 from ducats.config.schema import DEFAULT_VIEWS, ModelConfig
 from ducats.dirichlet import EVIDENCE_FUNCTIONS
 from ducats.training.step import TARGET_BATCHING
-from ducats.training.streams import BATCHING
+from ducats.training.streams import LABELLED_BATCHES
 
 ROOT = Path(ducats.__file__).parent
 DECLARED_IN = (ROOT / "settings.py", ROOT / "config" / "schema.py")
@@ -54,7 +54,7 @@ def test_every_setting_is_read() -> None:
 @pytest.mark.parametrize(
     ("values", "known"),
     [
-        (settings.LabelledBatches, BATCHING),
+        (settings.LabelledBatches, LABELLED_BATCHES),
         (settings.TargetBatching, TARGET_BATCHING),
         (dict(walk(ModelConfig))["evidence"].annotation, EVIDENCE_FUNCTIONS),
     ],

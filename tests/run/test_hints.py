@@ -1,10 +1,5 @@
 """Annotator hints against an independent computation."""
 
-import json
-import os
-from dataclasses import asdict, replace
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -30,24 +25,17 @@ from ducats.settings import View
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
-from ranks import in_ranks
+from present import present
 
 
-def request_images(count: int) -> Request:
-    """Request some images, not in order."""
-    image = torch.arange(count).flip(0)[::3]
-    return Request(1, image, torch.zeros_like(image))
-
-
-def request_pixels(count: int) -> Request:
+def request_pixels() -> Request:
     """Request a region and single pixels of all images but the second, then one more unit of the first."""
     region = (torch.arange(3)[:, None] * WIDTH + torch.arange(3)).flatten() + 2 * WIDTH + 4
-    images = [i for i in range(count) if i != 1]
-    position = torch.cat([torch.cat([region + i, torch.tensor([0, 500 - i])]) for i in images])
-    image = torch.tensor(images).repeat_interleave(11)
-    unit = torch.tensor([9, 1, 1] * len(images) + [2])
-    more = torch.tensor([40, 41])
-    return Request(1, torch.cat([image, torch.tensor([0, 0])]), torch.cat([position, more]), unit)
+    images = [0, 2, 3, 4]
+    position = [torch.cat([region + i, torch.tensor([0, 500 - i])]) for i in images]
+    image = torch.tensor([*images, 0]).repeat_interleave(torch.tensor([11, 11, 11, 11, 2]))
+    units = torch.tensor([9, 1, 1] * len(images) + [2])
+    return Request(1, image, torch.cat([*position, torch.tensor([40, 41])]), units)
 
 
 def predictor(model: EvidentialModel, view: View) -> Predictor:
@@ -60,8 +48,8 @@ def share_below(values: Array, value: float) -> float:
 
 def test_image_hints() -> None:
     pool = toy(n_pool=11).pool
-    request = request_images(11)
-    assert request.image.tolist() == [10, 7, 4, 1]
+    images = torch.tensor([10, 7, 4, 1])  # not in order
+    request = Request(1, images, torch.zeros_like(images))
     hints = image_hints(predictor(image_model(), RANDOM_VIEW), pool, request)
     p, u_dis, u_data = reference_uncertainties(outputs_one_by_one(image_model(), pool, RANDOM_VIEW, 5)[0])
     assert len(hints) == 4
@@ -92,19 +80,15 @@ def flood_fill(predicted: NDArray[np.int64], start: int) -> set[int]:
 
 def test_pixel_and_region_hints() -> None:
     data = streets(n_source=1, n_pool=5, n_test=1, height=HEIGHT, width=WIDTH)
-    model, request = map_model(len(data.classes)), request_pixels(5)
-    assert request.unit_sizes is not None
+    model, request = map_model(len(data.classes)), request_pixels()
+    unit_sizes = present(request.unit_sizes).tolist()
     sizes = label_grid_sizes(data.pool, "network")
     hints = pixel_hints(predictor(model, View()), data.pool, request, sizes)
     assert len(hints) == request.n_units == 13
     coarse, _ = outputs_one_by_one(map_model(len(data.classes)), data.pool, View(), 5)
     z = F.interpolate(coarse, (HEIGHT, WIDTH), mode="bilinear", align_corners=True)
     segments: dict[tuple[int, int], set[int]] = {}
-    units = zip(
-        request.image.split(request.unit_sizes.tolist()),
-        request.position.split(request.unit_sizes.tolist()),
-        strict=True,
-    )
+    units = zip(request.image.split(unit_sizes), request.position.split(unit_sizes), strict=True)
     for i, (unit_images, unit_positions) in enumerate(units):
         position = unit_positions.numpy()
         image = int(unit_images[0])
@@ -124,32 +108,3 @@ def test_pixel_and_region_hints() -> None:
     segment_keys = [(image, min(segment)) for (image, _), segment in segments.items()]
     assert len(set(segment_keys)) == len(segment_keys)  # different number, different segment
     assert len(segment_keys) < len(hints)  # some units share a segment
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_two_processes_give_the_hints_of_one(tmp_path: Path) -> None:
-    def save_hints(processes: int) -> None:
-        fabric = make_fabric("cpu", processes)
-        fabric.launch()
-        for count in (5, 2):  # an odd number of batches; and fewer batches than processes
-            data = streets(n_source=1, n_pool=count, n_test=1, height=HEIGHT, width=WIDTH)
-            images = Predictor(
-                model=fabric.setup(image_model()), view=RANDOM_VIEW, batch_size=2, fabric=fabric, seed=5
-            )
-            maps = replace(images, model=fabric.setup(map_model(len(data.classes))), view=View())
-            sizes = label_grid_sizes(data.pool, "network")
-            found = (
-                image_hints(images, toy(n_pool=count).pool, request_images(count)),
-                pixel_hints(maps, data.pool, request_pixels(count), sizes),
-            )
-            assert len(found[1]) == 3 * (count - 1) + 1
-            columns = [{name: column.tolist() for name, column in asdict(hints).items()} for hints in found]
-            if fabric.is_global_zero:
-                (tmp_path / f"{processes}-{count}.json").write_text(json.dumps(columns))
-
-    save_hints(1)
-    done = in_ranks(lambda _: save_hints(2), tmp_path / "output")
-    assert done.codes == [0, 0], done.outputs
-    for count in (5, 2):
-        one, two = ((tmp_path / f"{processes}-{count}.json").read_text() for processes in (1, 2))
-        assert one == two

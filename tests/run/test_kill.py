@@ -4,7 +4,6 @@ All files of a run are written by ``write_atomically``. One run copies its folde
 copy is what a kill at this moment leaves. Other runs are really killed, in each phase and again and again.
 """
 
-import json
 import os
 import re
 import shutil
@@ -18,17 +17,18 @@ from typing import IO, Any, NamedTuple
 import pytest
 import torch
 
+import ranks
 from child_process import run_in_child
 from conftest import quick, quick_pixels
 from ducats.annotation import oracles
 from ducats.ledger import Request, RequestWriter, load_ledger
 from ducats.run import checkpoint, run, snapshot
 from ducats.run.factory import build_run
-from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ducats.utils import files
 from ducats.utils.progress import Event
+from ranks import die
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -54,10 +54,6 @@ PIXEL_KILLS = [
     *("snapshots/round-01.npz 1", "labels/round-01.npz 1", "checkpoint.pt 3", "requests/round-02.npz 1"),
     *("labels/round-02.npz 1", "snapshots/final.npz 1", "model.safetensors 1"),
 ]
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class OracleWithHints:
@@ -96,24 +92,13 @@ def run_once(
 
 def outcome(folder: Path) -> dict[str, Any]:
     """Return the contents of a run folder without timings."""
-    run_folder = RunFolder(folder)
     patterns = ("round-*.npz", "final.npz", "epoch-*.csv", "snapshots/thumbnails/*")
-    names = [p for pattern in patterns for p in folder.rglob(pattern)]
-    contents = {p.relative_to(folder).as_posix(): p.read_bytes() for p in names}
-    timing_keys = ("seconds", "peak_memory_bytes")
-    lines = [
-        {k: v for k, v in r.items() if k not in timing_keys}
-        for r in records.read_records(run_folder.metrics_path)
-    ]
-    checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)
-    momentum = [s["momentum_buffer"].tolist() for s in checkpoint["optimiser"]["state"].values()]
+    paths = [path for pattern in patterns for path in folder.rglob(pattern)]
+    optimiser = torch.load(folder / "checkpoint.pt", weights_only=True)["optimiser"]
     return {
-        "labels, requests, snapshots and confusion": contents,
-        "metrics": json.dumps(lines),
-        "model": (folder / "model.safetensors").read_bytes(),
-        "momentum": momentum,
-        "ledger": list(load_ledger(run_folder).entries()),
-        "drafts": [p.name for p in folder.rglob("*.part")],
+        **ranks.outcome(folder),
+        "files": {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths},
+        "momentum": [state["momentum_buffer"].tolist() for state in optimiser["state"].values()],
     }
 
 
@@ -168,21 +153,18 @@ def test_every_kind_of_file_is_a_kill_point(image_run: Recording, pixel_run: Rec
     assert len(image_run.copies) == len(pixel_run.copies) == 5 + 4 * 2 + 3 * 2 + 2 * 5 + 2
 
 
-@pytest.mark.parametrize("write", IMAGE_KILLS)
-def test_killed_at_a_write(image_run: Recording, write: str) -> None:
-    folder = image_run.copies[write]
+@pytest.mark.parametrize(
+    ("pixels", "write"),
+    [*((False, write) for write in IMAGE_KILLS), *((True, write) for write in PIXEL_KILLS)],
+)
+def test_killed_at_a_write(image_run: Recording, pixel_run: Recording, pixels: bool, write: str) -> None:
+    undisturbed = pixel_run if pixels else image_run
+    folder, writes = undisturbed.copies[write], list(undisturbed.copies)
     assert len(list(folder.rglob("*.part"))) == 1
-    run_once(folder)
-    assert outcome(folder) == image_run.outcome
-
-
-@pytest.mark.parametrize("write", PIXEL_KILLS)
-def test_segmentation_killed_at_a_write(pixel_run: Recording, write: str) -> None:
-    folder, position = pixel_run.copies[write], list(pixel_run.copies).index(write)
-    for name in ("labels/round-01.npz", "labels/round-02.npz", "requests/round-01-hints.npz"):
-        assert (folder / name).exists() == (position > list(pixel_run.copies).index(f"{name} 1"))
-    run_once(folder, pixels=True)
-    assert outcome(folder) == pixel_run.outcome
+    for name in ("requests/round-01.npz", "labels/round-01.npz", "labels/round-02.npz"):
+        assert (folder / name).exists() == (writes.index(write) > writes.index(f"{name} 1"))
+    run_once(folder, pixels=pixels)
+    assert outcome(folder) == undisturbed.outcome
 
 
 @pytest.mark.parametrize(("phase", "count"), [("train", 3), ("evaluate", 5), ("query", 2), ("done", 1)])

@@ -1,5 +1,6 @@
 """Loggers get each record of a run once, and never stop the run."""
 
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -11,20 +12,15 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from conftest import QUICK, Runner, make_runner, quick
-from ducats.cli import main
+from commands import ducats, set_options
+from conftest import QUICK, make_runner, quick
 from ducats.run.loggers import LoggerDispatcher, LoggerFactory, TensorBoard, extract_scalars, find_loggers
+from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import AwaitingLabels, UserError
-from ducats.utils.progress import Event, combine_listeners
+from ducats.utils.progress import Event, EventListener, combine_listeners
 
 STEPS = 2  # per epoch
-
-
-@pytest.fixture
-def run_quickly(tmp_path: Path) -> Runner:
-    """Run a config with few steps."""
-    return make_runner(tmp_path, partial(quick, f"train.steps_per_epoch={STEPS}"))
 
 
 class Recorder:
@@ -55,30 +51,59 @@ class Recorder:
 
 def expected(run_folder: RunFolder) -> list[tuple[int, dict[str, float]]]:
     """Return the records of metrics.jsonl as a logger should get them."""
-    lines = [*run_folder.read_records("epoch"), *run_folder.read_records("stage")]
-    return sorted(
-        ((line["epoch"] * STEPS, extract_scalars(line)) for line in lines),
-        key=lambda item: (item[0], str(item)),
-    )
+    lines = records.read_records(run_folder.metrics_path)
+    return [(line["epoch"] * STEPS, extract_scalars(line)) for line in lines]
 
 
-def in_order(recorder: Recorder) -> list[tuple[int, dict[str, float]]]:
-    return sorted(recorder.logged, key=lambda item: (item[0], str(item)))
+def as_factory(logger: Recorder | LoggerFactory) -> LoggerFactory:
+    return (lambda _: logger) if isinstance(logger, Recorder) else logger
 
 
-def make_dispatcher(folder: Path, warnings: list[str], **factories: LoggerFactory) -> LoggerDispatcher:
-    return LoggerDispatcher(
-        factories, folder, settings=quick().identity(), steps_per_epoch=STEPS, warn=warnings.append
-    )
+class LoggedRuns:
+    """Run a config with few steps, again and again in one folder, with loggers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.warnings = folder, list[str]()
+
+    def __call__(
+        self, *settings: str, on_event: EventListener = lambda _: None, **loggers: Recorder | LoggerFactory
+    ) -> RunFolder:
+        factories = {name: as_factory(logger) for name, logger in loggers.items()}
+        steps = f"train.steps_per_epoch={STEPS}"
+        dispatcher = LoggerDispatcher(
+            factories,
+            self.folder,
+            settings=quick().identity(),
+            steps_per_epoch=STEPS,
+            warn=self.warnings.append,
+        )
+        run = make_runner(self.folder.parent, quick)
+        with dispatcher as dispatch:
+            return run(
+                steps, *settings, folder=self.folder.name, on_event=combine_listeners(dispatch, on_event)
+            )
 
 
-class Stop(Exception):  # noqa: N818 - not an error
-    """Stands for a kill."""
+@pytest.fixture
+def run_logged(tmp_path: Path) -> LoggedRuns:
+    return LoggedRuns(tmp_path / "run")
 
 
-def test_tensorboard_has_all_records(run_quickly: Runner, tmp_path: Path) -> None:
-    with make_dispatcher(tmp_path / "run", [], tensorboard=TensorBoard) as on_event:
-        run_folder = run_quickly(on_event=on_event)
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, Recorder]:
+    """A finished run and its logger, 'mine'."""
+    recorder = Recorder()
+    return LoggedRuns(tmp_path_factory.mktemp("first") / "run")(mine=recorder), recorder
+
+
+@pytest.fixture
+def run_again(first_run: tuple[RunFolder, Recorder], tmp_path: Path) -> LoggedRuns:
+    """Run in a copy of the folder of the first run."""
+    return LoggedRuns(shutil.copytree(first_run[0].path, tmp_path / "run"))
+
+
+def test_tensorboard_added_later_has_all_records(run_again: LoggedRuns) -> None:
+    run_folder = run_again(tensorboard=TensorBoard)
     events = EventAccumulator(str(run_folder.path / "tensorboard"), size_guidance={"scalars": 0})
     events.Reload()
     found: dict[int, dict[str, float]] = {}
@@ -93,135 +118,102 @@ def test_tensorboard_has_all_records(run_quickly: Runner, tmp_path: Path) -> Non
     assert found.keys() == expected_values.keys()
     for step, values in expected_values.items():
         assert found[step] == pytest.approx(values, rel=1e-6)
-    curve = [(event.step, event.value) for event in events.Scalars("over_labels/accuracy")]
-    assert [labels for labels, _ in curve] == [0, 10, 20]
-    assert [value for _, value in curve] == pytest.approx(
-        [stage["accuracy"] for stage in run_folder.stages()]
-    )
+    curve = {event.step: event.value for event in events.Scalars("over_labels/accuracy")}
+    assert curve == pytest.approx({stage["labels"]: stage["accuracy"] for stage in run_folder.stages()})
     assert "over_labels/labels" not in events.Tags()["scalars"]
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
-def test_records_of_a_resumed_run_are_sent_once(epoch: int, run_quickly: Runner, tmp_path: Path) -> None:
-    folder, warnings, recorder = tmp_path / "run", list[str](), Recorder()
+def test_records_of_a_resumed_run_are_sent_once(epoch: int, run_logged: LoggedRuns) -> None:
+    recorder = Recorder()
+
+    class Stop(Exception):  # noqa: N818 - not an error
+        """Stands for a kill."""
 
     def stop(event: Event) -> None:
         if event.phase == "train" and event.step == epoch * STEPS + 1:
             raise Stop
 
-    with pytest.raises(Stop), make_dispatcher(folder, warnings, mine=lambda _: recorder) as on_event:
-        run_quickly(on_event=combine_listeners(on_event, stop))
+    with pytest.raises(Stop):
+        run_logged(on_event=stop, mine=recorder)
     assert recorder.finished == 1
     before = len(recorder.logged)
-    with make_dispatcher(folder, warnings, mine=lambda _: recorder) as on_event:
-        run_folder = run_quickly(on_event=on_event)
+    run_folder = run_logged(mine=recorder)
     assert before < len(recorder.logged)
-    assert in_order(recorder) == expected(run_folder)
-    assert [step for step, _ in recorder.logged] == sorted(step for step, _ in recorder.logged)
+    assert recorder.logged == expected(run_folder)
     assert len(set(recorder.names)) == 1
-    assert (recorder.finished, warnings) == (2, [])
-    with make_dispatcher(folder, warnings, mine=lambda _: recorder) as on_event:
-        run_quickly(on_event=on_event)  # finished: no new records
-    assert (len(recorder.names), recorder.finished) == (2, 2)
+    assert (recorder.finished, run_logged.warnings) == (2, [])
 
 
-def test_records_repeated_after_a_kill_are_not_sent_again(run_quickly: Runner, tmp_path: Path) -> None:
-    folder, recorder = tmp_path / "run", Recorder()
-    with make_dispatcher(folder, [], mine=lambda _: recorder) as on_event:
-        run_folder = run_quickly(on_event=on_event)
-    expected_values = expected(run_folder)
-    (folder / "model.safetensors").unlink()
-    (folder / "checkpoint.pt").unlink()  # training is lost and repeated
-    with make_dispatcher(folder, [], mine=lambda _: recorder) as on_event:
-        run_quickly(on_event=on_event)
-    assert in_order(recorder) == expected_values
+def test_all_records_are_sent_once(first_run: tuple[RunFolder, Recorder], run_again: LoggedRuns) -> None:
+    run_folder, first = first_run
+    assert first.logged == expected(run_folder)
+    for name in ("model.safetensors", "checkpoint.pt"):  # training is lost and repeated
+        (run_again.folder / name).unlink()
+    again, later = Recorder(), Recorder()
+    run_again(mine=again)
+    assert again.logged == []  # the records sent under this name are still known
+    repeated = run_again(mine=again, other=later)
+    assert later.logged == expected(repeated)
+    names = list(again.names)
+    run_again(mine=again)  # no new records: not even started
+    assert (again.logged, again.names) == ([], names)
 
 
-def test_a_logger_added_later_gets_all_records(run_quickly: Runner, tmp_path: Path) -> None:
-    folder, first, second = tmp_path / "run", Recorder(), Recorder()
-    with make_dispatcher(folder, [], first=lambda _: first) as on_event:
-        run_folder = run_quickly(on_event=on_event)
-    with make_dispatcher(folder, [], second=lambda _: second) as on_event:
-        run_quickly(on_event=on_event)
-    assert in_order(second) == in_order(first) == expected(run_folder)
-    third = Recorder()
-    with make_dispatcher(folder, [], first=lambda _: third) as on_event:
-        run_quickly(on_event=on_event)
-    assert third.logged == []  # the records sent under this name are still known
-
-
-def test_a_failing_logger_is_reported_once(run_quickly: Runner, tmp_path: Path) -> None:
-    warnings, recorder, other = list[str](), Recorder(fails_at=(STEPS, 2 * STEPS)), Recorder()
-    with make_dispatcher(
-        tmp_path / "run", warnings, broken=lambda _: recorder, other=lambda _: other
-    ) as on_event:
-        run_folder = run_quickly(on_event=on_event)
+def test_a_failing_logger_is_reported_once(run_logged: LoggedRuns) -> None:
+    recorder, other, warnings = Recorder(fails_at=(STEPS, 2 * STEPS)), Recorder(), run_logged.warnings
+    run_folder = run_logged(broken=recorder, other=other)
     assert run_folder.finished
     assert len(warnings) == 1
     assert "the logger 'broken' failed (OSError: no room); the run continues" in warnings[0]
     assert Counter(recorder.tried)[STEPS] > 1  # it is retried
     assert recorder.logged == []  # records are sent in order or not at all
-    assert in_order(other) == expected(run_folder)
+    assert other.logged == expected(run_folder)
     recorder.fails_at = set()
-    with make_dispatcher(tmp_path / "run", warnings, broken=lambda _: recorder) as on_event:
-        run_quickly(on_event=on_event)
-    assert in_order(recorder) == expected(run_folder)  # all records are sent on the next start
+    run_logged(broken=recorder)
+    assert recorder.logged == expected(run_folder)  # all records are sent on the next start
     assert len(warnings) == 1
 
 
-def test_a_logger_that_cannot_start_is_skipped(run_quickly: Runner, tmp_path: Path) -> None:
-    warnings, recorder = list[str](), Recorder(starts=False)
-    with make_dispatcher(tmp_path / "run", warnings, absent=lambda _: recorder) as on_event:
-        run_folder = run_quickly(on_event=on_event)
-    assert run_folder.finished
+def test_a_logger_that_cannot_start_is_skipped(run_logged: LoggedRuns) -> None:
+    recorder = Recorder(starts=False)
+    assert run_logged(absent=recorder).finished
     assert (recorder.tried, recorder.finished) == ([], 0)
-    assert len(warnings) == 1
-    assert "the logger 'absent' could not start (ConnectionError: no server)" in warnings[0]
+    (warning,) = run_logged.warnings
+    assert "the logger 'absent' could not start (ConnectionError: no server)" in warning
 
 
-def test_records_are_sent_before_a_pause(run_quickly: Runner, tmp_path: Path) -> None:
+def test_records_are_sent_before_a_pause(run_logged: LoggedRuns) -> None:
     recorder = Recorder()
-    with (
-        pytest.raises(AwaitingLabels),
-        make_dispatcher(tmp_path / "run", [], mine=lambda _: recorder) as on_event,
-    ):
-        run_quickly("oracle.name=human", on_event=on_event)
-    assert in_order(recorder) == expected(RunFolder(tmp_path / "run"))
+    with pytest.raises(AwaitingLabels):
+        run_logged("oracle.name=human", mine=recorder)
+    assert recorder.logged == expected(RunFolder(run_logged.folder))
     assert [sorted(values)[0].split("/")[0] for _, values in recorder.logged] == ["loss", "stage"]
 
 
-def test_a_refused_run_is_not_logged(run_quickly: Runner, tmp_path: Path) -> None:
-    run_folder, recorder = run_quickly(), Recorder()
-    with (
-        pytest.raises(UserError, match="another config"),
-        make_dispatcher(run_folder.path, [], mine=lambda _: recorder) as on_event,
-    ):
-        run_quickly("train.lr=0.1", on_event=on_event)
+def test_a_refused_run_is_not_logged(run_again: LoggedRuns) -> None:
+    recorder, path = Recorder(), RunFolder(run_again.folder).loggers_path
+    path.unlink()
+    with pytest.raises(UserError, match="another config"):
+        run_again("train.lr=0.1", mine=recorder)
     assert recorder.names == []
-    assert not run_folder.loggers_path.exists()
+    assert not path.exists()
 
 
-def test_a_corrupt_state_file_does_not_stop_the_run(run_quickly: Runner, tmp_path: Path) -> None:
-    warnings, recorder = list[str](), Recorder()
-    with make_dispatcher(tmp_path / "run", warnings, mine=lambda _: recorder) as on_event:
-        run_folder = run_quickly(on_event=on_event)
-    run_folder.loggers_path.write_text("{")
-    fresh = Recorder()
-    with make_dispatcher(run_folder.path, warnings, mine=lambda _: fresh) as on_event:
-        run_quickly(on_event=on_event)
-    assert "logged again" in warnings[0]
-    assert in_order(fresh) == expected(run_folder)
+def test_a_corrupt_state_file_does_not_stop_the_run(run_again: LoggedRuns) -> None:
+    RunFolder(run_again.folder).loggers_path.write_text("{")
+    recorder = Recorder()
+    run_folder = run_again(mine=recorder)
+    assert "logged again" in run_again.warnings[0]
+    assert recorder.logged == expected(run_folder)
 
 
 @pytest.mark.parametrize("name", ["trackio", "wandb"])
 def test_calls_to_trackers(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls: list[tuple[str, Any, Any]] = []
     module = ModuleType(name)
-    fakes = {
-        function: lambda *a, function=function, **k: calls.append((function, a, k))
-        for function in ("init", "log", "finish")
-    }
-    for function, fake in fakes.items():
+    for function in ("init", "log", "finish"):
+        fake = partial(lambda function, *a, **k: calls.append((function, a, k)), function)
         setattr(module, function, fake)
     monkeypatch.setitem(sys.modules, name, module)
     logger = find_loggers([name])[name](tmp_path)
@@ -246,9 +238,7 @@ def test_missing_and_unknown_loggers(monkeypatch: pytest.MonkeyPatch) -> None:
         find_loggers(["tensorbord"])
 
 
-def test_a_custom_logger_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_custom_logger_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = SimpleNamespace(at=None, recorder=Recorder())
 
     def make(folder: Path) -> Recorder:
@@ -258,15 +248,10 @@ def test_a_custom_logger_by_name(
     module = ModuleType("my_loggers")
     module.make = make  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "my_loggers", module)
-    arguments = [
-        part for setting in (*QUICK, f"train.steps_per_epoch={STEPS}") for part in ("--set", setting)
-    ]
-    where = ["--out", str(tmp_path / "run"), "--set", "engine.loggers=['my_loggers:make']"]
-    with pytest.raises(SystemExit) as caught:
-        main(["run", *arguments, *where])
-    assert caught.value.code in (0, None)
+    settings = (*QUICK, f"train.steps_per_epoch={STEPS}", "engine.loggers=['my_loggers:make']")
+    assert ducats("run", *set_options(*settings), "--out", tmp_path / "run") == 0
     assert made.at == tmp_path / "run"
-    assert in_order(made.recorder) == expected(RunFolder(tmp_path / "run"))
+    assert made.recorder.logged == expected(RunFolder(tmp_path / "run"))
     assert made.recorder.finished == 1
 
 

@@ -4,12 +4,12 @@ import gc
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from conftest import QUICK, QUICK_PIXELS
-from ducats.config import load_config
+from conftest import quick, quick_pixels
 from ducats.models import EvidentialModel
 from ducats.run import run
 from ducats.run.factory import build_run
@@ -19,20 +19,14 @@ from ducats.utils.errors import AwaitingLabels
 
 # Objectives whose auxiliary modules refer to the model or copy it.
 METHODS = (
-    ("", "clue"),
-    ("", "ducats"),
-    ("", "tqs"),
-    ("data/streets", "mada"),
-    ("data/streets", "proda"),
-    ("data/streets", "seg-uncertainty"),
-    ("data/streets", "tpld"),
+    *((quick, method) for method in ("clue", "ducats", "tqs")),
+    *((quick_pixels, method) for method in ("mada", "proda", "seg-uncertainty", "tpld")),
 )
 
 
-def run_method(data: str, method: str, folder: Path, *settings: str, device: str = "cpu") -> None:
-    files = [*([data] if data else []), f"methods/{method}"]
-    budget = ("train.steps_per_epoch=1", "acquisition={budget: 2, rounds: 1, after_epochs: null}")
-    config = load_config(files, [*(QUICK_PIXELS if data else QUICK), *budget, *settings], {})
+def run_method(make: Any, method: str, folder: Path, device: str = "cpu") -> None:
+    acquisition = "acquisition={budget: 2, rounds: 1, after_epochs: null}"
+    config = make("train.steps_per_epoch=1", acquisition, method=method)
     components, plan = build_run(config, RunFolder(folder))
     run(components, plan, folder, fabric=make_fabric(device))
 
@@ -59,18 +53,18 @@ def models(monkeypatch: pytest.MonkeyPatch) -> Iterator["weakref.WeakSet[Evident
     gc.enable()
 
 
-@pytest.mark.parametrize(("data", "method"), METHODS)
+@pytest.mark.parametrize(("make", "method"), METHODS)
 def test_no_model_survives_its_run(
-    tmp_path: Path, models: "weakref.WeakSet[EvidentialModel]", data: str, method: str
+    tmp_path: Path, models: "weakref.WeakSet[EvidentialModel]", make: Any, method: str
 ) -> None:
-    run_method(data, method, tmp_path / "run")
+    run_method(make, method, tmp_path / "run")
     assert not len(models)
 
 
 def test_no_model_survives_a_pause_for_annotators(
     tmp_path: Path, models: "weakref.WeakSet[EvidentialModel]"
 ) -> None:
-    config = load_config(["methods/ducats"], [*QUICK, "oracle.name=human"], {})
+    config = quick("oracle.name=human", method="ducats")
     components, plan = build_run(config, RunFolder(tmp_path / "run"))
     with pytest.raises(AwaitingLabels) as pause:
         run(components, plan, tmp_path / "run", fabric=make_fabric("cpu"))
@@ -79,15 +73,15 @@ def test_no_model_survives_a_pause_for_annotators(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize(("data", "method"), METHODS)
-def test_three_runs_give_the_gpu_back(tmp_path: Path, data: str, method: str) -> None:
-    run_method(data, method, tmp_path / "first", device="cuda")  # loads kernels
+@pytest.mark.parametrize(("make", "method"), METHODS)
+def test_three_runs_give_the_gpu_back(tmp_path: Path, make: Any, method: str) -> None:
+    run_method(make, method, tmp_path / "first", device="cuda")  # loads kernels
     gc.collect()
     gc.disable()
     try:
         before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
         for number in range(3):
-            run_method(data, method, tmp_path / str(number), device="cuda")
+            run_method(make, method, tmp_path / str(number), device="cuda")
             assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before
     finally:
         gc.enable()

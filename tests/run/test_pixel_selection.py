@@ -8,23 +8,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from untrained_models import reference_uncertainties
 
 from ducats.acquisition.queries import QUERIES, QuerySpec
-from ducats.acquisition.samples import QueryContext
+from ducats.acquisition.samples import QueryContext, SampleTable
 from ducats.acquisition.units import PixelSelection
 from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.data.streets import streets
 from ducats.models import EvidentialModel, small_fcn
 from ducats.run.pixel_selection import all_open_pixels, score_whole_images, select_pixels
-from ducats.settings import TaskOptions, Unit, View
+from ducats.settings import Unit, View
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import global_seed
+from present import present
 
 POOL = streets(n_source=1, n_pool=5, n_test=0, height=16, width=32).pool
 SIZES = torch.tensor([[16, 32], [21, 30], [40, 33], [16, 32], [9, 50]])
+NETWORK_SIZES = label_grid_sizes(POOL, "network")
 
 
 def model(evidence: str = "exp_at_most_10") -> EvidentialModel:
@@ -43,31 +46,45 @@ def known_labels(sizes: Tensor) -> list[Tensor]:
     ]
 
 
-def select_positions(
-    query: QuerySpec, budget: list[int], task: TaskOptions, sizes: Tensor, **more: Any
-) -> list[list[int]]:
-    maps = known_labels(sizes)
+def select(
+    query: QuerySpec,
+    budget: int | list[int],
+    task: Unit | None = None,
+    sizes: Tensor = NETWORK_SIZES,
+    *,
+    network: nn.Module | None = None,
+    pool: Images = POOL,
+    batch_size: int = 2,
+    seed: int = 3,
+    two_step: bool = False,
+) -> dict[int, PixelSelection]:
+    """Select pixels; a number is the budget of each image."""
+    maps, fabric = known_labels(sizes), make_fabric("cpu")
     predictor = Predictor(
-        model=make_fabric("cpu").setup(more.get("model", model())),
+        model=fabric.setup(network or model()),
         view=View(),
-        batch_size=more.get("batch_size", 2),
-        fabric=make_fabric("cpu"),
-        seed=more.get("seed", 3),
-        two_step_upsampling=task.two_step_upsampling,
+        batch_size=batch_size,
+        fabric=fabric,
+        seed=seed,
+        two_step_upsampling=two_step,
     )
-    found = list(
-        select_pixels(
-            predictor,
-            more.get("pool", POOL),
-            query,
-            unit=task,
-            sizes=sizes,
-            known_labels_of=lambda image: maps[image],
-            budget=budget,
-        )
+    selections = select_pixels(
+        predictor,
+        pool,
+        query,
+        unit=task or Unit(),
+        sizes=sizes,
+        known_labels_of=lambda image: maps[image],
+        budget=[budget] * len(POOL) if isinstance(budget, int) else budget,
     )
-    assert [image for image, _ in found] == list(range(len(POOL)))
-    return [one.position.tolist() for _, one in found]
+    return dict(selections)
+
+
+def select_positions(*what: Any, **options: Any) -> list[list[int]]:
+    """Likewise; return the positions in each image."""
+    found = select(*what, **options)
+    assert list(found) == list(range(len(POOL)))
+    return [one.position.tolist() for one in found.values()]
 
 
 def plain_z(image: int, size: tuple[int, int], two_step: bool = False) -> Tensor:
@@ -101,10 +118,9 @@ def margin(z: Tensor) -> Tensor:
 @pytest.mark.parametrize("original", [False, True])
 @pytest.mark.parametrize("two_step", [False, True])
 def test_best_unlabelled_pixels_of_each_image(name: str, score: Any, original: bool, two_step: bool) -> None:
-    sizes = SIZES if original else label_grid_sizes(POOL, "network")
+    sizes = SIZES if original else NETWORK_SIZES
     budget, maps = [7, 0, 30, 1, 2000], known_labels(sizes)
-    task = TaskOptions(resolution="original" if original else "network", two_step_upsampling=two_step)
-    found = select_positions(QUERIES[name], budget, task, sizes)
+    found = select_positions(QUERIES[name], budget, None, sizes, two_step=two_step)
     for image, positions in enumerate(found):
         z = plain_z(image, (int(sizes[image, 0]), int(sizes[image, 1])), two_step and original)
         open_ = int((maps[image] == UNLABELLED).sum())
@@ -114,21 +130,6 @@ def test_best_unlabelled_pixels_of_each_image(name: str, score: Any, original: b
         values = score(z).flatten()
         assert set(positions) == set(expected)
         assert torch.allclose(values[positions], values[expected], atol=1e-5)
-
-
-def test_duc_ranks_by_u_data_within_the_highest_u_dis() -> None:
-    sizes = label_grid_sizes(POOL, "network")
-    maps, count = known_labels(sizes), 6
-    found = select_positions(QUERIES["duc"].bind({"kappa": 3}), [count] * 5, TaskOptions(), sizes)
-    for image, positions in enumerate(found):
-        alpha = plain_z(image, (16, 32)).exp()
-        total, mean = alpha.sum(0), alpha / alpha.sum(0)
-        data = (mean * (torch.digamma(total + 1) - torch.digamma(alpha + 1))).sum(0)
-        most_unlike_source = best_unlabelled(entropy(alpha.log()) - data, maps[image], 3 * count)
-        expected = sorted(
-            most_unlike_source, key=lambda position: (-float(data.flatten()[position]), position)
-        )[:count]
-        assert positions == expected
 
 
 def test_grid_size_follows_the_resolution() -> None:
@@ -145,87 +146,54 @@ class MustNotRun(nn.Module):
         raise AssertionError("nothing was needed")
 
 
-def test_random_pixels_need_no_forward_pass_and_depend_only_on_seed_and_image() -> None:
-    sizes = label_grid_sizes(POOL, "network")
-    kwargs = {"model": MustNotRun()}
-    found = select_positions(QUERIES["random"], [9] * 5, TaskOptions(), sizes, **kwargs)
-    assert found == select_positions(QUERIES["random"], [9] * 5, TaskOptions(), sizes, batch_size=3, **kwargs)
-    assert found != select_positions(QUERIES["random"], [9] * 5, TaskOptions(), sizes, seed=4, **kwargs)
+def random_query(context: QueryContext) -> Tensor:
+    return torch.randperm(len(context.candidates), generator=context.generator)[: context.budget]
+
+
+@pytest.mark.parametrize("query", [QUERIES["random"], QuerySpec(random_query, ())])
+def test_random_pixels_need_no_forward_pass_and_depend_only_on_seed_and_image(query: QuerySpec) -> None:
+    found = select_positions(query, 9, network=MustNotRun())
+    assert found == select_positions(query, 9, network=MustNotRun(), batch_size=5)
+    assert found != select_positions(query, 9, network=MustNotRun(), seed=4)
     assert len({tuple(positions) for positions in found}) == 5
-    maps = known_labels(sizes)
-    for image, positions in enumerate(found):
-        assert (maps[image].flatten()[positions] == UNLABELLED).all()
-
-
-def test_each_image_has_its_own_generator() -> None:
-    def random_query(context: QueryContext) -> Tensor:
-        return torch.randperm(len(context.candidates), generator=context.generator)[: context.budget]
-
-    sizes = label_grid_sizes(POOL, "network")
-    open_ = torch.full((16, 32), UNLABELLED, dtype=torch.int8)
-    kwargs: dict[str, Any] = {"model": MustNotRun(), "known_labels_of": lambda _: open_}
-    found = [
-        select_positions(QuerySpec(random_query, ()), [9] * 5, TaskOptions(), sizes, batch_size=b, **kwargs)
-        for b in (2, 5)
-    ]
-    assert found[0] == found[1]
-    assert len({tuple(positions) for positions in found[0]}) == 5
-
-
-def test_units_contain_unlabelled_pixels_only() -> None:
-    for side in (3, 5):
-        found = select_positions(
-            QUERIES["entropy"],
-            [20] * 5,
-            TaskOptions(unit="region", region_side=side),
-            label_grid_sizes(POOL, "network"),
-        )
-        maps = known_labels(label_grid_sizes(POOL, "network"))
-        for image, positions in enumerate(found):
-            assert len(set(positions)) == len(positions) == 20
-            assert (maps[image].flatten()[positions] == UNLABELLED).all()
+    for positions, labels in zip(found, known_labels(NETWORK_SIZES), strict=True):
+        assert (labels.flatten()[positions] == UNLABELLED).all()
 
 
 def test_nan_logits_raise() -> None:
     broken = model()
     broken.network.head.weight.data.fill_(torch.nan)  # type: ignore[union-attr, operator]
     with pytest.raises(UserError, match="no longer finite"):
-        select_positions(
-            QUERIES["entropy"], [1] * 5, TaskOptions(), label_grid_sizes(POOL, "network"), model=broken
-        )
+        select_positions(QUERIES["entropy"], 1, network=broken)
 
 
 # ---- whole images
 
 
-def score_pool(query: QuerySpec, sizes: Tensor, maps: list[Tensor], batch_size: int = 2) -> Any:
+def score_pool(query: QuerySpec, sizes: Tensor, maps: list[Tensor]) -> SampleTable:
     fabric = make_fabric("cpu")
-    predictor = Predictor(model=fabric.setup(model()), view=View(), batch_size=batch_size, fabric=fabric)
+    predictor = Predictor(model=fabric.setup(model()), view=View(), batch_size=2, fabric=fabric)
     return score_whole_images(predictor, POOL, query, sizes=sizes, known_labels_of=lambda image: maps[image])
 
 
 def test_whole_image_columns_average_unlabelled_pixels() -> None:
     maps = known_labels(SIZES)
     maps[3][:] = 0  # fully labelled: still a row, over all its pixels
-    found = score_pool(
-        QuerySpec(QUERIES["spread"].fn, ("entropy", "u_dis", "u_data", "z", "features")), SIZES, maps
-    )
+    needs = ("entropy", "u_dis", "z", "features")
+    found = score_pool(QuerySpec(QUERIES["spread"].fn, needs), SIZES, maps)
     assert found.image.tolist() == [0, 1, 2, 3, 4]
-    for image in range(5):
-        z = plain_z(image, (int(SIZES[image, 0]), int(SIZES[image, 1])))
+    assert found.features.shape == (5, 16)
+    for image, (height, width) in enumerate(SIZES.tolist()):
+        z = plain_z(image, (height, width))
         open_ = maps[image] == UNLABELLED if image != 3 else maps[image] == 0
-        alpha = z.exp()
-        total = alpha.sum(0)
-        data = (alpha / total * (torch.digamma(total + 1) - torch.digamma(alpha + 1))).sum(0)
+        pixels = z[:, open_].T
         expected = {
             "entropy": entropy(z)[open_].mean(),
-            "u_data": data[open_].mean(),
-            "u_dis": (entropy(z) - data)[open_].mean().log(),
-            "z": z[:, open_].mean(1),
+            "u_dis": torch.from_numpy(reference_uncertainties(pixels)[1]).mean().log(),
+            "z": pixels.mean(0),
         }
         for name, value in expected.items():
             assert torch.allclose(found.column(name)[image].double(), value, rtol=1e-4, atol=1e-4), name
-    assert found.features.shape == (5, 16)
 
 
 def test_random_images_need_no_forward_pass() -> None:
@@ -237,20 +205,7 @@ def test_all_open_pixels_form_one_unit() -> None:
     maps = known_labels(SIZES)
     found = all_open_pixels(lambda image: maps[image], 2)
     assert found.position.tolist() == [p for p, v in enumerate(maps[2].flatten().tolist()) if v == UNLABELLED]
-    assert found.unit_sizes is not None
-    assert found.unit_sizes.tolist() == [len(found.position)]
-
-
-def test_indirect_pixels_give_the_same_picks() -> None:
-    from ducats.data.evaluation_split import Subset
-
-    sizes = label_grid_sizes(POOL, "network")
-    indirect = Images(POOL.keys, Subset(POOL.pixels, torch.arange(5)))
-    one, two = (
-        select_positions(QUERIES["duc"], [5] * 5, TaskOptions(), sizes, pool=pool)
-        for pool in (POOL, indirect)
-    )
-    assert one == two
+    assert present(found.unit_sizes).tolist() == [len(found.position)]
 
 
 def test_images_without_budget_need_no_forward_pass() -> None:
@@ -268,25 +223,7 @@ def test_images_without_budget_need_no_forward_pass() -> None:
             batch_sizes.append(len(images))
             return self.inner(images)
 
-    sizes = label_grid_sizes(POOL, "network")
-    maps = known_labels(sizes)
-
-    def select(network: nn.Module, budget: list[int]) -> dict[int, PixelSelection]:
-        fabric = make_fabric("cpu")
-        predictor = Predictor(model=fabric.setup(network), view=View(), batch_size=2, fabric=fabric, seed=3)
-        selections = select_pixels(
-            predictor,
-            POOL,
-            QUERIES["duc"],
-            unit=Unit(),
-            sizes=sizes,
-            known_labels_of=lambda image: maps[image],
-            budget=budget,
-        )
-        return dict(selections)
-
-    few = select(Counting(), [0, 0, 0, 4, 0])
+    few = select(QUERIES["duc"], [0, 0, 0, 4, 0], network=Counting())
     assert batch_sizes == [2]
     assert {image: len(one.position) for image, one in few.items()} == {2: 0, 3: 4}
-    all_images = select(model(), [4] * 5)
-    assert few[3].position.tolist() == all_images[3].position.tolist()
+    assert few[3].position.tolist() == select(QUERIES["duc"], 4)[3].position.tolist()

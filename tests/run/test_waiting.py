@@ -1,7 +1,6 @@
 """Runs with human annotators: model hints and waiting."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,16 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from commands import ducats, set_options
 from conftest import QUICK, Runner
 from ducats.annotation import AnnotationStore
-from ducats.cli import main, run
+from ducats.cli import run
 from ducats.ledger import load_ledger, load_request
 from ducats.run import loop
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import AwaitingLabels, UserError
+from present import present
 from ranks import run_in_ranks
-
-SETTINGS = [part for setting in QUICK for part in ("--set", setting)]
 
 
 def answer_all(folder: Path, seconds: float | None = None) -> int:
@@ -43,11 +42,8 @@ def test_model_hints_are_saved_before_annotators_are_asked(run_quickly: Runner, 
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=human")
     run_folder = RunFolder(tmp_path / "run")
-    hints, path = run_folder.load_hints(1), tmp_path / "run" / "requests" / "round-01-hints.npz"
-    request = load_request(run_folder, 1)
-    assert hints is not None
-    assert request is not None
-    assert len(hints) == len(request) == 10
+    hints, path = present(run_folder.load_hints(1)), tmp_path / "run" / "requests" / "round-01-hints.npz"
+    assert len(hints) == len(present(load_request(run_folder, 1))) == 10
     # duc selects samples with high values of both: each is above most of the pool in one of them.
     assert bool((hints.u_dis_quantile > 0.5).all() or (hints.u_data_quantile > 0.5).all())
     first = path.read_bytes()
@@ -62,26 +58,14 @@ def test_model_hints_are_saved_before_annotators_are_asked(run_quickly: Runner, 
     assert (load_ledger(run_folder).n_rounds, run_folder.load_hints(2) is not None) == (1, True)
 
 
-def test_the_ground_truth_oracle_needs_no_hints(run_quickly: Runner) -> None:
-    run_folder = run_quickly()
-    assert run_folder.load_hints(1) is None
-    assert sorted(p.name for p in (run_folder.path / "requests").glob("*")) == [
-        "round-01.npz",
-        "round-02.npz",
-    ]
-
-
 def test_each_unit_of_pixels_has_hints(run_pixels: Runner, tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
         run_pixels("oracle.name=human", "task.unit=region")
     run_folder = RunFolder(tmp_path / "run")
-    hints, request = run_folder.load_hints(1), load_request(run_folder, 1)
-    assert hints is not None
-    assert request is not None
+    hints, request = present(run_folder.load_hints(1)), present(load_request(run_folder, 1))
     assert len(hints) == request.n_units < len(request)
     assert int(hints.segment.min()) >= 1
-    question_round = AnnotationStore(run_folder.questions_path).open_round()
-    assert question_round is not None
+    question_round = present(AnnotationStore(run_folder.questions_path).open_round())
     assert [q.segment for q in question_round.questions] == hints.segment.tolist()
 
 
@@ -122,10 +106,9 @@ def test_an_invalid_answer_does_not_end_the_wait(run_quickly: Runner, tmp_path: 
     # Without ``wait``, a wrong answer ends the run.
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=human", folder="other")
-    shutil.copytree(tmp_path / "other", tmp_path / "third")
-    (tmp_path / "third/questions/round-01/answers.csv").write_text("key,label\npool/99,blob-1\n")
+    (tmp_path / "other/questions/round-01/answers.csv").write_text("key,label\npool/99,blob-1\n")
     with pytest.raises(UserError, match="pool/99"):
-        run_quickly("oracle.name=human", folder="third")
+        run_quickly("oracle.name=human", folder="other")
 
 
 def test_a_starting_run_keeps_the_temporary_files_of_live_tools(run_quickly: Runner, tmp_path: Path) -> None:
@@ -146,9 +129,9 @@ def test_a_starting_run_keeps_the_temporary_files_of_live_tools(run_quickly: Run
 WAIT_MESSAGE = "checking every 0.1 s"  # printed once per round
 
 
-def waiting_run(folder: Path, *arguments: str) -> list[str]:
-    more = ("--oracle", "human", "--budget", "2min", "--wait", "--poll", "0.1", "--out", str(folder))
-    return ["run", "--method", "duc", *SETTINGS, *more, *arguments]
+def waiting_run(folder: Path, *more: str) -> list[str]:
+    options = ("--oracle", "human", "--budget", "2min", "--wait", "--poll", "0.1", "--out", str(folder))
+    return ["run", "--method", "duc", *set_options(*QUICK), *options, *more]
 
 
 def test_the_command_waits_while_annotators_answer(
@@ -163,10 +146,9 @@ def test_the_command_waits_while_annotators_answer(
             answer_all(tmp_path / "run", 6.0)
 
     monkeypatch.setattr(run, "time", SimpleNamespace(sleep=answer_some))
-    with pytest.raises(SystemExit) as end:
-        main(waiting_run(tmp_path / "run"))
+    code = ducats(*waiting_run(tmp_path / "run"))
     out, err = capfd.readouterr()
-    assert end.value.code == 0, err
+    assert code == 0, err
     assert "2 min of annotation in 2 rounds, about 12 labels each at 5 s" in out
     assert err.count(WAIT_MESSAGE) == 2  # once in a round
     assert len(polls) == 6
@@ -196,20 +178,16 @@ def test_ctrl_c_ends_the_wait_and_the_same_command_resumes(
     # Tests in the background of a shell ignore Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(SystemExit) as end:
-            main(waiting_run(tmp_path / "run"))
+        code = ducats(*waiting_run(tmp_path / "run"))
     finally:
         signal.signal(signal.SIGINT, before)
     err = capfd.readouterr().err
-    assert end.value.code == 130
+    assert code == 130
     assert err.index(WAIT_MESSAGE) < err.index("stopped; run the same command again")
-    with pytest.raises(SystemExit) as end:
-        main([part for part in waiting_run(tmp_path / "run") if part != "--wait"])
-    assert end.value.code == 3  # the folder is unlocked and its questions are unchanged
+    # The folder is unlocked and its questions are unchanged.
+    assert ducats(*(part for part in waiting_run(tmp_path / "run") if part != "--wait")) == 3
 
 
 def test_a_poll_interval_of_zero_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["run", *SETTINGS, "--wait", "--poll", "0", "--out", str(tmp_path / "run")])
-    assert end.value.code == 2
+    assert ducats("run", *set_options(*QUICK), "--wait", "--poll", "0", "--out", tmp_path / "run") == 2
     assert "--poll must be a positive number of seconds" in capsys.readouterr().err

@@ -36,10 +36,11 @@ SCRIPT_HEADER = "import os, sys, time\n"
 WARM_CONTEXT = child_process._warm_context
 FINISH = "(out / 'model.safetensors').touch()\n"
 pytestmark = pytest.mark.usefixtures("forked_children")
+ReplaceRuns = Callable[..., None]
 
 
 @pytest.fixture
-def replace_runs(monkeypatch: pytest.MonkeyPatch, forked_children: None) -> Callable[..., None]:
+def replace_runs(monkeypatch: pytest.MonkeyPatch, forked_children: None) -> ReplaceRuns:
     """Replace runs by scripts, chosen by a word in the name of the run; `default` runs otherwise."""
     start: Any = vars(local_backend)["start_warm"]
 
@@ -59,9 +60,7 @@ def run_sweep_quietly(
     return run_sweep(runs, out, backend, Console(file=text, width=200)), text.getvalue()
 
 
-def test_failed_or_waiting_runs_do_not_stop_the_others(
-    tmp_path: Path, replace_runs: Callable[..., None]
-) -> None:
+def test_failed_or_waiting_runs_do_not_stop_the_others(tmp_path: Path, replace_runs: ReplaceRuns) -> None:
     replace_runs(
         random="print('ducats: it broke\\n')\nsys.exit(2)",
         entropy="sys.exit(3)",
@@ -77,40 +76,35 @@ def test_failed_or_waiting_runs_do_not_stop_the_others(
         names["margin"]: "killed by SIGKILL (out of memory?)",
     }
     assert outcome.exit_code == 1
-    assert (
-        f"failed: {names['random']}: ducats: it broke (log: {tmp_path}/out/logs/{names['random']}.txt)"
-        in output
-    )
+    log = tmp_path / "out" / "logs" / f"{names['random']}.txt"
+    assert f"failed: {names['random']}: ducats: it broke (log: {log})" in output
     assert "5 runs: 2 done, 1 waiting for labels, 2 failed; run the same command again to retry" in output
     assert sum(f"/5 {name}, " in output for name in names.values()) == 5
 
 
-def test_finished_runs_are_skipped_and_failed_ones_retried(
-    tmp_path: Path, replace_runs: Callable[..., None]
-) -> None:
+def test_finished_runs_are_skipped_and_failed_ones_retried(tmp_path: Path, replace_runs: ReplaceRuns) -> None:
     runs = make_runs(tmp_path, methods=["random", "duc"])
     replace_runs(random="sys.exit('it broke')")
-    assert list(run_sweep_quietly(runs, tmp_path / "out")[0].failed.values()) == ["it broke"]
+    out = tmp_path / "out"
+    assert [*run_sweep_quietly(runs, out)[0].failed.values()] == ["it broke"]
     replace_runs(random="sys.exit(1)", duc="sys.exit('it is done already')")
-    assert list(run_sweep_quietly(runs, tmp_path / "out")[0].failed.values()) == [
-        "exit code 1"
-    ]  # not the old log
+    assert [*run_sweep_quietly(runs, out)[0].failed.values()] == ["exit code 1"]  # not the old log
     replace_runs(random=FINISH, duc="sys.exit('it is done already')")
-    outcome, output = run_sweep_quietly(runs, tmp_path / "out")
-    assert ([len(outcome.skipped), len(outcome.done)], outcome.exit_code) == ([1, 1], 0)
+    outcome, output = run_sweep_quietly(runs, out)
+    assert (len(outcome.skipped), len(outcome.done), outcome.exit_code) == (1, 1, 0)
     assert "2 runs, 1 already done" in output
-    assert run_sweep_quietly(runs, tmp_path / "out")[0].skipped == [run.name for run in runs]
-    assert format_run_list(runs, tmp_path / "out").splitlines()[-1] == "2 runs: 2 done, 0 started, 0 new"
+    assert run_sweep_quietly(runs, out)[0].skipped == [run.name for run in runs]
+    assert format_run_list(runs, out).splitlines()[-1] == "2 runs: 2 done, 0 started, 0 new"
 
 
-def test_exit_code_3_if_runs_only_wait(tmp_path: Path, replace_runs: Callable[..., None]) -> None:
+def test_exit_code_3_if_runs_only_wait(tmp_path: Path, replace_runs: ReplaceRuns) -> None:
     replace_runs("sys.exit(3)")
     outcome, output = run_sweep_quietly(make_runs(tmp_path, methods=["duc"]), tmp_path / "out")
     assert outcome.exit_code == 3
     assert "/questions" in output
 
 
-def test_two_runs_in_parallel(tmp_path: Path, replace_runs: Callable[..., None]) -> None:
+def test_two_runs_in_parallel(tmp_path: Path, replace_runs: ReplaceRuns) -> None:
     """Each run ends only when the other has started; in sequence, they would time out."""
     meet = (
         "(out / 'started').touch()\ndeadline = time.monotonic() + 30\n"
@@ -119,12 +113,11 @@ def test_two_runs_in_parallel(tmp_path: Path, replace_runs: Callable[..., None])
         "sys.exit(time.monotonic() >= deadline)"
     )
     replace_runs(meet)
-    assert (
-        run_sweep_quietly(make_runs(tmp_path, methods=["random", "duc"]), tmp_path / "out")[0].exit_code == 0
-    )
+    runs = make_runs(tmp_path, methods=["random", "duc"])
+    assert run_sweep_quietly(runs, tmp_path / "out")[0].exit_code == 0
 
 
-def test_runs_get_their_device_and_config(tmp_path: Path, replace_runs: Callable[..., None]) -> None:
+def test_runs_get_their_device_and_config(tmp_path: Path, replace_runs: ReplaceRuns) -> None:
     replace_runs("print(os.environ['CUDA_VISIBLE_DEVICES'], end='', file=open(out / 'gpu', 'w'))\n" + FINISH)
     runs = make_runs(tmp_path, methods=["random", "duc", "entropy"])
     assert run_sweep_quietly(runs, tmp_path / "out", make_slots("cuda:0,cuda:1", 2, 2, {}))[0].exit_code == 0
@@ -134,7 +127,7 @@ def test_runs_get_their_device_and_config(tmp_path: Path, replace_runs: Callable
         assert config == run.config.model_dump(mode="json")
 
 
-def test_folder_is_locked_against_other_sweeps(tmp_path: Path, replace_runs: Callable[..., None]) -> None:
+def test_folder_is_locked_against_other_sweeps(tmp_path: Path, replace_runs: ReplaceRuns) -> None:
     replace_runs()
     runs = make_runs(tmp_path, methods=["duc"])
     with runner._folder_locked(tmp_path / "out"), pytest.raises(UserError, match="another sweep is running"):
@@ -150,7 +143,7 @@ STAY_ALIVE = (  # runs until it is killed, and holds a lock
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_sweep_ends_its_runs_and_resumes(
-    tmp_path: Path, replace_runs: Callable[..., None], signal_number: signal.Signals
+    tmp_path: Path, replace_runs: ReplaceRuns, signal_number: signal.Signals
 ) -> None:
     replace_runs(STAY_ALIVE)
     runs, out = make_runs(tmp_path, methods=["random", "duc"]), tmp_path / "out"

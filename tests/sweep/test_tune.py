@@ -36,6 +36,7 @@ from ducats.sweep.tune.trials import (
 )
 from ducats.training.distributed import make_fabric
 from ducats.utils.errors import AwaitingLabels, UserError
+from present import present
 
 GRID = {"objective.params.beta": (0.1, 1.0), "query.params.kappa": (2, 10)}
 SMALL = {"train.epochs": (3, 4)}
@@ -55,9 +56,10 @@ class InProcessLauncher:
         run(components, plan, trial.run_folder.path, fabric=fabric, identity=trial.config.identity())
 
 
-def search(out: Path, *settings: str, launcher: Any = None, grid: Any = SMALL, **more: Any) -> TuningResult:
-    config = more.pop("config", None) or quick(*settings)
-    return tune(config, out, grid=grid, launcher=launcher or InProcessLauncher(), **more)
+def search(
+    out: Path, *settings: str, config: Config | None = None, grid: Any = SMALL, **more: Any
+) -> TuningResult:
+    return tune(config or quick(*settings), out, grid=grid, **{"launcher": InProcessLauncher(), **more})
 
 
 class FinishedSearch(NamedTuple):
@@ -80,6 +82,12 @@ def read_tune_json(out: Path) -> dict[str, Any]:
     return dict(json.loads((out / "tune.json").read_text()))
 
 
+def searched_settings(config: Config) -> dict[str, Any]:
+    """Return the settings of ``GRID``."""
+    beta, kappa = config.objective.params["beta"], config.query.params["kappa"]
+    return {"objective.params.beta": beta, "query.params.kappa": kappa}
+
+
 def test_grid_is_ranked_saved_and_not_repeated(tmp_path: Path) -> None:
     launcher, messages = InProcessLauncher(), list[str]()
     found = search(tmp_path, grid=GRID, launcher=launcher, on_message=messages.append)
@@ -98,14 +106,13 @@ def test_grid_is_ranked_saved_and_not_repeated(tmp_path: Path) -> None:
     assert len(messages) == 4
     # Each trial is a run of the base config with its own two settings and held-out source images.
     for result in found.results:
-        config = Config.model_validate(RunFolder(tmp_path / result.name).identity)
-        assert config.objective.params["beta"] == result.settings["objective.params.beta"]
-        assert config.query.params["kappa"] == result.settings["query.params.kappa"]
+        run_folder = RunFolder(tmp_path / result.name)
+        config = Config.model_validate(run_folder.identity)
+        assert searched_settings(config) == result.settings
         assert config.evaluation.source_holdout_fraction == 0.2
-        assert RunFolder(tmp_path / result.name).data_summary["source"]["images"] == 96 - 4 * 5
+        assert run_folder.data_summary["source"]["images"] == 96 - 4 * 5
     best = configs.load_config([found.best_config])
-    assert best.objective.params["beta"] == found.results[0].settings["objective.params.beta"]
-    assert best.query.params["kappa"] == found.results[0].settings["query.params.kappa"]
+    assert searched_settings(best) == found.results[0].settings
     assert best.evaluation.source_holdout_fraction == 0  # the best config trains on the full source
     assert best.model_copy(update={"objective": quick().objective, "query": quick().query}) == quick(
         "engine.precision=32-true"
@@ -138,8 +145,7 @@ def test_dev_details_match_the_trained_model(finished: FinishedSearch, tmp_path:
     )
     assert bare.results[0].risk == found.results[0].risk
     result = found.results[0]
-    _, held_out = hold_out_source(toy(), 0.2)
-    assert held_out is not None
+    held_out = present(hold_out_source(toy(), 0.2)[1])
     model = load_trained_model(tmp_path / "with" / result.name).model.eval()
     with torch.inference_mode():
         wrong = model(held_out.images.pixels[:].float() / 255).z.argmax(1) != held_out.labels[:]
@@ -150,16 +156,17 @@ def test_dev_details_match_the_trained_model(finished: FinishedSearch, tmp_path:
 
 def test_other_criteria_reuse_the_runs(finished: FinishedSearch, tmp_path: Path) -> None:
     launcher, out = InProcessLauncher(), finished.copy_to(tmp_path / "tune")
-    holdout, labels = "evaluation.source_holdout_fraction=0.2", {"estimator": "target_labels"}
+    holdout = "evaluation.source_holdout_fraction=0.2"
+    labels: Any = {"estimator": "target_labels", "validation_labels": 30}
     for found in (
         search(out, launcher=launcher, loss="error", weight_normalisation="max"),
-        search(out, holdout, launcher=launcher, validation_labels=30, **labels),
+        search(out, holdout, launcher=launcher, **labels),
     ):
         assert read_tune_json(out)["criterion"]["loss"] == "error"
         assert {result.name for result in found.results} == {r.name for r in finished.result.results}
         assert found.results[0].risk != finished.result.results[0].risk
     assert not launcher.names
-    search(out, launcher=launcher, validation_labels=30, max_trials=1, **labels)
+    search(out, launcher=launcher, max_trials=1, **labels)
     assert len(launcher.names) == 1  # on the full source
 
 
@@ -180,9 +187,8 @@ def test_validation_labels_are_random_counted_and_acquired_once(tmp_path: Path) 
     assert "on 30 random target images" in found.risk_description
     ledger = load_ledger(RunFolder(tmp_path / "validation-30"))
     assert len(ledger) == 30
-    ground_truth, labels = toy().ground_truth, ledger.targets()
-    assert ground_truth is not None
-    assert torch.equal(labels[labels >= 0], ground_truth[:][labels >= 0])
+    ground_truth, labels = present(toy().ground_truth)[:], ledger.targets()
+    assert torch.equal(labels[labels >= 0], ground_truth[labels >= 0])
     is_labelled_by_any = torch.zeros(80, dtype=torch.bool)
     for result in found.results:
         trained = load_trained_model(tmp_path / result.name)
@@ -192,7 +198,7 @@ def test_validation_labels_are_random_counted_and_acquired_once(tmp_path: Path) 
         remaining = (labels >= 0) & ~is_labelled
         with torch.inference_mode():
             predicted = trained.model.eval()(toy().pool.pixels[remaining].float() / 255).z.argmax(1)
-        wrong = (predicted != ground_truth[:][remaining]).double()
+        wrong = (predicted != ground_truth[remaining]).double()
         assert result.risk == pytest.approx(float(wrong.mean()))
         assert result.details == {"images": int(remaining.sum())}
         assert result.standard_error == pytest.approx(float(wrong.std()) / int(remaining.sum()) ** 0.5)
@@ -228,31 +234,14 @@ def test_annotators_answer_only_for_validation(tmp_path: Path) -> None:
     assert not launcher.names  # validation labels come first
     folder = tmp_path / "tune" / "validation-5" / "questions" / "round-01"
     lines = (folder / "questions.csv").read_text().splitlines()
-    answers = [
-        "key,label",
-        *(f"{line.split(',')[1]},{'void' if n == 0 else 'blob-1'}" for n, line in enumerate(lines[1:])),
-    ]
-    (folder / "answers.csv").write_text("\n".join(answers) + "\n")
+    keys = [line.split(",")[1] for line in lines[1:]]
+    answers = [f"{keys[0]},void", *(f"{key},blob-1" for key in keys[1:])]
+    (folder / "answers.csv").write_text("\n".join(["key,label", *answers]) + "\n")
     found = search(tmp_path / "tune", **by_labels)
     assert [result.details for result in found.results] == [{"images": 4}] * 2  # the fifth is void
 
 
-def test_failing_trial_does_not_stop_the_others(tmp_path: Path) -> None:
-    launcher = InProcessLauncher()
-
-    def fragile(trial: Trial) -> None:
-        if trial.config.train.epochs == 3:
-            raise UserError("the training diverged")
-        launcher(trial)
-
-    found = search(tmp_path, launcher=fragile)
-    assert found.failed == read_tune_json(tmp_path)["failed"] == {"epochs=3": "the training diverged"}
-    assert [result.settings for result in found.results] == [{"train.epochs": 4}]
-    with pytest.raises(UserError, match="all 1 trials failed; first error: the training diverged"):
-        search(tmp_path, grid={"train.epochs": (3,)}, launcher=fragile)
-
-
-def test_labels_of_failed_trials_are_counted(tmp_path: Path) -> None:
+def test_failing_trials_do_not_stop_the_others_and_their_labels_are_counted(tmp_path: Path) -> None:
     launcher, failing, grid = InProcessLauncher(), {0.001}, {"train.lr": (0.001, 0.2)}
 
     def fragile(trial: Trial) -> None:
@@ -261,16 +250,19 @@ def test_labels_of_failed_trials_are_counted(tmp_path: Path) -> None:
             raise UserError("out of memory")
 
     found = search(tmp_path, launcher=fragile, grid=grid)
-    labelled_keys = {
-        entry.key for name in launcher.names for entry in load_ledger(RunFolder(tmp_path / name)).entries()
-    }
-    assert len(launcher.names) == 2
+    assert found.failed == read_tune_json(tmp_path)["failed"] == {"lr=0.001": "out of memory"}
+    assert [result.settings for result in found.results] == [{"train.lr": 0.2}]
+    ledgers = [load_ledger(RunFolder(tmp_path / name)) for name in launcher.names]
+    labelled_keys = {entry.key for ledger in ledgers for entry in ledger.entries()}
+    assert len(ledgers) == 2
     assert len(labelled_keys) > 20  # more than those of the trial that did not fail
     assert found.label_counts == {"trials": len(labelled_keys), "validation": 0}
     failing.add(0.2)
-    with pytest.raises(UserError, match="all 2 trials failed"):
-        search(tmp_path / "all", launcher=fragile, grid=grid)
-    assert read_tune_json(tmp_path / "all")["label_counts"] == found.label_counts
+    for path in (tmp_path / "tune.json", *tmp_path.glob("*/model.safetensors")):
+        path.unlink()  # forces a new score of each run
+    with pytest.raises(UserError, match="all 2 trials failed; first error: out of memory"):
+        search(tmp_path, launcher=fragile, grid=grid)
+    assert read_tune_json(tmp_path)["label_counts"] == found.label_counts
 
 
 def test_ranking_warnings() -> None:
@@ -279,20 +271,21 @@ def test_ranking_warnings() -> None:
         return TrialResult("x", {}, risk, 0.02, details, effective < 0.05, 0)
 
     assert ranking_warnings([outcome(0.1), outcome(0.13)], "dev") == []
-    (near,) = ranking_warnings([outcome(0.1), outcome(0.11), outcome(0.2)], "target_labels")
-    assert near.startswith("1 other trial is within one standard error of the best")
-    assert "increase --validation-labels" in near
-    assert ranking_warnings(
-        [replace(outcome(0.1), standard_error=0.0), outcome(0.11), outcome(0.2)], "target_labels"
-    ) == [near]
-    (weak,) = ranking_warnings([outcome(0.1), outcome(0.2, 0.01)], "dev")
-    assert weak.startswith("DEV is unreliable for 1 of 2 trials: ")
-    (weak,) = ranking_warnings([outcome(0.1, 0.01), outcome(0.2, 0.01)], "dev")
-    assert weak.startswith("DEV is unreliable for 2 of 2 trials, including the best")
-    (nothing,) = ranking_warnings([outcome(0.0, source=0.0)], "dev")
-    assert nothing.startswith("no held-out source image is misclassified")
+    near = ranking_warnings([outcome(0.1), outcome(0.11), outcome(0.2)], "target_labels")
+    assert near[0].startswith("1 other trial is within one standard error of the best")
+    assert "increase --validation-labels" in near[0]
+    certain = replace(outcome(0.1), standard_error=0.0)
+    assert ranking_warnings([certain, outcome(0.11), outcome(0.2)], "target_labels") == near
+    for results, start in (
+        ([outcome(0.1), outcome(0.2, 0.01)], "DEV is unreliable for 1 of 2 trials: "),
+        ([outcome(0.1, 0.01), outcome(0.2, 0.01)], "DEV is unreliable for 2 of 2 trials, including the best"),
+        ([outcome(0.0, source=0.0)], "no held-out source image is misclassified"),
+    ):
+        (warning,) = ranking_warnings(results, "dev")
+        assert warning.startswith(start)
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_command_runs_trials_in_child_processes(
     finished: FinishedSearch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -314,7 +307,6 @@ def test_command_runs_trials_in_child_processes(
             "--weight-normalisation needs --estimator dev",
         ),
         (["--validation-labels", "5"], "--validation-labels needs --estimator target_labels"),
-        (["--grid", "seed=0,1"], "--grid seed cannot be searched"),
     ],
 )
 def test_command_rejects_invalid_options(
@@ -325,6 +317,7 @@ def test_command_rejects_invalid_options(
     assert not (tmp_path / "tune").exists()
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_failing_process_reports_its_error(tmp_path: Path) -> None:
     trial = Trial({}, quick("train.lr=1e30"), RunFolder(tmp_path / "run"))
     with pytest.raises(UserError, match=r"^(?!ducats:).* became nan"):
@@ -333,7 +326,7 @@ def test_failing_process_reports_its_error(tmp_path: Path) -> None:
 
 def test_settings_that_cannot_be_searched() -> None:
     for option, sentence in {
-        "seed=0,1": "the best seed would win by chance",
+        "seed=0,1": "--grid seed cannot be searched, because the best seed would win by chance",
         "data.params.domain_shift=0,1": "it would change the problem",
         "acquisition.budget=5,50": "more labels would always win",
         "engine.device=cpu,cuda": "does not affect the result",
@@ -386,24 +379,20 @@ def test_settings_round_trip_through_yaml() -> None:
 def test_held_out_source_is_stratified_and_independent_of_the_seed() -> None:
     data = toy(n_source_per_class=10)
     small, held_out = hold_out_source(data, 0.3)
-    assert held_out is not None
-    assert held_out.labels[:].bincount().tolist() == [3, 3, 3, 3]
-    assert small.source.labels[:].bincount().tolist() == [7, 7, 7, 7]
-    assert {*held_out.images.keys, *small.source.images.keys} == {*data.source.images.keys}
     index_of = {key: number for number, key in enumerate(data.source.images.keys)}
-    for part in (held_out, small.source):
-        order = torch.tensor([index_of[key] for key in part.images.keys])
+    for part, count in ((present(held_out), 3), (small.source, 7)):
+        assert part.labels[:].bincount().tolist() == [count] * 4
+        order = torch.tensor([index_of.pop(key) for key in part.images.keys])
         assert torch.equal(part.labels[:], data.source.labels[order])
         assert torch.equal(part.images.pixels[:], data.source.images.pixels[order])
+    assert not index_of  # each image is in one part
     assert (small.pool, small.ground_truth, small.test) == (data.pool, data.ground_truth, data.test)
     assert hold_out_source(data, 0.0) == (data, None)
-    result, other = (
-        load_tuning_data(quick("evaluation.source_holdout_fraction=0.3", f"seed={seed}")).held_out_source
-        for seed in (0, 1)
+    one, other = (
+        present(load_tuning_data(quick("evaluation.source_holdout_fraction=0.3", seed)).held_out_source)
+        for seed in ("seed=0", "seed=1")
     )
-    assert result is not None
-    assert other is not None
-    assert result.images.keys == other.images.keys
+    assert one.images.keys == other.images.keys
 
 
 def test_changed_data_raise(

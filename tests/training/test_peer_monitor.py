@@ -21,38 +21,31 @@ Exits = SimpleQueue[PeerExit]
 LOCALHOST = "127.0.0.1"
 
 
-@pytest.fixture
-def connect_world() -> Iterator[Callable[[int], list[PeerSockets]]]:
-    """Return a function that connects ``world`` ranks; the connections are closed at the end."""
-    with ExitStack() as stack:
-
-        def connect_all(world: int) -> list[PeerSockets]:
-            listener = listen(LOCALHOST)
-            port = listener.getsockname()[1]
-            others = [connect(LOCALHOST, port, "token", rank) for rank in range(1, world)]
-            peers = [accept_peers(listener, world, "token"), *others]
-            for connection in (one for all_of_it in peers for one in all_of_it.values()):
-                stack.callback(connection.close)
-                stack.callback(close_connection, connection)
-            return peers
-
-        yield connect_all
-
-
 MakeMonitors = Callable[..., tuple[list[PeerMonitor], list[Exits], list[PeerSockets]]]
 
 
 @pytest.fixture
-def make_monitors(connect_world: Callable[[int], list[PeerSockets]]) -> MakeMonitors:
-    """Return a function that builds monitors, their reported exits and their connections."""
+def make_monitors() -> Iterator[MakeMonitors]:
+    """Return a function that connects ranks: monitors, their reported exits and their connections."""
+    with ExitStack() as stack:
 
-    def make(world: int, timeout: float = 60.0) -> tuple[list[PeerMonitor], list[Exits], list[PeerSockets]]:
-        peers = connect_world(world)
-        exits: list[Exits] = [SimpleQueue() for _ in range(world)]
-        monitors = [PeerMonitor(rank, world, peers[rank], exits[rank].put, timeout) for rank in range(world)]
-        return monitors, exits, peers
+        def make(
+            world: int, timeout: float = 60.0
+        ) -> tuple[list[PeerMonitor], list[Exits], list[PeerSockets]]:
+            listener = listen(LOCALHOST)
+            port = listener.getsockname()[1]
+            others = [connect(LOCALHOST, port, "token", rank) for rank in range(1, world)]
+            peers = [accept_peers(listener, world, "token"), *others]
+            for connection in (one for connections in peers for one in connections.values()):
+                stack.callback(connection.close)
+                stack.callback(close_connection, connection)
+            exits: list[Exits] = [SimpleQueue() for _ in range(world)]
+            monitors = [
+                PeerMonitor(rank, world, peers[rank], exits[rank].put, timeout) for rank in range(world)
+            ]
+            return monitors, exits, peers
 
-    return make
+        yield make
 
 
 def stays_empty(exits: Exits, seconds: float = 0.2) -> bool:
@@ -127,7 +120,7 @@ def test_a_death_takes_precedence_over_failures(make_monitors: MakeMonitors) -> 
     assert exits[0].get(timeout=10) == PeerExit(2, None, "")
 
 
-def test_connections_without_the_token_are_closed() -> None:
+def test_connections_without_the_token_are_closed_and_others_kept_alive() -> None:
     with listen(LOCALHOST) as listener, ExitStack() as stack:
         port = listener.getsockname()[1]
         stranger = stack.enter_context(socket.create_connection((LOCALHOST, port)))
@@ -139,15 +132,11 @@ def test_connections_without_the_token_are_closed() -> None:
         stack.callback(inside[1].close)
         assert list(inside) == [1]
         assert stranger.recv(1) == b""
+        for connection in (inside[1], friend):
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert connection.gettimeout() is None
 
 
 def test_accepting_peers_times_out() -> None:
     with pytest.raises(TimeoutError):
         accept_peers(listen(LOCALHOST), 2, "token", timeout=0.05)
-
-
-def test_connections_use_keep_alive(connect_world: Callable[[int], list[PeerSockets]]) -> None:
-    first, other = connect_world(2)
-    for connection in (first[1], other[0]):
-        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert connection.gettimeout() is None

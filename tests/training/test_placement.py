@@ -3,12 +3,14 @@
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 
+from commands import write_images
 from ducats.data import toy
 from ducats.data.decoding import decode_images, image_decoder
 from ducats.data.domain import UNLABELLED, VOID, Images
@@ -16,13 +18,13 @@ from ducats.data.evaluation_split import Subset
 from ducats.data.store import LazyFileArrays
 from ducats.ledger import Ledger, Request, TargetMaps
 from ducats.models import EvidentialModel, small_cnn
-from ducats.objectives import Batch
 from ducats.settings import StreamViews, View
 from ducats.training import placement
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor
 from ducats.training.streams import Streams
 from ducats.utils.randomness import global_seed
+from present import present
 
 CPU = torch.device("cpu")
 
@@ -68,101 +70,55 @@ def test_on_a_cpu_images_are_not_moved() -> None:
     assert placement.place_images([data.source.images, data.pool], CPU)[1] is data.pool
 
 
-class IndexablePixels:
-    """Indexable pixels that are not a tensor."""
-
-    def __init__(self, pixels: Tensor) -> None:
-        self._pixels = pixels
-        self.shape, self.dtype, self.ndim = pixels.shape, pixels.dtype, pixels.ndim
-
-    def __len__(self) -> int:
-        return len(self._pixels)
-
-    def __getitem__(self, index: Tensor | slice | int) -> Tensor:
-        return self._pixels[index]
+JITTERED = View(crop="random", size=6, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
+JITTERED_VIEWS = StreamViews(JITTERED, JITTERED, JITTERED)
 
 
-def flat(batches: list[Batch]) -> Tensor:
-    tensors = []
-    for batch in batches:
-        assert batch.labelled is not None
-        assert batch.unlabelled is not None
-        tensors += [batch.source.images, batch.labelled.images, batch.unlabelled]
-    return torch.cat([tensor.flatten() for tensor in tensors])
-
-
-def test_streams_and_scores_do_not_depend_on_image_storage() -> None:
-    data = toy()
-    targets = torch.full((len(data.pool),), UNLABELLED)
+def known_targets(pool: Images) -> Tensor:
+    targets = torch.full((len(pool),), UNLABELLED)
     targets[:9] = 1
-    fabric = make_fabric("cpu")
-    jittered = View(crop="random", size=6, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
+    return targets
+
+
+@pytest.fixture
+def file_pools(tmp_path: Path) -> tuple[Images, Images]:
+    """A pool decoded at once, and the same pool decoded batch by batch."""
+    pixels = torch.randint(0, 256, (24, 3, 10, 9), dtype=torch.uint8)
+    write_images(tmp_path, pixels, ["."] * 24)
+    files = [(path.name, path) for path in sorted(tmp_path.iterdir())]
+    decoded = decode_images(files, 8)
+    return decoded, replace(decoded, pixels=LazyFileArrays(files, image_decoder(8)))
+
+
+def test_streams_and_scores_do_not_depend_on_image_storage(file_pools: tuple[Images, Images]) -> None:
+    data, fabric, (decoded, lazy) = toy(), make_fabric("cpu"), file_pools
     with global_seed(0, "model"):
         model = fabric.setup(EvidentialModel(small_cnn(classes=4, channels=3, width=4, features=8)))
-    found = []
-    everything = torch.arange(len(data.pool))
-    for pixels in (
-        data.pool.pixels,
-        IndexablePixels(data.pool.pixels[:]),
-        Subset(data.pool.pixels, everything),
-    ):
-        pool = Images(data.pool.keys, pixels)
-        streams = Streams(data.source, pool, StreamViews(jittered, jittered, jittered), 8, 6, seed=3)
-        made = flat(list(streams.epoch(2, targets, fabric)))
-        predictor = Predictor(model=model, view=jittered, batch_size=7, fabric=fabric, seed=1)
-        samples = predictor.score_images(pool, ("z",))
-        found.append((made, samples.z))
-    for made, z in found[1:]:
-        assert torch.equal(made, found[0][0])
-        assert torch.equal(z, found[0][1])
+    predictor = Predictor(model=model, view=JITTERED, batch_size=7, fabric=fabric, seed=1)
+
+    def flat(pool: Images) -> Tensor:
+        """Return all images of an epoch, and the scores of the pool."""
+        streams = Streams(data.source, pool, JITTERED_VIEWS, 8, 6, seed=3)
+        tensors = [predictor.score_images(pool, ("z",)).z]
+        for batch in streams.epoch(2, known_targets(pool), fabric):
+            tensors += [batch.source.images, present(batch.labelled).images, present(batch.unlabelled)]
+        return torch.cat([tensor.flatten() for tensor in tensors])
+
+    indirect = replace(data.pool, pixels=Subset(data.pool.pixels, torch.arange(len(data.pool))))
+    for one, two in ((data.pool, indirect), (decoded, lazy)):
+        assert torch.equal(flat(one), flat(two))
     assert not workers()
-
-
-def test_files_decoded_batch_by_batch_give_the_same_batches(tmp_path: Path) -> None:
-    generator = torch.Generator().manual_seed(0)
-    files = []
-    for number in range(24):
-        path = tmp_path / f"{number:02d}.png"
-        pixels = torch.randint(0, 256, (10, 9, 3), dtype=torch.uint8, generator=generator)
-        Image.fromarray(pixels.numpy()).save(path)
-        files.append((path.name, path))
-    decoded = decode_images(files, 8)
-    lazy = replace(decoded, pixels=LazyFileArrays(files, image_decoder(8)))
-    data = toy(size=8)
-    targets = torch.full((24,), UNLABELLED)
-    targets[:5] = 2
-    made = [
-        flat(
-            list(
-                Streams(data.source, pool, StreamViews(), 4, 5, seed=0).epoch(0, targets, make_fabric("cpu"))
-            )
-        )
-        for pool in (decoded, lazy)
-    ]
-    assert torch.equal(made[0], made[1])
 
 
 def test_augmentation_belongs_to_the_position_in_the_global_batch() -> None:
     data = toy()
-    targets = torch.full((len(data.pool),), UNLABELLED)
-    targets[:9] = 1
-    view = View(crop="random", size=6, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
-
-    class Share:
-        """Fake of Fabric on one of several ranks."""
-
-        device = CPU
-
-        def __init__(self, rank: int, world: int) -> None:
-            self.global_rank, self.world_size = rank, world
-
-        def to_device(self, tensor: Tensor) -> Tensor:
-            return tensor
 
     def source(rank: int, world: int) -> list[Tensor]:
-        streams = Streams(data.source, data.pool, StreamViews(view, view, view), 8, 3, seed=3)
-        fabric = Share(rank, world)
-        return [batch.source.images for batch in streams.epoch(0, targets, fabric)]  # type: ignore[arg-type]
+        streams = Streams(data.source, data.pool, JITTERED_VIEWS, 8, 3, seed=3)
+        fabric: Any = SimpleNamespace(
+            device=CPU, global_rank=rank, world_size=world, to_device=lambda tensor: tensor
+        )
+        return [batch.source.images for batch in streams.epoch(0, known_targets(data.pool), fabric)]
 
     for whole, even, odd in zip(source(0, 1), source(0, 2), source(1, 2), strict=True):
         assert torch.equal(whole[0::2], even)

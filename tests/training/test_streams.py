@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID, Domain, Images
@@ -24,16 +25,17 @@ from ducats.training.streams import (
 )
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator
+from present import present
 
 
-def batches(epoch: int = 0, seed: int = 0, steps: int = 5, **more: object) -> list[Batch]:
+def batches(epoch: int = 0, seed: int = 0, targets: Tensor | None = None, **more: Any) -> list[Batch]:
     data = toy()
-    targets = torch.full((len(data.pool),), UNLABELLED)
-    targets[:7] = torch.arange(7) % 4
-    targets[7] = VOID
+    if targets is None:
+        targets = torch.full((len(data.pool),), UNLABELLED)
+        targets[:7] = torch.arange(7) % 4
+        targets[7] = VOID
     options: dict[str, Any] = {"batch_size": 16, "views": StreamViews(source=View(flip=0.5)), **more}
-    targets = options.pop("targets", targets)
-    streams = Streams(data.source, data.pool, steps_per_epoch=steps, seed=seed, **options)
+    streams = Streams(data.source, data.pool, steps_per_epoch=5, seed=seed, **options)
     return list(streams.epoch(epoch, targets, make_fabric("cpu")))
 
 
@@ -72,23 +74,22 @@ def test_published_steps_per_epoch() -> None:
 def test_labelled_and_void_images_leave_the_unlabelled_stream() -> None:
     made = batches()
     for batch in made:
-        assert batch.labelled is not None
-        assert batch.unlabelled is not None
-        assert len(batch.labelled.labels) == 7  # too few to fill a batch: one even batch
-        assert int(batch.labelled.labels.min()) >= 0  # VOID is never trained on
-    pool = toy().pool.pixels[:].float() / 255
-    shown = torch.cat([b.unlabelled for b in made if b.unlabelled is not None])
-    for image in pool[:8]:
+        labels = present(batch.labelled).labels
+        assert len(labels) == 7  # too few to fill a batch: one even batch
+        assert int(labels.min()) >= 0  # VOID is never trained on
+    shown = torch.cat([present(batch.unlabelled) for batch in made])
+    for image in toy().pool.pixels[:8].float() / 255:
         assert not (shown == image).flatten(1).all(1).any()
 
 
 def test_an_epoch_depends_only_on_seed_and_number() -> None:
-    def flat(made: list[Batch]) -> torch.Tensor:
-        return torch.cat([b.source.images.flatten() for b in made])
-
-    assert torch.equal(flat(batches(3)), flat(batches(3)))
-    assert not torch.equal(flat(batches(3)), flat(batches(4)))
-    assert not torch.equal(flat(batches(3)), flat(batches(3, seed=1)))
+    first, same, next_epoch, other_seed = (
+        torch.cat([batch.source.images for batch in batches(epoch, seed)])
+        for epoch, seed in ((3, 0), (3, 0), (4, 0), (3, 1))
+    )
+    assert torch.equal(first, same)
+    assert not torch.equal(first, next_epoch)
+    assert not torch.equal(first, other_seed)
 
 
 def test_no_labels_yet_and_none_left() -> None:
@@ -154,12 +155,21 @@ def test_a_class_without_images_is_never_drawn() -> None:
         rare_class_order(torch.zeros(3, 2, dtype=torch.bool), 4, make_generator(0))
 
 
+def labels_of(images: Tensor) -> Tensor:
+    """Return label maps that follow from the images: VOID, UNLABELLED or one of three classes."""
+    pixels = images if images.dtype == torch.uint8 else (images * 255).round()
+    return (pixels[:, 0].short() % 5 - 2).to(torch.int8)
+
+
 def segmentation_data() -> tuple[Domain, Images]:
+    """Return source and pool; the first pool image is unlabelled."""
     generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (6, 3, 4, 6), dtype=torch.uint8, generator=generator)
-    maps = torch.randint(-2, 3, (6, 4, 6), generator=generator).to(torch.int8)
-    source = Domain(Images(tuple(f"s{n}" for n in range(6)), pixels), maps, ("a", "b", "c"))
-    return source, Images(tuple(f"t{n}" for n in range(5)), pixels[:5].flip(0))
+    pixels = torch.randint(0, 256, (11, 3, 4, 6), dtype=torch.uint8, generator=generator)
+    pixels[6] = 1
+    source = Domain(
+        Images(tuple(f"s{n}" for n in range(6)), pixels[:6]), labels_of(pixels[:6]), ("a", "b", "c")
+    )
+    return source, Images(tuple(f"t{n}" for n in range(5)), pixels[6:])
 
 
 def test_class_presence_from_maps_and_from_labels() -> None:
@@ -171,19 +181,23 @@ def test_class_presence_from_maps_and_from_labels() -> None:
     assert class_presence(images).int().argmax(1).tolist() == [0, 2, 1, 1, 0, 2]
 
 
-def test_label_maps_match_their_images() -> None:
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_label_maps_match_their_images(is_lazy: bool) -> None:
     source, pool = segmentation_data()
-    targets = (pool.pixels[:][:, 0] % 5).to(torch.int8) - 2
-    views = StreamViews(source=View(flip=0.5), unlabelled=View(crop="random", size=(3, 4)))
-    streams = Streams(source, pool, views, batch_size=2, steps_per_epoch=7, seed=0)
-    for batch in streams.epoch(0, targets, make_fabric("cpu")):
-        assert batch.labelled is None
-        assert batch.unlabelled is None
-        assert batch.target is not None
-        assert batch.target.images.shape == (2, 3, 3, 4)
-        shown = (batch.target.images[:, 0] * 255).round()
-        assert torch.equal(batch.target.labels, (shown % 5 - 2).to(torch.int8))
-        assert batch.source.labels.shape == (2, 4, 6)
+    targets: Any = labels_of(pool.pixels[:])
+    if is_lazy:
+        targets = Subset(targets, torch.arange(5))
+    views = StreamViews(source=View(flip=0.5), unlabelled=View(crop="random", size=(3, 4), flip=0.5))
+    has_labels = set()
+    for batch in Streams(source, pool, views, 2, 9, seed=0).epoch(0, targets, make_fabric("cpu")):
+        assert (batch.labelled, batch.unlabelled) == (None, None)
+        target = present(batch.target)
+        assert (target.images.shape, batch.source.labels.shape) == ((2, 3, 3, 4), (2, 4, 6))
+        for part in (batch.source, target):
+            assert part.labels.dtype == torch.int8
+            assert torch.equal(part.labels, labels_of(part.images))
+        has_labels |= {bool((labels >= 0).any()) for labels in target.labels}
+    assert has_labels == {True, False}  # images without a label are shown, too
 
 
 def test_images_labelled_as_a_whole_are_a_separate_stream() -> None:
@@ -192,49 +206,10 @@ def test_images_labelled_as_a_whole_are_a_separate_stream() -> None:
     targets[[1, 3]] = 2
     streams = Streams(source, pool, StreamViews(), batch_size=2, steps_per_epoch=4, seed=0)
     for batch in streams.epoch(0, targets, make_fabric("cpu"), whole_images=torch.tensor([1, 3])):
-        assert batch.labelled is not None
-        assert batch.target is not None
-        assert (batch.labelled.labels == 2).all()
-        assert (batch.target.labels == -1).all()
-    everything = torch.arange(5)
-    assert all(
-        b.target is None for b in streams.epoch(1, targets, make_fabric("cpu"), whole_images=everything)
-    )
-
-
-def test_void_and_unlabelled_reach_the_objective_unchanged() -> None:
-    source, pool = segmentation_data()
-    targets = torch.randint(VOID, 3, (5, 4, 6), generator=make_generator(0, "targets")).to(torch.int8)
-    streams = Streams(source, pool, StreamViews(), batch_size=2, steps_per_epoch=9, seed=0)
-    maps = {image.numpy().tobytes(): n for n, image in enumerate(pool.pixels[:])}
-    sources = {image.numpy().tobytes(): n for n, image in enumerate(source.images.pixels[:])}
-    seen: set[int] = set()
-    for batch in streams.epoch(0, targets, make_fabric("cpu")):
-        assert batch.target is not None
-        for part, known, where in ((batch.source, source.labels, sources), (batch.target, targets, maps)):
-            assert part.labels.dtype == torch.int8
-            for image, labels in zip(part.images, part.labels, strict=True):
-                number = where[(image * 255).round().to(torch.uint8).numpy().tobytes()]
-                assert torch.equal(labels, known[number])
-                seen |= {number} if part is batch.target else set()
-    assert seen == set(range(5))  # including images without a label
-
-
-@pytest.mark.parametrize("kind", ["held", "made"])
-def test_lazily_computed_maps_are_the_same(kind: str) -> None:
-    source, pool = segmentation_data()
-    targets = torch.randint(VOID, 3, (5, 4, 6), generator=make_generator(0, "targets")).to(torch.int8)
-    views = StreamViews(source=View(flip=0.5), unlabelled=View(crop="random", size=(3, 4), flip=0.5))
-
-    def epoch(labels: Any) -> list[Batch]:
-        return list(Streams(source, pool, views, 2, 6, seed=0).epoch(1, labels, make_fabric("cpu")))
-
-    chosen = Subset(targets, torch.arange(5))
-    for one, two in zip(epoch(targets), epoch(chosen if kind == "made" else targets.clone()), strict=True):
-        assert one.target is not None
-        assert two.target is not None
-        assert torch.equal(one.target.labels, two.target.labels)
-        assert torch.equal(one.target.images, two.target.images)
+        assert (present(batch.labelled).labels == 2).all()
+        assert (present(batch.target).labels == -1).all()
+    every_image = streams.epoch(1, targets, make_fabric("cpu"), whole_images=torch.arange(5))
+    assert all(batch.target is None for batch in every_image)
 
 
 def test_rare_source_classes_are_oversampled_only_if_enabled() -> None:
@@ -257,10 +232,12 @@ def test_rare_source_classes_are_oversampled_only_if_enabled() -> None:
 def test_a_batch_marks_whether_pixels_may_have_labels() -> None:
     source, pool = segmentation_data()
     streams = Streams(source, pool, StreamViews(), batch_size=2, steps_per_epoch=1, seed=0)
-    targets, fabric = torch.full((5, 4, 6), -1, dtype=torch.int8), make_fabric("cpu")
-    assert [b.has_target_labels for b in streams.epoch(0, targets, fabric)] == [True]
-    assert [b.has_target_labels for b in streams.epoch(0, targets, fabric, has_labels=False)] == [False]
+    targets = torch.full((5, 4, 6), -1, dtype=torch.int8)
+
+    def has_labels(**options: Any) -> list[bool]:
+        return [b.has_target_labels for b in streams.epoch(0, targets, make_fabric("cpu"), **options)]
+
+    assert has_labels() == [True]
+    assert has_labels(has_labels=False) == [False]
     # If images are labelled as a whole, the other images have no labels.
-    assert [
-        b.has_target_labels for b in streams.epoch(0, targets, fabric, whole_images=torch.tensor([1]))
-    ] == [False]
+    assert has_labels(whole_images=torch.tensor([1])) == [False]

@@ -10,6 +10,7 @@ from ducats.models.small_cnn import small_cnn
 from ducats.objectives import Batch, CachedForward, LabelledImages, duc
 from ducats.training.step import TARGET_BATCHING
 from ducats.utils.errors import UserError
+from present import present
 
 
 def images(count: int, seed: int) -> Tensor:
@@ -31,36 +32,30 @@ def network() -> EvidentialModel:
 
 
 def test_the_target_is_one_batch_and_the_source_another() -> None:
-    given, batch_sizes = batch(), []
+    given, batch_sizes = batch(), list[int]()
 
     class Counting(nn.Module):
         def forward(self, stream_images: Tensor) -> object:
             batch_sizes.append(len(stream_images))
             return network()(stream_images)
 
-    duc(CachedForward(Counting(), TARGET_BATCHING["joint"](given)), given)
-    assert batch_sizes == [8, 8 + 3 + 2]
-    batch_sizes.clear()
-    duc(CachedForward(Counting(), TARGET_BATCHING["separate"](given)), given)
-    assert batch_sizes == [8, 8, 3, 2]
+    for join, sizes in (
+        (TARGET_BATCHING["joint"], [8, 8 + 3 + 2]),
+        (TARGET_BATCHING["separate"], [8, 8, 3, 2]),
+    ):
+        batch_sizes.clear()
+        duc(CachedForward(Counting(), join(given)), given)
+        assert batch_sizes == sizes
 
 
 def test_each_stream_gets_the_outputs_of_its_own_images() -> None:
-    given, model = batch(), network()
-    assert given.labelled is not None
-    assert given.pseudo_labelled is not None
-    assert given.unlabelled is not None
-    streams = [given.unlabelled, given.labelled.images, given.pseudo_labelled.images]
-    whole = network()(torch.cat(streams))
-    assert whole.features is not None
-    joint = CachedForward(model, TARGET_BATCHING["joint"](given))
-    for stream_images, z, features in zip(
-        streams, whole.z.split([8, 3, 2]), whole.features.split([8, 3, 2]), strict=True
-    ):
-        assert torch.equal(joint(stream_images).z, z)
-        stream_features = joint(stream_images).features
-        assert stream_features is not None
-        assert torch.equal(stream_features, features)
+    given = batch()
+    labelled, pseudo_labelled = present(given.labelled).images, present(given.pseudo_labelled).images
+    streams = [present(given.unlabelled), labelled, pseudo_labelled]
+    joint, whole = CachedForward(network(), TARGET_BATCHING["joint"](given)), network()(torch.cat(streams))
+    for name in ("z", "features"):
+        outputs = torch.cat([getattr(joint(images), name) for images in streams])
+        assert torch.equal(outputs, getattr(whole, name))
 
 
 def test_joining_changes_nothing_without_batch_statistics() -> None:
@@ -73,21 +68,21 @@ def test_joining_changes_nothing_without_batch_statistics() -> None:
         torch.testing.assert_close(separate[name], joined[name])
 
 
-def test_without_labels_nothing_is_joined() -> None:
-    assert TARGET_BATCHING["joint"](batch(0, 0)) == TARGET_BATCHING["joint_if_few"](batch(0, 0)) == ()
-
-
 @pytest.mark.parametrize(
-    ("n_labelled", "n_pseudo_labelled", "joined"),
+    ("n_labelled", "n_pseudo_labelled", "joint", "joint_if_few"),
     [
-        (3, 0, [8, 3]),  # less than half a batch
-        (4, 0, []),
-        (8, 1, [8, 8, 1]),  # one small labelled batch is enough
+        (0, 0, [], []),
+        (3, 0, [8, 3], [8, 3]),  # less than half a batch
+        (4, 0, [8, 4], []),
+        (8, 1, [8, 8, 1], [8, 8, 1]),  # one small labelled batch is enough
     ],
 )
-def test_few_labelled_images_are_joined(n_labelled: int, n_pseudo_labelled: int, joined: list[int]) -> None:
+def test_few_labelled_images_are_joined(
+    n_labelled: int, n_pseudo_labelled: int, joint: list[int], joint_if_few: list[int]
+) -> None:
     given = batch(n_labelled, n_pseudo_labelled)
-    assert [len(stream) for stream in TARGET_BATCHING["joint_if_few"](given)] == joined
+    assert [len(stream) for stream in TARGET_BATCHING["joint"](given)] == joint
+    assert [len(stream) for stream in TARGET_BATCHING["joint_if_few"](given)] == joint_if_few
 
 
 def test_segmentation_rejects_joint_batches() -> None:

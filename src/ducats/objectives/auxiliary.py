@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from ducats.data.domain import Labels
 from ducats.models.output import Output
 from ducats.objectives.batch import Batch, ForwardFn, Losses
 from ducats.utils.errors import UserError
@@ -43,21 +42,14 @@ class RefreshContext(NamedTuple):
 
 
 class FullPass(Protocol):
-    """Passes over all images in order, without gradients; identical on every process."""
+    """A pass over all images of the pool in order, without gradients; identical on every process."""
 
     @property
     def pool_labels(self) -> Tensor | None:
         """Known labels of the pool, ``(pool,)``; None in segmentation."""
 
-    @property
-    def source_labels(self) -> Labels:
-        """Labels of the source."""
-
     def pool(self) -> Iterator[tuple[Tensor, Output]]:
-        """Yield indices and model outputs for the pool, batch by batch."""
-
-    def source(self) -> Iterator[tuple[Tensor, Output]]:
-        """Yield indices and model outputs for the source, batch by batch."""
+        """Yield indices and model outputs, batch by batch."""
 
 
 class AuxiliaryModule(nn.Module):
@@ -80,7 +72,7 @@ class AuxiliaryModule(nn.Module):
         return False
 
     def refresh(self, context: RefreshContext, full_pass: FullPass) -> None:
-        """Update the state from full passes over the data. Must be deterministic."""
+        """Update the state from a full pass over the pool. Must be deterministic."""
 
     def pseudo_labels(self) -> Tensor | None:
         """Return pseudo-labels for the pool, ``(pool,)``, UNLABELLED elsewhere; None: no pseudo-labels.

@@ -39,7 +39,6 @@ def run(
 
     Args:
         components: the model is copied, so the caller's model keeps its weights.
-        plan: epochs, rounds, budget and training settings.
         folder: one folder per run. Make the same call with the same folder to resume after a kill or a pause.
         fabric: device, precision and processes; by default one process on the best device.
         identity: compared with the identity stored in the folder on resume; by default derived from

@@ -37,7 +37,8 @@ def save_checkpoint(context: RunContext, epoch: int, seconds: float) -> None:
         "optimiser": gather_state(context.optimiser.state_dict(), fabric),
         "precision": fabric.strategy.precision.state_dict(),  # the loss scale of float16
     }
-    context.on_rank_zero(lambda: write_checkpoint(context.run_folder, state))
+    path = context.run_folder.checkpoint_path
+    context.on_rank_zero(lambda: write_atomically(path, lambda file: torch.save(state, file)))
 
 
 def restore_checkpoint(context: RunContext) -> tuple[int, float]:
@@ -61,11 +62,6 @@ def save_model(context: RunContext) -> None:
     """Write the final weights, which marks the run as finished."""
     weights = gather_state(context.model.network.state_dict(), context.fabric)
     context.on_rank_zero(lambda: write_model(context.run_folder, weights))
-
-
-def write_checkpoint(run_folder: RunFolder, state: Mapping[str, Any]) -> None:
-    """Save model, optimiser and epoch; replaces the previous checkpoint."""
-    write_atomically(run_folder.checkpoint_path, lambda file: torch.save(dict(state), file))
 
 
 def load_checkpoint(run_folder: RunFolder) -> dict[str, Any] | None:

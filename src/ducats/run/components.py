@@ -164,21 +164,18 @@ def data_digest(keys: Sequence[str], labels: Labels | None = None) -> str:
 
 def summarise_data(components: Components) -> dict[str, Any]:
     """Summarise the data; on resume, the summary reveals a changed pool, source or test set."""
-    test = components.test
+    source, pool, test = components.source, components.pool, components.test
+
+    def describe(keys: Sequence[str], labels: Labels | None = None) -> dict[str, Any]:
+        return {"images": len(keys), "digest": data_digest(keys, labels)}
+
     return {
-        "classes": list(components.source.classes),
-        "channels": int(components.source.images.pixels.shape[1]),
-        "size": list(components.pool.pixels.shape[-2:])
-        if components.source.per_pixel
-        else int(components.source.images.pixels.shape[-1]),
-        "source": {
-            "images": len(components.source),
-            "digest": data_digest(components.source.images.keys, components.source.labels),
-        },
-        "pool": {"images": len(components.pool), "digest": data_digest(components.pool.keys)},
-        "test": None
-        if test is None
-        else {"images": len(test), "digest": data_digest(test.images.keys, test.labels)},
+        "classes": list(source.classes),
+        "channels": int(source.images.pixels.shape[1]),
+        "size": list(pool.pixels.shape[-2:]) if source.per_pixel else int(source.images.pixels.shape[-1]),
+        "source": describe(source.images.keys, source.labels),
+        "pool": describe(pool.keys),
+        "test": None if test is None else describe(test.images.keys, test.labels),
     }
 
 
@@ -216,13 +213,9 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, Optimisation | TimeBudget):
         return to_plain(asdict(value))
     if isinstance(value, ObjectiveSpec):
-        loss = to_plain(value.fn)
         extras = {"params": value.params, "auxiliary": value.auxiliary}
-        return (
-            {"objective": loss, **to_plain({k: v for k, v in extras.items() if v})}
-            if any(extras.values())
-            else loss
-        )
+        given = {name: extra for name, extra in extras.items() if extra}
+        return to_plain({"objective": value.fn, **given} if given else value.fn)
     if isinstance(value, partial):
         return {
             "function": to_plain(value.func),

@@ -86,15 +86,14 @@ class RunContext:
         """Return the number of rounds after earlier epochs and after this epoch."""
         return sum(after <= epoch for after in self.plan.query_epochs)
 
-    def predictor(self, *, seed: int = 0, stream: tuple[str, ...] = ("scoring",)) -> Predictor:
-        """Return the model with the scoring view; see `Predictor` for the arguments."""
+    def predictor(self, *, seed: int = 0) -> Predictor:
+        """Return the model with the scoring view; the seed is that of its random augmentation."""
         return Predictor(
             model=self.wrapped_model,
             view=self.components.views.scoring,
             batch_size=self.plan.scoring_batch_size,
             fabric=self.fabric,
             seed=seed,
-            stream=stream,
             two_step_upsampling=self.components.task.two_step_upsampling,
         )
 
@@ -174,9 +173,7 @@ def open_context(
     placed = place_data(components, fabric.device, performance.image_placement)
     copied = copy.deepcopy(components.model)
     model = copied if isinstance(copied, EvidentialModel) else EvidentialModel(copied)
-    query, n_features = probe_model(
-        components, model
-    )  # not with `placed`: the model is not on the device yet
+    query, n_features = probe_model(components, model)  # not `placed`: the model is not on the device yet
     auxiliaries = build_auxiliaries(
         model,
         components.objective_spec,

@@ -118,10 +118,8 @@ def _metrics(context: RunContext, tally: Tally) -> dict[str, Any]:
     metrics["class_accuracy"] = class_accuracy(tally.confusion)
     metrics["reliability"] = reliability_bins(tally)
     if context.per_pixel:
-        class_names, excluded = (
-            context.components.source.classes,
-            context.components.evaluation.miou_star_exclude,
-        )
-        class_metrics = segmentation_metrics(tally.confusion, class_names, excluded)
+        components = context.components
+        excluded = components.evaluation.miou_star_exclude
+        class_metrics = segmentation_metrics(tally.confusion, components.source.classes, excluded)
         metrics |= {"headline_metric": "mean_iou", **class_metrics}
     return metrics

@@ -138,7 +138,6 @@ def connected_segments(predicted: AnyArray, positions: AnyArray) -> AnyArray:
 
     Args:
         predicted: ``(H, W)``, predicted class of each pixel.
-        positions: ``(U,)``, positions.
 
     >>> connected_segments(np.array([[1, 1, 0], [0, 0, 1]]), np.array([0, 1, 5, 3, 2])).tolist()
     [3, 3, 4, 2, 1]

@@ -16,7 +16,7 @@ from ducats.run.hints import save_hints
 from ducats.run.label import acquire_labels
 from ducats.run.select import select_request
 from ducats.run.snapshot import save_snapshot
-from ducats.training.auxiliary import DatasetPasses
+from ducats.training.auxiliary import PredictorPass
 from ducats.training.distributed import broadcast_buffers
 from ducats.training.fit import fit_epoch
 from ducats.training.placement import place_label_maps
@@ -131,15 +131,15 @@ def weight_at(weights: Mapping[int, float], epoch: int) -> float:
 
 
 def refresh_auxiliaries(context: RunContext, epoch: int) -> None:
-    """Refresh the auxiliary modules with passes over the data, if due."""
-    plan, components = context.plan, context.components
+    """Refresh the auxiliary modules with a pass over the pool, if due."""
+    plan = context.plan
     round_number = plan.query_epochs.index(epoch) + 1 if epoch in plan.query_epochs else 0
     refresh_context = RefreshContext(epoch, plan.epochs, round_number, len(plan.query_epochs))
     if epoch == plan.epochs or not context.auxiliaries.is_due(refresh_context):
         return
     rounds = context.rounds_before(epoch)
     targets = None if context.per_pixel else context.from_ledger(lambda ledger: ledger.targets(rounds))
-    passes = DatasetPasses(context.predictor(seed=plan.seed), components.source, components.pool, targets)
+    full_pass = PredictorPass(context.predictor(seed=plan.seed), context.components.pool, targets)
     with global_seed(plan.seed, "refresh", epoch):
-        context.auxiliaries.refresh(refresh_context, passes)
+        context.auxiliaries.refresh(refresh_context, full_pass)
     broadcast_buffers(context.model.auxiliaries, context.fabric)

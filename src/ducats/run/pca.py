@@ -23,7 +23,6 @@ def pca(features: Tensor, max_components: int = MAX_COMPONENTS) -> PcaResult:
     Each component is oriented such that its largest absolute score is positive.
 
     Args:
-        features: ``(F, D)``.
         max_components: maximum number of components; fewer if the others are rounding error.
     """
     # Imported here because it is slow, and `ducats --help` does not need it.

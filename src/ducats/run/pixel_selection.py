@@ -38,8 +38,6 @@ def select_pixels(
 
     Args:
         sizes: ``(N, 2)``, height and width of the labelling grid.
-        known_labels_of: known labels of an image in that grid.
-        budget: pixels to label in each image.
         head: the last layer's weights, if the query reads them.
     """
     fabric = predictor.fabric

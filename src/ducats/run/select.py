@@ -183,7 +183,6 @@ def select_images(
         samples: the whole pool.
         known_labels: ``(N,)``, known label of each image, or ``UNLABELLED``.
         budget: number of images to select; fewer if fewer are unlabelled.
-        round_number: counts from 1.
         generator: the query's only source of randomness.
         source: the source images, if the query reads them.
         head: the last layer's weights, if the query reads them.

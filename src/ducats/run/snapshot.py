@@ -39,7 +39,6 @@ def save_snapshot(context: RunContext, round_number: int, epoch: int, rounds: in
 
     Args:
         round_number: the current round, 0 at the end of the run.
-        epoch: number of completed epochs.
         rounds: number of rounds labelled before.
     """
     run_folder, max_samples = context.run_folder, context.plan.snapshot_samples

@@ -24,10 +24,8 @@ from ducats.utils.npz_columns import AnyArray
 from ducats.utils.randomness import derive_seed
 
 MAX_PICKS = 1000  # maximum number of picks added to the sample
-MAX_SAMPLE_FEATURES, MAX_PICK_FEATURES = (
-    1000,
-    300,
-)  # maximum number of sampled rows and of picks with features
+MAX_SAMPLE_FEATURES = 1000  # maximum number of sampled rows with features
+MAX_PICK_FEATURES = 300  # maximum number of picks with features
 N_TOP_CLASSES = 3  # number of classes whose log alpha is stored
 _POSITION_BASE = 2**32  # upper bound of positions
 
@@ -80,7 +78,6 @@ def sample_images(name: str, labels: Tensor, max_count: int, picked: Tensor | No
     Args:
         name: of the domain; seeds the sample.
         labels: ``(N,)``, known label of each image.
-        max_count: number of images to sample.
         picked: ``(Q,)``, requested images, in order.
     """
     sampled_images = torch.tensor(random_indices(len(labels), max_count, name), dtype=torch.long)
@@ -112,10 +109,6 @@ def sample_pixels(
         name: of the domain; seeds the sample.
         sizes: ``(N, 2)``, height and width of each image.
         valid_mask_of: returns an image's mask of pixels that are not void.
-        known_labels_of: returns an image's known labels.
-        max_count: number of pixels to sample.
-        max_images: number of images to sample from.
-        request: the requested pixels.
     """
     image_indices, areas = random_indices(len(sizes), max_images, name, "images"), sizes.prod(1)
     sampled_locations, n_valid = [torch.zeros(0, dtype=torch.long)], 0
@@ -236,12 +229,7 @@ def make_snapshot(
     pool: tuple[SnapshotSample, SampleOutputs],
     source: tuple[SnapshotSample, SampleOutputs],
 ) -> Snapshot:
-    """Build a snapshot from the samples of the pool and the source, and the outputs on them.
-
-    Args:
-        round_number: round number, 0 at the end of the run.
-        epoch: number of completed epochs.
-    """
+    """Build a snapshot from the samples of the pool and the source, and the outputs on them."""
     (pool_sample, _), (source_sample, _) = pool, source
     z = torch.cat([outputs.z for _, outputs in (pool, source)])
 

@@ -23,25 +23,15 @@ _RESOURCE_OPTIONS = ("gres", "tres_per_node", "tres_per_task", "tres_per_job")  
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """Command-line options for the backend of a sweep.
+    """Command-line options for the backend of a sweep."""
 
-    Args:
-        backend: local, ray or slurm.
-        devices: see ``make_slots``; with ray and slurm cpu, cuda or auto.
-        workers: number of parallel runs.
-        cpus_per_run: CPUs per run (Ray only).
-        ray_address: address of the Ray cluster.
-        timeout: time limit of the whole sweep (Ray only).
-        slurm: sbatch options as key=value.
-    """
-
-    backend: str = "local"
-    devices: str = "auto"
-    workers: int | None = None
-    cpus_per_run: int | None = None
+    backend: str = "local"  # or ray, slurm
+    devices: str = "auto"  # see ``make_slots``; with ray and slurm cpu, cuda or auto
+    workers: int | None = None  # number of parallel runs
+    cpus_per_run: int | None = None  # Ray only
     ray_address: str | None = None
-    timeout: str | None = None
-    slurm: Sequence[str] = ()
+    timeout: str | None = None  # time limit of the whole sweep; Ray only
+    slurm: Sequence[str] = ()  # sbatch options as key=value
 
 
 class OpenedBackend(NamedTuple):
@@ -55,10 +45,6 @@ class OpenedBackend(NamedTuple):
 @contextmanager
 def open_backend(options: BackendOptions, out: Path, name: str) -> Iterator[OpenedBackend]:
     """Open the backend that executes the runs of a sweep.
-
-    Args:
-        out: output folder of the sweep.
-        name: name of the sweep.
 
     Raises:
         UserError: If options conflict, or a device or cluster is not available.

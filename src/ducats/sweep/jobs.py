@@ -50,10 +50,8 @@ class SweepJob:
 
 def write_job(sweep_run: SweepRun, out: Path) -> SweepJob:
     """Write the config of a run for the backend, which may be on another machine."""
-    config_path, log_path = (
-        (out / "configs" / f"{sweep_run.name}.yaml").absolute(),
-        out / "logs" / f"{sweep_run.name}.txt",
-    )
+    config_path = (out / "configs" / f"{sweep_run.name}.yaml").absolute()
+    log_path = out / "logs" / f"{sweep_run.name}.txt"
     write_text_atomically(config_path, to_yaml(sweep_run.config))
     log_path.parent.mkdir(exist_ok=True)
     log_offset = log_path.stat().st_size if log_path.exists() else 0

@@ -11,17 +11,11 @@ from ducats.utils.errors import UserError
 
 @dataclass(frozen=True)
 class Slot:
-    """A device for one run at a time.
+    """A device for one run at a time."""
 
-    Args:
-        device_type: cpu, cuda or mps; ``engine.device`` of the run.
-        device_name: display name, e.g. cuda:1.
-        environment: additional environment variables of the run.
-    """
-
-    device_type: str
-    device_name: str
-    environment: Mapping[str, str] = field(default_factory=dict)
+    device_type: str  # cpu, cuda or mps; ``engine.device`` of the run
+    device_name: str  # display name, e.g. cuda:1
+    environment: Mapping[str, str] = field(default_factory=dict)  # additional variables of the run
 
 
 def make_slots(devices: str, workers: int | None, cores: int, environment: Mapping[str, str]) -> list[Slot]:

@@ -11,12 +11,7 @@ from ducats.sweep.runs import SweepRun
 
 
 class SweepProgress:
-    """Progress bars in a terminal: all runs, and one for each active run. Prints a line when a run ends.
-
-    Args:
-        count: number of all runs.
-        n_done: number of runs finished earlier.
-    """
+    """Progress bars in a terminal: all runs, and one for each active run. Prints a line when a run ends."""
 
     def __init__(self, count: int, n_done: int, console: Console) -> None:
         self.count, self.n_ended, self.n_failed, self.console = count, n_done, 0, console

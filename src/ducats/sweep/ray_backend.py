@@ -16,7 +16,6 @@ class RaySweepBackend:
 
     Args:
         cpus_per_run: CPUs per run; None means half of a node's CPUs, divided by its GPUs.
-        use_gpu: whether each run gets a GPU.
         max_runs: maximum number of parallel runs; None means as many as fit into half of the CPUs.
     """
 

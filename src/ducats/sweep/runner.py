@@ -21,21 +21,13 @@ EXIT_WAITING_FOR_LABELS = 3  # exit code of a run that waits for labels
 
 @dataclass
 class SweepOutcome:
-    """Names of the runs of a sweep, by result.
+    """Names of the runs of a sweep, by result."""
 
-    Args:
-        skipped: finished earlier.
-        done: finished now.
-        waiting: waiting for labels from annotators.
-        failed: failed, with the error of each.
-        unfinished: unfinished when the time limit was reached.
-    """
-
-    skipped: list[str] = field(default_factory=list)
-    done: list[str] = field(default_factory=list)
-    waiting: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    unfinished: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)  # finished earlier
+    done: list[str] = field(default_factory=list)  # finished now
+    waiting: list[str] = field(default_factory=list)  # waiting for labels from annotators
+    failed: dict[str, str] = field(default_factory=dict)  # with the error of each
+    unfinished: list[str] = field(default_factory=list)  # when the time limit was reached
 
     @property
     def exit_code(self) -> int:

@@ -21,41 +21,25 @@ _METHOD_SETTINGS = ("method", "query", "query.name", "objective", "objective.nam
 
 @dataclass(frozen=True)
 class SweepFilter:
-    """Command-line options that select the runs of a sweep and override their settings.
+    """Command-line options that select the runs of a sweep and override their settings."""
 
-    Args:
-        root: folder of the benchmark.
-        source: folder of the source, for data with separate folders.
-        target: folder of the target, for data with separate folders.
-        settings: ``key=value`` for all runs; they override those of the sweep.
-        seeds: override those of the sweep; None means no override.
-        methods: names or patterns; None means all.
-        tasks: names or patterns; None means all.
-    """
-
-    root: Path | None = None
-    source: Path | None = None
+    root: Path | None = None  # folder of the benchmark
+    source: Path | None = None  # this and the next: for data with separate folders
     target: Path | None = None
-    settings: Sequence[str] = ()
+    settings: Sequence[str] = ()  # ``key=value`` for all runs
     seeds: Sequence[int] | None = None
-    methods: Sequence[str] | None = None
-    tasks: Sequence[str] | None = None
+    methods: Sequence[str] | None = None  # names or patterns; None: all
+    tasks: Sequence[str] | None = None  # likewise
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run of a sweep.
+    """One run of a sweep."""
 
-    Args:
-        method: name in tables.
-        task: name in the sweep.
-        name: name of the run folder; ends in the digest of the config.
-    """
-
-    method: str
-    task: str
+    method: str  # name in tables
+    task: str  # name in the sweep
     config: Config = field(repr=False)
-    name: str
+    name: str  # name of the run folder; ends in the digest of the config
 
     def folder(self, out: Path) -> Path:
         """Return the run folder."""

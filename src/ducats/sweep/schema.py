@@ -144,11 +144,7 @@ def _read_layer(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _resolve_paths(layer: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Resolve the names of files next to the sweep file to paths, independent of the working directory.
-
-    Args:
-        folder: folder of the sweep file.
-    """
+    """Resolve the names of files next to the sweep file to paths, independent of the working directory."""
 
     def resolve(value: Any) -> Any:
         if isinstance(value, str):

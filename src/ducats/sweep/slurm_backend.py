@@ -21,7 +21,6 @@ class SlurmSweepBackend:
     """Execute runs as a job array, one job per run. A restarted sweep tracks the jobs that are still active.
 
     Args:
-        executor: submitit executor.
         folder: for the files of submitit and for ``jobs.json``, which maps runs to jobs.
         max_jobs: maximum number of parallel jobs if the executor has no queue; None means all at once.
     """

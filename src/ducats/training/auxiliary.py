@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ducats.acquisition.criteria import PROBE_COLUMNS
 from ducats.acquisition.queries import QuerySpec
-from ducats.data.domain import UNLABELLED, VOID, Domain, Images, Labels
+from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.models import EvidentialModel, find_head_weights
 from ducats.models.output import Output
 from ducats.objectives import (
@@ -109,7 +109,6 @@ def build_auxiliaries(
     Args:
         model: the modules are registered in it, but not in its network.
         n_features: width of the last layer's input; 0 if the model returns no features.
-        per_pixel: whether the model outputs per-pixel logits.
         seed: of the run; fixes the initial weights of the modules.
         autocast_dtype: dtype of mixed precision; None: that of the weights.
     """
@@ -135,32 +134,20 @@ def cuda_graph_safe(objective: ObjectiveSpec, query: object) -> bool:
 
 
 @dataclass(frozen=True)
-class DatasetPasses:
-    """Passes over pool and source for auxiliary modules; implements `objectives.FullPass`."""
+class PredictorPass:
+    """A pass over the pool for auxiliary modules; implements `objectives.FullPass`."""
 
     predictor: Predictor  # every process runs all batches
-    source_data: Domain
-    pool_images: Images
+    images: Images
     pool_labels: Tensor | None  # None in segmentation
-
-    @property
-    def source_labels(self) -> Labels:
-        """Labels of the source."""
-        return self.source_data.labels
 
     def pool(self) -> Iterator[tuple[Tensor, Output]]:
         """Yield indices and outputs of the pool images."""
-        return self._pass(self.pool_images, "pool")
-
-    def source(self) -> Iterator[tuple[Tensor, Output]]:
-        """Yield indices and outputs of the source images."""
-        return self._pass(self.source_data.images, "source")
-
-    def _pass(self, images: Images, name: str) -> Iterator[tuple[Tensor, Output]]:
-        view = compatible_view(images, self.predictor.view)
-        predictor = replace(self.predictor, view=view, stream=("panorama", name))
+        predictor = replace(self.predictor, stream=("panorama", "pool"))
         with torch.no_grad():
-            yield from predictor.forward(images, torch.arange(len(images)).split(predictor.batch_size))
+            yield from predictor.forward(
+                self.images, torch.arange(len(self.images)).split(predictor.batch_size)
+            )
 
 
 def compatible_view(images: Images, view: View) -> View:

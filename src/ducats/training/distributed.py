@@ -41,7 +41,6 @@ def make_fabric(
         device: auto, cpu, cuda or mps.
         processes: per machine; on a GPU machine, one per device.
         precision: Fabric's name, e.g. ``32-true`` or ``bf16-mixed``; ``auto``: see ``resolve_precision``.
-        nodes: number of machines.
         strategy: ddp replicates the weights, fsdp shards them; auto: ddp if there are several processes.
         deterministic: use deterministic algorithms only, also on a GPU, where they are slower.
     """

@@ -80,9 +80,7 @@ def fit_epoch(
 
     Args:
         batches: this rank's share.
-        schedule: learning-rate factor by step.
         first_step: number of steps before this epoch.
-        source_weight: factor of the source losses.
         on_step: called with the number of steps done and a function that returns the mean losses (which
             synchronises with the device).
     """

@@ -35,8 +35,6 @@ class PeerMonitor:
     """Connections of this rank: from rank 0 to all others, from the others to rank 0.
 
     Args:
-        world_size: number of ranks.
-        peers: connections by rank.
         on_lost: called from another thread when the run cannot continue and the main thread has not ended. It
             should end the process.
         timeout: seconds left to the main thread after another rank announced its exit.
@@ -109,11 +107,7 @@ class PeerMonitor:
 
 
 def listen(address: str) -> socket.socket:
-    """Open a listening socket for the other ranks on a free port.
-
-    Args:
-        address: of this host, as seen by the others.
-    """
+    """Open a listening socket on a free port; ``address`` is that of this host, as seen by the others."""
     family = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][0]
     return socket.create_server(("", 0), family=family, backlog=128)
 
@@ -121,13 +115,9 @@ def listen(address: str) -> socket.socket:
 def accept_peers(
     listener: socket.socket, world_size: int, token: str, timeout: float = PEER_TIMEOUT_SECONDS
 ) -> PeerSockets:
-    """Accept the connections of all other ranks; connections without the token are closed.
+    """Accept the connections of all other ranks and close the listener.
 
-    Args:
-        listener: see `listen`; closed at the end.
-        world_size: number of ranks.
-        token: shared secret of the ranks.
-        timeout: seconds until all must be connected.
+    Connections without the token, a secret that the ranks share, are closed.
     """
     peers, deadline = dict[int, socket.socket](), time.monotonic() + timeout
     with listener:
@@ -150,15 +140,7 @@ def accept_peers(
 def connect(
     address: str, port: int, token: str, rank: int, timeout: float = PEER_TIMEOUT_SECONDS
 ) -> PeerSockets:
-    """Connect to rank 0.
-
-    Args:
-        address: of the host of rank 0.
-        port: of its listening socket.
-        token: shared secret of the ranks.
-        rank: of this process.
-        timeout: seconds until the connection must be open.
-    """
+    """Connect to rank 0, which listens at ``address`` and ``port``."""
     first = socket.create_connection((address, port), timeout=timeout)
     first.sendall(f"{token} {rank}\n".encode())
     return {0: _enable_keep_alive(first)}

@@ -31,38 +31,24 @@ def place_images(
     """Move images to the device if they fit; sets that share pixels keep sharing them.
 
     Args:
-        image_sets: all images of a run.
         placement: ``auto`` moves all of them to a GPU if they take at most half of its free memory.
     """
-    if device.type == "cpu" or placement == "host":
+    unique = {id(images.pixels): images.pixels for images in image_sets}
+    needed_bytes = sum(pixels.shape.numel() for pixels in unique.values())
+    if (
+        device.type == "cpu"
+        or placement == "host"
+        or not _fits("decoded images", needed_bytes, device, placement, MAX_DEVICE_MEMORY_SHARE)
+    ):
         return list(image_sets)
-    unique = {id(images.pixels): images for images in image_sets}
-    needed_bytes = sum(images.pixels.shape.numel() for images in unique.values())
-    free_bytes = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-    if placement == "auto" and needed_bytes > MAX_DEVICE_MEMORY_SHARE * free_bytes:
-        return list(image_sets)
-    if device.type == "cuda" and needed_bytes > free_bytes:
-        raise UserError(
-            f"the decoded images need {needed_bytes / 2**30:.1f} GB, but the device has "
-            f"{free_bytes / 2**30:.1f} GB free; use --set engine.image_placement=host or a smaller "
-            "data.params.size"
-        )
-    moved = {key: replace(images, pixels=_copy_pixels(images, device)) for key, images in unique.items()}
-    return [replace(images, pixels=moved[id(images.pixels)].pixels) for images in image_sets]
-
-
-def _copy_pixels(images: Images, device: torch.device) -> Tensor:
-    pixels = torch.empty(images.pixels.shape, dtype=torch.uint8, device=device)
-    for start in range(0, len(images), TRANSFER_BATCH_IMAGES):
-        pixels[start : start + TRANSFER_BATCH_IMAGES] = images.pixels[start : start + TRANSFER_BATCH_IMAGES]
-    return pixels
+    moved = {key: _copy(pixels, device) for key, pixels in unique.items()}
+    return [replace(images, pixels=moved[id(images.pixels)]) for images in image_sets]
 
 
 def place_label_maps(labels: Labels, device: torch.device, placement: Placement = "auto") -> Labels:
     """Move label maps to the device if they fit; class labels are returned unchanged.
 
     Args:
-        labels: of the source, or of the pool from the ledger.
         device: of the computation. On a CPU, lazily computed maps are computed once if they are small.
         placement: as in `place_images`.
     """
@@ -70,28 +56,33 @@ def place_label_maps(labels: Labels, device: torch.device, placement: Placement 
         return labels
     needed_bytes = labels.shape.numel() * labels.dtype.itemsize
     if device.type == "cpu":
-        return (
-            labels
-            if isinstance(labels, Tensor) or needed_bytes > MAX_HOST_MAP_BYTES
-            else _copy_label_maps(labels, device)
-        )
+        is_ready = isinstance(labels, Tensor) or needed_bytes > MAX_HOST_MAP_BYTES
+        return labels if is_ready else _copy(labels, device)
+    fits = _fits("label maps", needed_bytes, device, placement, MAX_DEVICE_MEMORY_SHARE / 2)
+    return _copy(labels, device) if fits else labels
+
+
+def _fits(
+    name: str, needed_bytes: int, device: torch.device, placement: Placement, max_memory_share: float
+) -> bool:
+    """Return whether data should be moved to a device other than a CPU; raise if it must but does not fit."""
     free_bytes = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-    if placement == "auto" and needed_bytes > MAX_DEVICE_MEMORY_SHARE * free_bytes / 2:
-        return labels
+    if placement == "auto" and needed_bytes > max_memory_share * free_bytes:
+        return False
     if device.type == "cuda" and needed_bytes > free_bytes:
         raise UserError(
-            f"the label maps need {needed_bytes / 2**30:.1f} GB, but the device has "
+            f"the {name} need {needed_bytes / 2**30:.1f} GB, but the device has "
             f"{free_bytes / 2**30:.1f} GB free; use --set engine.image_placement=host or a smaller "
             "data.params.size"
         )
-    return _copy_label_maps(labels, device)
+    return True
 
 
-def _copy_label_maps(labels: Labels, device: torch.device) -> Tensor:
-    maps = torch.empty(labels.shape, dtype=labels.dtype, device=device)
-    for start in range(0, len(labels), TRANSFER_BATCH_IMAGES):
-        maps[start : start + TRANSFER_BATCH_IMAGES] = labels[start : start + TRANSFER_BATCH_IMAGES]
-    return maps
+def _copy(array: Indexable, device: torch.device) -> Tensor:
+    copied = torch.empty(array.shape, dtype=array.dtype, device=device)
+    for start in range(0, len(array), TRANSFER_BATCH_IMAGES):
+        copied[start : start + TRANSFER_BATCH_IMAGES] = array[start : start + TRANSFER_BATCH_IMAGES]
+    return copied
 
 
 def is_on_device(array: Indexable | None, device: torch.device) -> bool:
@@ -103,10 +94,8 @@ def index_batch(array: Indexable, index: Tensor, device_index: Tensor, device: t
     """Return a batch: on the device if the data is there, else in host memory, pinned for a GPU.
 
     Args:
-        array: pixels or label maps.
         index: on the host.
         device_index: the same indices on the device.
-        device: of the computation.
     """
     return array[device_index] if is_on_device(array, device) else index_to_host(array, index, device)
 

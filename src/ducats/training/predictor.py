@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from lightning_fabric import Fabric
@@ -117,29 +117,22 @@ class Predictor:
         model_columns = ("z", *(name for name in needs if name == "features" or name in PROBE_COLUMNS))
         indices: list[Tensor] = []
         collected: dict[str, list[Tensor]] = {name: [] for name in model_columns}
-        for index, batch_columns in self.columns(images, self.share(all_images), model_columns):
+        own_batches = self.share(all_images)
+        # A process without a batch still scores one image to learn the shape of a row, then discards it.
+        for index, batch_columns in self.columns(images, own_batches or (all_images[:1],), model_columns):
             indices.append(index)
             for name in model_columns:
                 collected[name].append(batch_columns[name])
-        if self.fabric.world_size == 1:
-            all_columns = {name: torch.cat(tensors) for name, tensors in collected.items()}
-        else:
-            row_shapes = self._row_shapes(images, model_columns)
-            own_indices = torch.cat(indices) if indices else all_images[:0]
-            order = all_gather_rows(own_indices, self.fabric).argsort()
-            all_columns = {}
-            for name, tensors in collected.items():
-                own_values = torch.cat(tensors) if tensors else torch.zeros(0, *row_shapes[name])
-                all_columns[name] = all_gather_rows(own_values, self.fabric)[order]
+        own_rows = slice(None) if own_batches else slice(0)
+        order: Tensor | slice = slice(None)  # one process needs no copy
+        if self.fabric.world_size > 1:
+            order = all_gather_rows(torch.cat(indices)[own_rows], self.fabric).argsort()
+        all_columns = {
+            name: all_gather_rows(torch.cat(tensors)[own_rows], self.fabric)[order]
+            for name, tensors in collected.items()
+        }
         columns = compute_columns(all_columns["z"], all_columns.get("features"), needs, all_columns)
         return SampleTable(all_images, position, columns)
-
-    def _row_shapes(self, images: Images, names: Sequence[str]) -> dict[str, torch.Size]:
-        """Return the shape of a row of each column; a process without a batch needs it to join the gather."""
-        first_index = torch.zeros(1, dtype=torch.long)
-        predictor = replace(self, seed=0, stream=("width",))
-        ((_, columns),) = predictor.columns(images, [first_index], names)
-        return {name: column.shape[1:] for name, column in columns.items()}
 
     def pixel_logits(self, output: Output, index: int, size: Sequence[int] | Tensor) -> Tensor:
         """Return log alpha of the pixels of one image of a batch: ``(1, C, H, W)``."""

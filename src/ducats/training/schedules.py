@@ -18,7 +18,6 @@ def poly(step: int, *, horizon: int, power: float = 0.9) -> float:
     """Return ``(1 - step / horizon) ** power``, or 0 beyond the horizon.
 
     Args:
-        step: number of steps done.
         horizon: step at which the factor reaches 0; published for segmentation: 1.25 times the steps.
         power: 1 is linear decay.
 

@@ -38,9 +38,6 @@ def shard_model(model: EvidentialModel, mesh: DeviceMesh) -> EvidentialModel:
     """Shard a model's weights, starting from those of rank 0, as in DDP.
 
     The elements of `nn.Sequential` and `nn.ModuleList` are called as a whole, so each is a block of its own.
-
-    Args:
-        model: unsharded.
     """
     network, data_mesh = model.network, mesh["data_parallel"]
     model.to(data_mesh.device_type)

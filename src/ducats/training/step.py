@@ -8,7 +8,7 @@ from step to step (images, labels, learning rates) are in buffers that the graph
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,6 @@ class Step:
         use_cuda_graphs: capture steps as CUDA graphs and replay them. The first step of each shape runs
             eagerly, which keeps the number and order of steps unchanged.
         max_grad_norm: largest gradient norm over all network weights; None: no clipping.
-        probes: trained in the same step.
         auxiliary_parameters: parameters of the auxiliary modules. Their gradients are clipped separately, and
             a step may leave them unused.
         target_batching: which streams pass through the network as one batch.
@@ -217,13 +216,8 @@ def join_target_if_few(batch: Batch) -> Sequence[Tensor]:
     return group if any(2 * len(images) < len(group[0]) for images in group[1:]) else ()
 
 
-def join_none(batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001 - common signature
-    """Join nothing: each stream is a batch of its own, as published."""
-    return ()
-
-
 TARGET_BATCHING: Mapping[TargetBatching, Callable[[Batch], Sequence[Tensor]]] = {
-    "separate": join_none,
+    "separate": lambda _: (),  # each stream is a batch of its own, as published
     "joint": join_target,
     "joint_if_few": join_target_if_few,
 }
@@ -252,41 +246,30 @@ def is_trusted_code(objective: ObjectiveFn, network: nn.Module) -> bool:
     return all(name.split(".")[0] in TRUSTED_PACKAGES for name in packages)
 
 
+def _parts(batch: Batch) -> dict[str, Any]:
+    return {field.name: getattr(batch, field.name) for field in fields(batch)}
+
+
 def _tensors(batch: Batch) -> Sequence[Tensor]:
-    labelled = (batch.labelled, batch.target, batch.pseudo_labelled)
-    flat = [tensor for images in labelled if images is not None for tensor in images]
-    return [t for t in (*batch.source, *flat, batch.unlabelled, batch.strong) if t is not None]
+    parts = (part if isinstance(part, LabelledImages) else (part,) for part in _parts(batch).values())
+    return [tensor for part in parts for tensor in part if isinstance(tensor, Tensor)]
 
 
 def _shape_key(batch: Batch) -> tuple[object, ...]:
     """Return the key of a captured step; label maps change dtype with the first class above 127."""
 
-    def describe(part: Tensor | LabelledImages | None) -> object:
-        if part is None:
-            return None
-        return tuple(part.shape) if isinstance(part, Tensor) else (*part.images.shape, part.labels.dtype)
+    def describe(part: object) -> object:
+        if isinstance(part, LabelledImages):
+            return (*part.images.shape, part.labels.dtype)
+        return tuple(part.shape) if isinstance(part, Tensor) else part
 
-    parts = (
-        batch.source,
-        batch.labelled,
-        batch.unlabelled,
-        batch.target,
-        batch.strong,
-        batch.pseudo_labelled,
-    )
-    return (*map(describe, parts), batch.has_target_labels)
+    return tuple(map(describe, _parts(batch).values()))
 
 
 def _map_tensors(batch: Batch, fn: Callable[[Tensor], Tensor]) -> Batch:
-    def map_labelled(images: LabelledImages | None) -> LabelledImages | None:
-        return None if images is None else LabelledImages(*map(fn, images))
+    def map_part(part: Any) -> Any:
+        if isinstance(part, LabelledImages):
+            return LabelledImages(*map(fn, part))
+        return fn(part) if isinstance(part, Tensor) else part
 
-    return Batch(
-        source=LabelledImages(*map(fn, batch.source)),
-        labelled=map_labelled(batch.labelled),
-        unlabelled=None if batch.unlabelled is None else fn(batch.unlabelled),
-        target=map_labelled(batch.target),
-        strong=None if batch.strong is None else fn(batch.strong),
-        pseudo_labelled=map_labelled(batch.pseudo_labelled),
-        has_target_labels=batch.has_target_labels,
-    )
+    return Batch(**{name: map_part(part) for name, part in _parts(batch).items()})

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -67,7 +68,7 @@ def short_last_batch(order: Tensor, batch_size: int) -> Sequence[Tensor]:
     return tuple(order.split(batch_size))
 
 
-BATCHING: Mapping[LabelledBatches, BatchSplitter] = {
+LABELLED_BATCHES: Mapping[LabelledBatches, BatchSplitter] = {
     "even": even_batches,
     "short_last": short_last_batch,
 }
@@ -175,14 +176,11 @@ class Stream:
     def fetch(self, step: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
         """Return a batch's pixels and label maps, on the device if stored there, else on the host."""
         batch_slice = self.batch_slices[step]
-        maps = None
-        if self.labels is not None and self.labels.ndim > 1:
-            maps = placement.index_batch(
-                self.labels, self.index[batch_slice], self.device_index[batch_slice], device
-            )
-        return placement.index_batch(
-            self.images.pixels, self.index[batch_slice], self.device_index[batch_slice], device
-        ), maps
+        index, device_index = self.index[batch_slice], self.device_index[batch_slice]
+        pixels = placement.index_batch(self.images.pixels, index, device_index, device)
+        if self.labels is None or self.labels.ndim == 1:
+            return pixels, None
+        return pixels, placement.index_batch(self.labels, index, device_index, device)
 
     def is_on_device(self, device: torch.device) -> bool:
         """Return whether all data is on the device."""
@@ -239,47 +237,29 @@ class Streams:
             pseudo_labels: pseudo-labels of the pool, ``(pool,)``; acquired labels take precedence.
         """
         check_batch_size(self.batch_size, fabric.world_size)
-        all_source = torch.arange(len(self.source))
-        source, pool, labels = self.source.images, self.pool, self.source.labels
-        split = BATCHING[self.labelled_batches]
-        streams = {
-            "source": self._sample_stream("source", source, all_source, full_batches, epoch, fabric, labels)
-        }
+        sample = partial(self._sample_stream, epoch=epoch, fabric=fabric)
+        source, pool, split = self.source, self.pool, LABELLED_BATCHES[self.labelled_batches]
+        all_source = torch.arange(len(source))
+        streams = {"source": sample("source", source.images, all_source, full_batches, source.labels)}
         if targets.ndim == 1:
-            labelled = (torch.as_tensor(targets[:]) >= 0).nonzero().squeeze(1)
-            is_unlabelled = torch.as_tensor(targets[:]) == UNLABELLED
-            is_pseudo_labelled = (
-                torch.zeros_like(is_unlabelled)
-                if pseudo_labels is None
-                else is_unlabelled & (pseudo_labels >= 0)
-            )
-            unlabelled = (is_unlabelled & ~is_pseudo_labelled).nonzero().squeeze(1)
-            streams |= {
-                "unlabelled": self._sample_stream(
-                    "unlabelled", pool, unlabelled, full_batches, epoch, fabric
-                ),
-                "labelled": self._sample_stream("labelled", pool, labelled, split, epoch, fabric, targets),
-            }
-            if self.with_strong_view:
-                streams["strong"] = self._sample_stream(
-                    "strong", pool, unlabelled, full_batches, epoch, fabric
-                )
+            labels = torch.as_tensor(targets[:])
+            labelled = (labels >= 0).nonzero().squeeze(1)
+            is_unlabelled = labels == UNLABELLED
             if pseudo_labels is not None:
+                is_pseudo_labelled = is_unlabelled & (pseudo_labels >= 0)
+                is_unlabelled &= ~is_pseudo_labelled
                 pseudo_labelled = is_pseudo_labelled.nonzero().squeeze(1)
-                streams["certain"] = self._sample_stream(
-                    "certain", pool, pseudo_labelled, split, epoch, fabric, pseudo_labels
-                )
+                streams["certain"] = sample("certain", pool, pseudo_labelled, split, pseudo_labels)
+            unlabelled = is_unlabelled.nonzero().squeeze(1)
+            streams["unlabelled"] = sample("unlabelled", pool, unlabelled, full_batches)
+            if self.with_strong_view:
+                streams["strong"] = sample("strong", pool, unlabelled, full_batches)
         else:
             labelled = torch.zeros(0, dtype=torch.long) if whole_images is None else whole_images
-            partly_labelled = (
-                torch.ones(len(pool), dtype=torch.bool).index_fill_(0, labelled, False).nonzero().squeeze(1)
-            )
-            streams |= {
-                "target": self._sample_stream(
-                    "target", pool, partly_labelled, full_batches, epoch, fabric, targets
-                ),
-                "labelled": self._sample_stream("labelled", pool, labelled, split, epoch, fabric, targets),
-            }
+            is_other = torch.ones(len(pool), dtype=torch.bool).index_fill_(0, labelled, False)
+            others = is_other.nonzero().squeeze(1)
+            streams["target"] = sample("target", pool, others, full_batches, targets)
+        streams["labelled"] = sample("labelled", pool, labelled, split, targets)
         non_empty = {name: stream for name, stream in streams.items() if stream is not None}
         yield from self._batches(non_empty, fabric, has_labels=has_labels and whole_images is None)
 
@@ -309,9 +289,10 @@ class Streams:
         images: Images,
         indices: Tensor,
         split: BatchSplitter,
+        labels: Labels | None = None,
+        *,
         epoch: int,
         fabric: Fabric,
-        labels: Labels | None = None,
     ) -> Stream | None:
         """Sample a stream's epoch; return None if the stream has no images."""
         if len(indices) == 0:

@@ -48,10 +48,8 @@ def describe_params(config: Config) -> dict[str, str]:
         if isinstance(component, ObjectiveSpec):
             function, signature = component.fn, component.signature
         else:
-            function, signature = (
-                component,
-                inspect.signature(component.func if isinstance(component, partial) else component),
-            )
+            function = component
+            signature = inspect.signature(component.func if isinstance(component, partial) else component)
         keywords = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
         text = ", ".join(f"{p.name}" if p.default is p.empty else f"{p.name}={p.default!r}" for p in keywords)
         descriptions[f"{name}.name"] = f"{', '.join(REGISTRIES[name])}, or `package.module:function`"
@@ -169,52 +167,39 @@ def _check_schedule(config: Config) -> None:
 
 def _call_query_on_dummy_input(config: Config, query: QuerySpec) -> None:
     """Run a query on a few all-zero samples."""
-    generator = torch.Generator().manual_seed(0)
-    z, features, head = torch.zeros(3, 2), torch.zeros(3, 4), torch.zeros(2, 4) if query.needs_head else None
+    generator, head = torch.Generator().manual_seed(0), torch.zeros(2, 4) if query.needs_head else None
     extras = {name: torch.full((3, *probe.example_shape), 0.5) for name, probe in PROBE_COLUMNS.items()}
     map_extras = {
         name: column[0][..., None, None].expand(*column.shape[1:], 2, 3) for name, column in extras.items()
     }
-    if config.task.name == "segmentation" and config.task.resolved_unit == "image":
-        known_labels = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
-        dummy_columns = image_columns(
-            torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), known_labels, query.needs, map_extras
+    logits, known_labels = torch.zeros(2, 4, 6), torch.full((4, 6), UNLABELLED, dtype=torch.int8)
+    if config.task.resolved_unit != "image":
+        select_in_image(
+            query,
+            config.task,
+            z=logits,
+            features=logits,
+            known_labels=known_labels,
+            image=0,
+            pixels=torch.zeros(3, 4, 6, dtype=torch.uint8),
+            budget=3,
+            generator=generator,
+            extras=map_extras,
+            head=head,
         )
-        columns = {name: torch.cat([column] * 3) for name, column in dummy_columns.items()}
-    elif config.task.name == "classification":
-        columns = compute_columns(z, features, query.needs, extras)
-    if config.task.resolved_unit == "image":
-        indices = torch.arange(3)
-        samples = SampleTable(indices, torch.zeros_like(indices), columns)
-        source = None
-        if query.source_needs and config.task.name == "classification":
-            source = SampleTable(
-                indices, torch.zeros_like(indices), compute_columns(z, features, query.source_needs, extras)
-            )
-        elif query.source_needs:
-            dummy_columns = image_columns(
-                torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), known_labels, query.source_needs, map_extras
-            )
-            source_columns = {name: torch.cat([column] * 3) for name, column in dummy_columns.items()}
-            source = SampleTable(indices, torch.zeros_like(indices), source_columns)
-        query.fn(QueryContext(samples, samples[indices[:1]], 1, generator, source, head))
         return
-    known_labels = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
-    logits = torch.zeros(2, 4, 6)
-    pixels = torch.zeros(3, 4, 6, dtype=torch.uint8)
-    select_in_image(
-        query,
-        config.task,
-        z=logits,
-        features=logits,
-        known_labels=known_labels,
-        image=0,
-        pixels=pixels,
-        budget=3,
-        generator=generator,
-        extras=map_extras,
-        head=head,
-    )
+
+    def make_samples(needs: tuple[str, ...]) -> SampleTable:
+        if config.task.name == "classification":
+            columns = compute_columns(torch.zeros(3, 2), torch.zeros(3, 4), needs, extras)
+        else:
+            image = image_columns(logits, torch.zeros(4, 2, 3), known_labels, needs, map_extras)
+            columns = {name: torch.cat([column] * 3) for name, column in image.items()}
+        return SampleTable(torch.arange(3), torch.zeros(3, dtype=torch.long), columns)
+
+    samples = make_samples(query.needs)
+    source = make_samples(query.source_needs) if query.source_needs else None
+    query.fn(QueryContext(samples, samples[torch.arange(1)], 1, generator, source, head))
 
 
 class _ZeroModel(nn.Module):

@@ -6,14 +6,17 @@ A logger is any object with the methods of ``Logger``. Each record of metrics.js
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-from ducats.run.loggers.dispatcher import LoggerDispatcher, extract_scalars
-from ducats.run.loggers.protocol import Logger, LoggerFactory
+from ducats.run.loggers.dispatcher import Logger, LoggerDispatcher, LoggerFactory, extract_scalars
 from ducats.run.loggers.tensorboard import TensorBoard
-from ducats.run.loggers.tracker import trackio, wandb
+from ducats.run.loggers.tracker import Tracker
 from ducats.utils.errors import UserError
 from ducats.utils.registry import resolve
 
-LOGGERS: Mapping[str, LoggerFactory] = {"tensorboard": TensorBoard, "trackio": trackio, "wandb": wandb}
+LOGGERS: Mapping[str, LoggerFactory] = {
+    "tensorboard": TensorBoard,
+    "trackio": lambda _: Tracker("trackio", by_id=False),  # local unless it is configured otherwise
+    "wandb": lambda _: Tracker("wandb", by_id=True),
+}
 PIP_PACKAGES = {"tensorboard": "'ducats[tensorboard]'", "trackio": "'ducats[trackio]'", "wandb": "wandb"}
 
 __all__ = [
@@ -24,8 +27,6 @@ __all__ = [
     "TensorBoard",
     "extract_scalars",
     "find_loggers",
-    "trackio",
-    "wandb",
 ]
 
 

@@ -1,18 +1,43 @@
-"""Send each record of a run to the loggers exactly once, also across kills."""
+"""The logger protocol, and the dispatcher that sends each record of a run exactly once, also across kills."""
 
 import json
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from ducats.run.loggers.protocol import Logger, LoggerFactory
 from ducats.runfolder import records
 from ducats.runfolder.records import Record
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.files import write_text_atomically
 from ducats.utils.progress import Event
+
+
+class Logger(Protocol):
+    """Receives a run's metrics. Its exceptions are reported once and never stop the run."""
+
+    def start(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Start or resume logging.
+
+        Args:
+            name: unique name of the run, the same each time it is resumed.
+            settings: the run's config, nested as in config.yaml.
+        """
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Log values by name. They are not sent again, so they should be stored when this returns.
+
+        Args:
+            values: ``loss/...`` of an epoch, or ``stage/...`` of a stage (``interim/...`` in between).
+            step: optimiser steps so far; never decreases, but may repeat.
+        """
+
+    def finish(self) -> None:
+        """Called when the run ends or pauses."""
+
+
+LoggerFactory = Callable[[Path], Logger]  # takes the run folder
 
 
 @dataclass
@@ -23,7 +48,7 @@ class _LoggerState:
     logged: set[str]  # keys of the records sent to it
     logger: Logger | None = None
     failed: bool = False  # it could not start
-    warned: bool = field(default=False)
+    warned: bool = False
 
 
 class LoggerDispatcher:
@@ -31,13 +56,6 @@ class LoggerDispatcher:
 
     The first failure of a logger is reported as a warning. Records that failed are sent again after the next
     epoch or when the run is resumed. A logger added later gets all records.
-
-    Args:
-        factories: logger factories by name.
-        folder: the run folder.
-        settings: the run's config.
-        steps_per_epoch: optimiser steps per epoch.
-        warn: shows a message to the user.
     """
 
     def __init__(

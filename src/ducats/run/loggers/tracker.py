@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 DEFAULT_PROJECT = "ducats"  # default of the environment variables
@@ -36,13 +35,3 @@ class Tracker:
     def finish(self) -> None:
         """Send the remaining values."""
         self._tracker.finish()
-
-
-def trackio(folder: Path) -> Tracker:  # noqa: ARG001 - it manages its own files
-    """Return a trackio logger; local unless trackio is configured otherwise."""
-    return Tracker("trackio", by_id=False)
-
-
-def wandb(folder: Path) -> Tracker:  # noqa: ARG001 - as above
-    """Return a W&B logger, configured by `wandb login` or WANDB_MODE."""
-    return Tracker("wandb", by_id=True)

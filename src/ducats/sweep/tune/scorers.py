@@ -137,8 +137,6 @@ def acquire_validation_labels(config: Config, tuning_data: TuningData, count: in
     """Acquire labels of random target images, once per folder; return the known labels of the pool.
 
     Args:
-        config: provides the oracle and the seed.
-        count: number of labels.
         folder: folder of the request and the ledger; existing labels are reused.
 
     Raises:

@@ -82,7 +82,6 @@ def tune(
     """Search hyperparameters, rank the trials by target risk, and write the best config.
 
     Args:
-        config: base config of all trials.
         out: output folder, with one run folder per trial, base.yaml, tune.json and best.yaml.
         grid: values of each searched setting; None: those of `default_grid`.
         estimator: ``dev`` estimates the risk from held-out source images, ``target_labels`` from labels of
@@ -90,7 +89,6 @@ def tune(
         max_trials: maximum number of combinations, sampled at random.
         loss: error rate or mean negative log-likelihood. None: the latter for DEV, because a good model makes
             no errors on the source, which leaves nothing to weight.
-        weight_normalisation: normalisation of DEV's weights.
         validation_labels: number of validation labels, for ``target_labels``.
         launcher: runs a trial to its end.
         on_message: called with a line of text after each trial.
@@ -178,16 +176,8 @@ def _run_and_score(
         launcher(trial)
     elif trial.name in earlier_results:
         return earlier_results[trial.name]
-    score = scorer(trial)
-    return TrialResult(
-        trial.name,
-        trial.point,
-        score.risk,
-        score.standard_error,
-        score.details,
-        score.is_degenerate,
-        len(load_ledger(trial.run_folder)),
-    )
+    score, n_labels = scorer(trial), len(load_ledger(trial.run_folder))
+    return TrialResult(name=trial.name, settings=trial.point, n_labels=n_labels, **vars(score))
 
 
 def _check_no_human_oracle(config: Config, tuning_data: TuningData) -> None:

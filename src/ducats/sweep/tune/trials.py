@@ -137,9 +137,7 @@ def make_trials(
     """Create one trial per point: the base config with the point's settings.
 
     Args:
-        base: config file.
         out: parent of the run folders, which are named by the config's digest.
-        shared_settings: settings shared by all trials.
     """
     trials: dict[str, Trial] = {}
     for point in points:
