@@ -35,14 +35,14 @@ def update_annotation(fake: FakeStudio, task: int, index: int, when: str, **valu
 
 def after_first_page(monkeypatch: pytest.MonkeyPatch, fake: FakeStudio, act: Callable[[], object]) -> None:
     """Call ``act`` after the first page of tasks was served."""
-    original, acts = fake._list, iter([act])
+    original, acts = fake.list_tasks, iter([act])
 
     def act_once(query: dict[str, str]) -> tuple[int, Any]:
         reply = original(query)
         next(acts, lambda: None)()
         return reply
 
-    monkeypatch.setattr(fake, "_list", act_once)
+    monkeypatch.setattr(fake, "list_tasks", act_once)
 
 
 # ---- annotations and the answers pulled from them
@@ -98,64 +98,42 @@ def test_the_newest_annotation_counts_and_an_older_one_when_it_is_deleted(
     assert [answer.word for answer in session.store.answers()] == ["dog", "cat"] * 3
 
 
-def test_rejected_answers_are_logged_once(fake: FakeStudio, start: Start) -> None:
+def test_unknown_tasks_and_rejected_answers_are_logged_once(fake: FakeStudio, start: Start) -> None:
     session = start(2)
-    meta = fake.tasks[min(fake.tasks)]["meta"]
-    fake.annotate(min(fake.tasks), choice("unicorn"))
-    unknown, of_another_run, not_queried = session.import_tasks(
-        [
-            {"data": {"image": "x"}},
-            {"data": {}, "meta": {**meta, "run": "another"}},
-            {"data": {}, "meta": {**meta, "key": "not queried"}},
-        ]
-    )
-    fake.annotate(unknown, choice("cat"))
-    fake.annotate(of_another_run, choice("cat"))
-    fake.annotate(not_queried, {"not": "a list"})
-    # Tasks of another run are ignored.
-    assert session.pull().rejected == {"unknown class": 1, "unknown question": 2}
+    first, second = fake.tasks
+    meta = fake.tasks[first]["meta"]
+    fake.annotate(first, choice("unicorn"))
+    fake.annotate(second, choice("long " * 200))
+    metas = [{**meta, "key": "not queried"}, "text", ["list"], {"run": 5}, None, {**meta, "run": "another"}]
+    imported = session.import_tasks({"data": {}}, *({"data": {"round": 1}, "meta": one} for one in metas))
+    results = (choice("cat"), {"not": "a list"}, choice("longer " * 200), choice("cat"))
+    for task, result in zip([*imported[:3], imported[-1]], results, strict=True):
+        fake.annotate(task, result)
+    assert session.push().existing_tasks == 2
+    # The task of another run is ignored.
+    assert session.pull().rejected == {"unknown class": 2, "unknown question": 3}
+    assert session.pull_words() == []
     # A corrupt state: all is read again, stored once.
     (session.store.folder / "label-studio.json").write_text('{"url": ')
     assert session.pull_words() == []
-    assert len(session.store.answers()) == 3
+    assert len(session.store.answers()) == 5
 
 
-def test_unknown_tasks_in_the_project_are_logged_once_and_stop_nothing(
-    fake: FakeStudio, start: Start
-) -> None:
-    session = start()
-    strange = [{"data": {"round": 1}, "meta": meta} for meta in ("text", ["list"], {"run": 5}, None)]
-    fake.annotate(min(fake.tasks), choice("long " * 200))
-    fake.annotate(session.import_tasks(strange)[0], choice("longer " * 200))
-    assert session.push().existing_tasks == 1
-    for _ in range(3):
-        session.pull()
-    reasons = [answer.reject_reason for answer in session.store.answers()]
-    assert reasons == ["unknown class", "unknown question"]
-
-
-def test_a_later_answer_on_the_labelling_page_is_not_withdrawn(fake: FakeStudio, start: Start) -> None:
+@pytest.mark.parametrize("source", ["page", "another task"])
+def test_a_later_answer_from_elsewhere_is_not_withdrawn(fake: FakeStudio, start: Start, source: str) -> None:
     session = start()
     [task] = fake.tasks
     fake.annotate(task, choice("cat"))
     session.pull()
-    answer = {"question": "cam/1-0.png", "word": "dog", "annotator": "p1@example.org"}
-    session.store.receive([answer], channel="page")
+    if source == "page":
+        answer = {"question": "cam/1-0.png", "word": "dog", "annotator": "p1@example.org"}
+        session.store.receive([answer], channel="page")
+    else:
+        fake.annotate(*session.import_copies(task), choice("dog"))
+        session.pull()
     session.withdraw(task, LATER)
     assert session.pull_words() == []
     assert session.labels() == ["dog"]
-
-
-def test_a_later_answer_from_another_task_is_not_withdrawn(fake: FakeStudio, start: Start) -> None:
-    session = start()
-    [task] = fake.tasks
-    [copy] = session.import_tasks([{name: fake.tasks[task][name] for name in ("data", "meta")}])
-    for number in (task, copy):
-        fake.annotate(number, choice("cat"))
-        session.pull()
-    session.withdraw(task, LATER)
-    session.pull()
-    assert session.labels() == ["cat"]
 
 
 @pytest.mark.parametrize(
@@ -220,9 +198,7 @@ def test_duplicates_on_several_pages_are_deleted_and_the_answered_copy_is_kept(
     fake: FakeStudio, start: Start
 ) -> None:
     session = start(102)
-    copies = session.import_tasks(
-        [{"data": task["data"], "meta": task["meta"]} for task in fake.tasks.values()]
-    )
+    copies = session.import_copies(*fake.tasks)
     fake.annotate(copies[7], choice("dog"))
     again = session.push()
     assert (again.new_tasks, again.existing_tasks) == (0, 102)
