@@ -80,13 +80,10 @@ def test_a_personal_token_is_exchanged_and_renewed(fake: FakeStudio) -> None:
     server = connect_briefly(fake, PERSONAL_TOKEN)
     server.user_emails()
     server.user_emails()
-    assert fake.refreshed == 1
     fake.access.clear()  # expired
     server.user_emails()
-    assert fake.refreshed == 2
-    assert fake.authorizations.count("Bearer access-1") == 3
-    assert fake.authorizations.count("Bearer access-2") == 1
-    assert not any(PERSONAL_TOKEN in header for header in fake.authorizations)
+    sent = [header for header in fake.authorizations if header]
+    assert sent == [*["Bearer access-1"] * 3, "Bearer access-2"]
 
 
 def test_a_wrong_token_is_reported_without_the_token(fake: FakeStudio) -> None:

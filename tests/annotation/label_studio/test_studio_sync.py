@@ -307,23 +307,17 @@ def test_a_copy_of_the_run_with_other_pixels_gets_its_own_tasks(fake: FakeStudio
     assert sessions[1].store.status("street-0#5,5").state == "settled"
 
 
-def test_a_long_title_is_truncated_to_the_limit_of_the_server(fake: FakeStudio, tmp_path: Path) -> None:
-    session = Session(fake, connect(fake), image_store(tmp_path / "questions", 1))
-    title = "ducats: " + "name " * 20
-    session.push(title)
-    session.forget()
-    assert session.push(title).existing_tasks == 1
-    assert [len(one["title"]) for one in fake.projects.values()] == [len(title[:50].strip())]
-
-
-def test_a_push_after_a_blind_push_of_the_same_round_changes_nothing(
+def test_a_long_title_is_truncated_and_a_second_push_is_no_less_blind(
     fake: FakeStudio, tmp_path: Path
 ) -> None:
     session = Session(fake, connect(fake), image_store(tmp_path / "questions", 2))
-    session.push(blind=True)
-    again = session.push()
+    title = "ducats: " + "name " * 20
+    session.push(title, blind=True)
+    session.forget()
+    again = session.push(title)
     assert (again.new_tasks, again.existing_tasks) == (0, 2)
-    assert [one["model_version"] for one in fake.projects.values()] == [""]
+    [project] = fake.projects.values()
+    assert (project["title"], project["model_version"]) == (title[:50].strip(), "")
 
 
 def test_watching_ends_when_the_round_is_closed_while_the_server_is_down(tmp_path: Path) -> None:
