@@ -10,6 +10,7 @@ import torch
 from page_client import client, fetch_image, next_ids, post, state
 from page_rounds import image_questions
 from PIL import Image
+from starlette.testclient import TestClient
 
 from ducats.annotation import AnswerLog
 from ducats.annotation.oracles import HumanOracle
@@ -142,13 +143,22 @@ def test_answers_given_at_once_are_undone_at_once_after_a_reload(tmp_path: Path)
     assert again.get("/api/question/1/2?annotator=ada").json()["mine"] == "red"
 
 
-def test_a_repeated_request_is_stored_once_with_the_same_reply(tmp_path: Path) -> None:
+def send(page: TestClient, *answers: Any) -> Any:
+    return page.post("/api/answers", json={"annotator": "ada", "answers": answers})
+
+
+def test_invalid_answers_are_recorded_and_a_repeated_request_gets_the_same_reply(tmp_path: Path) -> None:
     store = image_questions(tmp_path, 2)
     page = client(tmp_path)
-    sent = {"annotator": "ada", "answers": [{"question": "r1/1", "word": "cow", "external_id": "z.0"}]}
-    replies = [page.post("/api/answers", json=sent).json()["rejected"] for _ in range(2)]
-    assert replies == [{"z.0": "unknown class"}] * 2
-    assert len(store.answers()) == 1
+    unknown = {"question": "x", "word": "red", "external_id": "f.0"}
+    malformed = {"question": "r1/1", "word": 3, "external_id": "m.0"}
+    reply = send(page, "red", malformed, unknown).json()
+    assert reply["rejected"] == {"m.0": "malformed", "f.0": "unknown question"}
+    for _ in range(2):
+        reply = send(page, {"question": "r1/1", "word": "cow", "external_id": "z.0"}).json()
+        assert reply["rejected"] == {"z.0": "unknown class"}
+    reasons = [answer.reject_reason for answer in store.answers()]
+    assert reasons == ["malformed", "malformed", "unknown question", "unknown class"]
 
 
 def test_an_answer_lost_to_a_full_disk_is_not_reported_as_saved_and_can_be_sent_again(
@@ -156,31 +166,17 @@ def test_an_answer_lost_to_a_full_disk_is_not_reported_as_saved_and_can_be_sent_
 ) -> None:
     store = image_questions(tmp_path, 2)
     page = client(tmp_path)
-    sent = {"annotator": "ada", "answers": [{"question": "r1/1", "word": "red", "external_id": "z.0"}]}
+    answer = {"question": "r1/1", "word": "red", "external_id": "z.0"}
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr(AnswerLog, "append", full)
-        reply = page.post("/api/answers", json=sent)
-    assert reply.status_code == 500
-    assert "No space left" in reply.text
-    assert store.answers() == []
-    body = page.post("/api/answers", json=sent).json()
-    assert body["rejected"] == {}
+        reply = send(page, answer)
+    assert (reply.status_code, "No space left" in reply.text, store.answers()) == (500, True, [])
+    assert send(page, answer).json()["rejected"] == {}
     assert store.status("r1/1").word == "red"
-
-
-def test_invalid_answers_are_recorded(tmp_path: Path) -> None:
-    store = image_questions(tmp_path, 1)
-    page = client(tmp_path)
-    answers = [{"question": "r1/1", "word": 3, "external_id": "m.0"}]
-    answers.append({"question": "x", "word": "red", "external_id": "f.0"})
-    body = page.post("/api/answers", json={"annotator": "ada", "answers": ["red", *answers]}).json()
-    assert body["rejected"] == {"m.0": "malformed", "f.0": "unknown question"}
-    reasons = [answer.reject_reason for answer in store.answers()]
-    assert reasons == ["malformed", "malformed", "unknown question"]
 
 
 def test_lone_surrogates_do_not_break_the_server(tmp_path: Path) -> None:
@@ -215,11 +211,12 @@ def test_the_grid_lists_open_questions_with_one_guess(tmp_path: Path) -> None:
 def test_class_keys_do_not_collide_with_commands_and_follow_names_like_keys() -> None:
     names = [f"class {n}" for n in range(29)]
     letters = payloads.assign_keys(names[:28])
-    assert None not in letters
-    assert len(set(letters)) == 28
-    assert not set(letters) & set("0ugasnox")
+    assert len(set(letters) - {None, *"0ugasnox"}) == 28
     assert payloads.assign_keys(names) == [None] * 29
-    assert payloads.assign_keys([*"0123456789"]) == [*"0123456789"]
-    assert payloads.assign_keys(["A", "a", "B"]) == ["1", "2", "b"]
-    assert payloads.assign_keys(["B", "b"]) == ["1", "2"]
-    assert payloads.assign_keys(["1", "two", "3"]) == ["1", "2", "3"]
+    for named, keys in (
+        ([*"0123456789"], [*"0123456789"]),
+        (["A", "a", "B"], ["1", "2", "b"]),
+        (["B", "b"], ["1", "2"]),
+        (["1", "two", "3"], ["1", "2", "3"]),
+    ):
+        assert payloads.assign_keys(named) == keys
