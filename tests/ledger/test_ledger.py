@@ -73,22 +73,20 @@ def test_a_corrupt_ledger_raises(tmp_path: Path) -> None:
         Ledger(tmp_path, KEYS)
 
 
-def write_columns(path: Path, columns: dict[str, list[int]], kind: np.typing.DTypeLike) -> None:
-    np.savez(path, allow_pickle=False, **{name: np.array(values, kind) for name, values in columns.items()})
-
-
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
         ({"image": [1, 2], "label": [0, 1, 1]}, "3 labels for 2 locations"),
         ({"image": [1, 2], "count": [1], "label": [0, 1]}, "differ in length"),
         ({"image": [1], "count": [2], "position": [5], "label": [0, 1]}, "number of positions"),
+        ({"image": [1, 2], "count": [1, 0], "label": [0]}, "without a location"),
         ({"image": [-1], "label": [0]}, "without an image"),
         ({"image": [1], "position": [0]}, "'label'"),
+        ({"image": [1, 2, 3], "label": [0, 0, 0], "seconds": [1, 1]}, "2 annotation times for 3 units"),
     ],
 )
 def test_an_inconsistent_round_raises(tmp_path: Path, columns: dict[str, list[int]], words: str) -> None:
-    write_columns(tmp_path / "round-01.npz", columns, np.int64)
+    np.savez(tmp_path / "round-01.npz", allow_pickle=False, **{k: np.array(v) for k, v in columns.items()})
     with pytest.raises(UserError, match=rf"round-01.npz is corrupt .*{words}"):
         Ledger(tmp_path, KEYS)
 
