@@ -1,4 +1,3 @@
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from commands import read_csv
 from ducats.annotation import AnnotationStore, QuestionArea
 from ducats.annotation.oracles import HumanOracle
 from ducats.annotation.oracles.mask_files import png_names
@@ -59,8 +59,7 @@ def test_masks_and_overlays_show_the_requested_pixels(round_folder: Path) -> Non
     assert overlay[0, 0].tolist() == [35, 35, 35]
     assert (round_folder / "classes.txt").read_text() == "0 road\n1 sky\n254 not answered yet\n255 void\n"
     assert len((round_folder / "README.txt").read_text().splitlines()) == 4
-    with (round_folder / "questions.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(round_folder / "questions.csv")
     assert [(row["key"], row["pixels"], row["answer"]) for row in rows] == [
         ("a/eins.png", "3", "answers/a/eins.png"),
         ("a/zwei.jpg", "3", "answers/a/zwei.png"),
@@ -158,11 +157,15 @@ def region_oracle(folder: Path, **params: Any) -> HumanOracle:
     return HumanOracle(folder / "questions", POOL, CLASSES, SIZES, unit="region", **params)
 
 
+def ask_regions(folder: Path, **params: Any) -> AnnotationStore:
+    with pytest.raises(AwaitingLabels, match=r"with `ducats label .*README.txt.*`ducats push"):
+        region_oracle(folder, **params)(REGIONS)
+    return AnnotationStore(folder / "questions")
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> AnnotationStore:
-    with pytest.raises(AwaitingLabels, match=r"with `ducats label .*README.txt.*`ducats push"):
-        region_oracle(tmp_path)(REGIONS)
-    return AnnotationStore(tmp_path / "questions")
+    return ask_regions(tmp_path)
 
 
 def submit(store: AnnotationStore, question: str, word: str, annotator: str = "anna", **more: Any) -> None:
@@ -175,8 +178,7 @@ def test_each_unit_has_a_question_with_its_pixels(store: AnnotationStore) -> Non
     assert [question.id for question in question_round.questions] == IDS
     assert question_round.questions[0].area == QuestionArea(1, 0, 4, 6, ((0, 1), (6, 2)))
     assert {q.image_path for q in question_round.questions} == {"overlays/a/eins.png", "overlays/drei.png"}
-    with (question_round.folder / "pixels.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(question_round.folder / "pixels.csv")
     assert [(row["id"], row["y"], row["x"], row["pixels"]) for row in rows] == [
         (IDS[0], "1", "0", "3"),
         (IDS[1], "3", "5", "1"),
@@ -232,9 +234,7 @@ def test_a_png_that_contradicts_an_answer_is_reported(store: AnnotationStore, tm
 
 
 def test_disputes_about_pixels_are_reported(tmp_path: Path) -> None:
-    with pytest.raises(AwaitingLabels):
-        region_oracle(tmp_path, rule="unanimous")(REGIONS)
-    store = AnnotationStore(tmp_path / "questions")
+    store = ask_regions(tmp_path, rule="unanimous")
     submit(store, IDS[2], "sky", "anna")
     submit(store, IDS[2], "void", "bob")
     with pytest.raises(AwaitingLabels, match=r"'drei#0,3': anna: sky, bob: void"):
@@ -242,9 +242,7 @@ def test_disputes_about_pixels_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_partly_labelled_unit_is_dropped_at_the_time_limit(tmp_path: Path) -> None:
-    with pytest.raises(AwaitingLabels):
-        region_oracle(tmp_path, max_seconds=lambda _: 3.0)(REGIONS)
-    store = AnnotationStore(tmp_path / "questions")
+    store = ask_regions(tmp_path, max_seconds=lambda _: 3.0)
     found = np.full((4, 6), 254, np.uint8)
     found[0, 0] = found[3, 5] = 0  # a third of the first unit, all of the second
     save(store.round_folder(1) / "answers" / "a" / "eins.png", found)
