@@ -63,11 +63,10 @@ def test_an_unreachable_server_is_retried_and_named() -> None:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     messages: list[str] = []
-    pauses: list[list[float]] = [[], []]
+    pauses: tuple[list[float], list[float]] = ([], [])
     for found in pauses:
-        client = JsonClient(
-            url, ApiToken(LEGACY_TOKEN), retry_timeout=2.0, notify=messages.append, sleep=found.append
-        )
+        options: dict[str, Any] = {"retry_timeout": 2.0, "notify": messages.append, "sleep": found.append}
+        client = JsonClient(url, ApiToken(LEGACY_TOKEN), **options)
         with pytest.raises(ServerUnavailableError, match=r"does not respond \(Connection refused\)"):
             # Never processed, so it is retried.
             client.request("POST", "/api/projects/", {}, at_most_once=True)
@@ -112,7 +111,6 @@ def test_the_token_is_not_sent_to_a_redirect(fake: FakeStudio) -> None:
         def do_POST(self) -> None:
             self.send_response(307)
             self.send_header("Location", f"{fake.url}/api/token/refresh/")
-            self.send_header("Content-Length", "0")
             self.end_headers()
 
         do_GET = do_POST  # noqa: N815 - name of http.server
@@ -130,29 +128,25 @@ def test_the_token_is_not_sent_to_a_redirect(fake: FakeStudio) -> None:
     assert fake.requests == []
 
 
-def test_token_from_a_private_file_or_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_token_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
-    with pytest.raises(UserError, match="needs a token"):
-        load_token(None)
     file = tmp_path / "token"
+    for content, mode, path, words in (
+        ("", 0o600, None, "needs a token"),
+        ("abc", 0o640, file, r"readable by other users \(mode 640\)"),
+        ("two secrets", 0o600, file, "must contain a single token"),
+        ("", 0o600, tmp_path / "none", "cannot be read"),
+    ):
+        file.write_text(content)
+        file.chmod(mode)
+        with pytest.raises(UserError, match=words) as caught:
+            load_token(path)
+        assert "secrets" not in str(caught.value)
     file.write_text("abc\n")
-    file.chmod(0o640)
-    with pytest.raises(UserError, match=r"readable by other users \(mode 640\)"):
-        load_token(file)
-    file.chmod(0o600)
     assert load_token(file).reveal() == "abc"
-    file.write_text("two words\n")
-    with pytest.raises(UserError, match="must contain a single token") as caught:
-        load_token(file)
-    assert "words" not in str(caught.value)
-    with pytest.raises(UserError, match="cannot be read"):
-        load_token(tmp_path / "none")
     monkeypatch.setenv("LABEL_STUDIO_API_KEY", "xyz")
     assert load_token(None).reveal() == "xyz"
-    assert not load_token(None).is_personal
-    assert ApiToken(PERSONAL_TOKEN).is_personal
+    assert [ApiToken(token).is_personal for token in (LEGACY_TOKEN, PERSONAL_TOKEN)] == [False, True]
 
 
 @pytest.mark.parametrize(
