@@ -99,18 +99,18 @@ def test_the_status_equals_a_replay_of_all_answers(
         elif word != "skip":
             final[annotator], last[annotator] = word, index
     votes = {annotator: word for annotator, word in final.items() if word != "unsure"}
-    word, state = None, "open"
+    label, state = None, "open"
     if len(votes) >= min_annotators:
         common, count = Counter(votes.values()).most_common(1)[0]
-        word = {
+        label = {
             "first": next(iter(votes.values())),
             "newest": votes[max(votes, key=lambda annotator: last[annotator])],
             "majority": common if count > len(votes) / 2 else None,
             "unanimous": common if count == len(votes) else None,
         }[rule]
-        state = "disputed" if word is None else "settled"
+        state = "disputed" if label is None else "settled"
     found = status_of(*answers, rule=rule, min_annotators=min_annotators)
-    assert (found.state, found.word) == (state, word)
+    assert (found.state, found.word) == (state, label)
     assert {vote.annotator: vote.word for vote in found.votes} == votes
     assert found.has_conflict == (len(set(votes.values())) > 1)
     assert set(found.unsure_annotators) == final.keys() - votes.keys()

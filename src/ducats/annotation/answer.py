@@ -35,11 +35,6 @@ class Answer:
         fields = {name: value for name, value in asdict(self).items() if value is not None}
         return json.dumps(fields, ensure_ascii=False)
 
-    @classmethod
-    def from_json(cls, line: str | bytes) -> "Answer":
-        """Parse a line; raise ValueError or TypeError if it is not an answer."""
-        return cls(**json.loads(line))
-
 
 def parse_word(word: str, classes: Sequence[str]) -> tuple[AnswerKind, str]:
     """Return the meaning of a word, and the word as spelt in ``classes``.

@@ -23,7 +23,13 @@ def image_questions(
     (round_folder / "thumbnails").mkdir(parents=True)
     (run / "images").mkdir(exist_ok=True)
     questions = []
-    hints = {"probability": 0.42, "u_dis": 0.3, "u_data": 0.6, "u_dis_quantile": 0.97, "u_data_quantile": 0.8}
+    hints: dict[str, Any] = {
+        "probability": 0.42,
+        "u_dis": 0.3,
+        "u_data": 0.6,
+        "u_dis_quantile": 0.97,
+        "u_data_quantile": 0.8,
+    }
     for n in range(1, count + 1):
         file, thumbnail, key = run / f"images/{number}-{n}.png", f"thumbnails/{n:04d}.png", f"r{number}/{n}"
         image = Image.new("RGB", (160, 120), COLOURS[CLASSES[(n - 1) % 3]])

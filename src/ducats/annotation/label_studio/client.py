@@ -148,9 +148,6 @@ class JsonClient:
         """Send a request and return the decoded JSON. Retry while the server is down.
 
         Args:
-            path: path below the server's URL.
-            body: value to send as JSON.
-            query: query parameters.
             at_most_once: do not repeat a request that the server may have processed; raise
                 ``UnknownOutcomeError`` instead.
             missing_ok: return None if the server answers that there is no such object.

@@ -1,7 +1,6 @@
 """Label Studio's labelling config: the page layout and the meaning of its buttons."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from ducats.annotation import UNSURE_WORD, VOID_WORD, RoundRules
@@ -95,26 +94,3 @@ def make_label_config(rules: RoundRules) -> str:
     }
     ElementTree.SubElement(view, "Image", image_attributes)
     return ElementTree.tostring(view, encoding="unicode")
-
-
-def validate_task(task: Mapping[str, Any], xml: str) -> None:
-    """Raise ValueError if a task does not match the labelling config. The server does not check this."""
-    view = ElementTree.fromstring(xml)
-    control = next(tag for tag in view if tag.tag in RESULT_TYPE_BY_TAG)
-    texts = {tag.get("value") for tag in control}
-    image = view.find("Image")
-    assert image is not None
-    for name in (image.get("value", "")[1:], "round"):
-        if name not in task["data"]:
-            raise ValueError(f"the task data lacks {name!r}")
-    for prediction in task.get("predictions", ()):
-        for region in prediction["result"]:
-            if (region["from_name"], region["to_name"]) != (control.get("name"), image.get("name")):
-                raise ValueError(
-                    f"a prediction has the wrong tags {region['from_name']!r} and {region['to_name']!r}"
-                )
-            if region["type"] != RESULT_TYPE_BY_TAG[control.tag]:
-                raise ValueError(f"a prediction has the wrong type {region['type']!r}")
-            values = region["value"][region["type"]]
-            if len(values) != 1 or values[0] not in texts:
-                raise ValueError(f"a prediction has the value {values}, which is not a button")

@@ -40,7 +40,6 @@ class LabellingPage:
     """State shared by all requests.
 
     Args:
-        run_folder: the run folder.
         annotator: name used for every browser. If empty, each browser asks for a name.
         blind: hide the model's guess and its uncertainties.
     """

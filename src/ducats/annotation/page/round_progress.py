@@ -21,13 +21,7 @@ class LatestAnswer:
 
 
 class RoundProgress:
-    """State of one round, kept up to date with the answer log.
-
-    Args:
-        store: store that receives the answers.
-        question_round: the round's questions.
-        clock: monotonic time in seconds.
-    """
+    """State of one round, kept up to date with the answer log."""
 
     def __init__(
         self,
