@@ -1,6 +1,7 @@
 """Snapshot files: round trip, corrupt files, thumbnails."""
 
 import json
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -136,3 +137,15 @@ def test_thumbnails_are_found_by_pool_index(tmp_path: Path) -> None:
         path.touch()
     found = [snapshot_files.find_thumbnail(tmp_path, image) for image in (3, 1234567, 4)]
     assert [path and path.name for path in found] == ["000003.png", "1234567.jpg", None]
+
+
+def test_all_columns_are_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text(encoding="utf-8")
+    table = text.partition("## Snapshots")[2].partition("\n## ")[0]
+    names = [
+        name
+        for line in table.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    ]
+    assert sorted(names) == sorted(field.name for field in fields(Snapshot))
