@@ -67,9 +67,9 @@ class AnnotationStore:
     def open_round(self) -> QuestionRound | None:
         """Return the round that is waiting for answers, if any."""
         numbers = self.round_numbers()
-        return (
-            self.question_round(numbers[-1]) if numbers and self.closed_round(numbers[-1]) is None else None
-        )
+        if not numbers or self.closed_round(numbers[-1]) is not None:
+            return None
+        return self.question_round(numbers[-1])
 
     def _load_new_rounds(self) -> None:
         """Load rounds written since the last call."""

@@ -72,25 +72,20 @@ def make_label_config(rules: RoundRules) -> str:
         view, tag, {"name": CONTROL_TAG_NAME, "toName": IMAGE_TAG_NAME, **control_attributes}
     )
     keys = assign_hotkeys(rules.classes)
-    words_by_text = words_by_button_text(rules.classes)
     colours = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in class_colours(rules.classes)]
-    for index, (text, word) in enumerate(words_by_text.items()):
+    for index, (text, word) in enumerate(words_by_button_text(rules.classes).items()):
         if word is None and is_choices:
             continue
-        is_class = index < len(rules.classes)
-        key = keys.get(text) if is_class else {VOID_WORD: "v", UNSURE_WORD: "u"}.get(str(word))
+        if index < len(rules.classes):
+            key, colour = keys.get(text), colours[index]
+        else:
+            key = {VOID_WORD: "v", UNSURE_WORD: "u"}.get(str(word))
+            colour = OPEN_LABEL_COLOUR if word is None else SPECIAL_LABEL_COLOUR
         attributes = {"value": text, **({"hotkey": key} if key else {})}
         if not is_choices:
-            attributes["background"] = (
-                colours[index] if is_class else OPEN_LABEL_COLOUR if word is None else SPECIAL_LABEL_COLOUR
-            )
+            attributes["background"] = colour
         ElementTree.SubElement(control, "Choice" if is_choices else "Label", attributes)
     # Below the buttons: a tall image would push them off the screen.
-    image_attributes = {
-        "name": IMAGE_TAG_NAME,
-        "value": f"${IMAGE_TAG_NAME}",
-        "zoom": "true",
-        "zoomControl": "true",
-    }
-    ElementTree.SubElement(view, "Image", image_attributes)
+    source = {"name": IMAGE_TAG_NAME, "value": f"${IMAGE_TAG_NAME}"}
+    ElementTree.SubElement(view, "Image", {**source, "zoom": "true", "zoomControl": "true"})
     return ElementTree.tostring(view, encoding="unicode")

@@ -171,12 +171,7 @@ def pixel_csv_row(question: Question) -> list[Any]:
 
 
 def write_mask_questions(
-    folder: Path,
-    request: Request,
-    pool: Images,
-    classes: Sequence[str],
-    sizes: Tensor,
-    names: Sequence[str],
+    folder: Path, request: Request, pool: Images, classes: Sequence[str], sizes: Tensor, names: Sequence[str]
 ) -> None:
     """Write masks, overlays, class ids and instructions."""
     rows, codes = [], LabelCodes(len(classes))

@@ -56,11 +56,7 @@ def image_questions(request: Request, pool: Images, hints: Sequence[Mapping[str,
 
 
 def pixel_questions(
-    request: Request,
-    pool: Images,
-    sizes: Tensor,
-    names: Sequence[str],
-    hints: Sequence[Mapping[str, Any]],
+    request: Request, pool: Images, sizes: Tensor, names: Sequence[str], hints: Sequence[Mapping[str, Any]]
 ) -> list[Question]:
     """Return one question per requested unit, in order; ``names`` are those of the images' overlays."""
     questions: list[Question] = []
