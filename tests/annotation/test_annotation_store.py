@@ -61,18 +61,6 @@ def test_lone_surrogates_and_implausible_seconds_are_cleaned(tmp_path: Path) -> 
     assert AnnotationStore(tmp_path).closed_round(1) == closed
 
 
-def test_an_external_id_counts_once_and_a_changed_answer_is_logged(tmp_path: Path) -> None:
-    store, other = write_round(tmp_path), AnnotationStore(tmp_path)
-    assert submit_answer(store, "a", "cat", external_id="7") is None
-    again = {"question": "a", "word": "Cat", "external_id": "7"}
-    assert other.receive([again, again], channel="test") == []
-    changed = {"question": "a", "word": "dog", "external_id": "7"}
-    assert [one.reject_reason for one in other.receive([changed, changed], channel="test")] == ["duplicate"]
-    assert store.receive([changed], channel="test") == []
-    assert [one.word for one in store.answers()] == ["cat", "dog"]
-    assert store.status("a").word == "cat"
-
-
 def test_a_round_closes_when_all_questions_are_settled_and_never_changes(tmp_path: Path) -> None:
     store = write_round(tmp_path, rule="unanimous", min_annotators=2)
     for key in "abc":

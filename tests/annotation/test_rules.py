@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from question_rounds import CLASSES
 
@@ -33,28 +33,18 @@ def status_of(
     ("rule", "min_annotators", "answers", "state", "word"),
     [
         ("first", 1, "", "open", None),
-        ("first", 1, "a:cat b:dog", "settled", "cat"),
         ("first", 1, "a:cat b:dog a:cow", "settled", "cow"),  # the first annotator changed the answer
         ("first", 1, "a:cat b:dog a:", "settled", "dog"),  # the first annotator withdrew the answer
-        ("first", 1, "a:skip", "open", None),
-        ("first", 1, "a:unsure", "open", None),
+        ("first", 1, "a:cat b:dog a: a:cat", "settled", "dog"),  # and answered again
         ("first", 1, "a:unsure b:dog", "settled", "dog"),
-        ("first", 2, "a:cat", "open", None),
         ("first", 2, "a:cat a:dog", "open", None),  # the same annotator twice
         ("first", 2, "a:cat b:void", "settled", "cat"),
-        ("newest", 1, "a:cat b:dog", "settled", "dog"),
         ("newest", 1, "a:cat b:dog a:cow", "settled", "cow"),
         ("newest", 1, "a:cat b:dog b:skip", "settled", "dog"),
         ("majority", 3, "a:cat b:cat", "open", None),
         ("majority", 3, "a:cat b:cat c:dog", "settled", "cat"),
-        ("majority", 3, "a:cat b:dog c:cow", "disputed", None),
         ("majority", 3, "a:cat b:dog c:cow d:cat", "disputed", None),  # two of four are not a majority
-        ("majority", 3, "a:cat b:dog c:cow d:cat b:cat", "settled", "cat"),
-        ("majority", 3, "a:void b:void c:dog", "settled", "void"),
-        ("unanimous", 2, "a:cat", "open", None),
         ("unanimous", 2, "a:cat b:Cat", "settled", "cat"),
-        ("unanimous", 2, "a:cat b:dog", "disputed", None),
-        ("unanimous", 2, "a:cat b:dog a:dog", "settled", "dog"),
         ("unanimous", 2, "a:cat b:cat c:dog", "disputed", None),
         ("unanimous", 2, "a:cat b:unsure", "open", None),
     ],
@@ -86,6 +76,7 @@ WORDS = st.sampled_from([*CLASSES, "void", "unsure", "skip", ""])
 ANSWERS = st.lists(st.builds("{}:{}".format, st.sampled_from("abcd"), WORDS), max_size=12)
 
 
+@settings(max_examples=300)
 @given(ANSWERS, st.sampled_from(sorted(VOTING_RULES)), st.integers(1, 4))
 def test_the_status_equals_a_replay_of_all_answers(
     answers: list[str], rule: str, min_annotators: int

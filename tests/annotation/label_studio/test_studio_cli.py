@@ -1,7 +1,5 @@
 """The commands `ducats push` and `ducats pull`."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -73,12 +71,3 @@ def test_user_errors_are_reported_without_the_token(
     error = capsys.readouterr().err
     assert words in error
     assert LEGACY_TOKEN not in error
-
-
-def test_label_studio_support_imports_neither_torch_nor_a_web_server(tmp_path: Path) -> None:
-    code = (
-        "import sys\nimport ducats.annotation.label_studio.pull_loop\n"
-        "heavy = {'torch', 'starlette', 'uvicorn', 'label_studio_sdk', 'requests'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

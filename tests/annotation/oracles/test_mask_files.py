@@ -173,6 +173,14 @@ def submit(store: AnnotationStore, question: str, word: str, annotator: str = "a
     assert store.receive([answer], channel="test")[0].reject_reason is None
 
 
+def save_answers(store: AnnotationStore, name: str, labels: dict[tuple[int, int], int]) -> None:
+    """Save a label PNG with answers at some pixels (y, x)."""
+    values = np.full((4, 6), 254, np.uint8)
+    for pixel, label in labels.items():
+        values[pixel] = label
+    save(store.round_folder(1) / "answers" / name, values)
+
+
 def test_each_unit_has_a_question_with_its_pixels(store: AnnotationStore) -> None:
     question_round = store.question_round(1)
     assert [question.id for question in question_round.questions] == IDS
@@ -202,15 +210,11 @@ def test_one_answer_labels_all_pixels_of_its_unit(store: AnnotationStore, tmp_pa
 
 def test_label_pngs_fill_open_questions(store: AnnotationStore, tmp_path: Path) -> None:
     submit(store, IDS[0], "sky")
-    found = np.full((4, 6), 254, np.uint8)
-    found[3, 5] = 255
-    save(store.round_folder(1) / "answers" / "a" / "eins.png", found)
+    save_answers(store, "a/eins.png", {(3, 5): 255})
     with pytest.raises(AwaitingLabels, match="2 of 6 pixels in 1 of 2 images"):
         region_oracle(tmp_path)(REGIONS)
     assert store.closed_round(1) is None
-    other = np.full((4, 6), 254, np.uint8)
-    other[0, 3], other[0, 4] = 0, 1  # a PNG may split a unit
-    save(store.round_folder(1) / "answers" / "drei.png", other)
+    save_answers(store, "drei.png", {(0, 3): 0, (0, 4): 1})  # a PNG may split a unit
     assert region_oracle(tmp_path)(REGIONS).tolist() == [1, 1, 1, VOID, 0, 1]
     assert store.receive([{"question": IDS[1], "word": "road"}], channel="test")[0].reject_reason == "late"
     assert region_oracle(tmp_path)(REGIONS).tolist() == [1, 1, 1, VOID, 0, 1]
@@ -225,9 +229,7 @@ def test_units_of_another_request_are_refused(store: AnnotationStore, tmp_path: 
 
 def test_a_png_that_contradicts_an_answer_is_reported(store: AnnotationStore, tmp_path: Path) -> None:
     submit(store, IDS[0], "sky")
-    found = np.full((4, 6), 1, np.uint8)
-    found[1, 1] = 0
-    save(store.round_folder(1) / "answers" / "a" / "eins.png", found)
+    save_answers(store, "a/eins.png", {(0, 0): 1, (1, 1): 0})
     with pytest.raises(UserError, match=r"at x=1, y=1 is road, which contradicts .*#1,0' \(anna: sky\)"):
         region_oracle(tmp_path)(REGIONS)
     assert store.closed_round(1) is None
@@ -243,9 +245,8 @@ def test_disputes_about_pixels_are_reported(tmp_path: Path) -> None:
 
 def test_a_partly_labelled_unit_is_dropped_at_the_time_limit(tmp_path: Path) -> None:
     store = ask_regions(tmp_path, max_seconds=lambda _: 3.0)
-    found = np.full((4, 6), 254, np.uint8)
-    found[0, 0] = found[3, 5] = 0  # a third of the first unit, all of the second
-    save(store.round_folder(1) / "answers" / "a" / "eins.png", found)
+    # A third of the first unit, all of the second.
+    save_answers(store, "a/eins.png", {(0, 0): 0, (3, 5): 0})
     submit(store, IDS[2], "sky", seconds=3.0)
     assert region_oracle(tmp_path)(REGIONS).tolist() == [-1, -1, -1, 0, 1, 1]
 
