@@ -3,10 +3,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+import numpy as np
 import pytest
 import torch
 
-from ducats.ledger import Request, RequestWriter
+from ducats.ledger import Request, RequestWriter, central_pixels
 from ducats.utils import files
 from ducats.utils.errors import UserError
 
@@ -96,3 +97,27 @@ def test_a_large_request_spools_and_a_failed_one_leaves_no_file(tmp_path: Path) 
     with pytest.raises(KeyboardInterrupt), writer:
         raise KeyboardInterrupt
     assert [p.name for p in tmp_path.iterdir()] == ["r.npz"]
+
+
+def test_only_some_units_of_a_request() -> None:
+    # Units of 2, 1 and 3 pixels in two images.
+    image, position = torch.tensor([0, 0, 0, 3, 3, 3]), torch.tensor([5, 6, 9, 0, 1, 2])
+    request = Request(7, image, position, torch.tensor([2, 1, 3]))
+    some = request.subset(torch.tensor([True, True, False, True, True, True]))
+    assert as_lists(some) == (7, [0, 0, 3, 3, 3], [5, 6, 0, 1, 2], [2, 3])
+    assert len(request.subset(torch.zeros(6, dtype=torch.bool))) == 0
+    images = Request(1, torch.tensor([4, 1, 5]), torch.tensor([0, 0, 0]))
+    assert as_lists(images.subset(torch.tensor([True, False, True]))) == (1, [4, 5], [0, 0], None)
+    with pytest.raises(ValueError, match="constant within each unit"):
+        request.subset(torch.tensor([True, False, True, True, True, True]))
+    with pytest.raises(ValueError, match="must have 6 entries, not 2"):
+        request.subset(torch.tensor([True, False]))
+
+
+def test_central_pixels_of_units() -> None:
+    # On a grid of width 5: a 3 x 3 block, a bar of four, and an L with two equally near pixels.
+    block, bar, corner = [0, 1, 2, 5, 6, 7, 10, 11, 12], [21, 22, 23, 24], [19, 18, 17, 14, 9]
+    position = np.array([*block, *bar[::-1], *corner])
+    assert central_pixels(position, np.array([9, 4, 5]), width=5).tolist() == [6, 22, 14]
+    assert central_pixels(np.array([7, 3]), np.array([1, 1]), width=5).tolist() == [7, 3]
+    assert len(central_pixels(np.zeros(0, np.int64), np.zeros(0, np.int64), width=5)) == 0

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from page_client import BASE_URL, TOKEN, client
+from page_client import BASE_URL, TOKEN, client, open_page
 from page_rounds import image_questions
 from PIL import Image
 from starlette.testclient import TestClient
@@ -41,8 +41,7 @@ def test_the_browser_launch_token_works_once(tmp_path: Path) -> None:
 
 
 def test_every_reply_forbids_frames_and_foreign_scripts(tmp_path: Path) -> None:
-    image_questions(tmp_path)
-    page = client(tmp_path)
+    _, page = open_page(tmp_path)
     for reply in (page.get("/"), page.get("/nowhere"), page.get("/", headers={"Host": "evil.example"})):
         assert {name: reply.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
         assert reply.headers["cache-control"] == "no-store"
@@ -93,8 +92,7 @@ def test_cross_site_posts_are_refused(tmp_path: Path, headers: dict[str, str], s
 
 
 def test_a_post_without_an_origin_and_images_for_other_sites_are_refused(tmp_path: Path) -> None:
-    image_questions(tmp_path)
-    page = client(tmp_path)
+    _, page = open_page(tmp_path)
     for site, status in (("same-origin", 200), ("cross-site", 403), ("same-site", 403)):
         assert page.get("/image/whole/1/1", headers={"Sec-Fetch-Site": site}).status_code == status
     del page.headers["Origin"]
@@ -102,8 +100,7 @@ def test_a_post_without_an_origin_and_images_for_other_sites_are_refused(tmp_pat
 
 
 def test_an_invalid_body_is_refused(tmp_path: Path) -> None:
-    store = image_questions(tmp_path)
-    page = client(tmp_path)
+    store, page = open_page(tmp_path)
     bodies: list[object] = [[], {}, {"annotator": "ada", "answers": {}}, {"annotator": 7, "answers": []}]
     bodies += [{"annotator": name, "answers": []} for name in ("", "a" * 81)]
     bodies.append({"annotator": "ada", "answers": [{}] * 1001})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from page_client import client, fetch_image, next_ids, post, state
+from page_client import client, fetch_image, next_ids, open_page, post, state
 from page_rounds import image_questions
 from PIL import Image
 from starlette.testclient import TestClient
@@ -50,8 +50,7 @@ def test_a_round_answered_by_label_pngs_has_its_own_state(tmp_path: Path) -> Non
 
 
 def test_a_restarted_run_resets_the_page(tmp_path: Path) -> None:
-    image_questions(tmp_path, 2)
-    page = client(tmp_path)
+    _, page = open_page(tmp_path, 2)
     before = post(page, ("r1/1", "red"), ("r1/2", "red"))
     assert before["state"] == "complete"
     assert page.get("/image/whole/1/1").status_code == 200
@@ -82,8 +81,7 @@ def test_a_question_has_the_models_guess_and_hints_unless_blind(tmp_path: Path) 
 
 
 def test_new_questions_come_first_then_skipped_then_unsure(tmp_path: Path) -> None:
-    image_questions(tmp_path, 4)
-    page = client(tmp_path)
+    _, page = open_page(tmp_path, 4)
     post(page, ("r1/1", "unsure"))
     body = post(page, ("r1/2", "skip"))
     assert next_ids(body) == ["r1/3", "r1/4", "r1/2", "r1/1"]
@@ -95,8 +93,7 @@ def test_new_questions_come_first_then_skipped_then_unsure(tmp_path: Path) -> No
 
 
 def test_two_annotators_get_different_questions_while_there_are_enough(tmp_path: Path) -> None:
-    image_questions(tmp_path, 14)
-    page = client(tmp_path)
+    _, page = open_page(tmp_path, 14)
     first, second = next_ids(state(page, "ada")), next_ids(state(page, "bob"))
     assert len(first) == len(second) == 6
     assert not set(first) & set(second)
@@ -105,8 +102,7 @@ def test_two_annotators_get_different_questions_while_there_are_enough(tmp_path:
 
 
 def test_a_dispute_is_shown_to_those_concerned_until_they_agree(tmp_path: Path) -> None:
-    image_questions(tmp_path, 1, rule="unanimous", min_annotators=2)
-    page = client(tmp_path)
+    _, page = open_page(tmp_path, 1, rule="unanimous", min_annotators=2)
     assert next_ids(post(page, ("r1/1", "red"), annotator="ada")) == []  # not asked twice of one annotator
     assert next_ids(state(page, "bob")) == ["r1/1"]
     body = post(page, ("r1/1", "blue"), annotator="bob")
@@ -120,8 +116,7 @@ def test_a_dispute_is_shown_to_those_concerned_until_they_agree(tmp_path: Path) 
 
 
 def test_an_undone_answer_opens_its_question_again(tmp_path: Path) -> None:
-    store = image_questions(tmp_path, 2, max_seconds=10.0)
-    page = client(tmp_path)
+    store, page = open_page(tmp_path, 2, max_seconds=10.0)
     assert next_ids(post(page, ("r1/1", "green"), seconds=4)) == ["r1/2"]
     assert next_ids(post(page, ("r1/1", ""), seconds=0)) == ["r1/1", "r1/2"]
     assert post(page, ("r1/1", "red"), seconds=2)["state"] == "asking"
@@ -130,8 +125,7 @@ def test_an_undone_answer_opens_its_question_again(tmp_path: Path) -> None:
 
 
 def test_answers_given_at_once_are_undone_at_once_after_a_reload(tmp_path: Path) -> None:
-    image_questions(tmp_path, 4)
-    page = client(tmp_path)
+    _, page = open_page(tmp_path, 4)
     for act, numbers in (("x", [1]), ("y", [2, 3])):
         answers = [{"question": f"r1/{n}", "word": "red", "external_id": f"{act}.{n}"} for n in numbers]
         page.post("/api/answers", json={"annotator": "ada", "answers": answers})
@@ -148,8 +142,7 @@ def send(page: TestClient, *answers: Any) -> Any:
 
 
 def test_invalid_answers_are_recorded_and_a_repeated_request_gets_the_same_reply(tmp_path: Path) -> None:
-    store = image_questions(tmp_path, 2)
-    page = client(tmp_path)
+    store, page = open_page(tmp_path, 2)
     unknown = {"question": "x", "word": "red", "external_id": "f.0"}
     malformed = {"question": "r1/1", "word": 3, "external_id": "m.0"}
     reply = send(page, "red", malformed, unknown).json()
@@ -164,8 +157,7 @@ def test_invalid_answers_are_recorded_and_a_repeated_request_gets_the_same_reply
 def test_an_answer_lost_to_a_full_disk_is_not_reported_as_saved_and_can_be_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = image_questions(tmp_path, 2)
-    page = client(tmp_path)
+    store, page = open_page(tmp_path, 2)
     answer = {"question": "r1/1", "word": "red", "external_id": "z.0"}
 
     def full(*_: Any) -> None:
@@ -197,8 +189,7 @@ def test_a_fixed_name_overrides_the_browsers(tmp_path: Path) -> None:
 
 
 def test_the_grid_lists_open_questions_with_one_guess(tmp_path: Path) -> None:
-    image_questions(tmp_path, 6)  # guesses: red green red red green red
-    page = client(tmp_path)
+    _, page = open_page(tmp_path, 6)  # guesses: red green red red green red
     body = page.get("/api/grid?annotator=ada&guess=green").json()
     assert body["guesses"] == [["red", 4], ["green", 2]]
     assert [one["number"] for one in body["questions"]] == [2, 5]
