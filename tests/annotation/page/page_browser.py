@@ -85,6 +85,13 @@ class Page:
         self.wait_for_question()
         assert "token" not in self.browser.current_url
 
+    @contextmanager
+    def serving(self, run: Path, **options: Any) -> Iterator[Server]:
+        """Serve a run and open its page."""
+        with serving(run, **options) as server:
+            self.open(server)
+            yield server
+
     def wait(self, condition: Callable[[], Any]) -> Any:
         wait = WebDriverWait(self.browser, TIMEOUT_SECONDS, poll_frequency=0.02)
         return wait.until(lambda _: condition())

@@ -74,8 +74,7 @@ def test_a_round_of_images_by_keys(
 def test_a_killed_server_loses_nothing(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 8)
     token = tmp_path / "token"
-    with serving(tmp_path, token_file=token) as server:
-        page.open(server)
+    with page.serving(tmp_path, token_file=token) as server:
         page.answer("1")
         page.wait_until_saved()
         # Five are preloaded.
@@ -129,8 +128,7 @@ def test_a_round_of_pixels_by_keys(
     page: Page, tmp_path: Path, save_screenshot: Callable[[str], None]
 ) -> None:
     store = pixel_questions(tmp_path)
-    with serving(tmp_path) as server:
-        page.open(server)
+    with page.serving(tmp_path):
         save_screenshot("pixel")
 
         def image_url() -> str:
@@ -167,8 +165,7 @@ def test_a_group_with_the_same_guess_is_answered_at_once(
     page: Page, tmp_path: Path, save_screenshot: Callable[[str], None]
 ) -> None:
     store = image_questions(tmp_path, 9)  # 3 are blue and guessed red
-    with serving(tmp_path) as server:
-        page.open(server)
+    with page.serving(tmp_path):
         page.press("g")
         tiles = page.wait(lambda: page.elements(".tile"))
         assert len(tiles) == 6
@@ -211,8 +208,7 @@ def test_on_a_phone_by_touch(page: Page, tmp_path: Path, save_screenshot: Callab
     size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
     page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
-        with serving(tmp_path) as server:
-            page.open(server)
+        with page.serving(tmp_path):
             save_screenshot("phone")
             page_width = "return document.documentElement.scrollWidth"
             assert page.run(page_width) <= 360
@@ -236,8 +232,7 @@ def test_on_a_phone_by_touch(page: Page, tmp_path: Path, save_screenshot: Callab
 def test_many_classes_are_searched_and_new_ones_can_be_named(page: Page, tmp_path: Path) -> None:
     classes = (*CLASSES, *(f"class {n}" for n in range(40)))
     store = image_questions(tmp_path, 3, allow_new_classes=True, classes=classes)
-    with serving(tmp_path) as server:
-        page.open(server)
+    with page.serving(tmp_path):
         page.answer("ss 17" + Keys.ENTER)
         page.answer(Keys.ENTER)  # an empty field: the guess
         field = page.browser.find_element(By.ID, "name-of-class")
@@ -251,8 +246,7 @@ def test_a_dispute_is_shown_and_resolved(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 1, rule="unanimous", min_annotators=2)
     store.receive([{"question": "r1/1", "word": "red", "annotator": "Ada"}], channel="page")
     store.receive([{"question": "r1/1", "word": "blue", "annotator": "Bob"}], channel="page")
-    with serving(tmp_path, blind=True) as server:
-        page.open(server)
+    with page.serving(tmp_path, blind=True):
         assert "Ada chose red, Bob chose blue" in page.text("votes")
         assert not page.browser.find_element(By.ID, "guess").is_displayed()
         page.answer("1")  # confirms her answer: now it is Bob's turn

@@ -14,8 +14,7 @@ chromium, page = page_browser.chromium, page_browser.page
 
 def test_a_late_answer_is_reported(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 2)
-    with serving(tmp_path) as server:
-        page.open(server)
+    with page.serving(tmp_path):
         store.receive(
             [{"question": f"r1/{n}", "word": "red", "annotator": "Bob"} for n in (1, 2)], channel="page"
         )
@@ -28,8 +27,7 @@ def test_a_late_answer_is_reported(page: Page, tmp_path: Path) -> None:
 
 def test_undo_in_the_grid_restores_any_group(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 12, guesses=[*["red"] * 9, *["blue"] * 3])
-    with serving(tmp_path) as server:
-        page.open(server)
+    with page.serving(tmp_path):
         page.press("g")
         page.wait(lambda: page.elements("#guesses button[aria-pressed=false]"))[0].click()
         page.wait_for_text("accept", "Label 3 as blue")
@@ -41,8 +39,7 @@ def test_undo_in_the_grid_restores_any_group(page: Page, tmp_path: Path) -> None
 
 def test_answers_from_the_grid_are_not_asked_again_one_by_one(page: Page, tmp_path: Path) -> None:
     image_questions(tmp_path, 9)
-    with serving(tmp_path) as server:
-        page.open(server)
+    with page.serving(tmp_path):
         assert page.question == "r1/1"
         page.press("g")
         page.wait_for_text("accept", "Label 6 as red")
@@ -58,8 +55,7 @@ def test_answers_from_the_grid_are_not_asked_again_one_by_one(page: Page, tmp_pa
 
 def test_a_class_that_begins_with_a_digit_can_be_searched(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 2, classes=tuple(f"{n:03d}.bird" for n in range(1, 60)))
-    with serving(tmp_path) as server:
-        page.open(server)
+    with page.serving(tmp_path):
         assert not page.browser.find_element(By.ID, "void-key").is_displayed()
         page.answer("017" + Keys.ENTER)
         page.click("[data-word=void]")
@@ -71,8 +67,7 @@ def test_undoing_a_skip_keeps_earlier_answers(page: Page, tmp_path: Path) -> Non
     store = image_questions(tmp_path, 2, rule="unanimous", min_annotators=2)
     for annotator, word in (("Ada", "red"), ("Bob", "blue")):
         store.receive([{"question": "r1/1", "word": word, "annotator": annotator}], channel="page")
-    with serving(tmp_path) as server:
-        page.open(server)
+    with page.serving(tmp_path):
         page.answer("2")  # r1/2, which she has not seen
         assert page.wait_for_question() == "r1/1"
         page.press("s")
@@ -88,8 +83,7 @@ def test_undoing_a_skip_keeps_earlier_answers(page: Page, tmp_path: Path) -> Non
 
 def test_answers_survive_a_full_browser_storage(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 2)
-    with serving(tmp_path) as server:
-        page.open(server)
+    with page.serving(tmp_path):
         page.answer("1")
         page.wait_until_saved()
         full = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }"

@@ -205,8 +205,7 @@ def _apply_settings(studio: LabelStudio, project_id: int, rules: RoundRules) -> 
         "maximum_annotations": rules.min_annotators,
         "show_collab_predictions": True,
     }
-    changed = {field: value for field, value in required.items() if current.get(field) != value}
-    if changed:
+    if changed := {field: value for field, value in required.items() if current.get(field) != value}:
         studio.update_project(project_id, changed)
     return str(current["created_at"])
 

@@ -32,10 +32,9 @@ def model_hints(hints: AnnotatorHints | None, classes: Sequence[str], n_units: i
     unit_fields = []
     for unit in range(n_units):
         guess = int(hints.guess[unit])
-        fields: dict[str, Any] = {name: float(getattr(hints, name)[unit]) for name in HINT_VALUES}
-        fields = {name: round(value, 6) for name, value in fields.items() if math.isfinite(value)}
-        if 0 <= guess < len(classes):
-            fields["guess"] = classes[guess]
+        fields: dict[str, Any] = {"guess": classes[guess]} if 0 <= guess < len(classes) else {}
+        values = {name: float(getattr(hints, name)[unit]) for name in HINT_VALUES}
+        fields |= {name: round(value, 6) for name, value in values.items() if math.isfinite(value)}
         unit_fields.append({**fields, "segment": int(hints.segment[unit])})
     return unit_fields
 
