@@ -90,6 +90,8 @@ def test_drafts_of_killed_processes_are_deleted(tmp_path: Path) -> None:
             touch(tmp_path / name)
         claim(tmp_path, {})
         assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob(".*.part")] == names[:1]
+        alive.communicate(b"\n")
+    assert alive.returncode == 0  # undisturbed
 
 
 def test_progress_follows_from_the_files(tmp_path: Path) -> None:
