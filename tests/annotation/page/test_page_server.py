@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from ducats.annotation import AnswerLog
 from ducats.annotation.oracles import HumanOracle
 from ducats.annotation.page import payloads
+from ducats.annotation.page.round_progress import RoundProgress
 from ducats.data.domain import Images
 from ducats.ledger import Request
 from ducats.utils.errors import AwaitingLabels
@@ -99,6 +100,13 @@ def test_two_annotators_get_different_questions_while_there_are_enough(tmp_path:
     assert not set(first) & set(second)
     assert next_ids(state(page, "eve")) == ["r1/13", "r1/14", *first[:4]]  # held by others: last
     assert next_ids(state(page, "ada")) == first
+
+
+def test_a_question_is_held_for_two_minutes(tmp_path: Path) -> None:
+    store, times = image_questions(tmp_path, 3), iter([0.0, 119.0, 120.0])
+    progress = RoundProgress(store, store.question_round(1), lambda: next(times))
+    shown = [progress.next_questions(annotator, 1)[0].number for annotator in ("ada", "bob", "eve")]
+    assert shown == [1, 2, 1]
 
 
 def test_a_dispute_is_shown_to_those_concerned_until_they_agree(tmp_path: Path) -> None:
