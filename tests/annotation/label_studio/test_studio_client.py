@@ -39,9 +39,12 @@ def connect_briefly(fake: FakeStudio, token: str = LEGACY_TOKEN, **options: Any)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_get_request_is_retried_until_it_succeeds(fake: FakeStudio, fault: str) -> None:
     pauses: list[float] = []
+    messages: list[str] = []
     fake.faults.extend([fault, fault, None])
-    assert connect_briefly(fake, sleep=pauses.append).user_emails()[2] == "p2@example.org"
+    studio = connect_briefly(fake, sleep=pauses.append, notify=messages.append)
+    assert studio.user_emails()[2] == "p2@example.org"
     assert (len(fake.requests), len(pauses)) == (3, 2)
+    assert [message.split()[-1] for message in messages] == ["waiting", "back"]
     assert pauses == [7, 7] if fault == "429" else max(pauses) < 1  # as the server requests
 
 
@@ -50,8 +53,9 @@ def test_a_create_request_is_retried_only_if_it_was_not_processed(fake: FakeStud
     fake.faults.append(fault)
     project_settings = {"title": "one", "description": "", "label_config": "<View/>"}
     if fault in ("429", "503"):
-        connect_briefly(fake).create_project(project_settings)
-        assert len(fake.projects) == 1
+        messages: list[str] = []
+        connect_briefly(fake, notify=messages.append).create_project(project_settings)
+        assert (len(fake.projects), messages) == (1, [])  # a single failure is not reported
     else:
         with pytest.raises(UnknownOutcomeError):
             connect_briefly(fake).create_project(project_settings)

@@ -1,6 +1,5 @@
 """Whole rounds answered in a real browser; no answer is lost when the server is killed."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import page_browser
@@ -11,7 +10,6 @@ from selenium.webdriver.common.keys import Keys
 
 pytestmark = needs_a_browser
 chromium, page = page_browser.chromium, page_browser.page
-save_screenshot = page_browser.save_screenshot
 
 
 def key_of(question: str) -> str:
@@ -19,9 +17,7 @@ def key_of(question: str) -> str:
     return str((int(question.split("/")[1]) - 1) % 3 + 1)
 
 
-def test_a_round_of_images_by_keys(
-    page: Page, tmp_path: Path, save_screenshot: Callable[[str], None]
-) -> None:
+def test_a_round_of_images_by_keys(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 6)
     with serving(tmp_path, annotator="") as server:
         page.browser.get(server.url)
@@ -29,7 +25,6 @@ def test_a_round_of_images_by_keys(
         page.wait(name.is_displayed)
         name.send_keys("Ada", Keys.ENTER)
         page.wait_for_question("r1/1")
-        save_screenshot("image")
         assert "unlike the training images" in page.text("hints")
         assert "The model has seen few images like this one" in page.text("why")
         assert "42% sure" in page.text("guess")
@@ -124,12 +119,9 @@ def test_a_question_without_a_visible_image_cannot_be_answered(page: Page, tmp_p
     assert labels(store) == ["red", "void"]
 
 
-def test_a_round_of_pixels_by_keys(
-    page: Page, tmp_path: Path, save_screenshot: Callable[[str], None]
-) -> None:
+def test_a_round_of_pixels_by_keys(page: Page, tmp_path: Path) -> None:
     store = pixel_questions(tmp_path)
     with page.serving(tmp_path):
-        save_screenshot("pixel")
 
         def image_url() -> str:
             return str(page.browser.find_element(By.CSS_SELECTOR, "#image img").get_attribute("src"))
@@ -145,7 +137,6 @@ def test_a_round_of_pixels_by_keys(
         page.wait(lambda: "together=1" in image_url())
         complete = "return document.querySelector('#image img').complete"
         page.wait(lambda: page.run(complete))
-        save_screenshot("pixel-segment")
         page.answer("2")
         assert page.wait_for_question() == "street.png#3,5"
         page.press("u")  # all three
@@ -161,9 +152,7 @@ def test_a_round_of_pixels_by_keys(
     assert {question: one.word for question, one in store.statuses(1).items()} == wanted
 
 
-def test_a_group_with_the_same_guess_is_answered_at_once(
-    page: Page, tmp_path: Path, save_screenshot: Callable[[str], None]
-) -> None:
+def test_a_group_with_the_same_guess_is_answered_at_once(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 9)  # 3 are blue and guessed red
     with page.serving(tmp_path):
         page.press("g")
@@ -178,7 +167,6 @@ def test_a_group_with_the_same_guess_is_answered_at_once(
                     tile.click()
 
         deselect_blue()
-        save_screenshot("grid")
         assert "Label 3 as red" in page.text("accept")
         select_all = page.browser.find_element(By.ID, "select-all")
         for left in (0, 6):
@@ -203,13 +191,12 @@ def test_a_group_with_the_same_guess_is_answered_at_once(
     assert labels(store) == [CLASSES[n % 3] for n in range(9)]
 
 
-def test_on_a_phone_by_touch(page: Page, tmp_path: Path, save_screenshot: Callable[[str], None]) -> None:
+def test_on_a_phone_by_touch(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 2)
     size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
     page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
         with page.serving(tmp_path):
-            save_screenshot("phone")
             page_width = "return document.documentElement.scrollWidth"
             assert page.run(page_width) <= 360
             buttons = page.elements("#classes button, #commands button, #guess")
