@@ -61,18 +61,6 @@ def test_lone_surrogates_and_implausible_seconds_are_cleaned(tmp_path: Path) -> 
     assert AnnotationStore(tmp_path).closed_round(1) == closed
 
 
-def test_an_external_id_counts_once_and_a_changed_answer_is_logged(tmp_path: Path) -> None:
-    store, other = write_round(tmp_path), AnnotationStore(tmp_path)
-    assert submit_answer(store, "a", "cat", external_id="7") is None
-    again = {"question": "a", "word": "Cat", "external_id": "7"}
-    assert other.receive([again, again], channel="test") == []
-    changed = {"question": "a", "word": "dog", "external_id": "7"}
-    assert [one.reject_reason for one in other.receive([changed, changed], channel="test")] == ["duplicate"]
-    assert store.receive([changed], channel="test") == []
-    assert [one.word for one in store.answers()] == ["cat", "dog"]
-    assert store.status("a").word == "cat"
-
-
 def test_a_round_closes_when_all_questions_are_settled_and_never_changes(tmp_path: Path) -> None:
     store = write_round(tmp_path, rule="unanimous", min_annotators=2)
     for key in "abc":
@@ -123,21 +111,10 @@ def test_a_question_that_is_asked_again_is_answered_in_its_new_round(tmp_path: P
     assert (second.words, second.seconds) == ({"a": "dog"}, {"a": 0.0})
 
 
-def test_incomplete_lines_and_copies_of_rounds_are_ignored(tmp_path: Path) -> None:
-    store, other = write_round(tmp_path), AnnotationStore(tmp_path)
+def test_copies_of_rounds_are_ignored_and_corrupt_files_are_reported(tmp_path: Path) -> None:
+    store = write_round(tmp_path)
     shutil.copytree(store.round_folder(1), tmp_path / "round-01 copy")
     assert store.round_numbers() == [1]
-    submit_answer(store, "a", "cat")
-    with store.log.path.open("ab") as file:
-        file.write(b'{"question": "b", "wo')
-    assert len(other.answers()) == 1
-    submit_answer(other, "b", "dog")
-    for reader in (store, AnnotationStore(tmp_path)):
-        assert [one.question for one in reader.answers()] == ["a", "b"]
-
-
-def test_corrupt_files_are_reported(tmp_path: Path) -> None:
-    store = write_round(tmp_path)
     (store.round_folder(1) / "closed.json").write_text("{")
     with pytest.raises(UserError, match=r"closed\.json is corrupt"):
         store.close_round(1)
@@ -153,7 +130,7 @@ def submit_all(folder: Path, annotator: str, keys: tuple[str, ...]) -> None:
 
 
 def test_two_processes_write_concurrently_without_loss(tmp_path: Path) -> None:
-    keys = tuple(f"image {i}" for i in range(60))
+    keys = tuple(f"image {i}" for i in range(30))
     write_round(tmp_path, keys=keys)
     context = multiprocessing.get_context("fork")
     workers = [
@@ -167,5 +144,5 @@ def test_two_processes_write_concurrently_without_loss(tmp_path: Path) -> None:
     store = AnnotationStore(tmp_path)
     for annotator in ("anna", "bob"):
         assert [one.question for one in store.answers() if one.annotator == annotator] == list(keys)
-    assert len(store.answers()) == (tmp_path / "answers.jsonl").read_bytes().count(b"\n") == 120
+    assert len(store.answers()) == (tmp_path / "answers.jsonl").read_bytes().count(b"\n") == 60
     assert store.close_round(1) is not None

@@ -6,7 +6,8 @@ import pytest
 from question_rounds import CLASSES, submit_answer, write_round
 
 from ducats.annotation import AnnotationStore, Question, QuestionArea, QuestionRound, RoundRules
-from ducats.annotation.csv_answers import import_csv_answers, read_csv_answers
+from ducats.annotation.csv_answers import _list_classes, import_csv_answers, read_csv_answers
+from ducats.utils.errors import UserError
 
 
 def write_and_import(
@@ -98,6 +99,23 @@ def test_annotators_are_named_by_the_file(tmp_path: Path) -> None:
     for name, annotator in named.items():
         (tmp_path / name).write_text("key,label,annotator\na,cat,\nb,cat,eve\n")
         assert [line.annotator for line in read_csv_answers(tmp_path / name)] == [annotator, "eve"]
+
+
+def test_at_most_twenty_classes_are_listed() -> None:
+    names = tuple(str(number) for number in range(21))
+    assert _list_classes(names[:20]).endswith(", 18, 19, void or unsure")
+    assert _list_classes(names).endswith(", 18, 19, …, void or unsure")
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "answers.csv"
+    for content, words in (
+        (b"key|label\na|b\n", "columns `key` and `label`"),
+        (b"key,label\n\xff", "CSV UTF-8"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=words):
+            read_csv_answers(path)
 
 
 def test_seconds_are_the_total_of_a_row(tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from question_rounds import submit_answer
 
 from conftest import Runner, quick
 from ducats.acquisition.queries import QUERIES
-from ducats.annotation import AnnotationStore
+from ducats.annotation import AnnotationStore, RoundRules
 from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger import load_ledger
@@ -33,25 +33,23 @@ def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tm
         store = AnnotationStore(tmp_path / "run" / "questions")
         question_round = store.open_round()
         assert question_round is not None
-        rules, query = question_round.rules, quick().query.name
-        assert (rules.round, rules.rule, rules.min_annotators) == (number, "unanimous", 2)
-        spec = QUERIES[query]
-        found = (rules.query, rules.query_summary, rules.explained_by)
-        assert found == (query, spec.summary, spec.explained_by)
+        spec = QUERIES[query := quick().query.name]
+        assert question_round.rules == RoundRules(
+            *(number, tuple(data.classes), "unanimous", 2),
+            query=query,
+            query_summary=spec.summary,
+            explained_by=spec.explained_by,
+        )
         assert all(question.guess in data.classes for question in question_round.questions)
         first, *rest = [question.id for question in question_round.questions]
         voids.append(first)
-        for annotator in ("anna", "bob"):
-            answers: list[dict[str, Any]] = [
-                {"question": key, "word": true_names[key], "annotator": annotator, "seconds": 2.0}
-                for key in rest
-            ]
-            word = "void" if annotator == "anna" else true_names[first]
-            answers.append({"question": first, "word": word, "annotator": annotator})
-            assert {one.reject_reason for one in store.receive(answers, channel="test")} == {None}
+        for annotator, word in (("anna", "void"), ("bob", true_names[first])):
+            submit_answer(store, first, word, annotator)
+            for key in rest:
+                assert submit_answer(store, key, true_names[key], annotator, seconds=2.0) is None
         with pytest.raises(AwaitingLabels, match=rf"1 of 10 labels; first: '{first}'; 1 is disputed"):
             run_quickly(UNANIMOUS, data=blind)
-        store.receive([{"question": first, "word": "void", "annotator": "bob"}], channel="test")
+        submit_answer(store, first, "void", "bob")
     run_folder = run_quickly(UNANIMOUS, data=blind)
     ledger = load_ledger(run_folder)
     assert (run_folder.finished, len(ledger), ledger.seconds()) == (True, 20, 18 * 2 * 2.0)
@@ -63,10 +61,7 @@ def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tm
     assert int((targets == VOID).sum()) == 2  # spent
     assert int((targets >= 0).sum()) == 18  # trained on
     assert int((targets == UNLABELLED).sum()) == len(data.pool) - 20
-    late = AnnotationStore(tmp_path / "run" / "questions").receive(
-        [{"question": voids[0], "word": true_names[voids[0]], "annotator": "bob"}], channel="test"
-    )
-    assert late[0].reject_reason == "late"
+    assert submit_answer(store, voids[0], true_names[voids[0]], "bob") == "late"
 
 
 @pytest.mark.parametrize(

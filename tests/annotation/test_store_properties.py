@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from question_rounds import CLASSES, write_round
 
-from ducats.annotation import AnnotationStore
+from ducats.annotation import AnnotationStore, Answer, RoundRules, question_status
 
 KEYS = ("a", "b", "c")
 QUESTIONS = st.sampled_from([*KEYS, "d", "elsewhere"])
 STORES = st.integers(0, 1)
 WORDS = st.sampled_from([*CLASSES, " Dog", "void", "unsure", "skip", "", "horse"])
+KINDS = {**dict.fromkeys(CLASSES, "class"), "horse": "new"}  # other words are kinds themselves
 GARBAGE = st.one_of(
     st.none(),
     st.text(max_size=5),
@@ -47,8 +49,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.newest_round = dict.fromkeys(KEYS, 1)  # question -> its newest round
         self.rounds: dict[int, tuple[str, ...]] = {1: KEYS}
         self.stores = [AnnotationStore(self.folder), AnnotationStore(self.folder)]
-        self.record: list[tuple[str, str, str, int, str | None]] = []
-        self.seconds: list[float] = []
+        self.record: list[Answer] = []  # received_at is empty
         self.external_ids: dict[str, set[tuple[str, str]]] = {}
         self.closed: dict[int, tuple[bytes, dict[str, str]]] = {}
 
@@ -75,33 +76,37 @@ class StoreMachine(RuleBasedStateMachine):
         given |= {"seconds": seconds, "external_id": external_id}
         logged, before = self.stores[at].receive([given] * times, channel="test"), len(self.record)
         for _ in range(times):
-            normalised, number, reject_reason = self._expected(question, word)
+            answer = self._expected(**given)
             if external_id is not None:
                 known = self.external_ids.setdefault(external_id, set())
-                if (question, normalised) in known:
+                if (question, answer.word) in known:
                     continue
-                reject_reason = reject_reason or ("duplicate" if known else None)
-                known.add((question, normalised))
-            self.record.append((question, annotator, normalised, number, reject_reason))
-            self.seconds.append(seconds or 0.0)
-        assert [one.reject_reason for one in logged] == [one[-1] for one in self.record[before:]]
+                if known:
+                    answer = replace(answer, reject_reason=answer.reject_reason or "duplicate")
+                known.add((question, answer.word))
+            self.record.append(answer)
+        assert [replace(one, received_at="") for one in logged] == self.record[before:]
 
-    def _expected(self, question: str, word: str) -> tuple[str, int, str | None]:
-        """Return the normalised word, its round, and the reject reason."""
-        number = self.newest_round.get(question, 0)
-        if not number:
-            return word, 0, "unknown question"
-        word = word.strip().lower()
-        if word == "horse" and not self.round_rules["allow_new_classes"]:
-            return word, number, "unknown class"
-        return word, number, "late" if number in self.closed else None
+    def _expected(self, question: str, word: str, annotator: str, **more: Any) -> Answer:
+        number, kind, reason = self.newest_round.get(question, 0), "invalid", None
+        if number:
+            word = word.strip().lower()
+            kind = KINDS.get(word, word or "undo")
+            if kind == "new" and not self.round_rules["allow_new_classes"]:
+                reason = "unknown class"
+            elif number in self.closed:
+                reason = "late"
+        else:
+            reason = "unknown question"
+        more["reject_reason"] = reason
+        return Answer(question, word, kind, annotator, "", "test", number, **more)  # type: ignore[arg-type]
 
     @rule(at=STORES, garbage=GARBAGE)
     def submit_malformed(self, at: int, garbage: Any) -> None:
-        logged = self.stores[at].receive([garbage], channel="test")
-        assert [one.reject_reason for one in logged] == ["malformed"]
-        self.record.append(("", "", logged[0].word, 0, "malformed"))
-        self.seconds.append(0.0)
+        [logged] = self.stores[at].receive([garbage], channel="test")
+        expected = Answer("", str(garbage), "invalid", "", "", "test", reject_reason="malformed")
+        assert replace(logged, received_at="") == expected
+        self.record.append(expected)
 
     @rule()
     def truncate_last_line(self) -> None:
@@ -121,59 +126,21 @@ class StoreMachine(RuleBasedStateMachine):
             assert found is not None
             assert found.words == self.closed[number][1]
             return
-        labels: dict[str, str] = {}
-        spent = 0.0
-        for question in self.rounds[number]:
-            label, seconds = self._label(number, question)
-            spent += seconds
-            labels |= {} if label is None else {question: label}
-        max_seconds = self.round_rules["max_seconds"]
-        if len(labels) < len(self.rounds[number]) and (max_seconds is None or spent < max_seconds):
+        rules = RoundRules(number, CLASSES, **self.round_rules)
+        in_round = [one for one in self.record if one.round == number]
+        statuses = {
+            question: question_status([one for one in in_round if one.question == question], rules)
+            for question in self.rounds[number]
+        }
+        labels = {question: one.word for question, one in statuses.items() if one.word is not None}
+        spent = sum(one.seconds for one in statuses.values())
+        if len(labels) < len(statuses) and (rules.max_seconds is None or spent < rules.max_seconds):
             assert found is None
             return
         assert found is not None
         assert found.words == labels
         path = self.folder / f"round-{number:02d}" / "closed.json"
         self.closed[number] = (path.read_bytes(), labels)
-
-    def _label(self, number: int, question: str) -> tuple[str | None, float]:
-        """Apply the rules independently by replaying all answers to a question."""
-        votes: list[tuple[str, str]] = []  # annotator and word, ordered by each annotator's first answer
-        newest, spent = "", 0.0
-        for (answered, annotator, word, in_round, reject_reason), seconds in zip(
-            self.record, self.seconds, strict=True
-        ):
-            if answered != question or in_round != number or reject_reason is not None:
-                continue
-            spent += seconds
-            if word == "skip":
-                continue
-            if word == "":
-                votes = [one for one in votes if one[0] != annotator]
-            elif annotator in dict(votes):
-                votes = [(one[0], word if one[0] == annotator else one[1]) for one in votes]
-                newest = annotator
-            else:
-                votes.append((annotator, word))
-                newest = annotator
-        sure = [one for one in votes if one[1] != "unsure"]
-        if len(sure) < self.round_rules["min_annotators"]:
-            return None, spent
-        words = [word for _, word in sure]
-        if self.round_rules["rule"] == "first":
-            return words[0], spent
-        if self.round_rules["rule"] == "newest":
-            if newest not in dict(sure):  # the last annotator withdrew: use the one before
-                order = [
-                    annotator
-                    for one, annotator, word, in_round, reject_reason in self.record
-                    if one == question and in_round == number and reject_reason is None and word != "skip"
-                ]
-                newest = next(annotator for annotator in reversed(order) if annotator in dict(sure))
-            return dict(sure)[newest], spent
-        best = max(set(words), key=words.count)
-        needed = len(words) if self.round_rules["rule"] == "unanimous" else len(words) // 2 + 1
-        return (best if words.count(best) >= needed else None), spent
 
     @precondition(lambda self: max(self.rounds) in self.closed and len(self.rounds) < 3)
     @rule()
@@ -189,11 +156,7 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def log_is_complete_and_ordered(self) -> None:
         for store in (*self.stores, AnnotationStore(self.folder)):
-            found = [
-                (one.question, one.annotator, one.word, one.round, one.reject_reason)
-                for one in store.answers()
-            ]
-            assert found == self.record
+            assert [replace(one, received_at="") for one in store.answers()] == self.record
 
     @invariant()
     def closed_rounds_never_change(self) -> None:

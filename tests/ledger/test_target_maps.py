@@ -31,24 +31,16 @@ GRIDS = [((32, 64), (20, 40)), ((30, 45), (7, 11)), ((9, 5), (20, 13)), ((8, 8),
 
 @pytest.mark.parametrize(("old", "new"), GRIDS)
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.7, 1.0])
-def test_nearest_fill_equals_pillow(
+def test_labels_on_another_grid(
     tmp_path: Path, old: tuple[int, int], new: tuple[int, int], share: float
 ) -> None:
     ledger = random_ledger(tmp_path, [old], share)
-    maps = TargetMaps(ledger, new, fill="nearest")
+    # nearest: as Pillow resizes the map.
     full = TargetMaps(ledger, None).at_label_resolution(0)
-    resized = Image.fromarray((full + 100).to(torch.uint8).numpy()).resize(
-        new[::-1], Image.Resampling.NEAREST
-    )
-    assert (np.asarray(resized).astype(int) - 100).tolist() == maps[0].tolist()
-
-
-@pytest.mark.parametrize(("old", "new"), GRIDS)
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.7, 1.0])
-def test_cells_take_the_label_nearest_to_their_centre(
-    tmp_path: Path, old: tuple[int, int], new: tuple[int, int], share: float
-) -> None:
-    ledger = random_ledger(tmp_path, [old], share)
+    image = Image.fromarray((full + 100).to(torch.uint8).numpy())
+    resized = np.asarray(image.resize(new[::-1], Image.Resampling.NEAREST)).astype(int) - 100
+    assert TargetMaps(ledger, new, fill="nearest")[0].tolist() == resized.tolist()
+    # cell: each cell takes the label nearest to its centre.
     best: dict[tuple[int, int], tuple[Fraction, int, int]] = {}
     for position, label in zip(*(t.tolist() for t in ledger.image_labels(0)), strict=True):
         y, x = divmod(position, old[1])

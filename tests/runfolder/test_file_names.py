@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import ducats
@@ -25,43 +25,45 @@ def file_names() -> set[str]:
     return {name for name in (*(path.name for path in paths), *questions) if "." in name}
 
 
-def string_literals(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield all strings of a module except docstrings."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    docstrings = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            yield node.lineno, node.value
+@cache
+def string_literals() -> list[tuple[str, int, str]]:
+    """Return module, line and value of all strings in the package except docstrings."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        docstrings = {
+            id(node.body[0].value)
+            for node in nodes
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        found += [
+            (path.relative_to(PACKAGE).as_posix(), node.lineno, node.value)
+            for node in nodes
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+        ]
+    return found
 
 
 def test_file_names_are_spelt_in_one_package() -> None:
     names = file_names()
     assert {"metrics.jsonl", "config.yaml", "checkpoint.pt", "answers.jsonl", "closed.json"} <= names
     pattern = re.compile(rf"(?<![\w.*-])({'|'.join(map(re.escape, sorted(names)))})(?!\w)")
-    found = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        module = path.relative_to(PACKAGE).as_posix()
-        if module.startswith("runfolder/"):
-            continue
-        for line, text in string_literals(path):
-            for match in pattern.finditer(text):
-                if module not in ELSEWHERE.get(match[1], ()):
-                    found.append(f"{module}:{line}: {match[1]}")
+    found = [
+        f"{module}:{line}: {match[1]}"
+        for module, line, text in string_literals()
+        if not module.startswith("runfolder/")
+        for match in pattern.finditer(text)
+        if module not in ELSEWHERE.get(match[1], ())
+    ]
     assert not found, "use RunFolder's paths instead"
 
 
 def test_round_names_are_spelt_in_one_module() -> None:
     found = [
-        f"{path.relative_to(PACKAGE)}:{line}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if path.relative_to(PACKAGE).as_posix() != "runfolder/rounds.py"
-        for line, text in string_literals(path)
-        if text.startswith("round-") and text != "round-robin"
+        f"{module}:{line}"
+        for module, line, text in string_literals()
+        if module != "runfolder/rounds.py" and text.startswith("round-") and text != "round-robin"
     ]
     assert not found, "use ducats.runfolder.rounds instead"

@@ -1,8 +1,10 @@
-"""Run folders: written, read and found without torch."""
+"""Run folders: written, read and found."""
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,32 +14,17 @@ from ducats.runfolder.run_folder import RunFolder, _source_digest
 from ducats.runfolder.search import find_run_folders
 from ducats.utils.errors import UserError
 
-WITHOUT_TORCH = """
-import sys
-from importlib import import_module
-from pathlib import Path
-import ducats.runfolder
 
-package = Path(ducats.runfolder.__file__).parent
-modules = [import_module(f"ducats.runfolder.{path.stem}") for path in package.glob("*.py")]
-from ducats.runfolder.run_folder import RunFolder
-
-run_folder = RunFolder(Path(sys.argv[1]))
-run_folder.claim({"seed": 1}, {"classes": ["a", "b"]})
-run_folder.save_record({"kind": "stage", "epoch": 3})
-run_folder.save_confusion(3, ["a", "b"], [[4, 1], [0, 2]])
-run_folder.release()
-assert "torch" not in sys.modules
-"""
-
-
-def test_a_run_folder_is_written_without_torch(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    subprocess.run([sys.executable, "-c", WITHOUT_TORCH, str(folder)], check=True)
-    run_folder = RunFolder(folder)
+def test_a_run_folder_is_written_and_read(tmp_path: Path) -> None:
+    run_folder = RunFolder(tmp_path / "run")
+    run_folder.claim({"seed": 1}, {"classes": ["a", "b"]})
+    run_folder.save_record({"kind": "stage", "epoch": 3})
+    run_folder.save_confusion(3, ["a", "b"], [[4, 1], [0, 2]])
+    run_folder.release()
+    run_folder = RunFolder(tmp_path / "run")
     assert (run_folder.identity, run_folder.data_summary) == ({"seed": 1}, {"classes": ["a", "b"]})
     assert [stage["epoch"] for stage in run_folder.stages()] == [3]
-    assert (folder / "confusion" / "epoch-003.csv").read_text() == "label,a,b\na,4,1\nb,0,2\n"
+    assert (run_folder.confusion_path / "epoch-003.csv").read_text() == "label,a,b\na,4,1\nb,0,2\n"
     assert run_folder.environment["device"]
     assert "run_folder_format" not in run_folder.environment
     assert json.loads(run_folder.environment_path.read_text())["run_folder_format"] == 2
@@ -54,21 +41,73 @@ def test_the_source_digest_covers_the_whole_package(tmp_path: Path) -> None:
     assert _source_digest(tmp_path) != before
 
 
-def test_the_device_is_recorded(tmp_path: Path) -> None:
-    RunFolder(tmp_path).claim({}, {}, device="H200")
-    assert RunFolder(tmp_path).environment["device"] == "H200"
-
-
 def test_an_active_run_is_recognised(tmp_path: Path) -> None:
     holder, reader = RunFolder(tmp_path), RunFolder(tmp_path)
     assert reader.is_active() is None
-    holder.claim({}, {})
+    holder.claim({}, {}, device="H200")
+    assert reader.environment["device"] == "H200"
     assert reader.is_active() in (True, None)  # None where the system does not list locks
     with pytest.raises(UserError, match="another process"):
         reader.claim({}, {})
     assert reader.is_active() in (True, None)
     holder.release()
     assert not reader.is_active()
+
+
+def claim(
+    folder: Path, settings: Mapping[str, object], data: Mapping[str, object] | None = None
+) -> RunFolder:
+    run_folder = RunFolder(folder)
+    run_folder.claim(settings, data or {})
+    run_folder.release()
+    return run_folder
+
+
+def test_settings_may_change_until_there_are_results(tmp_path: Path) -> None:
+    settings = {"seed": 1, "train": {"lr": 0.1, "epochs": 2}, **dict.fromkeys("abc", 0)}
+    claim(tmp_path, {"seed": 3}, {"classes": 2})
+    (tmp_path / "checkpoint.pt").touch()
+    run_folder = claim(tmp_path, settings)  # the first attempt failed: nothing is lost
+    assert (run_folder.identity, run_folder.data_summary) == (settings, {})
+    assert not run_folder.checkpoint_path.exists()
+    run_folder.save_record({"kind": "epoch", "epoch": 1})
+    claim(tmp_path, settings)
+    other = {"seed": 2, "train": {"lr": 0.2, "epochs": 2, "new": 1}, **dict.fromkeys("ab", 1)}
+    words = "another config .seed: 1 -> 2; train.lr: 0.1 -> 0.2; train.new: None -> 1; a: 0 -> 1 and 2 more"
+    with pytest.raises(UserError, match=words):
+        claim(tmp_path, other)
+    with pytest.raises(UserError, match=r"other data .classes: None -> 3.: "):
+        claim(tmp_path, settings, {"classes": 3})
+    claim(tmp_path, settings)  # the lock was released
+    assert run_folder.identity == settings
+
+
+def test_drafts_of_killed_processes_are_deleted(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as alive:
+        names = [f"{folder}/.a.{alive.pid}.part" for folder in ("questions/round-01", "labels")]
+        names += ["questions/.a.999999999.part", f"questions/.a.{os.getpid()}.part", "questions/.a.x.part"]
+        for name in names:
+            touch(tmp_path / name)
+        claim(tmp_path, {})
+        assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob(".*.part")] == names[:1]
+        alive.communicate(b"\n")
+    assert alive.returncode == 0  # undisturbed
+
+
+def test_progress_follows_from_the_files(tmp_path: Path) -> None:
+    run_folder = RunFolder(tmp_path)
+    assert run_folder.load_hints(1) is None
+    for name in ("requests/round-02.npz", "requests/round-10.npz", "requests/round-02-hints.npz"):
+        touch(tmp_path / name)
+    assert (run_folder.requested_rounds(), run_folder.labelled_rounds()) == ([2, 10], [])
+    for name, state in (
+        ("checkpoint.pt", (False, False)),
+        ("labels/round-01.npz", (True, False)),
+        ("model.safetensors", (True, True)),
+    ):
+        touch(tmp_path / name)
+        assert (run_folder.is_resumable, run_folder.finished) == state
+    assert run_folder.labelled_rounds() == [1]
 
 
 def test_corrupt_and_missing_files_are_named(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Snapshot files: round trip, corrupt files, thumbnails."""
 
 import json
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from ducats.ledger import Ledger, Request
 from ducats.runfolder import snapshot_files
+from ducats.runfolder.hints import AnnotatorHints
 from ducats.runfolder.pool_file import PoolInfo
 from ducats.runfolder.run_folder import RunFolder
 from ducats.runfolder.snapshot_files import Snapshot
@@ -20,25 +22,15 @@ from ducats.utils.errors import UserError
 def small(number: int, rows: int = 3) -> Snapshot:
     """Make a snapshot whose values survive the stored dtypes unchanged."""
     ramp = np.arange(rows)
-    flags = dict.fromkeys(("is_target", "sampled", "picked", "is_labelled"), ramp % 2 == 0)
-    whole = dict.fromkeys(("image", "position", "label", "predicted"), ramp)
+    columns: dict[str, Any] = dict.fromkeys(("is_target", "sampled", "picked", "is_labelled"), ramp % 2 == 0)
+    columns |= dict.fromkeys(("image", "position", "label", "predicted"), ramp)
     names = ("probability", "entropy", "u_dis", "u_data", "log_u_dis", "log_alpha0")
-    return Snapshot(
-        round=number,
-        epoch=7,
-        pool=rows,
-        source=0,
-        **flags,
-        **whole,
-        **dict.fromkeys(names, ramp / 4),
-        top_classes=np.stack([ramp, ramp + 1], 1),
-        log_alpha=np.stack([ramp + 0.5, ramp], 1),
-        feature_rows=np.array([0, 2]),
-        features=np.array([[1.5], [-1.5]]),
-        explained_variance_ratio=np.array([1.0]),
-        z_rows=np.array([2]),
-        z=np.array([[0.25, 2.0, -1.0]]),
-    )
+    columns |= dict.fromkeys(names, ramp / 4)
+    columns |= {"top_classes": np.stack([ramp, ramp + 1], 1), "log_alpha": np.stack([ramp + 0.5, ramp], 1)}
+    columns |= {"feature_rows": np.array([0, 2]), "features": np.array([[1.5], [-1.5]])}
+    columns |= {"z_rows": np.array([2]), "z": np.array([[0.25, 2.0, -1.0]])}
+    explained = np.array([1.0])
+    return Snapshot(number, epoch=7, pool=rows, source=0, explained_variance_ratio=explained, **columns)
 
 
 def test_snapshots_are_loaded_in_chronological_order(tmp_path: Path) -> None:
@@ -83,6 +75,23 @@ def test_corrupt_file_is_named(tmp_path: Path) -> None:
         path.write_bytes(broken)
         with pytest.raises(UserError, match=r"final.npz is corrupt .*; remove it"):
             snapshot_files.load_snapshots(tmp_path)
+    readable, [problem] = snapshot_files.load_readable_snapshots(tmp_path)
+    assert [one.round for one in readable] == [1]
+    assert "final.npz is corrupt" in problem
+
+
+def test_hints_survive_saving(tmp_path: Path) -> None:
+    values = {name: np.array([0.5, 0.25], np.float32) for name in AnnotatorHints.__dataclass_fields__}
+    hints = AnnotatorHints(**{**values, "guess": np.array([3, 200]), "segment": np.array([-1, 70000])})
+    run_folder = RunFolder(tmp_path)
+    run_folder.save_hints(4, hints)
+    back = run_folder.load_hints(4)
+    assert back is not None
+    assert (back.guess.tolist(), back.segment.tolist()) == ([3, 200], [-1, 70000])
+    assert back.u_dis.tolist() == [0.5, 0.25]
+    (tmp_path / "requests" / "round-04-hints.npz").write_bytes(b"half")
+    with pytest.raises(UserError, match=r"round-04-hints.npz is corrupt"):
+        run_folder.load_hints(4)
 
 
 def test_round_labels_match_the_ledger(tmp_path: Path) -> None:
@@ -128,3 +137,15 @@ def test_thumbnails_are_found_by_pool_index(tmp_path: Path) -> None:
         path.touch()
     found = [snapshot_files.find_thumbnail(tmp_path, image) for image in (3, 1234567, 4)]
     assert [path and path.name for path in found] == ["000003.png", "1234567.jpg", None]
+
+
+def test_all_columns_are_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text(encoding="utf-8")
+    table = text.partition("## Snapshots")[2].partition("\n## ")[0]
+    names = [
+        name
+        for line in table.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    ]
+    assert sorted(names) == sorted(field.name for field in fields(Snapshot))

@@ -4,8 +4,9 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,30 +92,16 @@ def test_locks_are_released_on_an_error(tmp_path: Path) -> None:
             assert not again
 
 
-def test_a_lock_beside_a_file_is_awaited(tmp_path: Path) -> None:
-    acquired = threading.Event()
+@pytest.mark.parametrize("hold", [partial(held_by_another_process, "lock_beside"), lock_beside])
+def test_a_lock_beside_a_file_is_awaited(tmp_path: Path, hold: Callable[[Path], Any]) -> None:
+    path, acquired = tmp_path / "new" / "log", threading.Event()
 
     def wait() -> None:
-        with lock_beside(tmp_path / "new" / "log"):
+        with lock_beside(path):
             acquired.set()
 
     waiting = threading.Thread(target=wait)
-    with held_by_another_process("lock_beside", tmp_path / "new" / "log"):
-        waiting.start()
-        assert not acquired.wait(0.3)
-    waiting.join(10)
-    assert acquired.is_set()
-
-
-def test_two_threads_do_not_hold_a_lock_at_once(tmp_path: Path) -> None:
-    acquired = threading.Event()
-
-    def wait() -> None:
-        with lock_beside(tmp_path / "log"):
-            acquired.set()
-
-    waiting = threading.Thread(target=wait)
-    with lock_beside(tmp_path / "log"):
+    with hold(path):
         waiting.start()
         assert not acquired.wait(0.2)
     waiting.join(10)

@@ -5,11 +5,11 @@ The labelling page, CSV files and labelling tools read the questions and submit 
 several processes.
 """
 
-from ducats.annotation.answer import UNSURE_WORD, VOID_WORD, Answer, AnswerKind
+from ducats.annotation.answer import UNSURE_WORD, VOID_WORD, Answer
 from ducats.annotation.answer_log import AnswerLog
 from ducats.annotation.question import Question, QuestionArea, QuestionRound, RoundRules
 from ducats.annotation.rules import VOTING_RULES, QuestionStatus, question_status
-from ducats.annotation.store import AnnotationStore, ClosedRound
+from ducats.annotation.store import AnnotationStore
 
 __all__ = [
     "UNSURE_WORD",
@@ -17,9 +17,7 @@ __all__ = [
     "VOTING_RULES",
     "AnnotationStore",
     "Answer",
-    "AnswerKind",
     "AnswerLog",
-    "ClosedRound",
     "Question",
     "QuestionArea",
     "QuestionRound",

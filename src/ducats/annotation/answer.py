@@ -11,6 +11,12 @@ SKIP_WORD = "skip"  # postponed
 UNDO_WORD = ""  # withdraws the annotator's earlier answer
 
 AnswerKind = Literal["class", "void", "new", "unsure", "skip", "undo", "invalid"]
+_RESERVED_WORDS: Mapping[str, AnswerKind] = {
+    VOID_WORD: "void",
+    UNSURE_WORD: "unsure",
+    SKIP_WORD: "skip",
+    UNDO_WORD: "undo",
+}
 
 MAX_TEXT_LENGTH = 500  # characters of a word or a name; malformed answers are truncated to it
 
@@ -35,11 +41,6 @@ class Answer:
         fields = {name: value for name, value in asdict(self).items() if value is not None}
         return json.dumps(fields, ensure_ascii=False)
 
-    @classmethod
-    def from_json(cls, line: str | bytes) -> "Answer":
-        """Parse a line; raise ValueError or TypeError if it is not an answer."""
-        return cls(**json.loads(line))
-
 
 def parse_word(word: str, classes: Sequence[str]) -> tuple[AnswerKind, str]:
     """Return the meaning of a word, and the word as spelt in ``classes``.
@@ -54,27 +55,14 @@ def parse_word(word: str, classes: Sequence[str]) -> tuple[AnswerKind, str]:
     matches = [name for name in classes if name.strip().casefold() == word.casefold()]
     if len(matches) == 1:
         return "class", matches[0]
-    reserved: Mapping[str, AnswerKind] = {
-        VOID_WORD: "void",
-        UNSURE_WORD: "unsure",
-        SKIP_WORD: "skip",
-        UNDO_WORD: "undo",
-    }
     lowered = word.casefold()
-    return (reserved[lowered], lowered) if lowered in reserved else ("new", word)
+    return (_RESERVED_WORDS[lowered], lowered) if lowered in _RESERVED_WORDS else ("new", word)
 
 
 def malformed_answer(raw: Any, received_at: str, channel: str) -> Answer:
     """Return a rejected answer that records malformed input."""
-    return Answer(
-        "",
-        replace_surrogates(str(raw)[:MAX_TEXT_LENGTH]),
-        "invalid",
-        "",
-        received_at,
-        channel,
-        reject_reason="malformed",
-    )
+    text = replace_surrogates(str(raw)[:MAX_TEXT_LENGTH])
+    return Answer("", text, "invalid", "", received_at, channel, reject_reason="malformed")
 
 
 def replace_surrogates(text: str) -> str:

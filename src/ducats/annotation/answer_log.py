@@ -1,5 +1,6 @@
 """Append-only log of received answers, safe for several processes."""
 
+import json
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -10,11 +11,7 @@ from ducats.utils.files import lock_beside, sync_folder
 
 
 class AnswerLog:
-    """File with one JSON line per answer, in the order of arrival.
-
-    Args:
-        path: created with the first answer.
-    """
+    """File with one JSON line per answer, in the order of arrival; created with the first."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,7 +29,7 @@ class AnswerLog:
         self._bytes_read += len(complete)
         for line in complete.splitlines():
             try:
-                self._answers.append(Answer.from_json(line))
+                self._answers.append(Answer(**json.loads(line)))
             except (ValueError, TypeError):
                 continue
         return self._answers

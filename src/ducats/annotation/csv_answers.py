@@ -46,7 +46,7 @@ def import_csv_answers(store: AnnotationStore, round_number: int) -> list[str]:
 def _import_file(
     store: AnnotationStore, question_round: QuestionRound, path: Path, lines: list[CsvAnswer]
 ) -> list[str]:
-    channel = f"{question_round.folder.name}/{path.name}"
+    channel, rules = f"{question_round.folder.name}/{path.name}", question_round.rules
     newest_answers: dict[tuple[str, str], Answer] = {}  # by annotator and question
     known_rejected: set[tuple[str, str, str]] = set()
     counted_seconds: dict[tuple[str, str], float] = {}
@@ -62,29 +62,19 @@ def _import_file(
     problems: list[str] = []
     first_lines: dict[tuple[str, str], CsvAnswer] = {}
     for line in lines:
-        is_known = line.question in question_round.by_id
-        if not is_known:  # as it is logged
-            line = line._replace(question=line.question[:MAX_TEXT_LENGTH])
-        where, key = f"{path} line {line.line_number}", (line.annotator, line.question)
-        if not is_known:
+        where, word = f"{path} line {line.line_number}", line.word
+        if line.question not in question_round.by_id:
+            line = line._replace(question=line.question[:MAX_TEXT_LENGTH])  # as it is logged
             problems.append(f"{where}: {line.question!r} is not a question of this round; remove the line")
         elif not line.word:
             continue
-        kind, word = (
-            parse_word(line.word, question_round.rules.classes) if is_known else ("invalid", line.word)
-        )
-        raw: dict[str, Any] = {
-            "question": line.question,
-            "word": word,
-            "annotator": line.annotator,
-            "seconds": None,
-        }
-        seconds = _parse_seconds(line.seconds)
-        if kind == "new" and not question_round.rules.allow_new_classes:
-            problems.append(
-                f"{where}: {line.word!r} is not a class; use one of: "
-                f"{_list_classes(question_round.rules.classes)}"
-            )
+        else:
+            kind, word = parse_word(line.word, rules.classes)
+            if kind == "new" and not rules.allow_new_classes:
+                classes = _list_classes(rules.classes)
+                problems.append(f"{where}: {line.word!r} is not a class; use one of: {classes}")
+        key, seconds = (line.annotator, line.question), _parse_seconds(line.seconds)
+        raw: dict[str, Any] = {"question": line.question, "word": word, "annotator": line.annotator}
         if key in first_lines:
             earlier = first_lines[key]
             same = earlier.word.casefold() == line.word.casefold()
@@ -99,19 +89,14 @@ def _import_file(
             )
             raw["reject_reason"] = "malformed"
         else:
-            extra_seconds = (
-                None if seconds is None else round(max(0.0, seconds - counted_seconds.get(key, 0.0)), 3)
-            )
-            raw["seconds"] = extra_seconds
+            if seconds is not None:
+                raw["seconds"] = seconds = round(max(0.0, seconds - counted_seconds.get(key, 0.0)), 3)
             previous = newest_answers.get(key)
-            is_unchanged = (
-                extra_seconds is None
-                or extra_seconds <= SECONDS_TOLERANCE
-                or (previous is not None and previous.reject_reason and extra_seconds == previous.seconds)
-            )
-            if previous is not None and previous.word == word and is_unchanged:
-                first_lines[key] = line
-                continue
+            if previous is not None and previous.word == word:
+                is_counted = seconds is None or seconds <= SECONDS_TOLERANCE
+                if is_counted or (previous.reject_reason and seconds == previous.seconds):
+                    first_lines[key] = line
+                    continue
         first_lines.setdefault(key, line)
         if "reject_reason" not in raw or (*key, word) not in known_rejected:
             raw_answers.append(raw)

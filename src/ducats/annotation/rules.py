@@ -51,12 +51,7 @@ VOTING_RULES: Mapping[str, VotingRule] = {
     "majority": majority,
     "unanimous": unanimous,
 }
-DEFAULT_MIN_ANNOTATORS: Mapping[str, int] = {
-    "first": 1,
-    "newest": 1,
-    "majority": 3,
-    "unanimous": 2,
-}
+DEFAULT_MIN_ANNOTATORS = {"first": 1, "newest": 1, "majority": 3, "unanimous": 2}
 
 
 def make_rules(
@@ -68,12 +63,7 @@ def make_rules(
 ) -> dict[str, Any]:
     """Validate the settings of all rounds of a run; return them as keyword arguments of ``RoundRules``.
 
-    Args:
-        rule: how several answers become one label: first, newest, majority, or unanimous (wait until
-            all annotators agree).
-        min_annotators: number of different annotators that each question needs; None for the rule's default.
-        on_unsure: how to treat an unsure answer: ``ask_another`` asks someone else, ``void`` labels it VOID.
-        allow_new_classes: whether to accept unknown class names, as VOID; rejected otherwise.
+    ``min_annotators`` is that of the rule if None.
 
     >>> make_rules(rule="unanimous")["min_annotators"], make_rules(min_annotators=2)["rule"]
     (2, 'first')

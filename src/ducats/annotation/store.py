@@ -32,11 +32,7 @@ class ClosedRound:
 
 
 class AnnotationStore:
-    """Questions and answers of a run, safe for several processes.
-
-    Args:
-        folder: the run's ``questions`` folder.
-    """
+    """Questions and answers in a run's ``questions`` folder, safe for several processes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -71,9 +67,9 @@ class AnnotationStore:
     def open_round(self) -> QuestionRound | None:
         """Return the round that is waiting for answers, if any."""
         numbers = self.round_numbers()
-        return (
-            self.question_round(numbers[-1]) if numbers and self.closed_round(numbers[-1]) is None else None
-        )
+        if not numbers or self.closed_round(numbers[-1]) is not None:
+            return None
+        return self.question_round(numbers[-1])
 
     def _load_new_rounds(self) -> None:
         """Load rounds written since the last call."""
@@ -108,15 +104,14 @@ class AnnotationStore:
             for raw in raw_answers:
                 answer = self._validate(raw, received_at, channel)
                 if (external_id := answer.external_id) is not None:
-                    known = self._external_ids.get(external_id, set()) | new_external_ids.get(
-                        external_id, set()
-                    )
+                    new = new_external_ids.setdefault(external_id, set())
+                    known = new | self._external_ids.get(external_id, set())
                     if (answer.question, answer.word) in known:
                         has_duplicate = True
                         continue
                     if known:
                         answer = replace(answer, reject_reason=answer.reject_reason or "duplicate")
-                    new_external_ids.setdefault(external_id, set()).add((answer.question, answer.word))
+                    new.add((answer.question, answer.word))
                 answers.append(answer)
             self.log.append(answers)
             if has_duplicate and not answers:
@@ -130,11 +125,12 @@ class AnnotationStore:
         question, word, annotator = raw.get("question"), raw.get("word"), raw.get("annotator", "")
         seconds, external_id = raw.get("seconds"), raw.get("external_id")
         reject_reason = str(raw["reject_reason"])[:MAX_TEXT_LENGTH] if raw.get("reject_reason") else None
-        if not (isinstance(question, str) and isinstance(word, str) and isinstance(annotator, str)):
-            return malformed_answer(raw, received_at, channel)
-        if isinstance(seconds, bool) or not (seconds is None or isinstance(seconds, int | float)):
-            return malformed_answer(raw, received_at, channel)
-        if len(word) > MAX_TEXT_LENGTH or len(annotator) > MAX_TEXT_LENGTH:
+        if (
+            not (isinstance(question, str) and isinstance(word, str) and isinstance(annotator, str))
+            or isinstance(seconds, bool)
+            or not isinstance(seconds, int | float | None)
+            or max(len(word), len(annotator)) > MAX_TEXT_LENGTH
+        ):
             return malformed_answer(raw, received_at, channel)
         if seconds is not None and not 0 <= seconds <= MAX_ANSWER_SECONDS:
             seconds = None  # implausible: a wrong clock, or a page left open
@@ -143,8 +139,8 @@ class AnnotationStore:
             "received_at": received_at,
             "channel": channel,
             "seconds": seconds,
+            "external_id": replace_surrogates(external_id) if isinstance(external_id, str) else None,
         }
-        fields["external_id"] = replace_surrogates(external_id) if isinstance(external_id, str) else None
         round_number = self._round_of.get(question)
         if round_number is None:
             return Answer(

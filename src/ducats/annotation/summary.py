@@ -121,13 +121,13 @@ def _summarise_annotator(
     compared = [(vote, one) for vote, one in own_votes if one.word is not None and len(one.votes) > 1]
     return AnnotatorSummary(
         annotator,
-        len(own_votes),
-        sum(vote.word == "void" for vote, _ in own_votes),
-        sum(annotator in one.unsure_annotators for one in statuses),
-        sum(seconds for seconds, _ in known),
-        median(answer_seconds) if answer_seconds else None,
-        len(compared),
-        sum(vote.word == one.word for vote, one in compared),
+        answers=len(own_votes),
+        void=sum(vote.word == "void" for vote, _ in own_votes),
+        unsure=sum(annotator in one.unsure_annotators for one in statuses),
+        seconds=sum(seconds for seconds, _ in known),
+        median_seconds=median(answer_seconds) if answer_seconds else None,
+        compared=len(compared),
+        agreed=sum(vote.word == one.word for vote, one in compared),
     )
 
 

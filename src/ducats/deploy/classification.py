@@ -1,8 +1,6 @@
 """Predict the classes and uncertainties of images."""
 
-import csv
-import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +14,7 @@ from ducats.data.folders import read_image_folder
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import TriageRule, load_triage_rule
 from ducats.run.factory import with_aspect_ratio
-from ducats.utils.files import write_text_atomically
+from ducats.utils.files import write_csv_atomically
 
 PREDICTION_COLUMNS = ("probability", "entropy", "u_data", "u_dis")
 
@@ -46,15 +44,9 @@ def predict(
     predictions = predict_images(trained, fabric, images)
     header = ["key", "label", *PREDICTION_COLUMNS, *(["triage"] if rule is not None else [])]
     header += [f"p({name})" for name in (trained.classes if class_probabilities else ())]
-    write_csv(out, header, _csv_rows(predictions, images.keys, trained.classes, rule, class_probabilities))
+    rows = _csv_rows(predictions, images.keys, trained.classes, rule, class_probabilities)
+    write_csv_atomically(out, header, rows)
     return len(images)
-
-
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write a CSV file atomically."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    write_text_atomically(path, text.getvalue())
 
 
 def predict_images(trained: TrainedModel, fabric: Fabric, images: Images) -> Predictions:

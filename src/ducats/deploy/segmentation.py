@@ -15,14 +15,14 @@ from ducats import dirichlet
 from ducats.annotation.oracles.mask_files import png_names
 from ducats.data.decoding import read_image_sizes
 from ducats.data.folders import read_image_folder
-from ducats.deploy.classification import PREDICTION_COLUMNS, write_csv
+from ducats.deploy.classification import PREDICTION_COLUMNS
 from ducats.deploy.trained_model import TrainedModel
 from ducats.evaluation.evaluate import log_probabilities
 from ducats.models.output import Output
 from ducats.models.upsampling import upsample
 from ducats.training.predictor import check_finite
 from ducats.utils.errors import UserError
-from ducats.utils.files import write_atomically, write_text_atomically
+from ducats.utils.files import write_atomically, write_csv_atomically, write_text_atomically
 from ducats.utils.palette import class_colours
 
 _MAX_PALETTE_CLASSES = 256  # classes; more need 16-bit PNGs, which have no palette
@@ -69,7 +69,7 @@ def predict_label_maps(
                 rows.append([images.keys[image], f"labels/{names[image]}", *row_values])
     class_list = "".join(f"{number} {name}\n" for number, name in enumerate(trained.classes))
     write_text_atomically(out / "classes.txt", class_list)
-    write_csv(out / "predictions.csv", header, rows)
+    write_csv_atomically(out / "predictions.csv", header, rows)
     return len(images)
 
 

@@ -5,25 +5,14 @@ store runs of locations in one image. They are memory-mapped and never read whol
 pixels opens instantly.
 """
 
-from ducats.ledger.label_ledger import ImageLabels, Ledger, LedgerEntry, load_ledger, open_ledger
-from ducats.ledger.request import (
-    ImageRequest,
-    Request,
-    RequestBlock,
-    RequestWriter,
-    load_request,
-    save_request,
-)
+from ducats.ledger.label_ledger import Ledger, load_ledger, open_ledger
+from ducats.ledger.request import Request, RequestWriter, load_request, save_request
 from ducats.ledger.target_maps import TargetMaps
 from ducats.ledger.units import central_pixels
 
 __all__ = [
-    "ImageLabels",
-    "ImageRequest",
     "Ledger",
-    "LedgerEntry",
     "Request",
-    "RequestBlock",
     "RequestWriter",
     "TargetMaps",
     "central_pixels",

@@ -43,6 +43,8 @@ class ImageLabels(NamedTuple):
 class Ledger:
     """Acquired labels, one file per round. Rounds are written atomically and never changed.
 
+    All counts and labels can be restricted to the first ``n_rounds`` rounds.
+
     Args:
         folder: contains one file per round.
         keys: stable names of the pool's images; a location refers to an image by its index in ``keys``.
@@ -86,11 +88,10 @@ class Ledger:
         return len(self._rounds)
 
     def __len__(self) -> int:
-        """Return the number of labels."""
         return self.spent()
 
     def spent(self, n_rounds: int | None = None) -> int:
-        """Return the number of labels in the first ``n_rounds`` rounds; in all rounds if None."""
+        """Return the number of labels."""
         return sum(r.pixel_runs.n_locations for r in self._rounds[:n_rounds])
 
     def clicks(self, n_rounds: int | None = None) -> int:
@@ -154,7 +155,7 @@ class Ledger:
             path,
             pixel_runs,
             label_values,
-            clicks=clicks,
+            clicks,
             seconds=unit_seconds,
             unanswered_seconds=unanswered_seconds,
         )
@@ -202,12 +203,7 @@ class Ledger:
         return clicks
 
     def image_labels(self, image: int, n_rounds: int | None = None) -> ImageLabels:
-        """Return the labels of one image in the order of acquisition. Reads no other labels from disk.
-
-        Args:
-            image: index into the pool.
-            n_rounds: number of rounds to include, from the first; None for all.
-        """
+        """Return the labels of one image in the order of acquisition. Reads no other labels from disk."""
         position, label = self.image_label_arrays(image, n_rounds)
         return ImageLabels(torch.from_numpy(position), torch.from_numpy(label.astype(np.int64)))
 
@@ -224,11 +220,8 @@ class Ledger:
     def targets(self, n_rounds: int | None = None) -> Tensor:
         """Return the label of each image in the pool, ``(len(pool),)``; UNLABELLED if it has none.
 
-        For per-pixel labels use ``TargetMaps``.
-
-        Args:
-            n_rounds: number of rounds to include, from the first; None for all. An epoch that is repeated
-                after a restart must not see labels acquired after it.
+        An epoch that is repeated after a restart must not see labels acquired after it; see ``n_rounds``. For
+        per-pixel labels use ``TargetMaps``.
         """
         if self.sizes is not None:
             raise ValueError("the ledger holds per-pixel labels; use TargetMaps")

@@ -165,7 +165,6 @@ class RequestWriter:
         self._position, self._unit_sizes = _spool(path.parent), _spool(path.parent)
 
     def __len__(self) -> int:
-        """Return the number of locations so far."""
         return self._n_locations
 
     def __enter__(self) -> "RequestWriter":
@@ -173,13 +172,7 @@ class RequestWriter:
         return self
 
     def add(self, image: int, position: Tensor, unit_sizes: Tensor | None = None) -> None:
-        """Add locations in one image.
-
-        Args:
-            image: index into the pool.
-            position: ``(n,)`` integers, in the order of selection.
-            unit_sizes: number of locations in each unit, in order; None if every location is its own unit.
-        """
+        """Add locations in one image; see ``Request``."""
         positions = _to_numpy(position)
         check_index_range(positions, POSITION_LIMIT, "position")
         if not len(positions):
@@ -201,14 +194,8 @@ class RequestWriter:
 
     def _finish(self) -> None:
         image, count, whole, units = np.array(self._runs, np.int64).reshape(-1, 4).T
-        pixel_runs = PixelRuns(
-            image,
-            count,
-            whole.astype(bool),
-            _read_spool(self._position),
-            units,
-            _read_spool(self._unit_sizes),
-        )
+        position, unit_sizes = _read_spool(self._position), _read_spool(self._unit_sizes)
+        pixel_runs = PixelRuns(image, count, whole.astype(bool), position, units, unit_sizes)
         write_request_file(self.path, self.round, pixel_runs)
 
 

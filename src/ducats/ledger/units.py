@@ -11,7 +11,6 @@ def clicks_per_unit(position: AnyArray, label: AnyArray, unit_sizes: AnyArray, w
 
     Args:
         position: ``(A,)``, ``y * width + x``; distinct within a unit.
-        label: ``(A,)``.
         unit_sizes: ``(U,)``, number of pixels in each unit, in order.
         width: ``(U,)``, width of the image that contains the unit.
 

@@ -1,6 +1,5 @@
 """Model outputs that are shown to annotators, one entry per unit of a request."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -28,18 +27,15 @@ class AnnotatorHints:
 
     def save(self, path: Path) -> None:
         """Save atomically."""
-        names = [f.name for f in fields(self)]
-        npz_columns.write_columns(
-            path, {name: (getattr(self, name), HINT_DTYPES.get(name, np.float32)) for name in names}
-        )
+        columns = {f.name: (getattr(self, f.name), HINT_DTYPES.get(f.name, np.float32)) for f in fields(self)}
+        npz_columns.write_columns(path, columns)
 
     @classmethod
     def load(cls, path: Path) -> "AnnotatorHints":
         """Load saved hints."""
-        names: Sequence[str] = [f.name for f in fields(cls)]
         try:
             columns = npz_columns.read_columns(path, ())
-            return cls(**{name: columns[name] for name in names})
+            return cls(**{f.name: columns[f.name] for f in fields(cls)})
         except npz_columns.READ_ERRORS as error:
             raise UserError(
                 f"{path} is corrupt ({error}); delete it to continue without model hints in this round"

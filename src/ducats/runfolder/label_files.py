@@ -36,19 +36,12 @@ def write_label_file(
     path: Path,
     pixel_runs: PixelRuns,
     labels: AnyArray,
-    *,
     clicks: AnyArray,
+    *,
     seconds: AnyArray,
     unanswered_seconds: float,
 ) -> None:
-    """Write the labels of a round atomically.
-
-    Args:
-        labels: one per location.
-        clicks: one number per run; stored only if there are units of several locations.
-        seconds: annotation time per unit; may be empty.
-        unanswered_seconds: seconds spent on questions that were not answered.
-    """
+    """Write the labels of a round atomically; see ``LabelFile``, but ``clicks`` is one number per run."""
     columns = dict(pixel_runs.to_columns())
     fits_int8 = labels.max(initial=0) <= np.iinfo(np.int8).max
     columns["label"] = (labels, np.int8 if fits_int8 else np.int16)

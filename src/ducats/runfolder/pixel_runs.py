@@ -28,13 +28,7 @@ class PixelRuns:
     def from_locations(
         cls, image: AnyArray, position: AnyArray, unit_size: AnyArray | None = None
     ) -> "PixelRuns":
-        """Build runs from single locations.
-
-        Args:
-            image: ``(Q,)``.
-            position: ``(Q,)``.
-            unit_size: number of locations of each unit, in order; None if each location is its own unit.
-        """
+        """Build runs from single locations, each of which is its own unit if ``unit_size`` is None."""
         if image.ndim != 1 or image.shape != position.shape:
             raise ValueError(f"image has shape {image.shape}, but position has shape {position.shape}")
         check_index_range(image, 2**31, "image")
@@ -147,9 +141,7 @@ class PixelRuns:
 
 def _split_units(count: AnyArray, unit_size: AnyArray | None) -> tuple[AnyArray, AnyArray]:
     """Return the number of units of each run, and the unit sizes."""
-    if unit_size is None or (
-        unit_size.ndim == 1 and len(unit_size) == count.sum() and (unit_size == 1).all()
-    ):
+    if unit_size is None or (unit_size.shape == (count.sum(),) and (unit_size == 1).all()):
         return np.zeros(len(count), np.int64), np.zeros(0, np.uint32)
     check_index_range(unit_size, POSITION_LIMIT, "unit")
     ends, run_ends = unit_size.cumsum(), count.cumsum()

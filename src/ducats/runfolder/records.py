@@ -30,9 +30,6 @@ def headline_metric(record: Mapping[str, Any]) -> str:
     return str(record.get("headline_metric", "accuracy"))
 
 
-_RESOLUTION_DESCRIPTIONS = {"original": "their own size"}  # the others are shown verbatim
-
-
 def describe_pixels(records: Sequence[Mapping[str, Any]]) -> str:
     """Describe how many pixels were evaluated and at which resolution; empty for classification.
 
@@ -42,15 +39,8 @@ def describe_pixels(records: Sequence[Mapping[str, Any]]) -> str:
     counts = sorted({int(record["pixels"]) for record in records if "pixels" in record})
     if not counts:
         return ""
-    at = " or ".join(
-        sorted(
-            {
-                _RESOLUTION_DESCRIPTIONS.get(record["resolution"], str(record["resolution"]))
-                for record in records
-                if "resolution" in record
-            }
-        )
-    )
+    resolutions = {str(record["resolution"]) for record in records if "resolution" in record}
+    at = " or ".join(sorted("their own size" if name == "original" else name for name in resolutions))
     count_text = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
     return f"{count_text} pixels" + (f" at {at}" if at else "")
 
@@ -62,13 +52,10 @@ def read_records(path: Path) -> list[Record]:
         UserError: a line is not a record.
     """
     records = []
-    for number, line in _numbered_lines(path):
-        try:
-            records.append(dict(json.loads(line)))
-        except (ValueError, TypeError) as error:
-            raise UserError(
-                f"{path} line {number} is not a JSON record ({error}); restore the file from a backup"
-            ) from error
+    for number, record in _parse_lines(path):
+        if isinstance(record, str):
+            raise UserError(f"{path} line {number} {record}; restore the file from a backup")
+        records.append(record)
     return records
 
 
@@ -79,21 +66,23 @@ def read_valid_records(path: Path) -> tuple[list[Record], dict[int, str]]:
         OSError: the file cannot be read.
     """
     records, errors = [], {}
-    for number, line in _numbered_lines(path):
-        try:
-            record = dict(json.loads(line))
-        except (ValueError, TypeError) as error:
-            errors[number] = f"is not a JSON record ({error})"
-            continue
-        if message := _record_error(record):
+    for number, record in _parse_lines(path):
+        if isinstance(record, str):
+            errors[number] = record
+        elif message := _record_error(record):
             errors[number] = message
         else:
             records.append(record)
     return records, errors
 
 
-def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    return enumerate(path.read_bytes().splitlines() if path.exists() else [], start=1)
+def _parse_lines(path: Path) -> Iterator[tuple[int, Record | str]]:
+    """Yield the number of each line and its record, or an error message."""
+    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], start=1):
+        try:
+            yield number, dict(json.loads(line))
+        except (ValueError, TypeError) as error:
+            yield number, f"is not a JSON record ({error})"
 
 
 def upsert_record(path: Path, record: Mapping[str, Any], *, key_fields: tuple[str, ...]) -> None:

@@ -4,9 +4,7 @@ Every write is atomic. Every step leaves a file and is skipped if its file exist
 killed at any moment; run the same command again to resume.
 """
 
-import csv
 import hashlib
-import io
 import json
 import os
 import platform
@@ -27,7 +25,7 @@ from ducats.runfolder.label_files import RoundLabels
 from ducats.runfolder.pool_file import PoolInfo, read_pool_file, write_pool_file
 from ducats.runfolder.rounds import round_file, round_name, rounds_in
 from ducats.utils.errors import UserError
-from ducats.utils.files import LOCK_FILE, try_lock, write_text_atomically
+from ducats.utils.files import LOCK_FILE, try_lock, write_csv_atomically, write_text_atomically
 
 RUN_FORMAT = 2  # version of the files in a run folder; raise it when their names or keys change
 FORMAT_KEY = "run_folder_format"
@@ -217,11 +215,8 @@ class RunFolder:
 
     def save_confusion(self, epoch: int, classes: Sequence[str], counts: Sequence[Sequence[int]]) -> None:
         """Save a confusion matrix: one row per label, one column per predicted class."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["label", *classes])
-        writer.writerows([name, *row] for name, row in zip(classes, counts, strict=True))
-        write_text_atomically(self.confusion_path / f"epoch-{epoch:03d}.csv", text.getvalue())
+        rows = [[name, *row] for name, row in zip(classes, counts, strict=True)]
+        write_csv_atomically(self.confusion_path / f"epoch-{epoch:03d}.csv", ["label", *classes], rows)
 
     def discard_after(self, epoch: int) -> None:
         """Delete the records of later epochs."""

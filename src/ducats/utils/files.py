@@ -1,10 +1,12 @@
 """Atomic writes and file locks."""
 
+import csv
+import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
@@ -30,6 +32,13 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 def write_text_atomically(path: Path, text: str) -> None:
     """Write a text file as UTF-8, atomically."""
     write_atomically(path, lambda file: file.write(text.encode("utf-8")))
+
+
+def write_csv_atomically(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV file as UTF-8, atomically."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    write_text_atomically(path, text.getvalue())
 
 
 def sync_folder(folder: Path) -> None:

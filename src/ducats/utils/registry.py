@@ -32,7 +32,6 @@ def resolve(
     """Return the registry entry ``name``, or import ``package.module:attribute``.
 
     Args:
-        kind: kind of component, for error messages.
         as_spec: wraps an imported function, and returns an imported spec unchanged; None: entries are
             functions.
     """
@@ -75,8 +74,6 @@ def bind_params(
     """Bind keyword arguments to a function after checking them against its signature.
 
     Args:
-        kind: kind of component, for error messages.
-        name: name of the component, for error messages.
         n_positional: number of positional arguments with which the result will be called.
     """
     check_params(kind, name, inspect.signature(function), n_positional, params)

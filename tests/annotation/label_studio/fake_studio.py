@@ -2,12 +2,11 @@
 
 import base64
 import json
-import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -50,113 +49,89 @@ class FakeStudio:
         self.import_faults: deque[str | None] = deque()
         self.projects: dict[int, dict[str, Any]] = {}
         self.tasks: dict[int, dict[str, Any]] = {}
-        self.tabs: list[dict[str, Any]] = []
         self.hooks: dict[int, dict[str, Any]] = {}
+        self.tabs: list[dict[str, Any]] = []
         self.requests: list[tuple[str, str]] = []
         self.authorizations: list[str] = []  # Authorization headers received
-        self.access: set[str] = set()
+        self.access: set[str] = set()  # valid access tokens
         self.refreshed = 0
         self.last_id = 0
 
-    def next_id(self) -> int:
+    def create(self, table: dict[int, dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:
         self.last_id += 1
-        return self.last_id
+        table[self.last_id] = {"id": self.last_id, **row}
+        return table[self.last_id]
 
-    def expire_tokens(self) -> None:
-        self.access.clear()
-
-    def annotate(self, task: int, result: Any, *, user: int = 1, seconds: float = 2.0, **extra: Any) -> int:
-        annotation_id = self.next_id()
-        own = {"id": annotation_id, "result": result, "completed_by": user, "lead_time": seconds}
-        own.update({"was_cancelled": False, "updated_at": now(), **extra})
-        self.tasks[task]["annotations"].append(own)
-        done = sum(not one["was_cancelled"] for one in self.tasks[task]["annotations"])
-        self.tasks[task]["is_labeled"] = done >= self.tasks[task]["overlap"]
-        self.tasks[task]["updated_at"] = now()
-        return annotation_id
-
-    # -- calls ----------------------------------------------------------------------------------------
+    def annotate(self, task: int, result: Any, *, user: int = 1, seconds: float = 2.0, **extra: Any) -> None:
+        self.last_id += 1
+        own = {"id": self.last_id, "result": result, "completed_by": user, "lead_time": seconds}
+        row = self.tasks[task]
+        row["annotations"].append({**own, "was_cancelled": False, "updated_at": now(), **extra})
+        done = sum(not one["was_cancelled"] for one in row["annotations"])
+        row.update({"is_labeled": done >= row["overlap"], "updated_at": now()})
 
     def handle(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
-        if method == "GET" and path == "/api/users/":
-            return 200, [{"id": n, "email": f"p{n}@example.org", "username": ""} for n in (1, 2, 3)]
-        if path == "/api/projects/":
-            if method == "POST":
-                number = self.next_id()
-                self.projects[number] = {"id": number, "model_version": "", "created_at": now(), **body}
-                return 201, self.projects[number]
-            title = query.get("title", "")
-            found = [one for one in self.projects.values() if title in one["title"]]
-            return 200, {"results": found, "next": None}
-        if match := re.fullmatch(r"/api/projects/(\d+)/", path):
-            project = self.projects.get(int(match[1]))
-            if project is None:
-                return 404, {"detail": "No Project matches"}
-            body = body or {}
-            versions = {
-                one["model_version"] for task in self.tasks.values() for one in task.get("predictions", ())
-            }
-            if body.get("model_version", "") not in {"", *versions}:
-                return 400, {"detail": "Model version doesn't exist"}
-            project.update(body)
-            return 200, project
-        if match := re.fullmatch(r"/api/projects/(\d+)/import", path):
-            numbers = []
-            for task in body:
-                number = self.next_id()
-                own = {"id": number, "project": int(match[1]), "annotations": [], "updated_at": now()}
-                n_annotators = self.projects[int(match[1])].get("maximum_annotations", 1)
-                own.update({"overlap": n_annotators, "is_labeled": False})
-                self.tasks[number] = {**task, **own}
-                numbers.append(number)
-            return 201, {"task_count": len(body), "task_ids": numbers}
-        if path == "/api/tasks/":
-            return self._list(query)
-        if match := re.fullmatch(r"/api/tasks/(\d+)/", path):
-            if method == "PATCH":
-                self.tasks[int(match[1])].update({**body, "updated_at": now()})
-                return 200, self.tasks[int(match[1])]
-            gone = self.tasks.pop(int(match[1]), None)
-            return (204, None) if gone else (404, {"detail": "No Task matches"})
-        if path == "/api/dm/views/":
-            if method == "POST":
-                self.tabs.append(body)
-            return 200, [tab for tab in self.tabs if str(tab["project"]) == query.get("project")]
-        if path == "/api/webhooks/":
-            if method == "POST":
-                number = self.next_id()
-                self.hooks[number] = {"id": number, **body}
-                return 201, self.hooks[number]
-            return 200, list(self.hooks.values())
-        if match := re.fullmatch(r"/api/webhooks/(\d+)/", path):
-            return (204, None) if self.hooks.pop(int(match[1]), None) else (404, {"detail": "none"})
+        """Return status and reply of an authorised call."""
+        match (method, *path.strip("/").split("/")[1:]):
+            case ("GET", "users"):
+                return 200, [{"id": n, "email": f"p{n}@example.org", "username": ""} for n in (1, 2, 3)]
+            case ("POST", "projects"):
+                return 201, self.create(self.projects, {"model_version": "", "created_at": now(), **body})
+            case ("GET", "projects"):
+                found = [one for one in self.projects.values() if query.get("title", "") in one["title"]]
+                return 200, {"results": found, "next": None}
+            case ("GET" | "PATCH", "projects", number) if int(number) in self.projects:
+                return self._update_project(int(number), body or {})
+            case ("POST", "projects", number, "import"):
+                overlap = self.projects[int(number)].get("maximum_annotations", 1)
+                new = {"project": int(number), "overlap": overlap, "is_labeled": False, "updated_at": now()}
+                rows = [self.create(self.tasks, {**task, **new, "annotations": []}) for task in body]
+                return 201, {"task_ids": [row["id"] for row in rows]}
+            case ("GET", "tasks"):
+                return self.list_tasks(query)
+            case ("PATCH", "tasks", number):
+                self.tasks[int(number)].update({**body, "updated_at": now()})
+                return 200, self.tasks[int(number)]
+            case ("DELETE", "tasks" | "webhooks" as kind, number):
+                table = self.tasks if kind == "tasks" else self.hooks
+                return (204, None) if table.pop(int(number), None) else (404, {"detail": "no such object"})
+            case (_, "dm", "views"):
+                self.tabs += [body] if method == "POST" else []
+                return 200, [tab for tab in self.tabs if str(tab["project"]) == query.get("project")]
+            case ("POST", "webhooks"):
+                return 201, self.create(self.hooks, body)
+            case ("GET", "webhooks"):
+                return 200, list(self.hooks.values())
         return 404, {"detail": f"no such call: {method} {path}"}
 
-    def _list(self, query: dict[str, str]) -> tuple[int, Any]:
+    def _update_project(self, number: int, changes: dict[str, Any]) -> tuple[int, Any]:
+        predictions = [one for task in self.tasks.values() for one in task.get("predictions", ())]
+        versions = {"", *(one["model_version"] for one in predictions)}
+        if changes.get("model_version", "") not in versions:
+            return 400, {"detail": "Model version doesn't exist"}
+        self.projects[number].update(changes)
+        return 200, self.projects[number]
+
+    def list_tasks(self, query: dict[str, str]) -> tuple[int, Any]:
         found = [task for task in self.tasks.values() if str(task["project"]) == query["project"]]
         for one in json.loads(query["query"])["filters"]["items"]:
-            if one["filter"] == "filter:tasks:data.round":
-                found = [task for task in found if task["data"].get("round") == one["value"]]
-            elif one["filter"] == "filter:tasks:id":
-                found = [task for task in found if task["id"] > one["value"]]
+            column, value = one["filter"].removeprefix("filter:tasks:"), one["value"]
+            if column == "data.round":
+                found = [task for task in found if task["data"].get("round") == value]
             else:
-                datetime.strptime(one["value"], "%Y-%m-%dT%H:%M:%S.%fZ")  # as the real server
-                found = [task for task in found if task["updated_at"] > one["value"]]
+                if column == "updated_at":
+                    datetime.strptime(value, "%Y-%m-%dT%H:%M:%S.%fZ")  # as the real server
+                found = [task for task in found if task[column] > value]
         page, size = int(query["page"]), int(query["page_size"])
         fields = query["include"].split(",")
         shown = [select_fields(task, fields) for task in found[(page - 1) * size : page * size]]
-        if page > 1 and not shown:
-            return 404, {"detail": "Invalid page."}
         return 200, {"tasks": shown, "total": len(found)}
 
 
 def select_fields(task: dict[str, Any], fields: list[str]) -> dict[str, Any]:
     """Keep only these fields of a task and of its annotations."""
-    found = {field: value for field, value in task.items() if field in fields}
-    found["annotations"] = [
-        {field: value for field, value in one.items() if field in fields} for one in task["annotations"]
-    ]
-    return found
+    annotations = [{key: one[key] for key in one if key in fields} for one in task["annotations"]]
+    return {**{key: task[key] for key in task if key in fields}, "annotations": annotations}
 
 
 def now() -> str:
@@ -172,29 +147,27 @@ def serve_fake(slow: float = 0.4) -> Iterator[FakeStudio]:
     class Handler(BaseHTTPRequestHandler):
         def _handle(self) -> None:
             parts = urlsplit(self.path)
-            query = {name: values[0] for name, values in parse_qs(parts.query).items()}
             raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            body = json.loads(raw) if raw else None
             with fake.lock:
                 faults = fake.import_faults if parts.path.endswith("/import") else fake.faults
                 fault = faults.popleft() if faults else None
                 fake.requests.append((str(self.command), parts.path))
                 fake.authorizations.append(self.headers.get("Authorization", ""))
                 if fault == "hang up":
-                    self.close_connection = True
                     return
                 if fault in ("429", "503", "500 before"):
-                    self._reply(int(fault[:3]), {"detail": "busy"}, {"Retry-After": "0"})
+                    self._reply(int(fault[:3]), b"")
                     return
-                status, reply = self._authorised(parts.path, query, body)
+                query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+                status, reply = self._authorised(parts.path, query, json.loads(raw) if raw else None)
+            text = b"" if reply is None else json.dumps(reply).encode()
             if fault == "slow after":
                 time.sleep(slow)
             if fault == "hang up after":
-                self.close_connection = True
                 return
-            if fault == "500 after":
-                status, reply = 500, {"detail": "processed, but reported as failed"}
-            self._reply(status, reply, torn=fault == "torn after", corrupt=fault == "no JSON after")
+            if fault == "no JSON after":
+                text = b"<html>" + text
+            self._reply(500 if fault == "500 after" else status, text, torn=fault == "torn after")
 
         def _authorised(self, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
             if path == "/api/token/refresh/":
@@ -208,45 +181,28 @@ def serve_fake(slow: float = 0.4) -> Iterator[FakeStudio]:
                 return 401, {"detail": "Given token not valid"}
             return fake.handle(str(self.command), path, query, body)
 
-        def _reply(
-            self,
-            status: int,
-            reply: Any,
-            headers: dict[str, str] | None = None,
-            *,
-            torn: bool = False,
-            corrupt: bool = False,
-        ) -> None:
-            text = b"" if reply is None else json.dumps(reply).encode()
-            if corrupt:
-                text = b"<html>" + text
-            try:
+        def _reply(self, status: int, text: bytes, *, torn: bool = False) -> None:
+            with suppress(OSError):  # the client has disconnected
                 self.send_response(status)
-                for name, value in (headers or {}).items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(text) + (10 if torn else 0)))
+                self.send_header("Content-Length", str(len(text) + 10 * torn))
+                self.send_header("Retry-After", "7" if status == 429 else "soon")
                 self.end_headers()
                 self.wfile.write(text[: len(text) // 2] if torn else text)
-            except OSError:
-                pass  # the client has disconnected
-            if torn:
-                self.close_connection = True
 
         do_GET = do_POST = do_PATCH = do_DELETE = _handle  # noqa: N815 - names of http.server
 
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    fake.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield fake
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        fake.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield fake
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -290,17 +246,20 @@ class Session:
     def labels(self) -> list[str | None]:
         return [status.word for status in self.store.statuses(1).values()]
 
-    def import_tasks(self, tasks: list[dict[str, Any]]) -> list[int]:
+    def import_tasks(self, *tasks: dict[str, Any]) -> list[int]:
         """Import tasks of others into the project."""
         return self.studio.import_tasks(next(iter(self.fake.projects)), tasks)
 
+    def import_copies(self, *tasks: int) -> list[int]:
+        """Import copies of tasks, as an interrupted push leaves them."""
+        rows = [self.fake.tasks[task] for task in tasks]
+        return self.import_tasks(*({"data": row["data"], "meta": row["meta"]} for row in rows))
+
     def withdraw(self, task: int, when: str, *annotations: int) -> None:
         """Delete these annotations of a task, or all."""
-        own = self.fake.tasks[task]
-        own["annotations"] = [
-            one for index, one in enumerate(own["annotations"]) if annotations and index not in annotations
-        ]
-        own["updated_at"] = when
+        row = self.fake.tasks[task]
+        kept = [one for n, one in enumerate(row["annotations"]) if annotations and n not in annotations]
+        row.update({"annotations": kept, "updated_at": when})
 
 
 def connect(fake: FakeStudio, token: str = LEGACY_TOKEN, **options: Any) -> LabelStudio:

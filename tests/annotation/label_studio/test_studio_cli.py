@@ -1,46 +1,44 @@
 """The commands `ducats push` and `ducats pull`."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from fake_studio import LEGACY_TOKEN, choice, serve_fake
 from studio_rounds import image_store
 
-from ducats.cli import main
+from commands import ducats
 
 
-def run_command(*arguments: str | Path) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    return int(caught.value.code or 0)
+@pytest.fixture
+def token_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
+    file = tmp_path / "token"
+    file.write_text(LEGACY_TOKEN)
+    file.chmod(0o600)
+    return file
 
 
 def test_push_and_pull_with_a_token_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], token_file: Path
 ) -> None:
-    monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
-    run, file = tmp_path / "lab", tmp_path / "token"
+    run = tmp_path / "lab"
     image_store(run / "questions", 3)
-    file.write_text(LEGACY_TOKEN)
-    file.chmod(0o600)
     with serve_fake() as fake:
-        assert run_command("push", run, "--url", fake.url + "/", "--token-file", file) == 0
+        assert ducats("push", run, "--url", fake.url + "/", "--token-file", token_file) == 0
         out = capsys.readouterr().out
         assert f"round 1: 3 new tasks, 0 already there, in {fake.url}/projects/1" in out
         assert next(iter(fake.projects.values()))["title"] == "ducats: lab"
         first, second, third = fake.tasks
         fake.annotate(first, choice("cat"))
         fake.annotate(second, choice("cow"))
-        assert run_command("pull", run, "--token-file", file) == 0
+        assert ducats("pull", run, "--token-file", token_file) == 0
         output = "1 answer accepted; 1 rejected (1 unknown class); round 1 waits for 2 of 3"
         assert output in capsys.readouterr().out
         fake.annotate(second, choice("dog"), user=2)
         fake.annotate(third, choice("dog"))
-        assert run_command("pull", run, "--token-file", file) == 0
+        assert ducats("pull", run, "--token-file", token_file) == 0
         assert "2 answers accepted; round 1 is complete" in capsys.readouterr().out
-        assert run_command("push", run, "--url", fake.url, "--token-file", file) == 0
+        assert ducats("push", run, "--url", fake.url, "--token-file", token_file) == 0
         assert "0 new tasks, 3 already there" in capsys.readouterr().out
 
 
@@ -64,24 +62,12 @@ AT = ("--url", "http://127.0.0.1:9")
 def test_user_errors_are_reported_without_the_token(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    token_file: Path,
     arguments: tuple[str, ...],
     words: str,
 ) -> None:
-    monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
     image_store(tmp_path / "questions", 1)
-    (tmp_path / "token").write_text(LEGACY_TOKEN)
-    (tmp_path / "token").chmod(0o600)
-    assert run_command(*(argument.format(tmp_path) for argument in arguments)) == 2
+    assert ducats(*(argument.format(tmp_path) for argument in arguments)) == 2
     error = capsys.readouterr().err
     assert words in error
     assert LEGACY_TOKEN not in error
-
-
-def test_label_studio_support_imports_neither_torch_nor_a_web_server(tmp_path: Path) -> None:
-    code = (
-        "import sys\nimport ducats.annotation.label_studio.pull_loop\n"
-        "heavy = {'torch', 'starlette', 'uvicorn', 'label_studio_sdk', 'requests'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

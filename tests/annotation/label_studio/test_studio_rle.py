@@ -52,8 +52,11 @@ def encode_random_blocks(
             literal = "".join(f"{value:08b}" for value in values[start : start + count])
             bits += f"0{kind:02b}{count - 1:0{count_sizes[kind]}b}{literal}"
         start += count
-    bits += "0" * (-len(bits) % 8)
-    return [int(bits[start : start + 8], 2) for start in range(0, len(bits), 8)]
+    return to_bytes(bits)
+
+
+def to_bytes(bits: str) -> list[int]:
+    return [int(bits[start : start + 8].ljust(8, "0"), 2) for start in range(0, len(bits), 8)]
 
 
 @given(arrays(np.bool_, array_shapes(min_dims=2, max_dims=2, max_side=24)))
@@ -86,12 +89,12 @@ def test_streams_of_other_encoders(pixels: NDArray[np.uint8], seed: int, count_s
     assert np.array_equal(decode_mask(rle, *pixels.shape[:2]), pixels[..., 3] > 127)
 
 
+SIZES = "00111" + "0010" + "0011" + "0111" + "1111"  # bits per value and per count, minus one
+
+
 def test_a_mask_encoded_by_hand() -> None:
     # Two pixels, 8 values: the header, 4 zeros, 4 times 255.
-    bits = f"{8:032b}" + "00111" + "0010" + "0011" + "0111" + "1111"
-    bits += "1" + "00" + "011" + "00000000" + "1" + "00" + "011" + "11111111"
-    bits += "0" * (-len(bits) % 8)
-    rle = [int(bits[start : start + 8], 2) for start in range(0, len(bits), 8)]
+    rle = to_bytes(f"{8:032b}" + SIZES + "1" + "00" + "011" + "00000000" + "1" + "00" + "011" + "11111111")
     assert encode_mask(np.array([[False, True]])) == rle
     assert decode_mask(rle, 1, 2).tolist() == [[False, True]]
 
@@ -107,17 +110,11 @@ def test_truncated_wrong_size_and_wrong_type() -> None:
     for end in range(len(rle) - 1):
         with pytest.raises(ValueError):
             decode_mask(rle[:end], 9, 9)
-    with pytest.raises(ValueError, match="324 values, not"):
-        decode_mask(encode_mask(np.eye(8, dtype=np.bool_)), 9, 9)
-    with pytest.raises(ValueError, match="list of bytes"):
-        decode_mask([300], 9, 9)
-    with pytest.raises(ValueError, match="more values than its header"):
-        decode_mask(encode_with_total(4, [0] * 8), 1, 1)
-
-
-def encode_with_total(total: int, values: Sequence[int]) -> list[int]:
-    """Encode a stream whose header states fewer values than its block holds."""
-    bits = f"{total:032b}" + "00111" + "0010" + "0011" + "0111" + "1111"
-    bits += f"000{len(values) - 1:03b}" + "".join(f"{value:08b}" for value in values)
-    bits += "0" * (-len(bits) % 8)
-    return [int(bits[start : start + 8], 2) for start in range(0, len(bits), 8)]
+    fewer_than_in_the_block = to_bytes(f"{4:032b}" + SIZES + "000" + "111" + "00000000" * 8)
+    for values, size, words in (
+        (encode_mask(np.eye(8, dtype=np.bool_)), 9, "324 values, not"),
+        ([300], 9, "list of bytes"),
+        (fewer_than_in_the_block, 1, "more values than its header"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            decode_mask(values, size, size)

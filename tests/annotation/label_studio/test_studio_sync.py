@@ -5,6 +5,7 @@ import itertools
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from fake_studio import LEGACY_TOKEN, FakeStudio, Session, choice, connect
 from studio_rounds import image_store, pixel_store
 
+from ducats.annotation import QuestionRound
 from ducats.annotation.label_studio.api import LabelStudio
 from ducats.annotation.label_studio.client import ApiToken, JsonClient, ServerUnavailableError
 from ducats.annotation.label_studio.pull_loop import pull_until_closed
@@ -24,8 +26,13 @@ Start = Callable[..., Session]
 LATER, LATEST = "2099-01-01T00:00:00.000000Z", "2099-01-01T00:01:00.000000Z"
 
 
-def logged_answers(session: Session) -> list[tuple[str, str, str]]:
-    return [(answer.question[-5], answer.annotator[:2], answer.word) for answer in session.store.answers()]
+def new_answers(session: Session) -> list[str]:
+    """Pull twice and return the new answers as ``question annotator word``."""
+    before = len(session.store.answers())
+    session.pull()
+    session.pull()
+    found = session.store.answers()[before:]
+    return [f"{answer.question[-5]} {answer.annotator[:2]} {answer.word}" for answer in found]
 
 
 def update_annotation(fake: FakeStudio, task: int, index: int, when: str, **values: Any) -> None:
@@ -35,14 +42,14 @@ def update_annotation(fake: FakeStudio, task: int, index: int, when: str, **valu
 
 def after_first_page(monkeypatch: pytest.MonkeyPatch, fake: FakeStudio, act: Callable[[], object]) -> None:
     """Call ``act`` after the first page of tasks was served."""
-    original, acts = fake._list, iter([act])
+    original, acts = fake.list_tasks, iter([act])
 
     def act_once(query: dict[str, str]) -> tuple[int, Any]:
         reply = original(query)
         next(acts, lambda: None)()
         return reply
 
-    monkeypatch.setattr(fake, "_list", act_once)
+    monkeypatch.setattr(fake, "list_tasks", act_once)
 
 
 # ---- annotations and the answers pulled from them
@@ -50,112 +57,77 @@ def after_first_page(monkeypatch: pytest.MonkeyPatch, fake: FakeStudio, act: Cal
 
 def test_two_annotators_change_and_withdraw_answers(fake: FakeStudio, start: Start) -> None:
     session = start(2, min_annotators=2, rule="unanimous")
-    store = session.store
     one, two = fake.tasks
     fake.annotate(one, choice("cat"), user=1, seconds=3.0)
     fake.annotate(one, choice("dog"), user=2, seconds=4.0)
     fake.annotate(two, [], user=1, seconds=1.0, was_cancelled=True)
-    session.pull()
-    assert logged_answers(session) == [("0", "p1", "cat"), ("0", "p2", "dog"), ("1", "p1", "skip")]
-    assert store.status("cam/1-0.png").state == "disputed"
+    assert new_answers(session) == ["0 p1 cat", "0 p2 dog", "1 p1 skip"]
+    assert session.store.status("cam/1-0.png").state == "disputed"
     update_annotation(fake, one, 1, LATER, result=choice("cat"), lead_time=6.5)  # the server adds to the time
-    session.pull()
-    session.pull()
-    assert logged_answers(session)[3:] == [("0", "p2", "cat")]
-    assert store.status("cam/1-0.png").word == "cat"
-    assert store.status("cam/1-0.png").seconds == pytest.approx(3.0 + 6.5)
+    assert new_answers(session) == ["0 p2 cat"]
+    status = session.store.status("cam/1-0.png")
+    assert (status.word, status.seconds) == ("cat", 3.0 + 6.5)
     session.withdraw(one, LATEST, 0)
-    session.pull()
-    session.pull()
-    assert logged_answers(session)[4:] == [("0", "p1", "")]
-    assert store.status("cam/1-0.png").state == "open"
+    assert new_answers(session) == ["0 p1 "]
+    assert session.store.status("cam/1-0.png").state == "open"
     update_annotation(fake, one, 0, LATEST, was_cancelled=True)  # skipped later: the answer is withdrawn
-    session.pull()
-    assert [vote.annotator for vote in store.status("cam/1-0.png").votes] == []
-    external_ids = [answer.external_id for answer in store.answers()]
+    assert new_answers(session) == ["0 p2 "]
+    assert session.store.status("cam/1-0.png").votes == ()
+    external_ids = [answer.external_id for answer in session.store.answers()]
     assert len(set(external_ids)) == len(external_ids)
 
 
-def test_the_newest_annotation_counts_and_an_older_one_when_it_is_deleted(
-    fake: FakeStudio, start: Start
-) -> None:
+def test_an_older_annotation_counts_when_the_newest_is_deleted(fake: FakeStudio, start: Start) -> None:
     session = start()
     [task] = fake.tasks
     fake.annotate(task, choice("cat"))
     fake.annotate(task, choice("dog"))
-    assert session.pull_words() == ["dog"]
+    assert new_answers(session) == ["0 p1 dog"]
     session.withdraw(task, LATER, 1)
-    assert session.pull_words() == ["cat"]
+    assert new_answers(session) == ["0 p1 cat"]
     for when in (LATER, LATEST):
         fake.annotate(task, choice("dog"))
         fake.tasks[task]["updated_at"] = when
-        session.pull()
-        assert session.labels() == ["dog"]
+        assert (new_answers(session), session.labels()) == (["0 p1 dog"], ["dog"])
         session.withdraw(task, when, 1)
-        for _ in range(2):
-            session.pull()
-        assert session.labels() == ["cat"]
-    assert [answer.word for answer in session.store.answers()] == ["dog", "cat"] * 3
+        assert (new_answers(session), session.labels()) == (["0 p1 cat"], ["cat"])
 
 
-def test_rejected_answers_are_logged_once(fake: FakeStudio, start: Start) -> None:
+def test_unknown_tasks_and_rejected_answers_are_logged_once(fake: FakeStudio, start: Start) -> None:
     session = start(2)
-    meta = fake.tasks[min(fake.tasks)]["meta"]
-    fake.annotate(min(fake.tasks), choice("unicorn"))
-    unknown, of_another_run, not_queried = session.import_tasks(
-        [
-            {"data": {"image": "x"}},
-            {"data": {}, "meta": {**meta, "run": "another"}},
-            {"data": {}, "meta": {**meta, "key": "not queried"}},
-        ]
-    )
-    fake.annotate(unknown, choice("cat"))
-    fake.annotate(of_another_run, choice("cat"))
-    fake.annotate(not_queried, {"not": "a list"})
-    # Tasks of another run are ignored.
-    assert session.pull().rejected == {"unknown class": 1, "unknown question": 2}
+    first, second = fake.tasks
+    meta = fake.tasks[first]["meta"]
+    fake.annotate(first, choice("unicorn"))
+    fake.annotate(second, choice("long " * 200))
+    metas = [{**meta, "key": "not queried"}, "text", ["list"], {"run": 5}, None, {**meta, "run": "another"}]
+    imported = session.import_tasks({"data": {}}, *({"data": {"round": 1}, "meta": one} for one in metas))
+    results = (choice("cat"), {"not": "a list"}, choice("longer " * 200), choice("cat"))
+    for task, result in zip([*imported[:3], imported[-1]], results, strict=True):
+        fake.annotate(task, result)
+    assert session.push().existing_tasks == 2
+    # The task of another run is ignored.
+    assert session.pull().rejected == {"unknown class": 2, "unknown question": 3}
+    assert session.pull_words() == []
     # A corrupt state: all is read again, stored once.
     (session.store.folder / "label-studio.json").write_text('{"url": ')
     assert session.pull_words() == []
-    assert len(session.store.answers()) == 3
+    assert len(session.store.answers()) == 5
 
 
-def test_unknown_tasks_in_the_project_are_logged_once_and_stop_nothing(
-    fake: FakeStudio, start: Start
-) -> None:
-    session = start()
-    strange = [{"data": {"round": 1}, "meta": meta} for meta in ("text", ["list"], {"run": 5}, None)]
-    fake.annotate(min(fake.tasks), choice("long " * 200))
-    fake.annotate(session.import_tasks(strange)[0], choice("longer " * 200))
-    assert session.push().existing_tasks == 1
-    for _ in range(3):
-        session.pull()
-    reasons = [answer.reject_reason for answer in session.store.answers()]
-    assert reasons == ["unknown class", "unknown question"]
-
-
-def test_a_later_answer_on_the_labelling_page_is_not_withdrawn(fake: FakeStudio, start: Start) -> None:
+@pytest.mark.parametrize("source", ["page", "another task"])
+def test_a_later_answer_from_elsewhere_is_not_withdrawn(fake: FakeStudio, start: Start, source: str) -> None:
     session = start()
     [task] = fake.tasks
     fake.annotate(task, choice("cat"))
     session.pull()
-    answer = {"question": "cam/1-0.png", "word": "dog", "annotator": "p1@example.org"}
-    session.store.receive([answer], channel="page")
-    session.withdraw(task, LATER)
-    assert session.pull_words() == []
-    assert session.labels() == ["dog"]
-
-
-def test_a_later_answer_from_another_task_is_not_withdrawn(fake: FakeStudio, start: Start) -> None:
-    session = start()
-    [task] = fake.tasks
-    [copy] = session.import_tasks([{name: fake.tasks[task][name] for name in ("data", "meta")}])
-    for number in (task, copy):
-        fake.annotate(number, choice("cat"))
+    if source == "page":
+        answer = {"question": "cam/1-0.png", "word": "dog", "annotator": "p1@example.org"}
+        session.store.receive([answer], channel="page")
+    else:
+        fake.annotate(session.import_copies(task)[0], choice("dog"))
         session.pull()
     session.withdraw(task, LATER)
-    session.pull()
-    assert session.labels() == ["cat"]
+    assert (session.pull_words(), session.labels()) == ([], ["dog"])
 
 
 @pytest.mark.parametrize(
@@ -186,7 +158,7 @@ def test_another_annotator_is_requested_if_that_can_settle_the_question(
 # ---- tasks that change during a pull, and copies of tasks
 
 
-def test_tasks_that_change_during_a_pull_are_read_by_the_next_pull(
+def test_a_task_changed_during_a_pull_is_read_by_the_next(
     fake: FakeStudio, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = start(102)
@@ -202,41 +174,30 @@ def test_tasks_that_change_during_a_pull_are_read_by_the_next_pull(
         fake.tasks[last]["updated_at"] = "2099-01-01T00:09:00.000000Z"
 
     after_first_page(monkeypatch, fake, annotate_between_pages)
-    assert session.pull_words() == ["dog"]
-    assert session.pull_words() == ["cat"]
+    assert [session.pull_words(), session.pull_words()] == [["dog"], ["cat"]]
 
 
-def test_a_task_deleted_during_a_pull_hides_no_other(
+def test_copies_are_deleted_and_a_task_deleted_during_a_pull_hides_no_other(
     fake: FakeStudio, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = start(102)
-    numbers = sorted(fake.tasks)
-    fake.annotate(numbers[100], choice("cat"))
-    after_first_page(monkeypatch, fake, lambda: fake.tasks.pop(numbers[0]))
-    assert session.pull_words() == ["cat"]
-
-
-def test_duplicates_on_several_pages_are_deleted_and_the_answered_copy_is_kept(
-    fake: FakeStudio, start: Start
-) -> None:
-    session = start(102)
-    copies = session.import_tasks(
-        [{"data": task["data"], "meta": task["meta"]} for task in fake.tasks.values()]
-    )
+    copies = session.import_copies(*fake.tasks)
     fake.annotate(copies[7], choice("dog"))
     again = session.push()
     assert (again.new_tasks, again.existing_tasks) == (0, 102)
     keys = [task["meta"]["key"] for task in fake.tasks.values()]
     assert len(keys) == len(set(keys)) == 102
-    assert copies[7] in fake.tasks
+    assert copies[7] in fake.tasks  # the answered copy is kept
+    numbers = sorted(fake.tasks)
+    fake.annotate(numbers[100], choice("cat"))
+    after_first_page(monkeypatch, fake, lambda: fake.tasks.pop(numbers[0]))
+    assert session.pull_words() == ["cat", "dog"]
 
 
 # ---- rounds, projects and servers
 
 
-def test_a_new_round_uses_the_same_project_and_skips_settled_questions(
-    fake: FakeStudio, start: Start
-) -> None:
+def test_a_new_round_uses_the_same_project(fake: FakeStudio, start: Start) -> None:
     session = start(2, min_annotators=2, rule="unanimous")
     for task, user in itertools.product(list(fake.tasks), (1, 2)):
         fake.annotate(task, choice("cat"), user=user)
@@ -248,16 +209,16 @@ def test_a_new_round_uses_the_same_project_and_skips_settled_questions(
         session.push()
     session.store = image_store(session.store.folder, 3, round_number=2)
     answer = {"question": "cam/2-1.png", "word": "cat", "annotator": "anna"}
-    session.store.receive([answer], channel="page")
+    session.store.receive([answer], channel="page")  # settled: gets no task
     found = session.push()
     assert (found.round, found.new_tasks, found.answered_images) == (2, 2, 1)
     [project] = fake.projects.values()
+    assert project["model_version"] == "ducats-round-2"
     assert [task["data"]["key"] for task in fake.tasks.values()][2:] == ["cam/2-0.png", "cam/2-2.png"]
     assert [tab["data"]["title"] for tab in fake.tabs] == ["Round 1", "Round 2"]
-    assert project["model_version"] == "ducats-round-2"
 
 
-def test_runs_in_folders_with_the_same_name_get_separate_projects(
+def test_runs_with_the_same_name_get_separate_projects(
     fake: FakeStudio, start: Start, tmp_path: Path
 ) -> None:
     session = start(2)
@@ -265,7 +226,6 @@ def test_runs_in_folders_with_the_same_name_get_separate_projects(
     with pytest.raises(UserError, match="has no project of this run"):
         other.pull()
     assert other.push().new_tasks == 3
-    assert len(fake.projects) == 2
     session.forget()
     assert session.push().existing_tasks == 2
     assert len(fake.projects) == 2
@@ -310,18 +270,14 @@ def test_a_project_of_others_is_not_changed(fake: FakeStudio, start: Start, is_n
 
 def test_a_copy_of_the_run_with_other_pixels_gets_its_own_tasks(fake: FakeStudio, tmp_path: Path) -> None:
     sessions = []
-    for name, offset in (("a", 3), ("b", 5)):  # equal in the first round, different in the second
-        store = pixel_store(tmp_path / name / "run" / "questions", [[(0, 0)]])
+    for offset in (3, 5):  # equal in the first round, different in the second
+        store = pixel_store(tmp_path / f"run-{offset}" / "questions", [[(0, 0)]])
         sessions.append(Session(fake, connect(fake), store))
-        first, second = store.round_folder(1), store.round_folder(2)
-        new_round = pixel_store(tmp_path / str(offset) / "questions", [[(offset, offset)]]).round_folder(1)
+        original = sessions[0].store.round_folder(1) / "questions.jsonl"  # with the same paths
+        (store.round_folder(1) / "questions.jsonl").write_bytes(original.read_bytes())
         store.close_round(1, answered_by_png=store.question_round(1).by_id)
-        second.mkdir()
-        (second / "questions.jsonl").write_bytes((new_round / "questions.jsonl").read_bytes())
-        rules = (first / "rules.json").read_text().replace('"round": 1', '"round": 2')
-        (second / "rules.json").write_text(rules)
-        original = sessions[0].store.round_folder(1) / "questions.jsonl"
-        (first / "questions.jsonl").write_text(original.read_text())
+        other = pixel_store(tmp_path / str(offset) / "questions", [[(offset, offset)]]).question_round(1)
+        QuestionRound.write(store.round_folder(2), replace(other.rules, round=2), other.questions)
     for session in sessions:
         assert session.push(images="https://example.org/").new_tasks == 1
     assert len(fake.projects) == 1
@@ -331,23 +287,15 @@ def test_a_copy_of_the_run_with_other_pixels_gets_its_own_tasks(fake: FakeStudio
     assert sessions[1].store.status("street-0#5,5").state == "settled"
 
 
-def test_a_long_title_is_truncated_to_the_limit_of_the_server(fake: FakeStudio, tmp_path: Path) -> None:
-    session = Session(fake, connect(fake), image_store(tmp_path / "questions", 1))
-    title = "ducats: " + "name " * 20
-    session.push(title)
-    session.forget()
-    assert session.push(title).existing_tasks == 1
-    assert [len(one["title"]) for one in fake.projects.values()] == [len(title[:50].strip())]
-
-
-def test_a_push_after_a_blind_push_of_the_same_round_changes_nothing(
-    fake: FakeStudio, tmp_path: Path
-) -> None:
+def test_a_long_title_and_a_second_push_after_a_blind_one(fake: FakeStudio, tmp_path: Path) -> None:
     session = Session(fake, connect(fake), image_store(tmp_path / "questions", 2))
-    session.push(blind=True)
-    again = session.push()
+    title = "ducats: " + "name " * 20
+    session.push(title, blind=True)
+    session.forget()
+    again = session.push(title)
     assert (again.new_tasks, again.existing_tasks) == (0, 2)
-    assert [one["model_version"] for one in fake.projects.values()] == [""]
+    [project] = fake.projects.values()
+    assert (project["title"], project["model_version"]) == (title[:50].strip(), "")
 
 
 def test_watching_ends_when_the_round_is_closed_while_the_server_is_down(tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from commands import read_csv
 from ducats.annotation import AnnotationStore, QuestionArea
 from ducats.annotation.oracles import HumanOracle
 from ducats.annotation.oracles.mask_files import png_names
@@ -59,43 +59,31 @@ def test_masks_and_overlays_show_the_requested_pixels(round_folder: Path) -> Non
     assert overlay[0, 0].tolist() == [35, 35, 35]
     assert (round_folder / "classes.txt").read_text() == "0 road\n1 sky\n254 not answered yet\n255 void\n"
     assert len((round_folder / "README.txt").read_text().splitlines()) == 4
-    with (round_folder / "questions.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(round_folder / "questions.csv")
     assert [(row["key"], row["pixels"], row["answer"]) for row in rows] == [
         ("a/eins.png", "3", "answers/a/eins.png"),
         ("a/zwei.jpg", "3", "answers/a/zwei.png"),
     ]
 
 
-def test_whole_label_maps_are_answers(round_folder: Path) -> None:
+def test_label_maps_of_any_depth_are_answers(round_folder: Path) -> None:
     one, two = maps()
-    save(round_folder / "answers" / "a" / "eins.png", one)
-    with pytest.raises(AwaitingLabels, match=r"3 of 6 pixels in 1 of 2 images; first: .*zwei.png is missing"):
-        ask_again(round_folder)
-    save(round_folder / "answers" / "a" / "zwei.png", two)
-    answers = ask_again(round_folder)
-    assert (answers.tolist(), answers.dtype) == ([0, 1, 1, VOID, 0, 1], torch.int8)
-
-
-def test_palette_and_sixteen_bit_pngs_are_accepted(round_folder: Path) -> None:
-    one, two = maps()
+    (round_folder / "answers" / "a").mkdir(parents=True)
     palette = Image.fromarray(one)
     palette.putpalette([value for value in range(256) for _ in range(3)])
-    (round_folder / "answers" / "a").mkdir(parents=True)
     palette.save(round_folder / "answers" / "a" / "eins.png")
-    with Image.open(round_folder / "answers" / "a" / "eins.png") as saved:
-        assert saved.mode == "P"
-    Image.fromarray(two.astype(np.uint16)).save(round_folder / "answers" / "a" / "zwei.png")
-    assert ask_again(round_folder).tolist() == [0, 1, 1, VOID, 0, 1]
-
-
-def test_unanswered_pixels_are_counted(round_folder: Path) -> None:
-    one, two = maps()
-    two[0, 3] = two[7, 11] = 254
-    save(round_folder / "answers" / "a" / "eins.png", one)
-    save(round_folder / "answers" / "a" / "zwei.png", two)
+    with pytest.raises(AwaitingLabels, match=r"3 of 6 pixels in 1 of 2 images; first: .*zwei.png is missing"):
+        ask_again(round_folder)
+    path = round_folder / "answers" / "a" / "zwei.png"
+    partial = two.copy()
+    partial[0, 3] = partial[7, 11] = 254
+    save(path, partial)
     with pytest.raises(AwaitingLabels, match=r"2 of 6 pixels in 1 of 2 images; .* still has 254 at 2"):
         ask_again(round_folder)
+    for depth in (np.uint8, np.uint16):
+        Image.fromarray(two.astype(depth)).save(path)
+        answers = ask_again(round_folder)
+        assert (answers.tolist(), answers.dtype) == ([0, 1, 1, VOID, 0, 1], torch.int8)
 
 
 def test_invalid_label_pngs_are_reported(round_folder: Path) -> None:
@@ -169,11 +157,15 @@ def region_oracle(folder: Path, **params: Any) -> HumanOracle:
     return HumanOracle(folder / "questions", POOL, CLASSES, SIZES, unit="region", **params)
 
 
+def ask_regions(folder: Path, **params: Any) -> AnnotationStore:
+    with pytest.raises(AwaitingLabels, match=r"with `ducats label .*README.txt.*`ducats push"):
+        region_oracle(folder, **params)(REGIONS)
+    return AnnotationStore(folder / "questions")
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> AnnotationStore:
-    with pytest.raises(AwaitingLabels, match=r"with `ducats label .*README.txt.*`ducats push"):
-        region_oracle(tmp_path)(REGIONS)
-    return AnnotationStore(tmp_path / "questions")
+    return ask_regions(tmp_path)
 
 
 def submit(store: AnnotationStore, question: str, word: str, annotator: str = "anna", **more: Any) -> None:
@@ -181,13 +173,20 @@ def submit(store: AnnotationStore, question: str, word: str, annotator: str = "a
     assert store.receive([answer], channel="test")[0].reject_reason is None
 
 
+def save_answers(store: AnnotationStore, name: str, labels: dict[tuple[int, int], int]) -> None:
+    """Save a label PNG with answers at some pixels (y, x)."""
+    values = np.full((4, 6), 254, np.uint8)
+    for pixel, label in labels.items():
+        values[pixel] = label
+    save(store.round_folder(1) / "answers" / name, values)
+
+
 def test_each_unit_has_a_question_with_its_pixels(store: AnnotationStore) -> None:
     question_round = store.question_round(1)
     assert [question.id for question in question_round.questions] == IDS
     assert question_round.questions[0].area == QuestionArea(1, 0, 4, 6, ((0, 1), (6, 2)))
     assert {q.image_path for q in question_round.questions} == {"overlays/a/eins.png", "overlays/drei.png"}
-    with (question_round.folder / "pixels.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(question_round.folder / "pixels.csv")
     assert [(row["id"], row["y"], row["x"], row["pixels"]) for row in rows] == [
         (IDS[0], "1", "0", "3"),
         (IDS[1], "3", "5", "1"),
@@ -211,15 +210,11 @@ def test_one_answer_labels_all_pixels_of_its_unit(store: AnnotationStore, tmp_pa
 
 def test_label_pngs_fill_open_questions(store: AnnotationStore, tmp_path: Path) -> None:
     submit(store, IDS[0], "sky")
-    found = np.full((4, 6), 254, np.uint8)
-    found[3, 5] = 255
-    save(store.round_folder(1) / "answers" / "a" / "eins.png", found)
+    save_answers(store, "a/eins.png", {(3, 5): 255})
     with pytest.raises(AwaitingLabels, match="2 of 6 pixels in 1 of 2 images"):
         region_oracle(tmp_path)(REGIONS)
     assert store.closed_round(1) is None
-    other = np.full((4, 6), 254, np.uint8)
-    other[0, 3], other[0, 4] = 0, 1  # a PNG may split a unit
-    save(store.round_folder(1) / "answers" / "drei.png", other)
+    save_answers(store, "drei.png", {(0, 3): 0, (0, 4): 1})  # a PNG may split a unit
     assert region_oracle(tmp_path)(REGIONS).tolist() == [1, 1, 1, VOID, 0, 1]
     assert store.receive([{"question": IDS[1], "word": "road"}], channel="test")[0].reject_reason == "late"
     assert region_oracle(tmp_path)(REGIONS).tolist() == [1, 1, 1, VOID, 0, 1]
@@ -234,18 +229,14 @@ def test_units_of_another_request_are_refused(store: AnnotationStore, tmp_path: 
 
 def test_a_png_that_contradicts_an_answer_is_reported(store: AnnotationStore, tmp_path: Path) -> None:
     submit(store, IDS[0], "sky")
-    found = np.full((4, 6), 1, np.uint8)
-    found[1, 1] = 0
-    save(store.round_folder(1) / "answers" / "a" / "eins.png", found)
+    save_answers(store, "a/eins.png", {(0, 0): 1, (1, 1): 0})
     with pytest.raises(UserError, match=r"at x=1, y=1 is road, which contradicts .*#1,0' \(anna: sky\)"):
         region_oracle(tmp_path)(REGIONS)
     assert store.closed_round(1) is None
 
 
 def test_disputes_about_pixels_are_reported(tmp_path: Path) -> None:
-    with pytest.raises(AwaitingLabels):
-        region_oracle(tmp_path, rule="unanimous")(REGIONS)
-    store = AnnotationStore(tmp_path / "questions")
+    store = ask_regions(tmp_path, rule="unanimous")
     submit(store, IDS[2], "sky", "anna")
     submit(store, IDS[2], "void", "bob")
     with pytest.raises(AwaitingLabels, match=r"'drei#0,3': anna: sky, bob: void"):
@@ -253,12 +244,9 @@ def test_disputes_about_pixels_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_partly_labelled_unit_is_dropped_at_the_time_limit(tmp_path: Path) -> None:
-    with pytest.raises(AwaitingLabels):
-        region_oracle(tmp_path, max_seconds=lambda _: 3.0)(REGIONS)
-    store = AnnotationStore(tmp_path / "questions")
-    found = np.full((4, 6), 254, np.uint8)
-    found[0, 0] = found[3, 5] = 0  # a third of the first unit, all of the second
-    save(store.round_folder(1) / "answers" / "a" / "eins.png", found)
+    store = ask_regions(tmp_path, max_seconds=lambda _: 3.0)
+    # A third of the first unit, all of the second.
+    save_answers(store, "a/eins.png", {(0, 0): 0, (3, 5): 0})
     submit(store, IDS[2], "sky", seconds=3.0)
     assert region_oracle(tmp_path)(REGIONS).tolist() == [-1, -1, -1, 0, 1, 1]
 

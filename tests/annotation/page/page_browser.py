@@ -1,7 +1,6 @@
 """Helpers that drive the labelling page in a real browser."""
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,18 +28,6 @@ def page(chromium: webdriver.Chrome) -> "Page":
     page = Page(chromium)
     page.console_errors()
     return page
-
-
-@pytest.fixture
-def save_screenshot(page: "Page", tmp_path: Path) -> Callable[[str], None]:
-    """Save a screenshot as an artefact."""
-    folder = Path(os.environ.get("DUCATS_ARTEFACTS", tmp_path))
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def shoot(name: str) -> None:
-        assert page.browser.save_screenshot(str(folder / f"{name}.png"))
-
-    return shoot
 
 
 class Server:
@@ -84,6 +71,13 @@ class Page:
         self.browser.get(server.url)
         self.wait_for_question()
         assert "token" not in self.browser.current_url
+
+    @contextmanager
+    def serving(self, run: Path, **options: Any) -> Iterator[Server]:
+        """Serve a run and open its page."""
+        with serving(run, **options) as server:
+            self.open(server)
+            yield server
 
     def wait(self, condition: Callable[[], Any]) -> Any:
         wait = WebDriverWait(self.browser, TIMEOUT_SECONDS, poll_frequency=0.02)

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from page_rounds import image_questions
 from PIL import Image
 from starlette.testclient import TestClient
 
+from ducats.annotation import AnnotationStore
 from ducats.annotation.page.app import LabellingPage, make_app
 
 TOKEN, BASE_URL = "a-token-of-this-test", "http://127.0.0.1:8000"
@@ -19,6 +21,11 @@ def client(run: Path, *, token: bool = True, host: str = "127.0.0.1", **options:
     if token:
         assert page.get(f"/?token={TOKEN}").status_code == 200
     return page
+
+
+def open_page(run: Path, *arguments: Any, **rules: Any) -> tuple[AnnotationStore, TestClient]:
+    """Write a round of images and open the page."""
+    return image_questions(run, *arguments, **rules), client(run)
 
 
 def state(client: TestClient, annotator: str = "ada") -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Small question rounds for page tests: single-colour images, and pixels of a synthetic image."""
 
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +14,38 @@ CLASSES = tuple(COLOURS)
 HEIGHT, WIDTH, SCALE = 32, 64, 4  # grid height and width; image pixels per cell
 
 
-def image_questions(run: Path, count: int = 6, number: int = 1, **rules: Any) -> AnnotationStore:
-    """Write a round of single-colour images; every third guess is wrong."""
+def image_questions(
+    run: Path, count: int = 6, number: int = 1, guesses: Sequence[str] = ("red", "green", "red"), **rules: Any
+) -> AnnotationStore:
+    """Write a round of single-colour images; every third of the default guesses is wrong."""
     store = AnnotationStore(run / "questions")
     round_folder = store.round_folder(number)
     (round_folder / "thumbnails").mkdir(parents=True)
     (run / "images").mkdir(exist_ok=True)
     questions = []
+    hints: dict[str, Any] = {
+        "probability": 0.42,
+        "u_dis": 0.3,
+        "u_data": 0.6,
+        "u_dis_quantile": 0.97,
+        "u_data_quantile": 0.8,
+    }
     for n in range(1, count + 1):
-        name = CLASSES[(n - 1) % 3]
-        file = run / "images" / f"{number}-{n}.png"
-        image = Image.new("RGB", (160, 120), COLOURS[name])
+        file, thumbnail, key = run / f"images/{number}-{n}.png", f"thumbnails/{n:04d}.png", f"r{number}/{n}"
+        image = Image.new("RGB", (160, 120), COLOURS[CLASSES[(n - 1) % 3]])
         ImageDraw.Draw(image).text((70, 50), str(n), "white")
         image.save(file)
-        image.resize((64, 48)).save(round_folder / "thumbnails" / f"{n:04d}.png")
-        guess = name if n % 3 else "red"
-        questions.append(
-            Question(n, f"r{number}/{n}", f"r{number}/{n}", f"thumbnails/{n:04d}.png", str(file), guess=guess)
-        )
-    questions = [
-        replace(one, probability=0.42, u_dis=0.3, u_data=0.6, u_dis_quantile=0.97, u_data_quantile=0.8)
-        for one in questions
-    ]
-    defaults = {
-        "rule": "first",
+        image.resize((64, 48)).save(round_folder / thumbnail)
+        guess = guesses[(n - 1) % len(guesses)]
+        questions.append(Question(n, key, key, thumbnail, str(file), guess=guess, **hints))
+    settings = {
+        "classes": CLASSES,
         "query": "duc",
         "query_summary": "Two-round selection by U_dis and U_data.",
         "explained_by": ("u_dis", "u_data"),
+        **rules,
     }
-    QuestionRound.write(round_folder, RoundRules(number, CLASSES, **{**defaults, **rules}), questions)
+    QuestionRound.write(round_folder, RoundRules(number, **settings), questions)
     return store
 
 

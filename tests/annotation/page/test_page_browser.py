@@ -1,7 +1,5 @@
 """Whole rounds answered in a real browser; no answer is lost when the server is killed."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 
 import page_browser
@@ -12,7 +10,6 @@ from selenium.webdriver.common.keys import Keys
 
 pytestmark = needs_a_browser
 chromium, page = page_browser.chromium, page_browser.page
-save_screenshot = page_browser.save_screenshot
 
 
 def key_of(question: str) -> str:
@@ -20,9 +17,7 @@ def key_of(question: str) -> str:
     return str((int(question.split("/")[1]) - 1) % 3 + 1)
 
 
-def test_a_round_of_images_by_keys(
-    page: Page, tmp_path: Path, save_screenshot: Callable[[str], None]
-) -> None:
+def test_a_round_of_images_by_keys(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 6)
     with serving(tmp_path, annotator="") as server:
         page.browser.get(server.url)
@@ -30,7 +25,6 @@ def test_a_round_of_images_by_keys(
         page.wait(name.is_displayed)
         name.send_keys("Ada", Keys.ENTER)
         page.wait_for_question("r1/1")
-        save_screenshot("image")
         assert "unlike the training images" in page.text("hints")
         assert "The model has seen few images like this one" in page.text("why")
         assert "42% sure" in page.text("guess")
@@ -75,8 +69,7 @@ def test_a_round_of_images_by_keys(
 def test_a_killed_server_loses_nothing(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 8)
     token = tmp_path / "token"
-    with serving(tmp_path, token_file=token) as server:
-        page.open(server)
+    with page.serving(tmp_path, token_file=token) as server:
         page.answer("1")
         page.wait_until_saved()
         # Five are preloaded.
@@ -126,13 +119,9 @@ def test_a_question_without_a_visible_image_cannot_be_answered(page: Page, tmp_p
     assert labels(store) == ["red", "void"]
 
 
-def test_a_round_of_pixels_by_keys(
-    page: Page, tmp_path: Path, save_screenshot: Callable[[str], None]
-) -> None:
+def test_a_round_of_pixels_by_keys(page: Page, tmp_path: Path) -> None:
     store = pixel_questions(tmp_path)
-    with serving(tmp_path) as server:
-        page.open(server)
-        save_screenshot("pixel")
+    with page.serving(tmp_path):
 
         def image_url() -> str:
             return str(page.browser.find_element(By.CSS_SELECTOR, "#image img").get_attribute("src"))
@@ -148,7 +137,6 @@ def test_a_round_of_pixels_by_keys(
         page.wait(lambda: "together=1" in image_url())
         complete = "return document.querySelector('#image img').complete"
         page.wait(lambda: page.run(complete))
-        save_screenshot("pixel-segment")
         page.answer("2")
         assert page.wait_for_question() == "street.png#3,5"
         page.press("u")  # all three
@@ -164,12 +152,9 @@ def test_a_round_of_pixels_by_keys(
     assert {question: one.word for question, one in store.statuses(1).items()} == wanted
 
 
-def test_a_group_with_the_same_guess_is_answered_at_once(
-    page: Page, tmp_path: Path, save_screenshot: Callable[[str], None]
-) -> None:
+def test_a_group_with_the_same_guess_is_answered_at_once(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 9)  # 3 are blue and guessed red
-    with serving(tmp_path) as server:
-        page.open(server)
+    with page.serving(tmp_path):
         page.press("g")
         tiles = page.wait(lambda: page.elements(".tile"))
         assert len(tiles) == 6
@@ -182,7 +167,6 @@ def test_a_group_with_the_same_guess_is_answered_at_once(
                     tile.click()
 
         deselect_blue()
-        save_screenshot("grid")
         assert "Label 3 as red" in page.text("accept")
         select_all = page.browser.find_element(By.ID, "select-all")
         for left in (0, 6):
@@ -207,14 +191,12 @@ def test_a_group_with_the_same_guess_is_answered_at_once(
     assert labels(store) == [CLASSES[n % 3] for n in range(9)]
 
 
-def test_on_a_phone_by_touch(page: Page, tmp_path: Path, save_screenshot: Callable[[str], None]) -> None:
+def test_on_a_phone_by_touch(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 2)
     size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
     page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
-        with serving(tmp_path) as server:
-            page.open(server)
-            save_screenshot("phone")
+        with page.serving(tmp_path):
             page_width = "return document.documentElement.scrollWidth"
             assert page.run(page_width) <= 360
             buttons = page.elements("#classes button, #commands button, #guess")
@@ -235,13 +217,9 @@ def test_on_a_phone_by_touch(page: Page, tmp_path: Path, save_screenshot: Callab
 
 
 def test_many_classes_are_searched_and_new_ones_can_be_named(page: Page, tmp_path: Path) -> None:
-    store = image_questions(tmp_path, 3, allow_new_classes=True)
-    path = store.round_folder(1) / "rules.json"
-    rules = json.loads(path.read_text())
-    rules["classes"] = [*CLASSES, *(f"class {n}" for n in range(40))]
-    path.write_text(json.dumps(rules))
-    with serving(tmp_path) as server:
-        page.open(server)
+    classes = (*CLASSES, *(f"class {n}" for n in range(40)))
+    store = image_questions(tmp_path, 3, allow_new_classes=True, classes=classes)
+    with page.serving(tmp_path):
         page.answer("ss 17" + Keys.ENTER)
         page.answer(Keys.ENTER)  # an empty field: the guess
         field = page.browser.find_element(By.ID, "name-of-class")
@@ -255,8 +233,7 @@ def test_a_dispute_is_shown_and_resolved(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 1, rule="unanimous", min_annotators=2)
     store.receive([{"question": "r1/1", "word": "red", "annotator": "Ada"}], channel="page")
     store.receive([{"question": "r1/1", "word": "blue", "annotator": "Bob"}], channel="page")
-    with serving(tmp_path, blind=True) as server:
-        page.open(server)
+    with page.serving(tmp_path, blind=True):
         assert "Ada chose red, Bob chose blue" in page.text("votes")
         assert not page.browser.find_element(By.ID, "guess").is_displayed()
         page.answer("1")  # confirms her answer: now it is Bob's turn

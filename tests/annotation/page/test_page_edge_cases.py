@@ -1,10 +1,5 @@
 """Edge cases of a page that stays open for hours: no question is hidden, lost or asked twice."""
 
-import http.server
-import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import page_browser
@@ -13,22 +8,13 @@ from page_rounds import image_questions
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from ducats.annotation import AnnotationStore
-
 pytestmark = needs_a_browser
 chromium, page = page_browser.chromium, page_browser.page
 
 
-def rewrite_rules(store: AnnotationStore, **changed: object) -> None:
-    """Change the rules of the written round."""
-    path = store.round_folder(1) / "rules.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
-
-
 def test_a_late_answer_is_reported(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 2)
-    with serving(tmp_path) as server:
-        page.open(server)
+    with page.serving(tmp_path):
         store.receive(
             [{"question": f"r1/{n}", "word": "red", "annotator": "Bob"} for n in (1, 2)], channel="page"
         )
@@ -40,14 +26,8 @@ def test_a_late_answer_is_reported(page: Page, tmp_path: Path) -> None:
 
 
 def test_undo_in_the_grid_restores_any_group(page: Page, tmp_path: Path) -> None:
-    store = image_questions(tmp_path, 12)
-    path = store.round_folder(1) / "questions.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for line in lines:
-        line["guess"] = "red" if line["number"] < 10 else "blue"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with serving(tmp_path) as server:
-        page.open(server)
+    store = image_questions(tmp_path, 12, guesses=[*["red"] * 9, *["blue"] * 3])
+    with page.serving(tmp_path):
         page.press("g")
         page.wait(lambda: page.elements("#guesses button[aria-pressed=false]"))[0].click()
         page.wait_for_text("accept", "Label 3 as blue")
@@ -59,8 +39,7 @@ def test_undo_in_the_grid_restores_any_group(page: Page, tmp_path: Path) -> None
 
 def test_answers_from_the_grid_are_not_asked_again_one_by_one(page: Page, tmp_path: Path) -> None:
     image_questions(tmp_path, 9)
-    with serving(tmp_path) as server:
-        page.open(server)
+    with page.serving(tmp_path):
         assert page.question == "r1/1"
         page.press("g")
         page.wait_for_text("accept", "Label 6 as red")
@@ -75,10 +54,8 @@ def test_answers_from_the_grid_are_not_asked_again_one_by_one(page: Page, tmp_pa
 
 
 def test_a_class_that_begins_with_a_digit_can_be_searched(page: Page, tmp_path: Path) -> None:
-    store = image_questions(tmp_path, 2)
-    rewrite_rules(store, classes=[f"{n:03d}.bird" for n in range(1, 60)])
-    with serving(tmp_path) as server:
-        page.open(server)
+    store = image_questions(tmp_path, 2, classes=tuple(f"{n:03d}.bird" for n in range(1, 60)))
+    with page.serving(tmp_path):
         assert not page.browser.find_element(By.ID, "void-key").is_displayed()
         page.answer("017" + Keys.ENTER)
         page.click("[data-word=void]")
@@ -90,8 +67,7 @@ def test_undoing_a_skip_keeps_earlier_answers(page: Page, tmp_path: Path) -> Non
     store = image_questions(tmp_path, 2, rule="unanimous", min_annotators=2)
     for annotator, word in (("Ada", "red"), ("Bob", "blue")):
         store.receive([{"question": "r1/1", "word": word, "annotator": annotator}], channel="page")
-    with serving(tmp_path) as server:
-        page.open(server)
+    with page.serving(tmp_path):
         page.answer("2")  # r1/2, which she has not seen
         assert page.wait_for_question() == "r1/1"
         page.press("s")
@@ -107,8 +83,7 @@ def test_undoing_a_skip_keeps_earlier_answers(page: Page, tmp_path: Path) -> Non
 
 def test_answers_survive_a_full_browser_storage(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 2)
-    with serving(tmp_path) as server:
-        page.open(server)
+    with page.serving(tmp_path):
         page.answer("1")
         page.wait_until_saved()
         full = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }"
@@ -117,32 +92,10 @@ def test_answers_survive_a_full_browser_storage(page: Page, tmp_path: Path) -> N
         page.wait(lambda: labels(store) == ["red", "green"])
 
 
-@contextmanager
-def other_site(link: str) -> Iterator[str]:
-    """Serve a page of another site with a link to an address."""
-
-    class Site(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(f'<a id="link" href="{link}">answer here</a>'.encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site) as site:
-        threading.Thread(target=site.serve_forever, daemon=True).start()
-        try:
-            yield f"http://localhost:{site.server_address[1]}/"
-        finally:
-            site.shutdown()
-
-
 def test_a_link_from_another_site_opens_the_page_and_survives_a_reload(page: Page, tmp_path: Path) -> None:
     image_questions(tmp_path, 2)
-    with serving(tmp_path) as server, other_site(server.url) as site:
-        page.browser.get(site)
+    with serving(tmp_path) as server:
+        page.browser.get(f"data:text/html,<a id=link href='{server.url}'>answer here</a>")
         page.click("#link")
         page.wait_for_question("r1/1")
         page.browser.refresh()

@@ -1,5 +1,7 @@
 """Plain-language explanations of a pick, checked against the numbers they are made from."""
 
+from dataclasses import replace
+
 import pytest
 from torch import Tensor
 
@@ -8,15 +10,12 @@ from ducats.acquisition.samples import QueryContext
 from ducats.annotation import Question, RoundRules
 from ducats.annotation.page.explanation import explain_pick, uncertainty_hints
 
+HELPS = "A label for this image is expected to help the model."
+
 
 def question(u_dis: float | None, u_data: float | None, probability: float | None = 0.4) -> Question:
-    return Question(
-        *(1, "a", "a", "a.png"),
-        guess="cat",
-        probability=probability,
-        u_dis_quantile=u_dis,
-        u_data_quantile=u_data,
-    )
+    hints = {"probability": probability, "u_dis_quantile": u_dis, "u_data_quantile": u_data}
+    return replace(Question(1, "a", "a", "a.png", guess="cat"), **hints)  # type: ignore[arg-type]
 
 
 def make_rules(
@@ -52,12 +51,13 @@ def my_query(context: QueryContext) -> Tensor:
         (question(0.49, 0.95), "The model hesitates between cat and other classes."),
         (question(0.95, 0.49), "The model has seen few images like this one."),
         (question(0.95, 0.95, 0.8), "The model has seen few images like this one."),
-        (question(0.1, 0.1), "A label for this image is expected to help the model."),
-        (question(None, None, None), "A label for this image is expected to help the model."),
+        (question(0.1, 0.1), HELPS),
+        (question(None, None, None), HELPS),
     ],
 )
 def test_the_sentence_follows_the_percentiles(picked: Question, sentence: str) -> None:
     assert explain_pick(picked, make_rules(), blind=False) == sentence
+    assert explain_pick(picked, make_rules(), blind=True) == HELPS
     n_hints = sum(word in sentence for word in ("few", "less", "cat"))
     assert len(uncertainty_hints(picked, make_rules())) == n_hints
 
@@ -74,8 +74,3 @@ def test_the_sentence_follows_the_percentiles(picked: Question, sentence: str) -
 )
 def test_the_sentence_follows_the_query(rules: RoundRules, sentence: str) -> None:
     assert explain_pick(question(0.95, 0.95), rules, blind=False) == sentence
-
-
-def test_a_blind_sentence_reveals_nothing() -> None:
-    sentence = explain_pick(question(0.95, 0.95), make_rules(), blind=True)
-    assert sentence == "A label for this image is expected to help the model."

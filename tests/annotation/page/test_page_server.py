@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from page_client import client, fetch_image, next_ids, post, state
+from page_client import client, fetch_image, next_ids, open_page, post, state
 from page_rounds import image_questions
 from PIL import Image
+from starlette.testclient import TestClient
 
 from ducats.annotation import AnswerLog
 from ducats.annotation.oracles import HumanOracle
 from ducats.annotation.page import payloads
+from ducats.annotation.page.round_progress import RoundProgress
 from ducats.data.domain import Images
 from ducats.ledger import Request
 from ducats.utils.errors import AwaitingLabels
@@ -49,8 +51,7 @@ def test_a_round_answered_by_label_pngs_has_its_own_state(tmp_path: Path) -> Non
 
 
 def test_a_restarted_run_resets_the_page(tmp_path: Path) -> None:
-    image_questions(tmp_path, 2)
-    page = client(tmp_path)
+    _, page = open_page(tmp_path, 2)
     before = post(page, ("r1/1", "red"), ("r1/2", "red"))
     assert before["state"] == "complete"
     assert page.get("/image/whole/1/1").status_code == 200
@@ -81,8 +82,7 @@ def test_a_question_has_the_models_guess_and_hints_unless_blind(tmp_path: Path) 
 
 
 def test_new_questions_come_first_then_skipped_then_unsure(tmp_path: Path) -> None:
-    image_questions(tmp_path, 4)
-    page = client(tmp_path)
+    _, page = open_page(tmp_path, 4)
     post(page, ("r1/1", "unsure"))
     body = post(page, ("r1/2", "skip"))
     assert next_ids(body) == ["r1/3", "r1/4", "r1/2", "r1/1"]
@@ -94,8 +94,7 @@ def test_new_questions_come_first_then_skipped_then_unsure(tmp_path: Path) -> No
 
 
 def test_two_annotators_get_different_questions_while_there_are_enough(tmp_path: Path) -> None:
-    image_questions(tmp_path, 14)
-    page = client(tmp_path)
+    _, page = open_page(tmp_path, 14)
     first, second = next_ids(state(page, "ada")), next_ids(state(page, "bob"))
     assert len(first) == len(second) == 6
     assert not set(first) & set(second)
@@ -103,9 +102,15 @@ def test_two_annotators_get_different_questions_while_there_are_enough(tmp_path:
     assert next_ids(state(page, "ada")) == first
 
 
+def test_a_question_is_held_for_two_minutes(tmp_path: Path) -> None:
+    store, times = image_questions(tmp_path, 3), iter([0.0, 119.0, 120.0])
+    progress = RoundProgress(store, store.question_round(1), lambda: next(times))
+    shown = [progress.next_questions(annotator, 1)[0].number for annotator in ("ada", "bob", "eve")]
+    assert shown == [1, 2, 1]
+
+
 def test_a_dispute_is_shown_to_those_concerned_until_they_agree(tmp_path: Path) -> None:
-    image_questions(tmp_path, 1, rule="unanimous", min_annotators=2)
-    page = client(tmp_path)
+    _, page = open_page(tmp_path, 1, rule="unanimous", min_annotators=2)
     assert next_ids(post(page, ("r1/1", "red"), annotator="ada")) == []  # not asked twice of one annotator
     assert next_ids(state(page, "bob")) == ["r1/1"]
     body = post(page, ("r1/1", "blue"), annotator="bob")
@@ -119,8 +124,7 @@ def test_a_dispute_is_shown_to_those_concerned_until_they_agree(tmp_path: Path) 
 
 
 def test_an_undone_answer_opens_its_question_again(tmp_path: Path) -> None:
-    store = image_questions(tmp_path, 2, max_seconds=10.0)
-    page = client(tmp_path)
+    store, page = open_page(tmp_path, 2, max_seconds=10.0)
     assert next_ids(post(page, ("r1/1", "green"), seconds=4)) == ["r1/2"]
     assert next_ids(post(page, ("r1/1", ""), seconds=0)) == ["r1/1", "r1/2"]
     assert post(page, ("r1/1", "red"), seconds=2)["state"] == "asking"
@@ -129,8 +133,7 @@ def test_an_undone_answer_opens_its_question_again(tmp_path: Path) -> None:
 
 
 def test_answers_given_at_once_are_undone_at_once_after_a_reload(tmp_path: Path) -> None:
-    image_questions(tmp_path, 4)
-    page = client(tmp_path)
+    _, page = open_page(tmp_path, 4)
     for act, numbers in (("x", [1]), ("y", [2, 3])):
         answers = [{"question": f"r1/{n}", "word": "red", "external_id": f"{act}.{n}"} for n in numbers]
         page.post("/api/answers", json={"annotator": "ada", "answers": answers})
@@ -142,45 +145,38 @@ def test_answers_given_at_once_are_undone_at_once_after_a_reload(tmp_path: Path)
     assert again.get("/api/question/1/2?annotator=ada").json()["mine"] == "red"
 
 
-def test_a_repeated_request_is_stored_once_with_the_same_reply(tmp_path: Path) -> None:
-    store = image_questions(tmp_path, 2)
-    page = client(tmp_path)
-    sent = {"annotator": "ada", "answers": [{"question": "r1/1", "word": "cow", "external_id": "z.0"}]}
-    replies = [page.post("/api/answers", json=sent).json()["rejected"] for _ in range(2)]
-    assert replies == [{"z.0": "unknown class"}] * 2
-    assert len(store.answers()) == 1
+def send(page: TestClient, *answers: Any) -> Any:
+    return page.post("/api/answers", json={"annotator": "ada", "answers": answers})
+
+
+def test_invalid_answers_are_recorded_and_a_repeated_request_gets_the_same_reply(tmp_path: Path) -> None:
+    store, page = open_page(tmp_path, 2)
+    unknown = {"question": "x", "word": "red", "external_id": "f.0"}
+    malformed = {"question": "r1/1", "word": 3, "external_id": "m.0"}
+    reply = send(page, "red", malformed, unknown).json()
+    assert reply["rejected"] == {"m.0": "malformed", "f.0": "unknown question"}
+    for _ in range(2):
+        reply = send(page, {"question": "r1/1", "word": "cow", "external_id": "z.0"}).json()
+        assert reply["rejected"] == {"z.0": "unknown class"}
+    reasons = [answer.reject_reason for answer in store.answers()]
+    assert reasons == ["malformed", "malformed", "unknown question", "unknown class"]
 
 
 def test_an_answer_lost_to_a_full_disk_is_not_reported_as_saved_and_can_be_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = image_questions(tmp_path, 2)
-    page = client(tmp_path)
-    sent = {"annotator": "ada", "answers": [{"question": "r1/1", "word": "red", "external_id": "z.0"}]}
+    store, page = open_page(tmp_path, 2)
+    answer = {"question": "r1/1", "word": "red", "external_id": "z.0"}
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr(AnswerLog, "append", full)
-        reply = page.post("/api/answers", json=sent)
-    assert reply.status_code == 500
-    assert "No space left" in reply.text
-    assert store.answers() == []
-    body = page.post("/api/answers", json=sent).json()
-    assert body["rejected"] == {}
+        reply = send(page, answer)
+    assert (reply.status_code, "No space left" in reply.text, store.answers()) == (500, True, [])
+    assert send(page, answer).json()["rejected"] == {}
     assert store.status("r1/1").word == "red"
-
-
-def test_invalid_answers_are_recorded(tmp_path: Path) -> None:
-    store = image_questions(tmp_path, 1)
-    page = client(tmp_path)
-    answers = [{"question": "r1/1", "word": 3, "external_id": "m.0"}]
-    answers.append({"question": "x", "word": "red", "external_id": "f.0"})
-    body = page.post("/api/answers", json={"annotator": "ada", "answers": ["red", *answers]}).json()
-    assert body["rejected"] == {"m.0": "malformed", "f.0": "unknown question"}
-    reasons = [answer.reject_reason for answer in store.answers()]
-    assert reasons == ["malformed", "malformed", "unknown question"]
 
 
 def test_lone_surrogates_do_not_break_the_server(tmp_path: Path) -> None:
@@ -201,8 +197,7 @@ def test_a_fixed_name_overrides_the_browsers(tmp_path: Path) -> None:
 
 
 def test_the_grid_lists_open_questions_with_one_guess(tmp_path: Path) -> None:
-    image_questions(tmp_path, 6)  # guesses: red green red red green red
-    page = client(tmp_path)
+    _, page = open_page(tmp_path, 6)  # guesses: red green red red green red
     body = page.get("/api/grid?annotator=ada&guess=green").json()
     assert body["guesses"] == [["red", 4], ["green", 2]]
     assert [one["number"] for one in body["questions"]] == [2, 5]
@@ -215,11 +210,12 @@ def test_the_grid_lists_open_questions_with_one_guess(tmp_path: Path) -> None:
 def test_class_keys_do_not_collide_with_commands_and_follow_names_like_keys() -> None:
     names = [f"class {n}" for n in range(29)]
     letters = payloads.assign_keys(names[:28])
-    assert None not in letters
-    assert len(set(letters)) == 28
-    assert not set(letters) & set("0ugasnox")
+    assert len(set(letters) - {None, *"0ugasnox"}) == 28
     assert payloads.assign_keys(names) == [None] * 29
-    assert payloads.assign_keys([*"0123456789"]) == [*"0123456789"]
-    assert payloads.assign_keys(["A", "a", "B"]) == ["1", "2", "b"]
-    assert payloads.assign_keys(["B", "b"]) == ["1", "2"]
-    assert payloads.assign_keys(["1", "two", "3"]) == ["1", "2", "3"]
+    for named, keys in (
+        ([*"0123456789"], [*"0123456789"]),
+        (["A", "a", "B"], ["1", "2", "b"]),
+        (["B", "b"], ["1", "2"]),
+        (["1", "two", "3"], ["1", "2", "3"]),
+    ):
+        assert payloads.assign_keys(named) == keys

@@ -12,9 +12,9 @@ from urllib.request import urlopen
 import pytest
 from page_rounds import image_questions
 
+from commands import ducats
 from ducats.annotation.page import app as module
 from ducats.annotation.page import server
-from ducats.cli import main
 from ducats.utils.errors import UserError
 
 
@@ -76,9 +76,7 @@ def test_the_command_prints_the_address_and_warns_of_other_hosts(
 
     monkeypatch.setattr(server, "serve_page", serve)
     for host, warns in (("127.0.0.1", False), ("0.0.0.0", True)):
-        with pytest.raises(SystemExit) as ended:
-            main(["label", str(tmp_path), "--host", host, "--annotator", "Ada", "--blind", "--no-open"])
-        assert not ended.value.code
+        assert ducats("label", tmp_path, "--host", host, "--annotator", "Ada", "--blind", "--no-open") == 0
         printed = capsys.readouterr().out
         assert ("reachable from other machines" in printed.replace("\n", " ")) == warns
         assert printed.count(served[-1]["token"]) == 1
@@ -90,9 +88,7 @@ def test_without_the_extra_the_error_names_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(SystemExit) as ended:
-        main(["label", str(tmp_path)])
-    assert ended.value.code == 2
+    assert ducats("label", tmp_path) == 2
     assert "pip install 'ducats[label]'" in capsys.readouterr().err
 
 

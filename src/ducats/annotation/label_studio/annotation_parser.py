@@ -23,12 +23,7 @@ class ParsedAnnotation(NamedTuple):
 
 
 def parse_annotation(result: Any, questions: Sequence[Question], rules: RoundRules) -> ParsedAnnotation:
-    """Return the answers that an annotation gives to the questions of its task.
-
-    Args:
-        result: regions of the annotation, as sent by the server.
-        questions: all questions of the task.
-    """
+    """Return the answers that the regions of an annotation give to all questions of its task."""
     result_type = label_config.RESULT_TYPE_BY_TAG[label_config.control_tag(rules)]
     words_by_text = label_config.words_by_button_text(rules.classes)
     labelled: list[tuple[str, Mapping[str, Any]]] = []

@@ -148,9 +148,6 @@ class JsonClient:
         """Send a request and return the decoded JSON. Retry while the server is down.
 
         Args:
-            path: path below the server's URL.
-            body: value to send as JSON.
-            query: query parameters.
             at_most_once: do not repeat a request that the server may have processed; raise
                 ``UnknownOutcomeError`` instead.
             missing_ok: return None if the server answers that there is no such object.
@@ -196,15 +193,12 @@ class JsonClient:
     def _send_authorised(self, method: str, full_url: str, body: Any) -> Any:
         if not self._token.is_personal:
             return self._send(method, full_url, body, f"Token {self._token.reveal()}")
-        if (
-            self._access_token is None
-            or time.monotonic() - self._access_token[1] > ACCESS_TOKEN_REFRESH_SECONDS
-        ):
+        token, issued_at = self._access_token or ("", -float("inf"))
+        if time.monotonic() - issued_at > ACCESS_TOKEN_REFRESH_SECONDS:
+            refresh_url, secret = f"{self.url}/api/token/refresh/", {"refresh": self._token.reveal()}
             try:
-                reply = self._send(
-                    "POST", f"{self.url}/api/token/refresh/", {"refresh": self._token.reveal()}, None
-                )
-                self._access_token = (str(reply["access"]), time.monotonic())
+                token = str(self._send("POST", refresh_url, secret, None)["access"])
+                self._access_token = (token, time.monotonic())
             except _AttemptError as attempt_error:
                 attempt_error.processed = False  # the request itself was not sent
                 raise
@@ -212,7 +206,7 @@ class JsonClient:
                 raise UserError(
                     f"{self.url} is not a Label Studio server with personal access tokens; check --url"
                 ) from None
-        return self._send(method, full_url, body, f"Bearer {self._access_token[0]}")
+        return self._send(method, full_url, body, f"Bearer {token}")
 
     def _send(self, method: str, full_url: str, body: Any, authorization: str | None) -> Any:
         headers = {"Accept": "application/json"}
@@ -227,15 +221,13 @@ class JsonClient:
             with self._opener.open(request, timeout=self._timeout) as response:
                 raw = response.read()
         except urllib.error.HTTPError as error:
-            if error.code == 429 or error.code >= 500:
-                error.close()
+            if error.code != 429 and error.code < 500:
+                raise
+            error.close()
+            retry_after, processed = 0.0, None
             if error.code in (429, 503):  # not processed: the server is too busy
-                raise _AttemptError(
-                    f"HTTP {error.code}", processed=False, retry_after=_retry_after_seconds(error)
-                ) from None
-            if error.code >= 500:
-                raise _AttemptError(f"HTTP {error.code}", processed=None) from None
-            raise
+                retry_after, processed = _retry_after_seconds(error), False
+            raise _AttemptError(f"HTTP {error.code}", processed=processed, retry_after=retry_after) from None
         except urllib.error.URLError as error:
             processed = False if isinstance(error.reason, ConnectionRefusedError) else None
             raise _AttemptError(_describe_failure(error.reason), processed=processed) from None

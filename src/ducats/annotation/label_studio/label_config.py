@@ -1,7 +1,6 @@
 """Label Studio's labelling config: the page layout and the meaning of its buttons."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from ducats.annotation import UNSURE_WORD, VOID_WORD, RoundRules
@@ -73,48 +72,20 @@ def make_label_config(rules: RoundRules) -> str:
         view, tag, {"name": CONTROL_TAG_NAME, "toName": IMAGE_TAG_NAME, **control_attributes}
     )
     keys = assign_hotkeys(rules.classes)
-    words_by_text = words_by_button_text(rules.classes)
     colours = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in class_colours(rules.classes)]
-    for index, (text, word) in enumerate(words_by_text.items()):
+    for index, (text, word) in enumerate(words_by_button_text(rules.classes).items()):
         if word is None and is_choices:
             continue
-        is_class = index < len(rules.classes)
-        key = keys.get(text) if is_class else {VOID_WORD: "v", UNSURE_WORD: "u"}.get(str(word))
+        if index < len(rules.classes):
+            key, colour = keys.get(text), colours[index]
+        else:
+            key = {VOID_WORD: "v", UNSURE_WORD: "u"}.get(str(word))
+            colour = OPEN_LABEL_COLOUR if word is None else SPECIAL_LABEL_COLOUR
         attributes = {"value": text, **({"hotkey": key} if key else {})}
         if not is_choices:
-            attributes["background"] = (
-                colours[index] if is_class else OPEN_LABEL_COLOUR if word is None else SPECIAL_LABEL_COLOUR
-            )
+            attributes["background"] = colour
         ElementTree.SubElement(control, "Choice" if is_choices else "Label", attributes)
     # Below the buttons: a tall image would push them off the screen.
-    image_attributes = {
-        "name": IMAGE_TAG_NAME,
-        "value": f"${IMAGE_TAG_NAME}",
-        "zoom": "true",
-        "zoomControl": "true",
-    }
-    ElementTree.SubElement(view, "Image", image_attributes)
+    source = {"name": IMAGE_TAG_NAME, "value": f"${IMAGE_TAG_NAME}"}
+    ElementTree.SubElement(view, "Image", {**source, "zoom": "true", "zoomControl": "true"})
     return ElementTree.tostring(view, encoding="unicode")
-
-
-def validate_task(task: Mapping[str, Any], xml: str) -> None:
-    """Raise ValueError if a task does not match the labelling config. The server does not check this."""
-    view = ElementTree.fromstring(xml)
-    control = next(tag for tag in view if tag.tag in RESULT_TYPE_BY_TAG)
-    texts = {tag.get("value") for tag in control}
-    image = view.find("Image")
-    assert image is not None
-    for name in (image.get("value", "")[1:], "round"):
-        if name not in task["data"]:
-            raise ValueError(f"the task data lacks {name!r}")
-    for prediction in task.get("predictions", ()):
-        for region in prediction["result"]:
-            if (region["from_name"], region["to_name"]) != (control.get("name"), image.get("name")):
-                raise ValueError(
-                    f"a prediction has the wrong tags {region['from_name']!r} and {region['to_name']!r}"
-                )
-            if region["type"] != RESULT_TYPE_BY_TAG[control.tag]:
-                raise ValueError(f"a prediction has the wrong type {region['type']!r}")
-            values = region["value"][region["type"]]
-            if len(values) != 1 or values[0] not in texts:
-                raise ValueError(f"a prediction has the value {values}, which is not a button")

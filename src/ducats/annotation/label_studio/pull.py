@@ -42,11 +42,7 @@ class PullResult:
 
 
 def pull_answers(store: AnnotationStore, studio: LabelStudio, project: int | None = None) -> PullResult:
-    """Store the answers that are new or changed on the server. Answers pulled before are skipped.
-
-    Args:
-        project: project number; None for the project of the last push.
-    """
+    """Store the answers that are new or changed in a project, by default that of the last push."""
     with sync_lock(store.folder):
         state = SyncState.read(store.folder)
         project_id = project or (state.project if state.url == studio.client.url else 0)
@@ -125,10 +121,9 @@ def _needs_another_annotator(
     """Return whether an answer by one more annotator could settle a question of the task."""
     if store.round_numbers()[-1] != round_number or store.closed_round(round_number) is not None:
         return False
-    undecided_states = (
-        {"open", "disputed"} if store.question_round(round_number).rules.rule == "majority" else {"open"}
-    )
-    return any(store.status(question.id).state in undecided_states for question in questions)
+    is_majority = store.question_round(round_number).rules.rule == "majority"
+    undecided = {"open", "disputed"} if is_majority else {"open"}
+    return any(store.status(question.id).state in undecided for question in questions)
 
 
 def _received_by_task(store: AnnotationStore, id_prefix: str) -> dict[int, list[Answer]]:

@@ -53,10 +53,8 @@ def push_questions(
     Args:
         title: title of the project if one has to be created.
         project: number or title of the project to use instead.
-        images: inline, local-files, or a URL prefix to which the image key is appended.
-        document_root: the server's document root, for local-files only.
+        images: see ``task_images.make_image_factory``, also for ``document_root`` and ``max_side``.
         blind: do not send the model's predictions.
-        max_side: maximum side of inline images in pixels.
     """
     image_factory = task_images.make_image_factory(images, document_root, max_side)
     with sync_lock(store.folder):
@@ -207,8 +205,7 @@ def _apply_settings(studio: LabelStudio, project_id: int, rules: RoundRules) -> 
         "maximum_annotations": rules.min_annotators,
         "show_collab_predictions": True,
     }
-    changed = {field: value for field, value in required.items() if current.get(field) != value}
-    if changed:
+    if changed := {field: value for field, value in required.items() if current.get(field) != value}:
         studio.update_project(project_id, changed)
     return str(current["created_at"])
 

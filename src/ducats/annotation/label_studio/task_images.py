@@ -4,6 +4,7 @@ import base64
 import io
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -67,40 +68,27 @@ def common_image_folder(question_round: QuestionRound, document_root: Path) -> s
 
 def _load_image(question_round: QuestionRound, question: Question) -> Image.Image:
     """Load the original image if it can be read, else the copy in the questions folder."""
-    for path in (
-        Path(question.original_path) if question.original_path else None,
-        question_round.folder / question.image_path,
-    ):
-        try:
-            if path is not None and path.is_file():
+    copy = question_round.folder / question.image_path
+    for path in (Path(question.original_path), copy):
+        if path.is_file():  # not where the original has no path
+            with suppress(OSError, ValueError, SyntaxError):
                 return load_image(path)
-        except (OSError, ValueError, SyntaxError):
-            continue
-    raise UserError(
-        f"the image of {question.id!r} cannot be read; restore {question_round.folder / question.image_path}"
-    )
+    raise UserError(f"the image of {question.id!r} cannot be read; restore {copy}")
 
 
 def _inline_image(question_round: QuestionRound, question: Question, max_side: int) -> TaskImage:
     image = _load_image(question_round, question)
-    has_brush_mask = question.area is not None and question_round.rules.unit != "pixel"
-    if has_brush_mask and question.area is not None:
+    if question.area is not None and question_round.rules.unit != "pixel":
         image = image.resize((question.area.width, question.area.height))  # a mask must match pixel by pixel
     else:
         image.thumbnail((max_side, max_side))
-    file_format = "png"
-    data = _encode(image, "PNG")
-    if len(data) > MAX_PNG_BYTES:
-        file_format, data = "jpeg", _encode(image, "JPEG", quality=90)
-    return TaskImage(
-        f"data:image/{file_format};base64,{base64.b64encode(data).decode('ascii')}", image.height, image.width
-    )
-
-
-def _encode(image: Image.Image, file_format: str, **options: int) -> bytes:
-    file = io.BytesIO()
-    image.save(file, format=file_format, **options)
-    return file.getvalue()
+    kind, file = "png", io.BytesIO()
+    image.save(file, "PNG")
+    if file.tell() > MAX_PNG_BYTES:
+        kind, file = "jpeg", io.BytesIO()
+        image.save(file, "JPEG", quality=90)
+    content = base64.b64encode(file.getvalue()).decode("ascii")
+    return TaskImage(f"data:image/{kind};base64,{content}", image.height, image.width)
 
 
 def _path_below_root(question: Question, root: Path) -> Path:

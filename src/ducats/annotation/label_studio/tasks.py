@@ -29,12 +29,7 @@ def group_by_image(question_round: QuestionRound) -> dict[str, list[Question]]:
 
 
 def make_task_meta(round_number: int, questions: Sequence[Question], fingerprint: str) -> dict[str, Any]:
-    """Return the `meta` that identifies a task. Unlike `data`, it can be listed without the image.
-
-    Args:
-        questions: all questions of the task.
-        fingerprint: the run's ``run_fingerprint``.
-    """
+    """Return the `meta` that identifies a task. Unlike `data`, it can be listed without the image."""
     # A copy of the run has the same fingerprint, but may query other pixels of the same image later.
     question_ids_digest = hashlib.sha256("\n".join(question.id for question in questions).encode("utf-8"))
     return {
@@ -69,14 +64,7 @@ def make_tasks(
     *,
     blind: bool,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the tasks of some images.
-
-    Args:
-        groups: questions of each image.
-        fingerprint: the run's ``run_fingerprint``.
-        blind: leave out the model's predictions.
-    """
-    xml = label_config.make_label_config(question_round.rules)
+    """Yield the tasks of some images, given by the questions of each; blind: without predictions."""
     for questions in groups:
         image = image_factory(question_round, questions[0])
         task: dict[str, Any] = {
@@ -85,7 +73,6 @@ def make_tasks(
         }
         if predictions := _predictions(question_round, questions, image, blind=blind):
             task["predictions"] = predictions
-        label_config.validate_task(task, xml)
         yield task
 
 

@@ -29,12 +29,7 @@ class GroundTruthOracle:
         self._labels: Labels = (
             torch.as_tensor(labels).long() if isinstance(labels, Sequence) or labels.ndim == 1 else labels
         )
-        self._resolution = resolution
-
-    @property
-    def resolution(self) -> GridResolution:
-        """Grid of per-pixel positions."""
-        return self._resolution
+        self.resolution = resolution
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -45,8 +40,8 @@ class GroundTruthOracle:
             return self._labels[request.image]
         labels = torch.empty(len(request), dtype=self._labels.dtype)
         for image, position, index in request.by_image():
-            original = self._resolution == "original"
-            label_map = original_map(self._labels, image) if original else self._labels[image]
+            is_original = self.resolution == "original"
+            label_map = original_map(self._labels, image) if is_original else self._labels[image]
             labels[index] = label_map.flatten()[position]
         labels[labels < 0] = VOID
         return labels

@@ -136,7 +136,7 @@ class HumanOracle:
         )
         if self._sizes is not None:
             rows = [mask_files.pixel_csv_row(question) for question in questions]
-            question_files.write_csv_atomically(folder / PIXELS_TABLE, mask_files.PIXEL_CSV_COLUMNS, rows)
+            files.write_csv_atomically(folder / PIXELS_TABLE, mask_files.PIXEL_CSV_COLUMNS, rows)
         elif not has_csv:
             files.write_text_atomically(folder / CLASSES, "\n".join(self._classes) + "\n")
             page = question_files.contact_sheet(request.round, questions, self._classes)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ducats.annotation import Question
 from ducats.annotation.oracles.display_image import load_display_image
-from ducats.annotation.oracles.question_files import HINT_COLUMNS, hint_cells, write_csv_atomically
+from ducats.annotation.oracles.question_files import HINT_COLUMNS, hint_cells
 from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.ledger import Request
 from ducats.runfolder.question_names import (
@@ -31,10 +31,10 @@ from ducats.runfolder.question_names import (
 )
 from ducats.utils import files
 from ducats.utils.errors import AwaitingLabels, UserError
+from ducats.utils.image_files import IMAGE_FILE_SUFFIXES
 
 DIM_FACTOR = 0.35  # brightness of pixels that are not requested
 HIGHLIGHT_COLOUR = (255, 255, 0)
-IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 
 README_TEMPLATE = f"""\
 Label every highlighted pixel of the images in {OVERLAYS}/ (white in {MASKS}/). {QUESTIONS_TABLE} lists the \
@@ -49,11 +49,7 @@ When everything is labelled, run the same command again.
 
 
 class LabelCodes:
-    """Pixel values in label PNGs.
-
-    Args:
-        n_classes: number of classes.
-    """
+    """Pixel values in label PNGs."""
 
     def __init__(self, n_classes: int) -> None:
         self.n_classes = n_classes
@@ -72,7 +68,6 @@ class LabelPngs:
     Args:
         names: file name of each image's label PNG.
         sizes: ``(N, 2)``, height and width of the grid in which each image's pixels are labelled.
-        n_classes: number of classes.
 
     Raises:
         UserError: A file is not a valid label PNG.
@@ -119,15 +114,7 @@ class LabelPngs:
         return f"{self.path(image)} at x={x}, y={y}"
 
     def require_complete(self, next_steps: str, details: str = "") -> Tensor:
-        """Return the labels if none is missing.
-
-        Args:
-            next_steps: instructions that end the message.
-            details: details about the missing labels.
-
-        Raises:
-            AwaitingLabels: Some labels are missing.
-        """
+        """Return the labels; raise ``AwaitingLabels`` with details and next steps if some are missing."""
         n_requested, n_missing, n_incomplete, first = 0, 0, 0, ""
         for image, _, index in self.request.by_image():
             n_requested += 1
@@ -153,7 +140,8 @@ def png_names(keys: Sequence[str]) -> list[str]:
     """
     stems = [_safe_relative_path(key) for key in keys]
     short_stems = [
-        stem.removesuffix(Path(stem).suffix) if _has_image_suffix(stem) else stem for stem in stems
+        stem.removesuffix(suffix) if (suffix := Path(stem).suffix).lower() in IMAGE_FILE_SUFFIXES else stem
+        for stem in stems
     ]
     count = Counter(name.lower() for name in short_stems)
     names: dict[str, str] = {}  # lower case -> name
@@ -163,10 +151,6 @@ def png_names(keys: Sequence[str]) -> list[str]:
         name = next(f"{option}.png" for option in options if f"{option}.png".lower() not in names)
         names[name.lower()] = name
     return list(names.values())
-
-
-def _has_image_suffix(name: str) -> bool:
-    return Path(name).suffix.lower() in IMAGE_SUFFIXES
 
 
 def _safe_relative_path(key: str) -> str:
@@ -187,12 +171,7 @@ def pixel_csv_row(question: Question) -> list[Any]:
 
 
 def write_mask_questions(
-    folder: Path,
-    request: Request,
-    pool: Images,
-    classes: Sequence[str],
-    sizes: Tensor,
-    names: Sequence[str],
+    folder: Path, request: Request, pool: Images, classes: Sequence[str], sizes: Tensor, names: Sequence[str]
 ) -> None:
     """Write masks, overlays, class ids and instructions."""
     rows, codes = [], LabelCodes(len(classes))
@@ -216,7 +195,7 @@ def write_mask_questions(
         folder / README, README_TEMPLATE.format(void=codes.void, unanswered=codes.unanswered)
     )
     # Written last: its presence marks the round as complete.
-    write_csv_atomically(
+    files.write_csv_atomically(
         folder / QUESTIONS_TABLE, ["key", "pixels", "mask", "overlay", "answer", "file"], rows
     )
 

@@ -42,12 +42,7 @@ def describe_disputes(store: AnnotationStore, round_number: int) -> str:
 
 
 def answering_instructions(store: AnnotationStore, file_instructions: str) -> str:
-    """Return instructions for answering the open questions.
-
-    Args:
-        store: the store with the questions.
-        file_instructions: instructions for answering with files.
-    """
+    """Return instructions for answering the open questions, with files or otherwise."""
     resume = "run the same command again"
     run = store.folder.parent
     if store.folder != RunFolder(run).questions_path:  # the commands would not find it

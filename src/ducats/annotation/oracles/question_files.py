@@ -1,8 +1,6 @@
 """Question files for annotators, with model hints."""
 
-import csv
 import html
-import io
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -34,10 +32,9 @@ def model_hints(hints: AnnotatorHints | None, classes: Sequence[str], n_units: i
     unit_fields = []
     for unit in range(n_units):
         guess = int(hints.guess[unit])
-        fields: dict[str, Any] = {name: float(getattr(hints, name)[unit]) for name in HINT_VALUES}
-        fields = {name: round(value, 6) for name, value in fields.items() if math.isfinite(value)}
-        if 0 <= guess < len(classes):
-            fields["guess"] = classes[guess]
+        fields: dict[str, Any] = {"guess": classes[guess]} if 0 <= guess < len(classes) else {}
+        values = {name: float(getattr(hints, name)[unit]) for name in HINT_VALUES}
+        fields |= {name: round(value, 6) for name, value in values.items() if math.isfinite(value)}
         unit_fields.append({**fields, "segment": int(hints.segment[unit])})
     return unit_fields
 
@@ -58,21 +55,9 @@ def image_questions(request: Request, pool: Images, hints: Sequence[Mapping[str,
 
 
 def pixel_questions(
-    request: Request,
-    pool: Images,
-    sizes: Tensor,
-    names: Sequence[str],
-    hints: Sequence[Mapping[str, Any]],
+    request: Request, pool: Images, sizes: Tensor, names: Sequence[str], hints: Sequence[Mapping[str, Any]]
 ) -> list[Question]:
-    """Return one question per requested unit, in order.
-
-    Args:
-        request: the units to label.
-        pool: images to which the request refers.
-        sizes: ``(N, 2)``, height and width of the grid in which each image's pixels are labelled.
-        names: file name of each image's mask and overlay.
-        hints: hints for each unit, as fields of a ``Question``.
-    """
+    """Return one question per requested unit, in order; ``names`` are those of the images' overlays."""
     questions: list[Question] = []
     for image, position, unit_sizes in request.blocks():
         height, width = sizes[image].tolist()
@@ -106,7 +91,7 @@ def write_image_questions(
         files.write_atomically(folder / question.image_path, partial(thumbnail.save, format="PNG"))
     rows = [[q.number, q.key, "", q.image_path, q.original_path, *hint_cells(q)] for q in questions]
     # Written last: its presence marks the round as complete.
-    write_csv_atomically(
+    files.write_csv_atomically(
         folder / QUESTIONS_TABLE, ["number", "key", "label", "thumbnail", "file", *HINT_COLUMNS], rows
     )
 
@@ -115,15 +100,6 @@ def hint_cells(question: Question) -> list[Any]:
     """Return the hints as CSV cells; empty if unknown."""
     values = (getattr(question, name) for name in HINT_COLUMNS)
     return ["" if value is None else value for value in values]
-
-
-def write_csv_atomically(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Write a CSV file atomically."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    files.write_text_atomically(path, text.getvalue())
 
 
 def _make_thumbnail(image: Image.Image) -> Image.Image:

@@ -40,7 +40,6 @@ class LabellingPage:
     """State shared by all requests.
 
     Args:
-        run_folder: the run folder.
         annotator: name used for every browser. If empty, each browser asks for a name.
         blind: hide the model's guess and its uncertainties.
     """
@@ -224,25 +223,19 @@ def make_app(
         return page.question_payload(*_requested_question(page, request), annotator)
 
     def image_endpoint(request: Request) -> Response:
+        view: ImageView = request.path_params["view"]
         try:
             progress, question = _requested_question(page, request)
             annotator = page.annotator_name(request.query_params.get("annotator", ""))
             zoom = int(request.query_params.get("zoom", "0"))
+            if view not in get_args(ImageView):
+                raise InvalidRequest("no such view")
         except (InvalidRequest, ValueError):
             return PlainTextResponse("no such image\n", 404)
         has_together = "together" in request.query_params
-        together = (
-            progress.same_segment(annotator, question, payloads.MAX_SEGMENT_QUESTIONS - 1)
-            if has_together
-            else []
-        )
+        together = tuple(progress.same_segment(annotator, question)) if has_together else ()
         zoom = min(max(zoom, ZOOM_LEVELS[0]), ZOOM_LEVELS[-1])
-        view: ImageView = request.path_params["view"]
-        if view not in get_args(ImageView):
-            return PlainTextResponse("no such image\n", 404)
-        image = page.images.render(
-            progress.question_round, question, view, zoom=zoom, together=tuple(together)
-        )
+        image = page.images.render(progress.question_round, question, view, zoom=zoom, together=together)
         if image is None:
             return PlainTextResponse("this image no longer exists\n", 404)
         cache_control = "no-store" if has_together else "private, max-age=86400, immutable"

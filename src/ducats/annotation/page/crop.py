@@ -30,7 +30,7 @@ def crop_box(
     """Return the part of an image to show around a question's pixels.
 
     Args:
-        mask: mask of the pixels in the grid.
+        mask: the pixels, in the grid of the labels.
         size: width and height of the image.
         zoom: each step halves the sides; a negative step doubles them.
         aspect_ratio: aspect ratio (width / height), where the image is large enough.
@@ -64,14 +64,7 @@ def draw_crop(
 ) -> Image.Image:
     """Crop an image, resize the longer side to ``side`` pixels, and outline the question's pixels.
 
-    The outline lies outside the pixels, which are left unchanged.
-
-    Args:
-        image: the whole image.
-        pixels: mask of the pixels in the grid.
-        box: the part to show.
-        side: length of the longer side, in pixels.
-        frame: another part, drawn as a rectangle.
+    The outline lies outside the pixels, which are left unchanged. A frame is drawn as a rectangle.
     """
     scale = side / max(box.right - box.left, box.bottom - box.top)
     width = max(1, round((box.right - box.left) * scale))

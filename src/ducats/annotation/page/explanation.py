@@ -13,10 +13,7 @@ SURE_PROBABILITY = 0.8  # from here on, the model does not hesitate between clas
 def explain_pick(question: Question, rules: RoundRules, *, blind: bool) -> str:
     """Return one sentence that says why this question was picked.
 
-    Args:
-        question: an image or some of its pixels.
-        rules: say which uncertainties explain the picks of the query, or give a sentence.
-        blind: whether the sentence must not give away the model's guess or uncertainties.
+    A blind sentence does not give away the model's guess or uncertainties.
     """
     unit = _noun(rules)
     if not rules.explained_by and rules.query_summary:

@@ -33,9 +33,6 @@ class RequestGuard:
     does not have the token, and it cannot forge the browser's headers about the origin of a request.
 
     Args:
-        app: the protected application.
-        token: required for every request.
-        host: address on which the server listens.
         cookie_name: browsers send cookies to all ports of a host, so each server needs its own name.
         single_use_token: a second token that opens the page once; empty for none.
     """

@@ -12,7 +12,6 @@ from ducats.utils.palette import class_colours
 
 COMMAND_KEYS = "agnosux"  # all in the segment, grid, new class, whole image, skip, undo, none of these
 CLASS_KEYS = "123456789" + "".join(letter for letter in string.ascii_lowercase if letter not in COMMAND_KEYS)
-MAX_SEGMENT_QUESTIONS = 200  # questions answered at once
 
 
 def assign_keys(classes: Sequence[str]) -> list[str | None]:
@@ -60,7 +59,7 @@ def question_payload(
         "mine": "unsure" if unsure else mine,
         "gone": is_original_missing(question),
         "pixels": None if question.area is None else sum(length for _, length in question.area.runs),
-        "together": [one.id for one in progress.same_segment(annotator, question, MAX_SEGMENT_QUESTIONS - 1)],
+        "together": [one.id for one in progress.same_segment(annotator, question)],
         "why": explain_pick(question, progress.question_round.rules, blind=blind),
     }
     disputed = status is not None and status.state == "disputed"

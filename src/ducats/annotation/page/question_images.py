@@ -43,8 +43,6 @@ class QuestionImages:
         """Return an image of a question, or None if no source file is left.
 
         Args:
-            question_round: the round of the question.
-            question: the image or pixels to show.
             view: ``whole`` image or small ``tile``; for pixels also a ``crop``, or the whole image with the
                 crop framed (``context``).
             zoom: zoom of the crop, see ``crop.crop_box``.

@@ -9,6 +9,7 @@ from typing import Any
 
 from ducats.annotation import AnnotationStore, Answer, Question, QuestionRound, QuestionStatus
 
+MAX_SEGMENT_QUESTIONS = 200  # questions answered at once
 HOLD_SECONDS = 120.0  # seconds for which a question shown to one annotator is offered to others last
 
 
@@ -21,13 +22,7 @@ class LatestAnswer:
 
 
 class RoundProgress:
-    """State of one round, kept up to date with the answer log.
-
-    Args:
-        store: store that receives the answers.
-        question_round: the round's questions.
-        clock: monotonic time in seconds.
-    """
+    """State of one round, kept up to date with the answer log."""
 
     def __init__(
         self,
@@ -144,15 +139,14 @@ class RoundProgress:
                 )
         return [question for _, _, question in sorted(ranked, key=lambda one: one[:2])]
 
-    def same_segment(self, annotator: str, question: Question, limit: int) -> list[Question]:
+    def same_segment(self, annotator: str, question: Question) -> list[Question]:
         """Return other questions in the same segment that are open for this annotator."""
         if question.area is None or question.segment is None:
             return []
-        others = self._segments[question.key, question.segment]
+        segment = self._segments[question.key, question.segment]
         with self._lock:
-            return [one for one in others if one is not question and self._is_open_for(annotator, one)][
-                :limit
-            ]
+            others = [one for one in segment if one is not question and self._is_open_for(annotator, one)]
+        return others[: MAX_SEGMENT_QUESTIONS - 1]
 
     def _is_open_for(self, annotator: str, question: Question) -> bool:
         status = self._status.get(question.id)

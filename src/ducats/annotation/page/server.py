@@ -41,10 +41,8 @@ def open_socket(host: str, port: int, run_folder: Path) -> socket.socket:
     """Return a listening socket.
 
     Args:
-        host: host name or address.
         port: 0 for the run's default port, or any free port if that is in use. The default is derived from
             the folder, so a page that is still open finds a restarted server.
-        run_folder: the run folder.
     """
     if not 0 <= port < 1 << 16:
         raise UserError(f"--port {port} is not a valid port; omit it, or choose one from 1024 to 65535")
@@ -119,17 +117,7 @@ def serve_page(
     blind: bool = False,
     open_browser: bool = False,
 ) -> None:
-    """Serve the page until the process is stopped.
-
-    Args:
-        run_folder: the run folder.
-        sock: socket returned by ``open_socket``.
-        host: host of that socket.
-        token: required for every request.
-        annotator: name used for every browser. If empty, each browser asks for a name.
-        blind: hide the model's guess and its uncertainties.
-        open_browser: whether to open the page in a browser.
-    """
+    """Serve the page on a socket from ``open_socket`` until the process is stopped; see ``LabellingPage``."""
     import uvicorn
 
     from ducats.annotation.page.app import LabellingPage, make_app

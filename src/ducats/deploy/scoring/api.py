@@ -11,7 +11,7 @@ from ducats.acquisition.budget import parse_budget
 from ducats.acquisition.streaming_top_k import ScoredSamples
 from ducats.data.streaming import Pool, PoolFormat, open_pool
 from ducats.deploy import TrainedModel
-from ducats.deploy.classification import PREDICTION_COLUMNS, write_csv
+from ducats.deploy.classification import PREDICTION_COLUMNS
 from ducats.deploy.scoring.chunk import ProgressCallback
 from ducats.deploy.scoring.files import (
     PICKS_FILE,
@@ -34,7 +34,7 @@ from ducats.deploy.scoring.streaming_query import (
 )
 from ducats.deploy.triage_rule import hash_weights
 from ducats.utils.errors import UserError
-from ducats.utils.files import write_text_atomically
+from ducats.utils.files import write_csv_atomically, write_text_atomically
 from ducats.utils.registry import bind_params, resolve
 from ducats.utils.resources import available_cores
 
@@ -219,12 +219,12 @@ def _write_results(
             for chunk in merged.chunks
         ],
     }
-    write_csv(out / UNREADABLE_FILE, ("key", "why"), unreadable)
+    write_csv_atomically(out / UNREADABLE_FILE, ("key", "why"), unreadable)
     path = out / SUMMARY_FILE
     if missing or not path.exists():  # keep the timings if nothing was scored this time
         write_text_atomically(path, json.dumps(summary | counts, indent=1, ensure_ascii=False) + "\n")
     header = ("rank", "key", "guess", *PREDICTION_COLUMNS)
-    write_csv(out / PICKS_FILE, header, _pick_rows(picks, trained.classes))
+    write_csv_atomically(out / PICKS_FILE, header, _pick_rows(picks, trained.classes))
     return ScoringResult(
         picks=picks,
         n_samples=n_samples,

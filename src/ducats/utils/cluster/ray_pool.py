@@ -76,9 +76,7 @@ class TaskPool:
 
     def free_slots(self) -> int:
         """Return how many more tasks can start."""
-        free = sum(count for count, _ in self._free_slots().values())
-        limit = free if self._max_tasks is None else min(free, self._max_tasks - len(self._running))
-        return max(0, limit - len(self._to_retry))
+        return max(0, self._n_free() - len(self._to_retry))
 
     def submit(self, name: Any, *arguments: Any) -> str:
         """Start a task on the node with most free slots; return the node's address."""
@@ -88,7 +86,7 @@ class TaskPool:
 
     def wait(self, timeout: float) -> list[TaskResult]:
         """Return finished tasks, waiting up to ``timeout`` for the first."""
-        while self._to_retry and self._has_free_slot():
+        while self._to_retry and self._n_free() > 0:
             self._start(self._to_retry.pop(0))
         if not self._running:  # all tasks are lost and no node can run them
             time.sleep(timeout if self._to_retry else 0)
@@ -126,10 +124,9 @@ class TaskPool:
             reason = _LOSS_REASONS.get(type(cause).__name__) or str(cause).partition("\n")[0]
             return TaskResult(task.name, None, TaskLost(f"{reason}, {task.losses} times in a row"))
 
-    def _has_free_slot(self) -> bool:
-        return any(count for count, _ in self._free_slots().values()) and (
-            self._max_tasks is None or len(self._running) < self._max_tasks
-        )
+    def _n_free(self) -> int:
+        free = sum(count for count, _ in self._free_slots().values())
+        return free if self._max_tasks is None else min(free, self._max_tasks - len(self._running))
 
     def _start(self, task: _Task) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

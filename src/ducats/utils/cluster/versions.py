@@ -3,6 +3,7 @@
 import importlib
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -17,24 +18,13 @@ def installed_versions() -> Mapping[str, str]:
     """Return the versions of the packages that affect results; missing packages are left out."""
     found = {}
     for package in CHECKED_PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
 def run_if_same_versions(caller_versions: Mapping[str, str], function: str, *arguments: Any) -> Any:
-    """Call a function if this node has the same package versions as the caller.
-
-    Args:
-        caller_versions: versions of the caller.
-        function: function as ``module:name``.
-        *arguments: of the function.
-
-    Raises:
-        UserError: Versions differ.
-    """
+    """Call a function, given as ``module:name``, if this node has the caller's package versions."""
     node_versions = installed_versions()
     for package in CHECKED_PACKAGES:
         if node_versions.get(package) != caller_versions.get(package):
