@@ -120,6 +120,7 @@ NO_GROUND_TRUTH = "data.params.ground_truth=false"
         ("no parameter 'sizes'", "data.params.sizes=3"),
         ("no query 'dcu'; choose from: random", "query.name=dcu"),
         ("no query 'nowhere:q'", "query.name=nowhere:q"),
+        ("commands has no 'duccats'; did you mean 'ducats'?", "query.name=commands:duccats"),
         ("kappa", "query={name: duc, params: {kappa: 0.5}}"),
         ("no parameter 'kapa'; it has: kappa, order", "query={name: duc, params: {kapa: 3}}"),
         ("'impurity', which is defined for pixels only", "query.name=ripu"),
