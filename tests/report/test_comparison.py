@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from page_parser import ParsedPage
+from page_parser import ParsedPage, present
 from page_parser import no_rendering as no_rendering
 from synthetic_sweeps import (
     FINAL_ACCURACIES,
@@ -130,8 +130,7 @@ def test_several_methods_on_one_task_need_pairs_or_published_results(tmp_path: P
     assert build_comparison(find_runs([tmp_path])) is None
     write_sweep_run(tmp_path, "duc", "", 1, 0.82, data="digits")
     write_sweep_run(tmp_path, "random", "", 1, 0.71, data="digits")
-    found = build_comparison(find_runs([tmp_path]))
-    assert found is not None
+    found = present(build_comparison(find_runs([tmp_path])))
     assert not found.multi_task
     (data_set,) = found.data_sets
     assert data_set.differences is not None
@@ -148,10 +147,8 @@ def test_several_methods_on_one_task_need_pairs_or_published_results(tmp_path: P
 def test_one_task_of_a_benchmark_shows_published_results(tmp_path: Path) -> None:
     for method in ("duc", "random"):
         write_sweep_run(tmp_path, method, "Ar-Cl", 0, 0.6)
-    found = build_comparison(find_runs([tmp_path]))
-    assert found is not None
-    results = found.data_sets[0].results
-    assert results is not None
+    found = present(build_comparison(find_runs([tmp_path])))
+    results = present(found.data_sets[0].results)
     assert [row[:2] for row in results.rows[:2]] == [("random", "60.0"), ("published†", "52.5")]
     assert results.methods[:2] == ("random", "")
 
@@ -181,16 +178,14 @@ def test_each_data_set_and_kind_has_its_own_table(tmp_path: Path) -> None:
 def test_runs_without_memory_have_no_memory_figure(tmp_path: Path, runs: Path) -> None:
     # The synthetic runs use 300, 301 and 302 MB at their three stages.
     assert [row.memory for row in make_tables([runs])[0].rows] == [302e6] * 4
-    found = build_comparison(find_runs([runs]))
-    assert found is not None
+    found = present(build_comparison(find_runs([runs])))
     captions = [figure.caption for figure in found.data_sets[0].costs.values()]
     assert captions == ["accuracy against seconds: 4 methods", "accuracy against memory: 4 methods"]
     for method in ("duc", "random"):
         for task in ("Ar-Cl", "Cl-Ar"):
             folder = write_sweep_run(tmp_path, method, task, 0, 0.6)
             change_records(folder, without("peak_memory_bytes") if method == "duc" else dict)
-    found = build_comparison(find_runs([tmp_path]))
-    assert found is not None
+    found = present(build_comparison(find_runs([tmp_path])))
     assert set(found.data_sets[0].costs) == {"seconds"}
 
 
@@ -201,8 +196,7 @@ def test_only_six_methods_have_distinct_colours(tmp_path: Path) -> None:
         for task in ("Ar-Cl", "Cl-Ar"):
             final_accuracy = 0.5 + 0.01 * index
             write_sweep_run(tmp_path, "random", task, 0, final_accuracy, name=name, folder=f"{task}-{name}")
-    found = build_comparison(find_runs([tmp_path]))
-    assert found is not None
+    found = present(build_comparison(find_runs([tmp_path])))
     (data_set,) = found.data_sets
     assert list(data_set.coloured_styles) == ["duc", *(f"method-{index}" for index in (8, 7, 6, 5, 4))]
     assert len({style.colour for style in data_set.coloured_styles.values()}) == 6
@@ -214,8 +208,7 @@ def test_missing_tasks_are_noted(runs: Path, tmp_path: Path) -> None:
     for task, value in (("Ar-Cl", 0.5), ("Cl-Ar", 0.6)):
         write_sweep_run(tmp_path, "duc", task, 0, value)
     write_sweep_run(tmp_path, "random", "Ar-Cl", 0, 0.4)
-    found = build_comparison(find_runs([tmp_path]))
-    assert found is not None
+    found = present(build_comparison(find_runs([tmp_path])))
     assert found.data_sets[0].notes[0] == (
         "1 of 4 combinations of method and task have no finished run: random on Cl→Ar."
     )

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from page_parser import ParsedPage
+from page_parser import ParsedPage, present
 from synthetic_sweeps import write_page_without_sections, write_sweep, write_sweep_run
 
 from ducats.report.comparison.missing import find_missing_runs
@@ -28,8 +28,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_ranks_by_hand(runs: Path) -> None:
     (table,) = make_tables([runs])
-    found = rank_methods(table)
-    assert found is not None
+    found = present(rank_methods(table))
     # Ar-Cl, seed 0: clue and entropy share the ranks 2 and 3. Pr-Rw, seed 0: random is before entropy.
     by_hand: dict[str, list[float]] = {"duc": [1] * 6, "clue": [2.5, 2, 2, 2, 2, 2]}
     by_hand["entropy"] = [2.5, 3, 3, 3, 4, 3]
@@ -63,8 +62,7 @@ def test_ranks_with_enough_comparisons_state_significance(tmp_path: Path) -> Non
             write_sweep_run(tmp_path, method, "", seed, value, data="digits")
     write_sweep_run(tmp_path, "coreset", "", 0, 0.9, data="digits")
     (table,) = make_tables([tmp_path])
-    found = rank_methods(table)
-    assert found is not None
+    found = present(rank_methods(table))
     assert {rank.method: rank.mean for rank in found.ranks} == {"duc": 1, "margin": 2.5, "entropy": 2.5}
     assert found.left_out == ("coreset",)
     assert found.critical_difference == pytest.approx(2.343 * math.sqrt(3 * 4 / (6 * 12)), rel=1e-3)

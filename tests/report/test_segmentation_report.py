@@ -10,7 +10,7 @@ import minimal_runs
 import pytest
 import yaml
 from minimal_runs import write_run_folder
-from page_parser import ParsedPage
+from page_parser import ParsedPage, present
 
 from ducats.report import find_runs, read_run, report
 from ducats.report.class_iou import build_class_table
@@ -145,8 +145,7 @@ def test_class_table_before_and_after(tmp_path: Path) -> None:
     write_run(tmp_path / "a", seed=0, ious=[(0.2, None, None), (0.5, 0.3, None)])
     write_run(tmp_path / "b", seed=1, ious=[(0.4, None, 0.1), (0.7, 0.1, None)])
     write_run(tmp_path / "c", "source-only", ious=[(0.9, 0.1, 0.1)])
-    table = build_class_table(find_runs([tmp_path]))
-    assert table is not None
+    table = present(build_class_table(find_runs([tmp_path])))
     assert (table.class_names, table.methods) == (CLASSES, ("duc", "source-only"))
     before, after = table.before["duc"], table.after["duc"]
     assert before is not None
@@ -174,8 +173,7 @@ def test_classes_of_other_data_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_classes_without_names_are_numbered(tmp_path: Path) -> None:
-    table = build_class_table([read_run(write_run(tmp_path / "a", classes=["too", "few"]))])
-    assert table is not None
+    table = present(build_class_table([read_run(write_run(tmp_path / "a", classes=["too", "few"]))]))
     assert table.class_names == ("class 0", "class 1", "class 2")
 
 

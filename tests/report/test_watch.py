@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from page_parser import present
 from rich.console import Console
 
 from commands import ducats
@@ -72,8 +73,7 @@ def test_a_run_waiting_for_annotators(run_quickly: Runner, tmp_path: Path) -> No
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=human")
     store = AnnotationStore(tmp_path / "run" / "questions")
-    question_round = store.open_round()
-    assert question_round is not None
+    question_round = present(store.open_round())
     answer = {"word": question_round.rules.classes[0], "annotator": "anna", "seconds": 30.0}
     answers = [{"question": question.id, **answer} for question in question_round.questions[:3]]
     store.receive(answers, channel="test")
