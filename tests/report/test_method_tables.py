@@ -181,8 +181,7 @@ def test_runs_with_the_same_seed_are_averaged_with_a_warning(runs: Path) -> None
     duc = table.rows[1]
     assert duc.values["Ar-Cl", "accuracy"].mean == pytest.approx((0.65 + 0.66 + 0.65) / 3)
     assert duc.averages["accuracy"].mean == pytest.approx((0.65 + 0.66 + 0.65 + 0.72 + 0.73 + 0.77) / 6)
-    assert duc.paired_tests["random"] is not None
-    assert duc.paired_tests["random"].n_pairs == 6
+    assert present(duc.paired_tests["random"]).n_pairs == 6
     assert "duc has several runs with the same seed (0): their mean counts as one seed." in table.notes
 
 

@@ -80,9 +80,8 @@ def test_a_run_waiting_for_annotators(run_quickly: Runner, tmp_path: Path) -> No
     watcher = RunWatcher()
     state = watcher.read_state(tmp_path / "run")
     assert (state.phase, state.epoch, state.annotation_seconds) == ("waiting", 1, 90.0)
-    assert state.open_round is not None
-    assert (state.open_round.number, state.open_round.questions) == (1, 10)
-    assert (state.open_round.settled, state.open_round.open) == (3, 7)
+    open_round = present(state.open_round)
+    assert (open_round.number, open_round.questions, open_round.settled, open_round.open) == (1, 10, 3, 7)
     text = render([state])
     assert "waiting for annotators: round 1, 3 of 10 questions settled" in text
     assert "1.5 min of annotation" in text
