@@ -20,6 +20,7 @@ from ducats.utils.findings import (
     count_images,
     join_names,
     join_quoted,
+    pluralise,
 )
 
 MAX_CLASSES_NAMED = 5  # maximum number of classes with a wrong count in a message
@@ -68,8 +69,8 @@ def _report_counts(split: SplitSurvey) -> Iterator[Finding]:
         if max_count == min_count
         else f"from {min_count} ({smallest!r}) to {max_count} ({largest!r})"
     )
-    class_count = f"{len(classes)} classes" if len(classes) > 1 else "1 class"
-    yield Finding("note", f"{split.role}: {count_images(len(split))} in {class_count}, {range_text}")
+    n_classes = pluralise(len(classes), "class")
+    yield Finding("note", f"{split.role}: {count_images(len(split))} in {n_classes}, {range_text}")
     if max_count > MAX_CLASS_IMBALANCE * min_count:
         yield Finding(
             "note",
@@ -238,25 +239,19 @@ def check_counts(survey: DataSurvey) -> Iterator[Finding]:
 
 def _compare_counts(name: str, counts: Mapping[str, int], published: ImageCount) -> Finding:
     total = sum(counts.values())
-    classes_text = "" if published.classes is None else f" in {_format_classes(len(counts))}"
-    if (
-        total == published.total
-        and len(counts) == (published.classes or len(counts))
-        and not _count_differences(counts, published)
-    ):
-        return Finding("note", f"{name}: {count_images(total)}{classes_text}, as published")
-    published_classes_text = "" if published.classes is None else f" in {_format_classes(published.classes)}"
+    classes_text = published_classes_text = ""
+    if published.classes is not None:
+        classes_text = f" in {pluralise(len(counts), 'class')}"
+        published_classes_text = f" in {pluralise(published.classes, 'class')}"
     differences = join_names(_count_differences(counts, published), MAX_CLASSES_NAMED)
+    if total == published.total and classes_text == published_classes_text and not differences:
+        return Finding("note", f"{name}: {count_images(total)}{classes_text}, as published")
     return Finding(
         "warning",
         f"{name}: {count_images(total)}{classes_text}, but {published.total}{published_classes_text} are "
         f"published{f' ({differences})' if differences else ''}, so results are not comparable with "
         "published ones; download or unpack it again",
     )
-
-
-def _format_classes(count: int) -> str:
-    return "1 class" if count == 1 else f"{count} classes"
 
 
 def _count_differences(counts: Mapping[str, int], published: ImageCount) -> list[str]:
