@@ -10,6 +10,8 @@ from torch import Tensor
 
 from ducats.cli import main
 
+Capture = pytest.CaptureFixture[str]
+
 
 def ducats(*arguments: object) -> int:
     """Run a command and return its exit code."""
@@ -39,14 +41,14 @@ def write_images(
         (picture if size is None else picture.resize(size)).save(path)
 
 
-def error_of(capsys: pytest.CaptureFixture[str], *command: object) -> str:
+def error_of(capsys: Capture, *command: object) -> str:
     """Run a command with bad input and return its message, in one line."""
     capsys.readouterr()
     assert ducats(*command) == 2
     return " ".join(capsys.readouterr().err.split())
 
 
-def output_of(capsys: pytest.CaptureFixture[str], *command: object) -> str:
+def output_of(capsys: Capture, *command: object) -> str:
     """Run a command that succeeds and return what it prints."""
     capsys.readouterr()
     assert ducats(*command) == 0

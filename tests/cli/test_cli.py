@@ -15,7 +15,7 @@ import timm
 import torch
 import yaml
 
-from commands import ducats, error_of, output_of, read_csv, set_options, write_images
+from commands import Capture, ducats, error_of, output_of, read_csv, set_options, write_images
 from conftest import QUICK
 from ducats.acquisition.queries import QUERIES
 from ducats.cli import shutdown
@@ -81,7 +81,7 @@ def test_help_does_not_import_torch() -> None:
 
 
 def test_own_folders_with_human_annotators_from_first_round_to_predictions(
-    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folders: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     out = tmp_path / "run"
     command = ("run", *small_run(folders, "target", "--test", folders / "test"), "--out", out)
@@ -133,7 +133,7 @@ def test_own_folders_with_human_annotators_from_first_round_to_predictions(
 
 
 def test_benchmark_by_root_and_task(
-    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     shutil.copytree(folders / "source", tmp_path / "office/amazon")
     shutil.copytree(folders / "known", tmp_path / "office/webcam/images")
@@ -175,7 +175,7 @@ def test_manifest(folders: Path, tmp_path: Path) -> None:
 
 
 def test_same_command_uses_same_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for options, n_finished, n_folders in (((), 0, 1), ((), 1, 1), (("--seed", "1"), 0, 2)):
@@ -221,7 +221,7 @@ STREETS = ("-c", "data/streets")
 def test_bad_input_gives_a_message_and_exit_code_2(
     folders: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     arguments: tuple[str, ...],
     words: list[str],
 ) -> None:
@@ -236,15 +236,13 @@ def test_bad_input_gives_a_message_and_exit_code_2(
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_options_are_applied_before_cross_validation_of_settings(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_options_are_applied_before_cross_validation_of_settings(capsys: Capture) -> None:
     # Epoch 60 is valid with 100 epochs, but not with the default of 50.
     assert ducats("config", "--set", "acquisition.after_epochs=[60]", "--epochs", "100") == 0
     assert yaml.safe_load(capsys.readouterr().out)["acquisition"]["after_epochs"] == [60]
 
 
-def test_label_map_folders_by_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_label_map_folders_by_options(tmp_path: Path, capsys: Capture) -> None:
     given = ("--source", tmp_path / "s", "--target", tmp_path / "t", "--classes", tmp_path / "c.txt")
     for config in ("segmentation", "data/streets"):  # the second one keeps its small network
         assert ducats("config", "-c", config, *given, "--ground-truth") == 0
@@ -266,14 +264,14 @@ def test_small_images_without_a_gpu(folders: Path, tmp_path: Path) -> None:
     assert ducats("run", "-c", "small", *known, *quick, "--device", "cpu", "--out", tmp_path / "run") == 0
 
 
-def test_queries_lists_every_query(capsys: pytest.CaptureFixture[str]) -> None:
+def test_queries_lists_every_query(capsys: Capture) -> None:
     output = output_of(capsys, "queries")
     for name in QUERIES:
         assert name in output
 
 
 def test_methods_lists_every_config_with_objective_and_query(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console, "width", 200)
     lines = output_of(capsys, "methods").splitlines()
@@ -285,7 +283,7 @@ def test_methods_lists_every_config_with_objective_and_query(
     assert listed["source-only"][1] == "–"
 
 
-def test_config_prints_schema_and_descriptions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_prints_schema_and_descriptions(capsys: Capture) -> None:
     assert "train" in json.loads(output_of(capsys, "config", "--schema"))["properties"]
     output = output_of(capsys, "config", "--explain")
     assert 'acquisition.budget = "5%"' in output
@@ -293,16 +291,14 @@ def test_config_prints_schema_and_descriptions(capsys: pytest.CaptureFixture[str
     assert "views.source.crop" in output
 
 
-def test_folders_that_are_not_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_that_are_not_runs(tmp_path: Path, capsys: Capture) -> None:
     for command in (["evaluate"], ["predict", tmp_path], ["labels"], ["report"]):
         assert str(tmp_path) in error_of(capsys, *command, tmp_path)
     (tmp_path / "run").touch()
     assert "system error" in error_of(capsys, "run", *QUICK_OPTIONS, "--out", tmp_path / "run")
 
 
-def test_unreadable_images_are_named(
-    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_images_are_named(folders: Path, tmp_path: Path, capsys: Capture) -> None:
     valid = output_of(capsys, "doctor", *small_run(folders, "target", "--test", folders / "test"))
     assert "error" not in valid.replace("No errors", "")
     (tmp_path / "target").mkdir()
@@ -322,9 +318,7 @@ def test_run_does_not_depend_on_the_working_directory(
     assert ducats("evaluate", "run", "--device", "cpu") == 0
 
 
-def test_wrong_commands_and_corrupt_files_of_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_commands_and_corrupt_files_of_a_run(tmp_path: Path, capsys: Capture) -> None:
     run = tmp_path / "run"
     assert ducats("run", *QUICK_OPTIONS, "--out", run) == 0
     maps = ("predict", run, tmp_path, "--uncertainty-maps", "--device", "cpu")
@@ -339,9 +333,7 @@ def test_wrong_commands_and_corrupt_files_of_a_run(
         assert f"{Path(file).name} is corrupt" in error_of(capsys, *command)
 
 
-def test_ctrl_c_and_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     (tmp_path / "interrupted.py").write_text(
         "import signal, torch\n"
         "budgets = []\n"
@@ -376,7 +368,7 @@ def test_other_ranks_wait_until_rank_zero_has_reported(monkeypatch: pytest.Monke
 
 
 def test_weights_file_is_needed_by_a_new_run_only(
-    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr("ducats.models.hub.fetch_pretrained", lambda *_, **__: pytest.fail("download"))
     file, out = tmp_path / "weights.pth", tmp_path / "run"
@@ -404,9 +396,7 @@ def test_weights_file_is_needed_by_a_new_run_only(
     assert "does not exist; check model.params.weights" in error
 
 
-def test_evaluate_refuses_data_that_changed(
-    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluate_refuses_data_that_changed(folders: Path, tmp_path: Path, capsys: Capture) -> None:
     target, run = tmp_path / "target", tmp_path / "run"
     shutil.copytree(folders / "known", target)
     assert ducats("run", *small_run(folders, target, "--ground-truth"), "--out", run) == 0

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import tiny_segmentation_data
-from commands import ducats, error_of, output_of, read_csv, set_options
+from commands import Capture, ducats, error_of, output_of, read_csv, set_options
 from ducats.data.domain import VOID
 from ducats.deploy import EvaluationResult, load_trained_model, segmentation
 from ducats.evaluation.metrics import Tally
@@ -33,7 +33,7 @@ def run_segmentation(root: Path, out: Path, *options: object, test: bool = False
     return ducats("run", *tiny_segmentation_data.folder_options(root, test=test), "--out", out, *options)
 
 
-def evaluate(run: Path, capsys: pytest.CaptureFixture[str], *options: object) -> Any:
+def evaluate(run: Path, capsys: Capture, *options: object) -> Any:
     return json.loads(output_of(capsys, "evaluate", run, *options, "--device", "cpu"))
 
 
@@ -59,9 +59,7 @@ def read_png(path: Path) -> _Array:
 # ---- human annotators
 
 
-def test_run_without_ground_truth_waits_for_annotators(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_without_ground_truth_waits_for_annotators(tmp_path: Path, capsys: Capture) -> None:
     root = tiny_segmentation_data.write_tree(tmp_path / "data")
     for path in (root / "target/labels").iterdir():
         path.unlink()  # no ground truth
@@ -107,7 +105,7 @@ def read_lines(path: Path) -> list[str]:
 # ---- labels and picks
 
 
-def test_labels_match_the_label_files(root: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_match_the_label_files(root: Path, run: Path, capsys: Capture) -> None:
     printed = list(csv.DictReader(io.StringIO(output_of(capsys, "labels", run))))
     assert len(printed) == 120
     names = {value: name for name, value in tiny_segmentation_data.IDS.items()}
@@ -139,9 +137,7 @@ def test_labels_into_a_closed_pipe(tmp_path: Path) -> None:
     assert stderr == ""
 
 
-def test_picks_are_drawn(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_picks_are_drawn(run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(run / "picks.png") in "".join(output_of(capsys, "picks", run, "--count", "2").split("\n"))
     shape = read_png(run / "picks.png").shape
     assert ducats("picks", run, "--images", "101.png", "--out", tmp_path / "one.png") == 0
@@ -217,9 +213,7 @@ def iou_by_hand(root: Path, out: Path, images: Path) -> list[float]:
     return list(intersection / union)
 
 
-def test_evaluate_matches_the_predicted_maps(
-    root: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluate_matches_the_predicted_maps(root: Path, run: Path, tmp_path: Path, capsys: Capture) -> None:
     own = evaluate(run, capsys)
     assert (own["evaluated_on"], own["images"], own["resolution"]) == ("held_out", 4, "original")
     assert own["pixels"] == 4 * 18 * 30  # two rows of twenty are void
@@ -239,7 +233,7 @@ def test_evaluate_matches_the_predicted_maps(
 
 
 def test_labelled_pixels_are_excluded_from_the_evaluation_on_the_target(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     out = tmp_path / "run"
     options = ("--ground-truth", "--budget", "30/image", "--set", "evaluation.resolution=network")
@@ -278,7 +272,7 @@ def test_class_indices_fit_the_png(tmp_path: Path, count: int, mode: str) -> Non
 
 
 def test_invalid_options_for_a_segmentation_run(
-    root: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, run: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     images, file = root / "test/images", tmp_path / "p.csv"
     file.touch()
@@ -291,7 +285,7 @@ def test_invalid_options_for_a_segmentation_run(
         assert message in error_of(capsys, *command, "--device", "cpu")
 
 
-def test_changed_class_list(root: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_class_list(root: Path, run: Path, capsys: Capture) -> None:
     (root / "classes.txt").write_text(tiny_segmentation_data.CLASS_LIST.replace("car", "bus"))
     try:
         error = error_of(capsys, "evaluate", run, "--data", root / "test", "--device", "cpu")
@@ -301,7 +295,7 @@ def test_changed_class_list(root: Path, run: Path, capsys: pytest.CaptureFixture
 
 
 def test_run_on_synthetic_streets_has_no_class_list_for_folders(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     size = "data.params={n_source: 4, n_pool: 2, n_test: 1, height: 16, width: 24}"
     small = set_options(size, "train.steps_per_epoch=1", "train.batch_size=2")

@@ -33,6 +33,8 @@ def browser(chromium: webdriver.Chrome, page: Path) -> Iterator[webdriver.Chrome
     chromium.get_log("browser")  # type: ignore[no-untyped-call]  # forget those of other pages
     chromium.get(page.as_uri())
     yield chromium
+    messages = chromium.get_log("browser")  # type: ignore[no-untyped-call]
+    assert [entry for entry in messages if entry["level"] in ("SEVERE", "WARNING")] == []
     for command in ("Emulation.clearDeviceMetricsOverride", "Emulation.setEmulatedMedia"):
         chromium.execute_cdp_cmd(command, {})
 
@@ -93,8 +95,3 @@ def test_wide_tables_scroll_within_their_box(browser: webdriver.Chrome, width: i
         browser.execute_script("arguments[0].scrollLeft = 10000", box)
         name = box.find_element(By.CSS_SELECTOR, "tbody th")
         assert abs(name.rect["x"] - box.rect["x"]) < 3  # the name of a method stays visible
-
-
-def test_the_browser_logs_no_warnings(browser: webdriver.Chrome) -> None:
-    messages = [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]  # type: ignore[no-untyped-call]
-    assert messages == []

@@ -17,13 +17,13 @@ from ducats.report.page import format_uncertainty
 from ducats.report.page_budget import GALLERY_SIZES, fitting_gallery_size, image_data_url, text_bytes
 from ducats.report.run_reader import Run, find_runs, read_run
 from ducats.report.run_section.class_results import read_class_results
-from ducats.report.run_section.near_duplicates import (
+from ducats.report.run_section.section import select_section_runs
+from ducats.report.run_section.selections import (
     NearDuplicatePair,
     distinct_pairs,
     find_near_duplicates,
     neighbour_share,
 )
-from ducats.report.run_section.section import select_section_runs
 from ducats.runfolder import snapshot_files
 from ducats.runfolder.label_files import RoundLabels
 from ducats.runfolder.run_folder import RunFolder

@@ -95,7 +95,7 @@ def test_one_seed_is_compared_with_the_same_seed_if_there_is_one() -> None:
     theirs = [run([0.5, 0.6], "random", 0), run([0.5, 0.7], "random", 3)]
     for seed, difference, n_pairs in ((3, 0.1, 1), (9, 0.2, 0)):
         (found,) = compare_with_random(run([0.5, 0.8], seed=seed), theirs)
-        assert (found.difference, found.n_pairs) == (pytest.approx(difference), n_pairs)
+        assert (found.difference, found.n_pairs) == pytest.approx((difference, n_pairs))
         assert "200 evaluated images" in present(found.interval).basis
 
 

@@ -118,9 +118,7 @@ def _first_and_last_stages(group: Sequence[Run]) -> list[tuple[Record, Record]]:
 
 
 def _class_means(records: Sequence[Record], n_classes: int) -> tuple[MeanStd | None, ...]:
-    means: list[MeanStd | None] = []
-    for class_index in range(n_classes):
-        values = [finite_number({"iou": record["class_iou"][class_index]}, "iou") for record in records]
-        known = [value for value in values if value is not None]
-        means.append(MeanStd.from_values(known) if known else None)
-    return tuple(means)
+    return tuple(
+        MeanStd.from_known(finite_number({"iou": record["class_iou"][index]}, "iou") for record in records)
+        for index in range(n_classes)
+    )

@@ -26,13 +26,13 @@ from ducats.report.page_budget import (
 )
 from ducats.report.run_kinds import CLASSIFICATION, RunKind
 from ducats.report.run_reader import BrokenRun, Run
-from ducats.report.run_section.near_duplicates import NEAR_DUPLICATE_COSINE, NEIGHBOUR_DISTANCE_PIXELS
 from ducats.report.run_section.section import (
     MAX_RUNS_ALL_WITH_PAPER_FIGURES,
     RunSection,
     build_run_section,
     select_section_runs,
 )
+from ducats.report.run_section.selections import NEAR_DUPLICATE_COSINE, NEIGHBOUR_DISTANCE_PIXELS
 from ducats.report.tasks import collect_data_tasks, task_caption
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_text_atomically

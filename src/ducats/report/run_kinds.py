@@ -1,6 +1,8 @@
 """Differences between reports on classification and on segmentation, as data."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,13 @@ class Measure:
     optional: bool = False
     redundant_with: str = ""
     csv_only: bool = False
+
+    def adds_information(self, records: Iterable[Mapping[str, Any]]) -> bool:
+        """Return whether a table of these records needs the column."""
+        return not self.optional or any(
+            record.get(self.key) is not None and record[self.key] != record.get(self.redundant_with)
+            for record in records
+        )
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,10 @@ class Run:
         names = self.data.get("classes")
         return tuple(str(name) for name in names) if isinstance(names, list) else ()
 
+    def class_names(self, count: int) -> tuple[str, ...]:
+        """Return the names of so many classes; their numbers if they were not recorded."""
+        return self.classes if len(self.classes) == count else tuple(f"class {n}" for n in range(count))
+
     def class_name(self, label: int) -> str:
         """Return the name of a class; its number if the name is unknown."""
         return self.classes[label] if 0 <= label < len(self.classes) else f"class {label}"
@@ -104,6 +108,11 @@ def read_run(folder: Path) -> Run:
 def _of_kind(records: Sequence[Record], kind: str) -> tuple[Record, ...]:
     found = (record for record in records if record["kind"] == kind)
     return tuple(sorted(found, key=lambda record: int(record["epoch"])))
+
+
+def finished_or_all(runs: Sequence[Run]) -> list[Run]:
+    """Return the finished runs, or all if none is finished."""
+    return [run for run in runs if run.finished] or list(runs)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ducats.report.figures.runs import RunSequence, is_segmentation
-from ducats.report.run_reader import Run
+from ducats.report.run_reader import Run, finished_or_all
 from ducats.runfolder.records import finite_number
 from ducats.utils.errors import UserError
 
@@ -59,8 +59,7 @@ def group_runs(runs: RunSequence, axis_keys: Sequence[str], figure: str) -> list
         axis_keys: dotted keys on the axes, or prefixes of them.
         figure: name of the figure for the error message.
     """
-    evaluated = [run for run in runs if final_score(run) is not None]
-    included = [run for run in evaluated if run.finished] or evaluated
+    included = finished_or_all([run for run in runs if final_score(run) is not None])
     if not included:
         raise UserError(
             f"`ducats figure {figure}` has nothing to draw: no run was evaluated on a test set; "

@@ -64,7 +64,7 @@ def read_class_results(run: Run) -> ClassResults | None:
         return None
     first, last = stages[0], stages[-1]
     size = len(last[key])
-    names = run.classes if len(run.classes) == size else tuple(f"class {index}" for index in range(size))
+    names = run.class_names(size)
     before_values = _values(first, key) if len(first[key]) == size and first is not last else (None,) * size
     counts, missing_note = _confusion(run.folder, last, size)
     rows = []

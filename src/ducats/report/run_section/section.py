@@ -15,12 +15,12 @@ from ducats.report.figures.run_details import draw_class_results, draw_epoch_sec
 from ducats.report.figures.style import LineStyle
 from ducats.report.headline import MAIN_METHOD
 from ducats.report.page_budget import text_bytes
+from ducats.report.provenance import RunProvenance, progress_message, read_provenance
 from ducats.report.run_reader import Run
 from ducats.report.run_section import stage_tables
 from ducats.report.run_section.class_results import ClassResults, read_class_results
 from ducats.report.run_section.gain import has_same_data, selects_at_random
 from ducats.report.run_section.selections import Selections, read_selections
-from ducats.report.run_section.status import RunProvenance, progress_message, read_provenance
 from ducats.report.run_section.verdict import Verdict, make_verdict
 from ducats.report.table import Table
 from ducats.runfolder.records import finite_number

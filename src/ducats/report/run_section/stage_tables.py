@@ -20,17 +20,14 @@ from ducats.report.run_section.selections import QueryRound
 from ducats.report.table import EMPTY_CELL, Table, make_table
 from ducats.runfolder.records import Record, finite_number
 
-MEGABYTE = 1_000_000
+_MEMORY_MEASURE = Measure("peak_memory_bytes", "Peak memory MB", 0, 1e-6, 0, thousands_separator=True)
+_ANNOTATION_MEASURE = Measure("annotation_seconds", "Annotation minutes so far", 0, 1 / 60, 1)
 _StageColumn = tuple[str, Callable[[Record], str]]
 
 
 def metrics_table(run: Run) -> Table:
     """Return the metrics of each stage."""
-    shown_measures = [
-        m
-        for m in run.kind.measures
-        if m != SECONDS_MEASURE and (not m.optional or _has_values(run.stages, m))
-    ]
+    shown_measures = [m for m in run.kind.measures if m != SECONDS_MEASURE and m.adds_information(run.stages)]
     columns: list[_StageColumn] = [("Stage", _raw_cell("stage")), ("Epoch", _raw_cell("epoch"))]
     columns += [(measure.title, _measure_cell(measure)) for measure in shown_measures]
     return _stage_table(run.stages, columns)
@@ -70,17 +67,11 @@ def cost_table(run: Run) -> Table:
         ("Seconds so far", _measure_cell(SECONDS_MEASURE)),
         ("Seconds in this stage", lambda stage: f"{stage['seconds'] - seconds_before[id(stage)]:.1f}"),
     ]
-    if any("peak_memory_bytes" in stage for stage in run.stages):
-        columns.append(
-            (
-                "Peak memory MB",
-                _measure_cell(Measure("peak_memory_bytes", "", 0, 1 / MEGABYTE, 0, thousands_separator=True)),
-            )
-        )
-    if any("annotation_seconds" in stage for stage in run.stages):
-        columns.append(
-            ("Annotation minutes so far", _measure_cell(Measure("annotation_seconds", "", 0, 1 / 60, 1)))
-        )
+    columns += [
+        (measure.title, _measure_cell(measure))
+        for measure in (_MEMORY_MEASURE, _ANNOTATION_MEASURE)
+        if any(measure.key in stage for stage in run.stages)
+    ]
     return _stage_table(run.stages, columns)
 
 
@@ -144,12 +135,6 @@ def _or_empty(value: float | None, text_format: str, scale: int = 1) -> str:
 def _stage_table(stages: Sequence[Record], columns: Sequence[_StageColumn]) -> Table:
     rows = [[cell(stage) for _, cell in columns] for stage in stages]
     return make_table((title for title, _ in columns), rows)
-
-
-def _has_values(stages: Sequence[Record], measure: Measure) -> bool:
-    values = [finite_number(stage, measure.key) for stage in stages]
-    others = [finite_number(stage, measure.redundant_with) for stage in stages]
-    return any(value is not None and value != other for value, other in zip(values, others, strict=True))
 
 
 def _raw_cell(key: str) -> Callable[[Record], str]:

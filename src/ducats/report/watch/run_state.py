@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ducats.runfolder.records import Record, headline_metric
+from ducats.utils.findings import pluralise
 
 Phase = Literal["empty", "training", "evaluating", "querying", "waiting", "finished"]
 METRIC_NAMES = {"accuracy": "accuracy", "mean_iou": "mIoU"}
@@ -28,7 +29,7 @@ class OpenRound:
             phrases.append(f"{self.settled} of {self.questions} questions settled")
             phrases += [f"{self.disputed} disputed"] if self.disputed else []
         if self.answer_files:
-            phrases.append(f"{self.answer_files} answer file{'' if self.answer_files == 1 else 's'}")
+            phrases.append(pluralise(self.answer_files, "answer file"))
         return ", ".join(phrases)
 
 
