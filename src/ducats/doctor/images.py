@@ -32,8 +32,6 @@ LEAK_CHECKS: tuple[tuple[TaskRole, TaskRole, Severity, str], ...] = (
     ("source", "target", "warning", "so budget may be spent on images that are already labelled"),
 )
 
-PUBLISHED_ADVICE = "keep them if they are in the published data set, or results are not comparable"
-
 Fingerprint = str  # equal for images with equal bytes
 # Role and index of every occurrence.
 CopiesByFingerprint = Mapping[Fingerprint, Mapping[TaskRole, Sequence[int]]]
@@ -186,7 +184,7 @@ def _check_leaks(survey: DataSurvey, copies: CopiesByFingerprint) -> Iterator[Fi
                 "warning" if survey.expected_counts else severity,
                 f"{count_images(count)} of the {second_role} {'is' if count == 1 else 'are'} also in the "
                 f"{first_role}, such as {example[0]} and {example[1]}, {consequence}; "
-                + (PUBLISHED_ADVICE if survey.expected_counts else "remove them from one of the two"),
+                + _advice(survey, "remove them from one of the two"),
             )
 
 
@@ -201,8 +199,7 @@ def _check_duplicates(survey: DataSurvey, copies: CopiesByFingerprint) -> Iterat
             yield Finding(
                 severity,
                 f"{count_images(surplus)} of the {role} {'is a copy' if surplus == 1 else 'are copies'} of "
-                f"another image in it, such as {first} and {second}; "
-                + (PUBLISHED_ADVICE if survey.expected_counts else "keep one of each"),
+                f"another image in it, such as {first} and {second}; " + _advice(survey, "keep one of each"),
             )
         contradictory = [indices for indices in duplicates if len({split.labels[i] for i in indices}) > 1]
         if contradictory:
@@ -211,8 +208,14 @@ def _check_duplicates(survey: DataSurvey, copies: CopiesByFingerprint) -> Iterat
                 severity,
                 f"{count_images(len(contradictory))} of the {role} "
                 f"{'has' if len(contradictory) == 1 else 'have'} more than one class: {names_text}; "
-                + (PUBLISHED_ADVICE if survey.expected_counts else "keep the right one"),
+                + _advice(survey, "keep the right one"),
             )
+
+
+def _advice(survey: DataSurvey, own_data: str) -> str:
+    """Return the advice for a user's own data, or for a benchmark."""
+    published = "keep them if they are in the published data set, or results are not comparable"
+    return published if survey.expected_counts else own_data
 
 
 def _describe_contradiction(split: SplitSurvey, indices: Sequence[int]) -> str:

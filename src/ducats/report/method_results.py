@@ -9,7 +9,7 @@ from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.run_kinds import CLASSIFICATION, RUN_KINDS, Measure, RunKind
 from ducats.report.run_reader import Run, finished_or_all
 from ducats.report.table import EMPTY_CELL, Cell, Table, make_table, to_csv
-from ducats.runfolder.records import finite_number
+from ducats.runfolder.records import Record, finite_number
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,12 @@ def format_value(value: MeanStd | None, measure: Measure) -> str:
         return f"{mean:{separator}.{measure.digits}f}"  # "65" labels, not "65 ± 0"
     digits = measure.digits if measure.thousands_separator else measure.digits or 1
     return f"{mean:{separator}.{digits}f} ± {value.std * measure.scale:{separator}.{digits}f}"
+
+
+def format_measure(record: Record, measure: Measure) -> str:
+    """Format one recorded value."""
+    value = finite_number(record, measure.key)
+    return format_value(None if value is None else MeanStd(value, None), measure)
 
 
 def method_table(rows: Sequence[MethodRow], *, for_page: bool = False) -> Table:

@@ -4,14 +4,16 @@ import csv
 import html
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TypeVar
 
 from rich.table import Table as TerminalTable
 
 EMPTY_CELL = "–"
 Cell = str | float | None
+_Row = TypeVar("_Row")
 LATEX_SIGNS = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
@@ -46,6 +48,11 @@ class Table:
 def make_table(titles: Iterable[str], rows: Iterable[Sequence[Cell]], n_text_columns: int = 1) -> Table:
     """Make a table without highlights."""
     return Table(tuple(titles), tuple(map(tuple, rows)), n_text_columns=n_text_columns)
+
+
+def table_of(rows: Iterable[_Row], columns: Mapping[str, Callable[[_Row], Cell]]) -> Table:
+    """Make a table with a line for each of ``rows``; the columns map titles to functions of a row."""
+    return make_table(columns, ([cell(row) for cell in columns.values()] for row in rows))
 
 
 def to_markdown(table: Table) -> str:
