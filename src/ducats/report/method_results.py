@@ -14,22 +14,14 @@ from ducats.runfolder.records import Record, finite_number
 
 @dataclass(frozen=True)
 class MethodRow:
-    """Results of one method over its seeds.
-
-    Args:
-        seeds: the seeds in the means.
-        values: by key of the measure; None if no seed has a value.
-        finished: whether the means are over finished runs; else over unfinished ones.
-        n_left_out: number of unfinished runs that are not in the means.
-        evaluated_on: the evaluated images, as named in the records; empty if not recorded.
-    """
+    """Results of one method over its seeds."""
 
     method: str
-    seeds: tuple[int, ...]
-    values: Mapping[str, MeanStd | None]
-    finished: bool
-    n_left_out: int
-    evaluated_on: str = ""
+    seeds: tuple[int, ...]  # the seeds in the means
+    values: Mapping[str, MeanStd | None]  # by key of the measure; None if no seed has a value
+    finished: bool  # whether the means are over finished runs; else over unfinished ones
+    n_left_out: int  # number of unfinished runs that are not in the means
+    evaluated_on: str = ""  # the evaluated images, as named in the records; empty if not recorded
     kind: RunKind = CLASSIFICATION
 
     @property

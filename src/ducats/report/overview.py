@@ -32,17 +32,13 @@ from ducats.report.tasks import collect_data_tasks, task_caption
 
 @dataclass(frozen=True)
 class Overview:
-    """Results of several runs of one kind together. Figures are SVG text by method.
-
-    Args:
-        results: table of methods; None if the runs cover several tasks, as averages would mix them.
-        classes: IoU by class and method; None if not recorded.
-    """
+    """Results of several runs of one kind together. Figures are SVG text by method."""
 
     evaluation_note: str
+    # Table of methods; None if the runs cover several tasks, as averages would mix them.
     results: Table | None
     learning_curves: tuple[CaptionedFigure, ...]
-    classes: Table | None
+    classes: Table | None  # IoU by class and method; None if not recorded
     reliability: Mapping[str, str]
     losses: Mapping[str, str]
     loss_term_styles: Mapping[str, LineStyle]

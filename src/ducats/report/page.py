@@ -44,22 +44,16 @@ TocEntry = tuple[str, str, list[tuple[str, str]]]  # anchor, name, sub-entries (
 
 @dataclass(frozen=True)
 class KindReport:
-    """The part of a page about the runs of one kind.
-
-    Args:
-        cautions: warnings about means that are not comparable, and unreadable answers of annotators.
-        comparison: of the methods; None if there is nothing to compare.
-        overview: empty for a single run, and for several tasks, which the comparison covers.
-        sections: of some of the runs.
-    """
+    """The part of a page about the runs of one kind."""
 
     runs: tuple[Run, ...]
     headline: Headline
+    # Warnings about means that are not comparable, and unreadable answers of annotators.
     cautions: tuple[str, ...]
-    comparison: Comparison | None
-    overview: Overview
+    comparison: Comparison | None  # of the methods; None if there is nothing to compare
+    overview: Overview  # empty for a single run, and for several tasks, which the comparison covers
     annotation: tuple[AnnotationStats, ...]
-    sections: tuple[RunSection, ...] = ()
+    sections: tuple[RunSection, ...] = ()  # of some of the runs
 
     @property
     def kind(self) -> RunKind:

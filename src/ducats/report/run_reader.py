@@ -15,25 +15,18 @@ from ducats.utils.errors import UserError
 
 @dataclass(frozen=True)
 class Run:
-    """The contents of one run folder.
-
-    Args:
-        config: the resolved config.
-        stages: one record per evaluated stage, oldest first.
-        epochs: one record of mean losses per epoch, oldest first.
-        finished: whether the final model was written.
-        environment: versions and machine; empty if not recorded.
-        data: classes and fingerprints of the data; empty if not recorded.
-    """
+    """The contents of one run folder."""
 
     folder: Path
     method: str
     seed: int
-    config: Mapping[str, Any]
-    stages: tuple[Record, ...] = ()
-    epochs: tuple[Record, ...] = ()
-    finished: bool = False
+    config: Mapping[str, Any]  # the resolved config
+    stages: tuple[Record, ...] = ()  # one record per evaluated stage, oldest first
+    epochs: tuple[Record, ...] = ()  # one record of mean losses per epoch, oldest first
+    finished: bool = False  # whether the final model was written
+    # Versions and machine; empty if not recorded.
     environment: Mapping[str, Any] = field(default_factory=dict)
+    # Classes and fingerprints of the data; empty if not recorded.
     data: Mapping[str, Any] = field(default_factory=dict)
 
     @property

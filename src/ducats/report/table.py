@@ -23,20 +23,15 @@ LATEX_SIGNS = {
 
 @dataclass(frozen=True)
 class Table:
-    """Column titles and rows of cells; the first cell names the row.
-
-    Args:
-        best: row and column of the best values, which are highlighted.
-        n_text_columns: leading columns aligned to the left; the others are aligned to the right.
-        methods: method of each row, whose line style a page shows; empty for a row of published results.
-        groups: titles of groups of the columns after the first, and their numbers of columns.
-    """
+    """Column titles and rows of cells; the first cell names the row."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    best: frozenset[tuple[int, int]] = frozenset()
-    n_text_columns: int = 1
+    best: frozenset[tuple[int, int]] = frozenset()  # row and column of the best values, which are highlighted
+    n_text_columns: int = 1  # leading columns aligned to the left; the others are aligned to the right
+    # Method of each row, whose line style a page shows; empty for a row of published results.
     methods: tuple[str, ...] = ()
+    # Titles of groups of the columns after the first, and their numbers of columns.
     groups: tuple[tuple[str, int], ...] = ()
 
     @property

@@ -33,14 +33,10 @@ BAR_STYLES = {
 
 @dataclass(frozen=True)
 class CalibrationPanel:
-    """One stage of a method, pooled over seeds.
-
-    Args:
-        records: one record per seed with ``ece`` and ``reliability``.
-    """
+    """One stage of a method, pooled over seeds."""
 
     title: str
-    records: tuple[Mapping[str, Any], ...]
+    records: tuple[Mapping[str, Any], ...]  # one record per seed with `ece` and `reliability`
 
     @property
     def ece(self) -> MeanStd | None:

@@ -14,19 +14,13 @@ TSNE_POINTS = 600  # t-SNE points, few enough to write a page in seconds
 
 @dataclass(frozen=True)
 class FigurePanel:
-    """A figure on the page.
+    """A figure on the page."""
 
-    Args:
-        name: its name in `ducats figure`.
-        svg: SVG text; empty if it cannot be drawn.
-        reason_missing: the reason why it cannot be drawn, as a sentence.
-    """
-
-    name: str
+    name: str  # its name in `ducats figure`
     title: str
     caption: str
-    svg: str = ""
-    reason_missing: str = ""
+    svg: str = ""  # SVG text; empty if it cannot be drawn
+    reason_missing: str = ""  # the reason why it cannot be drawn, as a sentence
 
 
 def svg_width(svg: str) -> float:

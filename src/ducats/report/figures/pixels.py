@@ -36,22 +36,14 @@ DARK_BRIGHTNESS, LIGHT_OPACITY = 0.38, 0.3  # image contrast below labelled pixe
 
 @dataclass(frozen=True)
 class LabelledImage:
-    """An image with its labelled pixels.
-
-    Args:
-        image: RGB, of any size.
-        size: height and width of the labelling grid.
-        positions: pixel positions ``y * width + x`` of each shown round.
-        labels: classes of each shown round.
-        max_width: maximum width of the drawing in pixels.
-    """
+    """An image with its labelled pixels."""
 
     key: str
-    image: Image.Image
-    size: tuple[int, int]
-    positions: tuple[AnyArray, ...]
-    labels: tuple[AnyArray, ...]
-    max_width: int = PAGE_IMAGE_WIDTH
+    image: Image.Image  # RGB, of any size
+    size: tuple[int, int]  # height and width of the labelling grid
+    positions: tuple[AnyArray, ...]  # pixel positions `y * width + x` of each shown round
+    labels: tuple[AnyArray, ...]  # classes of each shown round
+    max_width: int = PAGE_IMAGE_WIDTH  # maximum width of the drawing in pixels
 
     @property
     def drawing_size(self) -> tuple[int, int]:

@@ -23,13 +23,9 @@ _ABSOLUTE_PATH = re.compile(r"~?[/\\]|[A-Za-z]:[/\\]")  # start of an absolute p
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Evaluated runs that differ only in the settings on the axes and in their seeds.
+    """Evaluated runs that differ only in the settings on the axes and in their seeds."""
 
-    Args:
-        label: settings that differ from other groups; empty if there is only one group.
-    """
-
-    label: str
+    label: str  # settings that differ from other groups; empty if there is only one group
     runs: tuple[Run, ...]
 
 

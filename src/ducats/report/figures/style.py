@@ -50,18 +50,12 @@ MATPLOTLIB_STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class LineStyle:
-    """Style of a line in figures and legends.
-
-    Args:
-        marker: matplotlib marker.
-        svg_path: the same marker as an SVG path in a box of 28 by 12.
-        dash: one of ``DASHES``.
-    """
+    """Style of a line in figures and legends."""
 
     colour: str
-    marker: str = ""
-    svg_path: str = ""
-    dash: str = "solid"
+    marker: str = ""  # matplotlib marker
+    svg_path: str = ""  # the same marker as an SVG path in a box of 28 by 12
+    dash: str = "solid"  # one of `DASHES`
 
     @property
     def dash_array(self) -> str:

@@ -34,21 +34,13 @@ MIN_DRAWN_UNCERTAINTY = 1e-12  # smaller values are drawn here
 
 @dataclass(frozen=True)
 class Threshold:
-    """Threshold of the first step of the DUC query.
+    """Threshold of the first step of the DUC query."""
 
-    Args:
-        axis: the uncertainty that is thresholded.
-        value: lowest value kept, in nats.
-        n_kept: number of candidates kept.
-        n_candidates: number of all candidates.
-        exact: whether the value is exact; else it is an estimate.
-    """
-
-    axis: Literal["u_dis", "u_data"]
-    value: float
-    n_kept: int
-    n_candidates: int
-    exact: bool
+    axis: Literal["u_dis", "u_data"]  # the uncertainty that is thresholded
+    value: float  # lowest value kept, in nats
+    n_kept: int  # number of candidates kept
+    n_candidates: int  # number of all candidates
+    exact: bool  # whether the value is exact; else it is an estimate
 
 
 def find_threshold(run: Run, snapshot: Snapshot) -> Threshold | None:

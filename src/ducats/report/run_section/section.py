@@ -34,29 +34,21 @@ MAX_RUNS_WITH_SECTIONS = 100  # with more runs the page has no run sections: no 
 
 @dataclass(frozen=True)
 class RunSection:
-    """Contents of a run section.
-
-    Args:
-        id_prefix: prefix of the HTML ids in the section.
-        task: distinguishes the run's task from those of other runs on the page; empty if not needed.
-        progress: progress message; empty if the run is finished.
-        line_styles: line styles of the run's method and of methods with random selection, for comparison.
-        tables: by name.
-        figures: SVG text by name; empty if there is nothing to draw.
-    """
+    """Contents of a run section."""
 
     run: Run
-    id_prefix: str
-    task: str
-    progress: str
+    id_prefix: str  # prefix of the HTML ids in the section
+    task: str  # distinguishes the run's task from those of other runs on the page; empty if not needed
+    progress: str  # progress message; empty if the run is finished
     verdict: Verdict
+    # Line styles of the run's method and of methods with random selection, for comparison.
     line_styles: Mapping[str, LineStyle]
     learning_curves: tuple[CaptionedFigure, ...]
     class_results: ClassResults | None
     selections: Selections
     provenance: RunProvenance
-    tables: Mapping[str, Table]
-    figures: Mapping[str, str]
+    tables: Mapping[str, Table]  # by name
+    figures: Mapping[str, str]  # SVG text by name; empty if there is nothing to draw
     round_panels: tuple[FigurePanel, ...]
     paper_panels: tuple[FigurePanel, ...]
     loss_term_styles: Mapping[str, LineStyle]

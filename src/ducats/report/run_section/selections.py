@@ -24,21 +24,14 @@ MAX_SHOWN_PAIRS = 6  # near-duplicate pairs shown per round
 
 @dataclass(frozen=True)
 class SelectedImage:
-    """A selected image in the gallery; uncertainties are in nats.
-
-    Args:
-        thumbnail: None if the run saved none.
-        prediction: predicted class at the time of the query.
-        probability: predicted probability of ``prediction``.
-        label: class name; empty if there is no label yet.
-        is_correct: whether prediction and label agree; None if there is no label or no class applies.
-    """
+    """A selected image in the gallery; uncertainties are in nats."""
 
     image_name: str
-    thumbnail: Path | None
-    prediction: str
-    probability: float
-    label: str
+    thumbnail: Path | None  # None if the run saved none
+    prediction: str  # predicted class at the time of the query
+    probability: float  # predicted probability of `prediction`
+    label: str  # class name; empty if there is no label yet
+    # Whether prediction and label agree; None if there is no label or no class applies.
     is_correct: bool | None
     u_dis: float
     u_data: float
@@ -60,44 +53,28 @@ class NearDuplicatePair:
 
 @dataclass(frozen=True)
 class NearDuplicates:
-    """Near-duplicates among the selected samples.
+    """Near-duplicates among the selected samples."""
 
-    Args:
-        pairs: all near-duplicate pairs, most similar first.
-        n_compared: number of selected samples that have features.
-        n_expected_pairs: number of pairs expected among as many random samples of the pool.
-    """
-
-    pairs: tuple[NearDuplicatePair, ...]
-    n_compared: int
-    n_expected_pairs: float
+    pairs: tuple[NearDuplicatePair, ...]  # all near-duplicate pairs, most similar first
+    n_compared: int  # number of selected samples that have features
+    n_expected_pairs: float  # number of pairs expected among as many random samples of the pool
 
 
 @dataclass(frozen=True)
 class QueryRound:
-    """The samples of one query, after an epoch.
+    """The samples of one query, after an epoch."""
 
-    Args:
-        number: starting at 1.
-        n_labels: number of labels; 0 if the round is not answered yet.
-        n_labelled_in_snapshot: number of samples in the snapshot that have a class label.
-        n_correct: number of these that were predicted correctly.
-        n_void: number of samples in the snapshot to which no class applies.
-        images: selected images in the order of the ledger; empty in segmentation.
-        near_duplicates: near-duplicates among them; None if unknown and in segmentation.
-        shown_pairs: some of the near-duplicate pairs with their cosine similarity, most similar first.
-        neighbour_share: share of labelled pixels close to another one; None if unknown and in classification.
-    """
-
-    number: int
+    number: int  # starting at 1
     epoch: int
-    n_labels: int
-    n_labelled_in_snapshot: int
-    n_correct: int
-    n_void: int
-    images: tuple[SelectedImage, ...]
-    near_duplicates: NearDuplicates | None
+    n_labels: int  # number of labels; 0 if the round is not answered yet
+    n_labelled_in_snapshot: int  # number of samples in the snapshot that have a class label
+    n_correct: int  # number of these that were predicted correctly
+    n_void: int  # number of samples in the snapshot to which no class applies
+    images: tuple[SelectedImage, ...]  # selected images in the order of the ledger; empty in segmentation
+    near_duplicates: NearDuplicates | None  # near-duplicates among them; None if unknown and in segmentation
+    # Some of the near-duplicate pairs with their cosine similarity, most similar first.
     shown_pairs: tuple[tuple[SelectedImage, SelectedImage, float], ...]
+    # Share of labelled pixels close to another one; None if unknown and in classification.
     neighbour_share: float | None
 
 
