@@ -6,7 +6,7 @@ import pytest
 from page_parser import ParsedPage, parse_report_page, write_confusion
 from page_parser import no_rendering as no_rendering
 
-from commands import ducats
+from commands import Capture, ducats
 from synthetic_records import change_records, without
 from synthetic_runs import write_run
 
@@ -98,7 +98,7 @@ def test_a_corrupt_confusion_matrix_hides_only_the_counts(tmp_path: Path) -> Non
 
 
 def test_the_command_writes_one_page_or_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     folder = write_run(tmp_path / "run", rounds=1, snapshots=False)
     monkeypatch.chdir(tmp_path)
@@ -112,7 +112,7 @@ def test_the_command_writes_one_page_or_a_folder(
 
 
 def test_a_run_that_cannot_be_read_is_warned_about_and_alone_it_fails(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capture
 ) -> None:
     good = write_run(tmp_path / "runs" / "good", rounds=1, snapshots=False)
     bad = write_run(tmp_path / "runs" / "bad", seed=1, rounds=1, snapshots=False)

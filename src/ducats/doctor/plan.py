@@ -301,11 +301,7 @@ def _describe_pixel_budget(
 
 
 def _check_clusters(config: Config, max_pixels: int) -> None:
-    """Raise if a clustering query needs too many clusters.
-
-    Args:
-        max_pixels: Maximum number of pixels per image and round.
-    """
+    """Raise if a clustering query needs too many clusters for so many pixels per image and round."""
     query = config.query.name
     if not resolve_query(query).clusters:
         return

@@ -130,11 +130,7 @@ def _method_rows(runs: Sequence[Run], method: str) -> list[MethodRow]:
 
 
 def visible_measures(rows: Sequence[MethodRow], *, include_csv_only: bool = False) -> list[Measure]:
-    """Return the columns of a table of these rows, without optional columns that add nothing.
-
-    Args:
-        include_csv_only: include the columns that only the CSV file has.
-    """
+    """Return the columns of a table of these rows, without optional columns that add nothing."""
     used_kinds = [kind for kind in RUN_KINDS.values() if any(row.kind == kind for row in rows)]
     all_measures = dict.fromkeys(
         measure for kind in used_kinds or [CLASSIFICATION] for measure in kind.measures

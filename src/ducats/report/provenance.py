@@ -8,11 +8,12 @@ from typing import Any
 
 import yaml
 
-from ducats.report.figures.run_settings import flatten_settings, strip_folders, to_json
+from ducats.report.figures.run_settings import differing_keys, flatten_settings, strip_folders, to_json
 from ducats.report.method_results import counted_runs, group_by_kind, method_names
 from ducats.report.run_reader import Run
 from ducats.report.tasks import DataTask, collect_data_tasks, data_and_task
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels
+from ducats.utils.findings import join_names
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def differing_settings(runs: Sequence[Run]) -> list[SettingDifference]:
     shown_configs = [flatten_config(strip_folders(run.config)) for run in first_runs]
     return [
         SettingDifference(key, tuple(shown_config.get(key, "–") for shown_config in shown_configs))
-        for key in _differing_keys(flat_configs)
+        for key in differing_keys(flat_configs)
         if not key.startswith(skipped_prefixes)
     ]
 
@@ -180,11 +181,10 @@ def _unfinished_caution(group: Sequence[Run], method: str) -> str:
 
 
 def _mixed_settings_caution(group: Sequence[Run], method: str) -> str:
-    keys = _differing_keys([flatten_config(run.config) for run in group])
+    keys = differing_keys([flatten_config(run.config) for run in group])
     if not keys:
         return ""
-    more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
-    return f"The mean of {method} mixes runs with different settings ({', '.join(keys[:4])}{more})."
+    return f"The mean of {method} mixes runs with different settings ({join_names(keys, 4)})."
 
 
 def _repeated_seeds_caution(group: Sequence[Run], method: str, repeated_seed_note: str) -> str:
@@ -199,11 +199,6 @@ def _repeated_seeds_caution(group: Sequence[Run], method: str, repeated_seed_not
 def flatten_config(config: Mapping[str, Any]) -> dict[str, str]:
     """Return all settings except method and seed by dotted key."""
     return flatten_settings({key: value for key, value in config.items() if key not in ("method", "seed")})
-
-
-def _differing_keys(flat_configs: Sequence[Mapping[str, str]]) -> list[str]:
-    keys = dict.fromkeys(key for flat_config in flat_configs for key in flat_config)
-    return [key for key in keys if len({flat.get(key) for flat in flat_configs}) > 1]
 
 
 def progress_message(run: Run) -> str:

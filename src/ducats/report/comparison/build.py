@@ -81,12 +81,7 @@ class Comparison:
 def build_comparison(
     runs: Sequence[Run], broken: Sequence[BrokenRun] = (), id_prefix: str = ""
 ) -> Comparison | None:
-    """Compare the methods; None if there is nothing to compare.
-
-    Args:
-        broken: run folders that could not be read; they are listed as missing.
-        id_prefix: prefix of HTML ids, for pages with several comparisons.
-    """
+    """Compare the methods, and list broken runs as missing; None if there is nothing to compare."""
     tables = build_tables(runs, DEFAULT_BASELINES)
     tasks = [(table, task) for table in tables for task in table.tasks]
     multi_task = len(tasks) > 1

@@ -30,11 +30,7 @@ class PreparedFigure:
 
 
 def make_panels(figure: Figure, count: int, columns: int, *, share_axes: bool = False) -> list[Axes]:
-    """Create ``count`` axes in rows of at most ``columns``; hide unused axes.
-
-    Args:
-        share_axes: whether all panels share their axis limits.
-    """
+    """Create ``count`` axes in rows of at most ``columns``; hide unused axes."""
     columns = min(columns, count)
     rows = -(-count // columns)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=share_axes, sharey=share_axes)

@@ -107,8 +107,6 @@ def draw_learning_curve(
     """Draw a metric in percent over the labels spent: mean, band of one standard deviation, point per seed.
 
     Args:
-        runs: of one kind.
-        title: name of the metric.
         x_key: ``labels`` or ``clicks``.
         line_styles: of the methods to draw.
     """

@@ -70,11 +70,7 @@ def group_runs(runs: RunSequence, axis_keys: Sequence[str], figure: str) -> list
         groups.setdefault(key, []).append(run)
         settings_by_group[key] = group_settings
         shareable_settings[key] = other_settings(run, axis_keys, strip_folders(run.config))
-    differing = [
-        name
-        for name in dict.fromkeys(name for settings in settings_by_group.values() for name in settings)
-        if len({settings.get(name) for settings in settings_by_group.values()}) > 1
-    ]
+    differing = differing_keys(list(settings_by_group.values()))
     return [
         RunGroup(_group_label(shareable_settings[key], differing), tuple(group))
         for key, group in groups.items()
@@ -95,6 +91,12 @@ def flatten_settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, s
         else:
             flattened[f"{prefix}{key}"] = value if isinstance(value, str) else to_json(value)
     return flattened
+
+
+def differing_keys(flat_configs: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the dotted keys whose values differ, in order of first appearance."""
+    keys = dict.fromkeys(key for flat_config in flat_configs for key in flat_config)
+    return [key for key in keys if len({flat.get(key) for flat in flat_configs}) > 1]
 
 
 def to_json(value: Any) -> str:

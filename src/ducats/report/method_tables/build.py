@@ -20,6 +20,7 @@ from ducats.report.run_kinds import Measure, RunKind
 from ducats.report.run_reader import Run, find_runs
 from ducats.report.tasks import data_and_task, task_name
 from ducats.runfolder.records import finite_number
+from ducats.utils.findings import pluralise
 
 FULLY_SUPERVISED = "fully-supervised"  # upper bound with all labels; never marked as the best method
 METHOD_ORDER = (  # row order of the paper's tables
@@ -99,11 +100,7 @@ class TaskTable:
         return [(task, measure.key) for task in self.tasks for measure in self.measures]
 
     def best_methods(self, values: Mapping[str, MeanStd]) -> set[str]:
-        """Return the methods with the highest rounded mean; fully supervised methods do not count.
-
-        Args:
-            values: results of one column, by method.
-        """
+        """Return the methods with the highest rounded mean in a column, without fully supervised ones."""
         means = {
             name: round(100 * value.mean, 1) for name, value in values.items() if FULLY_SUPERVISED not in name
         }
@@ -111,14 +108,7 @@ class TaskTable:
 
 
 def make_tables(paths: Sequence[Path], baselines: Sequence[str] = ("random", "duc")) -> list[TaskTable]:
-    """Return a table for each data set among the runs at or below the paths.
-
-    Tuning trials count only if their folder is given.
-
-    Args:
-        paths: run folders, or folders that contain them.
-        baselines: methods to compare all others with; ignored in tables that lack them.
-    """
+    """Return a table for each data set among the runs at or below the paths, as in `build_tables`."""
     return build_tables(find_runs(paths), baselines, paths)
 
 
@@ -286,10 +276,9 @@ def select_counted_runs(runs: Sequence[Run], given_folders: Collection[Path]) ->
     other_runs = [run for run in runs if not _is_trial(run, given_folders)]
     notes = []
     if tuning_folders := sorted({run.folder.resolve().parent.name for run in trials}):
-        count = f"{len(trials)} trial{'s' if len(trials) > 1 else ''}"
         notes.append(
-            f"Left out: {count} of `ducats tune` in {', '.join(tuning_folders)}; give that folder to include "
-            "them."
+            f"Left out: {pluralise(len(trials), 'trial')} of `ducats tune` in {', '.join(tuning_folders)}; "
+            "give that folder to include them."
         )
     if unfinished := [run.name for run in other_runs if not run.finished]:
         notes.append(f"Left out because unfinished: {', '.join(unfinished)}.")

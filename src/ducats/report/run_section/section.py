@@ -115,13 +115,7 @@ def build_run_section(
     task: str = "",
     without_paper_figures: bool = False,
 ) -> RunSection:
-    """Build the section of a run.
-
-    Args:
-        others: all runs of the page.
-        line_styles: of the methods on the page.
-        task: distinguishes the run's task from those of other runs on the page.
-    """
+    """Build the section of a run; ``others`` are all runs of the page, with their line styles."""
     line_style = line_styles[run.method]
     random_runs = [
         other
