@@ -20,7 +20,6 @@ from ducats.utils.palette import class_colours
 from synthetic_records import rising_scores, stage_record, write_records
 from synthetic_snapshots import (
     Samples,
-    SnapshotSpec,
     columns_from_log_alpha,
     features,
     log_alpha,
@@ -215,10 +214,12 @@ def _write_rounds(
             )
             _write_round(folder, stage + 1, new_selection, area, pool.label, seconds_per_label)
         if snapshots:
-            spec = _snapshot_spec(pool, source, rows, labelled, new_selection, n_classes, stage / rounds)
-            spec.image, spec.position = np.divmod(spec.image, area)
-            spec.round, spec.epoch = (stage + 1 if stage < rounds else 0), epoch
-            write_snapshot(folder, spec)
+            columns = _snapshot_columns(
+                pool, source, rows, labelled, new_selection, n_classes, stage / rounds
+            )
+            columns["image"], columns["position"] = np.divmod(columns["image"], area)
+            number = stage + 1 if stage < rounds else 0
+            write_snapshot(folder, round=number, epoch=epoch, pool=len(pool), source=len(source), **columns)
         selections.append(new_selection)
     return selections
 
@@ -283,7 +284,7 @@ def _select(
     return candidates[best]
 
 
-def _snapshot_spec(
+def _snapshot_columns(
     pool: Samples,
     source: Samples,
     sampled_rows: tuple[AnyArray, AnyArray],
@@ -291,28 +292,23 @@ def _snapshot_spec(
     new_selection: AnyArray,
     classes: int,
     adapted: float,
-) -> SnapshotSpec:
+) -> dict[str, AnyArray]:
     snapshot_rows, source_rows = sampled_rows
     rows = np.concatenate([snapshot_rows, np.setdiff1d(new_selection, snapshot_rows)])
     is_labelled = np.isin(rows, labelled)
     label = np.concatenate([source.label[source_rows], np.where(is_labelled, pool.label[rows], -1)])
     raw = np.concatenate([features(source[source_rows], adapted), features(pool[rows], adapted)])
     no_source_rows = np.zeros(len(source_rows), bool)
-    return SnapshotSpec(
-        round=0,
-        epoch=0,
-        pool=len(pool),
-        source=len(source),
-        target=np.concatenate([no_source_rows, np.ones(len(rows), bool)]),
-        image=np.concatenate([source_rows, rows]),
-        position=np.zeros(len(source_rows) + len(rows)),
-        sampled=np.concatenate([~no_source_rows, np.isin(rows, snapshot_rows)]),
-        picked=np.concatenate([no_source_rows, np.isin(rows, new_selection)]),
-        known=np.concatenate([no_source_rows, is_labelled]),
-        label=label,
-        z=log_alpha(raw, classes),
-        raw=raw,
-    )
+    return {
+        "is_target": np.concatenate([no_source_rows, np.ones(len(rows), bool)]),
+        "image": np.concatenate([source_rows, rows]),
+        "sampled": np.concatenate([~no_source_rows, np.isin(rows, snapshot_rows)]),
+        "picked": np.concatenate([no_source_rows, np.isin(rows, new_selection)]),
+        "is_labelled": np.concatenate([no_source_rows, is_labelled]),
+        "label": label,
+        "z": log_alpha(raw, classes),
+        "raw": raw,
+    }
 
 
 def _write_round(

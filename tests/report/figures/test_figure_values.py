@@ -29,7 +29,7 @@ from ducats.report.run_reader import Run
 from ducats.runfolder import snapshot_files
 from ducats.utils.npz_columns import AnyArray
 from synthetic_runs import write_pixel_run, write_run
-from synthetic_snapshots import SnapshotSpec, write_snapshot
+from synthetic_snapshots import write_snapshot
 
 
 def draw_on_figure(prepared: PreparedFigure) -> Figure:
@@ -131,22 +131,15 @@ def write_hand_made_run(
     """Write a run with one round whose snapshot has these samples, the first ones of the pool."""
     write_run(folder, rounds=1, per_round=len(picked), pool=pool, settings=["query.params.kappa=2"])
     n = len(u_dis)
-    flags = {name: np.zeros(n, bool) for name in ("known", "picked")}
-    flags["picked"][picked] = True
-    zeros = np.zeros(n)
-    spec = SnapshotSpec(
-        1, 4, pool, 0, ~flags["known"], np.arange(n), zeros, ~flags["known"], flags["picked"], flags["known"],
-        zeros - 1, np.zeros((n, 3)), np.eye(n),
-    )  # fmt: skip
-    write_snapshot(folder, spec)
+    none, zeros, index = np.zeros(n, bool), np.zeros(n), np.arange(n)
+    columns: dict[str, AnyArray] = {"is_target": ~none, "sampled": ~none, "is_labelled": none}
+    columns |= {"picked": np.isin(index, picked), "image": index, "position": zeros, "label": zeros - 1}
+    write_snapshot(
+        folder, round=1, epoch=4, pool=pool, source=0, z=np.zeros((n, 3)), raw=np.eye(n), **columns
+    )
     path = snapshot_files.snapshot_path(folder, 1)
-    columns = dict(np.load(path))
-    columns |= {
-        "u_dis": float32_array(u_dis),
-        "log_u_dis": np.log(float32_array(u_dis)),
-        "u_data": float32_array(u_data),
-    }
-    np.savez(path, **columns)
+    values = {"u_dis": float32_array(u_dis), "log_u_dis": np.log(float32_array(u_dis))}
+    np.savez(path, **(dict(np.load(path)) | values | {"u_data": float32_array(u_data)}))
     return read_run(folder)
 
 
