@@ -34,7 +34,10 @@ def test_a_run_that_has_just_started_lacks_nothing(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "started", finished=False, rounds=1, snapshots=False)
     (folder / "metrics.jsonl").write_text("")
     found = parse_report_page(folder, out=tmp_path / "report.html")
+    (folder / "metrics.jsonl").unlink()
+    assert parse_report_page(folder, out=tmp_path / "report.html").words == found.words
     for sentence in (
+        "No stage was evaluated yet",
         "duc has not been evaluated yet.",
         "0 of 20 epochs are done. Run the same `ducats run` command again to resume.",
         "Verdict No evaluation yet.",
@@ -75,14 +78,6 @@ def test_a_run_without_a_test_set_still_shows_selected_images(tmp_path: Path) ->
     assert "No stage was evaluated on a test set" in found.words
     assert "not evaluated on a test set, so the gain from its labels is unknown" in found.words
     assert len(found.images) >= 20
-
-
-def test_a_run_without_records_gives_a_page(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "a", snapshots=False, finished=False)
-    (folder / "metrics.jsonl").unlink()
-    found = parse_report_page(folder, out=tmp_path / "report.html")
-    assert "No stage was evaluated yet" in found.words
-    assert "0 of 20 epochs are done" in found.words
 
 
 def test_a_corrupt_confusion_matrix_hides_only_the_counts(tmp_path: Path) -> None:

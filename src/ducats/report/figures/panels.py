@@ -1,10 +1,11 @@
 """Figures of `ducats figure` on the page, each with a title and a caption."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ducats.report import figures
+from ducats.report.figures.run_settings import has_duc_query
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
 from ducats.utils.errors import UserError
@@ -96,9 +97,7 @@ MULTI_RUN_PANELS = (
 
 def draw_round_panels(run: Run, id_prefix: str) -> tuple[FigurePanel, ...]:
     """Return the figures about the samples that a run selected."""
-    query = run.config.get("query")
-    name = query.get("name") if isinstance(query, Mapping) else run.method
-    duc_caption = DUC_CAPTION if name == "duc" and run.kind == CLASSIFICATION else ""
+    duc_caption = DUC_CAPTION if has_duc_query(run) and run.kind == CLASSIFICATION else ""
     uncertainties_panel = replace(UNCERTAINTIES_PANEL, caption=UNCERTAINTIES_PANEL.caption + duc_caption)
     panels = (
         (uncertainties_panel, HISTOGRAM_PANEL, FEATURES_PANEL)

@@ -37,6 +37,11 @@ def find_setting(config: Mapping[str, Any], key: str) -> Any:
     return value
 
 
+def has_duc_query(run: Run) -> bool:
+    """Return whether the query is that of DUC, whose first step keeps the samples above a threshold."""
+    return find_setting(run.config, "query.name") == "duc"
+
+
 def get_setting(run: Run, key: str) -> Any:
     """Return the value of a dotted key, or its default parameter value; None if there is none."""
     value = find_setting(run.config, key)
