@@ -39,7 +39,7 @@ def find_setting(config: Mapping[str, Any], key: str) -> Any:
 
 def has_duc_query(run: Run) -> bool:
     """Return whether the query is that of DUC, whose first step keeps the samples above a threshold."""
-    return find_setting(run.config, "query.name") == "duc"
+    return bool(find_setting(run.config, "query.name") == "duc")
 
 
 def get_setting(run: Run, key: str) -> Any:
