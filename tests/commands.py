@@ -10,6 +10,8 @@ from torch import Tensor
 
 from ducats.cli import main
 
+Capture = pytest.CaptureFixture[str]
+
 
 def ducats(*arguments: object) -> int:
     """Run a command and return its exit code."""
@@ -37,3 +39,17 @@ def write_images(
         path.parent.mkdir(parents=True, exist_ok=True)
         picture = Image.fromarray(image.permute(1, 2, 0).numpy())
         (picture if size is None else picture.resize(size)).save(path)
+
+
+def error_of(capsys: Capture, *command: object) -> str:
+    """Run a command with bad input and return its message, in one line."""
+    capsys.readouterr()
+    assert ducats(*command) == 2
+    return " ".join(capsys.readouterr().err.split())
+
+
+def output_of(capsys: Capture, *command: object) -> str:
+    """Run a command that succeeds and return what it prints."""
+    capsys.readouterr()
+    assert ducats(*command) == 0
+    return capsys.readouterr().out

@@ -20,7 +20,6 @@ from ducats.utils.palette import class_colours
 from synthetic_records import rising_scores, stage_record, write_records
 from synthetic_snapshots import (
     Samples,
-    SnapshotSpec,
     columns_from_log_alpha,
     features,
     log_alpha,
@@ -74,67 +73,37 @@ def write_run(
         seconds_per_label: annotation seconds per label.
         data: identifies the test set; runs on different data cannot be compared.
     """
-    run_config = _load_config(method, seed, rounds, rounds * per_round, ("data/digits",), settings)
-    label_epochs = query_epochs(run_config)
-    identity = run_config.identity() | {"method": name or method}
-    _write_run_files(folder, identity, _data_record(classes, (16,), source, pool, data))
-    (folder / "pool.json").write_text(json.dumps([f"target/{index:04d}" for index in range(pool)], indent=0))
+    run_config = _load_config("data/digits", method, seed, rounds, rounds * per_round, settings)
+    keys = [f"target/{index:04d}" for index in range(pool)]
+    _write_run_files(
+        folder, run_config, name or method, _data_record(classes, (16,), source, pool, data), keys
+    )
     pool_labels = np.random.default_rng(11).integers(0, len(classes), pool)
     source_labels = np.random.default_rng(12).integers(0, len(classes), source)
-    pool_samples = samples(pool_labels, len(classes), True, 1)
-    source_samples = samples(source_labels, len(classes), False, 1)
-    snapshot_rows = _sample_indices(pool, pool if n_snapshot is None else n_snapshot)
-    selected: list[AnyArray] = []
-    stages = rounds + 1 if finished else rounds
-    for stage in range(stages):
-        new_selection = np.zeros(0, np.int64)
-        if stage < rounds:
-            new_selection = _select(
-                run_config,
-                pool_samples,
-                np.concatenate([*selected, new_selection]),
-                per_round,
-                stage / rounds,
-                seed,
-            )
-        if snapshots:
-            spec = _snapshot_spec(
-                pool_samples,
-                source_samples,
-                snapshot_rows,
-                _sample_indices(source, source),
-                selected,
-                new_selection,
-                len(classes),
-                stage / rounds,
-            )
-            spec.round = stage + 1 if stage < rounds else 0
-            spec.epoch = label_epochs[stage] if stage < rounds else run_config.train.epochs
-            write_snapshot(folder, spec)
-            for image in new_selection.tolist() if thumbnails else ():
-                write_thumbnail(folder, image, int(pool_labels[image]))
-        if stage < rounds:
-            columns = {"image": new_selection.astype(np.int32)}
-            seconds = None if seconds_per_label is None else np.full(per_round, seconds_per_label, np.float32)
-            _write_round(folder, stage + 1, columns, pool_labels[new_selection], seconds)
-            selected.append(new_selection)
+    selections = _write_rounds(
+        folder,
+        run_config,
+        samples(pool_labels, len(classes), True, 1),
+        samples(source_labels, len(classes), False, 1),
+        groups=[np.arange(pool)],
+        per_group=per_round,
+        n_rows=(pool if n_snapshot is None else n_snapshot, source),
+        n_classes=len(classes),
+        finished=finished,
+        snapshots=snapshots,
+        seconds_per_label=seconds_per_label,
+    )
+    if snapshots and thumbnails:
+        for image in np.concatenate(selections).tolist():
+            write_thumbnail(folder, image, int(pool_labels[image]))
     scores = rising_scores(method, seed, rounds) if accuracies is None else accuracies
-    records = [
-        stage_record(
-            stage,
-            [*label_epochs, run_config.train.epochs][stage],
-            per_round * stage,
-            scores[stage],
-            len(classes),
-        )
-        | (
-            {}
-            if seconds_per_label is None or not stage
-            else {"annotation_seconds": seconds_per_label * per_round * stage}
-        )
-        | {"seconds": round(2.0 * (stage + 1) + 0.1 * seed, 3)}
-        for stage in range(stages)
-    ]
+    epochs = _stage_epochs(run_config, finished=finished)
+    records = []
+    for stage, epoch in enumerate(epochs):
+        record = stage_record(stage, epoch, per_round * stage, scores[stage], len(classes))
+        if seconds_per_label is not None and stage:
+            record["annotation_seconds"] = seconds_per_label * per_round * stage
+        records.append(record | {"seconds": round(2.0 * (stage + 1) + 0.1 * seed, 3)})
     write_records(folder, run_config, records, finished=finished)
     return folder
 
@@ -166,109 +135,103 @@ def write_pixel_run(
         pool: number of target images; there are half as many source images.
         size: height and width of all images.
     """
-    run_config = _load_config(
-        method, seed, rounds, f"{rounds * per_image}/image", ("data/streets",), settings
-    )
-    label_epochs = query_epochs(run_config)
-    identity = run_config.identity() | {"method": name or method}
-    _write_run_files(folder, identity, _data_record(classes, size, pool // 2, pool, data))
+    budget = f"{rounds * per_image}/image"
+    run_config = _load_config("data/streets", method, seed, rounds, budget, settings)
     keys = [f"streets/{index:03d}.png" for index in range(pool)]
     pool_record = {"resolution": "network", "size": list(size), "keys": keys}
-    (folder / "pool.json").write_text(json.dumps(pool_record, indent=0))
+    data_record = _data_record(classes, size, pool // 2, pool, data)
+    _write_run_files(folder, run_config, name or method, data_record, pool_record)
     area = size[0] * size[1]
     label_maps = np.stack([_label_map(index, size, len(classes)) for index in range(pool + pool // 2)])
-    pool_samples = samples(label_maps[:pool].reshape(-1), len(classes), True, 2)
-    source_samples = samples(label_maps[pool:].reshape(-1), len(classes), False, 2)
-    snapshot_rows, source_rows = (
-        _sample_indices(pool * area, 100 * pool),
-        _sample_indices(pool // 2 * area, 50 * pool),
-    )
     if snapshots:
+        colours = np.array(class_colours(classes), np.float64)
         for image in range(min(6, pool)):
-            write_map_thumbnail(
-                folder, image, label_maps[image], np.array(class_colours(classes), np.float64)
-            )
-    selected: list[AnyArray] = []
-    stages = rounds + 1 if finished else rounds
-    for stage in range(stages):
-        new_selection = np.zeros(0, np.int64)
-        if stage < rounds:
-            all_selected = np.concatenate([*selected, new_selection])
-            for image in range(pool):
-                within = np.arange(image * area, (image + 1) * area)
-                selected_here = np.flatnonzero(np.isin(within, all_selected))
-                chosen = _select(
-                    run_config, pool_samples[within], selected_here, per_image, stage / rounds, seed
-                )
-                new_selection = np.concatenate([new_selection, within[chosen]])
-        if snapshots:
-            spec = _snapshot_spec(
-                pool_samples,
-                source_samples,
-                snapshot_rows,
-                source_rows,
-                selected,
-                new_selection,
-                len(classes),
-                stage / rounds,
-            )
-            spec.image, spec.position = np.divmod(spec.image, area)
-            spec.round = stage + 1 if stage < rounds else 0
-            spec.epoch = label_epochs[stage] if stage < rounds else run_config.train.epochs
-            write_snapshot(folder, spec)
-        if stage < rounds:
-            columns = {
-                "image": np.arange(pool, dtype=np.int32),
-                "count": np.full(pool, per_image, np.uint32),
-                "position": (new_selection % area).astype(np.uint32),
-            }
-            _write_round(folder, stage + 1, columns, pool_samples.label[new_selection], None)
-            selected.append(new_selection)
+            write_map_thumbnail(folder, image, label_maps[image], colours)
+    _write_rounds(
+        folder,
+        run_config,
+        samples(label_maps[:pool].reshape(-1), len(classes), True, 2),
+        samples(label_maps[pool:].reshape(-1), len(classes), False, 2),
+        groups=np.arange(pool * area).reshape(pool, area),
+        per_group=per_image,
+        n_rows=(100 * pool, 50 * pool),
+        n_classes=len(classes),
+        finished=finished,
+        snapshots=snapshots,
+    )
     scores = [value - 0.2 for value in rising_scores(method, seed, rounds)] if ious is None else ious
     records = []
-    for stage in range(stages):
-        n_labels = per_image * pool * stage
-        record = stage_record(
-            stage,
-            [*label_epochs, run_config.train.epochs][stage],
-            n_labels,
-            min(1.0, scores[stage] + 0.2),
-            len(classes),
+    for stage, epoch in enumerate(_stage_epochs(run_config, finished=finished)):
+        n_labels, iou = per_image * pool * stage, scores[stage]
+        centre = (len(classes) - 1) / 2
+        records.append(
+            stage_record(stage, epoch, n_labels, min(1.0, iou + 0.2), len(classes))
+            | {"clicks": n_labels, "pixels": 3 * area, "resolution": "original"}
+            | {"headline_metric": "mean_iou", "mean_iou": iou}
+            | {"class_iou": [round(iou + 0.01 * (k - centre), 6) for k in range(len(classes))]}
+            | {"seconds": round(3.0 * (stage + 1) + 0.1 * seed, 3)}
         )
-        per_class = [
-            round(scores[stage] + 0.01 * (k - (len(classes) - 1) / 2), 6) for k in range(len(classes))
-        ]
-        record |= {
-            "clicks": n_labels,
-            "pixels": 3 * area,
-            "resolution": "original",
-            "headline_metric": "mean_iou",
-        }
-        record |= {"mean_iou": scores[stage], "class_iou": per_class}
-        records.append(record | {"seconds": round(3.0 * (stage + 1) + 0.1 * seed, 3)})
     write_records(folder, run_config, records, finished=finished)
     return folder
 
 
+def _stage_epochs(run_config: config.Config, *, finished: bool) -> list[int]:
+    """Return the epoch of each stage: one before each round, and one after the last epoch."""
+    rounds = query_epochs(run_config)
+    return [*rounds, run_config.train.epochs] if finished else [*rounds]
+
+
+def _write_rounds(
+    folder: Path,
+    run_config: config.Config,
+    pool: Samples,
+    source: Samples,
+    *,
+    groups: Sequence[AnyArray] | AnyArray,
+    per_group: int,
+    n_rows: tuple[int, int],
+    n_classes: int,
+    finished: bool,
+    snapshots: bool,
+    seconds_per_label: float | None = None,
+) -> list[AnyArray]:
+    """Write requests, labels and snapshots, and return the selected samples of each round.
+
+    Args:
+        pool: pool images, or the pixels of all of them.
+        groups: all images, or the pixels of each image; each round selects ``per_group`` samples of each.
+        n_rows: number of pool and source samples in a snapshot.
+    """
+    rows = _sample_indices(len(pool), n_rows[0]), _sample_indices(len(source), n_rows[1])
+    rounds = len(query_epochs(run_config))
+    area = 1 if len(groups) == 1 else len(groups[0])
+    selections = [np.zeros(0, np.int64)]
+    for stage, epoch in enumerate(_stage_epochs(run_config, finished=finished)):
+        labelled, new_selection = np.concatenate(selections), np.zeros(0, np.int64)
+        if stage < rounds:
+            new_selection = np.concatenate(
+                [_select(run_config, pool, group, labelled, per_group, stage / rounds) for group in groups]
+            )
+            _write_round(folder, stage + 1, new_selection, area, pool.label, seconds_per_label)
+        if snapshots:
+            columns = _snapshot_columns(
+                pool, source, rows, labelled, new_selection, n_classes, stage / rounds
+            )
+            columns["image"], columns["position"] = np.divmod(columns["image"], area)
+            number = stage + 1 if stage < rounds else 0
+            write_snapshot(folder, round=number, epoch=epoch, pool=len(pool), source=len(source), **columns)
+        selections.append(new_selection)
+    return selections
+
+
 def _load_config(
-    method: str,
-    seed: int,
-    rounds: int,
-    budget: int | str,
-    layers: Sequence[str],
-    settings: Sequence[str],
+    data: str, method: str, seed: int, rounds: int, budget: int | str, settings: Sequence[str]
 ) -> config.Config:
-    configs_folder = Path(config.__file__).parents[1] / "configs"
-    layer = next(
-        (
-            f"{kind}/{method}"
-            for kind in ("methods", "ablation")
-            if (configs_folder / kind / f"{method}.yaml").exists()
-        ),
-        "methods/duc",
-    )
+    candidates = [f"{kind}/{method}" for kind in ("methods", "ablation")]
+    configs = config.configs_folder()
+    layer = next((name for name in candidates if (configs / f"{name}.yaml").exists()), "methods/duc")
     acquisition = f"acquisition={{budget: {budget}, rounds: {rounds}, after_epochs: null}}"
-    return config.load_config([*layers, layer], [f"seed={seed}", "train.epochs=20", acquisition, *settings])
+    return config.load_config([data, layer], [f"seed={seed}", "train.epochs=20", acquisition, *settings])
 
 
 def _data_record(
@@ -280,20 +243,17 @@ def _data_record(
     return {"classes": list(classes), "channels": 1 if len(size) == 1 else 3, "size": sides, **domains}
 
 
-def _write_run_files(folder: Path, identity: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+def _write_run_files(
+    folder: Path, run_config: config.Config, method: str, data: Mapping[str, Any], pool: Any
+) -> None:
     folder.mkdir(parents=True)
-    json_identity = json.loads(json.dumps(identity))
-    (folder / "config.yaml").write_text(yaml.safe_dump(json_identity, sort_keys=False, allow_unicode=True))
-    (folder / "data.yaml").write_text(yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True))
-    environment = {
-        FORMAT_KEY: RUN_FORMAT,
-        "python": "3.11.7",
-        "platform": "Linux",
-        "cores": 2,
-        "device": "x86_64",
-        "versions": VERSIONS,
-    }
+    identity = json.loads(json.dumps(run_config.identity() | {"method": method}))
+    for name, content in (("config.yaml", identity), ("data.yaml", dict(data))):
+        (folder / name).write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    machine = {"python": "3.11.7", "platform": "Linux", "cores": 2, "device": "x86_64"}
+    environment = {FORMAT_KEY: RUN_FORMAT, **machine, "versions": VERSIONS}
     (folder / "environment.json").write_text(json.dumps(environment, indent=1))
+    (folder / "pool.json").write_text(json.dumps(pool, indent=0))
 
 
 def _sample_indices(total: int, count: int) -> AnyArray:
@@ -303,66 +263,75 @@ def _sample_indices(total: int, count: int) -> AnyArray:
 
 
 def _select(
-    run_config: config.Config, pool: Samples, selected: AnyArray, budget: int, adapted: float, seed: int
+    run_config: config.Config,
+    pool: Samples,
+    group: AnyArray,
+    labelled: AnyArray,
+    budget: int,
+    adapted: float,
 ) -> AnyArray:
-    """Select samples: in two rounds for the query ``duc``, else at random."""
-    candidates = np.setdiff1d(np.arange(len(pool)), selected)
+    """Select samples of a group: in two rounds for the query ``duc``, else at random."""
+    candidates = np.setdiff1d(group, labelled)
     if run_config.query.name != "duc":
-        found: AnyArray = np.random.default_rng([seed, len(selected)]).permutation(candidates)[:budget]
+        rng = np.random.default_rng([run_config.seed, len(group) - len(candidates)])
+        found: AnyArray = rng.permutation(candidates)[:budget]
         return found
-    columns = columns_from_log_alpha(
-        log_alpha(features(pool[candidates], adapted), 1 + int(pool.label.max()))
-    )
+    n_classes = 1 + int(pool.label[group].max())
+    columns = columns_from_log_alpha(log_alpha(features(pool[candidates], adapted), n_classes))
     kappa = float(run_config.query.params.get("kappa", 10))
     first_round = np.argsort(-columns["u_dis"], kind="stable")[: max(int(np.ceil(kappa * budget)), budget)]
     best = first_round[np.argsort(-columns["u_data"][first_round], kind="stable")[:budget]]
     return candidates[best]
 
 
-def _snapshot_spec(
+def _snapshot_columns(
     pool: Samples,
     source: Samples,
-    snapshot_rows: AnyArray,
-    source_rows: AnyArray,
-    selected: Sequence[AnyArray],
+    sampled_rows: tuple[AnyArray, AnyArray],
+    labelled: AnyArray,
     new_selection: AnyArray,
     classes: int,
     adapted: float,
-) -> SnapshotSpec:
-    labelled = np.concatenate([*selected, np.zeros(0, np.int64)])
+) -> dict[str, AnyArray]:
+    snapshot_rows, source_rows = sampled_rows
     rows = np.concatenate([snapshot_rows, np.setdiff1d(new_selection, snapshot_rows)])
     is_labelled = np.isin(rows, labelled)
     label = np.concatenate([source.label[source_rows], np.where(is_labelled, pool.label[rows], -1)])
     raw = np.concatenate([features(source[source_rows], adapted), features(pool[rows], adapted)])
     no_source_rows = np.zeros(len(source_rows), bool)
-    return SnapshotSpec(
-        round=0,
-        epoch=0,
-        pool=len(pool),
-        source=len(source),
-        target=np.concatenate([no_source_rows, np.ones(len(rows), bool)]),
-        image=np.concatenate([source_rows, rows]),
-        position=np.zeros(len(source_rows) + len(rows)),
-        sampled=np.concatenate([~no_source_rows, np.isin(rows, snapshot_rows)]),
-        picked=np.concatenate([no_source_rows, np.isin(rows, new_selection)]),
-        known=np.concatenate([no_source_rows, is_labelled]),
-        label=label,
-        z=log_alpha(raw, classes),
-        raw=raw,
-    )
+    return {
+        "is_target": np.concatenate([no_source_rows, np.ones(len(rows), bool)]),
+        "image": np.concatenate([source_rows, rows]),
+        "sampled": np.concatenate([~no_source_rows, np.isin(rows, snapshot_rows)]),
+        "picked": np.concatenate([no_source_rows, np.isin(rows, new_selection)]),
+        "is_labelled": np.concatenate([no_source_rows, is_labelled]),
+        "label": label,
+        "z": log_alpha(raw, classes),
+        "raw": raw,
+    }
 
 
 def _write_round(
-    folder: Path, number: int, columns: Mapping[str, AnyArray], label: AnyArray, seconds: AnyArray | None
+    folder: Path,
+    number: int,
+    selection: AnyArray,
+    area: int,
+    labels: AnyArray,
+    seconds_per_label: float | None,
 ) -> None:
-    for part, extra in (
-        ("requests", {"round": np.int64(number)}),
-        ("labels", {"label": label.astype(np.int8)}),
-    ):
+    image, position = np.divmod(selection, area)
+    columns = {"image": image.astype(np.int32)}
+    if area > 1:
+        images, counts = np.unique(image, return_counts=True)
+        columns = {"image": images.astype(np.int32), "count": counts.astype(np.uint32)}
+        columns["position"] = position.astype(np.uint32)
+    answers = {"label": labels[selection].astype(np.int8)}
+    if seconds_per_label is not None:
+        answers["seconds"] = np.full(len(selection), seconds_per_label, np.float32)
+    for part, extra in (("requests", {"round": np.int64(number)}), ("labels", answers)):
         path = folder / part / f"round-{number:02d}.npz"
         path.parent.mkdir(exist_ok=True)
-        seconds_column = {"seconds": seconds} if seconds is not None and part == "labels" else {}
-        np.savez(path, allow_pickle=False, **columns, **extra, **seconds_column)
+        np.savez(path, allow_pickle=False, **columns, **extra)
 
 
 def _label_map(number: int, size: tuple[int, int], classes: int) -> AnyArray:

@@ -1,7 +1,8 @@
 """Synthetic snapshots for synthetic run folders, without torch."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -11,6 +12,7 @@ from ducats.runfolder import snapshot_files
 from ducats.utils.npz_columns import AnyArray
 
 WIDTH = 16  # of the features
+MAX_FEATURE_ROWS = 2300  # of a snapshot
 
 
 @dataclass(frozen=True)
@@ -100,53 +102,38 @@ def pca_reference(rows: AnyArray, max_components: int = 50) -> tuple[AnyArray, A
     )
 
 
-@dataclass
-class SnapshotSpec:
-    """The contents of a snapshot that do not follow from log alpha."""
+def write_snapshot(
+    folder: Path,
+    *,
+    z: AnyArray,
+    raw: AnyArray,
+    picked: AnyArray,
+    is_labelled: AnyArray,
+    **columns: Any,
+) -> None:
+    """Write one file of ``folder/snapshots`` as a run would.
 
-    round: int
-    epoch: int
-    pool: int
-    source: int
-    target: AnyArray  # this and the following have one row per sample
-    image: AnyArray
-    position: AnyArray
-    sampled: AnyArray
-    picked: AnyArray
-    known: AnyArray
-    label: AnyArray
-    z: AnyArray
-    raw: AnyArray = field(repr=False)  # features
-    with_features: int = 2300
-
-
-def write_snapshot(folder: Path, spec: SnapshotSpec) -> None:
-    """Write one file of ``folder/snapshots`` as a run would."""
-    rows = np.arange(len(spec.target))
-    order = np.lexsort((np.random.default_rng(3).permutation(rows), ~(spec.picked | spec.known)))
-    feature_rows = np.sort(order[: spec.with_features])  # labelled ones first
-    components, explained = pca_reference(spec.raw[feature_rows])
-    z_rows = np.flatnonzero(spec.picked)
+    Args:
+        z: log alpha of each sample.
+        raw: features of each sample.
+        columns: the other columns that do not follow from log alpha.
+    """
+    order = np.lexsort((np.random.default_rng(3).permutation(len(z)), ~(picked | is_labelled)))
+    feature_rows = np.sort(order[:MAX_FEATURE_ROWS])  # labelled ones first
+    components, explained = pca_reference(raw[feature_rows])
+    z_rows = np.flatnonzero(picked)
+    columns |= columns_from_log_alpha(z)
     snapshot_files.write_snapshot_file(
         folder,
         snapshot_files.Snapshot(
-            round=spec.round,
-            epoch=spec.epoch,
-            pool=spec.pool,
-            source=spec.source,
-            is_target=spec.target,
-            image=spec.image,
-            position=spec.position,
-            sampled=spec.sampled,
-            picked=spec.picked,
-            is_labelled=spec.known,
-            label=spec.label,
-            **columns_from_log_alpha(spec.z),
+            picked=picked,
+            is_labelled=is_labelled,
+            **columns,
             feature_rows=feature_rows,
             features=components,
             explained_variance_ratio=explained,
             z_rows=z_rows,
-            z=spec.z[z_rows],
+            z=z[z_rows],
         ),
     )
 

@@ -69,6 +69,7 @@ def test_tables_show_the_summary(
         "round 2, d (anna: cat, [bold]bob: dog), no label yet",
         "match no question of this run: 1 malformed, 1 unknown question",
         "1 late",
+        "disputed   rejected",  # titles fit into 80 columns
         "[/x]",  # markup is not rendered
     ):
         assert words in printed

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -14,14 +15,13 @@ import timm
 import torch
 import yaml
 
-import tiny_segmentation_data
-from commands import ducats, read_csv, set_options, write_images
+from commands import Capture, ducats, error_of, output_of, read_csv, set_options, write_images
 from conftest import QUICK
+from ducats.acquisition.queries import QUERIES
 from ducats.cli import shutdown
 from ducats.cli.base import console
 from ducats.config import configs_folder
 from ducats.data import toy
-from ducats.ledger import load_ledger
 from ducats.runfolder.run_folder import RunFolder
 
 QUICK_OPTIONS = set_options(*QUICK)
@@ -81,7 +81,7 @@ def test_help_does_not_import_torch() -> None:
 
 
 def test_own_folders_with_human_annotators_from_first_round_to_predictions(
-    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folders: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     out = tmp_path / "run"
     command = ("run", *small_run(folders, "target", "--test", folders / "test"), "--out", out)
@@ -99,21 +99,18 @@ def test_own_folders_with_human_annotators_from_first_round_to_predictions(
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
             writer.writerows(rows)
-    assert ducats(*command) == 0
-    assert "6 labels acquired" in capsys.readouterr().out
+    assert "6 labels acquired" in output_of(capsys, *command)
 
-    assert ducats("labels", out) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "round,key,label"
-    assert [line.split(",")[0] for line in lines[1:]] == ["1"] * 3 + ["2"] * 3
+    header, *lines = output_of(capsys, "labels", out).splitlines()
+    assert header == "round,key,label"
+    assert [line.split(",")[0] for line in lines] == ["1"] * 3 + ["2"] * 3
 
-    assert ducats("evaluate", out, "--device", "cpu") == 0
-    own = json.loads(capsys.readouterr().out)
-    assert (own["images"], own["evaluated_on"]) == (12, "held_out")
+    own = json.loads(output_of(capsys, "evaluate", out, "--device", "cpu"))
     last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
-    assert own["accuracy"] == last["accuracy"]
-    assert ducats("evaluate", out, "--data", folders / "known", "--device", "cpu") == 0
-    assert json.loads(capsys.readouterr().out)["images"] == 20
+    expected = {"images": 12, "evaluated_on": "held_out", "accuracy": last["accuracy"]}
+    assert {name: own[name] for name in expected} == expected
+    own = json.loads(output_of(capsys, "evaluate", out, "--data", folders / "known", "--device", "cpu"))
+    assert own["images"] == 20
 
     options = ("--out", tmp_path / "p.csv", "--class-probabilities", "--device", "cpu")
     assert ducats("predict", out, folders / "target", *options) == 0
@@ -136,27 +133,29 @@ def test_own_folders_with_human_annotators_from_first_round_to_predictions(
 
 
 def test_benchmark_by_root_and_task(
-    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     shutil.copytree(folders / "source", tmp_path / "office/amazon")
     shutil.copytree(folders / "known", tmp_path / "office/webcam/images")
     monkeypatch.chdir(tmp_path)
     small = ("--set", "acquisition.after_epochs=null", *SMALL_RUN_OPTIONS)
     office = ("-c", "data/office31", "--root", "office", *small, "--task")
-    assert ducats("run", *office, "amazon->webcam") == 0
-    assert "duc on office31 A-W: 24 source images, 20 target images, 4 classes" in capsys.readouterr().out
+    incomplete = "amazon: 24 images in 4 classes, but 2817 in 31 classes are published"
+    output = output_of(capsys, "run", *office, "amazon->webcam")
+    assert f"warning: {incomplete}" in output
+    assert "duc on office31 A-W: 24 source images, 20 target images, 4 classes" in output
     (run,) = (tmp_path / "runs").iterdir()
     assert run.name.startswith("office31-A-W-duc-")
     data = yaml.safe_load((run / "config.yaml").read_text())["data"]
     assert (data["name"], data["params"]["task"]) == ("office31", "A-W")
     assert data["params"]["root"] == str(tmp_path / "office")
     # Another spelling of the same task is the same run; the reverse task is another run.
-    assert ducats("run", *office, "a2w") == 0
-    assert "already finished" in capsys.readouterr().out
+    output = output_of(capsys, "run", *office, "a2w")
+    assert "already finished" in output
+    assert incomplete not in output
     assert ducats("run", *office, "W-A") == 0
     assert {path.name[:12] for path in (tmp_path / "runs").iterdir()} == {"office31-A-W", "office31-W-A"}
-    assert ducats("doctor", *office, "A-W") == 0
-    assert "amazon: 24 images in 4 classes, but 2817 in 31 classes are published" in capsys.readouterr().out
+    assert incomplete in output_of(capsys, "doctor", *office, "A-W")
 
 
 def test_manifest(folders: Path, tmp_path: Path) -> None:
@@ -176,7 +175,7 @@ def test_manifest(folders: Path, tmp_path: Path) -> None:
 
 
 def test_same_command_uses_same_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for options, n_finished, n_folders in (((), 0, 1), ((), 1, 1), (("--seed", "1"), 0, 2)):
@@ -188,78 +187,62 @@ def test_same_command_uses_same_folder(
 FOLDERS = ("--source", "{}/source", "--target", "{}/target")
 OFFICE31 = ("-c", "data/office31", "--set", "acquisition.after_epochs=null")
 STREETS = ("-c", "data/streets")
-BAD_INPUTS = [
-    ((), ["needs --source and --target"]),
-    ((*FOLDERS, "--method", "duk"), ["no config 'methods/duk'", "did you mean"]),
-    ((*FOLDERS, "--set", "query.name=duk"), ["no query 'duk'; choose from: random"]),
-    ((*FOLDERS, "--set", "query.params.kapa=3"), ["has no parameter 'kapa'; it has: kappa, order"]),
-    ((*FOLDERS, "--set", "objective.params.beta=high"), ["objective 'duc' does not accept the parameters"]),
-    ((*FOLDERS, "--manifest", "m.csv"), ["either --manifest or"]),
-    ((*FOLDERS, "--set", "train.lr=[1"), ["--set train.lr=[1", "not valid YAML"]),
-    ((*FOLDERS, "--set", "model.params.width=wide"), ["model 'small_cnn' does not accept the parameters"]),
-    ((*FOLDERS, "--set", "data.params.size=big"), ["must be a whole number of pixels", "not 'big'"]),
-    ((*FOLDERS, "--set", "train.schedule.params.gain=high"), ["schedule 'inverse_decay' does not accept"]),
-    (
-        (*FOLDERS, "--set", "views.source.ratio=[0, 1]"),
-        ["views.source.ratio", "must be increasing and positive"],
-    ),
-    ((*FOLDERS, "--set", "oracle.params.speed=3"), ["has no parameter 'speed'", "rule, min_annotators"]),
-    ((*FOLDERS, "--set", "train.lr_multipliers={trunk: 0.1}"), ["prefixes ['trunk']", "backbone"]),
-    (("--sauce", "x"), ["Did you mean --source?"]),
-    ((*OFFICE31, "--root", "{}"), ["needs --task", "its tasks are A-W, A-D"]),
-    ((*OFFICE31, "--task", "A-W"), ["'office31' needs --root"]),
-    ((*OFFICE31, "--root", "{}", "--task", "A-W"), ["images of amazon", "contains known, s"]),
-    (("-c", "data/digits", "--root", "{}"), ["are for a benchmark", "data set is 'digits'"]),
-    (("--root", "{}", "--task", "A-W"), ["--root and --task are for a benchmark"]),
-    ((*FOLDERS, "--task", "A-W"), ["--root and --task are for a benchmark", "-c data/office31"]),
-    (("--set", "query.name=nowhere:q", "-c", "data/digits"), ["no query 'nowhere:q'", "PYTHONPATH"]),
-]
 
 
-FEW_STREETS = (*STREETS, "--set", "data.params={n_source: 2, n_pool: 2, n_test: 1}")
-TASK_MISMATCHES = [
-    (("-c", "segmentation"), ["'segmentation_folders' needs --source and --target and --classes"]),
-    (("-c", "segmentation", *FOLDERS), ["'segmentation_folders' needs --classes"]),
-    (("-c", "segmentation", *FOLDERS, "--classes", "{}/none.txt"), ["class list", "none.txt cannot be read"]),
-    ((*FOLDERS, "--classes", "c.txt"), ["--classes is for segmentation"]),
-    ((*FOLDERS, "--method", "ripu"), ["'folders' has one label per image", "choose another --method"]),
-    (("-c", "data/digits", "--method", "ripu-points"), ["'digits' has one label per image"]),
-    (
-        ("-c", "data/digits", "--set", "query.name=ripu"),
-        ["'impurity', which is defined for pixels only"],
-    ),
-    ((*STREETS, "--set", "task.name=classification"), ["classification labels whole images, not pixels"]),
-    ((*STREETS, "--set", "model.name=timm"), ["'timm' outputs one class per image", "deeplab_v2"]),
-    ((*FEW_STREETS, "--set", "views.test.crop=center"), ["views.test must", "crop=none"]),
-    ((*STREETS, "--set", "task.unit=region", "--set", "task.region_side=4"), ["must be odd"]),
-    ((*STREETS, *FOLDERS), ["'segmentation_folders' needs --classes"]),
-    ((*FOLDERS, "--set", "model.params.backbone=5"), ["the model 'timm' does not accept the parameters"]),
-    ((*FOLDERS, "--set", "model.params.weights=5"), ["the model 'timm' does not accept the parameters"]),
-    ((*STREETS, "--root", "{}"), ["--root and --task are for a benchmark", "'streets'"]),
-    (("-c", "data/gtav-cityscapes", *FOLDERS), ["GTAV", "does not contain the folders images and labels"]),
-]
-
-
-def test_superpixels_without_scikit_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), ["needs --source and --target"]),
+        (("--sauce", "x"), ["Did you mean --source?"]),
+        ((*FOLDERS, "--method", "duk"), ["no config 'methods/duk'", "did you mean"]),
+        ((*FOLDERS, "--manifest", "m.csv"), ["either --manifest or"]),
+        ((*FOLDERS, "--set", "train.lr=[1"), ["--set train.lr=[1", "not valid YAML"]),
+        ((*FOLDERS, "--set", "views.source.ratio=[0, 1]"), ["must be increasing and positive"]),
+        # Found when data or model are built
+        ((*FOLDERS, "--set", "data.params.size=big"), ["must be a whole number of pixels", "not 'big'"]),
+        ((*FOLDERS, "--set", "model.params.width=wide"), ["'small_cnn' does not accept the parameters"]),
+        ((*FOLDERS, "--set", "model={name: 'commands:read_csv'}"), ["must accept the keyword arguments cl"]),
+        ((*FOLDERS, "--set", "train.lr_multipliers={trunk: 0.1}"), ["prefixes ['trunk']", "backbone"]),
+        # Benchmarks
+        ((*OFFICE31, "--task", "A-W"), ["'office31' needs --root"]),
+        ((*OFFICE31, "--root", "{}", "--task", "A-W"), ["images of amazon", "contains known, s"]),
+        (("-c", "data/digits", "--root", "{}"), ["are for a benchmark", "data set is 'digits'"]),
+        (("--root", "{}", "--task", "A-W"), ["--root and --task are for a benchmark"]),
+        ((*FOLDERS, "--task", "A-W"), ["--root and --task are for a benchmark", "-c data/office31"]),
+        # Segmentation
+        (("-c", "segmentation"), ["'segmentation_folders' needs --source and --target and --classes"]),
+        ((*STREETS, *FOLDERS), ["'segmentation_folders' needs --classes"]),
+        ((*FOLDERS, "--classes", "c.txt"), ["--classes is for segmentation"]),
+        ((*FOLDERS, "--method", "ripu"), ["'folders' has one label per image", "choose another --method"]),
+        ((*STREETS, "--set", "task.name=classification"), ["classification labels whole images, not pixels"]),
+        ((*STREETS, "--set", "model.name=timm"), ["'timm' outputs one class per image", "deeplab_v2"]),
+    ],
+)
+def test_bad_input_gives_a_message_and_exit_code_2(
+    folders: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    arguments: tuple[str, ...],
+    words: list[str],
 ) -> None:
-    monkeypatch.setitem(sys.modules, "skimage", None)
-    monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
-    assert ducats("run", *STREETS, "--set", "task.unit=superpixel", "--out", tmp_path / "run") == 2
-    assert (
-        "scikit-image, which is not installed: pip install 'ducats[superpixels]'" in capsys.readouterr().err
-    )
+    # Settings of the case come last and win; the small network is for images only.
+    is_segmentation = {"segmentation", "data/streets"} & {*arguments}
+    small = ("--device", "cpu") if is_segmentation else SMALL_RUN_OPTIONS
+    own = [argument.replace("{}", str(folders)) for argument in arguments]
+    output = error_of(capsys, "run", *small, *own, "--out", tmp_path / "run")
+    for word in words:
+        assert word in output
+    assert "Traceback" not in output
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_options_are_applied_before_cross_validation_of_settings(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_options_are_applied_before_cross_validation_of_settings(capsys: Capture) -> None:
     # Epoch 60 is valid with 100 epochs, but not with the default of 50.
     assert ducats("config", "--set", "acquisition.after_epochs=[60]", "--epochs", "100") == 0
     assert yaml.safe_load(capsys.readouterr().out)["acquisition"]["after_epochs"] == [60]
 
 
-def test_label_map_folders_by_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_label_map_folders_by_options(tmp_path: Path, capsys: Capture) -> None:
     given = ("--source", tmp_path / "s", "--target", tmp_path / "t", "--classes", tmp_path / "c.txt")
     for config in ("segmentation", "data/streets"):  # the second one keeps its small network
         assert ducats("config", "-c", config, *given, "--ground-truth") == 0
@@ -275,181 +258,55 @@ def test_label_map_folders_by_options(tmp_path: Path, capsys: pytest.CaptureFixt
     assert yaml.safe_load(capsys.readouterr().out)["data"]["name"] == "carla_camvid"
 
 
-def test_uncertainty_option_is_for_segmentation_only(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ducats("run", *QUICK_OPTIONS, "--out", tmp_path / "run") == 0
-    assert ducats("predict", tmp_path / "run", tmp_path, "--uncertainty-maps", "--device", "cpu") == 2
-    assert "--uncertainty-maps is for segmentation" in capsys.readouterr().err
-    assert ducats("picks", tmp_path / "run") == 2
-    assert "whole images" in capsys.readouterr().err
-
-
-def test_picks_reads_only_the_images_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root, run = tiny_segmentation_data.write_tree(tmp_path / "data"), tmp_path / "run"
-    held_out = ("--set", "evaluation={split: held_out, test_fraction: 0.25}")
-    options = tiny_segmentation_data.folder_options(root, test=False)
-    assert ducats("run", *options, "--ground-truth", "--budget", "10%", *held_out, "--out", run) == 0
-    keys = load_ledger(RunFolder(run)).keys
-    assert len(keys) == 3  # of four: one was held out
-    for path in [*root.glob("*/*/*.png")]:
-        if path != root / "target" / "images" / keys[1]:
-            path.write_bytes(b"not to be read")
-    capsys.readouterr()
-    assert ducats("picks", run, "--images", keys[1]) == 0
-    assert "picks.png" in capsys.readouterr().out
-    assert (run / "picks.png").exists()
-    (held,) = {f"10{number}.png" for number in range(4)} - set(keys)
-    assert ducats("picks", run, "--images", held) == 2
-    assert f"no image '{held}'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("options", "arguments", "words"),
-    [
-        *((SMALL_RUN_OPTIONS, *case) for case in BAD_INPUTS),  # the settings of the case come last and win
-        *((("--device", "cpu"), *case) for case in TASK_MISMATCHES),
-    ],
-)
-def test_bad_input_gives_a_message_and_exit_code_2(
-    folders: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: tuple[str, ...],
-    arguments: tuple[str, ...],
-    words: list[str],
-) -> None:
-    own = [argument.replace("{}", str(folders)) for argument in arguments]
-    assert ducats("run", *options, *own, "--out", tmp_path / "run") == 2
-    output = capsys.readouterr().err
-    for word in words:
-        assert word in output
-    assert "Traceback" not in output
-    if options != SMALL_RUN_OPTIONS:
-        assert output.count("\n") == 1
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
-
-
-def test_unreadable_images_are_named(
-    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "target").mkdir()
-    (tmp_path / "target" / "zero.png").touch()
-    options = small_run(folders, tmp_path / "target")
-    assert ducats("run", *options) == 2
-    output = " ".join(capsys.readouterr().err.split())
-    assert "zero.png" in output
-    assert "empty file" in output
-    assert ducats("doctor", *options) == 1
-    assert "zero.png" in capsys.readouterr().out
-
-
-def test_doctor_finds_no_errors_in_good_data(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ducats("doctor", *small_run(folders, "target", "--test", folders / "test")) == 0
-    assert "error" not in capsys.readouterr().out.replace("No errors", "")
-
-
-def test_user_query_and_model_by_name(folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text(
-        "import torch\n"
-        "from torch import nn\n"
-        "def last(context, *, step: int = 1):\n"
-        '    """The last ones."""\n'
-        "    return len(context.candidates) - 1 - step * torch.arange(context.budget)\n"
-        "def net(*, classes, channels, width=8):\n"
-        "    first = nn.Linear(channels * 64, width)\n"
-        "    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(width, classes))\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    query, model = "{name: 'mine:last', params: {step: 2}}", "{name: 'mine:net', params: {width: 4}}"
-    own = set_options(f"query={query}", f"model={model}")
-    assert ducats("run", *small_run(folders), *own, "--out", tmp_path / "run") == 0
-
-
-def test_user_query_on_logits_with_a_model_without_features(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "plain_components.py").write_text(
-        "from torch import nn\n"
-        "def first(context):\n"
-        "    return context.candidates.z[:, 0].argsort()[: context.budget]\n"
-        "def conv(*, classes, channels):\n"
-        "    return nn.Sequential(nn.Conv2d(channels, classes, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    own = set_options(
-        "query.name=plain_components:first", "model={name: 'plain_components:conv', params: {}}"
-    )
-    assert ducats("run", *QUICK_OPTIONS, *own, "--out", tmp_path / "run") == 0
-
-
-def test_typos_in_the_name_of_a_user_component(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "own_components.py").write_text("def between(context): ...\ndef net(classes): ...\n")
-    monkeypatch.chdir(tmp_path)  # the working directory is searched
-    for setting, words in (
-        ("query.name=own_components:betwen", "own_components has no 'betwen'; did you mean 'between'?"),
-        (
-            "model={name: 'own_components:net', params: {}}",
-            "must accept the keyword arguments classes= and channels=",
-        ),
-    ):
-        assert ducats("run", *QUICK_OPTIONS, "--set", setting, "--out", tmp_path / "run") == 2
-        assert words in capsys.readouterr().err
-
-
 def test_small_images_without_a_gpu(folders: Path, tmp_path: Path) -> None:
     known = ("--source", folders / "source", "--target", folders / "known", "--ground-truth")
     quick = ("--set", "train.steps_per_epoch=1", "--epochs", "3", "--rounds", "2", "--budget", "6")
     assert ducats("run", "-c", "small", *known, *quick, "--device", "cpu", "--out", tmp_path / "run") == 0
 
 
-def test_queries_lists_every_query(capsys: pytest.CaptureFixture[str]) -> None:
-    from ducats.acquisition.queries import QUERIES
-
-    assert ducats("queries") == 0
-    output = capsys.readouterr().out
+def test_queries_lists_every_query(capsys: Capture) -> None:
+    output = output_of(capsys, "queries")
     for name in QUERIES:
         assert name in output
 
 
 def test_methods_lists_every_config_with_objective_and_query(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console, "width", 200)
-    assert ducats("methods") == 0
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    lines = output_of(capsys, "methods").splitlines()
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
     listed = {row[0]: row[1:] for row in rows if row and row[0]}
     assert set(listed) == {path.stem for path in (configs_folder() / "methods").glob("*.yaml")}
-    assert listed["duc-swapped"] == [
-        "duc",
-        "duc",
-        "DUC with the two query rounds swapped: U_data first, U_dis second.",
-    ]
+    description = "DUC with the two query rounds swapped: U_data first, U_dis second."
+    assert listed["duc-swapped"] == ["duc", "duc", description]
     assert listed["source-only"][1] == "–"
 
 
-def test_config_prints_schema_and_descriptions(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ducats("config", "--schema") == 0
-    assert "train" in json.loads(capsys.readouterr().out)["properties"]
-    assert ducats("config", "--explain") == 0
-    output = capsys.readouterr().out
+def test_config_prints_schema_and_descriptions(capsys: Capture) -> None:
+    assert "train" in json.loads(output_of(capsys, "config", "--schema"))["properties"]
+    output = output_of(capsys, "config", "--explain")
     assert 'acquisition.budget = "5%"' in output
     assert "parameters of two_round: kappa=10.0, order='dis_data'" in output
     assert "views.source.crop" in output
 
 
-def test_folders_that_are_not_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_that_are_not_runs(tmp_path: Path, capsys: Capture) -> None:
     for command in (["evaluate"], ["predict", tmp_path], ["labels"], ["report"]):
-        assert ducats(*command, tmp_path) == 2
-        assert str(tmp_path) in "".join(capsys.readouterr().err.split("\n"))
-
-
-def test_file_in_place_of_the_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert str(tmp_path) in error_of(capsys, *command, tmp_path)
     (tmp_path / "run").touch()
-    assert ducats("run", *QUICK_OPTIONS, "--out", tmp_path / "run") == 2
-    assert "system error" in capsys.readouterr().err
+    assert "system error" in error_of(capsys, "run", *QUICK_OPTIONS, "--out", tmp_path / "run")
+
+
+def test_unreadable_images_are_named(folders: Path, tmp_path: Path, capsys: Capture) -> None:
+    valid = output_of(capsys, "doctor", *small_run(folders, "target", "--test", folders / "test"))
+    assert "error" not in valid.replace("No errors", "")
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "zero.png").touch()
+    options = small_run(folders, tmp_path / "target")
+    assert "zero.png (empty file)" in error_of(capsys, "run", *options)
+    assert ducats("doctor", *options) == 1
+    assert "zero.png" in capsys.readouterr().out
 
 
 def test_run_does_not_depend_on_the_working_directory(
@@ -461,24 +318,22 @@ def test_run_does_not_depend_on_the_working_directory(
     assert ducats("evaluate", "run", "--device", "cpu") == 0
 
 
-def test_corrupt_files_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_commands_and_corrupt_files_of_a_run(tmp_path: Path, capsys: Capture) -> None:
     run = tmp_path / "run"
     assert ducats("run", *QUICK_OPTIONS, "--out", run) == 0
-    (run / "model.safetensors").write_bytes(b"x" * 40)
-    assert ducats("evaluate", run, "--device", "cpu") == 2
-    assert "model.safetensors is corrupt" in capsys.readouterr().err
-    rounds = (run / "labels" / "round-01.npz").read_bytes()
-    (run / "labels" / "round-01.npz").write_bytes(rounds[:100])
-    assert ducats("labels", run) == 2
-    assert "round-01.npz is corrupt" in capsys.readouterr().err
-    (run / "config.yaml").write_text("")
-    assert ducats("evaluate", run) == 2
-    assert "config.yaml is corrupt" in capsys.readouterr().err
+    maps = ("predict", run, tmp_path, "--uncertainty-maps", "--device", "cpu")
+    assert "--uncertainty-maps is for segmentation" in error_of(capsys, *maps)
+    assert "whole images" in error_of(capsys, "picks", run)
+    for file, command in (
+        ("model.safetensors", ("evaluate", run, "--device", "cpu")),
+        ("labels/round-01.npz", ("labels", run)),
+        ("config.yaml", ("evaluate", run)),
+    ):
+        os.truncate(run / file, 0 if file == "config.yaml" else 40)
+        assert f"{Path(file).name} is corrupt" in error_of(capsys, *command)
 
 
-def test_ctrl_c_and_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     (tmp_path / "interrupted.py").write_text(
         "import signal, torch\n"
         "budgets = []\n"
@@ -512,80 +367,41 @@ def test_other_ranks_wait_until_rank_zero_has_reported(monkeypatch: pytest.Monke
     assert waited == [2.0]
 
 
-def from_weights(folders: Path, file: Path, *settings: str) -> list[object]:
-    """Return the command of a small timm run that starts from a weights file, which is created."""
+def test_weights_file_is_needed_by_a_new_run_only(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr("ducats.models.hub.fetch_pretrained", lambda *_, **__: pytest.fail("download"))
+    file, out = tmp_path / "weights.pth", tmp_path / "run"
     torch.save(timm.create_model("resnet10t", num_classes=0).state_dict(), file)
     small = {use: {"crop": "center", "size": 32} for use in ("source", "unlabelled", "scoring", "test")}
-    given = (
+    settings = set_options(
         "data.params.size=32",
         f"model={{name: timm, params: {{backbone: resnet10t, weights: {file}}}}}",
         f"views={json.dumps(small)}",
-        *settings,
+        "train={epochs: 2, steps_per_epoch: 1, batch_size: 4}",
+        "acquisition={budget: 2, after_epochs: [1]}",
     )
-    command = ("run", "--source", folders / "source", "--target", folders / "target")
-    return [*command, "--device", "cpu", *set_options(*given)]
-
-
-def test_trained_model_needs_neither_weights_file_nor_hub(
-    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("nothing must be downloaded")
-
-    monkeypatch.setattr("ducats.models.hub.fetch_pretrained", refuse)
-    file, out = tmp_path / "weights.pth", tmp_path / "run"
-    train = "train={epochs: 1, steps_per_epoch: 1, batch_size: 4}"
-    command = from_weights(folders, file, train, "acquisition.rounds=0")
-    assert ducats(*command, "--out", out) == 0
-    file.unlink()
-    assert ducats(*command, "--out", out) == 0  # uses the weights in the run folder
-    assert "already finished" in capsys.readouterr().out
-    assert ducats("predict", out, folders / "target", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
-    assert ducats("evaluate", out, "--data", folders / "known", "--device", "cpu") == 0
-
-
-def test_run_warns_about_an_incomplete_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for shade, domain in enumerate(("amazon", "webcam")):
-        pixels = [torch.full((3, 8, 8), 20 * number + shade, dtype=torch.uint8) for number in range(8)]
-        write_images(tmp_path / "o31" / domain, pixels, ["back_pack", "bike"] * 4)
-    settings = (
-        *("data.params.size=8", "model.name=small_cnn", VIEWS, "acquisition={rounds: 0, after_epochs: null}"),
-        "train={epochs: 1, steps_per_epoch: 1, batch_size: 4}",
-    )
-    office = ("-c", "data/office31", "--root", tmp_path / "o31", "--task", "A-W", "--device", "cpu")
-    assert ducats("run", *office, *set_options(*settings), "--out", tmp_path / "run") == 0
-    output = " ".join(capsys.readouterr().out.split())
-    assert "warning: amazon: 8 images in 2 classes, but 2817 in 31 classes are published" in output
-    assert "without the labelled ones" in output
-
-
-def test_paused_run_resumes_without_its_weights_file(
-    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file, out = tmp_path / "weights.pth", tmp_path / "run"
-    train = "train={epochs: 2, steps_per_epoch: 1, batch_size: 4}"
-    command = from_weights(folders, file, train, "acquisition={budget: 2, after_epochs: [1]}")
-    assert ducats(*command, "--out", out) == 3
+    command = ("run", "--source", folders / "source", "--target", folders / "target", *settings)
+    assert ducats(*command, "--device", "cpu", "--out", out) == 3
     file.unlink()
     questions = out / "questions" / "round-01"
     name = (questions / "classes.txt").read_text().splitlines()[0]
     answers = ["key,label", *(f"{row['key']},{name}" for row in read_csv(questions / "questions.csv"))]
     (questions / "answers.csv").write_text("\n".join(answers))
-    assert ducats(*command, "--out", out) == 0
-    assert (out / "model.safetensors").exists()
-    assert ducats(*command, "--out", tmp_path / "new") == 2  # a new run needs the file
-    assert "does not exist; check model.params.weights" in capsys.readouterr().err
+    assert ducats(*command, "--device", "cpu", "--out", out) == 0
+    assert "already finished" in output_of(capsys, *command, "--device", "cpu", "--out", out)
+    assert ducats("predict", out, folders / "target", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
+    assert ducats("evaluate", out, "--data", folders / "known", "--device", "cpu") == 0
+    error = error_of(capsys, *command, "--device", "cpu", "--out", tmp_path / "new")
+    assert "does not exist; check model.params.weights" in error
 
 
-def test_evaluate_refuses_data_that_changed(
-    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "target"
+def test_evaluate_refuses_data_that_changed(folders: Path, tmp_path: Path, capsys: Capture) -> None:
+    target, run = tmp_path / "target", tmp_path / "run"
     shutil.copytree(folders / "known", target)
-    options = small_run(folders, target, "--ground-truth")
-    assert ducats("run", *options, "--out", tmp_path / "run") == 0
-    assert ducats("evaluate", tmp_path / "run", "--device", "cpu") == 0
+    assert ducats("run", *small_run(folders, target, "--ground-truth"), "--out", run) == 0
+    assert ducats("evaluate", run, "--device", "cpu") == 0
     first = next(target.rglob("*.png"))
     shutil.copy(first, first.with_name("000000.png"))
-    assert ducats("evaluate", tmp_path / "run", "--device", "cpu") == 2
-    assert "the images or labels of the pool have changed" in capsys.readouterr().err
+    error = error_of(capsys, "evaluate", run, "--device", "cpu")
+    assert "the images or labels of the pool have changed" in error

@@ -3,6 +3,7 @@
 import csv
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -69,6 +70,15 @@ class ParsedPage(HTMLParser):
             self.tables[self._table][-1][-1] += " ".join(data.split())
         if not self._hidden:
             self._words.append(data)
+
+
+_T = TypeVar("_T")
+
+
+def present(value: _T | None) -> _T:
+    """Return a value that must not be None."""
+    assert value is not None
+    return value
 
 
 def parse_report_page(*folders: Path, out: Path) -> ParsedPage:

@@ -1,13 +1,15 @@
-"""Comparison page: tables equal those of `ducats table`, curves, costs, no averages that mix tasks."""
+"""Comparison: page and tables agree with `ducats table`, no averages mix tasks; ranks, missing runs."""
 
 import csv
 import io
+import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from page_parser import ParsedPage
+from page_parser import ParsedPage, present
 from page_parser import no_rendering as no_rendering
 from synthetic_sweeps import (
     FINAL_ACCURACIES,
@@ -19,11 +21,18 @@ from synthetic_sweeps import (
 from commands import ducats
 from ducats.report import report
 from ducats.report.comparison.build import build_comparison
-from ducats.report.comparison.ranks import result_sentences
+from ducats.report.comparison.missing import find_missing_runs
+from ducats.report.comparison.ranks import (
+    nemenyi_critical_difference,
+    rank_methods,
+    rank_scores,
+    ranking_note,
+    result_sentences,
+)
 from ducats.report.method_tables.build import make_tables
 from ducats.report.method_tables.text import task_tables_csv, task_tables_markdown
 from ducats.report.page import write_page
-from ducats.report.run_reader import find_runs
+from ducats.report.run_reader import find_runs, scan_runs
 from synthetic_records import change_records, without
 from synthetic_runs import write_pixel_run
 
@@ -102,6 +111,7 @@ def test_the_page_covers_all_tasks_without_mixing_them(page: Path) -> None:
     assert "Ar→Cl: 4 methods, 8 runs" in text
 
 
+@pytest.mark.usefixtures("no_rendering")
 def test_the_whole_page_has_unique_anchors(tmp_path: Path) -> None:
     for method, task in (("duc", "Ar-Cl"), ("duc", "Cl-Ar"), ("random", "Ar-Cl"), ("random", "Cl-Ar")):
         write_sweep_run(tmp_path, method, task, 0, 0.6)
@@ -117,10 +127,8 @@ def test_one_method_on_one_task_gives_no_comparison(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_sweep_run(tmp_path, "duc", "", seed, 0.8, data="digits")
     assert build_comparison(find_runs([tmp_path])) is None
-    assert (
-        'id="comparison"'
-        not in write_page_without_sections(find_runs([tmp_path]), tmp_path / "page.html").read_text()
-    )
+    page = write_page_without_sections(find_runs([tmp_path]), tmp_path / "page.html")
+    assert 'id="comparison"' not in page.read_text()
 
 
 @pytest.mark.usefixtures("no_rendering")
@@ -130,12 +138,10 @@ def test_several_methods_on_one_task_need_pairs_or_published_results(tmp_path: P
     assert build_comparison(find_runs([tmp_path])) is None
     write_sweep_run(tmp_path, "duc", "", 1, 0.82, data="digits")
     write_sweep_run(tmp_path, "random", "", 1, 0.71, data="digits")
-    found = build_comparison(find_runs([tmp_path]))
-    assert found is not None
+    found = present(build_comparison(find_runs([tmp_path])))
     assert not found.multi_task
     (data_set,) = found.data_sets
-    assert data_set.differences is not None
-    assert [row[1:4] for row in data_set.differences.rows] == [("", "", ""), ("+10.5", "0.030", "2")]
+    assert [row[1:4] for row in present(data_set.differences).rows] == [("", "", ""), ("+10.5", "0.030", "2")]
     # Tables and curves of the overview are not repeated.
     assert (data_set.results, data_set.curves) == (None, {})
     text = write_page_without_sections(find_runs([tmp_path]), tmp_path / "page.html").read_text()
@@ -148,10 +154,8 @@ def test_several_methods_on_one_task_need_pairs_or_published_results(tmp_path: P
 def test_one_task_of_a_benchmark_shows_published_results(tmp_path: Path) -> None:
     for method in ("duc", "random"):
         write_sweep_run(tmp_path, method, "Ar-Cl", 0, 0.6)
-    found = build_comparison(find_runs([tmp_path]))
-    assert found is not None
-    results = found.data_sets[0].results
-    assert results is not None
+    found = present(build_comparison(find_runs([tmp_path])))
+    results = present(found.data_sets[0].results)
     assert [row[:2] for row in results.rows[:2]] == [("random", "60.0"), ("published†", "52.5")]
     assert results.methods[:2] == ("random", "")
 
@@ -181,16 +185,14 @@ def test_each_data_set_and_kind_has_its_own_table(tmp_path: Path) -> None:
 def test_runs_without_memory_have_no_memory_figure(tmp_path: Path, runs: Path) -> None:
     # The synthetic runs use 300, 301 and 302 MB at their three stages.
     assert [row.memory for row in make_tables([runs])[0].rows] == [302e6] * 4
-    found = build_comparison(find_runs([runs]))
-    assert found is not None
+    found = present(build_comparison(find_runs([runs])))
     captions = [figure.caption for figure in found.data_sets[0].costs.values()]
     assert captions == ["accuracy against seconds: 4 methods", "accuracy against memory: 4 methods"]
     for method in ("duc", "random"):
         for task in ("Ar-Cl", "Cl-Ar"):
             folder = write_sweep_run(tmp_path, method, task, 0, 0.6)
             change_records(folder, without("peak_memory_bytes") if method == "duc" else dict)
-    found = build_comparison(find_runs([tmp_path]))
-    assert found is not None
+    found = present(build_comparison(find_runs([tmp_path])))
     assert set(found.data_sets[0].costs) == {"seconds"}
 
 
@@ -201,8 +203,7 @@ def test_only_six_methods_have_distinct_colours(tmp_path: Path) -> None:
         for task in ("Ar-Cl", "Cl-Ar"):
             final_accuracy = 0.5 + 0.01 * index
             write_sweep_run(tmp_path, "random", task, 0, final_accuracy, name=name, folder=f"{task}-{name}")
-    found = build_comparison(find_runs([tmp_path]))
-    assert found is not None
+    found = present(build_comparison(find_runs([tmp_path])))
     (data_set,) = found.data_sets
     assert list(data_set.coloured_styles) == ["duc", *(f"method-{index}" for index in (8, 7, 6, 5, 4))]
     assert len({style.colour for style in data_set.coloured_styles.values()}) == 6
@@ -214,8 +215,7 @@ def test_missing_tasks_are_noted(runs: Path, tmp_path: Path) -> None:
     for task, value in (("Ar-Cl", 0.5), ("Cl-Ar", 0.6)):
         write_sweep_run(tmp_path, "duc", task, 0, value)
     write_sweep_run(tmp_path, "random", "Ar-Cl", 0, 0.4)
-    found = build_comparison(find_runs([tmp_path]))
-    assert found is not None
+    found = present(build_comparison(find_runs([tmp_path])))
     assert found.data_sets[0].notes[0] == (
         "1 of 4 combinations of method and task have no finished run: random on Cl→Ar."
     )
@@ -231,3 +231,146 @@ def test_the_report_folder_has_tables_by_task(
     assert not any("different test sets" in caution for caution in result.cautions)
     assert result.table_csv.read_text() == task_tables_csv(make_tables([runs]))
     assert result.table_markdown.read_text() == task_tables_markdown(make_tables([runs]))
+
+
+# -- ranks and sentences ---------------------------------------------------------------------------------
+
+
+def test_ranks_by_hand(runs: Path) -> None:
+    (table,) = make_tables([runs])
+    found = present(rank_methods(table))
+    # Ar-Cl, seed 0: clue and entropy share the ranks 2 and 3. Pr-Rw, seed 0: random is before entropy.
+    by_hand: dict[str, list[float]] = {"duc": [1] * 6, "clue": [2.5, 2, 2, 2, 2, 2]}
+    by_hand["entropy"] = [2.5, 3, 3, 3, 4, 3]
+    by_hand["random"] = [4, 4, 4, 4, 3, 4]
+    assert [rank.method for rank in found.ranks] == list(by_hand)
+    for rank in found.ranks:
+        assert rank.mean == pytest.approx(sum(by_hand[rank.method]) / 6)
+        assert rank.best_and_worst == (min(by_hand[rank.method]), max(by_hand[rank.method]))
+    assert (found.n_comparisons, found.left_out) == (6, ())
+    assert found.critical_difference is None  # six comparisons are too few for the test
+    assert "needs at least 10 comparisons" in ranking_note(found)
+
+
+def test_ties_share_a_rank() -> None:
+    assert rank_scores({"a": 0.5, "b": 0.5, "c": 0.5}) == {"a": 2.0, "b": 2.0, "c": 2.0}
+    assert rank_scores({"a": 0.1, "b": 0.3, "c": 0.2}) == {"a": 3.0, "b": 1.0, "c": 2.0}
+
+
+@pytest.mark.parametrize(("methods", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
+def test_the_critical_gap_equals_published_tables(methods: int, q: float) -> None:
+    """Compare with two-tailed values at 5 % from statistics textbooks."""
+    expected = q * math.sqrt(methods * (methods + 1) / (6 * 12))
+    assert nemenyi_critical_difference(methods, 12) == pytest.approx(expected, rel=1e-3)
+
+
+def test_ranks_with_enough_comparisons_state_significance(tmp_path: Path) -> None:
+    # duc is always first; margin and entropy alternate: mean ranks 1, 2.5 and 2.5 over 12 comparisons.
+    for seed in range(12):
+        turn = 0.01 if seed % 2 else -0.01
+        for method, value in (("duc", 0.8), ("margin", 0.7 + turn), ("entropy", 0.7 - turn)):
+            write_sweep_run(tmp_path, method, "", seed, value, data="digits")
+    write_sweep_run(tmp_path, "coreset", "", 0, 0.9, data="digits")
+    (table,) = make_tables([tmp_path])
+    found = present(rank_methods(table))
+    assert {rank.method: rank.mean for rank in found.ranks} == {"duc": 1, "margin": 2.5, "entropy": 2.5}
+    assert found.left_out == ("coreset",)
+    assert found.critical_difference == pytest.approx(2.343 * math.sqrt(3 * 4 / (6 * 12)), rel=1e-3)
+    assert "all other methods differ significantly from duc" in ranking_note(found)
+    assert "Left out because of fewer runs: coreset." in ranking_note(found)
+
+
+def test_two_methods_are_not_ranked(tmp_path: Path) -> None:
+    for method in ("duc", "random"):
+        for seed in (0, 1):
+            write_sweep_run(tmp_path, method, "", seed, 0.7, data="digits")
+    (table,) = make_tables([tmp_path])
+    assert rank_methods(table) is None
+    assert ranking_note(None).startswith("No ranking: it needs at least three methods")
+
+
+def test_sentences_name_the_best_method_and_our_rank(runs: Path, tmp_path: Path) -> None:
+    (table,) = make_tables([runs])
+    sentences = result_sentences(table)
+    assert sentences[0] == (
+        "duc has the highest average accuracy over 3 tasks: 72.3% ± 0.5, 5.7 points above clue (p = 0.002, "
+        "6 pairs), 12.3 points above random (p < 0.001, 6 pairs)."
+    )
+    assert sentences[1:] == ["duc is first on 3 of 3 tasks."]
+    for seed, (ours, other) in enumerate(((0.70, 0.72), (0.71, 0.70), (0.69, 0.70))):
+        write_sweep_run(tmp_path, "duc", "", seed, ours, data="digits")
+        write_sweep_run(tmp_path, "entropy", "", seed, other, data="digits")
+    (table,) = make_tables([tmp_path])
+    first, last = result_sentences(table)
+    assert first.startswith(
+        "entropy has the highest mean accuracy: 70.7% ± 1.2, 0.7 points above duc (p = 0."
+    )
+    assert "not significant" in first
+    assert last.startswith("duc ranks 2 of 2, 0.7 points below entropy (p = 0.")
+
+
+@pytest.fixture
+def partial_sweep(tmp_path: Path) -> Path:
+    """A sweep with finished runs, an unfinished one, an unreadable one, and one that failed at once."""
+    root = tmp_path / "sweep"
+    for seed in (0, 1):
+        write_sweep_run(root, "duc", "Ar-Cl", seed, 0.6)
+        write_sweep_run(root, "duc", "Cl-Ar", seed, 0.7)
+    write_sweep_run(root, "random", "Ar-Cl", 0, 0.5, finished=False)
+    broken = write_sweep_run(root, "random", "Cl-Ar", 0, 0.5)
+    (broken / "metrics.jsonl").write_text('{"kind": "stage"}\n')
+    (root / "configs").mkdir()
+    (root / "logs").mkdir()
+    config = {"method": "clue", "seed": 3, "data": {"name": "office_home", "params": {"task": "Ar-Cl"}}}
+    (root / "configs" / "office_home-clue-1234.yaml").write_text(json.dumps(config))
+    (root / "logs" / "office_home-clue-1234.txt").write_text(
+        "begin\nducats: /data/Art does not exist: see https://example.org/data or --root\n\n"
+    )
+    (root / "logs" / "office_home-Ar-Cl-random-0.txt").write_text("epoch 9 of 20\n")
+    return root
+
+
+def test_runs_that_are_not_in_the_tables_are_listed(partial_sweep: Path) -> None:
+    found = scan_runs([partial_sweep])
+    listed = {run.run_name: run for run in find_missing_runs(found.runs, found.broken)}
+    assert set(listed) == {
+        "office_home-Ar-Cl-random-0",
+        "office_home-Cl-Ar-random-0",
+        "office_home-clue-1234",
+    }
+    failed = listed["office_home-clue-1234"]
+    assert (failed.method, failed.task, failed.seed) == ("clue", "Ar-Cl", "3")
+    assert failed.reason == "Started, but wrote nothing."
+    # A page reveals no local paths and has no external URLs.
+    assert failed.last_log_line == "ducats: Art does not exist: see … or --root"
+    unfinished = listed["office_home-Ar-Cl-random-0"]
+    assert "not finished" in unfinished.reason
+    assert unfinished.last_log_line == "epoch 9 of 20"
+    broken = listed["office_home-Cl-Ar-random-0"]
+    assert "has no number for 'stage'" in broken.reason
+    assert (broken.method, broken.task, broken.seed) == ("random", "Cl-Ar", "0")
+
+
+def test_the_page_lists_missing_runs(partial_sweep: Path) -> None:
+    found = scan_runs([partial_sweep])
+    text = write_page_without_sections(
+        found.runs, partial_sweep / "page.html", broken=found.broken
+    ).read_text()
+    tables = ParsedPage(text).tables
+    assert [line[0] for line in tables["missing"]] == [
+        "Run",
+        "office_home-Ar-Cl-random-0",
+        "office_home-Cl-Ar-random-0",
+        "office_home-clue-1234",
+    ]
+    assert tables["missing"][3][1:4] == ["clue", "Ar→Cl", "3"]
+    assert [line[0] for line in tables["by-task"]] == ["Method", "duc", "published†"]
+    assert "https://" not in text
+    assert "/home/somebody" not in text
+
+
+def test_a_finished_run_without_a_test_set_is_listed(tmp_path: Path) -> None:
+    folder = write_sweep_run(tmp_path, "duc", "", 0, 0.8, data="digits")
+    change_records(folder, without("accuracy"))
+    (missing_run,) = find_missing_runs(find_runs([tmp_path]), [])
+    assert missing_run.reason == "Finished, but without a result on a test set."

@@ -70,6 +70,7 @@ def test_a_path_without_a_run_is_an_error_that_names_it(tmp_path: Path) -> None:
     [
         ("metrics.jsonl", '{"kind": "stage", "sta', "line 1 is not a JSON record"),
         ("metrics.jsonl", "[1, 2]", "line 1 is not a JSON record"),
+        ("metrics.jsonl", b"\xff\xfe", "JSON record"),
         ("metrics.jsonl", '{"kind": "stage", "stage": 0, "epoch": 1, "seconds": 1}', "'labels'"),
         ("metrics.jsonl", '{"kind": "epoch", "epoch": 1, "losses": 3}', "losses"),
         ("metrics.jsonl", json.dumps(stage_record(0, 0, 0.5) | {"accuracy": "0.5"}), "'accuracy'"),
@@ -84,9 +85,11 @@ def test_a_path_without_a_run_is_an_error_that_names_it(tmp_path: Path) -> None:
         ("environment.json", "{", "is corrupt"),
     ],
 )
-def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_a_broken_file_is_an_error_that_names_it(
+    tmp_path: Path, name: str, text: str | bytes, message: str
+) -> None:
     folder = write_run(tmp_path / "a")
-    (folder / name).write_text(text)
+    (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError, match=re.escape(message)) as caught:
         read_run(folder)
     assert str(folder / name) in str(caught.value)
@@ -104,24 +107,9 @@ def test_a_broken_run_does_not_hide_the_others(tmp_path: Path) -> None:
     assert "<code>b</code>: metrics.jsonl line 1 is not a JSON record" in text
     assert "1 run folder could not be read" in text
     assert str(tmp_path) not in text
-
-
-@pytest.mark.usefixtures("no_rendering")
-def test_a_single_broken_run_gives_a_page_that_states_it(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "a")
-    (folder / "config.yaml").write_text("method: [")
-    result = report([folder], tmp_path / "out")
-    text = result.page.read_text(encoding="utf-8")
-    assert (result.runs, result.summary) == ((), ())
-    assert "No run could be read." in text
-    assert "config.yaml is corrupt" in text
-
-
-def test_metrics_that_are_not_text_are_an_error(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "a")
-    (folder / "metrics.jsonl").write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="JSON record"):
-        read_run(folder)
+    alone = report([broken], tmp_path / "out")
+    assert (alone.runs, alone.summary) == ((), ())
+    assert "No run could be read." in alone.page.read_text(encoding="utf-8")
 
 
 # -- numbers ---------------------------------------------------------------------------------------------
@@ -132,17 +120,12 @@ def test_summary_has_one_row_per_run_with_exactly_these_keys(tmp_path: Path) -> 
     write_run(tmp_path / "y", "random", 2, [0.4, 0.6])
     write_run(tmp_path / "x", "duc", 0, [0.4, 0.8], finished=False)
     rows = summarise_runs(find_runs([tmp_path / "z", tmp_path / "x", tmp_path / "y"]))
-    expected = {
-        "method": "random",
-        "seed": 10,
-        "accuracy": 0.123457,
-        "ece": 0.1,
-        "labels": 10,
-        "seconds": 11.0,
-    }
-    assert [list(row) for row in rows] == [["method", "seed", "accuracy", "ece", "labels", "seconds"]] * 3
-    assert [(row["method"], row["seed"]) for row in rows] == [("random", 2), ("random", 10), ("duc", 0)]
-    assert rows[1] == expected
+    shared = {"ece": 0.1, "labels": 10, "seconds": 11.0}
+    assert rows == [
+        {"method": "random", "seed": 2, "accuracy": 0.6, **shared},
+        {"method": "random", "seed": 10, "accuracy": 0.123457, **shared},
+        {"method": "duc", "seed": 0, "accuracy": 0.8, **shared},
+    ]
 
 
 def test_several_seeds_give_mean_and_sample_deviation(tmp_path: Path) -> None:
@@ -203,45 +186,41 @@ def test_a_measure_that_diverged_is_missing_and_not_nan(tmp_path: Path) -> None:
 # -- sentences -------------------------------------------------------------------------------------------
 
 
-def headline_text(root: Path, accuracies: Mapping[str, Sequence[float]]) -> tuple[str, str]:
-    found = make_headline(aggregate_methods(write_runs(root, accuracies)))
-    return found.sentence, " ".join(found.remarks)
-
-
-def test_a_clear_winner_is_compared_with_the_baselines(tmp_path: Path) -> None:
-    sentence, remarks = headline_text(
-        tmp_path, {"duc": [0.9, 0.91], "random": [0.7, 0.71], "source-only": [0.5, 0.51]}
-    )
-    assert sentence == (
-        "duc has the highest mean accuracy, 90.5% (± 0.7 over 2 seeds) with 10 labels, "
-        "20.0 points above random and 40.0 points above source-only."
-    )
-    assert "one seed" not in remarks
-
-
-def test_a_lead_within_the_deviation_is_not_called_clear(tmp_path: Path) -> None:
-    sentence, _ = headline_text(tmp_path, {"duc": [0.8, 0.9], "random": [0.82, 0.86]})
-    assert "but not clearly: random is within the deviation over seeds" in sentence
-    assert "above random" not in sentence
-
-
-def test_duc_is_named_when_it_is_not_first(tmp_path: Path) -> None:
-    sentence, remarks = headline_text(tmp_path, {"duc": [0.7], "random": [0.9], "spread": [0.8]})
-    assert sentence.startswith("random has the highest accuracy, 90.0%")
-    assert "duc ranks 3 of 3, 20.0 points behind random" in remarks
-    assert "Every method has only one seed" in remarks
-
-
-def test_equals_are_level(tmp_path: Path) -> None:
-    sentence, remarks = headline_text(tmp_path, {"spread": [0.8], "duc": [0.8], "clue": [0.8]})
-    assert "duc and clue are level with it" in sentence
-    assert "duc has the same mean accuracy as spread" in remarks
-
-
-def test_one_method_is_not_compared(tmp_path: Path) -> None:
-    sentence, remarks = headline_text(tmp_path, {"duc": [0.8]})
-    assert sentence == "duc has an accuracy of 80.0% with 10 labels."
-    assert "duc has only one seed" in remarks
+@pytest.mark.parametrize(
+    ("accuracies", "sentence", "remark"),
+    [
+        (
+            {"duc": [0.9, 0.91], "random": [0.7, 0.71], "source-only": [0.5, 0.51]},
+            r"duc has the highest mean accuracy, 90\.5% \(± 0\.7 over 2 seeds\) with 10 labels, "
+            r"20\.0 points above random and 40\.0 points above source-only\.$",
+            "^((?!one seed).)*$",
+        ),
+        # A lead within the deviation is not clear.
+        (
+            {"duc": [0.8, 0.9], "random": [0.82, 0.86]},
+            "^((?!above random).)*but not clearly: random is within the deviation over seeds((?!above).)*$",
+            "",
+        ),
+        (
+            {"duc": [0.7], "random": [0.9], "spread": [0.8]},
+            r"^random has the highest accuracy, 90\.0%",
+            r"duc ranks 3 of 3, 20\.0 points behind random.*Every method has only one seed",
+        ),
+        (
+            {"spread": [0.8], "duc": [0.8], "clue": [0.8]},
+            "duc and clue are level with it",
+            "duc has the same mean accuracy as spread",
+        ),
+        ({"duc": [0.8]}, r"^duc has an accuracy of 80\.0% with 10 labels\.$", "duc has only one seed"),
+        ({}, "cannot be compared", ""),
+    ],
+)
+def test_headline(
+    tmp_path: Path, accuracies: Mapping[str, Sequence[float]], sentence: str, remark: str
+) -> None:
+    found = make_headline(aggregate_methods(write_runs(tmp_path, accuracies)))
+    assert re.search(sentence, found.sentence)
+    assert re.search(remark, " ".join(found.remarks))
 
 
 def test_different_budgets_are_stated(tmp_path: Path) -> None:
@@ -252,43 +231,27 @@ def test_different_budgets_are_stated(tmp_path: Path) -> None:
     assert any("duc 10 labels and random 20 labels" in remark for remark in found.remarks)
 
 
-def test_without_any_test_result_nothing_is_claimed() -> None:
-    assert "cannot be compared" in make_headline([]).sentence
-
-
 # -- the page --------------------------------------------------------------------------------------------
 
 
-def write_report(root: Path, accuracies: Mapping[str, Sequence[float]]) -> tuple[Report, str]:
-    write_runs(root / "runs", accuracies)
-    result = report([root / "runs"], root / "out")
-    return result, result.page.read_text(encoding="utf-8")
-
-
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, str]:
-    """Write the report of three runs; return it with its page."""
-    return write_report(tmp_path_factory.mktemp("three"), {"duc": [0.7, 0.8], "random": [0.6]})
+def three(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Write the report of three runs."""
+    root = tmp_path_factory.mktemp("three")
+    write_runs(root / "runs", {"duc": [0.7, 0.8], "random": [0.6]})
+    return report([root / "runs"], root / "out")
 
 
-def test_report_writes_its_four_files(three: tuple[Report, str]) -> None:
-    result, _ = three
-    assert sorted(path.name for path in result.folder.iterdir()) == sorted(FILES)
-    assert json.loads(result.summary_json.read_text()) == list(result.summary)
-    assert [run.method for run in result.runs] == ["duc", "duc", "random"]
-
-
-def test_ids_are_unique_and_references_resolve(three: tuple[Report, str]) -> None:
-    _, text = three
+def test_the_files_of_a_report(three: Report) -> None:
+    assert sorted(path.name for path in three.folder.iterdir()) == sorted(FILES)
+    assert json.loads(three.summary_json.read_text()) == list(three.summary)
+    assert [run.method for run in three.runs] == ["duc", "duc", "random"]
+    text = three.page.read_text(encoding="utf-8")
     tags = ParsedPage(text)
     assert len(tags.ids) == len(set(tags.ids))
     references = {link[1:] for link in tags.links} | set(re.findall(r"url\(#([^)]*)\)", text))
     assert references
     assert references <= set(tags.ids)
-
-
-def test_the_page_shows_table_figures_and_runs(three: tuple[Report, str]) -> None:
-    _, text = three
     assert "75.00 ± 7.07" in text
     overview, run_sections = text.split("Individual runs</h2>")
     assert overview.count('role="img"') == 2 + 2 + 2
@@ -297,11 +260,10 @@ def test_the_page_shows_table_figures_and_runs(three: tuple[Report, str]) -> Non
     assert "prefers-color-scheme: dark" in text
 
 
-def test_a_second_report_has_the_same_bytes(three: tuple[Report, str], tmp_path: Path) -> None:
-    result, _ = three
-    again = report([run.folder for run in result.runs], tmp_path / "elsewhere")
+def test_a_second_report_has_the_same_bytes(three: Report, tmp_path: Path) -> None:
+    again = report([run.folder for run in three.runs], tmp_path / "elsewhere")
     for name in FILES:
-        assert (result.folder / name).read_bytes() == (again.folder / name).read_bytes()
+        assert (three.folder / name).read_bytes() == (again.folder / name).read_bytes()
 
 
 HOSTILE = ("<script>alert(1)</script>", '" onload="x', "$x_1$ | 'a' & b", "方法", "_x")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from page_parser import ParsedPage, parse_report_page, write_confusion
+from page_parser import ParsedPage, parse_report_page, present, write_confusion
 from page_parser import no_rendering as no_rendering
 from PIL import Image
 
@@ -17,13 +17,13 @@ from ducats.report.page import format_uncertainty
 from ducats.report.page_budget import GALLERY_SIZES, fitting_gallery_size, image_data_url, text_bytes
 from ducats.report.run_reader import Run, find_runs, read_run
 from ducats.report.run_section.class_results import read_class_results
-from ducats.report.run_section.near_duplicates import (
+from ducats.report.run_section.section import select_section_runs
+from ducats.report.run_section.selections import (
     NearDuplicatePair,
     distinct_pairs,
     find_near_duplicates,
     neighbour_share,
 )
-from ducats.report.run_section.section import select_section_runs
 from ducats.runfolder import snapshot_files
 from ducats.runfolder.label_files import RoundLabels
 from ducats.runfolder.run_folder import RunFolder
@@ -122,8 +122,7 @@ def test_classes_have_counts_and_confusions(run: Path, page: ParsedPage) -> None
 def test_many_classes_are_collapsed_and_few_are_not(tmp_path: Path, classes: int, shown: int) -> None:
     rising = [[0.5] * classes, [0.5 + k / 100 for k in range(classes)]]
     stages = tuple({"epoch": n, "class_accuracy": values} for n, values in enumerate(rising))
-    found = read_class_results(Run(tmp_path, "duc", 0, {}, stages))
-    assert found is not None
+    found = present(read_class_results(Run(tmp_path, "duc", 0, {}, stages)))
     assert (len(found.shown), len(found.collapsed)) == (shown, classes - shown)
     names = [row.name for row in (*found.shown[:15], *found.collapsed, *found.shown[15:])]
     assert names == [f"class {k}" for k in reversed(range(classes))]
@@ -133,8 +132,7 @@ def test_rounds_have_labels_and_correct_predictions(run: Path, page: ParsedPage)
     rows = page.table("run-1-rounds")
     assert len(rows) == 3
     for row, found in zip(rows, snapshot_files.load_snapshots(run), strict=False):
-        round_labels = RunFolder(run).load_round_labels(found.round)
-        assert round_labels is not None
+        round_labels = present(RunFolder(run).load_round_labels(found.round))
         labels = dict(zip(round_labels.image.tolist(), round_labels.label.tolist(), strict=True))
         picked = np.flatnonzero(found.picked)
         right = sum(labels[int(found.image[k])] == int(found.predicted[k]) for k in picked)
@@ -167,11 +165,8 @@ def test_numbers_of_a_segmentation_run_equal_the_records(tmp_path: Path) -> None
     names = read_run(folder).classes
     for row in found.table("pixels-run-1-classes"):
         assert row["IoU after %"] == f"{100 * last[names.index(row['Class'])]:.1f}"
-    sizes = RunFolder(folder).load_pool().sizes
-    assert sizes is not None
     for row in found.table("pixels-run-1-rounds"):
-        round_labels = RunFolder(folder).load_round_labels(int(row["Round"]))
-        assert round_labels is not None
+        round_labels = present(RunFolder(folder).load_round_labels(int(row["Round"])))
         assert row["Labelled pixels"] == str(len(round_labels.image)) == "32"
         assert row["Near another %"] == f"{100 * neighbour_share_by_hand(round_labels, 40):.0f}"
     assert "Selected pixels" in found.words
@@ -195,8 +190,7 @@ def neighbour_share_by_hand(round_labels: RoundLabels, width: int) -> float:
 
 def test_selected_images_have_prediction_label_and_both_uncertainties(run: Path, page: ParsedPage) -> None:
     found = snapshot_files.load_snapshots(run)[0]
-    round_labels = RunFolder(run).load_round_labels(1)
-    assert round_labels is not None
+    round_labels = present(RunFolder(run).load_round_labels(1))
     names = RunFolder(run).load_pool().keys
     for image, label in zip(round_labels.image.tolist(), round_labels.label.tolist(), strict=True):
         row = int(np.flatnonzero(found.picked & (found.image == image))[0])
@@ -246,8 +240,7 @@ def test_five_rounds_of_a_hundred_large_images_stay_below_ten_megabytes(
     thumbnails = folder / "snapshots" / "thumbnails"
     thumbnails.mkdir()
     for number in range(1, 6):
-        round_labels = RunFolder(folder).load_round_labels(number)
-        assert round_labels is not None
+        round_labels = present(RunFolder(folder).load_round_labels(number))
         for image in round_labels.image.tolist():
             noise = rng.integers(0, 255, (160, 160, 3), np.uint8)  # incompressible
             Image.fromarray(noise).save(thumbnails / f"{image:06d}.png")
@@ -289,8 +282,7 @@ def test_near_duplicates_are_pairs_with_similar_features(run: Path) -> None:
             a, b = (found.features[rows[row]].astype(float) for row in (first, second))
             if a @ b / np.sqrt((a @ a) * (b @ b)) >= 0.95:
                 expected.add((first, second))
-    answer = find_near_duplicates(found)
-    assert answer is not None
+    answer = present(find_near_duplicates(found))
     assert {(pair.first, pair.second) for pair in answer.pairs} == expected
     assert answer.n_compared == len(picked)
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from page_parser import present
 from rich.console import Console
 
-from commands import ducats
+from commands import Capture, error_of, output_of
 from conftest import Runner
 from ducats.annotation import AnnotationStore
 from ducats.report.watch.dashboard import Dashboard, status_line
@@ -41,7 +42,7 @@ def render(states: Sequence[RunState], width: int = 140) -> str:
     return text.getvalue()
 
 
-def test_a_finished_run(run_quickly: Runner, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run(run_quickly: Runner, capsys: Capture) -> None:
     run_folder = run_quickly()
     state = RunWatcher().read_state(run_folder.path)
     stages = run_folder.stages()
@@ -60,10 +61,9 @@ def test_a_finished_run(run_quickly: Runner, capsys: pytest.CaptureFixture[str])
     assert "accuracy % over labels" in text
     assert f"source/nll         {run_folder.read_records('epoch')[-1]['losses']['source/nll']:.4f}" in text
 
-    assert ducats("watch", run_folder.path, "--once") == 0
-    assert "finished, 4 epochs" in capsys.readouterr().out
-    assert ducats("watch", run_folder.path) == 0  # not a terminal, and the run is finished
-    output = capsys.readouterr().out.splitlines()
+    assert "finished, 4 epochs" in output_of(capsys, "watch", run_folder.path, "--once")
+    # Not a terminal, and the run is finished.
+    output = output_of(capsys, "watch", run_folder.path).splitlines()
     accuracy, ece = (100 * stages[-1][name] for name in ("accuracy", "ece"))
     assert output == [f"run: finished, 4 epochs, accuracy {accuracy:.1f} %, ECE {ece:.1f} % with 20 labels"]
 
@@ -72,17 +72,15 @@ def test_a_run_waiting_for_annotators(run_quickly: Runner, tmp_path: Path) -> No
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=human")
     store = AnnotationStore(tmp_path / "run" / "questions")
-    question_round = store.open_round()
-    assert question_round is not None
+    question_round = present(store.open_round())
     answer = {"word": question_round.rules.classes[0], "annotator": "anna", "seconds": 30.0}
     answers = [{"question": question.id, **answer} for question in question_round.questions[:3]]
     store.receive(answers, channel="test")
     watcher = RunWatcher()
     state = watcher.read_state(tmp_path / "run")
     assert (state.phase, state.epoch, state.annotation_seconds) == ("waiting", 1, 90.0)
-    assert state.open_round is not None
-    assert (state.open_round.number, state.open_round.questions) == (1, 10)
-    assert (state.open_round.settled, state.open_round.open) == (3, 7)
+    open_round = present(state.open_round)
+    assert (open_round.number, open_round.questions, open_round.settled, open_round.open) == (1, 10, 3, 7)
     text = render([state])
     assert "waiting for annotators: round 1, 3 of 10 questions settled" in text
     assert "1.5 min of annotation" in text
@@ -126,11 +124,10 @@ def test_a_running_and_a_killed_run(run_quickly: Runner, tmp_path: Path) -> None
     assert "run the same command again" in render([state])
 
 
-def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_folder(tmp_path: Path, capsys: Capture) -> None:
     state = RunWatcher().read_state(tmp_path)
     assert (state.phase, state.epochs, state.seconds_left) == ("empty", None, None)
-    assert ducats("watch", tmp_path, "--once") == 0
-    text = capsys.readouterr().out
+    text = output_of(capsys, "watch", tmp_path, "--once")
     assert "no run here yet" in text
     assert "config.yaml is missing" in text
 
@@ -158,6 +155,11 @@ def test_corrupt_files_are_reported(run_quickly: Runner, tmp_path: Path) -> None
     assert state.epochs is None
     assert status_line(state).startswith("run: ")
 
+    plan = {"plan": {"epochs": 9, "query_epochs": [1, 2, 3], "seed": 0}}  # of a run of the Python API
+    (run_folder.path / "config.yaml").write_text(json.dumps(plan))
+    state = RunWatcher().read_state(run_folder.path)
+    assert (state.method, state.epochs, state.n_rounds) == ("run", 9, 3)
+
     strange = {"kind": "stage", "stage": 0, "epoch": 1, "labels": 0, "seconds": 1.0, "accuracy": "good"}
     run_folder.metrics_path.write_text(json.dumps(strange | {"ece": None, "headline_metric": "charm"}) + "\n")
     assert "corrupt in line 1" in render([RunWatcher().read_state(run_folder.path)])
@@ -184,19 +186,9 @@ def test_several_runs_in_a_table(run_quickly: Runner, tmp_path: Path) -> None:
         find_run_folders([tmp_path / "none"], include_incomplete=True)
 
 
-def test_bad_options_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ducats("watch", tmp_path, "--poll", "0") == 2
-    assert "--poll must be a positive number" in capsys.readouterr().err
-    assert ducats("watch") == 2
-    assert "at least one folder" in capsys.readouterr().err
-
-
-def test_a_run_of_the_python_api(run_quickly: Runner, tmp_path: Path) -> None:
-    run_folder = run_quickly()
-    plan = {"plan": {"epochs": 9, "query_epochs": [1, 2, 3], "seed": 0}}
-    (run_folder.path / "config.yaml").write_text(json.dumps(plan))
-    state = RunWatcher().read_state(run_folder.path)
-    assert (state.method, state.epochs, state.n_rounds) == ("run", 9, 3)
+def test_bad_options_are_rejected(tmp_path: Path, capsys: Capture) -> None:
+    assert "--poll must be a positive number" in error_of(capsys, "watch", tmp_path, "--poll", "0")
+    assert "at least one folder" in error_of(capsys, "watch")
 
 
 def test_time_left(run_quickly: Runner, tmp_path: Path) -> None:

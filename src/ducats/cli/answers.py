@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
 from ducats.annotation import AnnotationStore, Answer, summary
-from ducats.cli.base import app, console
+from ducats.cli.base import app, console, print_line
 from ducats.runfolder.question_names import MASKS
 from ducats.runfolder.rounds import rounds_in
 from ducats.utils.errors import UserError
+from ducats.utils.findings import pluralise
 
 MAX_DISPUTES_SHOWN = 20
 
@@ -59,19 +61,20 @@ def _print_answers(store: AnnotationStore) -> None:
 
 
 def _print_rounds(store: AnnotationStore) -> None:
-    table = Table("round", "questions", "settled", "void", "PNG", "open", "disputed", "rejected", "closed")
+    titles = ("round", "questions", "settled", "void", "PNG", "open", "disputed", "rejected", "closed")
+    table = Table(*titles, box=SIMPLE, pad_edge=False)  # without lines, the titles fit into 80 columns
     for tally in summary.summarise_rounds(store):
         numbers = (tally.round, tally.questions, tally.settled, tally.void, tally.answered_by_png)
         closed = {"": "not yet", "settled": "yes", "time_limit": "yes, time used up"}[tally.closed_reason]
-        table.add_row(*map(str, (*numbers, tally.open, tally.disputed)), _counts(tally.rejected), closed)
+        counts = map(str, (*numbers, tally.open, tally.disputed))
+        table.add_row(*counts, escape(_counts(tally.rejected)), closed)
     console.print(table)
     if stray := summary.count_unassigned(store):
-        console.print(f"answers that match no question of this run: {_counts(stray)}", soft_wrap=True)
+        print_line(f"answers that match no question of this run: {_counts(stray)}")
     for tally in summary.summarise_rounds(store):
         if tally.new_classes:
             names = ", ".join(f"{word} ({count})" for word, count in sorted(tally.new_classes.items()))
-            message = f"round {tally.round}: unknown class names, stored as void: {escape(names)}"
-            console.print(message, soft_wrap=True)
+            print_line(f"round {tally.round}: unknown class names, stored as void: {names}")
 
 
 def _print_annotators(store: AnnotationStore) -> None:
@@ -89,19 +92,14 @@ def _print_disputes(store: AnnotationStore) -> None:
     found = summary.list_disputes(store)
     if not found:
         return
-    console.print(f"{len(found)} question{'' if len(found) == 1 else 's'} with conflicting answers:")
+    print_line(f"{pluralise(len(found), 'question')} with conflicting answers:")
     for dispute in found[:MAX_DISPUTES_SHOWN]:
         votes_text = ", ".join(f"{vote.annotator or '(unknown)'}: {vote.word}" for vote in dispute.votes)
         no_label = "labelled by PNG" if dispute.answered_by_png else "no label yet"
         label = no_label if dispute.label is None else f"label {dispute.label}"
-        console.print(
-            f"  round {dispute.round}, {dispute.question.id} ({votes_text}), {label}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        print_line(f"  round {dispute.round}, {dispute.question.id} ({votes_text}), {label}")
     if len(found) > MAX_DISPUTES_SHOWN:
-        console.print(f"  and {len(found) - MAX_DISPUTES_SHOWN} more; use --csv to list all")
+        print_line(f"  and {len(found) - MAX_DISPUTES_SHOWN} more; use --csv to list all")
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -110,4 +108,4 @@ def _counts(counts: Mapping[str, int]) -> str:
     >>> _counts({"late": 2, "malformed": 1}), _counts({})
     ('2 late, 1 malformed', '–')
     """
-    return escape(", ".join(f"{count} {reason}" for reason, count in counts.items())) or "–"
+    return ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "–"

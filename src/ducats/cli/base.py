@@ -26,6 +26,11 @@ def print_line(message: str, style: str | None = None, *, output: Console = cons
     output.print(message, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
+def print_warning(message: str, *, output: Console = console) -> None:
+    """Print a warning."""
+    print_line(f"warning: {message}", "yellow", output=output)
+
+
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
     sys.stdout.write(json.dumps(value, indent=1) + "\n")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ducats.cli.base import app, print_line
+from ducats.cli.base import app, print_line, print_warning
 
 
 @app.command
@@ -92,5 +92,5 @@ def triage(
         f"wrong; rule in {path}"
     )
     for warning in rule.warnings:
-        print_line(f"warning: {warning}", "yellow")
+        print_warning(warning)
     return 0

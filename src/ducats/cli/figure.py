@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.table import Table
 
-from ducats.cli.base import app, console, print_line
+from ducats.cli.base import app, console, print_line, print_warning
 from ducats.report.figures import FIGURES, figure_id, save_figure
 
 _FIGURE_LIST = "\n".join(
@@ -45,6 +45,6 @@ def figure(
         name, find_runs(runs) if runs else [], path, round=round, images=tuple(images or ())
     )
     for warning in warnings:
-        print_line(f"warning: {warning}", "yellow")
-    console.print(f"figure in {path}", soft_wrap=True)
+        print_warning(warning)
+    print_line(f"figure in {path}")
     return 0

@@ -58,7 +58,7 @@ def doctor(*, options: RunOptions = RunOptions()) -> int:  # noqa: B008 - never 
     for finding in findings:
         print_line(f"{finding.severity}: {finding.message}", style[finding.severity])
     message, code = verdict(findings)
-    console.print(message, soft_wrap=True)
+    print_line(message)
     return code
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ducats.cli.base import app, console
+from ducats.cli.base import app, print_line, print_warning
 
 
 @app.command
@@ -42,17 +42,13 @@ def label(
     sock = server.open_socket(host, port, run)
     url = server.page_url(sock, host, token)
     if not is_loopback(host):
-        console.print(
-            f"warning: {host} is reachable from other machines. Anyone with the token can see the images and "
+        print_warning(
+            f"{host} is reachable from other machines. Anyone with the token can see the images and "
             "answer, and the connection is not encrypted. It is safer to omit --host and use a tunnel: "
-            "`ssh -L PORT:localhost:PORT THIS-MACHINE`.",
-            style="yellow",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
+            "`ssh -L PORT:localhost:PORT THIS-MACHINE`."
         )
-    console.print(f"labelling page at {url}", highlight=False, markup=False, soft_wrap=True)
-    console.print("Ctrl-C stops the server", style="dim")
+    print_line(f"labelling page at {url}")
+    print_line("Ctrl-C stops the server", "dim")
     server.serve_page(
         run, sock, host=host, token=token, annotator=annotator, blind=blind, open_browser=open_browser
     )

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from ducats.cli.base import app, console
+from ducats.cli.base import app, print_line, print_warning
 from ducats.utils.errors import UserError
+from ducats.utils.findings import pluralise
 
 if TYPE_CHECKING:
     from ducats.annotation import AnnotationStore
@@ -59,13 +60,13 @@ def push(
         blind=blind,
         max_side=max_side,
     )
-    new_tasks = _pluralise(pushed.new_tasks, "new task")
-    _print(
+    new_tasks = pluralise(pushed.new_tasks, "new task")
+    print_line(
         f"round {pushed.round}: {new_tasks}, {pushed.existing_tasks} already there, in {pushed.project_url}"
     )
     if pushed.answered_images:
-        _print(f"already answered, not pushed: {_pluralise(pushed.answered_images, 'image')}")
-    _print(f"once they are labelled: ducats pull {run}")
+        print_line(f"already answered, not pushed: {pluralise(pushed.answered_images, 'image')}")
+    print_line(f"once they are labelled: ducats pull {run}")
     return 0
 
 
@@ -107,7 +108,7 @@ def pull(
         raise UserError("--webhook needs --watch")
     studio = _connect(url or state.url, token_file, float("inf") if watch else retry_timeout)
     if not watch:
-        _print(_describe_pulled(store, pull_answers(store, studio, project)))
+        print_line(_describe_pulled(store, pull_answers(store, studio, project)))
         return 0
     _watch(store, studio, project, poll, webhook)
     return 0
@@ -125,7 +126,7 @@ def _watch(
         nonlocal last
         message = _describe_pulled(store, pulled)
         if pulled.received or not last:
-            _print(message)
+            print_line(message)
         last = message
 
     notified = threading.Event()
@@ -134,7 +135,7 @@ def _watch(
         return
     pulled = pull_answers(store, studio, project)  # also resolves the project
     print_progress(pulled)
-    with webhook_listener(studio, pulled.project_id, webhook, notified, _print):
+    with webhook_listener(studio, pulled.project_id, webhook, notified, print_line):
         pull_until_closed(
             store, studio, pulled.project_id, poll=poll, on_pull=print_progress, notified=notified
         )
@@ -143,12 +144,12 @@ def _watch(
 def _describe_pulled(store: "AnnotationStore", pulled: "PullResult") -> str:
     """Summarise the pulled answers and the open questions."""
     rejected = pulled.rejected
-    phrases = [f"{_pluralise(len(pulled.received) - rejected.total(), 'answer')} accepted"]
+    phrases = [f"{pluralise(len(pulled.received) - rejected.total(), 'answer')} accepted"]
     if rejected:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(rejected.items()))
         phrases.append(f"{rejected.total()} rejected ({reasons})")
     if pulled.stray_points:
-        phrases.append(f"{_pluralise(pulled.stray_points, 'point')} outside the queried pixels ignored")
+        phrases.append(f"{pluralise(pulled.stray_points, 'point')} outside the queried pixels ignored")
     question_round = store.open_round()
     if question_round is None:
         phrases.append("no round is open")
@@ -162,15 +163,6 @@ def _describe_pulled(store: "AnnotationStore", pulled: "PullResult") -> str:
             else f"round {question_round.rules.round} is complete; run the same `ducats run` command again"
         )
     return "; ".join(phrases)
-
-
-def _pluralise(count: int, noun: str) -> str:
-    """Format a count with its noun.
-
-    >>> _pluralise(1, "answer"), _pluralise(2, "answer")
-    ('1 answer', '2 answers')
-    """
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _open_store(run: Path) -> "AnnotationStore":
@@ -192,11 +184,7 @@ def _connect(url: str, token_file: Path | None, retry_timeout: float) -> "LabelS
     from ducats.annotation.label_studio.api import LabelStudio
     from ducats.annotation.label_studio.client import JsonClient, is_loopback_url, load_token
 
-    client = JsonClient(url, load_token(token_file), retry_timeout=retry_timeout, notify=_print)
+    client = JsonClient(url, load_token(token_file), retry_timeout=retry_timeout, notify=print_line)
     if client.url.startswith("http:") and not is_loopback_url(client.url):
-        _print(f"warning: {client.url} is not encrypted, so the token can be intercepted; use https://")
+        print_warning(f"{client.url} is not encrypted, so the token can be intercepted; use https://")
     return LabelStudio(client)
-
-
-def _print(message: str) -> None:
-    console.print(message, highlight=False, markup=False, soft_wrap=True)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
-from ducats.cli.base import app, console, print_line
+from ducats.cli.base import app, console, print_line, print_warning
 from ducats.cli.shutdown import connect_monitored, is_reporter, repeat_in_local_ranks
 from ducats.config.options import RunOptions, benchmark_task, default_run_folder
 from ducats.utils.errors import AwaitingLabels, UserError
+from ducats.utils.findings import pluralise
 from ducats.utils.progress import combine_listeners
 
 if TYPE_CHECKING:
@@ -88,12 +89,10 @@ def run(
     # May fail on one host only.
     components, plan = all_ranks_or_raise(fabric, lambda: build_run(config, run_folder))
     if fabric.is_global_zero:
-        console.print(
+        print_line(
             f"{config.method} on {' '.join(filter(None, (config.data.name, benchmark_task(config))))}: "
             f"{len(components.source)} source images, {len(components.pool)} target images, "
-            f"{len(components.source.classes)} classes, {describe_budget(components, plan)}; folder {folder}",
-            highlight=False,
-            soft_wrap=True,
+            f"{len(components.source.classes)} classes, {describe_budget(components, plan)}; folder {folder}"
         )
     steps = plan.steps_per_epoch or steps_in_epoch(
         len(components.source), len(components.pool), plan.batch_size
@@ -120,9 +119,8 @@ def run(
         )
     if fabric.is_global_zero:
         if finished:
-            console.print(
-                "already finished; results from its folder (use another --seed or --out for a new run)"
-            )
+            hint = "use another --seed or --out for a new run"
+            print_line(f"already finished; results from its folder ({hint})")
         if stages := run_folder.stages():
             console.print(stage_table(stages))
         remark = "" if components.test is not None else " (not evaluated: no labelled target images)"
@@ -132,13 +130,8 @@ def run(
             spent = f"{len(ledger)} pixels labelled with {ledger.clicks()} clicks"
         if (seconds := ledger.seconds()) is not None:
             spent += f", {seconds / 60:.1f} minutes of annotation"
-        console.print(f"{spent}; model in {run_folder.model_path}{remark}", soft_wrap=True)
+        print_line(f"{spent}; model in {run_folder.model_path}{remark}")
     return 0
-
-
-def print_warning(message: str, *, output: Console = console) -> None:
-    """Print a warning."""
-    print_line(f"warning: {message}", "yellow", output=output)
 
 
 def describe_budget(components: "Components", plan: "RunPlan") -> str:
@@ -146,7 +139,7 @@ def describe_budget(components: "Components", plan: "RunPlan") -> str:
     count = len(plan.query_epochs)
     if not count:
         return "no labels"
-    rounds = "1 round" if count == 1 else f"{count} rounds"
+    rounds = pluralise(count, "round")
     if plan.time_budget is not None:
         unit_name = f"{components.task.resolved_unit}s" if components.source.per_pixel else "labels"
         questions = plan.time_budget.questions_in_round(None, 0, 0, count)

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ducats.cli.base import app, console, print_json, print_line
+from ducats.cli.base import app, print_json, print_line, print_warning
 from ducats.utils.errors import UserError
+from ducats.utils.findings import pluralise
 
 
 @app.command
@@ -78,7 +79,7 @@ def predict(
     else:
         out = out or Path("predictions.csv")
         count = predict_folder(trained, fabric, images, out, class_probabilities=class_probabilities)
-    console.print(f"{count} image{'' if count == 1 else 's'}, predictions in {out}", soft_wrap=True)
+    print_line(f"{pluralise(count, 'image')}, predictions in {out}")
     return 0
 
 
@@ -109,8 +110,8 @@ def report(
     result = write(list(runs), out, figures=tuple(figures or ()))
     unreadable = [f"{broken.folder} cannot be read: {broken.reason}" for broken in result.broken]
     for warning in (*unreadable, *result.cautions):
-        print_line(f"warning: {warning}", "yellow")
-    console.print(f"report in {result.page}", soft_wrap=True)
+        print_warning(warning)
+    print_line(f"report in {result.page}")
     return 0 if result.runs else 1
 
 
@@ -173,5 +174,5 @@ def picks(
     path = write_picks_figure(
         ledger, images_shown, out or run_folder.picks_path, classes=classes, image_keys=image_keys
     )
-    console.print(f"figure in {path}", soft_wrap=True)
+    print_line(f"figure in {path}")
     return 0

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ducats.cli.base import app, console, print_line
+from ducats.cli.base import app, console, print_line, print_warning
 from ducats.cli.shutdown import report_exit
 from ducats.utils.errors import UserError
 
@@ -91,9 +91,7 @@ def score(
     except ScoringInterrupted as error:
         return report_exit(f"ducats: {error}", "red", 1)
     if result.n_unreadable:
-        print_line(
-            f"warning: unreadable images: {result.n_unreadable}; see {out / 'unreadable.csv'}", "yellow"
-        )
+        print_warning(f"unreadable images: {result.n_unreadable}; see {out / 'unreadable.csv'}")
     if exclude_labelled:
         print_line(f"images skipped, already labelled by the run: {result.n_excluded}")
     rate = "" if result.samples_per_second is None else f", {result.samples_per_second:.0f} per second"

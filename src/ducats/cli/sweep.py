@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ducats.cli.base import app, console
+from ducats.cli.base import app, console, print_line
 from ducats.utils.errors import UserError
 
 NameList = Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)]
@@ -124,5 +124,5 @@ def table(
         sys.stdout.write(text)
     else:
         write_text_atomically(out, text)
-        console.print(f"table in {out}", soft_wrap=True)
+        print_line(f"table in {out}")
     return 0

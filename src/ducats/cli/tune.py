@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from rich.table import Table
 
-from ducats.cli.base import app, console, print_line
+from ducats.cli.base import app, console, print_line, print_warning
 from ducats.config.options import RunOptions, default_run_folder
 from ducats.report.table import make_table, to_terminal
 from ducats.utils.errors import UserError
@@ -82,10 +82,8 @@ def tune(
         f"target labels acquired by the trials, {result.label_counts['validation']} for validation"
     )
     for warning in result.warnings:
-        print_line(f"warning: {warning}", "yellow")
-    console.print(
-        f"best settings in {result.best_config}: `ducats run -c {result.best_config}`", soft_wrap=True
-    )
+        print_warning(warning)
+    print_line(f"best settings in {result.best_config}: `ducats run -c {result.best_config}`")
     return 0
 
 

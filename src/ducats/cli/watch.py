@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from rich.live import Live
 
-from ducats.cli.base import app, console
+from ducats.cli.base import app, console, print_line
 from ducats.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def watch(
             while True:
                 for state in states:
                     if (summary := status_line(replace(state, seconds_left=None))) not in printed:
-                        console.print(status_line(state), highlight=False, markup=False, soft_wrap=True)
+                        print_line(status_line(state))
                         printed.add(summary)
                 if _all_finished(states):
                     break

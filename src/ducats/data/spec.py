@@ -10,7 +10,10 @@ from ducats.data.domain import AdaptationData
 from ducats.utils.errors import UserError
 
 # Parameters with a command-line option of their own.
-_PARAMS_WITH_OPTIONS = ("source", "target", "test", "root", "task", "path", "classes")
+_PARAM_OPTIONS = {
+    "path": "--manifest",
+    **{name: f"--{name}" for name in ("source", "target", "test", "root", "task", "classes")},
+}
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,7 @@ class DatasetSpec:
         if not missing:
             return
         options = " and ".join(
-            f"--{param}" if param in _PARAMS_WITH_OPTIONS else f"--set data.params.{param}=..."
-            for param in missing
+            _PARAM_OPTIONS.get(param, f"--set data.params.{param}=...") for param in missing
         )
         tasks = ""
         if "task" in missing and self.benchmark is not None:

@@ -20,6 +20,7 @@ from ducats.utils.findings import (
     count_images,
     join_names,
     join_quoted,
+    pluralise,
 )
 
 MAX_CLASSES_NAMED = 5  # maximum number of classes with a wrong count in a message
@@ -30,8 +31,6 @@ LEAK_CHECKS: tuple[tuple[TaskRole, TaskRole, Severity, str], ...] = (
     ("target", "test", "error", "so the model is evaluated on images it may be trained on"),
     ("source", "target", "warning", "so budget may be spent on images that are already labelled"),
 )
-
-PUBLISHED_ADVICE = "keep them if they are in the published data set, or results are not comparable"
 
 Fingerprint = str  # equal for images with equal bytes
 # Role and index of every occurrence.
@@ -68,8 +67,8 @@ def _report_counts(split: SplitSurvey) -> Iterator[Finding]:
         if max_count == min_count
         else f"from {min_count} ({smallest!r}) to {max_count} ({largest!r})"
     )
-    class_count = f"{len(classes)} classes" if len(classes) > 1 else "1 class"
-    yield Finding("note", f"{split.role}: {count_images(len(split))} in {class_count}, {range_text}")
+    n_classes = pluralise(len(classes), "class")
+    yield Finding("note", f"{split.role}: {count_images(len(split))} in {n_classes}, {range_text}")
     if max_count > MAX_CLASS_IMBALANCE * min_count:
         yield Finding(
             "note",
@@ -185,7 +184,7 @@ def _check_leaks(survey: DataSurvey, copies: CopiesByFingerprint) -> Iterator[Fi
                 "warning" if survey.expected_counts else severity,
                 f"{count_images(count)} of the {second_role} {'is' if count == 1 else 'are'} also in the "
                 f"{first_role}, such as {example[0]} and {example[1]}, {consequence}; "
-                + (PUBLISHED_ADVICE if survey.expected_counts else "remove them from one of the two"),
+                + _advice(survey, "remove them from one of the two"),
             )
 
 
@@ -200,8 +199,7 @@ def _check_duplicates(survey: DataSurvey, copies: CopiesByFingerprint) -> Iterat
             yield Finding(
                 severity,
                 f"{count_images(surplus)} of the {role} {'is a copy' if surplus == 1 else 'are copies'} of "
-                f"another image in it, such as {first} and {second}; "
-                + (PUBLISHED_ADVICE if survey.expected_counts else "keep one of each"),
+                f"another image in it, such as {first} and {second}; " + _advice(survey, "keep one of each"),
             )
         contradictory = [indices for indices in duplicates if len({split.labels[i] for i in indices}) > 1]
         if contradictory:
@@ -210,8 +208,14 @@ def _check_duplicates(survey: DataSurvey, copies: CopiesByFingerprint) -> Iterat
                 severity,
                 f"{count_images(len(contradictory))} of the {role} "
                 f"{'has' if len(contradictory) == 1 else 'have'} more than one class: {names_text}; "
-                + (PUBLISHED_ADVICE if survey.expected_counts else "keep the right one"),
+                + _advice(survey, "keep the right one"),
             )
+
+
+def _advice(survey: DataSurvey, own_data: str) -> str:
+    """Return the advice for a user's own data, or for a benchmark."""
+    published = "keep them if they are in the published data set, or results are not comparable"
+    return published if survey.expected_counts else own_data
 
 
 def _describe_contradiction(split: SplitSurvey, indices: Sequence[int]) -> str:
@@ -238,25 +242,19 @@ def check_counts(survey: DataSurvey) -> Iterator[Finding]:
 
 def _compare_counts(name: str, counts: Mapping[str, int], published: ImageCount) -> Finding:
     total = sum(counts.values())
-    classes_text = "" if published.classes is None else f" in {_format_classes(len(counts))}"
-    if (
-        total == published.total
-        and len(counts) == (published.classes or len(counts))
-        and not _count_differences(counts, published)
-    ):
-        return Finding("note", f"{name}: {count_images(total)}{classes_text}, as published")
-    published_classes_text = "" if published.classes is None else f" in {_format_classes(published.classes)}"
+    classes_text = published_classes_text = ""
+    if published.classes is not None:
+        classes_text = f" in {pluralise(len(counts), 'class')}"
+        published_classes_text = f" in {pluralise(published.classes, 'class')}"
     differences = join_names(_count_differences(counts, published), MAX_CLASSES_NAMED)
+    if total == published.total and classes_text == published_classes_text and not differences:
+        return Finding("note", f"{name}: {count_images(total)}{classes_text}, as published")
     return Finding(
         "warning",
         f"{name}: {count_images(total)}{classes_text}, but {published.total}{published_classes_text} are "
         f"published{f' ({differences})' if differences else ''}, so results are not comparable with "
         "published ones; download or unpack it again",
     )
-
-
-def _format_classes(count: int) -> str:
-    return "1 class" if count == 1 else f"{count} classes"
 
 
 def _count_differences(counts: Mapping[str, int], published: ImageCount) -> list[str]:

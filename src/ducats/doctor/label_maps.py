@@ -15,7 +15,15 @@ from ducats.data.segmentation.label_files import read_ids, read_mask
 from ducats.data.store import ReadFailure, try_files
 from ducats.doctor.images import MAX_FILES_NAMED, check_copies, check_readable
 from ducats.doctor.survey import DataSurvey, SplitSurvey
-from ducats.utils.findings import Check, Finding, collect_findings, count_images, join_names, join_quoted
+from ducats.utils.findings import (
+    Check,
+    Finding,
+    collect_findings,
+    count_images,
+    join_names,
+    join_quoted,
+    pluralise,
+)
 from ducats.utils.image_files import displayed_size
 
 FULL_CHECK_LIMIT = 1000  # up to this many files of a kind are all read in full; of more, only a sample:
@@ -139,13 +147,8 @@ def _report_invalid(split: SplitSurvey, stats: LabelMapStats) -> Iterator[Findin
             f"{_sample_note(len(split))} cannot be read: {names_text}; replace them",
         )
     if stats.unknown_ids:
-        names_text = join_names(
-            [
-                _describe_unknown_id(id_text, occurrences)
-                for id_text, occurrences in stats.unknown_ids.items()
-            ],
-            MAX_IDS_NAMED,
-        )
+        unknown = [_describe_unknown_id(*item) for item in stats.unknown_ids.items()]
+        names_text = join_names(unknown, MAX_IDS_NAMED)
         yield Finding(
             "error",
             f"label files of the {split.role}{_sample_note(len(split))} contain unknown values: "
@@ -163,8 +166,8 @@ def _report_invalid(split: SplitSurvey, stats: LabelMapStats) -> Iterator[Findin
 def _describe_unknown_id(id_text: str, occurrences: Sequence[tuple[str, int]]) -> str:
     """Describe an unknown id."""
     pixels = sum(count for _, count in occurrences)
-    files = "1 file" if len(occurrences) == 1 else f"{len(occurrences)} files"
-    return f"{id_text} ({pixels} pixel{'' if pixels == 1 else 's'} in {files}, first {occurrences[0][0]})"
+    files = pluralise(len(occurrences), "file")
+    return f"{id_text} ({pluralise(pixels, 'pixel')} in {files}, first {occurrences[0][0]})"
 
 
 def _collect_stats(survey: DataSurvey, split: SplitSurvey) -> LabelMapStats | None:
@@ -223,12 +226,9 @@ def _describe_masks(split: SplitSurvey) -> str:
     if not split.mask_files:
         return ""
     paths = [split.mask_files[index] for index in sample_indices(len(split.mask_files))]
-    mask_counts = [
-        outcome for outcome in try_files(_count_masked, paths) if not isinstance(outcome, ReadFailure)
-    ]
-    n_masked, n_pixels = (
-        (sum(numbers) for numbers in zip(*mask_counts, strict=True)) if mask_counts else (0, 0)
-    )
+    outcomes = try_files(_count_masked, paths)
+    counts = np.array([(0, 0), *(each for each in outcomes if not isinstance(each, ReadFailure))])
+    n_masked, n_pixels = counts.sum(0).tolist()
     return f"; masks exclude {_format_percent(n_masked, n_pixels)} of the pixels" if n_pixels else ""
 
 

@@ -21,7 +21,7 @@ from ducats.run.factory import check_oracle, check_task, make_objective
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
 from ducats.training.streams import check_batch_size
 from ducats.utils.errors import UserError
-from ducats.utils.findings import Finding, collect_findings, count_images
+from ducats.utils.findings import Finding, collect_findings, count_images, pluralise
 from ducats.utils.resources import free_disk_gb, free_memory_gb
 
 
@@ -147,7 +147,7 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
         yield Finding(
             "note",
             f"human annotators provide {per_round_text} {unit_name}{suffix}, "
-            f"in {len(labels)} {'round' if len(labels) == 1 else 'rounds'}; the run pauses each time",
+            f"in {pluralise(len(labels), 'round')}; the run pauses each time",
         )
 
 
@@ -162,7 +162,7 @@ def _describe_time_budget(
     """Describe a time budget, with an estimate of the first round."""
     round_epochs = query_epochs(config)
     epochs = ", ".join(map(str, round_epochs))
-    rounds = "1 round" if len(round_epochs) == 1 else f"{len(round_epochs)} rounds"
+    rounds = pluralise(len(round_epochs), "round")
     unit_name = f"{config.task.resolved_unit}s" if survey.per_pixel else "labels"
     first_round = time_budget.questions_in_round(None, 0, 0, len(round_epochs))
     yield Finding(
@@ -220,25 +220,20 @@ def _check_memory(survey: DataSurvey) -> Iterator[Finding]:
     memory = disk = 0.0
     remaining = float("inf") if survey.memory_gb is None else survey.memory_gb
     for size in _array_sizes_gb(survey):
-        # As in ArrayStore: an array that does not fit goes to a file as a whole.
-        memory, disk, remaining = (
-            (memory + size, disk, remaining - size) if size <= remaining else (memory, disk + size, remaining)
-        )
+        if size <= remaining:
+            memory, remaining = memory + size, remaining - size
+        else:  # as in ArrayStore: an array that does not fit goes to a file as a whole
+            disk += size
     if memory + disk == 0:
         return
     content = "images and label maps" if survey.per_pixel else "images"
-    limit_text = (
-        ""
-        if survey.memory_gb is None
-        else f"; {survey.memory_gb:.3g} GB may be kept in memory (data.params.memory_gb)"
-    )
     cache_folder = survey.cache or Path(tempfile.gettempdir())
-    cache_text = (
-        f", so {_format_gb(disk)} go to {cache_folder}{'' if survey.cache else ' in every run'}"
-        if disk
-        else ""
-    )
-    yield Finding("note", f"decoded {content} take {_format_gb(memory + disk)}{limit_text}{cache_text}")
+    note = f"decoded {content} take {_format_gb(memory + disk)}"
+    if survey.memory_gb is not None:
+        note += f"; {survey.memory_gb:.3g} GB may be kept in memory (data.params.memory_gb)"
+    if disk:
+        note += f", so {_format_gb(disk)} go to {cache_folder}{'' if survey.cache else ' in every run'}"
+    yield Finding("note", note)
     free = free_memory_gb()
     # Built images are in memory already.
     if survey.memory_gb is not None and free is not None and memory > free:
@@ -274,12 +269,7 @@ def _format_gb(gigabytes: float) -> str:
 def _describe_pixel_budget(
     config: Config, survey: DataSurvey, pool_size: int, query_epochs: Sequence[int]
 ) -> Iterator[Finding]:
-    """Describe the pixel budget per image and per round, and who labels it.
-
-    Args:
-        pool_size: Number of images that can be queried.
-        query_epochs: Epochs after which the run queries.
-    """
+    """Describe the pixel budget per image and per round, and who labels it."""
     areas = _image_areas(config, survey)[:pool_size]
     if not areas:
         return  # no image can be read, which is reported elsewhere
@@ -303,19 +293,15 @@ def _describe_pixel_budget(
     if _has_human_oracle(config, survey):
         yield Finding(
             "note",
-            f"human annotators label {_format_range(per_round)} pixels in each of {len(per_round)} "
-            f"{'round' if len(per_round) == 1 else 'rounds'}: masks mark the pixels, and label PNGs are the "
-            "answers; the run pauses each time",
+            f"human annotators label {_format_range(per_round)} pixels in each of "
+            f"{pluralise(len(per_round), 'round')}: masks mark the pixels, and label PNGs are the answers; "
+            "the run pauses each time",
         )
     _check_clusters(config, max(count for counts in per_image_and_round for count in counts))
 
 
 def _check_clusters(config: Config, max_pixels: int) -> None:
-    """Raise if a clustering query needs too many clusters.
-
-    Args:
-        max_pixels: Maximum number of pixels per image and round.
-    """
+    """Raise if a clustering query needs too many clusters for so many pixels per image and round."""
     query = config.query.name
     if not resolve_query(query).clusters:
         return

@@ -4,7 +4,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -281,24 +281,15 @@ def _add_split(
 ) -> None:
     channels, height, width = images.pixels.shape[1:]
     survey.stored_shapes[role] = (channels, height, width)
-    no_labels, description = [""] * len(images), f"the {role}"
-    if not survey.per_pixel:
-        class_names = no_labels if labels is None else _class_names(labels[:], classes)
-        survey.splits[role] = SplitSurvey(role, description, images.keys, class_names, pixels=images.pixels)
-        return
-    original_sizes = (
-        [(height, width)] * len(images) if images.original_sizes is None else images.original_sizes.tolist()
-    )
-    sizes = [(int(image_height), int(image_width)) for image_height, image_width in original_sizes]
-    survey.splits[role] = SplitSurvey(
-        role,
-        description,
-        images.keys,
-        no_labels,
-        pixels=images.pixels,
-        label_maps=labels,
-        original_sizes=sizes,
-    )
+    split = SplitSurvey(role, f"the {role}", images.keys, [""] * len(images), pixels=images.pixels)
+    if survey.per_pixel:
+        sizes = [(height, width)] * len(images)
+        if images.original_sizes is not None:
+            sizes = [(int(rows), int(columns)) for rows, columns in images.original_sizes.tolist()]
+        split = replace(split, label_maps=labels, original_sizes=sizes)
+    elif labels is not None:
+        split = replace(split, labels=_class_names(labels[:], classes))
+    survey.splits[role] = split
 
 
 def _class_names(labels: Tensor, classes: Sequence[str]) -> list[str]:

@@ -13,21 +13,16 @@ from ducats.runfolder.records import Record, finite_number
 
 @dataclass(frozen=True)
 class ClassTable:
-    """The IoU of every class by method, over seeds.
+    """The IoU of every class by method, over seeds."""
 
-    Args:
-        class_names: class names; ``class 0``, ``class 1``, ... if the runs did not record names.
-        methods: the methods whose runs recorded the IoU of each class.
-        before: by method, one value per class at the first stage; None if the first stage is the last.
-        after: by method, one value per class at the last stage; None for a class that never occurs.
-        seeds: by method, the number of seeds.
-    """
-
+    # Class names; `class 0`, `class 1`, ... if the runs did not record names.
     class_names: tuple[str, ...]
-    methods: tuple[str, ...]
+    methods: tuple[str, ...]  # the methods whose runs recorded the IoU of each class
+    # By method, one value per class at the first stage; None if the first stage is the last.
     before: dict[str, tuple[MeanStd | None, ...] | None]
+    # By method, one value per class at the last stage; None for a class that never occurs.
     after: dict[str, tuple[MeanStd | None, ...]]
-    seeds: dict[str, int]
+    seeds: dict[str, int]  # by method, the number of seeds
 
     def change_table(self) -> Table:
         """Return a row per class and a column per method: before → after."""
@@ -118,9 +113,7 @@ def _first_and_last_stages(group: Sequence[Run]) -> list[tuple[Record, Record]]:
 
 
 def _class_means(records: Sequence[Record], n_classes: int) -> tuple[MeanStd | None, ...]:
-    means: list[MeanStd | None] = []
-    for class_index in range(n_classes):
-        values = [finite_number({"iou": record["class_iou"][class_index]}, "iou") for record in records]
-        known = [value for value in values if value is not None]
-        means.append(MeanStd.from_values(known) if known else None)
-    return tuple(means)
+    return tuple(
+        MeanStd.from_known(finite_number({"iou": record["class_iou"][index]}, "iou") for record in records)
+        for index in range(n_classes)
+    )

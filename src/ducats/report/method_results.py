@@ -7,29 +7,21 @@ from typing import Any
 
 from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.run_kinds import CLASSIFICATION, RUN_KINDS, Measure, RunKind
-from ducats.report.run_reader import Run
+from ducats.report.run_reader import Run, finished_or_all
 from ducats.report.table import EMPTY_CELL, Cell, Table, make_table, to_csv
-from ducats.runfolder.records import finite_number
+from ducats.runfolder.records import Record, finite_number
 
 
 @dataclass(frozen=True)
 class MethodRow:
-    """Results of one method over its seeds.
-
-    Args:
-        seeds: the seeds in the means.
-        values: by key of the measure; None if no seed has a value.
-        finished: whether the means are over finished runs; else over unfinished ones.
-        n_left_out: number of unfinished runs that are not in the means.
-        evaluated_on: the evaluated images, as named in the records; empty if not recorded.
-    """
+    """Results of one method over its seeds."""
 
     method: str
-    seeds: tuple[int, ...]
-    values: Mapping[str, MeanStd | None]
-    finished: bool
-    n_left_out: int
-    evaluated_on: str = ""
+    seeds: tuple[int, ...]  # the seeds in the means
+    values: Mapping[str, MeanStd | None]  # by key of the measure; None if no seed has a value
+    finished: bool  # whether the means are over finished runs; else over unfinished ones
+    n_left_out: int  # number of unfinished runs that are not in the means
+    evaluated_on: str = ""  # the evaluated images, as named in the records; empty if not recorded
     kind: RunKind = CLASSIFICATION
 
     @property
@@ -107,8 +99,9 @@ def counted_runs(runs: Sequence[Run], method: str) -> list[Run]:
 
     Unfinished runs have spent fewer labels; a mean that includes them would not belong to any budget.
     """
-    evaluated_runs = sorted((r for r in runs if r.method == method and r.result), key=lambda run: run.seed)
-    return [run for run in evaluated_runs if run.finished] or evaluated_runs
+    return finished_or_all(
+        sorted((run for run in runs if run.method == method and run.result), key=lambda run: run.seed)
+    )
 
 
 def aggregate_methods(runs: Sequence[Run]) -> list[MethodRow]:
@@ -127,7 +120,8 @@ def _method_rows(runs: Sequence[Run], method: str) -> list[MethodRow]:
         return []
     kind = group[0].kind
     values = {
-        m.key: _mean_std([finite_number(run.stages[-1], m.key) for run in group]) for m in kind.measures
+        m.key: MeanStd.from_known(finite_number(run.stages[-1], m.key) for run in group)
+        for m in kind.measures
     }
     total = sum(1 for run in runs if run.method == method and run.result)
     seeds = tuple(run.seed for run in group)
@@ -136,23 +130,13 @@ def _method_rows(runs: Sequence[Run], method: str) -> list[MethodRow]:
 
 
 def visible_measures(rows: Sequence[MethodRow], *, include_csv_only: bool = False) -> list[Measure]:
-    """Return the columns of a table of these rows, without optional columns that add nothing.
-
-    Args:
-        include_csv_only: include the columns that only the CSV file has.
-    """
+    """Return the columns of a table of these rows, without optional columns that add nothing."""
     used_kinds = [kind for kind in RUN_KINDS.values() if any(row.kind == kind for row in rows)]
     all_measures = dict.fromkeys(
         measure for kind in used_kinds or [CLASSIFICATION] for measure in kind.measures
     )
     candidates = [measure for measure in all_measures if include_csv_only or not measure.csv_only]
-    return [measure for measure in candidates if not measure.optional or _adds_information(measure, rows)]
-
-
-def _adds_information(measure: Measure, rows: Sequence[MethodRow]) -> bool:
-    values = [row.values.get(measure.key) for row in rows]
-    others = [row.values.get(measure.redundant_with) for row in rows]
-    return any(value is not None and value != other for value, other in zip(values, others, strict=True))
+    return [measure for measure in candidates if measure.adds_information(row.values for row in rows)]
 
 
 def mean_curve(runs: Sequence[Run], method: str, metric_key: str, x_key: str = "labels") -> list[CurvePoint]:
@@ -185,6 +169,12 @@ def format_value(value: MeanStd | None, measure: Measure) -> str:
         return f"{mean:{separator}.{measure.digits}f}"  # "65" labels, not "65 ± 0"
     digits = measure.digits if measure.thousands_separator else measure.digits or 1
     return f"{mean:{separator}.{digits}f} ± {value.std * measure.scale:{separator}.{digits}f}"
+
+
+def format_measure(record: Record, measure: Measure) -> str:
+    """Format one recorded value."""
+    value = finite_number(record, measure.key)
+    return format_value(None if value is None else MeanStd(value, None), measure)
 
 
 def method_table(rows: Sequence[MethodRow], *, for_page: bool = False) -> Table:
@@ -238,8 +228,3 @@ def _is_best(row: MethodRow, rows: Sequence[MethodRow], measure: Measure) -> boo
     if own_value is None or len(values) < 2 or not measure.direction:
         return False
     return measure.direction * own_value.mean == max(measure.direction * value for value in values)
-
-
-def _mean_std(values: Sequence[float | None]) -> MeanStd | None:
-    known = [value for value in values if value is not None]
-    return MeanStd.from_values(known) if known else None

@@ -1,7 +1,8 @@
 """The part of a page about all runs of one kind: table of methods, curves, settings and versions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ducats.report import provenance
 from ducats.report.class_iou import build_class_table
@@ -14,35 +15,30 @@ from ducats.report.figures.curves import (
 from ducats.report.figures.panels import FigurePanel, draw_multi_run_panels
 from ducats.report.figures.reliability import draw_method_reliability
 from ducats.report.figures.style import LineStyle, assign_line_styles
-from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.method_results import (
     aggregate_methods,
     counted_runs,
-    format_value,
+    format_measure,
     method_names,
     method_table,
     visible_measures,
 )
 from ducats.report.page_budget import text_bytes
+from ducats.report.run_kinds import ECE_MEASURE, SECONDS_MEASURE, Measure
 from ducats.report.run_reader import Run
-from ducats.report.table import EMPTY_CELL, Table, make_table
+from ducats.report.table import EMPTY_CELL, Table, make_table, table_of
 from ducats.report.tasks import collect_data_tasks, task_caption
-from ducats.runfolder.records import finite_number
 
 
 @dataclass(frozen=True)
 class Overview:
-    """Results of several runs of one kind together. Figures are SVG text by method.
-
-    Args:
-        results: table of methods; None if the runs cover several tasks, as averages would mix them.
-        classes: IoU by class and method; None if not recorded.
-    """
+    """Results of several runs of one kind together. Figures are SVG text by method."""
 
     evaluation_note: str
+    # Table of methods; None if the runs cover several tasks, as averages would mix them.
     results: Table | None
     learning_curves: tuple[CaptionedFigure, ...]
-    classes: Table | None
+    classes: Table | None  # IoU by class and method; None if not recorded
     reliability: Mapping[str, str]
     losses: Mapping[str, str]
     loss_term_styles: Mapping[str, LineStyle]
@@ -91,23 +87,23 @@ def run_table(runs: Sequence[Run]) -> Table:
     """Return one row per run, by method and seed."""
     kind, order = runs[0].kind, method_names(runs)
     data_tasks = collect_data_tasks(runs)
-    has_tasks = any(task_caption(run, data_tasks) for run in runs)
-    titles = ["Folder", "Method", *(["Task"] if has_tasks else []), "Seed", "State", "Stages"]
-    titles += [kind.measure("labels").title, kind.measure(kind.headline_metric).title]
-    titles += ["Calibration error %", "Seconds"]
-    rows = []
-    for run in sorted(runs, key=lambda run: (order.index(run.method), run.seed)):
-        last = run.stages[-1] if run.stages else {}
-        labels, score, ece, seconds = (
-            finite_number(last, key) for key in ("labels", kind.headline_metric, "ece", "seconds")
-        )
-        cells = [run.name, run.method]
-        cells += [task_caption(run, data_tasks) or EMPTY_CELL] if has_tasks else []
-        cells += [str(run.seed), "finished" if run.finished else "unfinished", str(len(run.stages))]
-        cells.append(format_value(None if labels is None else MeanStd(labels, None), kind.measure("labels")))
-        cells += [EMPTY_CELL if share is None else f"{100 * share:.2f}" for share in (score, ece)]
-        rows.append([*cells, EMPTY_CELL if seconds is None else f"{seconds:.1f}"])
-    return make_table(titles, rows)
+    columns: dict[str, Callable[[Run], str]] = {
+        "Folder": lambda run: run.name,
+        "Method": lambda run: run.method,
+    }
+    if any(task_caption(run, data_tasks) for run in runs):
+        columns["Task"] = lambda run: task_caption(run, data_tasks) or EMPTY_CELL
+    columns["Seed"] = lambda run: str(run.seed)
+    columns["State"] = lambda run: "finished" if run.finished else "unfinished"
+    columns["Stages"] = lambda run: str(len(run.stages))
+    measures = (kind.measure("labels"), kind.measure(kind.headline_metric), ECE_MEASURE, SECONDS_MEASURE)
+    for each in measures:
+        columns[each.title] = partial(_format_last, measure=each)
+    return table_of(sorted(runs, key=lambda run: (order.index(run.method), run.seed)), columns)
+
+
+def _format_last(run: Run, measure: Measure) -> str:
+    return format_measure(run.stages[-1] if run.stages else {}, measure)
 
 
 def settings_table(runs: Sequence[Run]) -> Table:

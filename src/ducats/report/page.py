@@ -26,13 +26,13 @@ from ducats.report.page_budget import (
 )
 from ducats.report.run_kinds import CLASSIFICATION, RunKind
 from ducats.report.run_reader import BrokenRun, Run
-from ducats.report.run_section.near_duplicates import NEAR_DUPLICATE_COSINE, NEIGHBOUR_DISTANCE_PIXELS
 from ducats.report.run_section.section import (
     MAX_RUNS_ALL_WITH_PAPER_FIGURES,
     RunSection,
     build_run_section,
     select_section_runs,
 )
+from ducats.report.run_section.selections import NEAR_DUPLICATE_COSINE, NEIGHBOUR_DISTANCE_PIXELS
 from ducats.report.tasks import collect_data_tasks, task_caption
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_text_atomically
@@ -44,22 +44,16 @@ TocEntry = tuple[str, str, list[tuple[str, str]]]  # anchor, name, sub-entries (
 
 @dataclass(frozen=True)
 class KindReport:
-    """The part of a page about the runs of one kind.
-
-    Args:
-        cautions: warnings about means that are not comparable, and unreadable answers of annotators.
-        comparison: of the methods; None if there is nothing to compare.
-        overview: empty for a single run, and for several tasks, which the comparison covers.
-        sections: of some of the runs.
-    """
+    """The part of a page about the runs of one kind."""
 
     runs: tuple[Run, ...]
     headline: Headline
+    # Warnings about means that are not comparable, and unreadable answers of annotators.
     cautions: tuple[str, ...]
-    comparison: Comparison | None
-    overview: Overview
+    comparison: Comparison | None  # of the methods; None if there is nothing to compare
+    overview: Overview  # empty for a single run, and for several tasks, which the comparison covers
     annotation: tuple[AnnotationStats, ...]
-    sections: tuple[RunSection, ...] = ()
+    sections: tuple[RunSection, ...] = ()  # of some of the runs
 
     @property
     def kind(self) -> RunKind:

@@ -1,14 +1,19 @@
-"""Settings and environments of the runs of a report, their differences, and warnings for the reader."""
+"""Progress, settings and environments of runs, differences between them, and warnings for the reader."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ducats.report.figures.run_settings import flatten_settings, strip_folders, to_json
+import yaml
+
+from ducats.report.figures.run_settings import differing_keys, flatten_settings, strip_folders, to_json
 from ducats.report.method_results import counted_runs, group_by_kind, method_names
 from ducats.report.run_reader import Run
 from ducats.report.tasks import DataTask, collect_data_tasks, data_and_task
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels
+from ducats.utils.findings import join_names
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,15 @@ class Environment:
     run_names: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class RunProvenance:
+    """Provenance of a run: settings as YAML, other facts and versions as (name, value) pairs."""
+
+    settings: str
+    facts: tuple[tuple[str, str], ...]
+    versions: tuple[tuple[str, str], ...]
+
+
 def differing_settings(runs: Sequence[Run]) -> list[SettingDifference]:
     """Return the settings that differ between methods, from one run each, with paths cut to the last part."""
     first_runs = _first_run_by_method(runs)
@@ -36,7 +50,7 @@ def differing_settings(runs: Sequence[Run]) -> list[SettingDifference]:
     shown_configs = [flatten_config(strip_folders(run.config)) for run in first_runs]
     return [
         SettingDifference(key, tuple(shown_config.get(key, "–") for shown_config in shown_configs))
-        for key in _differing_keys(flat_configs)
+        for key in differing_keys(flat_configs)
         if not key.startswith(skipped_prefixes)
     ]
 
@@ -167,11 +181,10 @@ def _unfinished_caution(group: Sequence[Run], method: str) -> str:
 
 
 def _mixed_settings_caution(group: Sequence[Run], method: str) -> str:
-    keys = _differing_keys([flatten_config(run.config) for run in group])
+    keys = differing_keys([flatten_config(run.config) for run in group])
     if not keys:
         return ""
-    more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
-    return f"The mean of {method} mixes runs with different settings ({', '.join(keys[:4])}{more})."
+    return f"The mean of {method} mixes runs with different settings ({join_names(keys, 4)})."
 
 
 def _repeated_seeds_caution(group: Sequence[Run], method: str, repeated_seed_note: str) -> str:
@@ -188,6 +201,53 @@ def flatten_config(config: Mapping[str, Any]) -> dict[str, str]:
     return flatten_settings({key: value for key, value in config.items() if key not in ("method", "seed")})
 
 
-def _differing_keys(flat_configs: Sequence[Mapping[str, str]]) -> list[str]:
-    keys = dict.fromkeys(key for flat_config in flat_configs for key in flat_config)
-    return [key for key in keys if len({flat.get(key) for flat in flat_configs}) > 1]
+def progress_message(run: Run) -> str:
+    """Return the progress of an unfinished run and how to resume it; empty if it is finished."""
+    if run.finished:
+        return ""
+    unanswered_round = _first_unanswered_round(run)
+    if unanswered_round:
+        return (
+            f"This run is waiting for labels: round {unanswered_round} is not answered yet. Answer it with "
+            "`ducats label`, then run the same `ducats run` command again."
+        )
+    done = max((int(record["epoch"]) for record in run.epochs), default=0)
+    train = run.config.get("train")
+    epochs = train.get("epochs") if isinstance(train, Mapping) else None
+    progress = f"{done} of {epochs} epochs" if epochs else f"{done} epochs"
+    return (
+        f"This run is not finished: {progress} are done. Run the same `ducats run` command again to resume."
+    )
+
+
+def _first_unanswered_round(run: Run) -> int:
+    """Return the first round that annotators have not answered; 0 if there is none."""
+    if not run.files.questions_path.is_dir():
+        return 0
+    return min(set(run.files.requested_rounds()) - set(run.files.labelled_rounds()), default=0)
+
+
+def read_provenance(run: Run) -> RunProvenance:
+    """Return settings, seed, digests of settings and data, versions and machine."""
+    plain = json.loads(json.dumps(run.config, default=str))
+    text = json.dumps(plain, sort_keys=True)
+    facts = [
+        ("method", run.method),
+        ("seed", str(run.seed)),
+        ("settings digest", hashlib.blake2b(text.encode(), digest_size=4).hexdigest()),
+    ]
+    facts += [
+        (domain, _describe_data(run.data[domain]))
+        for domain in ("source", "pool", "test")
+        if isinstance(run.data.get(domain), Mapping)
+    ]
+    if run.classes:
+        facts.append(("classes", str(len(run.classes))))
+    settings = yaml.safe_dump(strip_folders(plain), sort_keys=False, allow_unicode=True, width=100)
+    return RunProvenance(settings, tuple(facts), group_environments([run])[0].facts)
+
+
+def _describe_data(data_record: Mapping[str, Any]) -> str:
+    images = data_record.get("images")
+    count_text = f"{images:,} images" if isinstance(images, int) else "images"
+    return f"{count_text}, digest {data_record.get('digest', 'not recorded')}"

@@ -1,55 +1,44 @@
 """Differences between reports on classification and on segmentation, as data."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A column of the table.
+    """A column of the table."""
 
-    Args:
-        key: key in a run's records.
-        direction: +1 if higher is better, -1 if lower is better, 0 if neither.
-        scale: factor for display, e.g. 100 for percent.
-        digits: decimals for display.
-        thousands_separator: use a thousands separator, as in 1,310,720.
-        optional: omit the column if no run has a value.
-        redundant_with: omit an optional column also if its values equal those of the measure with this key.
-        csv_only: show the column in the CSV file only.
-    """
-
-    key: str
+    key: str  # key in a run's records
     title: str
-    direction: int
-    scale: float = 1.0
-    digits: int = 3
-    thousands_separator: bool = False
-    optional: bool = False
+    direction: int  # +1 if higher is better, -1 if lower is better, 0 if neither
+    scale: float = 1.0  # factor for display, e.g. 100 for percent
+    digits: int = 3  # decimals for display
+    thousands_separator: bool = False  # use a thousands separator, as in 1,310,720
+    optional: bool = False  # omit the column if no run has a value
+    # Omit an optional column also if its values equal those of the measure with this key.
     redundant_with: str = ""
-    csv_only: bool = False
+    csv_only: bool = False  # show the column in the CSV file only
+
+    def adds_information(self, records: Iterable[Mapping[str, Any]]) -> bool:
+        """Return whether a table of these records needs the column."""
+        return not self.optional or any(
+            record.get(self.key) is not None and record[self.key] != record.get(self.redundant_with)
+            for record in records
+        )
 
 
 @dataclass(frozen=True)
 class RunKind:
-    """A kind of runs that can be compared because they are ranked by the same measure.
+    """A kind of runs that can be compared because they are ranked by the same measure."""
 
-    Args:
-        headline_metric: key of that measure in the records.
-        score_name: name of the measure in sentences and on axes.
-        mean_name: name of its mean over seeds.
-        label_name: name of one label in sentences.
-        labels_axis: title of an axis that counts labels.
-        measures: columns of the table.
-        id_prefix: prefix of SVG ids, so that two kinds can share a page.
-    """
-
-    headline_metric: str
-    score_name: str
-    mean_name: str
-    label_name: str
-    labels_axis: str
-    measures: tuple[Measure, ...]
-    id_prefix: str = ""
+    headline_metric: str  # key of that measure in the records
+    score_name: str  # name of the measure in sentences and on axes
+    mean_name: str  # name of its mean over seeds
+    label_name: str  # name of one label in sentences
+    labels_axis: str  # title of an axis that counts labels
+    measures: tuple[Measure, ...]  # columns of the table
+    id_prefix: str = ""  # prefix of SVG ids, so that two kinds can share a page
 
     def measure(self, key: str) -> Measure:
         """Return the measure with that key."""

@@ -15,25 +15,18 @@ from ducats.utils.errors import UserError
 
 @dataclass(frozen=True)
 class Run:
-    """The contents of one run folder.
-
-    Args:
-        config: the resolved config.
-        stages: one record per evaluated stage, oldest first.
-        epochs: one record of mean losses per epoch, oldest first.
-        finished: whether the final model was written.
-        environment: versions and machine; empty if not recorded.
-        data: classes and fingerprints of the data; empty if not recorded.
-    """
+    """The contents of one run folder."""
 
     folder: Path
     method: str
     seed: int
-    config: Mapping[str, Any]
-    stages: tuple[Record, ...] = ()
-    epochs: tuple[Record, ...] = ()
-    finished: bool = False
+    config: Mapping[str, Any]  # the resolved config
+    stages: tuple[Record, ...] = ()  # one record per evaluated stage, oldest first
+    epochs: tuple[Record, ...] = ()  # one record of mean losses per epoch, oldest first
+    finished: bool = False  # whether the final model was written
+    # Versions and machine; empty if not recorded.
     environment: Mapping[str, Any] = field(default_factory=dict)
+    # Classes and fingerprints of the data; empty if not recorded.
     data: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -59,6 +52,10 @@ class Run:
         """Class names; empty if not recorded."""
         names = self.data.get("classes")
         return tuple(str(name) for name in names) if isinstance(names, list) else ()
+
+    def class_names(self, count: int) -> tuple[str, ...]:
+        """Return the names of so many classes; their numbers if they were not recorded."""
+        return self.classes if len(self.classes) == count else tuple(f"class {n}" for n in range(count))
 
     def class_name(self, label: int) -> str:
         """Return the name of a class; its number if the name is unknown."""
@@ -104,6 +101,11 @@ def read_run(folder: Path) -> Run:
 def _of_kind(records: Sequence[Record], kind: str) -> tuple[Record, ...]:
     found = (record for record in records if record["kind"] == kind)
     return tuple(sorted(found, key=lambda record: int(record["epoch"])))
+
+
+def finished_or_all(runs: Sequence[Run]) -> list[Run]:
+    """Return the finished runs, or all if none is finished."""
+    return [run for run in runs if run.finished] or list(runs)
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,16 @@ import csv
 import html
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TypeVar
 
 from rich.table import Table as TerminalTable
 
 EMPTY_CELL = "–"
 Cell = str | float | None
+_Row = TypeVar("_Row")
 LATEX_SIGNS = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
@@ -21,20 +23,15 @@ LATEX_SIGNS = {
 
 @dataclass(frozen=True)
 class Table:
-    """Column titles and rows of cells; the first cell names the row.
-
-    Args:
-        best: row and column of the best values, which are highlighted.
-        n_text_columns: leading columns aligned to the left; the others are aligned to the right.
-        methods: method of each row, whose line style a page shows; empty for a row of published results.
-        groups: titles of groups of the columns after the first, and their numbers of columns.
-    """
+    """Column titles and rows of cells; the first cell names the row."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    best: frozenset[tuple[int, int]] = frozenset()
-    n_text_columns: int = 1
+    best: frozenset[tuple[int, int]] = frozenset()  # row and column of the best values, which are highlighted
+    n_text_columns: int = 1  # leading columns aligned to the left; the others are aligned to the right
+    # Method of each row, whose line style a page shows; empty for a row of published results.
     methods: tuple[str, ...] = ()
+    # Titles of groups of the columns after the first, and their numbers of columns.
     groups: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -46,6 +43,11 @@ class Table:
 def make_table(titles: Iterable[str], rows: Iterable[Sequence[Cell]], n_text_columns: int = 1) -> Table:
     """Make a table without highlights."""
     return Table(tuple(titles), tuple(map(tuple, rows)), n_text_columns=n_text_columns)
+
+
+def table_of(rows: Iterable[_Row], columns: Mapping[str, Callable[[_Row], Cell]]) -> Table:
+    """Make a table with a line for each of ``rows``; the columns map titles to functions of a row."""
+    return make_table(columns, ([cell(row) for cell in columns.values()] for row in rows))
 
 
 def to_markdown(table: Table) -> str:

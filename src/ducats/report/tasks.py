@@ -55,11 +55,7 @@ def collect_data_tasks(runs: Sequence[Run]) -> set[DataTask]:
 
 
 def task_caption(run: Run, data_tasks: Collection[DataTask]) -> str:
-    """Return the shortest name that distinguishes a run's task on a page; empty if there is only one.
-
-    Args:
-        data_tasks: pairs of data set and task of all runs on the page.
-    """
+    """Return the shortest name that distinguishes a run's task from the others; empty if it is alone."""
     if len(data_tasks) < 2:
         return ""
     data_name, task = data_and_task(run.config)

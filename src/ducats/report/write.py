@@ -30,40 +30,25 @@ PAGE_SUFFIXES = (".html", ".htm")  # an output path with one of these is a singl
 
 @dataclass(frozen=True)
 class PageResult:
-    """A report page and its contents.
-
-    Args:
-        broken: run folders that could not be read.
-        headline: the result in words.
-        cautions: warnings about means that are not comparable or not reliable.
-    """
+    """A report page and its contents."""
 
     page: Path
     runs: tuple[Run, ...]
-    broken: tuple[BrokenRun, ...]
-    headline: Headline
-    cautions: tuple[str, ...]
+    broken: tuple[BrokenRun, ...]  # run folders that could not be read
+    headline: Headline  # the result in words
+    cautions: tuple[str, ...]  # warnings about means that are not comparable or not reliable
 
 
 @dataclass(frozen=True)
 class Report(PageResult):
-    """A report folder: its files and its contents.
+    """A report folder: its files and its contents."""
 
-    Args:
-        folder: contains all files.
-        table_markdown: the table of methods; one column per task if there are several.
-        table_csv: the same table with unrounded numbers.
-        summary_json: one row per run.
-        summary: the rows of ``summary_json``.
-        classes_csv: the IoU of every class; None if there are no segmentation runs.
-    """
-
-    folder: Path
-    table_markdown: Path
-    table_csv: Path
-    summary_json: Path
-    summary: tuple[dict[str, Any], ...]
-    classes_csv: Path | None
+    folder: Path  # contains all files
+    table_markdown: Path  # the table of methods; one column per task if there are several
+    table_csv: Path  # the same table with unrounded numbers
+    summary_json: Path  # one row per run
+    summary: tuple[dict[str, Any], ...]  # the rows of `summary_json`
+    classes_csv: Path | None  # the IoU of every class; None if there are no segmentation runs
 
 
 def report_page(

@@ -72,10 +72,15 @@ def join_quoted(names: Iterable[str], max_names: int = 10) -> str:
     return join_names([repr(name) for name in names], max_names)
 
 
-def count_images(count: int) -> str:
-    """Format a number of images.
+def pluralise(count: int, noun: str) -> str:
+    """Format a number of things.
 
-    >>> count_images(1), count_images(2)
-    ('1 image', '2 images')
+    >>> pluralise(1, "image"), pluralise(2, "image"), pluralise(2, "class")
+    ('1 image', '2 images', '2 classes')
     """
-    return f"{count} image{'' if count == 1 else 's'}"
+    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
+def count_images(count: int) -> str:
+    """Format a number of images."""
+    return pluralise(count, "image")

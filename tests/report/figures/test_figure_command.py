@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from commands import ducats
+from commands import Capture, ducats
 from ducats.report.figures import FIGURES
 from synthetic_runs import write_run
 
 
-def test_lists_all_figures_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_all_figures_without_a_name(capsys: Capture) -> None:
     assert ducats("figure") == 0
     first = [line.split(" ")[0] for line in capsys.readouterr().out.splitlines()]
     assert [name for name in first if name in FIGURES] == list(FIGURES)
@@ -28,9 +28,7 @@ def test_help_lists_figures_without_plotting_imports() -> None:
     assert all(name in done.stdout for name in FIGURES)
 
 
-def test_figure_is_saved_to_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figure_is_saved_to_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     folder = write_run(tmp_path / "run", rounds=2, per_round=4, pool=60, source=30)
     monkeypatch.chdir(tmp_path)
     assert ducats("figure", "histogram", "run") == 0
@@ -50,7 +48,7 @@ def test_docs_list_all_figures() -> None:
     assert re.findall(r"^\| .*?\| `(\w+)`", page.read_text(encoding="utf-8"), flags=re.M) == list(FIGURES)
 
 
-def test_missing_records_give_an_error_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_records_give_an_error_message(tmp_path: Path, capsys: Capture) -> None:
     folder = write_run(tmp_path / "run", rounds=1, snapshots=False)
     assert ducats("figure", "tsne", folder, "--out", tmp_path / "a.svg") == 2
     stderr = capsys.readouterr().err

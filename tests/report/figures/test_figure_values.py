@@ -29,7 +29,7 @@ from ducats.report.run_reader import Run
 from ducats.runfolder import snapshot_files
 from ducats.utils.npz_columns import AnyArray
 from synthetic_runs import write_pixel_run, write_run
-from synthetic_snapshots import SnapshotSpec, write_snapshot
+from synthetic_snapshots import write_snapshot
 
 
 def draw_on_figure(prepared: PreparedFigure) -> Figure:
@@ -56,6 +56,14 @@ def count_coloured_points(figure: Figure, colour: str) -> int:
 def _face_colour(collection: PathCollection) -> tuple[float, ...]:
     colours = np.asarray(collection.get_facecolor()).reshape(-1, 4)
     return tuple(colours[0, :3].tolist()) if len(colours) else ()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run with twelve labels in each of three rounds."""
+    return read_run(
+        write_run(tmp_path_factory.mktemp("runs") / "run", rounds=3, per_round=12, pool=80, source=30)
+    )
 
 
 # -- densities ---------------------------------------------------------------------------------------------
@@ -123,55 +131,49 @@ def write_hand_made_run(
     """Write a run with one round whose snapshot has these samples, the first ones of the pool."""
     write_run(folder, rounds=1, per_round=len(picked), pool=pool, settings=["query.params.kappa=2"])
     n = len(u_dis)
-    flags = {name: np.zeros(n, bool) for name in ("known", "picked")}
-    flags["picked"][picked] = True
-    zeros = np.zeros(n)
-    spec = SnapshotSpec(
-        1, 4, pool, 0, ~flags["known"], np.arange(n), zeros, ~flags["known"], flags["picked"], flags["known"],
-        zeros - 1, np.zeros((n, 3)), np.eye(n),
-    )  # fmt: skip
-    write_snapshot(folder, spec)
+    none, zeros, index = np.zeros(n, bool), np.zeros(n), np.arange(n)
+    columns: dict[str, AnyArray] = {"is_target": ~none, "sampled": ~none, "is_labelled": none}
+    columns |= {"picked": np.isin(index, picked), "image": index, "position": zeros, "label": zeros - 1}
+    write_snapshot(
+        folder, round=1, epoch=4, pool=pool, source=0, z=np.zeros((n, 3)), raw=np.eye(n), **columns
+    )
     path = snapshot_files.snapshot_path(folder, 1)
-    columns = dict(np.load(path))
-    columns |= {
-        "u_dis": float32_array(u_dis),
-        "log_u_dis": np.log(float32_array(u_dis)),
-        "u_data": float32_array(u_data),
-    }
-    np.savez(path, **columns)
+    values = {"u_dis": float32_array(u_dis), "log_u_dis": np.log(float32_array(u_dis))}
+    np.savez(path, **(dict(np.load(path)) | values | {"u_data": float32_array(u_data)}))
     return read_run(folder)
 
 
 U_DIS, U_DATA = [0.1, 0.5, 0.3, 0.2, 0.4, 0.05], [0.9, 0.1, 0.6, 0.7, 0.8, 0.2]
 
 
+def assert_threshold(run: Run, axis: str, value: float, n_kept: int, n_candidates: int, exact: bool) -> None:
+    found = find_threshold(run, snapshot_files.load_snapshots(run.folder)[0])
+    assert found is not None
+    assert (found.axis, found.n_kept, found.n_candidates, found.exact) == (axis, n_kept, n_candidates, exact)
+    assert found.value == pytest.approx(value, rel=1e-5)
+
+
 @pytest.mark.parametrize(
-    ("picked", "params", "axis", "n_kept", "value"),
+    ("picked", "params", "axis", "value", "n_kept"),
     [
         # kappa 2 times 2 labels: 0.5, 0.4, 0.3 and 0.2 are kept; of them 0.8 and 0.7 have the highest U_data.
-        ([2, 4], {}, "u_dis", 4, 0.2),
-        ([2, 4], {"order": "data_dis"}, "u_data", 4, 0.6),
-        ([4], {"pool_fraction": 0.25}, "u_dis", 3, 0.3),  # 2 * 0.25 * 6 = 3
+        ([2, 4], {}, "u_dis", 0.2, 4),
+        ([2, 4], {"order": "data_dis"}, "u_data", 0.6, 4),
+        ([4], {"pool_fraction": 0.25}, "u_dis", 0.3, 3),  # 2 * 0.25 * 6 = 3
     ],
 )
 def test_threshold_is_the_lowest_value_kept(
-    tmp_path: Path, picked: list[int], params: dict[str, object], axis: str, n_kept: int, value: float
+    tmp_path: Path, picked: list[int], params: dict[str, object], axis: str, value: float, n_kept: int
 ) -> None:
     run = write_hand_made_run(tmp_path / "run", U_DIS, U_DATA, picked, pool=6)
     run.config["query"]["params"] |= params
-    threshold = find_threshold(run, snapshot_files.load_snapshots(run.folder)[0])
-    assert threshold is not None
-    assert (threshold.axis, threshold.n_kept, threshold.n_candidates) == (axis, n_kept, 6)
-    assert threshold.exact
-    assert threshold.value == pytest.approx(value)
+    assert_threshold(run, axis, value, n_kept, 6, exact=True)
 
 
 def test_threshold_is_estimated_from_a_sample(tmp_path: Path) -> None:
     run = write_hand_made_run(tmp_path / "run", U_DIS, U_DATA, [2, 4], pool=60)
-    threshold = find_threshold(run, snapshot_files.load_snapshots(run.folder)[0])
-    assert threshold is not None
-    assert (threshold.n_kept, threshold.n_candidates, threshold.exact) == (4, 60, False)
-    assert threshold.value == pytest.approx(math.exp(np.quantile(np.log(U_DIS), 1 - 4 / 60)), rel=1e-5)
+    quantile = math.exp(np.quantile(np.log(U_DIS), 1 - 4 / 60))
+    assert_threshold(run, "u_dis", quantile, 4, 60, exact=False)
     run.config["query"]["params"]["epsilon"] = 1e-7  # ranks by a slightly different value
     assert "about" in figures.prepare_figure("uncertainties", [run], round=1).description
 
@@ -186,15 +188,14 @@ def test_no_threshold_for_other_queries(tmp_path: Path) -> None:
     assert find_threshold(pixel_run, snapshot_files.load_snapshots(pixel_run.folder)[0]) is None
 
 
-def test_selected_samples_are_marked_and_labelled_ones_left_out(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "run", rounds=3, per_round=7, pool=60, source=30))
+def test_selected_samples_are_marked_and_labelled_ones_left_out(run: Run) -> None:
     figure = draw_on_figure(figures.prepare_figure("uncertainties", [run]))
-    assert count_coloured_points(figure, SELECTED_COLOUR) == 21
+    assert count_coloured_points(figure, SELECTED_COLOUR) == 36
     point_counts = [
         sum((count_points(each) for each in scatter_collections(axes)), 0) for axes in figure.axes
     ]
-    assert point_counts == [60, 53, 46]
-    for round_number, n_selected in ((None, 21), (2, 7)):
+    assert point_counts == [80, 68, 56]
+    for round_number, n_selected in ((None, 36), (2, 12)):
         figure = draw_on_figure(figures.prepare_figure("features", [run], round=round_number))
         assert count_coloured_points(figure, SELECTED_COLOUR) == n_selected
 
@@ -222,15 +223,14 @@ def test_auroc_matches_sklearn() -> None:
     assert auroc(low[:0], high) is None
 
 
-def test_medians_and_auroc_of_first_and_last_snapshot(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "run", rounds=2, pool=60, source=30))
+def test_medians_and_auroc_of_first_and_last_snapshot(run: Run) -> None:
     first, *_, last = snapshot_files.load_snapshots(run.folder)
     for uncertainties, snapshot in zip(domain_uncertainties(run), (first, last), strict=True):
         assert np.median(uncertainties.target) == np.median(snapshot.log_u_dis[snapshot.is_target])
         assert np.median(uncertainties.source) == np.median(snapshot.log_u_dis[~snapshot.is_target])
         assert uncertainties.auroc == pytest.approx(roc_auc_score(snapshot.is_target, snapshot.log_u_dis))
     text = figures.draw_svg("u_dis", [run])
-    assert f"target: n=60, median {np.median(first.log_u_dis[first.is_target]):.2f}" in text
+    assert f"target: n=80, median {np.median(first.log_u_dis[first.is_target]):.2f}" in text
 
 
 def test_source_neighbour_share_matches_sklearn() -> None:
@@ -243,11 +243,10 @@ def test_source_neighbour_share_matches_sklearn() -> None:
     assert source_neighbour_share(features, np.ones(200, bool)) is None
 
 
-def test_tsne_keeps_labelled_samples_first(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "run", rounds=2, per_round=4, pool=60, source=30))
-    embedding = tsne.embed_run(run, 20)
-    assert embedding.coordinates.shape == (20, 2)
-    assert embedding.is_labelled.sum() == 8
+def test_tsne_keeps_labelled_samples_first(run: Run) -> None:
+    embedding = tsne.embed_run(run, 40)
+    assert embedding.coordinates.shape == (40, 2)
+    assert embedding.is_labelled.sum() == 36
     snapshot = snapshot_files.load_snapshots(run.folder)[-1]  # all samples, not only the embedded ones
     features, is_target = snapshot.features.astype(np.float32), snapshot.is_target[snapshot.feature_rows]
     assert embedding.domain_mixing == source_neighbour_share(features, is_target)
@@ -288,11 +287,10 @@ def test_most_frequent_classes_come_first() -> None:
 # -- selected samples --------------------------------------------------------------------------------------
 
 
-def test_histogram_counts_labels_of_the_ledger(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "run", rounds=3, pool=80, source=30))
+def test_histogram_counts_labels_of_the_ledger(run: Run) -> None:
     label_counts = histogram.count_labels(run)
     assert label_counts.rounds == (1, 2, 3)
-    assert (label_counts.counts.shape, label_counts.counts.sum()) == ((3, 10), 30)
+    assert (label_counts.counts.shape, label_counts.counts.sum()) == ((3, 10), 36)
     labels = np.load(run.folder / "labels" / "round-02.npz")["label"]
     assert label_counts.counts[1].tolist() == np.bincount(labels, minlength=10).tolist()
     end = snapshot_files.load_snapshots(run.folder)[-1]
@@ -302,21 +300,13 @@ def test_histogram_counts_labels_of_the_ledger(tmp_path: Path) -> None:
     )
 
 
-def test_one_round_is_singular(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "run", rounds=1, pool=60, source=30))
-    assert figures.prepare_figure("histogram", [run]).description.startswith(
-        "Labels of the selected samples by class: 10 in 1 round;"
-    )
-
-
-def test_rare_classes_share_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = read_run(write_run(tmp_path / "run", rounds=2, pool=80, source=30))
+def test_rare_classes_share_a_bar(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     all_counts = histogram.count_labels(run)
     monkeypatch.setattr(histogram, "MAX_CLASS_BARS", 4)
     label_counts = histogram.count_labels(run)
     assert len(label_counts.classes) == 4
     assert label_counts.classes[-1] is None
-    assert label_counts.counts.sum() == 20
+    assert label_counts.counts.sum() == 36
     most = sorted(all_counts.counts.sum(0).tolist(), reverse=True)[:3]
     assert sorted(label_counts.counts.sum(0)[:3].tolist(), reverse=True) == most
     assert histogram.prediction_shares(
@@ -324,11 +314,11 @@ def test_rare_classes_share_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ).sum() == pytest.approx(1)
 
 
-def test_panel_titles_fit_in_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [
-        read_run(write_run(tmp_path / method, method, rounds=1, pool=80, source=30))
-        for method in ("duc", "random")
-    ]
+def test_titles_fit_and_one_round_is_singular(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("duc", "random")
+    runs = [read_run(write_run(tmp_path / name, name, rounds=1, pool=80, source=30)) for name in names]
+    one_round = figures.prepare_figure("histogram", runs[:1]).description
+    assert one_round.startswith("Labels of the selected samples by class: 10 in 1 round;")
     monkeypatch.setattr(tsne, "_fit_tsne", lambda features: features[:, :2])
     figure = draw_on_figure(figures.prepare_figure("tsne", runs))
     figure.set_layout_engine("constrained")
@@ -337,8 +327,7 @@ def test_panel_titles_fit_in_the_figure(tmp_path: Path, monkeypatch: pytest.Monk
     assert figure.bbox.x0 <= left.x0 < left.x1 < right.x0 < right.x1 <= figure.bbox.x1
 
 
-def test_gallery_keeps_the_order_of_the_ledger(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "run", rounds=1, per_round=12, pool=80, source=30))
+def test_gallery_keeps_the_order_of_the_ledger(run: Run) -> None:
     snapshot = snapshot_files.load_snapshots(run.folder)[0]
     labels = np.load(run.folder / "labels" / "round-01.npz")
     keys = json.loads((run.folder / "pool.json").read_text())

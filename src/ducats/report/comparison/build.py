@@ -25,33 +25,23 @@ MAX_COLOURED_METHODS = len(PLOT_COLOURS) - 1  # methods with a colour of their o
 
 @dataclass(frozen=True)
 class DataSetComparison:
-    """Comparison of the methods on one data set. Figures are SVG text.
-
-    Args:
-        task_numbers: number of each task on the page, which the filter uses.
-        results: methods by tasks; None if the page shows them elsewhere.
-        differences: paired differences; None without tests.
-        curves: one per task; empty for a single task, whose curve is elsewhere on the page.
-        coloured_styles: line styles of the methods with a colour of their own in the curves.
-        grey_methods: the other methods.
-        ranking_note: describes the ranks, or says why there are none; empty for one method.
-        ranks: figure; empty without a ranking.
-        costs: caption and figure of the score against each cost.
-    """
+    """Comparison of the methods on one data set. Figures are SVG text."""
 
     table: TaskTable
-    task_numbers: Mapping[str, int]
+    task_numbers: Mapping[str, int]  # number of each task on the page, which the filter uses
     sentences: tuple[str, ...]
     notes: tuple[str, ...]
-    results: Table | None
-    differences: Table | None
+    results: Table | None  # methods by tasks; None if the page shows them elsewhere
+    differences: Table | None  # paired differences; None without tests
+    # One per task; empty for a single task, whose curve is elsewhere on the page.
     curves: Mapping[int, CaptionedFigure]
+    # Line styles of the methods with a colour of their own in the curves.
     coloured_styles: Mapping[str, LineStyle]
-    grey_methods: tuple[str, ...]
+    grey_methods: tuple[str, ...]  # the other methods
     ranking: Ranking | None
-    ranking_note: str
-    ranks: str
-    costs: Mapping[str, CaptionedFigure]
+    ranking_note: str  # describes the ranks, or says why there are none; empty for one method
+    ranks: str  # figure; empty without a ranking
+    costs: Mapping[str, CaptionedFigure]  # caption and figure of the score against each cost
 
     @property
     def column_tasks(self) -> list[int | str]:
@@ -63,22 +53,15 @@ class DataSetComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of the methods on all data sets.
+    """Comparison of the methods on all data sets."""
 
-    Args:
-        id_prefix: prefix of HTML ids, for pages with several comparisons.
-        tasks: names of all tasks; a task's number is its index.
-        missing: runs that are not in the tables.
-        missing_tasks: task number of each row of ``missing``; empty if no table has the task.
-    """
-
-    id_prefix: str
+    id_prefix: str  # prefix of HTML ids, for pages with several comparisons
     headline: str
     n_runs: int
-    tasks: tuple[str, ...]
+    tasks: tuple[str, ...]  # names of all tasks; a task's number is its index
     data_sets: tuple[DataSetComparison, ...]
-    missing: Table
-    missing_tasks: tuple[str, ...]
+    missing: Table  # runs that are not in the tables
+    missing_tasks: tuple[str, ...]  # task number of each row of `missing`; empty if no table has the task
     line_styles: Mapping[str, LineStyle]
 
     @property
@@ -98,12 +81,7 @@ class Comparison:
 def build_comparison(
     runs: Sequence[Run], broken: Sequence[BrokenRun] = (), id_prefix: str = ""
 ) -> Comparison | None:
-    """Compare the methods; None if there is nothing to compare.
-
-    Args:
-        broken: run folders that could not be read; they are listed as missing.
-        id_prefix: prefix of HTML ids, for pages with several comparisons.
-    """
+    """Compare the methods, and list broken runs as missing; None if there is nothing to compare."""
     tables = build_tables(runs, DEFAULT_BASELINES)
     tasks = [(table, task) for table in tables for task in table.tasks]
     multi_task = len(tasks) > 1

@@ -9,10 +9,11 @@ from typing import Any
 import yaml
 
 from ducats.report.method_tables.build import TaskTable
+from ducats.report.provenance import progress_message
 from ducats.report.run_reader import BrokenRun, Run
-from ducats.report.run_section.status import progress_message
 from ducats.report.tasks import data_and_task, format_task
 from ducats.runfolder.run_folder import RunFolder
+from ducats.utils.findings import join_names
 
 MAX_LOG_LINE_LENGTH = 240  # maximum characters of a log line
 LOG_TAIL_BYTES = 4096  # bytes read from the end of a log
@@ -64,12 +65,10 @@ def describe_missing_pairs(table: TaskTable) -> str:
     ]
     if not missing_pairs:
         return ""
-    n_more = len(missing_pairs) - MAX_LISTED_PAIRS
-    more = f" and {n_more} more" if n_more > 0 else ""
     n_pairs = len(table.rows) * len(table.tasks)
     return (
         f"{len(missing_pairs)} of {n_pairs} combinations of method and task have no finished run: "
-        f"{', '.join(missing_pairs[:MAX_LISTED_PAIRS])}{more}."
+        f"{join_names(missing_pairs, MAX_LISTED_PAIRS)}."
     )
 
 

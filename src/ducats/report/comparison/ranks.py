@@ -27,17 +27,12 @@ class MethodRank:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Methods by mean rank, the best first.
-
-    Args:
-        n_comparisons: number of pairs of task and seed that all ranked methods have.
-        left_out: methods with too few runs to be ranked.
-        critical_difference: critical difference of mean ranks (Nemenyi); None with too few comparisons.
-    """
+    """Methods by mean rank, the best first."""
 
     ranks: tuple[MethodRank, ...]
-    n_comparisons: int
-    left_out: tuple[str, ...]
+    n_comparisons: int  # number of pairs of task and seed that all ranked methods have
+    left_out: tuple[str, ...]  # methods with too few runs to be ranked
+    # Critical difference of mean ranks (Nemenyi); None with too few comparisons.
     critical_difference: float | None
 
 

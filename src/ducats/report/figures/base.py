@@ -10,43 +10,27 @@ from ducats.report.figures.render import DrawFunction
 
 @dataclass(frozen=True)
 class FigureOptions:
-    """Options of a figure.
+    """Options of a figure."""
 
-    Args:
-        round: show this round only, counted from 1; None: the figure's default.
-        images: keys of pool images; empty: the figure's default.
-        max_points: maximum number of points in figures with an expensive layout; None: the figure's default.
-    """
-
-    round: int | None = None
-    images: tuple[str, ...] = ()
+    round: int | None = None  # show this round only, counted from 1; None: the figure's default
+    images: tuple[str, ...] = ()  # keys of pool images; empty: the figure's default
+    # Maximum number of points in figures with an expensive layout; None: the figure's default.
     max_points: int | None = None
 
 
 @dataclass(frozen=True)
 class PreparedFigure:
-    """A figure ready for rendering.
+    """A figure ready for rendering."""
 
-    Args:
-        draw: draws everything on a matplotlib figure.
-        size: width and height in inches.
-        description: what the figure shows, as text with its main numbers.
-        snapshot_warnings: a message for each corrupt snapshot that was skipped.
-    """
-
-    draw: DrawFunction
-    size: tuple[float, float]
+    draw: DrawFunction  # draws everything on a matplotlib figure
+    size: tuple[float, float]  # width and height in inches
     title: str
-    description: str
-    snapshot_warnings: tuple[str, ...] = ()
+    description: str  # what the figure shows, as text with its main numbers
+    snapshot_warnings: tuple[str, ...] = ()  # a message for each corrupt snapshot that was skipped
 
 
 def make_panels(figure: Figure, count: int, columns: int, *, share_axes: bool = False) -> list[Axes]:
-    """Create ``count`` axes in rows of at most ``columns``; hide unused axes.
-
-    Args:
-        share_axes: whether all panels share their axis limits.
-    """
+    """Create ``count`` axes in rows of at most ``columns``; hide unused axes."""
     columns = min(columns, count)
     rows = -(-count // columns)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=share_axes, sharey=share_axes)

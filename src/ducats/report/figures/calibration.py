@@ -19,6 +19,8 @@ from ducats.report.figures.style import (
     format_compact,
 )
 from ducats.report.figures.summary_stats import MeanStd, pool_reliability_bins
+from ducats.report.method_results import method_names
+from ducats.report.run_reader import finished_or_all
 from ducats.runfolder.records import finite_number
 from ducats.utils.errors import UserError
 
@@ -31,20 +33,15 @@ BAR_STYLES = {
 
 @dataclass(frozen=True)
 class CalibrationPanel:
-    """One stage of a method, pooled over seeds.
-
-    Args:
-        records: one record per seed with ``ece`` and ``reliability``.
-    """
+    """One stage of a method, pooled over seeds."""
 
     title: str
-    records: tuple[Mapping[str, Any], ...]
+    records: tuple[Mapping[str, Any], ...]  # one record per seed with `ece` and `reliability`
 
     @property
     def ece(self) -> MeanStd | None:
         """Expected calibration error over seeds, from 0 to 1."""
-        values = [value for record in self.records if (value := finite_number(record, "ece")) is not None]
-        return MeanStd.from_values(values) if values else None
+        return MeanStd.from_known(finite_number(record, "ece") for record in self.records)
 
     @property
     def n_predictions(self) -> int:
@@ -55,8 +52,7 @@ class CalibrationPanel:
 def calibration_panels(runs: RunSequence) -> list[CalibrationPanel]:
     """Return first stage, last stage and temperature-scaled last stage of one method's seeds."""
     evaluated = [run for run in runs if any("reliability" in stage for stage in run.stages)]
-    included = [run for run in evaluated if run.finished] or evaluated
-    stages = [[stage for stage in run.stages if "reliability" in stage] for run in included]
+    stages = [[stage for stage in run.stages if "reliability" in stage] for run in finished_or_all(evaluated)]
     if not stages:
         return []
     calibrations = [
@@ -77,10 +73,9 @@ def calibration_panels(runs: RunSequence) -> list[CalibrationPanel]:
 
 def prepare_calibration(runs: RunSequence, _: FigureOptions) -> PreparedFigure:
     """Prepare a row of reliability diagrams per method, and bars of the ECE of all methods below."""
-    methods = list(dict.fromkeys(run.method for run in runs))
     rows = {
         name: panels
-        for name in methods
+        for name in method_names(runs)
         if (panels := calibration_panels([r for r in runs if r.method == name]))
     }
     if not rows and not any(run.stages or run.finished for run in runs):

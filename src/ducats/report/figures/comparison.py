@@ -51,7 +51,6 @@ def draw_score_against_cost(
 
     Args:
         cost_key: ``seconds`` or ``memory``.
-        id_prefix: prefix of SVG ids.
     """
     scale, unit = (BYTES_PER_GB, "peak memory, GB") if cost_key == "memory" else (1.0, "seconds")
     points = method_costs(table, cost_key)

@@ -34,16 +34,11 @@ MAX_LINEAR_AXIS_RATIO = 30  # the x axis is logarithmic if the largest budget is
 
 @dataclass(frozen=True)
 class ScoreCurve:
-    """Scores in percent by x value.
-
-    Args:
-        stats: mean and deviation by x, ascending.
-        scores: scores of all seeds by x.
-    """
+    """Scores in percent by x value."""
 
     label: str
-    stats: Mapping[float, MeanStd]
-    scores: Mapping[float, Sequence[float]]
+    stats: Mapping[float, MeanStd]  # mean and deviation by x, ascending
+    scores: Mapping[float, Sequence[float]]  # scores of all seeds by x
 
     @classmethod
     def from_scores(cls, label: str, scores: Mapping[float, Sequence[float]]) -> "ScoreCurve":
@@ -112,8 +107,6 @@ def draw_learning_curve(
     """Draw a metric in percent over the labels spent: mean, band of one standard deviation, point per seed.
 
     Args:
-        runs: of one kind.
-        title: name of the metric.
         x_key: ``labels`` or ``clicks``.
         line_styles: of the methods to draw.
     """

@@ -16,6 +16,7 @@ from ducats.report.figures.runs import (
 from ducats.report.figures.style import PLOT_COLOURS, TEXT_COLOUR
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
+from ducats.utils.findings import pluralise
 from ducats.utils.npz_columns import AnyArray
 
 DOMAIN_MARKERS = {False: "o", True: "^"}  # source, target
@@ -97,8 +98,7 @@ def prepare_entropies(runs: RunSequence, options: FigureOptions) -> PreparedFigu
         ]
         names = [(colour_of[label], y_run.class_name(label)) for label in coloured_classes]
         if n_other_classes:
-            others = f"{n_other_classes} other class{'' if n_other_classes == 1 else 'es'}"
-            names.append((PLOT_COLOURS[-1], others))
+            names.append((PLOT_COLOURS[-1], pluralise(n_other_classes, "other class")))
         handles += [legend_marker(name, "s", color=colour) for colour, name in names]
         figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=9)
 

@@ -31,17 +31,11 @@ MAX_CLASS_BARS = 40  # classes with their own bar; the classes with the fewest l
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """Number of labels by class and round.
+    """Number of labels by class and round."""
 
-    Args:
-        rounds: round numbers.
-        classes: classes with a bar, possibly VOID; None stands for all other classes.
-        counts: ``(rounds, classes)``.
-    """
-
-    rounds: tuple[int, ...]
-    classes: tuple[int | None, ...]
-    counts: AnyArray
+    rounds: tuple[int, ...]  # round numbers
+    classes: tuple[int | None, ...]  # classes with a bar, possibly VOID; None stands for all other classes
+    counts: AnyArray  # `(rounds, classes)`
 
 
 def count_labels(run: Run) -> LabelCounts:

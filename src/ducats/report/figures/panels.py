@@ -1,10 +1,11 @@
 """Figures of `ducats figure` on the page, each with a title and a caption."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ducats.report import figures
+from ducats.report.figures.run_settings import has_duc_query
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
 from ducats.utils.errors import UserError
@@ -14,19 +15,13 @@ TSNE_POINTS = 600  # t-SNE points, few enough to write a page in seconds
 
 @dataclass(frozen=True)
 class FigurePanel:
-    """A figure on the page.
+    """A figure on the page."""
 
-    Args:
-        name: its name in `ducats figure`.
-        svg: SVG text; empty if it cannot be drawn.
-        reason_missing: the reason why it cannot be drawn, as a sentence.
-    """
-
-    name: str
+    name: str  # its name in `ducats figure`
     title: str
     caption: str
-    svg: str = ""
-    reason_missing: str = ""
+    svg: str = ""  # SVG text; empty if it cannot be drawn
+    reason_missing: str = ""  # the reason why it cannot be drawn, as a sentence
 
 
 def svg_width(svg: str) -> float:
@@ -102,9 +97,7 @@ MULTI_RUN_PANELS = (
 
 def draw_round_panels(run: Run, id_prefix: str) -> tuple[FigurePanel, ...]:
     """Return the figures about the samples that a run selected."""
-    query = run.config.get("query")
-    name = query.get("name") if isinstance(query, Mapping) else run.method
-    duc_caption = DUC_CAPTION if name == "duc" and run.kind == CLASSIFICATION else ""
+    duc_caption = DUC_CAPTION if has_duc_query(run) and run.kind == CLASSIFICATION else ""
     uncertainties_panel = replace(UNCERTAINTIES_PANEL, caption=UNCERTAINTIES_PANEL.caption + duc_caption)
     panels = (
         (uncertainties_panel, HISTOGRAM_PANEL, FEATURES_PANEL)

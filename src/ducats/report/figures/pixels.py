@@ -22,6 +22,7 @@ from ducats.report.run_reader import Run
 from ducats.runfolder import snapshot_files
 from ducats.runfolder.label_files import RoundLabels
 from ducats.utils.errors import UserError
+from ducats.utils.findings import pluralise
 from ducats.utils.npz_columns import AnyArray
 from ducats.utils.palette import class_colours
 
@@ -36,22 +37,14 @@ DARK_BRIGHTNESS, LIGHT_OPACITY = 0.38, 0.3  # image contrast below labelled pixe
 
 @dataclass(frozen=True)
 class LabelledImage:
-    """An image with its labelled pixels.
-
-    Args:
-        image: RGB, of any size.
-        size: height and width of the labelling grid.
-        positions: pixel positions ``y * width + x`` of each shown round.
-        labels: classes of each shown round.
-        max_width: maximum width of the drawing in pixels.
-    """
+    """An image with its labelled pixels."""
 
     key: str
-    image: Image.Image
-    size: tuple[int, int]
-    positions: tuple[AnyArray, ...]
-    labels: tuple[AnyArray, ...]
-    max_width: int = PAGE_IMAGE_WIDTH
+    image: Image.Image  # RGB, of any size
+    size: tuple[int, int]  # height and width of the labelling grid
+    positions: tuple[AnyArray, ...]  # pixel positions `y * width + x` of each shown round
+    labels: tuple[AnyArray, ...]  # classes of each shown round
+    max_width: int = PAGE_IMAGE_WIDTH  # maximum width of the drawing in pixels
 
     @property
     def drawing_size(self) -> tuple[int, int]:
@@ -121,7 +114,6 @@ def prepare_labelled_pixels(
 
     Args:
         rounds: numbers of the shown rounds; labels since the previous column count as new.
-        classes: class names.
     """
     labels = np.concatenate([label for labelled_image in labelled_images for label in labelled_image.labels])
     shown_labels = np.unique(labels).tolist()
@@ -157,7 +149,7 @@ def prepare_labelled_pixels(
             show_image(row[-1], _to_uint8(LIGHT_OPACITY * image + (1 - LIGHT_OPACITY) * 255))
             row[-1].imshow(class_overlay(labelled_image, colours), interpolation="none")
             n_shown = len(set(np.concatenate(labelled_image.labels).tolist()) - {VOID_LABEL})
-            row[-1].set_xlabel(f"{n_shown} class{'' if n_shown == 1 else 'es'}", fontsize=7)
+            row[-1].set_xlabel(pluralise(n_shown, "class"), fontsize=7)
             row[0].set_ylabel(shorten_start(labelled_image.key, max_key_length), fontsize=7)
         for round_number, axes in zip(rounds, grid[0][:-1], strict=True):
             axes.set_title(f"round {round_number}", fontsize=9)

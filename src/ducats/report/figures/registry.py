@@ -15,21 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FigureSpec:
-    """A figure and its properties.
+    """A figure and its properties."""
 
-    Args:
-        prepare: function that prepares the figure, or its ``package.module:function``.
-        summary: what the figure shows.
-        needed_runs: the runs it needs.
-        options: supported options: ``round``, ``images``.
-        uses_snapshots: whether it is drawn from snapshots of the model's outputs.
-    """
-
-    prepare: "str | FigureFn"
-    summary: str = ""
-    needed_runs: str = "one or more runs"
-    options: tuple[str, ...] = ()
-    uses_snapshots: bool = True
+    prepare: "str | FigureFn"  # function that prepares the figure, or its `package.module:function`
+    summary: str = ""  # what the figure shows
+    needed_runs: str = "one or more runs"  # the runs it needs
+    options: tuple[str, ...] = ()  # supported options: `round`, `images`
+    uses_snapshots: bool = True  # whether it is drawn from snapshots of the model's outputs
 
     def load(self) -> "FigureFn":
         """Return the function that prepares the figure."""

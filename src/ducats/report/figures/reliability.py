@@ -61,9 +61,9 @@ def draw_method_reliability(runs: Sequence[Run], method: str, line_style: LineSt
         for axes, records in zip(row, panels, strict=False):
             plot_reliability(axes, records, line_style)
             labels = MeanStd.from_values([record["labels"] for record in records]).mean
-            errors = [value for record in records if (value := finite_number(record, "ece")) is not None]
-            error = f", error {100 * MeanStd.from_values(errors).mean:.1f}%" if errors else ""
-            axes.set_title(f"{format_labels(labels)} labels{error}")
+            error = MeanStd.from_known(finite_number(record, "ece") for record in records)
+            error_text = f", error {100 * error.mean:.1f}%" if error else ""
+            axes.set_title(f"{format_labels(labels)} labels{error_text}")
             axes.set_xlabel("confidence, %")
         for axes in row[len(panels) :]:
             axes.set_visible(False)

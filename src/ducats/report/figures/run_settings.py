@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ducats.report.figures.runs import RunSequence, is_segmentation
-from ducats.report.run_reader import Run
+from ducats.report.run_reader import Run, finished_or_all
 from ducats.runfolder.records import finite_number
 from ducats.utils.errors import UserError
 
@@ -23,13 +23,9 @@ _ABSOLUTE_PATH = re.compile(r"~?[/\\]|[A-Za-z]:[/\\]")  # start of an absolute p
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Evaluated runs that differ only in the settings on the axes and in their seeds.
+    """Evaluated runs that differ only in the settings on the axes and in their seeds."""
 
-    Args:
-        label: settings that differ from other groups; empty if there is only one group.
-    """
-
-    label: str
+    label: str  # settings that differ from other groups; empty if there is only one group
     runs: tuple[Run, ...]
 
 
@@ -39,6 +35,11 @@ def find_setting(config: Mapping[str, Any], key: str) -> Any:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
+
+
+def has_duc_query(run: Run) -> bool:
+    """Return whether the query is that of DUC, whose first step keeps the samples above a threshold."""
+    return bool(find_setting(run.config, "query.name") == "duc")
 
 
 def get_setting(run: Run, key: str) -> Any:
@@ -59,8 +60,7 @@ def group_runs(runs: RunSequence, axis_keys: Sequence[str], figure: str) -> list
         axis_keys: dotted keys on the axes, or prefixes of them.
         figure: name of the figure for the error message.
     """
-    evaluated = [run for run in runs if final_score(run) is not None]
-    included = [run for run in evaluated if run.finished] or evaluated
+    included = finished_or_all([run for run in runs if final_score(run) is not None])
     if not included:
         raise UserError(
             f"`ducats figure {figure}` has nothing to draw: no run was evaluated on a test set; "
@@ -75,11 +75,7 @@ def group_runs(runs: RunSequence, axis_keys: Sequence[str], figure: str) -> list
         groups.setdefault(key, []).append(run)
         settings_by_group[key] = group_settings
         shareable_settings[key] = other_settings(run, axis_keys, strip_folders(run.config))
-    differing = [
-        name
-        for name in dict.fromkeys(name for settings in settings_by_group.values() for name in settings)
-        if len({settings.get(name) for settings in settings_by_group.values()}) > 1
-    ]
+    differing = differing_keys(list(settings_by_group.values()))
     return [
         RunGroup(_group_label(shareable_settings[key], differing), tuple(group))
         for key, group in groups.items()
@@ -100,6 +96,12 @@ def flatten_settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, s
         else:
             flattened[f"{prefix}{key}"] = value if isinstance(value, str) else to_json(value)
     return flattened
+
+
+def differing_keys(flat_configs: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the dotted keys whose values differ, in order of first appearance."""
+    keys = dict.fromkeys(key for flat_config in flat_configs for key in flat_config)
+    return [key for key in keys if len({flat.get(key) for flat in flat_configs}) > 1]
 
 
 def to_json(value: Any) -> str:

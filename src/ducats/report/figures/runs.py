@@ -12,22 +12,14 @@ RunSequence = Sequence[Run]
 
 
 def require_one_run(runs: RunSequence, figure: str) -> Run:
-    """Return the only run.
-
-    Raises:
-        UserError: there is not exactly one.
-    """
+    """Return the only run; raise if there is not exactly one."""
     if len(runs) != 1:
         raise UserError(f"`ducats figure {figure}` shows one run, not {len(runs)}; give one run folder")
     return runs[0]
 
 
 def require_snapshots(run: Run) -> list[Snapshot]:
-    """Load all readable snapshots of a run.
-
-    Raises:
-        UserError: there are none.
-    """
+    """Load all readable snapshots of a run; raise if there are none."""
     readable, problems = snapshot_files.load_readable_snapshots(run.folder)
     if problems and not readable:
         raise UserError(problems[0])
@@ -45,11 +37,7 @@ def require_snapshots(run: Run) -> list[Snapshot]:
 
 
 def require_round_snapshots(run: Run, round_number: int | None = None) -> list[Snapshot]:
-    """Load the snapshots of all rounds, or of one round.
-
-    Raises:
-        UserError: there are none.
-    """
+    """Load the snapshots of all rounds, or of one round; raise if there are none."""
     round_snapshots = [snapshot for snapshot in require_snapshots(run) if snapshot.round]
     if not round_snapshots:
         raise UserError(f"{run.folder} has no round, so nothing was selected; use a run with a label budget")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib import colormaps
@@ -21,7 +21,16 @@ from ducats.utils.errors import UserError
 
 KAPPA_KEY = "query.params.kappa"  # the first step of the query keeps kappa times the budget
 BETA_KEY, LAMBDA_KEY = "objective.params.beta", "objective.params.lambda_"
+_Position = TypeVar("_Position")
 ScoresByWeights = dict[tuple[float, float], list[float]]  # (beta, lambda) -> percent of each seed
+
+
+def _scores_by(position: Callable[[Run], _Position], runs: RunSequence) -> dict[_Position, list[float]]:
+    """Return the final scores in percent by the position of their run on the axes."""
+    scores: dict[_Position, list[float]] = {}
+    for run in runs:
+        scores.setdefault(position(run), []).append(100 * (final_score(run) or 0.0))
+    return scores
 
 
 def kappa_curves(runs: RunSequence) -> list[ScoreCurve]:
@@ -33,9 +42,7 @@ def kappa_curves(runs: RunSequence) -> list[ScoreCurve]:
         )
     score_curves = []
     for group in group_runs(usable_runs, (KAPPA_KEY,), "kappa"):
-        scores: dict[float, list[float]] = {}
-        for run in group.runs:
-            scores.setdefault(float(get_setting(run, KAPPA_KEY)), []).append(100 * (final_score(run) or 0.0))
+        scores = _scores_by(lambda run: float(get_setting(run, KAPPA_KEY)), group.runs)
         score_curves.append(ScoreCurve.from_scores(group.label or group.runs[0].kind.score_name, scores))
     if all(len(curve.stats) < 2 for curve in score_curves):
         raise UserError(
@@ -72,27 +79,19 @@ def prepare_kappa(runs: RunSequence, _: FigureOptions) -> PreparedFigure:
 
 def scores_by_weights(group: RunGroup) -> ScoresByWeights:
     """Return the scores of all seeds by the two weights."""
-    by_weights: ScoresByWeights = {}
-    for run in group.runs:
-        weights = float(get_setting(run, BETA_KEY)), float(get_setting(run, LAMBDA_KEY))
-        by_weights.setdefault(weights, []).append(100 * (final_score(run) or 0.0))
-    return by_weights
+    return _scores_by(
+        lambda run: (float(get_setting(run, BETA_KEY)), float(get_setting(run, LAMBDA_KEY))), group.runs
+    )
 
 
 def prepare_beta_lambda(runs: RunSequence, _: FigureOptions) -> PreparedFigure:
     """Prepare a heat map of the two weights: mean, deviation and number of seeds in each cell."""
-    usable_runs = [
-        run
-        for run in runs
-        if get_setting(run, BETA_KEY) is not None and get_setting(run, LAMBDA_KEY) is not None
-    ]
+    keys = (BETA_KEY, LAMBDA_KEY)
+    usable_runs = [run for run in runs if all(get_setting(run, key) is not None for key in keys)]
     if not usable_runs:
         raise UserError(f"none of the runs has {BETA_KEY}; give runs with objective.name=duc")
-    heat_maps = [
-        (group.label, scores_by_weights(group))
-        for group in group_runs(usable_runs, (BETA_KEY, LAMBDA_KEY), "beta_lambda")
-    ]
-    heat_maps = [(label, by_weights) for label, by_weights in heat_maps if len(by_weights) > 1]
+    groups = group_runs(usable_runs, keys, "beta_lambda")
+    heat_maps = [(g.label, by_weights) for g in groups if len(by_weights := scores_by_weights(g)) > 1]
     if not heat_maps:
         raise UserError(
             f"the runs must differ in {BETA_KEY} or {LAMBDA_KEY} only; give runs with several values, e.g. "
@@ -161,9 +160,7 @@ def budget_curves(runs: RunSequence) -> list[ScoreCurve]:
         start_runs = [
             run for run in unlabelled_runs if other_settings(run, ("acquisition", "query")) == shared_settings
         ]
-        scores: dict[float, list[float]] = {}
-        for run in (*group.runs, *start_runs):
-            scores.setdefault(_label_count(run), []).append(100 * (final_score(run) or 0.0))
+        scores = _scores_by(_label_count, (*group.runs, *start_runs))
         score_curves.append(ScoreCurve.from_scores(_method_name(group), scores))
     if all(len(curve.stats) < 2 for curve in score_curves):
         raise UserError(

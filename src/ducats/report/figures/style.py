@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -50,18 +50,12 @@ MATPLOTLIB_STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class LineStyle:
-    """Style of a line in figures and legends.
-
-    Args:
-        marker: matplotlib marker.
-        svg_path: the same marker as an SVG path in a box of 28 by 12.
-        dash: one of ``DASHES``.
-    """
+    """Style of a line in figures and legends."""
 
     colour: str
-    marker: str = ""
-    svg_path: str = ""
-    dash: str = "solid"
+    marker: str = ""  # matplotlib marker
+    svg_path: str = ""  # the same marker as an SVG path in a box of 28 by 12
+    dash: str = "solid"  # one of `DASHES`
 
     @property
     def dash_array(self) -> str:
@@ -103,20 +97,14 @@ def format_power_of_ten(value: float) -> str:
     return "1" if exponent == 0 else f"10{str(exponent).translate(_SUPERSCRIPTS)}"
 
 
-def set_log_scale(axes: Axes, axis_name: str = "y", *, narrow: bool = False) -> None:
+def set_log_scale(axes: Axes, axis_name: Literal["x", "y"] = "y", *, narrow: bool = False) -> None:
     """Make an axis logarithmic with plain tick labels: 0.01, 0.1, 1.
 
     Args:
-        axis_name: ``x`` or ``y``.
         narrow: label fewer ticks, as powers of ten, without minor ticks.
     """
-    axis: Axis
-    if axis_name == "y":
-        axes.set_yscale("log")
-        axis = axes.yaxis
-    else:
-        axes.set_xscale("log")
-        axis = axes.xaxis
+    axes.set(**{f"{axis_name}scale": "log"})
+    axis: Axis = getattr(axes, f"{axis_name}axis")
     axis.set_major_locator(LogLocator(numticks=4 if narrow else 6))
     axis.set_major_formatter(
         FuncFormatter(lambda value, _: format_power_of_ten(value) if narrow else f"{value:g}")

@@ -1,7 +1,7 @@
 """Summary statistics of figures and tables: means over seeds, pooled reliability bins."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,12 @@ class MeanStd:
         """Compute mean and sample standard deviation (divisor ``n - 1``) of one or more values."""
         std = statistics.stdev(values) if len(values) > 1 else None
         return cls(statistics.fmean(values), std)
+
+    @classmethod
+    def from_known(cls, values: Iterable[float | None]) -> "MeanStd | None":
+        """Compute mean and deviation of the values that are not None; None if all are."""
+        known = [value for value in values if value is not None]
+        return cls.from_values(known) if known else None
 
 
 @dataclass(frozen=True)

@@ -28,20 +28,14 @@ N_NEIGHBOURS = 10
 
 @dataclass(frozen=True)
 class TsneEmbedding:
-    """Samples embedded in the plane.
-
-    Args:
-        coordinates: ``(N, 2)`` coordinates; only neighbourhoods are meaningful.
-        is_target: bool; False for source samples.
-        is_labelled: bool.
-        domain_mixing: share of source among a target sample's neighbours in feature space, and its value for
-            fully mixed domains; None if there is only one domain.
-    """
+    """Samples embedded in the plane."""
 
     title: str
-    coordinates: AnyArray
-    is_target: AnyArray
-    is_labelled: AnyArray
+    coordinates: AnyArray  # `(N, 2)` coordinates; only neighbourhoods are meaningful
+    is_target: AnyArray  # bool; False for source samples
+    is_labelled: AnyArray  # bool
+    # Share of source among a target sample's neighbours in feature space, and its value for fully mixed
+    # domains; None if there is only one domain.
     domain_mixing: tuple[float, float] | None
 
 

@@ -17,7 +17,7 @@ from ducats.report.figures.points import (
     scatter_highlighted,
     scatter_rasterised,
 )
-from ducats.report.figures.run_settings import get_setting
+from ducats.report.figures.run_settings import get_setting, has_duc_query
 from ducats.report.figures.runs import (
     RunSequence,
     format_sample_count,
@@ -34,26 +34,18 @@ MIN_DRAWN_UNCERTAINTY = 1e-12  # smaller values are drawn here
 
 @dataclass(frozen=True)
 class Threshold:
-    """Threshold of the first step of the DUC query.
+    """Threshold of the first step of the DUC query."""
 
-    Args:
-        axis: the uncertainty that is thresholded.
-        value: lowest value kept, in nats.
-        n_kept: number of candidates kept.
-        n_candidates: number of all candidates.
-        exact: whether the value is exact; else it is an estimate.
-    """
-
-    axis: Literal["u_dis", "u_data"]
-    value: float
-    n_kept: int
-    n_candidates: int
-    exact: bool
+    axis: Literal["u_dis", "u_data"]  # the uncertainty that is thresholded
+    value: float  # lowest value kept, in nats
+    n_kept: int  # number of candidates kept
+    n_candidates: int  # number of all candidates
+    exact: bool  # whether the value is exact; else it is an estimate
 
 
 def find_threshold(run: Run, snapshot: Snapshot) -> Threshold | None:
     """Compute the threshold in a round; None for other queries, in segmentation, or if all are kept."""
-    if is_segmentation(run) or get_setting(run, "query.name") != "duc":
+    if is_segmentation(run) or not has_duc_query(run):
         return None  # in segmentation each image has its own threshold
     earlier_labels = [run.files.load_round_labels(round_number) for round_number in range(1, snapshot.round)]
     n_labelled = sum(len(picks.image) for picks in earlier_labels if picks is not None)
@@ -109,8 +101,9 @@ def prepare_uncertainties(runs: RunSequence, options: FigureOptions) -> Prepared
             handles.append(
                 Line2D([], [], color=TEXT_COLOUR, linestyle=(0, (4, 2)), linewidth=1.1, label=label)
             )
-        per_image_thresholds = is_segmentation(run) and get_setting(run, "query.name") == "duc"
-        note = "each image has its own threshold, so none is drawn" if per_image_thresholds else None
+        note = None
+        if is_segmentation(run) and has_duc_query(run):
+            note = "each image has its own threshold, so none is drawn"
         figure.legend(
             handles=handles,
             loc="outside lower center",

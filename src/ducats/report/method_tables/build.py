@@ -20,6 +20,7 @@ from ducats.report.run_kinds import Measure, RunKind
 from ducats.report.run_reader import Run, find_runs
 from ducats.report.tasks import data_and_task, task_name
 from ducats.runfolder.records import finite_number
+from ducats.utils.findings import pluralise
 
 FULLY_SUPERVISED = "fully-supervised"  # upper bound with all labels; never marked as the best method
 METHOD_ORDER = (  # row order of the paper's tables
@@ -35,15 +36,10 @@ _Key = TypeVar("_Key")  # task and seed
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Result of a paired t-test.
+    """Result of a paired t-test."""
 
-    Args:
-        difference: mean difference, first method minus second.
-        p: two-sided p-value; None if all differences are equal.
-    """
-
-    difference: float
-    p: float | None
+    difference: float  # mean difference, first method minus second
+    p: float | None  # two-sided p-value; None if all differences are equal
     n_pairs: int
 
 
@@ -66,53 +62,37 @@ def paired_t_test(first: Mapping[_Key, float], second: Mapping[_Key, float]) -> 
 
 @dataclass(frozen=True)
 class TaskTableRow:
-    """Results of one method over tasks and seeds.
-
-    Args:
-        values: by task and measure; tasks without a run of the method are missing.
-        averages: mean over the tasks, by measure; missing if a task is missing.
-        seeds: all seeds of the method's runs.
-        labels: labels spent, mean over the runs, like ``seconds`` and ``memory``.
-        memory: peak memory in bytes; None if a run did not record it.
-        scores: ranking measure by task and seed; runs with the same task and seed are averaged.
-        published: published results of the method, by measure.
-        unpublished_settings: settings in which our runs differ from the published ones.
-        paired_tests: paired test on the same tasks and seeds, by name of the other method.
-    """
+    """Results of one method over tasks and seeds."""
 
     method: str
+    # By task and measure; tasks without a run of the method are missing.
     values: Mapping[TaskMeasure, MeanStd]
-    averages: Mapping[str, MeanStd]
-    seeds: tuple[int, ...]
-    labels: float
+    averages: Mapping[str, MeanStd]  # mean over the tasks, by measure; missing if a task is missing
+    seeds: tuple[int, ...]  # all seeds of the method's runs
+    labels: float  # labels spent, mean over the runs, like `seconds` and `memory`
     seconds: float
-    memory: float | None
+    memory: float | None  # peak memory in bytes; None if a run did not record it
+    # Ranking measure by task and seed; runs with the same task and seed are averaged.
     scores: Mapping[TaskSeed, float]
-    published: Mapping[str, PublishedResult]
-    unpublished_settings: tuple[str, ...]
+    published: Mapping[str, PublishedResult]  # published results of the method, by measure
+    unpublished_settings: tuple[str, ...]  # settings in which our runs differ from the published ones
+    # Paired test on the same tasks and seeds, by name of the other method.
     paired_tests: Mapping[str, PairedTest | None]
 
 
 @dataclass(frozen=True)
 class TaskTable:
-    """Table of methods by tasks of one data set.
-
-    Args:
-        measures: the first one ranks the methods.
-        tasks: one empty name if the data has no tasks.
-        rows: methods in the order of the paper's tables, then others, then the fully supervised ones.
-        baselines: the methods that all rows are compared with.
-        notes: for the reader, printed below the table.
-    """
+    """Table of methods by tasks of one data set."""
 
     data_name: str
     kind: RunKind
-    measures: tuple[Measure, ...]
-    tasks: tuple[str, ...]
+    measures: tuple[Measure, ...]  # the first one ranks the methods
+    tasks: tuple[str, ...]  # one empty name if the data has no tasks
+    # Methods in the order of the paper's tables, then others, then the fully supervised ones.
     rows: tuple[TaskTableRow, ...]
     runs: tuple[Run, ...]
-    baselines: tuple[str, ...]
-    notes: tuple[str, ...]
+    baselines: tuple[str, ...]  # the methods that all rows are compared with
+    notes: tuple[str, ...]  # for the reader, printed below the table
 
     @property
     def columns(self) -> list[TaskMeasure]:
@@ -120,11 +100,7 @@ class TaskTable:
         return [(task, measure.key) for task in self.tasks for measure in self.measures]
 
     def best_methods(self, values: Mapping[str, MeanStd]) -> set[str]:
-        """Return the methods with the highest rounded mean; fully supervised methods do not count.
-
-        Args:
-            values: results of one column, by method.
-        """
+        """Return the methods with the highest rounded mean in a column, without fully supervised ones."""
         means = {
             name: round(100 * value.mean, 1) for name, value in values.items() if FULLY_SUPERVISED not in name
         }
@@ -132,14 +108,7 @@ class TaskTable:
 
 
 def make_tables(paths: Sequence[Path], baselines: Sequence[str] = ("random", "duc")) -> list[TaskTable]:
-    """Return a table for each data set among the runs at or below the paths.
-
-    Tuning trials count only if their folder is given.
-
-    Args:
-        paths: run folders, or folders that contain them.
-        baselines: methods to compare all others with; ignored in tables that lack them.
-    """
+    """Return a table for each data set among the runs at or below the paths, as in `build_tables`."""
     return build_tables(find_runs(paths), baselines, paths)
 
 
@@ -307,10 +276,9 @@ def select_counted_runs(runs: Sequence[Run], given_folders: Collection[Path]) ->
     other_runs = [run for run in runs if not _is_trial(run, given_folders)]
     notes = []
     if tuning_folders := sorted({run.folder.resolve().parent.name for run in trials}):
-        count = f"{len(trials)} trial{'s' if len(trials) > 1 else ''}"
         notes.append(
-            f"Left out: {count} of `ducats tune` in {', '.join(tuning_folders)}; give that folder to include "
-            "them."
+            f"Left out: {pluralise(len(trials), 'trial')} of `ducats tune` in {', '.join(tuning_folders)}; "
+            "give that folder to include them."
         )
     if unfinished := [run.name for run in other_runs if not run.finished]:
         notes.append(f"Left out because unfinished: {', '.join(unfinished)}.")

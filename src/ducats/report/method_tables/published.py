@@ -16,20 +16,13 @@ from ducats.report.run_reader import Run
 
 @dataclass(frozen=True)
 class PublishedResult:
-    """Published results of one method on one data set.
+    """Published results of one method on one data set."""
 
-    Args:
-        origin: citation of the source.
-        all_tasks: names of all tasks.
-        tasks: results by task as fractions; empty if only the average is known.
-        average: mean over all tasks.
-        comparable_settings: settings by dotted name, each with the values that make a run comparable.
-    """
-
-    origin: str
-    all_tasks: tuple[str, ...]
-    tasks: Mapping[str, MeanStd]
-    average: MeanStd | None
+    origin: str  # citation of the source
+    all_tasks: tuple[str, ...]  # names of all tasks
+    tasks: Mapping[str, MeanStd]  # results by task as fractions; empty if only the average is known
+    average: MeanStd | None  # mean over all tasks
+    # Settings by dotted name, each with the values that make a run comparable.
     comparable_settings: Mapping[str, tuple[Any, ...]]
 
     def average_over(self, tasks: Sequence[str]) -> MeanStd | None:

@@ -10,6 +10,7 @@ from ducats.report.method_tables.build import PairedTest, TaskTable, TaskTableRo
 from ducats.report.table import Cell, Table, escape_markdown, make_table, to_csv, to_latex, to_markdown
 from ducats.report.tasks import format_task
 from ducats.utils.errors import UserError
+from ducats.utils.findings import pluralise
 
 TABLE_NOTE = (
     "last stage of finished runs, mean ± sample standard deviation over seeds; the best is bold. Labels and "
@@ -75,8 +76,8 @@ def task_tables_csv(tables: Sequence[TaskTable]) -> str:
 
 def describe_table(table: TaskTable) -> str:
     """Return the number of methods and tasks of a table in words."""
-    methods_text = "1 method" if len(table.rows) == 1 else f"{len(table.rows)} methods"
-    return f"{methods_text}{f', {len(table.tasks)} tasks' if len(table.tasks) > 1 else ''}"
+    tasks_text = f", {len(table.tasks)} tasks" if len(table.tasks) > 1 else ""
+    return pluralise(len(table.rows), "method") + tasks_text
 
 
 def result_table(table: TaskTable) -> Table:

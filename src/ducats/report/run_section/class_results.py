@@ -15,22 +15,16 @@ MAX_REST_NOT_COLLAPSED = 3  # the rest is collapsed only if it has more classes 
 
 @dataclass(frozen=True)
 class ClassResult:
-    """Results of one class.
-
-    Args:
-        before: accuracy or IoU at the first stage; None if it was not evaluated or there is only one stage.
-        after: accuracy or IoU at the last stage; None if it was not evaluated.
-        count: evaluated images or pixels of the class at the last stage; None if not recorded.
-        confused_with: the most frequent wrong prediction; empty if there is none.
-        confusion_count: how often ``confused_with`` was predicted.
-    """
+    """Results of one class."""
 
     name: str
+    # Accuracy or IoU at the first stage; None if it was not evaluated or there is only one stage.
     before: float | None
-    after: float | None
+    after: float | None  # accuracy or IoU at the last stage; None if it was not evaluated
+    # Evaluated images or pixels of the class at the last stage; None if not recorded.
     count: int | None = None
-    confused_with: str = ""
-    confusion_count: int = 0
+    confused_with: str = ""  # the most frequent wrong prediction; empty if there is none
+    confusion_count: int = 0  # how often `confused_with` was predicted
 
     @property
     def change(self) -> float | None:
@@ -40,20 +34,13 @@ class ClassResult:
 
 @dataclass(frozen=True)
 class ClassResults:
-    """Results of all classes, sorted by gain, the largest first.
-
-    Args:
-        has_before: whether there are results both before and after.
-        shown: the classes shown first.
-        collapsed: the other classes, with smaller changes.
-        missing_note: a sentence about data missing from the run folder; empty if there is none.
-    """
+    """Results of all classes, sorted by gain, the largest first."""
 
     metric_name: str
-    has_before: bool
-    shown: tuple[ClassResult, ...]
-    collapsed: tuple[ClassResult, ...]
-    missing_note: str = ""
+    has_before: bool  # whether there are results both before and after
+    shown: tuple[ClassResult, ...]  # the classes shown first
+    collapsed: tuple[ClassResult, ...]  # the other classes, with smaller changes
+    missing_note: str = ""  # a sentence about data missing from the run folder; empty if there is none
 
 
 def read_class_results(run: Run) -> ClassResults | None:
@@ -64,7 +51,7 @@ def read_class_results(run: Run) -> ClassResults | None:
         return None
     first, last = stages[0], stages[-1]
     size = len(last[key])
-    names = run.classes if len(run.classes) == size else tuple(f"class {index}" for index in range(size))
+    names = run.class_names(size)
     before_values = _values(first, key) if len(first[key]) == size and first is not last else (None,) * size
     counts, missing_note = _confusion(run.folder, last, size)
     rows = []

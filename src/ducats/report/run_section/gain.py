@@ -27,17 +27,12 @@ class ConfidenceInterval:
 
 @dataclass(frozen=True)
 class Gain:
-    """A run's score before the first labels and after the last.
-
-    Args:
-        labels: number of labels acquired in between.
-        interval: interval of the difference; None if estimating it takes more seeds.
-    """
+    """A run's score before the first labels and after the last."""
 
     before: float
     after: float
-    labels: int
-    interval: ConfidenceInterval | None
+    labels: int  # number of labels acquired in between
+    interval: ConfidenceInterval | None  # interval of the difference; None if estimating it takes more seeds
 
     @property
     def difference(self) -> float:
@@ -47,21 +42,13 @@ class Gain:
 
 @dataclass(frozen=True)
 class RandomComparison:
-    """Comparison of a run's method with a random-selection method on the same data, at equal label counts.
+    """Comparison of a run's method with a random-selection method on the same data, at equal label counts."""
 
-    Args:
-        method: name of the random-selection method.
-        difference: score of the run's method minus that of ``method``, averaged over the pairs.
-        n_pairs: number of pairs of runs with the same seed.
-        interval: interval of the difference; None if estimating it takes more seeds.
-        same_training: whether both have the same settings except for the query.
-    """
-
-    method: str
-    difference: float
-    n_pairs: int
-    interval: ConfidenceInterval | None
-    same_training: bool
+    method: str  # name of the random-selection method
+    difference: float  # score of the run's method minus that of `method`, averaged over the pairs
+    n_pairs: int  # number of pairs of runs with the same seed
+    interval: ConfidenceInterval | None  # interval of the difference; None if estimating it takes more seeds
+    same_training: bool  # whether both have the same settings except for the query
 
 
 def compute_gain(run: Run) -> Gain | None:

@@ -15,12 +15,12 @@ from ducats.report.figures.run_details import draw_class_results, draw_epoch_sec
 from ducats.report.figures.style import LineStyle
 from ducats.report.headline import MAIN_METHOD
 from ducats.report.page_budget import text_bytes
+from ducats.report.provenance import RunProvenance, progress_message, read_provenance
 from ducats.report.run_reader import Run
 from ducats.report.run_section import stage_tables
 from ducats.report.run_section.class_results import ClassResults, read_class_results
 from ducats.report.run_section.gain import has_same_data, selects_at_random
 from ducats.report.run_section.selections import Selections, read_selections
-from ducats.report.run_section.status import RunProvenance, progress_message, read_provenance
 from ducats.report.run_section.verdict import Verdict, make_verdict
 from ducats.report.table import Table
 from ducats.runfolder.records import finite_number
@@ -34,29 +34,21 @@ MAX_RUNS_WITH_SECTIONS = 100  # with more runs the page has no run sections: no 
 
 @dataclass(frozen=True)
 class RunSection:
-    """Contents of a run section.
-
-    Args:
-        id_prefix: prefix of the HTML ids in the section.
-        task: distinguishes the run's task from those of other runs on the page; empty if not needed.
-        progress: progress message; empty if the run is finished.
-        line_styles: line styles of the run's method and of methods with random selection, for comparison.
-        tables: by name.
-        figures: SVG text by name; empty if there is nothing to draw.
-    """
+    """Contents of a run section."""
 
     run: Run
-    id_prefix: str
-    task: str
-    progress: str
+    id_prefix: str  # prefix of the HTML ids in the section
+    task: str  # distinguishes the run's task from those of other runs on the page; empty if not needed
+    progress: str  # progress message; empty if the run is finished
     verdict: Verdict
+    # Line styles of the run's method and of methods with random selection, for comparison.
     line_styles: Mapping[str, LineStyle]
     learning_curves: tuple[CaptionedFigure, ...]
     class_results: ClassResults | None
     selections: Selections
     provenance: RunProvenance
-    tables: Mapping[str, Table]
-    figures: Mapping[str, str]
+    tables: Mapping[str, Table]  # by name
+    figures: Mapping[str, str]  # SVG text by name; empty if there is nothing to draw
     round_panels: tuple[FigurePanel, ...]
     paper_panels: tuple[FigurePanel, ...]
     loss_term_styles: Mapping[str, LineStyle]
@@ -123,13 +115,7 @@ def build_run_section(
     task: str = "",
     without_paper_figures: bool = False,
 ) -> RunSection:
-    """Build the section of a run.
-
-    Args:
-        others: all runs of the page.
-        line_styles: of the methods on the page.
-        task: distinguishes the run's task from those of other runs on the page.
-    """
+    """Build the section of a run; ``others`` are all runs of the page, with their line styles."""
     line_style = line_styles[run.method]
     random_runs = [
         other

@@ -10,37 +10,28 @@ import numpy as np
 from ducats.report.figures.runs import VOID_LABEL
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
-from ducats.report.run_section.near_duplicates import (
-    NearDuplicates,
-    distinct_pairs,
-    find_near_duplicates,
-    neighbour_share,
-)
 from ducats.runfolder import snapshot_files
 from ducats.runfolder.label_files import RoundLabels
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
+from ducats.utils.npz_columns import AnyArray
 
+NEAR_DUPLICATE_COSINE = 0.95  # minimum cosine similarity of the features of near-duplicates
+NEIGHBOUR_DISTANCE_PIXELS = 3  # maximum distance in pixels of neighbouring pixels
+MAX_COMPARED_IMAGES = 50  # maximum number of images whose pixels are compared
 MAX_SHOWN_PAIRS = 6  # near-duplicate pairs shown per round
 
 
 @dataclass(frozen=True)
 class SelectedImage:
-    """A selected image in the gallery; uncertainties are in nats.
-
-    Args:
-        thumbnail: None if the run saved none.
-        prediction: predicted class at the time of the query.
-        probability: predicted probability of ``prediction``.
-        label: class name; empty if there is no label yet.
-        is_correct: whether prediction and label agree; None if there is no label or no class applies.
-    """
+    """A selected image in the gallery; uncertainties are in nats."""
 
     image_name: str
-    thumbnail: Path | None
-    prediction: str
-    probability: float
-    label: str
+    thumbnail: Path | None  # None if the run saved none
+    prediction: str  # predicted class at the time of the query
+    probability: float  # predicted probability of `prediction`
+    label: str  # class name; empty if there is no label yet
+    # Whether prediction and label agree; None if there is no label or no class applies.
     is_correct: bool | None
     u_dis: float
     u_data: float
@@ -52,30 +43,38 @@ class SelectedImage:
 
 
 @dataclass(frozen=True)
+class NearDuplicatePair:
+    """Two rows of a snapshot and the cosine similarity of their features."""
+
+    first: int
+    second: int
+    cosine: float
+
+
+@dataclass(frozen=True)
+class NearDuplicates:
+    """Near-duplicates among the selected samples."""
+
+    pairs: tuple[NearDuplicatePair, ...]  # all near-duplicate pairs, most similar first
+    n_compared: int  # number of selected samples that have features
+    n_expected_pairs: float  # number of pairs expected among as many random samples of the pool
+
+
+@dataclass(frozen=True)
 class QueryRound:
-    """The samples of one query, after an epoch.
+    """The samples of one query, after an epoch."""
 
-    Args:
-        number: starting at 1.
-        n_labels: number of labels; 0 if the round is not answered yet.
-        n_labelled_in_snapshot: number of samples in the snapshot that have a class label.
-        n_correct: number of these that were predicted correctly.
-        n_void: number of samples in the snapshot to which no class applies.
-        images: selected images in the order of the ledger; empty in segmentation.
-        near_duplicates: near-duplicates among them; None if unknown and in segmentation.
-        shown_pairs: some of the near-duplicate pairs with their cosine similarity, most similar first.
-        neighbour_share: share of labelled pixels close to another one; None if unknown and in classification.
-    """
-
-    number: int
+    number: int  # starting at 1
     epoch: int
-    n_labels: int
-    n_labelled_in_snapshot: int
-    n_correct: int
-    n_void: int
-    images: tuple[SelectedImage, ...]
-    near_duplicates: NearDuplicates | None
+    n_labels: int  # number of labels; 0 if the round is not answered yet
+    n_labelled_in_snapshot: int  # number of samples in the snapshot that have a class label
+    n_correct: int  # number of these that were predicted correctly
+    n_void: int  # number of samples in the snapshot to which no class applies
+    images: tuple[SelectedImage, ...]  # selected images in the order of the ledger; empty in segmentation
+    near_duplicates: NearDuplicates | None  # near-duplicates among them; None if unknown and in segmentation
+    # Some of the near-duplicate pairs with their cosine similarity, most similar first.
     shown_pairs: tuple[tuple[SelectedImage, SelectedImage, float], ...]
+    # Share of labelled pixels close to another one; None if unknown and in classification.
     neighbour_share: float | None
 
 
@@ -196,3 +195,70 @@ def _pixel_neighbour_share(run: Run, round_labels: RoundLabels) -> float | None:
     except UserError:
         return None  # reading the keys has already reported the corrupt file
     return None if sizes is None else neighbour_share(round_labels, sizes)
+
+
+def find_near_duplicates(snapshot: Snapshot) -> NearDuplicates | None:
+    """Find selected samples with a high cosine similarity of their centred features.
+
+    Returns:
+        None if fewer than two selected samples have features.
+    """
+    picked = np.flatnonzero(snapshot.picked[snapshot.feature_rows])
+    if len(picked) < 2:
+        return None
+    rows = snapshot.feature_rows[picked]
+    cosines = _cosines(snapshot.features[picked])
+    first, second = np.nonzero(np.triu(cosines >= NEAR_DUPLICATE_COSINE, 1))
+    order = np.argsort(-cosines[first, second], kind="stable")
+    pairs = tuple(
+        NearDuplicatePair(int(rows[first[k]]), int(rows[second[k]]), float(cosines[first[k], second[k]]))
+        for k in order
+    )
+    is_candidate = snapshot.is_target & snapshot.sampled & ~snapshot.is_labelled
+    candidate_cosines = _cosines(snapshot.features[np.flatnonzero(is_candidate[snapshot.feature_rows])])
+    n_pairs = len(candidate_cosines) * (len(candidate_cosines) - 1) / 2
+    pair_share = np.triu(candidate_cosines >= NEAR_DUPLICATE_COSINE, 1).sum() / n_pairs if n_pairs else 0.0
+    return NearDuplicates(pairs, len(picked), float(pair_share) * len(picked) * (len(picked) - 1) / 2)
+
+
+def _cosines(features: AnyArray) -> AnyArray:
+    features64 = features.astype(np.float64)
+    norm = np.linalg.norm(features64, axis=1, keepdims=True)
+    # A zero vector has no direction: its similarity to every sample is 0.
+    unit = np.divide(features64, norm, out=np.zeros_like(features64), where=norm > 0)
+    return np.asarray(unit @ unit.T)
+
+
+def neighbour_share(round_labels: RoundLabels, sizes: AnyArray) -> float:
+    """Return the share of labelled pixels close to another one of the round.
+
+    At most ``MAX_COMPARED_IMAGES`` images are used.
+    """
+    from scipy.spatial import cKDTree
+
+    images = np.unique(round_labels.image)
+    compared_images = (
+        images[np.unique(np.linspace(0, len(images) - 1, MAX_COMPARED_IMAGES).astype(int))]
+        if len(images)
+        else images
+    )
+    n_near = total = 0
+    for image in compared_images.tolist():
+        width = int(sizes[image][1])
+        coordinates = np.stack(np.divmod(round_labels.position[round_labels.image == image], width), axis=1)
+        if len(coordinates) > 1:
+            nearest, _ = cKDTree(coordinates).query(coordinates, k=2)
+            n_near += int((nearest[:, 1] <= NEIGHBOUR_DISTANCE_PIXELS).sum())
+        total += len(coordinates)
+    return n_near / total if total else 0.0
+
+
+def distinct_pairs(pairs: Sequence[NearDuplicatePair], max_pairs: int) -> list[NearDuplicatePair]:
+    """Return the most similar pairs, with each sample in one pair only. One sample cannot fill the page."""
+    found: list[NearDuplicatePair] = []
+    used_rows: set[int] = set()
+    for pair in pairs:
+        if len(found) < max_pairs and not {pair.first, pair.second} & used_rows:
+            found.append(pair)
+            used_rows |= {pair.first, pair.second}
+    return found

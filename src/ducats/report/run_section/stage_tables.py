@@ -1,9 +1,10 @@
 """Tables of a run section: metrics, calibration and cost by stage, results by class and by round."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
-from ducats.report.figures.summary_stats import MeanStd
-from ducats.report.method_results import format_value
+from ducats.report.method_results import format_measure
 from ducats.report.run_kinds import (
     AURC_MEASURE,
     BRIER_MEASURE,
@@ -17,44 +18,35 @@ from ducats.report.run_kinds import (
 from ducats.report.run_reader import Run
 from ducats.report.run_section.class_results import ClassResult, ClassResults
 from ducats.report.run_section.selections import QueryRound
-from ducats.report.table import EMPTY_CELL, Table, make_table
+from ducats.report.table import EMPTY_CELL, Table, table_of
 from ducats.runfolder.records import Record, finite_number
 
-MEGABYTE = 1_000_000
-_StageColumn = tuple[str, Callable[[Record], str]]
+_MEMORY_MEASURE = Measure("peak_memory_bytes", "Peak memory MB", 0, 1e-6, 0, thousands_separator=True)
+_ANNOTATION_MEASURE = Measure("annotation_seconds", "Annotation minutes so far", 0, 1 / 60, 1)
+_StageCell = Callable[[Record], str]
 
 
 def metrics_table(run: Run) -> Table:
     """Return the metrics of each stage."""
-    shown_measures = [
-        m
-        for m in run.kind.measures
-        if m != SECONDS_MEASURE and (not m.optional or _has_values(run.stages, m))
-    ]
-    columns: list[_StageColumn] = [("Stage", _raw_cell("stage")), ("Epoch", _raw_cell("epoch"))]
-    columns += [(measure.title, _measure_cell(measure)) for measure in shown_measures]
-    return _stage_table(run.stages, columns)
+    shown_measures = [m for m in run.kind.measures if m != SECONDS_MEASURE and m.adds_information(run.stages)]
+    columns = {"Stage": _raw_cell("stage"), "Epoch": _raw_cell("epoch")}
+    return table_of(run.stages, columns | _measure_cells(*shown_measures))
 
 
 def calibration_table(run: Run) -> Table:
     """Return the calibration metrics of each stage, with and without temperature scaling."""
-    labels = run.kind.measure("labels")
     stages = [stage for stage in run.stages if finite_number(stage, "ece") is not None]
-    columns: list[_StageColumn] = [(labels.title, _measure_cell(labels))]
-    columns += [
-        (measure.title, _measure_cell(measure))
-        for measure in (ECE_MEASURE, NLL_MEASURE, BRIER_MEASURE, AURC_MEASURE)
-    ]
+    measures = (run.kind.measure("labels"), ECE_MEASURE, NLL_MEASURE, BRIER_MEASURE, AURC_MEASURE)
+    columns = _measure_cells(*measures)
     if any("temperature_scaled" in stage for stage in stages):
-        columns += [
-            ("Temperature", _temperature_scaling_cell(lambda scaled: f"{scaled['temperature']:.3f}")),
-            ("Fitted on labels", _temperature_scaling_cell(lambda scaled: f"{scaled['labels']:,}")),
-        ]
-        columns += [
-            (f"Scaled: {measure.title}", _temperature_scaling_cell(_measure_cell(measure)))
-            for measure in (ECE_MEASURE, NLL_MEASURE, BRIER_MEASURE)
-        ]
-    return _stage_table(stages, columns)
+        scaled: dict[str, _StageCell] = {
+            "Temperature": lambda fit: f"{fit['temperature']:.3f}",
+            "Fitted on labels": lambda fit: f"{fit['labels']:,}",
+        }
+        metrics = _measure_cells(ECE_MEASURE, NLL_MEASURE, BRIER_MEASURE)
+        scaled |= {f"Scaled: {title}": cell for title, cell in metrics.items()}
+        columns |= {title: _temperature_scaling_cell(cell) for title, cell in scaled.items()}
+    return table_of(stages, columns)
 
 
 def cost_table(run: Run) -> Table:
@@ -63,25 +55,12 @@ def cost_table(run: Run) -> Table:
         id(stage): finite_number(earlier, "seconds") or 0.0
         for earlier, stage in zip([{}, *run.stages], run.stages, strict=False)
     }
-    labels = run.kind.measure("labels")
-    columns: list[_StageColumn] = [
-        ("Stage", _raw_cell("stage")),
-        (labels.title, _measure_cell(labels)),
-        ("Seconds so far", _measure_cell(SECONDS_MEASURE)),
-        ("Seconds in this stage", lambda stage: f"{stage['seconds'] - seconds_before[id(stage)]:.1f}"),
-    ]
-    if any("peak_memory_bytes" in stage for stage in run.stages):
-        columns.append(
-            (
-                "Peak memory MB",
-                _measure_cell(Measure("peak_memory_bytes", "", 0, 1 / MEGABYTE, 0, thousands_separator=True)),
-            )
-        )
-    if any("annotation_seconds" in stage for stage in run.stages):
-        columns.append(
-            ("Annotation minutes so far", _measure_cell(Measure("annotation_seconds", "", 0, 1 / 60, 1)))
-        )
-    return _stage_table(run.stages, columns)
+    columns = {"Stage": _raw_cell("stage")}
+    columns |= _measure_cells(run.kind.measure("labels"), replace(SECONDS_MEASURE, title="Seconds so far"))
+    columns["Seconds in this stage"] = lambda stage: f"{stage['seconds'] - seconds_before[id(stage)]:.1f}"
+    optional = (_MEMORY_MEASURE, _ANNOTATION_MEASURE)
+    recorded = [measure for measure in optional if any(measure.key in stage for stage in run.stages)]
+    return table_of(run.stages, columns | _measure_cells(*recorded))
 
 
 def per_class_table(rows: Sequence[ClassResult], class_results: ClassResults) -> Table:
@@ -98,7 +77,7 @@ def per_class_table(rows: Sequence[ClassResult], class_results: ClassResults) ->
         columns["Most often confused with"] = lambda row: (
             f"{row.confused_with} ({row.confusion_count:,})" if row.confused_with else EMPTY_CELL
         )
-    return make_table(columns, [[cell(row) for cell in columns.values()] for row in rows])
+    return table_of(rows, columns)
 
 
 def rounds_table(query_rounds: Sequence[QueryRound], kind: RunKind) -> Table:
@@ -130,7 +109,7 @@ def rounds_table(query_rounds: Sequence[QueryRound], kind: RunKind) -> Table:
         )
     else:
         columns["Near another %"] = lambda each: _or_empty(each.neighbour_share, "{:.0f}", 100)
-    return make_table(columns, [[cell(each) for cell in columns.values()] for each in query_rounds])
+    return table_of(query_rounds, columns)
 
 
 def _percent(share: float | None) -> str:
@@ -141,28 +120,13 @@ def _or_empty(value: float | None, text_format: str, scale: int = 1) -> str:
     return EMPTY_CELL if value is None else text_format.format(scale * value)
 
 
-def _stage_table(stages: Sequence[Record], columns: Sequence[_StageColumn]) -> Table:
-    rows = [[cell(stage) for _, cell in columns] for stage in stages]
-    return make_table((title for title, _ in columns), rows)
-
-
-def _has_values(stages: Sequence[Record], measure: Measure) -> bool:
-    values = [finite_number(stage, measure.key) for stage in stages]
-    others = [finite_number(stage, measure.redundant_with) for stage in stages]
-    return any(value is not None and value != other for value, other in zip(values, others, strict=True))
-
-
-def _raw_cell(key: str) -> Callable[[Record], str]:
+def _raw_cell(key: str) -> _StageCell:
     return lambda stage: str(stage[key])
 
 
-def _measure_cell(measure: Measure) -> Callable[[Record], str]:
-    def cell(stage: Record) -> str:
-        value = finite_number(stage, measure.key)
-        return format_value(None if value is None else MeanStd(value, None), measure)
-
-    return cell
+def _measure_cells(*measures: Measure) -> dict[str, _StageCell]:
+    return {measure.title: partial(format_measure, measure=measure) for measure in measures}
 
 
-def _temperature_scaling_cell(cell: Callable[[Record], str]) -> Callable[[Record], str]:
+def _temperature_scaling_cell(cell: _StageCell) -> _StageCell:
     return lambda stage: cell(stage["temperature_scaled"]) if "temperature_scaled" in stage else EMPTY_CELL

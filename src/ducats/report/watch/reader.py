@@ -29,12 +29,7 @@ class RunWatcher:
         self._stores: dict[Path, AnnotationStore] = {}
 
     def read_state(self, folder: Path, now: float | None = None) -> RunState:
-        """Return the state of a run. The contents of the folder never raise an error.
-
-        Args:
-            folder: run folder.
-            now: current time in seconds since 1970; None for the system time.
-        """
+        """Return the state of a run. The contents of the folder never raise an error."""
         now = time.time() if now is None else now
         problems: list[str] = []
         run_folder = RunFolder(folder)

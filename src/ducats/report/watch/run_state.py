@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ducats.runfolder.records import Record, headline_metric
+from ducats.utils.findings import pluralise
 
 Phase = Literal["empty", "training", "evaluating", "querying", "waiting", "finished"]
 METRIC_NAMES = {"accuracy": "accuracy", "mean_iou": "mIoU"}
@@ -28,43 +29,30 @@ class OpenRound:
             phrases.append(f"{self.settled} of {self.questions} questions settled")
             phrases += [f"{self.disputed} disputed"] if self.disputed else []
         if self.answer_files:
-            phrases.append(f"{self.answer_files} answer file{'' if self.answer_files == 1 else 's'}")
+            phrases.append(pluralise(self.answer_files, "answer file"))
         return ", ".join(phrases)
 
 
 @dataclass(frozen=True)
 class RunState:
-    """One run at one moment, read from its files. None means unknown.
-
-    Args:
-        method: empty if unknown.
-        phase: current phase, or the phase in which the run would resume.
-        epoch: number of finished epochs, out of ``epochs``.
-        stages: records of evaluated stages, oldest first, with valid values only.
-        losses: mean losses of each epoch, oldest first.
-        compute_seconds: up to the last evaluation.
-        open_round: the round that waits for annotators.
-        seconds_left: estimate, without waiting for annotators.
-        is_active: whether a process on this machine works on the run.
-        problems: messages about missing or unreadable files.
-    """
+    """One run at one moment, read from its files. None means unknown."""
 
     folder: Path
-    method: str = ""
-    phase: Phase = "empty"
-    epoch: int = 0
+    method: str = ""  # empty if unknown
+    phase: Phase = "empty"  # current phase, or the phase in which the run would resume
+    epoch: int = 0  # number of finished epochs, out of `epochs`
     epochs: int | None = None
     n_rounds: int | None = None
     n_labelled_rounds: int = 0
-    stages: tuple[Record, ...] = ()
-    losses: tuple[Mapping[str, float], ...] = ()
-    compute_seconds: float | None = None
+    stages: tuple[Record, ...] = ()  # records of evaluated stages, oldest first, with valid values only
+    losses: tuple[Mapping[str, float], ...] = ()  # mean losses of each epoch, oldest first
+    compute_seconds: float | None = None  # up to the last evaluation
     annotation_seconds: float | None = None
-    open_round: OpenRound | None = None
-    seconds_left: float | None = None
-    is_active: bool | None = None
+    open_round: OpenRound | None = None  # the round that waits for annotators
+    seconds_left: float | None = None  # estimate, without waiting for annotators
+    is_active: bool | None = None  # whether a process on this machine works on the run
     seconds_since_write: float | None = None
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # messages about missing or unreadable files
 
     @property
     def name(self) -> str:
