@@ -20,7 +20,7 @@ from conftest import QUICK
 from ducats.cli import shutdown
 from ducats.cli.base import console
 from ducats.config import configs_folder
-from ducats.data import toy
+from ducats.data.toy import toy
 from ducats.ledger import load_ledger
 from ducats.runfolder.run_folder import RunFolder
 

@@ -9,8 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from ducats.data import DATASETS, DatasetSpec, toy
 from ducats.data.benchmarks.benchmark import normalise_name
+from ducats.data.registry import DATASETS
+from ducats.data.spec import DatasetSpec
+from ducats.data.toy import toy
 from ducats.utils.errors import UserError
 
 office31, office_home, pacs = (DATASETS[name].load for name in ("office31", "office_home", "pacs"))

@@ -6,8 +6,8 @@ from typing import get_type_hints
 
 import pytest
 
-from ducats.data import DATASETS
 from ducats.data.domain import AdaptationData
+from ducats.data.registry import DATASETS
 
 
 @pytest.mark.parametrize("name", DATASETS)

@@ -10,10 +10,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ducats.data import segmentation_folders, toy
 from ducats.data.domain import VOID, AdaptationData, Domain, Images, original_map
 from ducats.data.evaluation_split import Subset, attach_test_set
+from ducats.data.segmentation.folders import segmentation_folders
 from ducats.data.streets import streets
+from ducats.data.toy import toy
 from ducats.utils.errors import UserError
 
 WITH_TEST: Any = toy(n_pool=40, n_test=20)

@@ -20,8 +20,8 @@ from synthetic_label_files import (
 )
 
 from ducats.config import load_config
-from ducats.data import DATASETS, DatasetSpec
 from ducats.data.domain import VOID, AdaptationData
+from ducats.data.registry import DATASETS
 from ducats.data.segmentation.camvid import camvid_split, carla_camvid, find_camvid
 from ducats.data.segmentation.cityscapes import gtav_cityscapes, synthia_cityscapes
 from ducats.data.segmentation.class_tables import (
@@ -32,6 +32,7 @@ from ducats.data.segmentation.class_tables import (
     CLASSES_19,
 )
 from ducats.data.segmentation.label_maps import FileLabelMaps, VoidMasks
+from ducats.data.spec import DatasetSpec
 from ducats.run.factory import load_data
 from ducats.utils.errors import UserError
 

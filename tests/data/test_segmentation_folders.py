@@ -9,9 +9,10 @@ import torch
 from synthetic_label_files import repeat_values, write_colours, write_ids, write_image, write_red
 
 from ducats.config import load_config
-from ducats.data import DATASETS, segmentation_folders
 from ducats.data.domain import VOID, AdaptationData
+from ducats.data.registry import DATASETS
 from ducats.data.segmentation.class_list import encoding_from_class_list
+from ducats.data.segmentation.folders import segmentation_folders
 from ducats.data.segmentation.label_maps import FileLabelMaps, VoidMasks
 from ducats.utils.errors import UserError
 

@@ -21,8 +21,8 @@ from doctor_findings import (
     warning_messages,
 )
 from ducats.config import Config, load_config
-from ducats.data import DATASETS
 from ducats.data.domain import AdaptationData, Domain, Images
+from ducats.data.registry import DATASETS
 from ducats.data.segmentation.reader import SegmentationReader
 from ducats.data.store import ReadFailure, try_files
 from ducats.doctor import diagnose, verdict

@@ -8,9 +8,9 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn import functional as F
 
-from ducats.data import toy
 from ducats.data.domain import VOID
 from ducats.data.streets import streets
+from ducats.data.toy import toy
 from ducats.evaluation.evaluate import TemperedEvaluation, evaluate, evaluate_segmentation
 from ducats.evaluation.metrics import compute_metrics, tally_batch
 from ducats.evaluation.temperature_scaling import TEMPERATURE_BOUNDS, optimal_temperature

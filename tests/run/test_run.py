@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import ducats
 from conftest import Runner, make_runner, quick
 from ducats.acquisition.queries import QUERIES
-from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID
+from ducats.data.toy import toy
 from ducats.ledger import Request, load_ledger
 from ducats.run import run
 from ducats.run.checkpoint import load_model

@@ -12,8 +12,8 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
-from ducats.data import toy
 from ducats.data.domain import UNLABELLED, Images
+from ducats.data.toy import toy
 from ducats.data.views import sample_view_params
 from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import Batch, LabelledImages, duc

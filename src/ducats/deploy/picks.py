@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ducats.annotation.oracles.display_image import load_display_image
 from ducats.config import Config
-from ducats.data import resolve_dataset
 from ducats.data.decoding import decode_images
 from ducats.data.domain import Images
+from ducats.data.registry import resolve_dataset
 from ducats.data.segmentation.reader import SegmentationReader
 from ducats.ledger import Ledger
 from ducats.report.figures.pixels import LabelledImage, prepare_labelled_pixels
