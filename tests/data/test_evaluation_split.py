@@ -4,15 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 
-from ducats.data.domain import VOID, AdaptationData, Domain, Images, original_map
+from ducats.data.domain import AdaptationData, Domain, Images, original_map
 from ducats.data.evaluation_split import Subset, attach_test_set
-from ducats.data.segmentation.folders import segmentation_folders
 from ducats.data.streets import streets
 from ducats.data.toy import toy
 from ducats.utils.errors import UserError
@@ -121,12 +118,12 @@ def test_rejects_a_fraction_that_leaves_nothing(data: AdaptationData) -> None:
 
 
 class ResizableLabelMaps:
-    """Label maps with originals of twice the size."""
+    """Label maps, or masks, with originals of twice the size."""
 
-    ndim, dtype = 3, torch.int8
+    ndim = 3
 
     def __init__(self, maps: Tensor) -> None:
-        self._maps, self.shape = maps, maps.shape
+        self._maps, self.shape, self.dtype = maps, maps.shape, maps.dtype
 
     def __len__(self) -> int:
         return len(self._maps)
@@ -141,7 +138,10 @@ class ResizableLabelMaps:
 @pytest.mark.parametrize("fraction", [0.1, 0.5])
 def test_images_with_label_maps_are_held_out(fraction: float) -> None:
     label_maps = ResizableLabelMaps(WITH_LABEL_MAPS.ground_truth[:])
-    whole: Any = replace(LABEL_MAPS_WITHOUT_TEST.pool, original_sizes=torch.arange(20).view(10, 2))
+    masks = ResizableLabelMaps(WITH_LABEL_MAPS.pool.void_masks[:])
+    whole: Any = replace(
+        LABEL_MAPS_WITHOUT_TEST.pool, original_sizes=torch.arange(20).view(10, 2), void_masks=masks
+    )
     given = replace(LABEL_MAPS_WITHOUT_TEST, ground_truth=label_maps, pool=whole)
     data, evaluated_on = attach(given, "held_out", fraction)
     assert evaluated_on == "held_out"
@@ -154,45 +154,11 @@ def test_images_with_label_maps_are_held_out(fraction: float) -> None:
         assert torch.equal(images.pixels[:], whole.pixels[index])
         assert torch.equal(labels[:], label_maps[index])
         assert torch.equal(images.original_sizes, whole.original_sizes[index])
-        assert torch.equal(images.void_masks[:], WITH_LABEL_MAPS.pool.void_masks[index])
+        assert torch.equal(images.void_masks[:], masks[index])
         assert (labels.ndim, labels.dtype, tuple(labels.shape)) == (3, torch.int8, (len(index), 16, 32))
         for number in range(len(index)):  # one by one, also at original size
             assert torch.equal(labels[number], label_maps[int(index[number])])
             assert torch.equal(original_map(labels, number), label_maps.original(int(index[number])))
-            assert torch.equal(
-                original_map(images.void_masks, number), WITH_LABEL_MAPS.pool.void_masks[int(index[number])]
-            )
+            assert torch.equal(original_map(images.void_masks, number), masks.original(int(index[number])))
     again, _ = attach(given, "held_out", fraction)
     assert again.pool.keys == data.pool.keys
-
-
-def test_label_map_files_are_split(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for role, count in (("source", 1), ("target", 4)):
-        for number in range(count):
-            size = (6 + number, 10)
-            for kind, values in (
-                ("images", rng.integers(0, 256, (*size, 3))),
-                ("labels", rng.choice([0, 1, 255], size)),
-            ):
-                path = tmp_path / role / kind / f"{number}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(values.astype(np.uint8)).save(path)
-    (tmp_path / "classes.txt").write_text("0 a\n1 b\n255 void\n")
-    data: Any = segmentation_folders(
-        root=tmp_path, source="source", target="target", classes="classes.txt", ground_truth=True, size=(4, 5)
-    )
-    prepared, _ = attach(data, "held_out", 0.5)
-    for key, number in [(key, number) for number, key in enumerate(prepared.test.images.keys)]:
-        before = data.pool.keys.index(key)
-        assert torch.equal(prepared.test.labels[number], data.ground_truth[before])
-        assert torch.equal(
-            original_map(prepared.test.labels, number), original_map(data.ground_truth, before)
-        )
-    for number, key in enumerate(prepared.pool.keys):
-        before = data.pool.keys.index(key)
-        assert torch.equal(
-            original_map(prepared.pool.void_masks, number) != 0,
-            original_map(data.ground_truth, before) == VOID,
-        )
-        assert torch.equal(prepared.pool.void_masks[number] != 0, data.ground_truth[before] == VOID)
