@@ -274,28 +274,6 @@ def test_selective_risk_of_heavy_ties_is_exact() -> None:
     assert aurc_error_bound(tally) > 1e-3  # the bound does not use that these ties are exact
 
 
-def test_selective_risk_resolves_confidences_next_to_one() -> None:
-    """Each -log p is twice the one before, from 1e-15: equal bins of p would merge most of them."""
-    log_confidence = -(2.0 ** torch.arange(-50, -1, dtype=torch.float64))
-    wrong = torch.arange(49) % 3 == 0
-    tally = from_confidence(log_confidence, wrong)
-    assert aurc_error_bound(tally) == 0.0
-    assert aurc(tally) == pytest.approx(slow_aurc(log_confidence.tolist(), wrong.tolist()), rel=1e-13)
-
-
-@pytest.mark.parametrize("scale", [1.0, 4.0, 20.0])
-def test_selective_risk_is_within_its_bound(scale: float) -> None:
-    log_prob, label = sample(3000, 10, scale=scale, void=0.0)
-    log_prob = log_prob.double().log_softmax(1)
-    best, guess = log_prob.max(1)
-    tally = tally_batch(log_prob, label)
-    n, most = tally.total, int(tally.fine_count.max())
-    error = abs(aurc(tally) - slow_aurc(best.tolist(), (guess != label).tolist()))
-    assert error <= aurc_error_bound(tally) + 1e-12
-    assert aurc_error_bound(tally) <= most * (1 + math.log(n)) / (4 * n)
-    assert error < 2e-5
-
-
 def test_the_bound_holds_against_the_worst_order_in_a_bin() -> None:
     """All are in one fine bin, and the errors are all slightly more, or all slightly less, confident."""
     n, k = 64, 16

@@ -89,13 +89,12 @@ def test_scores_equal_predict_bitwise(trained: TrainedModel, folder: Path, view:
     np.testing.assert_array_equal(candidates.columns["first"], candidates.columns["entropy"])
 
 
-@pytest.mark.parametrize("view", ["none", "flip"])
 @pytest.mark.parametrize("kind", ["folder", "shards"])
 @pytest.mark.parametrize("query", STREAMING_QUERIES)
 def test_candidates_do_not_depend_on_number_of_chunks(
-    trained: TrainedModel, folder: Path, tmp_path: Path, query: str, kind: str, view: str
+    trained: TrainedModel, folder: Path, tmp_path: Path, query: str, kind: str
 ) -> None:
-    trained = with_view(trained, view)
+    trained = with_view(trained, "flip")
     pool = folder if kind == "folder" else write_shard_folder(tmp_path, 2)
     streaming_query = make_streaming_query(
         trained.config, query, 3, kappa=None if query in RANKING_QUERIES else 4
@@ -130,16 +129,6 @@ def test_picks_equal_the_query_over_the_full_table(trained: TrainedModel, folder
     generator = make_generator(trained.config.seed, "score", query)
     request = select_images(query_spec, samples, torch.full((37,), -1), 4, 1, generator)
     assert picks.pool_index.tolist() == request.image.tolist()
-
-
-def test_candidates_for_clustering_are_the_most_uncertain(trained: TrainedModel, folder: Path) -> None:
-    streaming_query = make_streaming_query(trained.config, "coreset", 3, kappa=2)
-    candidates = score_in_chunk(trained, folder, streaming_query).candidates
-    all_scored = score_all(trained, folder)
-    assert candidates.key.tolist() == all_scored.key[:6].tolist()
-    assert set(select_picks(streaming_query, candidates, candidates[np.arange(0)], 0).key) < set(
-        candidates.key
-    )
 
 
 def test_random_scores_depend_only_on_pool_index(trained: TrainedModel, folder: Path) -> None:
