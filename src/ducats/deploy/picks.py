@@ -43,11 +43,7 @@ def write_picks_figure(
 def select_image_keys(
     ledger: Ledger, image_keys: Sequence[str] | None = None, n_images: int = 4
 ) -> list[str]:
-    """Return the keys of the images to show.
-
-    Args:
-        image_keys: keys; default: evenly spaced among the images with labels.
-        n_images: number of images if ``image_keys`` is None.
+    """Return the keys of the images to show: those given, or ``n_images`` evenly spaced ones with labels.
 
     Raises:
         UserError: there are no labelled pixels, or a key is unknown.
@@ -75,12 +71,7 @@ def select_image_keys(
 
 
 def load_images(config: Config, keys: Sequence[str]) -> Images:
-    """Load the images with these keys; the whole pool if the data set does not consist of files.
-
-    Args:
-        config: config of the run.
-        keys: keys in the run's ledger; may be a subset of the pool.
-    """
+    """Load the images with these keys; the whole pool if the data set does not consist of files."""
     reader = resolve_dataset(config.data.name).load
     if not isinstance(reader, SegmentationReader):
         return load_data(config).pool

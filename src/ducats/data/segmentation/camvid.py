@@ -132,7 +132,7 @@ def carla_camvid(
     Args:
         source: The folder of CARLA; see ``find_carla``.
         target: The folder of CamVid; see ``find_camvid``.
-        carla_version: The CARLA version that rendered the images. Tags were renumbered in 0.9.14.
+        carla_version: See ``find_carla``.
         test: The split to evaluate on: ``test`` or ``val``.
         source_size: Height and width of source images. Defaults to ``size``.
         extra_ids: Names for tags that are missing from the tables, such as ``{255: void}``. Unknown ids

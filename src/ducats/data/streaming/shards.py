@@ -28,7 +28,6 @@ class ShardPool(Pool):
     otherwise blocks of samples are, and each chunk reads through every shard.
 
     Args:
-        name: pool as the user entered it.
         shards: pairs of the shard's name, as used in keys, and its path.
     """
 
