@@ -1,7 +1,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -303,7 +303,11 @@ def test_images_are_decoded_on_demand_if_nothing_else_fits(
         decode_image_sets([files[:2], files[2:]], 8, cache=cache, memory_gb=NO_MEMORY_GB)
     assert len(caught) == 1
     files[1][1].write_text("no image")  # found at once, not when it is needed
-    for read in (lambda: in_file(files, cache), lambda: read_aspect_ratios([path for _, path in files])):
+    readers: list[Callable[[], object]] = [
+        lambda: in_file(files, cache),
+        lambda: read_aspect_ratios([path for _, path in files]),
+    ]
+    for read in readers:
         with pytest.raises(UserError, match=r"1 of 3 images cannot be read: .*1\.png \(not an image\)"):
             read()
 
