@@ -17,8 +17,8 @@ from ducats.deploy.scoring.files import chunk_file, load_chunk
 from ducats.ledger import load_ledger
 from ducats.training.distributed import make_fabric
 from ducats.utils.errors import UserError
-from scoring_runs import train_run, write_image_folder, write_shard_folder
-from synthetic_pools import image_bytes, write_file
+from scoring_runs import train_run, write_image_folder
+from synthetic_pools import write_file
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +67,6 @@ def test_picks_do_not_depend_on_number_of_chunks(trained: TrainedModel, folder: 
         names = sorted(path.name for path in (out / "chunks").iterdir())
         assert names == [f"chunk-{chunk}-of-{n_chunks}.npz" for chunk in range(n_chunks)]
     assert files == [files[0]] * 3
-
-
-@pytest.mark.parametrize("shards", [1, 3])
-def test_every_image_of_every_shard_is_scored_once(
-    trained: TrainedModel, tmp_path: Path, shards: int
-) -> None:
-    pool = write_shard_folder(tmp_path / "pool", shards, each=5)
-    found = run_score(trained, pool, tmp_path / "out", chunks=2, budget=99, query="entropy")
-    expected = [f"{shard}.tar/{number:03d}.png" for shard in range(shards) for number in range(5)]
-    assert sorted(found.picks.key) == expected
-    assert found.n_samples == 5 * shards
 
 
 def write_table(path: Path, folder: Path, keys: Iterable[str] | None = None) -> Path:
@@ -165,15 +154,6 @@ def test_changed_settings_are_refused(
     (tmp_path / "settings.json").write_text("{half", encoding="utf-8")
     with pytest.raises(UserError, match=r"settings\.json is corrupt"):
         run_score(trained, folder, tmp_path)
-
-
-def test_grown_pool_is_refused(trained: TrainedModel, tmp_path: Path) -> None:
-    pool = write_image_folder(tmp_path / "pool", 20)
-    run_score(trained, pool, tmp_path / "out", budget="10%")
-    for number in range(20):
-        write_file(pool / f"new-{number}.png", image_bytes(number))
-    with pytest.raises(UserError, match="labels: 2 -> 4"):
-        run_score(trained, pool, tmp_path / "out", budget="10%")
 
 
 def test_output_folder_is_locked(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
