@@ -43,11 +43,7 @@ def write_picks_figure(
 def select_image_keys(
     ledger: Ledger, image_keys: Sequence[str] | None = None, n_images: int = 4
 ) -> list[str]:
-    """Return the keys of the images to show: those given, or ``n_images`` evenly spaced ones with labels.
-
-    Raises:
-        UserError: there are no labelled pixels, or a key is unknown.
-    """
+    """Return the keys of the images to show: those given, or ``n_images`` evenly spaced ones with labels."""
     if ledger.sizes is None:
         raise UserError(
             "this run labelled whole images, so there are no pixels to show; use `ducats labels RUN`"

@@ -64,9 +64,6 @@ def triage(
         folder: labelled images, ``class/...``; None means the run's own test set.
         acquired_labels: use the labels acquired by the run, with the predictions made when they were
             selected.
-
-    Raises:
-        UserError: If no threshold reaches the risk, or there are no labels to calibrate on.
     """
     for name, value in (("risk", risk), ("confidence", confidence)):
         if not 0 < value < 1:
