@@ -322,6 +322,7 @@ def test_methods_for_classification(method: str) -> None:
     [
         "seed=1",
         "engine.precision=bf16-mixed",
+        "engine.scoring_batch_size=7",
         "acquisition.growth=2.0",
         "evaluation.source_holdout_fraction=0.1",
         "views.strong={cutout: 0.2}",

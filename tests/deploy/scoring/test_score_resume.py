@@ -133,7 +133,7 @@ def test_picks_do_not_depend_on_number_of_processes(
 def make_job(workspace: Path) -> Job:
     streaming_query = make_streaming_query(load_trained_model(workspace / "run").config, "duc", 1)
     pool, out = str(workspace / "pool"), workspace / "out"
-    return Job(workspace / "run", pool, "auto", streaming_query, 1, 8, False, "cpu", 1, out)
+    return Job(workspace / "run", pool, "auto", streaming_query, 2, 8, False, "cpu", 1, out)
 
 
 def test_worker_exits_with_its_parent(workspace: Path) -> None:
@@ -152,7 +152,7 @@ def test_worker_exits_with_its_parent(workspace: Path) -> None:
 def test_worker_reports_progress_and_errors(workspace: Path) -> None:
     job, (receiver, sender) = make_job(workspace), Pipe(duplex=False)
     with receiver, sender:
-        local_backend.score_chunks(job, [0], sender)
+        local_backend.score_chunks(job, [0, 1], sender)
         assert [receiver.recv() for _ in range(4)] == [8, 16, 24, 31]
         (workspace / "run" / "model.safetensors").unlink()
         with pytest.raises(SystemExit):
