@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from ducats.data import digits
+from ducats.data.digits import digits
 from ducats.ledger import load_ledger
 from ducats.runfolder.run_folder import RunFolder
 

@@ -23,7 +23,8 @@ from torch.nn import functional as F
 
 from ducats.acquisition.queries import QuerySpec, StreamingRule
 from ducats.acquisition.samples import top_k
-from ducats.data import DatasetSpec, toy
+from ducats.data.spec import DatasetSpec
+from ducats.data.toy import toy
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo
 from ducats.models import ModelSpec
 from ducats.objectives import ObjectiveSpec, softmax

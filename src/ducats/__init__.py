@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from ducats.annotation.oracles import GroundTruthOracle as GroundTruthOracle
     from ducats.annotation.oracles import HumanOracle as HumanOracle
     from ducats.config import Config as Config
-    from ducats.data import digits as digits
-    from ducats.data import folders as folders
-    from ducats.data import manifest as manifest
-    from ducats.data import segmentation_folders as segmentation_folders
-    from ducats.data import streets as streets
-    from ducats.data import toy as toy
+    from ducats.data.digits import digits as digits
     from ducats.data.domain import UNLABELLED as UNLABELLED
     from ducats.data.domain import VOID as VOID
     from ducats.data.domain import AdaptationData as AdaptationData
     from ducats.data.domain import Domain as Domain
     from ducats.data.domain import Images as Images
+    from ducats.data.folders import folders as folders
+    from ducats.data.manifest import manifest as manifest
+    from ducats.data.segmentation.folders import segmentation_folders as segmentation_folders
+    from ducats.data.streets import streets as streets
+    from ducats.data.toy import toy as toy
     from ducats.ledger import Ledger as Ledger
     from ducats.ledger import Request as Request
     from ducats.ledger import TargetMaps as TargetMaps
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
 _LAZY_IMPORTS = {
     "split_budget": "acquisition.budget",
     "Config": "config",
-    "digits": "data",
-    "folders": "data",
-    "manifest": "data",
-    "segmentation_folders": "data",
-    "streets": "data",
-    "toy": "data",
+    "digits": "data.digits",
+    "folders": "data.folders",
+    "manifest": "data.manifest",
+    "segmentation_folders": "data.segmentation.folders",
+    "streets": "data.streets",
+    "toy": "data.toy",
     "View": "settings",
     "UNLABELLED": "data.domain",
     "VOID": "data.domain",

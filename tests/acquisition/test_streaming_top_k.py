@@ -153,7 +153,7 @@ def test_nan_and_duplicate_samples_are_refused() -> None:
     with pytest.raises(UserError, match="the first of 0001 is NaN"):
         merge_top_k([table([0.0, np.nan, 1.0])], "first", 1)
     some = table([0.5, 0.25])
-    with pytest.raises(UserError, match="0000 was scored twice"):
+    with pytest.raises(UserError, match="two samples of the pool have the key '0000'"):
         merge_top_k([some, some], "first", 2)
 
 

@@ -9,8 +9,8 @@ from question_rounds import submit_answer
 from conftest import Runner, quick
 from ducats.acquisition.queries import QUERIES
 from ducats.annotation import AnnotationStore, RoundRules
-from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID
+from ducats.data.toy import toy
 from ducats.ledger import load_ledger
 from ducats.run.factory import check_config, make_oracle
 from ducats.runfolder.run_folder import RunFolder

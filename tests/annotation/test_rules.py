@@ -12,7 +12,7 @@ from ducats.annotation import VOTING_RULES, Answer, QuestionStatus, RoundRules, 
 from ducats.annotation.answer import parse_word
 from ducats.annotation.oracles import HumanOracle
 from ducats.annotation.rules import make_rules
-from ducats.data import toy
+from ducats.data.toy import toy
 from ducats.utils.errors import UserError
 
 

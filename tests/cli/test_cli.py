@@ -21,7 +21,7 @@ from ducats.acquisition.queries import QUERIES
 from ducats.cli import shutdown
 from ducats.cli.base import console
 from ducats.config import configs_folder
-from ducats.data import toy
+from ducats.data.toy import toy
 from ducats.runfolder.run_folder import RunFolder
 
 QUICK_OPTIONS = set_options(*QUICK)

@@ -34,6 +34,9 @@ def test_another_component_drops_the_previous_parameters(tmp_path: Path) -> None
     one = write(tmp_path / "one.yaml", "query: {name: duc, params: {kappa: 5, order: data_dis}}\n")
     assert load_config([one, "methods/spread"]).query.params == {"kappa": 10}
     assert load_config([one], ["query.params.kappa=7"]).query.params == {"kappa": 7, "order": "data_dis"}
+    before = ["model.evidence=exp_at_most_10", "model.name=deeplab_v2", "model.params.norm_eps=0.0"]
+    model = load_config([], [*before, "model.name=deeplab_v3plus"]).model
+    assert (model.name, model.params, model.evidence) == ("deeplab_v3plus", {}, "exp_at_most_10")
 
 
 @pytest.mark.parametrize(
@@ -144,18 +147,6 @@ def test_resolved_config_round_trips_through_yaml() -> None:
     assert Config.model_validate(yaml.safe_load(config.to_yaml(loaded))) == loaded
 
 
-def test_identity_excludes_the_machine() -> None:
-    base = load_config(["duc"])
-    assert load_config(["duc"], ["engine.device=cpu", "engine.processes=2"]).digest() == base.digest()
-    assert load_config(["duc"], ["seed=1"]).digest() != base.digest()
-    assert load_config(["duc"], ["engine.precision=bf16-mixed"]).digest() != base.digest()
-
-
-def test_explain_lists_settings() -> None:
-    names = [name for name, _, _ in config.describe_settings()]
-    assert {"train.lr", "acquisition.budget", "views.scoring", "engine.precision"} <= set(names)
-
-
 # ---- segmentation
 
 
@@ -182,9 +173,6 @@ def test_config_extends_a_file_in_its_folder(tmp_path: Path, monkeypatch: pytest
     assert load_config(["mine/one.yaml"]).seed == 7
     write(tmp_path / "mine" / "two.yaml", "extends: one.yaml\n")
     assert load_config([tmp_path / "mine" / "two.yaml"]).seed == 7
-    write(tmp_path / "mine" / "base.yaml", "extends: two.yaml\n")
-    with pytest.raises(UserError, match="`extends` must name another config"):
-        load_config(["mine/one.yaml"])
 
 
 def test_config_extends_a_package_config(tmp_path: Path) -> None:
@@ -220,27 +208,19 @@ def test_invalid_base_config(tmp_path: Path, files: dict[str, str], words: str) 
     [
         ("train.lr", "key=value"),
         ("extends=segmentation", "unknown setting 'extends'"),
-        ("train.source_weight={1: 0.5}", "train.source_weight"),
         ("train.source_weight={0: -1.0}", "train.source_weight"),
-        ("views.test={resize: short_side}", "views.test"),
         ("train.epochs=3", "5 rounds do not fit into 3 epochs"),
         ("acquisition.after_epochs=[3, 4]; acquisition.rounds=5", "2 rounds, but acquisition.rounds is 5"),
         ("task.unit=pixel", "set task.unit=image"),
-        ("task={name: segmentation, unit: word}", "task.unit"),
-        ("task={name: segmentation, region_side: 4}", "must be odd"),
         ("task={name: segmentation, region_side: 0}", "task.region_side"),
         ("task={name: segmentation, n_superpixels: 1}", "task.n_superpixels"),
         ("task={name: segmentation, compactness: 0}", "task.compactness"),
-        ("task.resolution=full", "task.resolution"),
-        ("task.label_downsampling=all", "task.label_downsampling"),
         ("task.name=detection", "task.name"),
         ("task.region_sides=3", "did you mean 'task.region_side'"),
         ("evaluation.resolution=full", "evaluation.resolution"),
         ("evaluation.average_flipped=perhaps", "evaluation.average_flipped"),
         ("evaluation.miou_star_exclude=wall", "evaluation.miou_star_exclude"),
-        ("evaluation.every_epochs=0", "evaluation.every_epochs"),
         ("train.clip_grad_norm=0", "train.clip_grad_norm"),
-        ("train.source_sampling=often", "train.source_sampling"),
         ("views.source.size=[0, 4]", "must be at least 1 pixel"),
         ("model.evidence=exp_at_most_11", "model.evidence"),
     ],
@@ -337,26 +317,21 @@ def test_methods_for_classification(method: str) -> None:
     check_config(loaded)
 
 
-def test_another_component_keeps_the_other_settings() -> None:
-    before = ["model.evidence=exp_at_most_10", "model.name=deeplab_v2", "model.params.norm_eps=0.0"]
-    model = load_config([], [*before, "model.name=deeplab_v3plus"]).model
-    assert (model.name, model.params, model.evidence) == ("deeplab_v3plus", {}, "exp_at_most_10")
-    assert (
-        load_config(["data/streets-carla-camvid"], ["model.name=deeplab_v3plus"]).model.evidence
-        == "exp_at_most_10"
-    )
-
-
 @pytest.mark.parametrize(
     "setting",
     [
+        "seed=1",
+        "engine.precision=bf16-mixed",
+        "engine.scoring_batch_size=7",
         "acquisition.growth=2.0",
         "evaluation.source_holdout_fraction=0.1",
         "views.strong={cutout: 0.2}",
         "train.target_batching=joint",
     ],
 )
-def test_every_setting_is_part_of_the_identity(setting: str) -> None:
-    changed = load_config(["data/digits"], [setting])
-    assert changed.digest() != load_config(["data/digits"]).digest()
+def test_identity_has_every_setting_but_those_of_the_machine(setting: str) -> None:
+    base, changed = load_config(["data/digits"]), load_config(["data/digits"], [setting])
+    assert changed.digest() != base.digest()
     assert Config.model_validate(changed.identity()).digest() == changed.digest()
+    machine = ["engine.device=cpu", "engine.processes=2"]
+    assert load_config(["data/digits"], machine).digest() == base.digest()

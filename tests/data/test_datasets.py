@@ -6,8 +6,8 @@ from typing import get_type_hints
 
 import pytest
 
-from ducats.data import DATASETS
 from ducats.data.domain import AdaptationData
+from ducats.data.registry import DATASETS
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -22,6 +22,6 @@ def test_contract(name: str) -> None:
 
 def test_import_is_light() -> None:
     heavy = "{'torchvision', 'sklearn', 'matplotlib', 'pyarrow', 'timm'}"
-    code = f"import sys, ducats.data; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, ducats.data.registry; print(sorted({heavy} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

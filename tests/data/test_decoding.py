@@ -1,8 +1,7 @@
 import hashlib
 import json
 import os
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from ducats.data.store import LazyFileArrays, memory_budget
 from ducats.utils.errors import UserError
 from ducats.utils.image_files import load_image
 
+BROKEN_EXIF = b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken"
 NO_MEMORY_GB = 0.0  # gigabytes of memory: everything goes to a file
 
 
@@ -34,6 +34,9 @@ def make_image(seed: int = 0, size: tuple[int, int] = (24, 16)) -> Image.Image:
 
 
 def save(folder: Path, count: int = 3) -> list[tuple[str, Path]]:
+    """Save images in a folder with an odd name."""
+    folder = folder / "größe 日本 %s 'x'"
+    folder.mkdir(exist_ok=True)
     files = []
     for i in range(count):
         path = folder / f"{i}.png"
@@ -58,17 +61,6 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor, within: int) -> No
     assert (found.int() - expected.int()).abs().max() <= within
 
 
-def test_keys_pixels_and_files_keep_the_given_order(tmp_path: Path) -> None:
-    files = save(tmp_path, 5)[::-1]
-    images = decode_images(files, 8)
-    assert images.keys == ("4.png", "3.png", "2.png", "1.png", "0.png")
-    assert images.files == tuple(path for _, path in files)
-    assert images.pixels.dtype == torch.uint8
-    for row, (_, path) in enumerate(files):
-        expected = Image.open(path).resize((8, 8), Image.Resampling.BICUBIC)
-        assert np.array_equal(images.pixels[row].permute(1, 2, 0).numpy(), np.asarray(expected))
-
-
 def test_nothing_to_decode_and_invalid_shapes() -> None:
     assert decode_images([], 8).pixels.shape == (0, 3, 8, 8)
     with pytest.raises(ValueError, match="size of 1 or more"):
@@ -80,29 +72,30 @@ def test_nothing_to_decode_and_invalid_shapes() -> None:
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation_is_applied(tmp_path: Path, orientation: int) -> None:
     undo = {
-        2: [Image.Transpose.FLIP_LEFT_RIGHT],
-        3: [Image.Transpose.ROTATE_180],
-        4: [Image.Transpose.FLIP_TOP_BOTTOM],
-        5: [Image.Transpose.TRANSPOSE],
-        6: [Image.Transpose.ROTATE_90],
-        7: [Image.Transpose.TRANSVERSE],
-        8: [Image.Transpose.ROTATE_270],
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
     }
-    stored = make_image()
-    for step in undo.get(orientation, []):
-        stored = stored.transpose(step)
-    exif = Image.Exif()
+    upright, exif = make_image(), Image.Exif()
+    stored = upright.transpose(undo[orientation]) if orientation in undo else upright
     exif[0x0112] = orientation
-    stored.save(tmp_path / "rotated.png", exif=exif)
-    make_image().save(tmp_path / "upright.png")
-    assert torch.equal(decode_one(tmp_path / "rotated.png"), decode_one(tmp_path / "upright.png"))
+    for suffix in ("jpg", "webp", "tif", "png"):
+        path = tmp_path / f"rotated.{suffix}"
+        stored.save(path, exif=exif)
+        assert load_image(path).size == upright.size
+        assert read_aspect_ratios([path]).tolist() == [1.5]
+    upright.save(tmp_path / "upright.png")
+    assert torch.equal(decode_one(path), decode_one(tmp_path / "upright.png"))
 
 
 def test_broken_exif_is_ignored(tmp_path: Path) -> None:
-    make_image().save(tmp_path / "broken_exif.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken")
+    make_image().save(tmp_path / "broken.jpg", exif=BROKEN_EXIF)
     make_image().save(tmp_path / "plain.jpg")
-    assert torch.equal(decode_one(tmp_path / "broken_exif.jpg"), decode_one(tmp_path / "plain.jpg"))
-    assert find_unreadable([tmp_path / "broken_exif.jpg"]) == []
+    assert torch.equal(decode_one(tmp_path / "broken.jpg"), decode_one(tmp_path / "plain.jpg"))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB"])
@@ -150,13 +143,6 @@ def test_formats_and_modes(tmp_path: Path, suffix: str, mode: str, within: int) 
         assert torch.equal(decode_one(tmp_path / "a.png", channels=1), decode_one(tmp_path / "b.png")[:1])
 
 
-def test_odd_names(tmp_path: Path) -> None:
-    path = tmp_path / "größe 1" / "日本 %s\n'x'.png"
-    path.parent.mkdir()
-    make_image().save(path)
-    assert decode_images([("größe 1/日本", path)], 8).keys == ("größe 1/日本",)
-
-
 def write_unreadable_files(folder: Path) -> dict[Path, str]:
     """Write one file per kind of failure; return the expected reasons."""
     make_image(size=(64, 64)).save(folder / "whole.png")
@@ -176,16 +162,13 @@ def write_unreadable_files(folder: Path) -> dict[Path, str]:
     }
 
 
-def test_reason_of_each_unreadable_file(tmp_path: Path) -> None:
+def test_reason_of_each_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = write_unreadable_files(tmp_path)
     found = find_unreadable([tmp_path / "whole.png", *expected])
     assert [path for path, _ in found] == list(expected)
     for path, reason in found:
         assert expected[path] in reason
-
-
-def test_file_without_read_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (_, path), *_ = save(tmp_path, 1)
+    path = tmp_path / "whole.png"
 
     def refuse(*_: object) -> None:  # not chmod, because root can read everything
         raise PermissionError(13, "Permission denied")
@@ -314,22 +297,24 @@ def test_images_are_decoded_on_demand_if_nothing_else_fits(
     cache = None if folder is None else tmp_path / folder
     in_memory = decode_images(files, 8)
     simulate_full_disk(monkeypatch)
-    with pytest.warns(UserWarning, match=r"do not fit .*decoded again for every batch.*data\.params\.cache"):
+    message = r"do not fit .*decoded again for every batch.*data\.params\.cache"
+    with pytest.warns(UserWarning, match=message):
         images = decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB)
     assert isinstance(images.pixels, LazyFileArrays)
-    assert images.keys == in_memory.keys
-    assert images.files == in_memory.files
+    assert (images.keys, images.files) == (in_memory.keys, in_memory.files)
     assert torch.equal(images.pixels[:], in_memory.pixels[:])
     assert cache is None or not cache.exists()
-
-
-def test_decoding_on_demand_warns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = save(tmp_path, 6)
-    simulate_full_disk(monkeypatch)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        decode_image_sets([files[:2], files[2:3], files[3:]], 8, cache=None, memory_gb=NO_MEMORY_GB)
+    with pytest.warns(UserWarning, match=message) as caught:
+        decode_image_sets([files[:2], files[2:]], 8, cache=cache, memory_gb=NO_MEMORY_GB)
     assert len(caught) == 1
+    files[1][1].write_text("no image")  # found at once, not when it is needed
+    readers: list[Callable[[], object]] = [
+        lambda: in_file(files, cache),
+        lambda: read_aspect_ratios([path for _, path in files]),
+    ]
+    for read in readers:
+        with pytest.raises(UserError, match=r"1 of 3 images cannot be read: .*1\.png \(not an image\)"):
+            read()
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -385,22 +370,11 @@ def test_memory_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory_budget(None) == 4.0
 
 
-@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
-def test_aspects_are_those_of_the_displayed_image(tmp_path: Path, suffix: str) -> None:
-    path, exif = tmp_path / f"rotated.{suffix}", Image.Exif()
-    for orientation in range(9):  # the first without
-        if orientation:
-            exif[0x0112] = orientation
-        make_image(size=(30, 20)).save(path, exif=exif)
-        assert load_image(path).size == ((20, 30) if orientation >= 5 else (30, 20))
-        assert read_aspect_ratios([path]).tolist() == pytest.approx([2 / 3 if orientation >= 5 else 1.5])
-
-
 def test_aspects_come_from_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [tmp_path / f"{width}.{suffix}" for width in (10, 20, 40) for suffix in ("png", "jpg")]
     for path in paths:
         make_image(size=(int(path.stem), 20)).save(path)
-    make_image().save(tmp_path / "broken_exif.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken")
+    make_image().save(tmp_path / "broken_exif.jpg", exif=BROKEN_EXIF)
 
     def refuse(self: Image.Image) -> None:
         raise AssertionError("the pixels were read")
@@ -412,13 +386,6 @@ def test_aspects_come_from_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert read_aspect_ratios([]).shape == (0,)
 
 
-def test_aspects_of_unreadable_files(tmp_path: Path) -> None:
-    (tmp_path / "text.jpg").write_text("no image at all")
-    good = [path for _, path in save(tmp_path)]
-    with pytest.raises(UserError, match=r"2 of 5 images .*text\.jpg \(not an image\), .*gone"):
-        read_aspect_ratios([*good, tmp_path / "text.jpg", tmp_path / "gone.png"])
-
-
 def test_one_aspect_per_image(tmp_path: Path) -> None:
     images = decode_images(save(tmp_path), 8)
     assert images.aspect is None  # set only if a view needs it
@@ -427,30 +394,19 @@ def test_one_aspect_per_image(tmp_path: Path) -> None:
         replace(images, aspect=torch.ones(2))
 
 
-def test_unreadable_files_are_found_at_once_if_decoded_on_demand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = save(tmp_path)
-    files[1][1].write_text("no image")
-    simulate_full_disk(monkeypatch)
-    with pytest.raises(UserError, match="1 of 3 images cannot be read"):
-        in_file(files)
-
-
-# -- height and width --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("memory_gb", [NO_MEMORY_GB, 4.0])
 @pytest.mark.parametrize("size", [(4, 10), [12, 3]])
-def test_height_and_width_may_differ(tmp_path: Path, size: Sequence[int], memory_gb: float) -> None:
-    files = save(tmp_path)
-    pixels = decode_images(files, size, memory_gb=memory_gb).pixels
-    height, width = size
-    assert pixels.shape == (3, 3, height, width)
-    for row, (_, path) in enumerate(files):
-        expected = Image.open(path).resize((width, height), Image.Resampling.BICUBIC)
-        assert np.array_equal(pixels[row].permute(1, 2, 0).numpy(), np.asarray(expected))
-    assert torch.equal(LazyFileArrays(files, image_decoder(size))[:], pixels[:])
+def test_keys_files_and_resized_pixels_in_order(
+    tmp_path: Path, size: Sequence[int], memory_gb: float
+) -> None:
+    files, (height, width) = save(tmp_path)[::-1], size
+    images = decode_images(files, size, memory_gb=memory_gb)
+    assert images.keys == ("2.png", "1.png", "0.png")
+    assert images.files == tuple(path for _, path in files)
+    expected = [Image.open(path).resize((width, height), Image.Resampling.BICUBIC) for _, path in files]
+    pixels = torch.from_numpy(np.stack([np.asarray(image) for image in expected])).permute(0, 3, 1, 2)
+    assert torch.equal(images.pixels[:], pixels)
+    assert torch.equal(LazyFileArrays(files, image_decoder(size))[:], pixels)
     assert pixels_gb(3, size) == 3 * 3 * height * width / 2**30
 
 

@@ -14,21 +14,21 @@ def data() -> AdaptationData:
     return digits(n_source=400)
 
 
-def test_shapes(data: Any) -> None:
-    assert data.source.images.pixels.shape == (400, 1, 16, 16)
-    assert data.pool.pixels.shape == (1297, 1, 16, 16)
-    assert data.test.images.pixels.shape == (500, 1, 16, 16)
-    assert {p.dtype for p in (data.source.images.pixels, data.pool.pixels)} == {torch.uint8}
-    assert data.ground_truth.shape == (1297,)
-    assert {t.dtype for t in (data.source.labels, data.ground_truth, data.test.labels)} == {torch.int64}
-    assert data.classes == DIGIT_CLASSES
-
-
-def test_classes_are_balanced_and_shuffled(data: Any) -> None:
+def test_shapes_and_classes(data: Any) -> None:
+    for images, labels, count in (
+        (data.source.images, data.source.labels, 400),
+        (data.pool, data.ground_truth, 1297),
+        (data.test.images, data.test.labels, 500),
+    ):
+        assert (images.pixels.shape, images.pixels.dtype) == ((count, 1, 16, 16), torch.uint8)
+        assert (labels.shape, labels.dtype) == ((count,), torch.int64)
+        assert not torch.equal(labels[:10], torch.arange(10))  # shuffled
     assert data.source.labels[:].bincount().tolist() == [40] * 10
     assert data.ground_truth[:].bincount().min() > 110
-    for labels in (data.source.labels, data.ground_truth):
-        assert not torch.equal(labels[:10], torch.arange(10))
+    assert data.classes == DIGIT_CLASSES
+    other = digits(n_source=10, n_test=100, size=28)
+    assert other.pool.pixels.shape == (1697, 1, 28, 28)
+    assert other.source.images.pixels.shape == (10, 1, 28, 28)
 
 
 def test_pool_and_test_split_scikit_learns_digits(data: Any) -> None:
@@ -77,12 +77,6 @@ def test_seed_determines_the_source_only(data: Any) -> None:
     assert other.pool.keys == data.pool.keys
     assert torch.equal(other.pool.pixels[:], data.pool.pixels[:])
     assert data.test.images.keys[:3] == ("handwritten/1584", "handwritten/0198", "handwritten/0304")
-
-
-def test_other_sizes() -> None:
-    data = digits(n_source=10, n_test=100, size=28)
-    assert data.pool.pixels.shape == (1697, 1, 28, 28)
-    assert data.source.images.pixels.shape == (10, 1, 28, 28)
 
 
 @pytest.mark.parametrize("wrong", [{"n_source": 9}, {"n_test": 0}, {"n_test": 1797}, {"size": 4}])

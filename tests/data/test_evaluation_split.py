@@ -4,16 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 
-from ducats.data import segmentation_folders, toy
-from ducats.data.domain import VOID, AdaptationData, Domain, Images, original_map
+from ducats.data.domain import AdaptationData, Domain, Images, original_map
 from ducats.data.evaluation_split import Subset, attach_test_set
 from ducats.data.streets import streets
+from ducats.data.toy import toy
 from ducats.utils.errors import UserError
 
 WITH_TEST: Any = toy(n_pool=40, n_test=20)
@@ -54,22 +52,26 @@ def test_target_is_the_test_set_if_there_is_none(data: AdaptationData, split: An
     assert evaluated_on == expected
 
 
-def test_held_out_images_leave_the_pool() -> None:
-    data, evaluated_on = attach(WITH_GROUND_TRUTH, "held_out", 0.25)
-    whole, ground_truth = WITH_GROUND_TRUTH.pool, WITH_GROUND_TRUTH.ground_truth
+def check_held_out(given: AdaptationData, fraction: float) -> AdaptationData:
+    """Hold out a fraction, twice; every image keeps its key, pixels and label in exactly one of the sets."""
+    data, evaluated_on = attach(given, "held_out", fraction)
     assert evaluated_on == "held_out"
-    held_out, remaining = data.test.images.keys, data.pool.keys
-    assert not set(held_out) & set(remaining)
-    assert set(held_out) | set(remaining) == set(whole.keys)
-    expected = [round(0.25 * int((ground_truth[:] == c).sum())) for c in range(4)]
+    assert sorted([*data.test.images.keys, *data.pool.keys]) == sorted(given.pool.keys)
+    labels: Any = given.ground_truth
+    for images, found in ((data.test.images, data.test.labels), (data.pool, data.ground_truth)):
+        index = torch.tensor([given.pool.keys.index(key) for key in images.keys])
+        assert torch.equal(images.pixels[:], given.pool.pixels[index])
+        assert torch.equal(found[:], labels[index])
+    again, _ = attach(given, "held_out", fraction)
+    assert again.pool.keys == data.pool.keys
+    return data  # type: ignore[no-any-return]
+
+
+def test_held_out_images_leave_the_pool() -> None:
+    data: Any = check_held_out(WITH_GROUND_TRUTH, 0.25)
+    per_class = WITH_GROUND_TRUTH.ground_truth[:].bincount(minlength=4).tolist()
+    expected = [round(0.25 * count) for count in per_class]
     assert data.test.labels[:].bincount(minlength=4).tolist() == expected
-    position = {key: number for number, key in enumerate(whole.keys)}
-    for images, labels in ((data.test.images, data.test.labels), (data.pool, data.ground_truth)):
-        index = torch.tensor([position[key] for key in images.keys])
-        assert torch.equal(images.pixels[:], whole.pixels[index])  # images keep their key and label
-        assert torch.equal(labels[:], ground_truth[index])
-    again, _ = attach(WITH_GROUND_TRUTH, "held_out", 0.25)
-    assert again.pool.keys == remaining
 
 
 def test_subset_is_indexed_like_a_tensor() -> None:
@@ -120,12 +122,12 @@ def test_rejects_a_fraction_that_leaves_nothing(data: AdaptationData) -> None:
 
 
 class ResizableLabelMaps:
-    """Label maps with originals of twice the size."""
+    """Label maps, or masks, with originals of twice the size."""
 
-    ndim, dtype = 3, torch.int8
+    ndim = 3
 
     def __init__(self, maps: Tensor) -> None:
-        self._maps, self.shape = maps, maps.shape
+        self._maps, self.shape, self.dtype = maps, maps.shape, maps.dtype
 
     def __len__(self) -> int:
         return len(self._maps)
@@ -140,58 +142,18 @@ class ResizableLabelMaps:
 @pytest.mark.parametrize("fraction", [0.1, 0.5])
 def test_images_with_label_maps_are_held_out(fraction: float) -> None:
     label_maps = ResizableLabelMaps(WITH_LABEL_MAPS.ground_truth[:])
-    whole: Any = replace(LABEL_MAPS_WITHOUT_TEST.pool, original_sizes=torch.arange(20).view(10, 2))
-    given = replace(LABEL_MAPS_WITHOUT_TEST, ground_truth=label_maps, pool=whole)
-    data, evaluated_on = attach(given, "held_out", fraction)
-    assert evaluated_on == "held_out"
-    assert (len(data.test), len(data.pool)) == (round(10 * fraction), 10 - round(10 * fraction))
-    assert not set(data.test.images.keys) & set(data.pool.keys)
-    assert {*data.test.images.keys, *data.pool.keys} == set(whole.keys)
-    position = {key: number for number, key in enumerate(whole.keys)}
+    masks = ResizableLabelMaps(WITH_LABEL_MAPS.pool.void_masks[:])
+    sizes = torch.arange(20).view(10, 2)
+    pool = replace(LABEL_MAPS_WITHOUT_TEST.pool, original_sizes=sizes, void_masks=masks)
+    given = replace(LABEL_MAPS_WITHOUT_TEST, ground_truth=label_maps, pool=pool)
+    data: Any = check_held_out(given, fraction)
+    assert len(data.test) == round(10 * fraction)
     for images, labels in ((data.test.images, data.test.labels), (data.pool, data.ground_truth)):
-        index = torch.tensor([position[key] for key in images.keys])
-        assert torch.equal(images.pixels[:], whole.pixels[index])
-        assert torch.equal(labels[:], label_maps[index])
-        assert torch.equal(images.original_sizes, whole.original_sizes[index])
-        assert torch.equal(images.void_masks[:], WITH_LABEL_MAPS.pool.void_masks[index])
+        index = [pool.keys.index(key) for key in images.keys]
+        assert torch.equal(images.original_sizes, sizes[index])
+        assert torch.equal(images.void_masks[:], masks[index])
         assert (labels.ndim, labels.dtype, tuple(labels.shape)) == (3, torch.int8, (len(index), 16, 32))
-        for number in range(len(index)):  # one by one, also at original size
-            assert torch.equal(labels[number], label_maps[int(index[number])])
-            assert torch.equal(original_map(labels, number), label_maps.original(int(index[number])))
-            assert torch.equal(
-                original_map(images.void_masks, number), WITH_LABEL_MAPS.pool.void_masks[int(index[number])]
-            )
-    again, _ = attach(given, "held_out", fraction)
-    assert again.pool.keys == data.pool.keys
-
-
-def test_label_map_files_are_split(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for role, count in (("source", 1), ("target", 4)):
-        for number in range(count):
-            size = (6 + number, 10)
-            for kind, values in (
-                ("images", rng.integers(0, 256, (*size, 3))),
-                ("labels", rng.choice([0, 1, 255], size)),
-            ):
-                path = tmp_path / role / kind / f"{number}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(values.astype(np.uint8)).save(path)
-    (tmp_path / "classes.txt").write_text("0 a\n1 b\n255 void\n")
-    data: Any = segmentation_folders(
-        root=tmp_path, source="source", target="target", classes="classes.txt", ground_truth=True, size=(4, 5)
-    )
-    prepared, _ = attach(data, "held_out", 0.5)
-    for key, number in [(key, number) for number, key in enumerate(prepared.test.images.keys)]:
-        before = data.pool.keys.index(key)
-        assert torch.equal(prepared.test.labels[number], data.ground_truth[before])
-        assert torch.equal(
-            original_map(prepared.test.labels, number), original_map(data.ground_truth, before)
-        )
-    for number, key in enumerate(prepared.pool.keys):
-        before = data.pool.keys.index(key)
-        assert torch.equal(
-            original_map(prepared.pool.void_masks, number) != 0,
-            original_map(data.ground_truth, before) == VOID,
-        )
-        assert torch.equal(prepared.pool.void_masks[number] != 0, data.ground_truth[before] == VOID)
+        for number, before in enumerate(index):  # one by one, also at original size
+            assert torch.equal(labels[number], label_maps[before])
+            assert torch.equal(original_map(labels, number), label_maps.original(before))
+            assert torch.equal(original_map(images.void_masks, number), masks.original(before))

@@ -48,12 +48,16 @@ def test_source_has_labels_and_target_has_none(root: Path) -> None:
 
 
 def test_ground_truth_and_test_set(root: Path) -> None:
-    data: Any = load(root, test="test", ground_truth=True)
+    data: Any = load(root, test="test", ground_truth=True, cache=root / "cache", memory_gb=0)
+    assert len(list((root / "cache").iterdir())) == 3
+    assert data.pool.pixels[:, 0, 0, 0].tolist() == [40, 50, 60]
     assert data.ground_truth[:].tolist() == [0, 1, 1]
     assert data.ground_truth.dtype == torch.int64
     assert data.test is not None  # a missing class is allowed
     assert data.test.labels[:].tolist() == [1]
     assert data.test.classes == ("TV", "Table")
+    data = load(root, test="target")  # may be the target folder
+    assert torch.equal(data.test.images.pixels[:], data.pool.pixels[:])
 
 
 def test_flat_target_and_home_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,18 +97,6 @@ def test_links_are_followed_without_loops(root: Path) -> None:
     (root / "linked/all").symlink_to(root / "target", target_is_directory=True)
     assert len(list_images(root / "target")) == 3
     assert next(key for key, _ in list_images(root / "linked")) == "all/TV/1.png"
-
-
-def test_test_folder_may_be_the_target_folder(root: Path) -> None:
-    data: Any = load(root, test="target")
-    assert torch.equal(data.test.images.pixels[:], data.pool.pixels[:])
-
-
-def test_cached_pixels_equal_pixels_in_memory(root: Path) -> None:
-    in_memory, in_files = load(root), load(root, cache=root / "c", memory_gb=0)
-    assert torch.equal(in_memory.pool.pixels[:], in_files.pool.pixels[:])
-    assert torch.equal(in_memory.source.images.pixels[:], in_files.source.images.pixels[:])
-    assert len(list((root / "c").iterdir())) == 2
 
 
 @pytest.mark.parametrize("role", ["source", "target", "test"])

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 
 from ducats.data.domain import AdaptationData
@@ -39,17 +38,10 @@ def read(root: Path, rows: Sequence[str] = ROWS, header: str = HEADER) -> Adapta
     return manifest(path=write(root, rows, header), size=4)
 
 
-def assert_equal(one: AdaptationData, two: AdaptationData) -> None:
-    assert one.classes == two.classes
-    assert one.source.images.keys == two.source.images.keys
-    assert one.pool.keys == two.pool.keys
-    assert one.pool.files == two.pool.files
-    assert torch.equal(one.pool.pixels[:], two.pool.pixels[:])
-    assert torch.equal(one.source.labels[:], two.source.labels[:])
-    assert one.ground_truth is not None is not two.ground_truth
-    assert torch.equal(one.ground_truth[:], two.ground_truth[:])
-    assert one.test is not None is not two.test
-    assert torch.equal(one.test.labels[:], two.test.labels[:])
+def content(data: Any) -> list[object]:
+    tensors = (data.pool.pixels, data.source.labels, data.ground_truth, data.test.labels)
+    names = (data.classes, data.source.images.keys, data.pool.keys, data.pool.files, data.test.images.keys)
+    return [*names, *(tensor[:].tolist() for tensor in tensors)]
 
 
 def test_rows_are_split_into_source_pool_and_test(root: Path) -> None:
@@ -68,20 +60,15 @@ def test_byte_order_mark_line_ends_blank_lines_and_spaces_are_ignored(root: Path
     plain = read(root)
     text = "\r\n".join([HEADER, *ROWS[:2], "", *(row.replace(",", " , ") for row in ROWS[2:])]) + "\r\n"
     (root / "list.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
-    assert_equal(manifest(path=root / "list.csv", size=4), plain)
+    assert content(manifest(path=root / "list.csv", size=4)) == content(plain)
 
 
-def test_quoted_cells(root: Path) -> None:
+def test_optional_other_and_quoted_cells_and_absolute_paths(root: Path) -> None:
     (root / "img/3.png").rename(root / 'img/a, "b".png')
-    data = read(root, [*ROWS[:2], '"p,1","img/a, ""b"".png",target,dog,', *ROWS[3:]])
-    assert data.pool.keys == ("p,1", "p2")
-
-
-def test_key_and_split_are_optional_and_paths_may_be_absolute(root: Path) -> None:
-    rows = ["img/1.png,source,a,?", f"{root}/img/2.png,source,b,?", "img/3.png,target,,?"]
-    data = read(root, rows, "path,domain,label,remark")
+    rows = ["img/1.png,source,a,?", f"{root}/img/2.png,source,b,?", '"img/a, ""b"".png",target,,?']
+    data = read(root, rows, "path,domain,label,labels")  # not a misspelt `label`, which exists
     assert data.source.images.keys == ("img/1.png", f"{root}/img/2.png")
-    assert data.pool.keys == ("img/3.png",)
+    assert data.pool.keys == ('img/a, "b".png',)
     assert data.ground_truth is None
     assert data.test is None
 
@@ -101,7 +88,7 @@ def columns() -> dict[str, list[object]]:
 
 def test_parquet_equals_csv(root: Path) -> None:
     path = parquet(root, columns() | {"remark": [[1]] * 5})
-    assert_equal(manifest(path=path, size=4), read(root))
+    assert content(manifest(path=path, size=4)) == content(read(root))
 
 
 def test_parquet_labels_may_be_numbers(root: Path) -> None:
@@ -166,10 +153,6 @@ def test_invalid_headers(root: Path, header: str, message: str) -> None:
         read(root, ROWS, header)
 
 
-def test_similar_column_is_ignored_if_the_real_one_exists(root: Path) -> None:
-    assert len(read(root, [f"{row},x" for row in ROWS], f"{HEADER},labels").pool) == 2
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -198,9 +181,3 @@ def test_invalid_files(root: Path, name: str, content: bytes | None, message: st
         (root / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         manifest(path=root / name)
-
-
-def test_corrupt_image(root: Path) -> None:
-    (root / "img/3.png").write_bytes(b"")
-    with pytest.raises(UserError, match=r"1 of 2 images cannot be read: .*3\.png \(empty file\)"):
-        read(root)

@@ -68,7 +68,7 @@ def class_mean_colours(pixels: Tensor, maps: Tensor) -> Tensor:
 def test_parameter_scales_the_domain_shift() -> None:
     gaps, ious = [], {}
     for domain_shift in (0.0, 0.5, 1.0):
-        data: Any = streets(n_source=20, n_pool=20, n_test=12, domain_shift=domain_shift)
+        data: Any = streets(n_source=20, n_pool=20, n_test=12, height=32, width=64, domain_shift=domain_shift)
         source_means = class_mean_colours(data.source.images.pixels[:], data.source.labels[:])
         target_means = class_mean_colours(data.pool.pixels[:], data.ground_truth[:])
         gaps.append(float((source_means - target_means).abs().mean()))

@@ -14,8 +14,8 @@ from PIL import Image
 import tiny_segmentation_data
 from commands import ducats, read_csv, set_options, write_images
 from conftest import quick
-from ducats.data import toy
 from ducats.data.decoding import decode_images
+from ducats.data.toy import toy
 from ducats.data.views import apply_view
 from ducats.deploy import exporter, load_trained_model
 from ducats.deploy.preprocessing import make_preprocessing

@@ -71,15 +71,6 @@ def test_default_images_are_evenly_spaced(tmp_path: Path) -> None:
     assert len(select_image_keys(ledger, n_images=40)) == 6
 
 
-def test_output_is_deterministic(tmp_path: Path) -> None:
-    ledger = make_ledger(tmp_path, [{1: [(7, 0)]}])
-    one, two = (
-        write_picks_figure(ledger, make_pool(), tmp_path / name, image_keys=KEYS[1:2])
-        for name in ("a.png", "b.png")
-    )
-    assert one.read_bytes() == two.read_bytes()
-
-
 def test_invalid_requests_raise(tmp_path: Path) -> None:
     ledger, out = make_ledger(tmp_path, [{1: [(7, 0)]}]), tmp_path / "picks.png"
     with pytest.raises(UserError, match=r"no image 'night/1'.*such as 'day/0\.png'"):

@@ -11,9 +11,9 @@ import pytest
 
 from doctor_findings import assert_findings, assert_run_raises_first_error, write_noise
 from ducats.config import Config, load_config
-from ducats.data import DATASETS
 from ducats.data.benchmarks import tasks as tasks_module
 from ducats.data.benchmarks.benchmark import DomainInfo
+from ducats.data.registry import DATASETS
 from ducats.doctor import diagnose
 
 BENCHMARKS = {name: spec.benchmark for name, spec in DATASETS.items() if spec.benchmark is not None}

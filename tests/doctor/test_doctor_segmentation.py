@@ -24,8 +24,8 @@ from doctor_findings import (
     write_bytes,
 )
 from ducats.config import Config, load_config
-from ducats.data import DATASETS
 from ducats.data.domain import AdaptationData, Domain, Images
+from ducats.data.registry import DATASETS
 from ducats.data.segmentation.reader import SegmentationReader
 from ducats.data.store import ReadFailure, try_files
 from ducats.doctor import diagnose

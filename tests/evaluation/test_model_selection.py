@@ -22,10 +22,10 @@ def normal_tail(threshold: float) -> float:
     return math.erfc(threshold / math.sqrt(2)) / 2
 
 
-def gaussians(seed: int, *, offset: float, width: int = 8, count: int = 600) -> tuple[Tensor, ...]:
+def gaussians(seed: int, *, offset: float, count: int = 600) -> tuple[Tensor, ...]:
     """Source-train, source-validation and target: standard normal, with the target shifted along one axis."""
     generator = torch.Generator().manual_seed(seed)
-    source, validation, target = (torch.randn(n, width, generator=generator) for n in (count, 300, count))
+    source, validation, target = (torch.randn(n, 8, generator=generator) for n in (count, 300, count))
     target[:, 0] += offset
     return source, validation, target
 
@@ -35,10 +35,9 @@ def true_weights(x: Tensor, offset: float) -> Tensor:
     return (offset * x - offset**2 / 2).exp()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_estimate_is_close_to_the_target_risk(seed: int) -> None:
-    source, validation, target = gaussians(seed, offset=1.0)
-    found = dev_risk(source, validation, target, (validation[:, 0] > 0.5).double(), seed=seed)
+def test_estimate_is_close_to_the_target_risk() -> None:
+    source, validation, target = gaussians(0, offset=1.0)
+    found = dev_risk(source, validation, target, (validation[:, 0] > 0.5).double(), seed=0)
     expected = normal_tail(0.5 - 1.0)  # 0.69, and 0.31 on the source
     assert abs(found.source_risk - normal_tail(0.5)) < 0.08
     assert abs(found.risk - expected) < 0.1 < abs(found.source_risk - expected)
@@ -48,9 +47,9 @@ def test_estimate_is_close_to_the_target_risk(seed: int) -> None:
 
 
 def test_weights_are_density_ratios_for_domains_of_different_sizes() -> None:
-    source, validation, target = gaussians(3, offset=1.0, count=800)
+    source, validation, target = gaussians(3, offset=1.0, count=500)
     expected = true_weights(validation[:, 0], 1.0).double()
-    for few in (target, target[:300]):
+    for few in (target, target[:200]):
         found = domain_weights(source, validation, few, seed=0)
         assert float(found.values.mean()) == pytest.approx(float(expected.mean()), abs=0.25)
         assert float(torch.corrcoef(torch.stack([found.values.log(), expected.log()]))[0, 1]) > 0.8
@@ -67,7 +66,7 @@ def test_similar_domains_have_weights_near_one() -> None:
 
 
 def test_distant_domains_are_degenerate() -> None:
-    source, validation, target = gaussians(0, offset=6.0)
+    source, validation, target = gaussians(0, offset=6.0, count=600)
     found = dev_risk(source, validation, target, torch.ones(len(validation)), seed=0)
     assert found.domain_accuracy > 0.97
     assert found.is_degenerate
@@ -82,32 +81,10 @@ def test_control_variate_matches_linear_regression() -> None:
     line = np.polynomial.Polynomial.fit(weights, weights * losses, 1)
     assert found.risk == pytest.approx(float(line(1.0)), rel=1e-9)
     assert found.uncorrected_risk == pytest.approx(statistics.fmean(weights * losses), rel=1e-12)
-    both = statistics.covariance((weights * losses).tolist(), weights.tolist())
-    assert found.eta == pytest.approx(-both / statistics.variance(weights.tolist()), rel=1e-9)
-
-
-def test_control_variate_by_hand() -> None:
-    # w l = 0, 1, 0; mean 1/3; w has mean 4/3, variance 1/3; Cov = -1/6: eta = 1/2, r = 1/3 + 1/2 * 1/3
-    found = control_variate_estimate(torch.tensor([1.0, 1.0, 2.0]), torch.tensor([0.0, 1.0, 0.0]))
-    assert found.eta == pytest.approx(1 / 2)
-    assert found.risk == pytest.approx(1 / 2)
-    # w l + eta w = 1/2, 3/2, 1: deviation 1/2 over sqrt 3
-    assert found.standard_error == pytest.approx(0.5 / math.sqrt(3))
-
-
-def test_control_variate_reduces_the_variance_and_keeps_the_mean() -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(800, 100, generator=generator).double()  # 800 repetitions of 100 samples
-    plain, risk, deviation = [], [], []
-    for row in x:
-        found = control_variate_estimate(true_weights(row, 0.7), (row > 0.5).double())
-        plain.append(found.uncorrected_risk)
-        risk.append(found.risk)
-        deviation.append(found.standard_error)
-    expected = normal_tail(0.5 - 0.7)
-    assert statistics.fmean(risk) == pytest.approx(expected, abs=0.03)
-    assert statistics.stdev(risk) < 0.5 * statistics.stdev(plain)
-    assert statistics.fmean(deviation) == pytest.approx(statistics.stdev(risk), rel=0.25)
+    eta = -line.convert().coef[1]
+    assert found.eta == pytest.approx(float(eta), rel=1e-9)
+    deviation = statistics.stdev((weights * losses + eta * weights).tolist())
+    assert found.standard_error == pytest.approx(deviation / math.sqrt(40), rel=1e-9)
 
 
 @pytest.mark.parametrize("level", [1.0, 0.9])
@@ -132,7 +109,7 @@ def test_normalising() -> None:
 
 
 def test_normalised_weights_are_used_in_the_risk() -> None:
-    source, validation, target = gaussians(0, offset=1.0, count=100)
+    source, validation, target = gaussians(0, offset=1.0, count=50)
     losses = (validation[:, 0] > 0.5).double()
     values = domain_weights(source, validation, target, seed=0).values
     found = dev_risk(source, validation, target, losses, seed=0, weight_normalisation="standardize")
@@ -149,7 +126,7 @@ def test_effective_fraction_by_hand() -> None:
 
 
 def test_same_seed_gives_identical_results_without_global_random_state() -> None:
-    source, validation, target = gaussians(0, offset=1.0, count=100)
+    source, validation, target = gaussians(0, offset=1.0, count=50)
     losses = validation[:, 0].abs()
     torch.manual_seed(0)
     one = dev_risk(source, validation, target, losses, seed=0)
@@ -163,11 +140,8 @@ def test_same_seed_gives_identical_results_without_global_random_state() -> None
 
 def test_large_sets_are_subsampled() -> None:
     source, validation, target = gaussians(0, offset=1.0)
-    subsampled = domain_weights(source, validation, target, seed=0, max_samples=60)
-    full = domain_weights(source, validation, target, seed=0)
-    # A fifth of 120 are held out.
-    assert round(subsampled.domain_accuracy * 24, 6) == round(subsampled.domain_accuracy * 24)
-    assert not torch.equal(subsampled.values, full.values)
+    accuracy = domain_weights(source, validation, target, seed=0, max_samples=60).domain_accuracy
+    assert round(accuracy * 24, 6) == round(accuracy * 24)  # a fifth of 120 are held out
 
 
 def test_invalid_inputs_raise() -> None:

@@ -1,6 +1,7 @@
 """Temperature scaling against a general optimiser, and evaluation at a temperature."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,9 +9,9 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn import functional as F
 
-from ducats.data import toy
 from ducats.data.domain import VOID
 from ducats.data.streets import streets
+from ducats.data.toy import toy
 from ducats.evaluation.evaluate import TemperedEvaluation, evaluate, evaluate_segmentation
 from ducats.evaluation.metrics import compute_metrics, tally_batch
 from ducats.evaluation.temperature_scaling import TEMPERATURE_BOUNDS, optimal_temperature
@@ -61,8 +62,7 @@ def test_too_few_labels_give_no_temperature() -> None:
 
 
 def test_images_are_evaluated_at_both_temperatures_in_one_pass() -> None:
-    test = toy(n_pool=5).test
-    assert test is not None
+    test: Any = toy(n_pool=5).test
     with global_seed(0, "model"):
         model = EvidentialModel(small_cnn(classes=4, channels=3, width=4, features=8))
     cold = TemperedEvaluation(0.25)
@@ -80,8 +80,7 @@ def test_images_are_evaluated_at_both_temperatures_in_one_pass() -> None:
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_temperature_is_applied_before_flip_averaging(flip: bool) -> None:
-    test = streets(n_source=1, n_pool=1, n_test=3, height=16, width=32).test
-    assert test is not None
+    test: Any = streets(n_source=1, n_pool=1, n_test=3, height=16, width=32).test
     with global_seed(0, "model"):
         model = EvidentialModel(small_fcn(classes=len(test.classes), channels=3, width=8))
     warm = TemperedEvaluation(3.0)

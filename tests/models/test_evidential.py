@@ -10,12 +10,14 @@ from ducats.models import EvidentialModel, small_cnn
 def test_any_network_that_returns_logits_is_supported() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3))
     images = torch.rand(4, 3, 2, 2)
-    model = EvidentialModel(network)
+    model = EvidentialModel(network, "exp_clamped")
     output = model(images)
     assert model._calls == []
     assert torch.equal(output.z, network(images))
     assert output.features is not None
     assert torch.equal(output.features, network[:3](images))  # the input of the last linear layer
+    assert output.size is None
+    assert torch.equal(output.evidence(output.z * 100), output.z * 100)  # nothing is left to apply
 
 
 def test_a_network_without_linear_layer_has_no_features() -> None:
@@ -103,9 +105,3 @@ def test_logit_maps_are_returned_unchanged(returns_features: bool) -> None:
         assert (output.features is None) is not returns_features
         assert model._calls == []
     assert list(model._hooks) == []  # no unused hooks remain
-
-
-def test_per_image_output_has_no_size_and_identity_evidence() -> None:
-    output = EvidentialModel(small_cnn(classes=3, channels=1), "exp_clamped")(torch.rand(2, 1, 8, 8))
-    assert output.size is None
-    assert torch.equal(output.evidence(output.z * 100), output.z * 100)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import ducats
 from commands import write_images
 from ducats.acquisition.queries import QUERIES
-from ducats.data import toy
+from ducats.data.toy import toy
 from ducats.deploy import load_trained_model
 from ducats.ledger import Request, load_ledger
 from ducats.objectives import duc, softmax

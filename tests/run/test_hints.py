@@ -16,8 +16,8 @@ from untrained_models import (
     reference_uncertainties,
 )
 
-from ducats.data import toy
 from ducats.data.streets import streets
+from ducats.data.toy import toy
 from ducats.ledger import Request
 from ducats.models import EvidentialModel
 from ducats.run.hints import image_hints, pixel_hints

@@ -13,9 +13,9 @@ import ducats
 from conftest import Runner, make_runner, quick, quick_pixels
 from ducats.acquisition.queries import QUERIES
 from ducats.config import Config
-from ducats.data import toy
 from ducats.data.domain import UNLABELLED, AdaptationData
 from ducats.data.streets import streets
+from ducats.data.toy import toy
 from ducats.ledger import Ledger, TargetMaps, load_ledger
 from ducats.run import run
 from ducats.run.checkpoint import load_model

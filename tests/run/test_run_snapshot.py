@@ -16,9 +16,9 @@ from torch import Tensor, nn
 import ducats
 from conftest import Runner, make_runner, quick, quick_pixels
 from ducats.acquisition.queries import QUERIES
-from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.data.streets import streets
+from ducats.data.toy import toy
 from ducats.ledger import Request, load_ledger
 from ducats.run import run, snapshot
 from ducats.run.components import run_identity

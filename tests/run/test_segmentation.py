@@ -16,9 +16,10 @@ from torch import Tensor, nn
 import ducats
 from conftest import Runner, make_runner, quick_pixels
 from ducats.acquisition.queries import QUERIES
-from ducats.data import segmentation_folders, toy
 from ducats.data.domain import UNLABELLED, VOID, AdaptationData, original_map
+from ducats.data.segmentation.folders import segmentation_folders
 from ducats.data.streets import streets
+from ducats.data.toy import toy
 from ducats.ledger import TargetMaps, load_ledger, load_request
 from ducats.models import small_fcn
 from ducats.objectives import Batch, duc

@@ -15,9 +15,9 @@ from untrained_models import (
     reference_uncertainties,
 )
 
-from ducats.data import toy
 from ducats.data.domain import UNLABELLED, VOID, AdaptationData, Images
 from ducats.data.streets import streets
+from ducats.data.toy import toy
 from ducats.ledger import Request
 from ducats.run import snapshot_sample
 from ducats.run.pca import pca

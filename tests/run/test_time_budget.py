@@ -14,8 +14,8 @@ from conftest import Runner, quick
 from ducats.acquisition.budget import TimeBudget, parse_time_budget
 from ducats.annotation import AnnotationStore
 from ducats.annotation.oracles import GroundTruthOracle, Oracle
-from ducats.data import toy
 from ducats.data.domain import UNLABELLED
+from ducats.data.toy import toy
 from ducats.doctor import diagnose
 from ducats.ledger import Request, load_ledger, load_request
 from ducats.run import run

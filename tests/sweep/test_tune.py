@@ -14,9 +14,9 @@ from commands import ducats, set_options, write_images
 from conftest import QUICK, quick, quick_pixels
 from ducats import config as configs
 from ducats.config import Config
-from ducats.data import toy
 from ducats.data.domain import UNLABELLED, Images
 from ducats.data.evaluation_split import hold_out_source
+from ducats.data.toy import toy
 from ducats.deploy import load_trained_model
 from ducats.ledger import load_ledger
 from ducats.run import run

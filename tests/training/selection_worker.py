@@ -10,9 +10,9 @@ from lightning_fabric import Fabric
 from ducats.acquisition.criteria import IMAGE_COLUMNS
 from ducats.acquisition.queries import QUERIES, QuerySpec
 from ducats.acquisition.samples import QueryContext
-from ducats.data import toy
 from ducats.data.domain import UNLABELLED
 from ducats.data.streets import streets
+from ducats.data.toy import toy
 from ducats.evaluation.evaluate import evaluate, evaluate_segmentation
 from ducats.evaluation.metrics import Tally, compute_metrics
 from ducats.ledger import Request

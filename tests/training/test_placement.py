@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from commands import write_images
-from ducats.data import toy
 from ducats.data.decoding import decode_images, image_decoder
 from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.data.evaluation_split import Subset
 from ducats.data.store import LazyFileArrays
+from ducats.data.toy import toy
 from ducats.ledger import Ledger, Request, TargetMaps
 from ducats.models import EvidentialModel, small_cnn
 from ducats.settings import StreamViews, View

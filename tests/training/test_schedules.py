@@ -5,8 +5,8 @@ import math
 import pytest
 
 from conftest import quick, quick_pixels
-from ducats.data import toy
 from ducats.data.streets import streets
+from ducats.data.toy import toy
 from ducats.run.factory import make_run_plan, make_schedule
 from ducats.training.schedules import SCHEDULES, poly
 

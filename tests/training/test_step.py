@@ -10,8 +10,8 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from ducats.data import toy
 from ducats.data.domain import UNLABELLED, Images
+from ducats.data.toy import toy
 from ducats.data.views import apply_view, sample_view_params
 from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import Batch, LabelledImages, Losses, duc

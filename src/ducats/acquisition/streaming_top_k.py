@@ -110,7 +110,7 @@ def merge_top_k(tables: Iterable[ScoredSamples], column: str, k: int) -> ScoredS
     """Return the top k of several tables, highest first, ties to the lower key, in any order of tables.
 
     Raises:
-        UserError: a key occurs twice, because the same sample was scored in two places.
+        UserError: two samples with the same score have the same key, such as one sample scored twice.
     """
     selector = StreamingTopK(column, k)
     for samples in tables:
@@ -118,10 +118,8 @@ def merge_top_k(tables: Iterable[ScoredSamples], column: str, k: int) -> ScoredS
     merged = selector.top_k()
     duplicates = np.flatnonzero(merged.key[1:] == merged.key[:-1])
     if len(duplicates):
-        raise UserError(
-            f"the sample {key_text(merged.key[duplicates[0]])} was scored twice; give each sample "
-            "a unique key"
-        )
+        duplicate = key_text(merged.key[duplicates[0]])
+        raise UserError(f"two samples of the pool have the key {duplicate!r}; make the keys unique")
     return merged
 
 

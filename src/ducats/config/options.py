@@ -163,7 +163,7 @@ class RunOptions:
 
 def _takes(config: "Config", *params: str) -> bool:
     """Return whether the data set has one of these parameters."""
-    from ducats.data import resolve_dataset
+    from ducats.data.registry import resolve_dataset
 
     return any(param in resolve_dataset(config.data.name).parameters for param in params)
 
@@ -176,7 +176,7 @@ def benchmark_task(config: "Config") -> str:
 
 def _with_canonical_task(config: "Config") -> "Config":
     """Return the config with the canonical spelling of its task, so that all spellings give the same run."""
-    from ducats.data import resolve_dataset
+    from ducats.data.registry import resolve_dataset
 
     task = resolve_dataset(config.data.name).canonical_task(benchmark_task(config))
     params = {**config.data.params, "task": task}

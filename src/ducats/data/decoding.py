@@ -47,9 +47,6 @@ def decode_images(
         memory_gb: Gigabytes (2**30 bytes) of pixels to hold in memory; None for half of the free memory. Any
             others go to a memory-mapped file, which is read-only: writing to these pixels crashes the
             process. If the disk has no room either, images are decoded on each access.
-
-    Raises:
-        UserError: Some files are not readable images.
     """
     store = ArrayStore(cache, memory_gb)
     images = decode_into(store, files, size, channels=channels)

@@ -44,7 +44,6 @@ def digits(*, n_source: int = 4000, n_test: int = 500, size: int = 16, seed: int
     Args:
         n_source: Number of printed images; classes are equally frequent.
         n_test: Number of held-out handwritten images; the others are the pool.
-        size: Height and width in pixels.
         seed: Seed of the printed images (font, size, position, slant).
     """
     if n_source < len(DIGIT_CLASSES):

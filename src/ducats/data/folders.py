@@ -38,11 +38,7 @@ def folders(
             be the target folder, as in published protocols; images labelled during the run are then included.
         size: Height and width that images are resized to, ignoring the aspect ratio.
         ground_truth: Whether the target's first-level folders are its true classes, for a simulated oracle.
-        cache: Folder for decoded images that do not fit in memory; see ``decode_images``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
-
-    Raises:
-        UserError: A folder is missing, empty, invalid or inside another one, or an image is unreadable.
+        cache, memory_gb: See ``decode_images``; the memory is that of all images together.
     """
     source, target = existing_folder("source", source), existing_folder("target", target)
     test = existing_folder("test", test) if test is not None else None

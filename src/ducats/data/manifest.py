@@ -57,11 +57,7 @@ def manifest(
     Args:
         path: A ``.csv`` (UTF-8, comma-separated) or ``.parquet`` file.
         size: Height and width that images are resized to, ignoring the aspect ratio.
-        cache: Folder for decoded images that do not fit in memory; see ``decode_images``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
-
-    Raises:
-        UserError: The table is invalid, or an image is missing or unreadable.
+        cache, memory_gb: See ``decode_images``; the memory is that of all images together.
     """
     table = Path(path).expanduser()
     rows = read_manifest(table)

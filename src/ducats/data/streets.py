@@ -120,11 +120,8 @@ def streets(
     pixel are void; ``Images.void_masks`` marks them.
 
     Args:
-        n_source: Number of source images, labelled in every pixel.
         n_pool: Number of unlabelled target images (ground truth in ``AdaptationData.ground_truth``).
         n_test: Number of held-out target images; 0 for none.
-        height: At least 16 pixels.
-        width: At least 16 pixels.
         domain_shift: Strength of the domain shift, 0 to 2. 0: none, except for the bonnet; 1: large; more:
             larger.
         seed: An image depends only on the seed, its domain and its index.
@@ -133,14 +130,7 @@ def streets(
     >>> data.source.labels.shape, data.pool.pixels.shape, data.pool.keys
     (torch.Size([3, 64, 128]), torch.Size([2, 3, 64, 128]), ('pool/000', 'pool/001'))
     """
-    _check(
-        n_source=n_source,
-        n_pool=n_pool,
-        n_test=n_test,
-        height=height,
-        width=width,
-        domain_shift=domain_shift,
-    )
+    _check(domain_shift, n_source=n_source, n_pool=n_pool, n_test=n_test, height=height, width=width)
     source_rng, pool_rng, test_rng = np.random.default_rng(seed).spawn(3)
     target_style, shape = interpolate_styles(SOURCE_STYLE, TARGET_STYLE, domain_shift), (height, width)
     void = _void_mask(*shape)
@@ -152,7 +142,7 @@ def streets(
     )
 
 
-def _check(*, domain_shift: float, **given: int) -> None:
+def _check(domain_shift: float, **given: int) -> None:
     """Raise if an argument is out of range."""
     minimum = {"n_source": 1, "n_pool": 1, "n_test": 0, "height": 16, "width": 16}
     for name, value in given.items():

@@ -7,12 +7,7 @@ CUTOUT_GREY = 0.5
 
 
 def randaugment(images: Tensor, n_operations: int, magnitude: int, seeds: Tensor) -> Tensor:
-    """Apply torchvision's RandAugment to each image, with one seed per image.
-
-    Args:
-        images: float32 ``(N, C, H, W)`` in [0, 1].
-        magnitude: 0 to 30.
-    """
+    """Apply torchvision's RandAugment to images in [0, 1], with one seed per image and magnitude 0 to 30."""
     from torchvision.transforms import v2  # takes seconds to import
 
     transform = v2.RandAugment(n_operations, magnitude)
@@ -29,7 +24,6 @@ def cutout(images: Tensor, side_fraction: float, centre: Tensor) -> Tensor:
     """Cover a square of each image with grey, clipped at the image border.
 
     Args:
-        images: float32 ``(N, C, H, W)``.
         side_fraction: Side of the square, as a fraction of the image's side.
         centre: Centre of the square, ``(N, 2)`` in [0, 1), as (row, column).
     """

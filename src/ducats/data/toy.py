@@ -25,11 +25,8 @@ def toy(
     hue misleads, so a model trained on the source alone works only partly, and a few target labels help.
 
     Args:
-        n_classes: Number of classes, at least 2.
-        n_source_per_class: Number of source images per class.
         n_pool: Number of unlabelled target images (ground truth in ``AdaptationData.ground_truth``).
         n_test: Number of held-out target images; 0 for none.
-        size: Height and width in pixels, at least 4.
         domain_shift: Strength of the domain shift. 0: none; 1: a source model is often wrong; more: worse.
 
     >>> data = toy(n_pool=10, n_test=4)

@@ -34,15 +34,11 @@ def sample_view_params(
 ) -> Tensor:
     """Sample the augmentation parameters of a view for stored images of ``height`` x ``width``.
 
-    Only random parameters are sampled: a deterministic view does not advance the generator.
+    Only random parameters are sampled: a deterministic view does not advance the generator. The result is
+    float32 ``(count, N_AUG_PARAMS)`` on the CPU, with independent rows.
 
     Args:
-        count: Number of parameter rows.
-        generator: A CPU generator.
         aspect: Original width / height of each image, ``(count,)``; required for ``resize="short_side"``.
-
-    Returns:
-        float32 ``(count, N_AUG_PARAMS)`` on the CPU, with independent rows.
     """
     aug_params = torch.zeros(count, N_AUG_PARAMS)
     aug_params[:, BOX_COLUMNS] = _view_boxes(view, count, height, width, generator, aspect)
@@ -64,15 +60,10 @@ def sample_view_params(
 
 
 def apply_view(images: Tensor, view: View, aug_params: Tensor) -> Tensor:
-    """Apply a view with pre-sampled augmentation parameters.
+    """Apply a view with augmentation parameters from ``sample_view_params``.
 
-    Args:
-        images: uint8 ``(N, C, H, W)`` on any device.
-        aug_params: Output of ``sample_view_params`` for this view and image size, ``(N, N_AUG_PARAMS)`` on
-            the same device.
-
-    Returns:
-        float32 ``(N, C, height, width)`` in [0, 1]; see ``View.output_size`` for height and width.
+    From uint8 ``(N, C, H, W)`` on any device to float32 ``(N, C, height, width)`` in [0, 1]; see
+    ``View.output_size`` for height and width.
     """
     size = view.output_size(*images.shape[-2:])
     if view.crop == "random_resized":
@@ -95,23 +86,14 @@ def apply_view(images: Tensor, view: View, aug_params: Tensor) -> Tensor:
 
 
 def apply_view_to_labels(label_maps: Tensor, view: View, aug_params: Tensor) -> Tensor:
-    """Apply the view of the images to their label maps, with nearest-neighbour interpolation.
+    """Apply the view of the images to their label maps ``(N, H, W)``, with nearest-neighbour interpolation.
 
-    Args:
-        label_maps: Integers ``(N, H, W)`` on any device.
-        aug_params: Parameters that the images were augmented with, ``(N, N_AUG_PARAMS)`` on the same device.
-
-    Returns:
-        ``(N, height, width)`` of the same type. Padding repeats the label at the edge, as it does for images.
+    ``aug_params`` are those of the images. Padding repeats the label at the edge, as it does for images.
     """
     height, width = label_maps.shape[-2:]
     size = view.output_size(height, width)
     if view.crop == "none" and size == (height, width):
-        return (
-            torch.where(aug_params[:, FLIP_COLUMN, None, None] > 0, label_maps.flip(-1), label_maps)
-            if view.flip
-            else label_maps
-        )
+        return _flip_selected(label_maps, aug_params) if view.flip else label_maps
     top, left, box_height, box_width = (column[:, None] for column in aug_params[:, BOX_COLUMNS].unbind(1))
     output_rows = torch.arange(size[0], device=label_maps.device, dtype=torch.float32)
     output_columns = (
@@ -165,10 +147,7 @@ def sample_crop_boxes(
     box_width, box_height = (area * shape).sqrt().round(), (area / shape).sqrt().round()
     fits = (box_width > 0) & (box_width <= width) & (box_height > 0) & (box_height <= height)
     first_fit = fits.int().argmax(dim=1, keepdim=True)
-    box_width, box_height = (
-        box_width.gather(1, first_fit).squeeze(1),
-        box_height.gather(1, first_fit).squeeze(1),
-    )
+    box_width, box_height = (side.gather(1, first_fit).squeeze(1) for side in (box_width, box_height))
     top = _uniform(0, 1, (count,), generator).mul(height - box_height + 1).floor()
     left = _uniform(0, 1, (count,), generator).mul(width - box_width + 1).floor()
     # If no attempt fits: the centre of the image, with the longer side cut to the allowed aspect ratio.
@@ -290,10 +269,7 @@ def interpolation_weights(
     pixel or a stored pixel, whichever is wider.
 
     Args:
-        position: Index of each output pixel within the box, ``(N, size)``.
-        start: Start of each box, ``(N,)``.
-        length: Length of each box, ``(N,)``.
-        stored_side: Length of the stored images along this axis.
+        position: Index of each output pixel within its box, ``(N, size)``.
         crop_first: Whether to ignore pixels outside the box.
     """
     scale = (length / position.shape[1])[:, None, None]
@@ -313,4 +289,6 @@ def _box_columns(aug_params: Tensor, size: int) -> Tensor:
 
 
 def _flip_selected(images: Tensor, aug_params: Tensor) -> Tensor:
-    return torch.where(aug_params[:, FLIP_COLUMN, None, None, None] > 0, images.flip(-1), images)
+    """Flip some of the images ``(N, C, H, W)``, or label maps ``(N, H, W)``."""
+    is_flipped = aug_params[:, FLIP_COLUMN].view(-1, *[1] * (images.ndim - 1)) > 0
+    return torch.where(is_flipped, images.flip(-1), images)

@@ -55,15 +55,13 @@ class EvaluationResult:
 
 
 def evaluate_run(trained: TrainedModel, fabric: Fabric, folder: Path | None = None) -> EvaluationResult:
-    """Evaluate on the run's own test images or on a folder of labelled images.
+    """Evaluate on a folder of labelled images, or on those that the run was evaluated on.
 
-    Args:
-        folder: ``class/...``, or ``images/`` and ``labels/`` in segmentation; None means the images that the
-            run was evaluated on.
+    The folder has ``class/...``, or ``images/`` and ``labels/`` in segmentation.
     """
     if trained.per_pixel:
         return _evaluate_segmentation(trained, fabric, folder)
-    view, unlabelled_indices, evaluated_on = trained.config.views.test, None, f"the folder {folder}"
+    unlabelled_indices, evaluated_on = None, f"the folder {folder}"
     if folder is None:
         test, evaluated_on = load_test_set(trained)
         if evaluated_on == "unlabelled":
@@ -71,8 +69,7 @@ def evaluate_run(trained: TrainedModel, fabric: Fabric, folder: Path | None = No
                 (load_ledger(trained.run_folder).targets() == UNLABELLED).nonzero().squeeze(1)
             )
     else:
-        test = read_labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
-        test = replace(test, images=with_aspect_ratio(test.images, view))
+        test = load_labelled_folder(trained, folder)
     tally = evaluate(trained.predictor(fabric), test, indices=unlabelled_indices)
     return EvaluationResult(tally, evaluated_on, tally.total)
 
@@ -117,6 +114,12 @@ def _load_labelled_maps(trained: TrainedModel, folder: Path) -> Domain:
 
 # Parameters that define the label encoding.
 _CLASS_LIST_PARAMS = ("classes", "root", "merge_classes", "keep_classes", "label_format")
+
+
+def load_labelled_folder(trained: TrainedModel, folder: Path) -> Domain:
+    """Read labelled images, ``class/...``, for the model's test view."""
+    test = read_labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
+    return replace(test, images=with_aspect_ratio(test.images, trained.config.views.test))
 
 
 def load_test_set(trained: TrainedModel) -> tuple[Domain, EvaluatedOn]:

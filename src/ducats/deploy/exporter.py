@@ -45,7 +45,6 @@ def export(
 
     Args:
         onnx: also write ``model.onnx``, checked against PyTorch.
-        opset: ONNX opset version.
         batch_size: fixed batch size of the graph; None means any.
     """
     if out.exists() and not out.is_dir():

@@ -23,6 +23,13 @@ _CARD_METRICS = {
     "aurc": "area under the risk-coverage curve",
 }
 _MAX_LISTED_CLASSES = 50
+_ONNX_IMPORTS = """```python
+from pathlib import Path
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageOps
+session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+classes = Path("classes.txt").read_text(encoding="utf-8").splitlines()"""
 
 
 def render_model_card(
@@ -38,7 +45,6 @@ def render_model_card(
     Args:
         onnx_check: result of the check of the ONNX graph; None if there is no graph.
         batch_size: fixed batch size of the graph; None means any.
-        rule: triage rule; None if `ducats triage` was not run.
     """
     sections = {
         f"# {trained.run_folder.path.resolve().name}": _summary_lines(trained),
@@ -125,13 +131,7 @@ def _onnx_lines(
     if trained.per_pixel:
         yield "Output maps have the size of the input."
     yield ""
-    yield "```python"
-    yield "from pathlib import Path"
-    yield "import numpy as np"
-    yield "import onnxruntime"
-    yield "from PIL import Image, ImageOps"
-    yield 'session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])'
-    yield 'classes = Path("classes.txt").read_text(encoding="utf-8").splitlines()'
+    yield _ONNX_IMPORTS
     yield from preprocess.to_code()
     if batch_size is not None and batch_size > 1:
         yield f"images = np.repeat(images, {batch_size}, axis=0)"

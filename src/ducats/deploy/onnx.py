@@ -60,13 +60,9 @@ def export_onnx(
     opset: int = DEFAULT_OPSET,
     batch_size: int | None = None,
 ) -> None:
-    """Write a graph and its weights to one ONNX file.
+    """Write a graph on the CPU and its weights to one ONNX file.
 
-    Args:
-        graph: must be on the CPU.
-        images: example input, ``(N, channels, height, width)``.
-        opset: ONNX opset version.
-        batch_size: fixed batch size; None means any.
+    ``images`` are an example of the input; a ``batch_size`` of None means any.
     """
     require_onnx()
     if opset < MIN_OPSET:
@@ -103,13 +99,9 @@ def export_onnx(
 def check_onnx(
     model: EvidentialModel, images: Tensor, path: Path, *, batch_size: int | None = None, flip: bool = False
 ) -> OnnxDifference:
-    """Compare ONNX Runtime with PyTorch; raise if they differ by more than rounding.
+    """Compare ONNX Runtime with PyTorch on the CPU; raise if they differ by more than rounding.
 
-    Args:
-        model: the exported model, on the CPU.
-        images: float32 in [0, 1].
-        batch_size: fixed batch size of the file; None means any.
-        flip: whether the graph averages with the mirror image.
+    ``batch_size`` and ``flip`` are those of the exported graph.
     """
     import onnxruntime
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ducats.annotation.oracles.display_image import load_display_image
 from ducats.config import Config
-from ducats.data import resolve_dataset
 from ducats.data.decoding import decode_images
 from ducats.data.domain import Images
+from ducats.data.registry import resolve_dataset
 from ducats.data.segmentation.reader import SegmentationReader
 from ducats.ledger import Ledger
 from ducats.report.figures.pixels import LabelledImage, prepare_labelled_pixels
@@ -43,15 +43,7 @@ def write_picks_figure(
 def select_image_keys(
     ledger: Ledger, image_keys: Sequence[str] | None = None, n_images: int = 4
 ) -> list[str]:
-    """Return the keys of the images to show.
-
-    Args:
-        image_keys: keys; default: evenly spaced among the images with labels.
-        n_images: number of images if ``image_keys`` is None.
-
-    Raises:
-        UserError: there are no labelled pixels, or a key is unknown.
-    """
+    """Return the keys of the images to show: those given, or ``n_images`` evenly spaced ones with labels."""
     if ledger.sizes is None:
         raise UserError(
             "this run labelled whole images, so there are no pixels to show; use `ducats labels RUN`"
@@ -75,12 +67,7 @@ def select_image_keys(
 
 
 def load_images(config: Config, keys: Sequence[str]) -> Images:
-    """Load the images with these keys; the whole pool if the data set does not consist of files.
-
-    Args:
-        config: config of the run.
-        keys: keys in the run's ledger; may be a subset of the pool.
-    """
+    """Load the images with these keys; the whole pool if the data set does not consist of files."""
     reader = resolve_dataset(config.data.name).load
     if not isinstance(reader, SegmentationReader):
         return load_data(config).pool

@@ -40,7 +40,6 @@ def predict_label_maps(
 
     Args:
         folder: images, with or without subfolders.
-        out: output folder.
         uncertainty_maps: also write ``out/uncertainty/``, one NPZ per image with probability, entropy, u_data
             and u_dis of each pixel as float16.
     """

@@ -1,6 +1,5 @@
 """Calibrate the triage rule of a run on labels that its model was not trained on."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,9 +8,8 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 
 from ducats.data.domain import UNLABELLED
-from ducats.data.folders import read_labelled_folder
 from ducats.deploy.classification import predict_images
-from ducats.deploy.evaluation import load_test_set
+from ducats.deploy.evaluation import load_labelled_folder, load_test_set
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import (
     TriageCriterion,
@@ -23,7 +21,6 @@ from ducats.deploy.triage_rule import (
     min_images,
 )
 from ducats.ledger import load_ledger, load_request
-from ducats.run.factory import with_aspect_ratio
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 
@@ -63,14 +60,10 @@ def triage(
 
     Args:
         risk: maximum fraction of wrong predictions among the accepted ones.
-        criterion: quantity that is compared with the threshold.
         confidence: probability with which the risk is not exceeded.
         folder: labelled images, ``class/...``; None means the run's own test set.
         acquired_labels: use the labels acquired by the run, with the predictions made when they were
             selected.
-
-    Raises:
-        UserError: If no threshold reaches the risk, or there are no labels to calibrate on.
     """
     for name, value in (("risk", risk), ("confidence", confidence)):
         if not 0 < value < 1:
@@ -104,8 +97,7 @@ def _from_predictions(
             description = "the run's target images that it did not label"
             warnings = (_EXCLUDED_IMAGES_WARNING,)
     else:
-        test = read_labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
-        test = replace(test, images=with_aspect_ratio(test.images, trained.config.views.test))
+        test = load_labelled_folder(trained, folder)
         description = f"the folder {folder.name}"
     predictions = predict_images(trained, fabric, test.images)
     values = predictions.columns[criterion].double().numpy()

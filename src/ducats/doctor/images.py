@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from ducats.config import Config
-from ducats.data import resolve_dataset
 from ducats.data.benchmarks.benchmark import ImageCount, TaskRole
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import find_unreadable
+from ducats.data.registry import resolve_dataset
 from ducats.doctor.survey import DataSurvey, SplitSurvey, survey_data
 from ducats.utils.findings import (
     Finding,

@@ -12,7 +12,6 @@ from typing import Any
 from torch import Tensor
 
 from ducats.config import Config
-from ducats.data import resolve_dataset
 from ducats.data.benchmarks.benchmark import Benchmark, ImageCount, TaskRole
 from ducats.data.benchmarks.tasks import class_order, list_task
 from ducats.data.domain import AdaptationData, Images, Labels, Pixels
@@ -25,6 +24,7 @@ from ducats.data.folders import (
     list_images,
 )
 from ducats.data.manifest import ManifestRow, check_pool_labels, describe_rows, scan_manifest
+from ducats.data.registry import resolve_dataset
 from ducats.data.segmentation.file_pairs import SplitFiles
 from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader

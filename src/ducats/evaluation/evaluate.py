@@ -22,14 +22,10 @@ MAX_GROUP_PROBABILITIES = 2**24
 
 
 class TemperedEvaluation:
-    """Evaluation of the same predictions at another temperature, in the same pass.
-
-    Args:
-        temperature: divisor of log alpha.
-    """
+    """Evaluation of the same predictions at another temperature, in the same pass."""
 
     def __init__(self, temperature: float) -> None:
-        self.temperature = temperature
+        self.temperature = temperature  # divisor of log alpha
         self.tally: Tally | None = None  # set by `evaluate` and `evaluate_segmentation`
 
 
@@ -43,9 +39,7 @@ def evaluate(
 ) -> Tally:
     """Compute the tally of a test set over all processes, in bounded memory.
 
-    Args:
-        indices: indices of the images to evaluate; all by default.
-        tempered: receives the tally at its own temperature.
+    Only ``indices`` are evaluated, by default all. ``tempered`` receives the tally at its own temperature.
     """
     fabric = predictor.fabric
     tally, tempered_tally = (Tally.empty(len(test.classes)) for _ in range(2))

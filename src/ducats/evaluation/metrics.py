@@ -10,6 +10,7 @@ ECE: Naeini et al., AAAI 2015. Classwise ECE: Kull et al., NeurIPS 2019. AURC: G
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TypedDict
 
 import torch
@@ -62,13 +63,8 @@ class Tally:
         """Return a tally of zeros."""
         if classes < 1:
             raise ValueError(f"a tally needs at least one class, got {classes}")
-
-        def int_zeros(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.int64, device=device)
-
-        def float_zeros(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.float64, device=device)
-
+        int_zeros = partial(torch.zeros, dtype=torch.int64, device=device)
+        float_zeros = partial(torch.zeros, dtype=torch.float64, device=device)
         return cls(
             confusion=int_zeros(classes, classes),
             bin_count=int_zeros(FINE_BINS),
@@ -78,8 +74,8 @@ class Tally:
             class_confidence=float_zeros(classes, ECE_BINS),
             fine_count=int_zeros(N_CONFIDENCE_BINS),
             fine_wrong=int_zeros(N_CONFIDENCE_BINS),
-            nll_sum=float_zeros(),
-            brier_sum=float_zeros(),
+            nll_sum=float_zeros(()),
+            brier_sum=float_zeros(()),
         )
 
     @property

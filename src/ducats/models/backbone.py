@@ -156,10 +156,7 @@ def move_strides_first(trunk: nn.Module, name: str, output_stride: int = 32) -> 
     The ResNets of 2015, and the Caffe and Keras weights derived from them, have this layout. The tensors have
     the same shapes in both layouts, so weights of the wrong one load without error and give wrong outputs.
 
-    Args:
-        trunk: backbone, modified in place.
-        name: name of the backbone, for error messages.
-        output_stride: stride from which on the backbone is dilated.
+    The backbone is dilated from ``output_stride`` on.
     """
     blocks = [
         block for block in trunk.modules() if isinstance(block, Bottleneck) and max(block.conv2.stride) > 1

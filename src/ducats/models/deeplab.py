@@ -23,12 +23,7 @@ LOW_LEVEL_STRIDE = 4  # stride of the low-level map in the decoder of v3+
 
 
 class DeepLab(nn.Module):
-    """Backbone and head; normalises images as the backbone's weights expect.
-
-    Args:
-        backbone: from normalised images to a list of maps.
-        head: from these maps to logits and features.
-    """
+    """Backbone, from normalised images to a list of maps, and head, from these to logits and features."""
 
     def __init__(self, backbone: nn.Module, head: nn.Module, channels: int, *, is_pretrained: bool) -> None:
         super().__init__()

@@ -63,10 +63,6 @@ class FrozenNorm(nn.Module):
         normed = torch.addcmul(cached.shift, maps, cached.scale)
         return self.after(normed) if len(self.after) else normed
 
-    def extra_repr(self) -> str:
-        """Return channels and eps."""
-        return f"{len(self.weight)}, eps={self.eps}"
-
     def _tensors(self) -> tuple[Tensor, ...]:
         return tuple(self._buffers[name] for name in _NORM_TENSORS)  # type: ignore[misc]
 

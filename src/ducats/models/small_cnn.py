@@ -47,12 +47,7 @@ class SmallCNN(nn.Module):
 
 
 def small_cnn(*, classes: int, channels: int, width: int = 16, features: int = 64) -> SmallCNN:
-    """Build a small convolutional network.
-
-    Args:
-        width: channels of the first block; the second has twice as many.
-        features: width of the features, the input of the last layer.
-    """
+    """Build a small convolutional network; the second block has twice the ``width`` in channels."""
     return SmallCNN(classes, channels, width, features)
 
 

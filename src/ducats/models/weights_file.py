@@ -72,7 +72,6 @@ def load_weights(trunk: nn.Module, state: StateDict, *, name: str, channels: int
     """Load weights into a backbone without classifier; raise if they do not fit completely.
 
     Args:
-        trunk: timm backbone, modified in place.
         state: weights; may include the classifier of the pretraining task.
         name: name of the backbone, for timm and for error messages.
         channels: number of image channels; weights for three colours are adapted by timm's rule.

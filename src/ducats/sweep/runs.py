@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ducats.config import Config
 from ducats.config.options import RunOptions, default_run_folder
-from ducats.data import resolve_dataset
+from ducats.data.registry import resolve_dataset
 from ducats.report.tasks import data_and_task
 from ducats.run.factory import check_config, with_resolved_precision
 from ducats.runfolder.run_folder import RunFolder

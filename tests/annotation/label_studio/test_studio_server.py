@@ -23,7 +23,7 @@ from ducats.annotation.label_studio.pull import pull_answers
 from ducats.annotation.label_studio.push import push_questions
 from ducats.annotation.label_studio.sync_state import SyncState
 from ducats.cli import main
-from ducats.data import toy
+from ducats.data.toy import toy
 
 pytestmark = pytest.mark.skipif(
     find_program() is None,

@@ -94,6 +94,6 @@ def test_local_path_imports_no_optional_package(tmp_path: Any) -> None:
     code = (
         "import sys; from ducats.data.streaming import open_pool; "
         f"assert open_pool({str(tmp_path)!r}).count_samples() == 1; "
-        "sys.exit(any(name in sys.modules for name in ('fsspec', 'pyarrow')))"
+        "sys.exit(any(name in sys.modules for name in ('fsspec', 'pyarrow', 'torch')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -2,21 +2,23 @@
 
 import json
 import shutil
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from commands import ducats, read_csv
-from conftest import Runner
-from ducats.deploy import TrainedModel, load_trained_model, predict
+from ducats.config import load_config
+from ducats.deploy import TrainedModel, predict
 from ducats.deploy.scoring import SCORING_BACKENDS, ScoringInterrupted, ScoringResult, score_chunk, score_pool
 from ducats.deploy.scoring.files import chunk_file, load_chunk
 from ducats.ledger import load_ledger
 from ducats.training.distributed import make_fabric
 from ducats.utils.errors import UserError
-from scoring_runs import train_run, write_image_folder, write_shard_folder
-from synthetic_pools import image_bytes, write_file
+from scoring_runs import train_run, write_image_folder
+from synthetic_pools import write_file
 
 
 @pytest.fixture(scope="module")
@@ -59,74 +61,49 @@ def test_picks_csv_agrees_with_predict(trained: TrainedModel, folder: Path, tmp_
 def test_picks_do_not_depend_on_number_of_chunks(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
     files = []
     for n_chunks in (1, 2, 5):
-        run_score(trained, folder, tmp_path / str(n_chunks), chunks=n_chunks)
-        files.append((tmp_path / str(n_chunks) / "picks.csv").read_bytes())
-        names = sorted(path.name for path in (tmp_path / str(n_chunks) / "chunks").iterdir())
+        out = tmp_path / str(n_chunks)
+        assert len(run_score(trained, folder, out, chunks=n_chunks, budget="15%").picks) == 6  # of 37: 5.55
+        files.append((out / "picks.csv").read_bytes())
+        names = sorted(path.name for path in (out / "chunks").iterdir())
         assert names == [f"chunk-{chunk}-of-{n_chunks}.npz" for chunk in range(n_chunks)]
     assert files == [files[0]] * 3
 
 
-@pytest.mark.parametrize("shards", range(1, 6))
-def test_every_image_of_every_shard_is_scored_once(
-    trained: TrainedModel, tmp_path: Path, shards: int
-) -> None:
-    pool = write_shard_folder(tmp_path / "pool", shards, each=5)
-    found = run_score(trained, pool, tmp_path / "out", chunks=2, budget=99, query="entropy")
-    expected = [f"{shard}.tar/{number:03d}.png" for shard in range(shards) for number in range(5)]
-    assert sorted(found.picks.key) == expected
-    assert found.n_samples == 5 * shards
-
-
-@pytest.mark.parametrize("kwargs", [{"budget": "20%"}, {"budget": "20%", "chunks": 3}])
-def test_budget_as_percentage(
-    trained: TrainedModel, folder: Path, tmp_path: Path, kwargs: dict[str, object]
-) -> None:
-    assert len(run_score(trained, folder, tmp_path, **kwargs).picks) == 7  # of 37
+def write_table(path: Path, folder: Path, keys: Iterable[str] | None = None) -> Path:
+    """Write a table of the images of a folder; their keys are relative paths, unless others are given."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    keys = [str(path.relative_to(folder)) for path in paths] if keys is None else keys
+    rows = [f"{path},{key}" for path, key in zip(paths, keys, strict=False)]
+    path.write_text("\n".join(["path,key", *rows]), encoding="utf-8")
+    return path
 
 
 def test_picks_of_a_table_of_paths_and_a_remote_pool(
     trained: TrainedModel, folder: Path, tmp_path: Path
 ) -> None:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    lines = ["path,key", *(f"{path},{path.relative_to(folder)}" for path in paths)]
-    (tmp_path / "pool.csv").write_text("\n".join(lines), encoding="utf-8")
     store = pytest.importorskip("fsspec").filesystem("memory")
     store.put(str(folder), "/score-pool", recursive=True)
     try:
         run_score(trained, "memory://score-pool", tmp_path / "remote", chunks=2)
     finally:
         store.rm("/score-pool", recursive=True)
-    run_score(trained, tmp_path / "pool.csv", tmp_path / "table")
+    run_score(trained, write_table(tmp_path / "pool.csv", folder), tmp_path / "table")
     run_score(trained, folder, tmp_path / "folder")
     names = ("remote", "table", "folder")
     assert len({(tmp_path / name / "picks.csv").read_bytes() for name in names}) == 1
 
 
-def test_labelled_samples_are_excluded(tmp_path: Path) -> None:
-    from PIL import Image
-
-    from ducats.data import toy
-
-    trained = train_run(tmp_path / "run", "data.params={n_source_per_class: 8, n_pool: 30}")
-    pool = toy(n_source_per_class=8, n_pool=30).pool
-    labelled_keys = {entry.key for entry in load_ledger(trained.run_folder).entries()}
-    assert len(labelled_keys) == 20
-    for key, pixels in zip(pool.keys, pool.pixels, strict=True):  # type: ignore[call-overload]
-        path = tmp_path / "pool" / f"{key}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(path)
-    # The keys of the table are those of the run.
-    lines = ["path,key", *(f"pool/{key}.png,{key}" for key in pool.keys)]
-    (tmp_path / "pool.csv").write_text("\n".join(lines), encoding="utf-8")
-    found = run_score(trained, tmp_path / "pool.csv", tmp_path / "out", exclude_labelled=True, budget=99)
-    assert found.n_excluded == 20
-    assert set(found.picks.key) == set(pool.keys) - labelled_keys
-    all_scored = run_score(trained, tmp_path / "pool.csv", tmp_path / "all", budget=99)
-    assert set(all_scored.picks.key) == set(pool.keys)
-    left = [line for line in lines if line == "path,key" or line.split(",")[1] in labelled_keys]
-    (tmp_path / "pool.csv").write_text("\n".join(left), encoding="utf-8")
+def test_labelled_samples_are_excluded(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
+    labelled = [entry.key for entry in load_ledger(trained.run_folder).entries()]
+    others = [f"other-{number}" for number in range(37 - len(labelled))]
+    pool = write_table(tmp_path / "pool.csv", folder, [*labelled, *others])
+    found = run_score(trained, pool, tmp_path / "out", exclude_labelled=True, budget=99)
+    assert (found.n_excluded, set(found.picks.key)) == (20, set(others))
+    all_scored = run_score(trained, pool, tmp_path / "all", budget=99)
+    assert set(all_scored.picks.key) == {*labelled, *others}
+    write_table(pool, folder, labelled)
     with pytest.raises(UserError, match="already labelled all readable images"):
-        run_score(trained, tmp_path / "pool.csv", tmp_path / "none", exclude_labelled=True)
+        run_score(trained, pool, tmp_path / "none", exclude_labelled=True)
 
 
 def test_finished_chunks_are_not_scored_again(
@@ -179,15 +156,6 @@ def test_changed_settings_are_refused(
         run_score(trained, folder, tmp_path)
 
 
-def test_grown_pool_is_refused(trained: TrainedModel, tmp_path: Path) -> None:
-    pool = write_image_folder(tmp_path / "pool", 20)
-    run_score(trained, pool, tmp_path / "out", budget="10%")
-    for number in range(20):
-        write_file(pool / f"new-{number}.png", image_bytes(number))
-    with pytest.raises(UserError, match="labels: 2 -> 4"):
-        run_score(trained, pool, tmp_path / "out", budget="10%")
-
-
 def test_output_folder_is_locked(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
     with (tmp_path / ".lock").open("a+") as lock:
@@ -197,12 +165,9 @@ def test_output_folder_is_locked(trained: TrainedModel, folder: Path, tmp_path: 
 
 
 def test_duplicate_keys_are_refused(trained: TrainedModel, folder: Path, tmp_path: Path) -> None:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    (tmp_path / "pool.csv").write_text(
-        "\n".join(["path,key", *(f"{path},{index % 30}" for index, path in enumerate(paths))]), "utf-8"
-    )
-    with pytest.raises(UserError, match="unique"):
-        run_score(trained, tmp_path / "pool.csv", tmp_path / "out", budget=37, query="entropy")
+    pool = write_table(tmp_path / "pool.csv", folder, [str(index % 30) for index in range(37)])
+    with pytest.raises(UserError, match=r"two samples of the pool have the key '\d+'"):
+        run_score(trained, pool, tmp_path / "out", budget=37, query="entropy")
 
 
 @pytest.mark.parametrize(
@@ -274,7 +239,6 @@ def test_command_prints_summary(
     assert "process 2 was ended" in capsys.readouterr().err
 
 
-def test_segmentation_is_refused(run_pixels: Runner, tmp_path: Path) -> None:
-    run_folder = run_pixels()
+def test_segmentation_is_refused(trained: TrainedModel, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not support segmentation"):
-        run_score(load_trained_model(run_folder.path), tmp_path, tmp_path / "out")
+        run_score(replace(trained, config=load_config(["segmentation"])), tmp_path, tmp_path / "out")

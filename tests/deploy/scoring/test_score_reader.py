@@ -1,9 +1,11 @@
+import io
 import threading
 import warnings
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from ducats.data.streaming import PoolSample
 from ducats.deploy.scoring import reader
@@ -52,14 +54,12 @@ def test_closing_early_stops_all_threads() -> None:
     stream = decode_blocks(([sample] for sample in samples(1000)), decode_constant, threads=2)
     next(stream)
     assert "ducats-pool" in [thread.name for thread in threading.enumerate()]
-    before = {thread.name for thread in threading.enumerate()}
     stream.close()
-    left = {thread.name for thread in threading.enumerate()}
-    assert before - left >= {"ducats-pool"}
-    assert not [name for name in left if name.startswith("ThreadPoolExecutor")]
+    left = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in left if name.startswith(("ducats-pool", "ThreadPoolExecutor"))]
 
 
-def test_pillow_warnings_are_suppressed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pillow_warnings_are_suppressed() -> None:
     def odd(sample: PoolSample) -> DecodedImage:
         warnings.warn_explicit("odd metadata", UserWarning, "Tiff.py", 1, module="PIL.TiffImagePlugin")
         return decode_constant(sample)
@@ -70,11 +70,7 @@ def test_pillow_warnings_are_suppressed(monkeypatch: pytest.MonkeyPatch) -> None
     assert (len(block.key), caught) == (3, [])
 
 
-def test_aspect_respects_exif_orientation(monkeypatch: pytest.MonkeyPatch) -> None:
-    import io
-
-    from PIL import Image
-
+def test_aspect_respects_exif_orientation() -> None:
     exif, file = Image.Exif(), io.BytesIO()
     exif[0x0112] = 6  # rotated by 90 degrees
     Image.new("RGB", (30, 20), "red").save(file, "JPEG", exif=exif)

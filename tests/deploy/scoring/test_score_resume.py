@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -47,13 +48,23 @@ class Net(nn.Module):
 """
 
 
+@pytest.fixture(scope="module")
+def trained_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with a run whose model can be blocked."""
+    folder = tmp_path_factory.mktemp("trained")
+    write_file(folder / "blocking_net.py", BLOCKING_NET.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        train_run(folder / "run", "model.name=blocking_net:Net", "model.params={}")
+    return folder
+
+
 @pytest.fixture
-def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder with a run whose model can be blocked, and a pool whose tenth image, in block 1, blocks it."""
+def workspace(trained_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder with the run, and a pool whose tenth image, in block 1, blocks its model."""
+    shutil.copytree(trained_folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    write_file(tmp_path / "blocking_net.py", BLOCKING_NET.encode())
-    train_run(tmp_path / "run", "model.name=blocking_net:Net", "model.params={}")
     write_image_folder(tmp_path / "pool", 30)
     write_file(tmp_path / "pool" / "0" / "zz-white.ppm", WHITE)
     return tmp_path
@@ -122,7 +133,7 @@ def test_picks_do_not_depend_on_number_of_processes(
 def make_job(workspace: Path) -> Job:
     streaming_query = make_streaming_query(load_trained_model(workspace / "run").config, "duc", 1)
     pool, out = str(workspace / "pool"), workspace / "out"
-    return Job(workspace / "run", pool, "auto", streaming_query, 1, 8, False, "cpu", 1, out)
+    return Job(workspace / "run", pool, "auto", streaming_query, 2, 8, False, "cpu", 1, out)
 
 
 def test_worker_exits_with_its_parent(workspace: Path) -> None:
@@ -141,7 +152,7 @@ def test_worker_exits_with_its_parent(workspace: Path) -> None:
 def test_worker_reports_progress_and_errors(workspace: Path) -> None:
     job, (receiver, sender) = make_job(workspace), Pipe(duplex=False)
     with receiver, sender:
-        local_backend.score_chunks(job, [0], sender)
+        local_backend.score_chunks(job, [0, 1], sender)
         assert [receiver.recv() for _ in range(4)] == [8, 16, 24, 31]
         (workspace / "run" / "model.safetensors").unlink()
         with pytest.raises(SystemExit):
@@ -180,7 +191,7 @@ def test_failure_of_one_worker_stops_the_others(
 
 
 def kill_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[bytes]], object]], None]:
-    """Return a ``write_atomically`` that kills the process before, inside or after its n-th call."""
+    """Return a ``write_atomically`` that kills the process inside or after its n-th call."""
     original, calls = files.write_atomically, 0
 
     def die() -> None:
@@ -194,8 +205,6 @@ def kill_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[byte
     def write(path: Path, put: Callable[[IO[bytes]], object]) -> None:
         nonlocal calls
         calls += 1
-        if calls == number and moment == "before":
-            die()
         original(path, half if calls == number and moment == "inside" else put)
         if calls == number:
             die()
@@ -209,7 +218,7 @@ def test_resume_after_kill_at_any_write(workspace: Path) -> None:
     undisturbed = score_picks(trained, workspace, "undisturbed", chunks=3)
     names = {path.name for path in (workspace / "undisturbed").rglob("*")}
     for number in range(1, 8):
-        for moment in ("before", "inside", "after"):
+        for moment in ("inside", "after"):
             out = f"{number}-{moment}"
 
             def act(write: object = kill_at_write(number, moment), out: str = out) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, Split, count_lists
 from ducats.data.benchmarks.tasks import missing_images_error
+from ducats.data.decoding import parse_size
 from ducats.data.domain import AdaptationData, Domain, Images
 from ducats.utils.errors import UserError
 
@@ -48,8 +49,7 @@ def digit_sets(*, root: str | Path, task: str, size: int = 32) -> AdaptationData
         task: ``M-U``, ``U-M`` or ``S-M``; spellings such as ``SVHN->MNIST`` also work.
         size: Height and width in pixels.
     """
-    if size < 1:
-        raise UserError(f"images cannot be {size} pixels wide; give a size of 1 or more")
+    parse_size(size)
     folder = Path(root).expanduser()
     # Load all splits before resizing any: missing files are reported at once.
     splits = {

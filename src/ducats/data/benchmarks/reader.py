@@ -19,7 +19,6 @@ def list_class_folders(
     """List every image of a domain, ``domain/class/...``, sorted by key.
 
     Args:
-        split: Must be "all".
         search_folders: Sub-folders of the root to search for the domain, in this order.
         class_parent: Sub-folder of the domain that may hold the class folders.
     """
@@ -46,9 +45,7 @@ def list_split_file(
 ) -> FileList | None:
     """List the images of ``DOMAIN_train.txt`` or ``DOMAIN_test.txt``, in the order of the file.
 
-    Args:
-        list_folders: Sub-folders of the root to search for the file, in this order; the domain's folder comes
-            last.
+    The file is searched for in sub-folders of the root, in this order, and then in the domain's folder.
     """
     domain_folder = find_domain_folder(root, domain)
     if domain_folder is None:

@@ -153,8 +153,7 @@ def load_task(
         root: Folder that contains the domains, as in the benchmark's layout.
         task: Source and target: ``A-W``, ...; other spellings such as ``A2W``, ``amazon->webcam`` also work.
         size: Height and width that images are resized to, ignoring the aspect ratio.
-        cache: Folder for decoded images that do not fit in memory; see ``decode_images``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode_images``.
+        cache, memory_gb: See ``decode_images``; the memory is that of all images together.
     """
     task_files = list_task(benchmark, root, task)
     classes = class_order(benchmark, task_files)

@@ -26,11 +26,6 @@ _CARLA_LAYOUTS = (
     FileLayout("CameraRGB", "CameraSeg"),
     FileLayout("rgb", "semantic_segmentation"),
 )
-_SPLITS = ("train", "val", "test")
-_SEGNET_LAYOUTS = {split: FileLayout(split, f"{split}annot") for split in _SPLITS}
-_COLOUR_COPY_LAYOUTS = {
-    split: FileLayout(split, f"{split}_labels", label_suffix="_L.png") for split in _SPLITS
-}
 _ORIGINAL_LAYOUT = FileLayout("701_StillsRaw_full", "LabeledApproved_full", ".png", "_L.png")
 
 
@@ -46,10 +41,9 @@ def find_camvid(root: str | Path, split: str) -> tuple[SplitFiles, LabelEncoding
     folder = Path(root).expanduser()
     id_encoding = carla_camvid_encoding(SEGNET_IDS, CAMVID_VOID, "ids")
     colour_encoding = carla_camvid_encoding(names_by_colour_id(CAMVID_COLOURS), CAMVID_VOID, "colours")
-    for layout, encoding in (
-        (_SEGNET_LAYOUTS[split], id_encoding),
-        (_COLOUR_COPY_LAYOUTS[split], colour_encoding),
-    ):
+    segnet_layout = FileLayout(split, f"{split}annot")
+    colour_copy_layout = FileLayout(split, f"{split}_labels", label_suffix="_L.png")
+    for layout, encoding in ((segnet_layout, id_encoding), (colour_copy_layout, colour_encoding)):
         if layout.exists_in(folder) and layout.has_label_files(folder):
             return find_pairs(folder, layout), encoding
 
@@ -59,7 +53,7 @@ def find_camvid(root: str | Path, split: str) -> tuple[SplitFiles, LabelEncoding
     if _ORIGINAL_LAYOUT.exists_in(folder) and _ORIGINAL_LAYOUT.has_label_files(folder, in_split):
         return find_pairs(folder, _ORIGINAL_LAYOUT, predicate=in_split), colour_encoding
     if (folder / split).is_dir():
-        return find_pairs(folder, _SEGNET_LAYOUTS[split], with_labels=False), id_encoding
+        return find_pairs(folder, segnet_layout, with_labels=False), id_encoding
     if (folder / _ORIGINAL_LAYOUT.images).is_dir():
         return find_pairs(folder, _ORIGINAL_LAYOUT, with_labels=False, predicate=in_split), colour_encoding
     raise UserError(
@@ -132,7 +126,7 @@ def carla_camvid(
     Args:
         source: The folder of CARLA; see ``find_carla``.
         target: The folder of CamVid; see ``find_camvid``.
-        carla_version: The CARLA version that rendered the images. Tags were renumbered in 0.9.14.
+        carla_version: See ``find_carla``.
         test: The split to evaluate on: ``test`` or ``val``.
         source_size: Height and width of source images. Defaults to ``size``.
         extra_ids: Names for tags that are missing from the tables, such as ``{255: void}``. Unknown ids

@@ -120,11 +120,7 @@ def gtav_cityscapes(
         extra_ids: Names for ids that are missing from the published lists, such as ``{255: void}``. Unknown
             ids raise.
         skip_keys: Keys of source images to exclude. The two defaults do not match their label files.
-        cache: Folder for decoded images and label maps that do not fit in memory; see ``decode_images``.
-        memory_gb: Memory for decoded images and label maps together, in gigabytes; see ``decode_images``.
-
-    Raises:
-        UserError: Files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
+        cache, memory_gb: See ``decode_images``; the memory is that of images and label maps together.
     """
     files = _find_files(GTAV_DATASET, source, target)
     skipped = set(skip_keys)

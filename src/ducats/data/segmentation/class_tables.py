@@ -10,6 +10,12 @@ def _numbered(names: str) -> dict[int, str]:
     return dict(enumerate(" ".join(names.split()).split(", ")))
 
 
+def _by_colour(colours: str) -> dict[str, str]:
+    """Return names by colour, from a list of ``r g b name`` that is separated by commas."""
+    pairs = (entry.rsplit(maxsplit=1) for entry in colours.split(","))
+    return {colour.strip(): name for colour, name in pairs}
+
+
 CITYSCAPES_IDS: Mapping[int, str] = {
     -1: "license plate",
     **_numbered("""
@@ -42,40 +48,16 @@ SEGNET_IDS: Mapping[int, str] = _numbered("""
     sky, building, pole, road, pavement, tree, sign symbol, fence, car, pedestrian,
     bicyclist, unlabelled
 """)
-CAMVID_COLOURS: Mapping[str, str] = {
-    "64 128 64": "Animal",
-    "192 0 128": "Archway",
-    "0 128 192": "Bicyclist",
-    "0 128 64": "Bridge",
-    "128 0 0": "Building",
-    "64 0 128": "Car",
-    "64 0 192": "CartLuggagePram",
-    "192 128 64": "Child",
-    "192 192 128": "Column_Pole",
-    "64 64 128": "Fence",
-    "128 0 192": "LaneMkgsDriv",
-    "192 0 64": "LaneMkgsNonDriv",
-    "128 128 64": "Misc_Text",
-    "192 0 192": "MotorcycleScooter",
-    "128 64 64": "OtherMoving",
-    "64 192 128": "ParkingBlock",
-    "64 64 0": "Pedestrian",
-    "128 64 128": "Road",
-    "128 128 192": "RoadShoulder",
-    "0 0 192": "Sidewalk",
-    "192 128 128": "SignSymbol",
-    "128 128 128": "Sky",
-    "64 128 192": "SUVPickupTruck",
-    "0 0 64": "TrafficCone",
-    "0 64 64": "TrafficLight",
-    "192 64 128": "Train",
-    "128 128 0": "Tree",
-    "192 128 192": "Truck_Bus",
-    "64 0 64": "Tunnel",
-    "192 192 0": "VegetationMisc",
-    "0 0 0": "Void",
-    "64 192 0": "Wall",
-}
+CAMVID_COLOURS: Mapping[str, str] = _by_colour("""
+    64 128 64 Animal, 192 0 128 Archway, 0 128 192 Bicyclist, 0 128 64 Bridge, 128 0 0 Building,
+    64 0 128 Car, 64 0 192 CartLuggagePram, 192 128 64 Child, 192 192 128 Column_Pole,
+    64 64 128 Fence, 128 0 192 LaneMkgsDriv, 192 0 64 LaneMkgsNonDriv, 128 128 64 Misc_Text,
+    192 0 192 MotorcycleScooter, 128 64 64 OtherMoving, 64 192 128 ParkingBlock,
+    64 64 0 Pedestrian, 128 64 128 Road, 128 128 192 RoadShoulder, 0 0 192 Sidewalk,
+    192 128 128 SignSymbol, 128 128 128 Sky, 64 128 192 SUVPickupTruck, 0 0 64 TrafficCone,
+    0 64 64 TrafficLight, 192 64 128 Train, 128 128 0 Tree, 192 128 192 Truck_Bus, 64 0 64 Tunnel,
+    192 192 0 VegetationMisc, 0 0 0 Void, 64 192 0 Wall
+""")
 
 # Before 0.9.10 the list ended with the traffic sign.
 CARLA_IDS_BEFORE_0_9_14: Mapping[int, str] = _numbered("""

@@ -104,7 +104,6 @@ def find_pairs(
     """Find images and their label files; report files without a partner in ``problems`` instead of raising.
 
     Args:
-        with_labels: Whether to look for label files.
         mask_folder: Subfolder of mask files, named like label files. Ignored if it does not exist.
         predicate: Filter for the keys of images and label files, for example those of a split.
     """

@@ -19,11 +19,7 @@ _MAX_IDS_NAMED = 5  # maximum number of unknown ids in a message
 
 
 class UnknownIdError(ValueError):
-    """A label file contains unknown ids.
-
-    Args:
-        pixel_counts: The number of pixels by id, with ids as text (``id 7``, ``colour 1 2 3``).
-    """
+    """A label file contains unknown ids; ``pixel_counts`` are by id as text (``id 7``, ``colour 1 2 3``)."""
 
     def __init__(self, pixel_counts: Mapping[str, int]) -> None:
         self.pixel_counts = dict(pixel_counts)

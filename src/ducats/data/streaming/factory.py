@@ -21,9 +21,6 @@ def open_pool(pool_uri: str, *, pool_format: PoolFormat = "auto") -> Pool:
         pool_uri: a folder, a ``.csv`` or ``.parquet`` table, a ``.tar`` file, a folder of ``.tar`` files, or
             several as ``shards-{000..099}.tar`` or ``shards-*.tar``. A path, or a URL that fsspec supports.
         pool_format: ``auto`` detects it from the name or, for a folder, from its files.
-
-    Raises:
-        UserError: The pool does not exist or cannot be read.
     """
     if pool_format not in get_args(PoolFormat):
         raise UserError(

@@ -22,9 +22,6 @@ class ManifestPool(Pool):
     to the path. If there is a column ``domain``, only rows with ``target`` are used; if there is a column
     ``split``, only rows with ``train`` or an empty cell. The manifest of a run therefore gives the pool of
     that run. A path that does not exist is an unreadable sample.
-
-    Args:
-        name: pool as the user entered it.
     """
 
     def __init__(

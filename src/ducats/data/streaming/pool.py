@@ -90,9 +90,6 @@ class FolderPool(Pool):
 
     Hidden files, hidden folders and files without an image suffix are skipped. A folder that cannot be read
     and a name that is not UTF-8 each count as an unreadable sample.
-
-    Args:
-        name: pool as the user entered it.
     """
 
     def __init__(self, name: str, filesystem: FileSystem, path: str) -> None:

@@ -28,7 +28,6 @@ class ShardPool(Pool):
     otherwise blocks of samples are, and each chunk reads through every shard.
 
     Args:
-        name: pool as the user entered it.
         shards: pairs of the shard's name, as used in keys, and its path.
     """
 
@@ -56,7 +55,7 @@ class ShardPool(Pool):
 
     def count_samples(self) -> int:
         """Count the samples by reading through every shard."""
-        return sum(1 for shard in range(len(self._shards)) for _ in self._samples(shard, _want_none))
+        return sum(1 for shard in range(len(self._shards)) for _ in self._samples(shard, lambda _: False))
 
     def _samples(self, shard: int, is_wanted: Callable[[int], bool]) -> Iterator[PoolSample | None]:
         """Yield a shard's samples; None for unwanted ones, of which only the last byte is read.
@@ -131,7 +130,3 @@ def _stem(name: str) -> str:
 
 def _is_in_chunk(shard: int, block_size: int, chunk: int, n_chunks: int, position: int) -> bool:
     return (shard + position // block_size) % n_chunks == chunk
-
-
-def _want_none(_position: int) -> bool:
-    return False

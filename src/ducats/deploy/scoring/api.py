@@ -80,7 +80,6 @@ def score_pool(
 
     Args:
         pool_uri: pool, see ``open_pool``.
-        out: output folder.
         budget: number of picks, or a percentage of the pool such as ``"1%"``.
         query: a query with a ``streaming_rule``; None: the run's query if it has one, else `duc`.
         kappa: see ``make_streaming_query``.
@@ -90,7 +89,6 @@ def score_pool(
         chunks: number of chunks, each saved when it is done; None: one per process, 64 on a cluster.
         exclude_labelled: skip samples that the run has labelled, identified by their keys.
         batch_size: None: the run's ``engine.scoring_batch_size``.
-        device: auto, cpu, cuda or mps.
         on_progress: called regularly with the number of samples so far.
 
     Raises:

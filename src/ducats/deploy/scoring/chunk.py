@@ -51,7 +51,6 @@ def score_chunk(
     batch_size: int | None = None,
     threads: int = 1,
     excluded_keys: Collection[str] = frozenset(),
-    on_unreadable: Callable[[str, str], None] | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> ChunkResult:
     """Score chunk ``chunk`` of ``n_chunks`` and keep its top candidates, in bounded memory.
@@ -63,7 +62,6 @@ def score_chunk(
         batch_size: None: the run's ``engine.scoring_batch_size``.
         threads: number of threads that read and decode.
         excluded_keys: keys of samples that are not candidates.
-        on_unreadable: called once for each unreadable sample, with its key and the reason.
         on_progress: called after each batch with the number of samples so far.
     """
     start, cpu_start = time.perf_counter(), time.process_time()
@@ -73,10 +71,7 @@ def score_chunk(
     blocks = pool.blocks(chunk, n_chunks, batch_size or trained.config.engine.scoring_batch_size)
     with closing(_score_blocks(trained, blocks, streaming_query, fabric, threads)) as stream:
         for samples, failed in stream:
-            for key, reason in failed:
-                unreadable.append((key, reason))
-                if on_unreadable is not None:
-                    on_unreadable(key, reason)
+            unreadable += failed
             n_samples += len(samples) + len(failed)
             if excluded_keys:
                 is_labelled = np.fromiter((key in excluded_keys for key in samples.key), bool, len(samples))

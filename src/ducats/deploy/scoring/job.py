@@ -1,9 +1,8 @@
-"""Scoring job, the scorer that runs it in any process, and the interface of backends."""
+"""Scoring job, and the scorer that runs it in any process."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from ducats.data.domain import UNLABELLED
 from ducats.data.streaming import PoolFormat, open_pool
@@ -14,6 +13,12 @@ from ducats.deploy.scoring.streaming_query import StreamingQuery
 from ducats.ledger import load_ledger
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
+
+# Score the missing chunks of a job and save a file for each: (job, chunks, *, processes, trained,
+# on_progress). `processes` is the maximum number of parallel processes; None: the backend decides. `trained`
+# is the model, for a backend that scores in this process. Raise ScoringInterrupted if a process ends before
+# its chunks are done, and UserError if a chunk cannot be scored.
+ScoringBackend = Callable[..., None]
 
 
 class ScoringInterrupted(Exception):  # noqa: N818 - not an error: finished chunks are saved
@@ -72,12 +77,12 @@ class ChunkScorer:
     def score_and_save(self, chunks: Sequence[int], on_progress: ProgressCallback | None) -> None:
         """Score chunks and save each when it is done."""
         n_previous = 0
-        for chunk in chunks:
-            # The default argument keeps the current offset.
-            def report(n_samples: int, n_previous: int = n_previous) -> None:
-                if on_progress is not None:
-                    on_progress(n_previous + n_samples)
 
+        def report(n_samples: int) -> None:
+            if on_progress is not None:
+                on_progress(n_previous + n_samples)
+
+        for chunk in chunks:
             result = self.score(chunk, report)
             save_chunk(self._job.chunk_file(chunk), result)
             n_previous += result.n_samples
@@ -88,29 +93,3 @@ def labelled_keys(run_folder: RunFolder) -> frozenset[str]:
     ledger = load_ledger(run_folder)
     is_labelled = (ledger.targets() != UNLABELLED).tolist()
     return frozenset(key for key, labelled in zip(ledger.keys, is_labelled, strict=True) if labelled)
-
-
-class ScoringBackend(Protocol):
-    """Scores the missing chunks of a job and writes a file for each."""
-
-    def __call__(
-        self,
-        job: Job,
-        chunks: Sequence[int],
-        *,
-        processes: int | None,
-        trained: TrainedModel,
-        on_progress: ProgressCallback | None,
-    ) -> None:
-        """Score chunks.
-
-        Args:
-            chunks: missing chunks.
-            processes: maximum number of parallel processes; None: the backend decides.
-            trained: the model, for a backend that scores in this process.
-            on_progress: called regularly with the number of samples so far.
-
-        Raises:
-            ScoringInterrupted: A process ended before its chunks were done.
-            UserError: A chunk cannot be scored.
-        """

@@ -38,10 +38,8 @@ def score_on_ray(
     """Score chunks on the nodes of a Ray cluster, each in a process with its own CPU or GPU.
 
     Args:
-        chunks: missing chunks.
         processes: maximum number of parallel processes in the cluster; None: one per GPU, or as many as fit
             into half of its CPUs.
-        on_progress: called whenever a chunk is done.
         ray_address: ``host:port`` of the cluster, or ``auto``.
         timeout: time limit, such as ``2h``; the chunks left can be scored by another call.
 
@@ -94,11 +92,7 @@ def _translate_error(chunk: int, job: Job, error: Exception) -> Exception:
 
 
 def pack_run_files(run_folder: Path, include_labels: bool) -> dict[str, bytes]:
-    """Return the content of the run's files that scoring needs.
-
-    Args:
-        include_labels: whether to include the files that record the labelled samples.
-    """
+    """Return the content of the run's files that scoring needs, if wanted with the acquired labels."""
     files = RunFolder(run_folder)
     paths = [files.config_path, files.data_path, files.model_path]
     if include_labels:

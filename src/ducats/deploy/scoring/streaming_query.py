@@ -51,7 +51,6 @@ def make_streaming_query(
 
     Args:
         query: a query with a ``streaming_rule``.
-        budget: number of picks.
         kappa: number of candidates as a multiple of the budget: those that pass the first of two rounds, or
             from which the query selects. None: the run's value, or 10.
         pool_size: number of samples; required if `needs_pool_size`.
@@ -110,10 +109,7 @@ def compute_scores(
 ) -> dict[str, Tensor]:
     """Compute the columns ``first`` and, if any, ``second``, each ``(N,)``; high values are selected first.
 
-    Args:
-        z: log alpha, ``(N, C)``.
-        pool_index: pool indices, ``(N,)``.
-        seed: seed of `random`, whose scores depend only on the pool index.
+    The scores of `random` depend only on the seed and the pool index.
     """
     names = {"first": streaming_query.first_column, "second": streaming_query.second_column}
     return {key: _score_column(name, z, pool_index, seed) for key, name in names.items() if name is not None}

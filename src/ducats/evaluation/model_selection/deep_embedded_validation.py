@@ -73,13 +73,10 @@ def dev_risk(
         source_validation: features ``(V, D)`` of held-out source samples.
         target: features ``(T, D)`` of target samples.
         losses: losses of the validation samples, ``(V,)``.
-        seed: seed of the domain classifier.
         weight_normalisation: ``max`` divides the weights by the largest; ``standardize`` gives them mean 1
             and standard deviation 1. Both limit the influence of a few samples, and both make the estimate
             biased.
-        max_samples: maximum number of samples per domain for training the domain classifier, sampled at
-            random.
-        device: device of the domain classifier.
+        max_samples: maximum number of samples per domain for training the domain classifier.
     """
     _check_inputs(source_train, source_validation, target, losses)
     importance = domain_weights(

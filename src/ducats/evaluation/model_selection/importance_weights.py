@@ -40,30 +40,17 @@ def domain_weights(
     trained, all in parallel, with early stopping on the cross-entropy of the held-out fifth. The one with the
     best held-out accuracy gives ``w = P(target) / P(source) * N_source / N_target``.
 
-    Args:
-        source_train: features ``(S, D)``.
-        source_validation: features ``(V, D)``.
-        target: features ``(T, D)``.
-        seed: seed of the initial weights, the split and the batches.
-        max_samples: maximum number of training samples per domain.
+    Features are ``(N, D)``. ``seed`` is that of the initial weights, the split and the batches.
     """
     generator = make_generator(seed, "dev")
     source_samples, target_samples = (
         _random_subset(features, max_samples, generator) for features in (source_train, target)
     )
-    held_out_counts = [
+    n_source, n_target = (
         max(1, round(HELD_OUT_FRACTION * len(features))) for features in (source_samples, target_samples)
-    ]
-    held_out, training = (
-        (
-            torch.cat([source_samples[slices[0]], target_samples[slices[1]]]),
-            _domain_labels(source_samples[slices[0]], target_samples[slices[1]]),
-        )
-        for slices in (
-            [slice(count) for count in held_out_counts],
-            [slice(count, None) for count in held_out_counts],
-        )
     )
+    held_out = _join_domains(source_samples[:n_source], target_samples[:n_target])
+    training = _join_domains(source_samples[n_source:], target_samples[n_target:])
     # Standardise the features: this does not change the density ratio, but helps training.
     mean, scale = training[0].mean(0), training[0].std(0)
     scale[scale < 1e-6] = 1.0  # do not amplify a feature that is almost constant
@@ -74,7 +61,7 @@ def domain_weights(
     with torch.no_grad():
         validation = ((source_validation.float().cpu() - mean) / scale).to(device)
         log_odds = _logits(validation, parameters)[best].double().cpu()
-    ratio = (len(source_samples) - held_out_counts[0]) / (len(target_samples) - held_out_counts[1])
+    ratio = (len(source_samples) - n_source) / (len(target_samples) - n_target)
     return DomainWeights(
         log_odds.clamp(-MAX_LOG_WEIGHT, MAX_LOG_WEIGHT).exp() * ratio, accuracy, WEIGHT_DECAYS[best]
     )
@@ -85,8 +72,9 @@ def _random_subset(features: Tensor, max_samples: int, generator: torch.Generato
     return features.float().cpu()[torch.randperm(len(features), generator=generator)[:max_samples]]
 
 
-def _domain_labels(source: Tensor, target: Tensor) -> Tensor:
-    return torch.cat([torch.zeros(len(source)), torch.ones(len(target))])
+def _join_domains(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the features of both domains, and whether each is of the target: 0 or 1."""
+    return torch.cat([source, target]), torch.cat([torch.zeros(len(source)), torch.ones(len(target))])
 
 
 def _train_classifiers(

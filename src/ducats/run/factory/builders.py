@@ -12,9 +12,9 @@ from ducats.acquisition.queries import QuerySpec, resolve_query
 from ducats.annotation.oracles import GroundTruthOracle, HumanOracle, Oracle
 from ducats.annotation.rules import make_rules
 from ducats.config import ComponentConfig, Config, query_epochs
-from ducats.data import resolve_dataset
 from ducats.data.decoding import read_aspect_ratios
 from ducats.data.domain import AdaptationData, Images
+from ducats.data.registry import resolve_dataset
 from ducats.ledger import load_ledger
 from ducats.models import EvidentialModel, resolve_model
 from ducats.objectives import ObjectiveSpec, resolve_objective

@@ -14,8 +14,8 @@ from ducats.acquisition.samples import QueryContext, SampleTable, function_name
 from ducats.acquisition.units import image_columns, select_in_image
 from ducats.annotation.rules import make_rules
 from ducats.config import Config
-from ducats.data import DATASETS, resolve_dataset
 from ducats.data.domain import UNLABELLED, VOID
+from ducats.data.registry import DATASETS, resolve_dataset
 from ducats.models import MODELS, model_names, resolve_model
 from ducats.models.output import Output
 from ducats.objectives import (
