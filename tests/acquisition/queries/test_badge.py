@@ -14,7 +14,7 @@ from torch import Tensor
 from ducats.acquisition.queries import badge as module
 from ducats.acquisition.queries import distances
 from ducats.acquisition.queries.badge import badge
-from ducats.acquisition.samples import QueryContext, SampleTable
+from ducats.acquisition.samples import QueryContext
 
 
 def make_badge_context(z: Tensor, features: Tensor, budget: int, seed: int = 0) -> QueryContext:
@@ -132,13 +132,3 @@ def test_chunk_sizes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", 64)
     monkeypatch.setattr(distances, "CENTRES_PER_CHUNK", 3)
     assert picks(z, features, 50) == expected
-
-
-def test_regions_overlap_only_if_no_other_is_left() -> None:
-    z, features = pool(6, 40)
-    indices = torch.arange(40)
-    samples = SampleTable(torch.zeros_like(indices), indices, {"z": z, "features": features}, (1, 40), 1)
-    for seed in range(5):
-        assert badge(make_context(samples, 13, seed=seed)).sort().values.diff().min() > 1
-        everything = badge(make_context(samples, 40, seed=seed))
-        assert everything.sort().values.tolist() == indices.tolist()

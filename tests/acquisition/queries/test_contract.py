@@ -1,6 +1,7 @@
 """Contract of all queries, on images and on pixels."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -151,6 +152,20 @@ def test_a_permuted_pool_permutes_the_picks(name: str, pixels: bool) -> None:
         assert torch.equal(mixed[select(name, samples[mixed], budget, 0, labelled_samples)], picks)
 
 
+@pytest.mark.parametrize(
+    "name",
+    # LAS, spread and points of RIPU rank more regions than fit side by side.
+    [n for n in QUERIES if not (needs_whole_images(n) or n.startswith(("las", "spread", "ripu_points")))],
+)
+def test_regions_overlap_only_if_no_other_is_left(name: str) -> None:
+    samples = replace(table(name, 96, True), min_distance=4)
+    position = samples.position[select(name, samples, 6)]
+    row, column = position // SHAPE[1], position % SHAPE[1]
+    distance = torch.maximum((row[:, None] - row).abs(), (column[:, None] - column).abs())
+    assert (distance + 99 * torch.eye(6)).min() > 4
+    assert len(select(name, samples, 96).unique()) == 96
+
+
 @every_query
 def test_summary_is_one_line(name: str) -> None:
     assert len(QUERIES[name].summary) > 20
@@ -201,18 +216,16 @@ def test_source_columns_depend_on_params(centres: str, source: tuple[str, ...]) 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @every_kind
 def test_budget_on_a_gpu(name: str, pixels: bool) -> None:
-    def to_gpu(samples: SampleTable | None) -> SampleTable | None:
-        if samples is None:
-            return None
+    def to_gpu(samples: SampleTable) -> SampleTable:
         columns = {column: samples.column(column).cuda() for column in samples.columns}
         return SampleTable(samples.image.cuda(), samples.position.cuda(), columns, samples.shape)
 
-    cpu_context = make_context(name, table(name, 60, pixels), 9)
-    head = None if cpu_context.head is None else cpu_context.head.cuda()
-    candidates, labelled, source = map(
-        to_gpu, (cpu_context.candidates, cpu_context.labelled, cpu_context.source)
+    context = make_context(name, table(name, 60, pixels), 9)
+    on_gpu = replace(
+        context,
+        candidates=to_gpu(context.candidates),
+        labelled=to_gpu(context.labelled),
+        source=None if context.source is None else to_gpu(context.source),
+        head=None if context.head is None else context.head.cuda(),
     )
-    assert candidates is not None
-    assert labelled is not None
-    picks = QUERIES[name].fn(QueryContext(candidates, labelled, 9, torch.Generator(), source, head))
-    assert len(picks.unique()) == 9
+    assert len(QUERIES[name].fn(on_gpu).unique()) == 9

@@ -118,17 +118,6 @@ def test_most_distances_are_never_computed(monkeypatch: pytest.MonkeyPatch) -> N
     assert compared[0] < 6000 * 60 / 2
 
 
-def test_regions_overlap_only_if_no_other_is_left() -> None:
-    indices = torch.arange(24)  # a map of 2 x 12, and regions of radius two
-    features = {"features": indices[:, None].float()}
-    samples = SampleTable(torch.zeros_like(indices), indices, features, (2, 12), 2)
-    column = coreset(make_context(samples, 6)) % 12
-    distance = (column[:4, None] - column[:4]).abs() + 99 * torch.eye(4)
-    assert distance.min() > 2  # no more than four fit side by side
-    assert (column[4:, None] - column[:4]).abs().min() <= 2
-    assert coreset(make_context(samples, 24)).sort().values.tolist() == indices.tolist()
-
-
 def test_too_large_pixel_features_raise() -> None:
     computed = list[int]()
 

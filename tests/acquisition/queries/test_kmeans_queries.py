@@ -12,11 +12,9 @@ from scipy.special import softmax
 from scipy.stats import entropy
 from torch import Tensor
 
-from ducats.acquisition.queries import QUERIES, kmeans, las
+from ducats.acquisition.queries import kmeans, las
 from ducats.acquisition.queries.kmeans import MAX_CLUSTERS, nearest_unique, one_per_cluster
 from ducats.acquisition.queries.las import propagated_scores
-from ducats.acquisition.units import select_in_image
-from ducats.settings import Unit
 from ducats.utils.errors import UserError
 
 
@@ -52,24 +50,6 @@ def test_clue_spends_the_budget_on_two_distinct_points() -> None:
     assert picks[2:] == [p for p in range(12) if p not in picks[:2]][:2]  # then in their order
 
 
-def test_clue_selects_regions_that_do_not_overlap() -> None:
-    z, features = normal(3, 20, 24).float(), normal(4, 20, 24, seed=1).float()
-    picked = select_in_image(
-        QUERIES["clue"],
-        Unit("region"),
-        z=z,
-        features=features,
-        known_labels=torch.full((20, 24), -1, dtype=torch.int8),
-        image=0,
-        pixels=None,
-        budget=45,
-        generator=torch.Generator().manual_seed(0),
-    )
-    assert len(picked.position.unique()) == 45
-    assert picked.unit_sizes is not None
-    assert len(picked.unit_sizes) <= 8  # five of nine pixels, or a few more at the border
-
-
 def by_scan(centres: Tensor, features: Tensor) -> list[int]:
     taken: list[int] = []
     for centre in centres:
@@ -99,10 +79,8 @@ def test_clusters_are_deterministic_and_weighted() -> None:
     )
     assert torch.equal(first, again)
     line, pull = torch.arange(10.0)[:, None], torch.zeros(10)
-    assert one_per_cluster(line, pull, 1, torch.Generator()).tolist() in (
-        [4],
-        [5],
-    )  # zero weights count equally
+    # Zero weights count equally.
+    assert one_per_cluster(line, pull, 1, torch.Generator()).tolist() in ([4], [5])
     pull[7] = 1.0
     assert one_per_cluster(line, pull, 1, torch.Generator()).tolist() == [7]
 
@@ -140,31 +118,20 @@ def test_las_without_spare_candidates_takes_the_highest_scores() -> None:
     assert select("las", z, 7, features, M=0) == expected
 
 
-def test_las_selects_where_neighbours_disagree() -> None:
+@pytest.mark.parametrize("params", [{"M": 10}, {"K": 4, "max_pairs": 80 * 40}], ids=["all", "a subset"])
+def test_las_selects_where_neighbours_disagree(params: dict[str, Any]) -> None:
     features, group = groups(4, 20)
-    z = torch.zeros(80, 2)
-    z[:, 0] = 5.0
+    z = torch.tensor([5.0, 0.0]).repeat(80, 1)
     z[(group < 2) & (torch.arange(80) % 8 < 4)] = torch.tensor([0.0, 5.0])  # half of two groups
-    picks = select("las", z, 2, features, M=10)
+    picks = select("las", z, 2, features, **params)
     assert sorted(int(group[p]) for p in picks) == [0, 1]  # also diverse
 
 
-def test_las_searches_a_subset_if_there_are_too_many_pairs() -> None:
-    features, group = groups(4, 20)
-    z = torch.zeros(80, 2)
-    z[:, 0] = 5.0
-    z[(group < 2) & (torch.arange(80) % 8 < 4)] = torch.tensor([0.0, 5.0])
-    picks = select("las", z, 2, features, K=4, max_pairs=80 * 40)
-    assert sorted(int(group[p]) for p in picks) == [0, 1]
-    assert len(set(select("las", z, 9, features, K=4, max_pairs=1))) == 9
-
-
 def test_las_on_zero_and_negative_features() -> None:
-    assert len(set(select("las", normal(20, 3), 5, torch.zeros(20, 4)))) == 5
-    assert (
-        len(set(select("las", normal(20, 3), 5, -normal(20, 4)))) == 5
-    )  # some have no neighbour with positive similarity
-    assert len(set(select("las", normal(2, 3), 1, normal(2, 4)))) == 1  # only one neighbour exists
+    z = normal(20, 3)
+    for features in (torch.zeros(20, 4), -normal(20, 4)):  # some have no neighbour with positive similarity
+        assert len(set(select("las", z, 5, features))) == 5
+    assert len(set(select("las", z[:2], 1, normal(2, 4)))) == 1  # only one neighbour exists
 
 
 @pytest.mark.parametrize("name", ["clue", "las"])

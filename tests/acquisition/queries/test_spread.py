@@ -42,6 +42,20 @@ def test_weights_move_the_centre() -> None:
     assert select(z, features, 1, kappa=3, weights_by="uniform") == [1]  # the mean is 3
 
 
+def test_one_per_group_nearest_to_its_centre() -> None:
+    # Three groups of uncertain samples and a distant group of certain ones.
+    centres = torch.tensor([[0.0, 10.0], [10.0, 0.0], [-10.0, 0.0], [0.0, -30.0]])
+    group = torch.arange(40) % 4
+    features = centres[group] + torch.randn(40, 2, generator=torch.Generator().manual_seed(1)) * 0.1
+    z = torch.where(group[:, None] == 3, torch.tensor([9.0, 0.0, 0.0]), torch.tensor([0.1, 0.05, 0.0]))
+    picks = select(z, features, 3, kappa=10)
+    assert sorted(int(group[p]) for p in picks) == [0, 1, 2]
+    for pick in picks:  # all weights are equal
+        members = features[group == group[pick]]
+        distance = (members - members.mean(0)).norm(dim=1)
+        assert torch.equal(members[distance.argmin()], features[pick])
+
+
 def test_directions_ignore_norms() -> None:
     z = torch.zeros(4, 2)
     features = torch.tensor([[1.0, 0.0], [100.0, 1.0], [0.0, 1.0], [1.0, 100.0]])
