@@ -124,11 +124,3 @@ def test_nearly_certain_samples_are_distinguished() -> None:
     # 1 - p is 2e-9 and 4e-9: float32 rounds both to 0.
     z = torch.tensor([[20.0, 0.0], [19.3, 0.0]], dtype=torch.float32)
     assert picks(z, torch.ones(2, 3), 1) == [1]
-
-
-def test_chunk_sizes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    z, features = pool(2, 300)
-    expected = picks(z, features, 50)
-    monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", 64)
-    monkeypatch.setattr(distances, "CENTRES_PER_CHUNK", 3)
-    assert picks(z, features, 50) == expected

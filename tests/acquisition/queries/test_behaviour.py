@@ -146,10 +146,3 @@ def test_ripu_takes_the_highest_products(seed: int) -> None:
     ]
     assert select_pixels("ripu", z, 31, Unit("region")) == expected[:31]
     assert select_pixels("ripu_points", z, 5, radius=2) == ranked_and_apart(z, 2, 2)[:5]
-
-
-def test_a_window_of_one_pixel_and_kappa_below_one_raise() -> None:
-    with pytest.raises(ValueError, match="radius must be at least 1, not 0"):
-        select_pixels("ripu_points", uncertain_map(4.0), 1, radius=0)
-    with pytest.raises(ValueError, match="kappa must be at least 1"):
-        select("duc", torch.zeros(5, 2), 1, kappa=0.5)

@@ -84,8 +84,6 @@ def test_source_as_centres() -> None:
 def test_invalid_input_raises() -> None:
     with pytest.raises(UserError, match=r"query.params.centres=labelled"):
         select(pool(0), 3, centres="source_and_labelled")
-    with pytest.raises(ValueError, match="must be labelled or source_and_labelled"):
-        select(pool(0), 3, centres="nothing")
     with pytest.raises(ValueError, match="non-finite"):
         select(line(1, float("nan")), 1)
 
@@ -93,16 +91,6 @@ def test_invalid_input_raises() -> None:
 def test_identical_samples_are_selected_in_order() -> None:
     assert select(torch.ones(5, 3), 4) == [0, 1, 2, 3]
     assert select(torch.full((5, 3), 0.1), 4, torch.full((1, 3), 0.1)) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("few", [1, 5])
-def test_chunk_sizes_do_not_matter(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = select(pool(5), 80, pool(6)[:20])
-    monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", 40 * few)
-    monkeypatch.setattr(distances, "CENTRES_PER_CHUNK", few)
-    monkeypatch.setattr(distances, "INITIAL_REFRESH_SIZE", few)
-    monkeypatch.setattr(module, "REFRESH_GROUP_SIZE", few)
-    assert select(pool(5), 80, pool(6)[:20]) == expected
 
 
 def test_most_distances_are_never_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,21 +104,6 @@ def test_most_distances_are_never_computed(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "squared_distance_to_nearest", counted)
     assert select(features, 60) == plain(features, 60, features[:0])
     assert compared[0] < 6000 * 60 / 2
-
-
-def test_too_large_pixel_features_raise() -> None:
-    computed = list[int]()
-
-    def features(position: Tensor) -> Tensor:
-        computed.append(len(position))
-        return torch.zeros(1, 2**15).expand(len(position), -1)
-
-    indices = torch.arange(50_000)
-    columns = {"features": LazyColumn(features, indices)}
-    samples = SampleTable(torch.zeros_like(indices), indices, columns, (1, 50_000))
-    with pytest.raises(UserError, match=r"6.1 GB of features.*task.unit=superpixel"):
-        coreset(make_context(samples, 3))
-    assert computed == [1]
 
 
 # ---- in shards
@@ -231,8 +204,3 @@ def test_centres_that_cover_most_come_first() -> None:
     ordered = module._order_by_coverage([centres[:2], centres[2:]], sample, 1.0)
     # 0 covers three samples within a distance of 1, then 10 covers two; 9 and 1 add none.
     assert ordered.flatten().tolist() == [0.0, 10.0, 9.0, 50.0, 1.0]
-
-
-def test_zero_shards_raise() -> None:
-    with pytest.raises(ValueError, match="shards must be at least 1, not 0"):
-        select(normal(5, 2, seed=0), 2, shards=0)

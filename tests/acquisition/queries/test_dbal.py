@@ -10,8 +10,6 @@ from query_pools import image_table, line, make_context
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
-from ducats.acquisition.queries import dbal as module
-from ducats.acquisition.queries import distances
 from ducats.acquisition.queries.dbal import dbal
 from ducats.acquisition.samples import SampleTable
 
@@ -130,25 +128,3 @@ def test_duplicates_stay_distinct_in_refinement() -> None:
     features = torch.zeros(6, 2)
     assert sorted(select(features, 5, medoid_passes=3)) == [0, 1, 2, 3, 4]
     assert sorted(select(features, 5, labelled=torch.zeros(1, 2), medoid_passes=3)) == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize(
-    ("cache_bytes", "refresh_size", "elements"), [(0, 64, 2**22), (2**29, 1, 300), (0, 3, 50)]
-)
-def test_chunk_sizes_do_not_matter(
-    cache_bytes: int, refresh_size: int, elements: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    features, margin = pool(5)
-    source = pool(6)[0][:50]
-    expected = select(features, 30, margin, source=source, medoid_passes=2)
-    monkeypatch.setattr(module, "MAX_CACHED_DISTANCE_BYTES", cache_bytes)
-    monkeypatch.setattr(distances, "INITIAL_REFRESH_SIZE", refresh_size)
-    monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", elements)
-    assert select(features, 30, margin, source=source, medoid_passes=2) == expected
-
-
-def test_invalid_params_raise() -> None:
-    with pytest.raises(ValueError, match="subsample must be at least 1, not 0"):
-        select(line(1, 2), 1, subsample=0)
-    with pytest.raises(ValueError, match="medoid_passes must be at least 0, not -1"):
-        select(line(1, 2), 1, medoid_passes=-1)

@@ -1,7 +1,6 @@
 """CLUE and LAS, k-means, and the sample nearest to each centre."""
 
 import math
-import re
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ from scipy.special import softmax
 from scipy.stats import entropy
 from torch import Tensor
 
-from ducats.acquisition.queries import kmeans, las
-from ducats.acquisition.queries.kmeans import MAX_CLUSTERS, nearest_unique, one_per_cluster
+from ducats.acquisition.queries import kmeans
+from ducats.acquisition.queries.kmeans import nearest_unique, one_per_cluster
 from ducats.acquisition.queries.las import propagated_scores
-from ducats.utils.errors import UserError
 
 
 def groups(count: int, each: int) -> tuple[Tensor, Tensor]:
@@ -100,12 +98,8 @@ def las_scores(features: Tensor, p: Tensor, neighbour_pool: list[int], K: int) -
     return [q[i] + sum(w * q[j] for w, j in zip(weight[i], near[i], strict=True)) for i in range(len(p))]
 
 
-@pytest.mark.parametrize("chunk_size", [las.SIMILARITIES_PER_CHUNK, 50])
 @pytest.mark.parametrize("neighbour_pool", [range(40), range(3, 40, 4)])
-def test_las_against_its_definition(
-    neighbour_pool: range, chunk_size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(las, "SIMILARITIES_PER_CHUNK", chunk_size)
+def test_las_against_its_definition(neighbour_pool: range) -> None:
     features, p = normal(40, 6).abs(), (normal(40, 4, seed=1) * 2).softmax(1)
     found = propagated_scores(torch.nn.functional.normalize(features), p, torch.tensor(neighbour_pool), 5)
     assert found.tolist() == pytest.approx(las_scores(features, p, list(neighbour_pool), 5))
@@ -132,24 +126,3 @@ def test_las_on_zero_and_negative_features() -> None:
     for features in (torch.zeros(20, 4), -normal(20, 4)):  # some have no neighbour with positive similarity
         assert len(set(select("las", z, 5, features))) == 5
     assert len(set(select("las", z[:2], 1, normal(2, 4)))) == 1  # only one neighbour exists
-
-
-@pytest.mark.parametrize("name", ["clue", "las"])
-def test_too_many_clusters_raise(name: str) -> None:
-    count = MAX_CLUSTERS + 2
-    message = f"the query {name!r} needs 8193 clusters"
-    with pytest.raises(UserError, match=re.escape(message)):
-        select(name, torch.zeros(count, 2), MAX_CLUSTERS + 1, torch.zeros(count, 1))
-
-
-@pytest.mark.parametrize(
-    ("name", "params", "message"),
-    [
-        ("clue", {"temperature": 0}, "temperature must be above 0"),
-        ("las", {"K": 0}, "K must be at least 1"),
-        ("las", {"M": -1}, "M must be at least 0"),
-    ],
-)
-def test_invalid_params_raise(name: str, params: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        select(name, torch.zeros(3, 2), 1, torch.zeros(3, 2), **params)

@@ -74,8 +74,6 @@ def test_requires_whole_images(tmp_path: Path) -> None:
         build_run(quick_pixels("query={name: mada}", method="entropy"), RunFolder(tmp_path))
     with pytest.raises(UserError, match=r"task\.unit=image"):
         build_run(quick("query={name: mada}", method="entropy"), RunFolder(tmp_path))
-    with pytest.raises(ValueError, match="anchors"):
-        mada_picks(torch.ones(4, 2), torch.ones(4, 2), 2, n_anchors=0)
 
 
 def test_run_labels_whole_images_and_passes_the_source(

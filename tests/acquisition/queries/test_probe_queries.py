@@ -106,20 +106,3 @@ def test_tqs_with_a_confident_model_and_one_member() -> None:
     z = torch.tensor([[60.0, 0.0], [50.0, 0.0], [40.0, 0.0]])
     probe_columns = {"domain": torch.tensor([0.5, 0.0, 0.4]), "committee": torch.full((3, 1, 2), 0.5)}
     assert set(select("tqs", z, 2, probes=probe_columns)) == {0, 2}
-
-
-@pytest.mark.parametrize(
-    ("name", "params", "message"),
-    [
-        ("eada", {"pool_fraction": 0.0}, "pool_fraction must be above 0"),
-        ("aada", {"pool_fraction": 1.5}, "pool_fraction must be above 0 and at most 1"),
-        ("euq", {"kappa": 0.5}, "kappa must be at least 1"),
-        ("euq", {"uncertainty": "spread"}, "must be one of variance, entropy"),
-        ("tqs", {"sigma": 0.0}, "sigma must be above 0"),
-        ("tqs", {"candidate_factor": 0.5}, "candidate_factor must be at least 1"),
-    ],
-)
-def test_invalid_params_raise(name: str, params: dict[str, Any], message: str) -> None:
-    probe_columns = {"domain": torch.zeros(3), "committee": torch.zeros(3, 2, 2)}
-    with pytest.raises(ValueError, match=message):
-        select(name, torch.zeros(3, 2), 1, probes=probe_columns, **params)

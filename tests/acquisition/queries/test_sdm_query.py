@@ -6,7 +6,6 @@ from query_pools import image_table, make_context
 from torch import Tensor
 from torch.nn import functional as F
 
-from ducats.acquisition.queries import distances
 from ducats.acquisition.queries.sdm import loss_gradient, margin_gradient, sdm
 from ducats.acquisition.samples import QueryContext, top_k
 from ducats.utils.errors import UserError
@@ -77,14 +76,6 @@ def test_zero_logits_and_exact_ties() -> None:
     assert loss_gradient(torch.zeros(1, 4), torch.tensor([[2]])).tolist() == [[0.25, 0.25, -0.75, 0.25]]
     duplicates = [pick for pick in picks.tolist() if 9 <= pick < 20]
     assert duplicates == sorted(duplicates)
-
-
-def test_chunk_sizes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    features, head, bias = layer(2)
-    given = sdm_context((features @ head.T + bias).float(), head.float(), 25)
-    expected = sdm(given)
-    monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", 40)
-    assert torch.equal(sdm(given), expected)
 
 
 def test_a_model_without_a_linear_last_layer_raises() -> None:
