@@ -63,30 +63,6 @@ def cost(features: Tensor, margin: Tensor, picks: list[int], labels: Tensor) -> 
     return float(nearest @ (1 - margin.double().numpy()))
 
 
-def test_by_hand() -> None:
-    places = line(1, 2, 10, 11, 12, 30)
-    # Distances to the source at 0: 1, 2, 10, 11, 12, 30. A pick at 11 saves 9 + 11 + 11, and 11 of the last;
-    # one at 30 saves 30. After 11, one at 30 saves the remaining 19.
-    assert select(places, 2, source=line(0)) == [3, 5]
-    # Certain samples count little, so the last is picked first.
-    sure = torch.tensor([0.0, 0.0, 0.9, 0.9, 0.9, 0.0])
-    assert select(places, 1, sure, source=line(0)) == [5]
-    # Labelled samples cover like the source.
-    assert select(places, 1, None, line(11), source=line(0)) == [5]
-
-
-def test_distance_is_manhattan() -> None:
-    # From the origin, (-3, -3) is farther than (5, 0) in Manhattan distance, and nearer in Euclidean.
-    assert select(torch.tensor([[5.0, 0.0], [-3.0, -3.0]]), 1, source=torch.zeros(1, 2)) == [1]
-
-
-def test_without_any_label_it_starts_from_the_weighted_medoid() -> None:
-    features, margin = pool(7)
-    distance = cdist(features.double(), features.double(), "cityblock")
-    medoid = int((distance @ (1 - margin.double().numpy())).argmin())
-    assert select(features, 1, margin) == [medoid]
-
-
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("n_labelled", "n_source"), [(0, 0), (6, 0), (0, 40), (6, 40)])
 def test_picks_equal_the_plain_algorithm(seed: int, n_labelled: int, n_source: int) -> None:
