@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from ducats.objectives import OBJECTIVES, Batch, softmax
 from ducats.objectives.adversarial import adversarial
+from ducats.objectives.auxiliary import features_of
 from ducats.objectives.probes import Critic, Discriminator
 from ducats.objectives.waal import waal
 
@@ -27,9 +28,7 @@ def make_waal() -> tuple[TinyNetwork, Critic]:
 
 
 def features(model: TinyNetwork, images: Tensor) -> Tensor:
-    found = model(images).features
-    assert found is not None
-    return found
+    return features_of(model(images))
 
 
 def gap(model: TinyNetwork, critic: Critic) -> Tensor:

@@ -11,7 +11,6 @@ from tiny_maps import (
     auxiliary_context,
     dense_probability,
     due_epochs,
-    features_of,
     gradients,
     map_batch,
     nll,
@@ -20,6 +19,7 @@ from tiny_maps import (
 from torch import Tensor
 
 from ducats.acquisition.class_descriptors import class_descriptors, downsample_nearest, fit_anchors
+from ducats.objectives.auxiliary import features_of
 from ducats.objectives.mada import TargetAnchors, mada
 
 

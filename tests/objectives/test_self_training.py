@@ -22,7 +22,6 @@ from tiny_maps import (
     coarse_probability,
     dense_probability,
     due_epochs,
-    features_of,
     gradients,
     map_batch,
     nll,
@@ -35,6 +34,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ducats.objectives import AuxiliaryModule, Batch, softmax
+from ducats.objectives.auxiliary import features_of
 from ducats.objectives.self_training.colour_jitter import jitter_colours
 from ducats.objectives.self_training.mrkld import mrkld
 from ducats.objectives.self_training.proda import PrototypeTeacher, proda

@@ -121,11 +121,6 @@ def nll(probability: Tensor, label: Tensor) -> Tensor:
     return F.nll_loss(probability.log(), label.long(), reduction="none")
 
 
-def features_of(output: Output) -> Tensor:
-    assert output.features is not None
-    return output.features
-
-
 def gradients(loss: Tensor, model: nn.Module) -> tuple[Tensor, ...]:
     parameters = list(model.parameters())
     return torch.autograd.grad(loss, parameters, retain_graph=True, materialize_grads=True, allow_unused=True)

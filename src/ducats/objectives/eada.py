@@ -9,9 +9,8 @@ from torch import Tensor
 from ducats.acquisition.criteria import free_energy
 from ducats.objectives.auxiliary import AuxiliaryContext, AuxiliaryModule, ObjectiveSpec
 from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled
-from ducats.objectives.reduction import masked_means
+from ducats.objectives.reduction import masked_means, unlabelled_means
 from ducats.objectives.softmax import softmax
-from ducats.objectives.unlabelled import unlabelled_means
 
 
 class RunningFreeEnergy(AuxiliaryModule):

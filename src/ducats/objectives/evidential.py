@@ -10,11 +10,10 @@ from ducats.acquisition.criteria import CRITERIA
 from ducats.dirichlet import misleading_evidence, negative_log_likelihood, uncertainties
 from ducats.models.output import Output
 from ducats.objectives.auxiliary import AuxiliaryContext, ObjectiveSpec
-from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled
+from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled, is_unlabelled
 from ducats.objectives.certainty_sampling import CertaintySampling
 from ducats.objectives.fixmatch import fixmatch_loss, frozen_running_stats
-from ducats.objectives.reduction import masked_means
-from ducats.objectives.unlabelled import is_unlabelled, unlabelled_means
+from ducats.objectives.reduction import masked_means, unlabelled_means
 from ducats.utils.errors import UserError
 
 LossWeights = Mapping[str, float]

@@ -10,10 +10,10 @@ from query_pools import image_table, make_context, seeded
 from torch import Tensor
 
 from conftest import Runner, quick, quick_pixels
+from ducats.acquisition.class_descriptors import image_descriptor
 from ducats.acquisition.queries import QUERIES
 from ducats.acquisition.queries.mada import mada
 from ducats.acquisition.samples import QueryContext, SampleTable
-from ducats.acquisition.units.image_descriptor import image_descriptor
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger import load_ledger
 from ducats.run.factory import build_run

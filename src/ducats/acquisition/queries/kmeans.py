@@ -10,6 +10,7 @@ from ducats.utils.errors import UserError
 
 _FloatArray = np.typing.NDArray[np.floating[np.typing.NBitBase]]
 
+MAX_FEATURE_GIB = 4.0  # maximum size of the features, in units of 2**30 bytes
 MAX_CLUSTERS = 8192  # maximum: the time of k-means grows with clusters times samples
 FULL_KMEANS_LIMIT = 5e7  # samples times clusters; up to here full k-means takes a minute or two on one core
 MINI_BATCH_STEPS = 100  # mini-batch steps, above `FULL_KMEANS_LIMIT`
@@ -57,18 +58,15 @@ def check_kmeans_feasible(
     samples: SampleTable,
     n_clusters: int,
     *,
-    max_gib: float,
-    bytes_per_value: int,
-    reduce_hint: str,
+    max_gib: float = MAX_FEATURE_GIB,
+    bytes_per_value: int = 4,
+    reduce_hint: str = "set query.params.subsample",
 ) -> None:
     """Raise if k-means is infeasible, before the features are computed.
 
     Args:
         query: name of the query, for the message.
-        samples: the samples to cluster.
-        n_clusters: number of clusters.
         max_gib: maximum size of the features, in units of 2**30 bytes.
-        bytes_per_value: bytes per value.
         reduce_hint: how to cluster fewer samples, for the message.
 
     Raises:

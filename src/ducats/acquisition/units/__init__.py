@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ducats.acquisition.class_descriptors import image_descriptor
 from ducats.acquisition.criteria import IMAGE_COLUMNS
 from ducats.acquisition.neighbourhoods import window_max
 from ducats.acquisition.queries import QuerySpec
 from ducats.acquisition.samples import LazyColumn, QueryContext, SampleTable, run_query
-from ducats.acquisition.units.image_descriptor import image_descriptor
 from ducats.acquisition.units.pixel_columns import PixelColumns, window_positions
 from ducats.acquisition.units.superpixels import compute_superpixels
 from ducats.data.domain import UNLABELLED

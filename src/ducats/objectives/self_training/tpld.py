@@ -11,7 +11,7 @@ from ducats.objectives.auxiliary import (
     RefreshContext,
     reverse_gradient,
 )
-from ducats.objectives.batch import Batch, ForwardFn, Losses
+from ducats.objectives.batch import Batch, ForwardFn, Losses, is_unlabelled
 from ducats.objectives.self_training.output_space import OutputDiscriminator, require_segmentation
 from ducats.objectives.self_training.pseudo_label_ops import (
     coarse_log_alpha,
@@ -23,7 +23,6 @@ from ducats.objectives.self_training.pseudo_label_ops import (
 from ducats.objectives.self_training.round_schedule import starting_round
 from ducats.objectives.self_training.teacher import Teacher
 from ducats.objectives.softmax import softmax
-from ducats.objectives.unlabelled import is_unlabelled
 
 SCORE_TOLERANCE = 1e-5  # tolerance: interpolating between 1 and 1 may give slightly less than 1
 
