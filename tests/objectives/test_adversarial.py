@@ -38,7 +38,8 @@ def gap(model: TinyNetwork, critic: Critic) -> Tensor:
         critic(features(model, images)) for images in (labelled, UNLABELLED_IMAGES)
     )
     gamma = len(labelled_scores) / len(unlabelled_scores)
-    return unlabelled_scores.mean() - gamma * labelled_scores.mean()
+    found: Tensor = unlabelled_scores.mean() - gamma * labelled_scores.mean()
+    return found
 
 
 def test_values_by_hand() -> None:

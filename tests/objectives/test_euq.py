@@ -115,7 +115,7 @@ def refresh_before(sampling: CertaintySampling, next_round: int, pool: FixedPool
     sampling.refresh(RefreshContext(next_round, 9, next_round, 5), pool)
     labels = sampling.pseudo_labels()
     assert labels is not None
-    return labels.tolist()  # type: ignore[no-any-return]
+    return labels.tolist()
 
 
 def test_certain_images_get_labels_before_each_round() -> None:

@@ -21,7 +21,7 @@ from ducats.utils.errors import UserError
 
 
 def mean_entropy(model: TinyNetwork, temperature: float = 1.0) -> Tensor:
-    p = (model(UNLABELLED_IMAGES).z / temperature).softmax(1)
+    p: Tensor = (model(UNLABELLED_IMAGES).z / temperature).softmax(1)
     return -(p * p.log()).sum(1).mean()
 
 

@@ -197,7 +197,7 @@ def test_committee_learns_from_labelled_images() -> None:
 
 @pytest.mark.parametrize("name", PROBES)
 def test_every_probe_provides_its_column(name: str) -> None:
-    probe = PROBES[name](context(4)).eval()  # type: ignore[call-arg]
+    probe = PROBES[name](context(4)).eval()
     assert probe.provides == (name,)
     columns = probe.extra_columns(MeanColourModel()(images(0.5, 2)))
     assert {column: len(values) for column, values in columns.items()} == {name: 2}

@@ -240,7 +240,7 @@ def lazy_features(name: str, count: int, width: int, pixels: bool, computed: lis
         need: torch.ones(count, 2) if need == "z" else torch.ones(count) for need in QUERIES[name].needs
     }
     image, position = (indices * 0, indices) if pixels else (indices, indices * 0)
-    lazy = {**columns, "features": LazyColumn(features, indices)}
+    lazy: dict[str, Tensor | LazyColumn] = {**columns, "features": LazyColumn(features, indices)}
     return SampleTable(image, position, lazy, (1, count) if pixels else None)
 
 
