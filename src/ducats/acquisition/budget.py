@@ -42,10 +42,8 @@ class TimeBudget:
         At least one, but zero once the remaining time is shorter than one answer.
 
         Args:
-            measured_seconds: as in ``remaining_seconds``.
-            answered_units: as in ``remaining_seconds``.
-            timed_units: as in ``remaining_seconds``.
-            remaining_rounds: remaining rounds, including this one.
+            remaining_rounds: remaining rounds, including this one; the other arguments are those of
+                `remaining_seconds`.
 
         >>> TimeBudget(1800).questions_in_round(None, 0, 0, remaining_rounds=5)
         72

@@ -5,6 +5,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from ducats.acquisition.queries.distances import feature_width
 from ducats.acquisition.samples import SampleTable
 from ducats.utils.errors import UserError
 
@@ -73,8 +74,7 @@ def check_kmeans_feasible(
         UserError: If there are too many clusters or the features are too large.
     """
     check_cluster_count(query, n_clusters)
-    width = samples[torch.arange(1, device=samples.image.device)].features.flatten(1).shape[1]
-    needed_gib = len(samples) * width * bytes_per_value / 2**30
+    needed_gib = len(samples) * feature_width(samples) * bytes_per_value / 2**30
     if needed_gib > max_gib:
         raise UserError(
             f"the query {query!r} needs to cluster {needed_gib:.1f} GB of features; the maximum is "
