@@ -48,7 +48,7 @@ def losses_of(run_folder: RunFolder) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize(
     ("objective", "pixels"),
-    [*((name, False) for name in LOSSES), *((name, True) for name in LOSSES if name not in ("euq", "tqs"))],
+    [*((name, False) for name in LOSSES), *((name, True) for name in ("duc", "adversarial", "waal", "mme"))],
 )
 def test_losses_are_recorded_and_labels_acquired(objective: str, pixels: bool, tmp_path: Path) -> None:
     make_config = quick_pixels if pixels else quick

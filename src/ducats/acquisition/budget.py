@@ -75,8 +75,6 @@ def parse_time_budget(
     """Parse a time budget such as ``"30min"`` or ``"1.5h"``; return None for any other budget.
 
     Args:
-        budget: the setting ``acquisition.budget``.
-        seconds_per_label: assumed seconds per answer.
         growth: must be 1 with a time budget.
 
     >>> parse_time_budget("30min"), parse_time_budget("5%")

@@ -74,11 +74,7 @@ def downsample_nearest(values: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def fit_anchors(descriptors: Tensor, n_anchors: int, seed: int) -> Tensor:
-    """Return the centres of k-means clusters, ``(n_anchors, K)``; fewer if fewer rows are distinct.
-
-    Args:
-        descriptors: ``(R, K)``.
-    """
+    """Return the centres of k-means clusters, ``(n_anchors, K)``; fewer if fewer rows are distinct."""
     from sklearn.cluster import KMeans  # slow; before the limit, which applies to loaded libraries only
 
     rows = descriptors.float().cpu().numpy()

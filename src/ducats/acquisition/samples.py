@@ -111,9 +111,7 @@ def top_k(score: Tensor, count: int, samples: SampleTable, min_distance: int = 0
     before the count is reached, the selection continues in the same way among the skipped ones.
 
     Args:
-        score: one value per row.
         count: number of rows to take; all, if there are fewer.
-        samples: the rows that the scores belong to.
         min_distance: pixels of one image at most this many rows and columns apart are near; the larger of
             this and ``samples.min_distance`` applies. Images are never near.
 

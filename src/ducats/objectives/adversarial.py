@@ -25,8 +25,6 @@ def adversarial(
     Args:
         domain: weight of the reversed gradient.
         entropy: weight of the entropy of unlabelled target data.
-        source: weight of the cross-entropy on the source.
-        target: weight of the cross-entropy on the labelled target.
     """
     losses = softmax(model, batch, source=source, target=target)
     images = target_images(batch)

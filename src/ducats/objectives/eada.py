@@ -47,8 +47,6 @@ def eada(
 
     Args:
         align: weight of ``max(0, F(x) - delta)`` on unlabelled target data.
-        source: weight of the cross-entropy on the source.
-        target: weight of the cross-entropy on the labelled target.
     """
     losses = softmax(model, batch, source=source, target=target)
     if not align:

@@ -55,8 +55,6 @@ def duc(
         beta: weight of the distribution uncertainty of unlabelled target data.
         lambda_: weight of the data uncertainty of unlabelled target data; None: as in the paper, 0.05 for
             images and 0.01 for pixels.
-        source: weight of the terms on the source.
-        target: weight of the terms on the labelled target.
         void: ``ignored`` ignores pixels without a class; ``unlabelled`` counts them as unlabelled, as the
             published code does.
         fixmatch: weight of FixMatch on unlabelled images; 1 in the paper's appendix.

@@ -30,7 +30,6 @@ class TargetAnchors(AuxiliaryModule):
 
     Args:
         warmup: fraction of the training before stage 2.
-        n_anchors: number of anchors.
     """
 
     anchors: Tensor  # (n_anchors, C * D)
@@ -101,8 +100,6 @@ def mada(
         pseudo: weight of the cross-entropy on pseudo-labels in stage 2.
         anchor: weight of the distance to the anchors in stage 2.
         ema_rate: step size of the nearest anchor towards an image.
-        source: weight of the cross-entropy on the source.
-        target: weight of the cross-entropy on the labelled target.
     """
     losses = softmax(model, batch, source=source, target=target)
     if batch.target is None:

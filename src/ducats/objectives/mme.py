@@ -76,8 +76,6 @@ def mme(
     Args:
         entropy: weight of the entropy of unlabelled target data, for both sides.
         temperature: temperature of the softmax.
-        source: weight of the cross-entropy on the source.
-        target: weight of the cross-entropy on the labelled target.
     """
     if temperature <= 0:
         raise ValueError(f"objective.params.temperature must be above 0, not {temperature}")

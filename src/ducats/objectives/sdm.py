@@ -23,8 +23,6 @@ def sdm(
     Args:
         margin: weight of ``(1 / C) sum_{c != y} max(0, 1 - (u_y - u_c))``, where u are the normalised logits.
         logit: weight of ``-u_y``.
-        source: weight of the terms on the source.
-        target: weight of the terms on the labelled target.
     """
     weights = {"nll": 1.0, "margin": margin, "logit": logit}
     return labelled_losses(model, batch, _terms, weights, source=source, target=target)

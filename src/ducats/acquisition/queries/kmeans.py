@@ -38,8 +38,6 @@ def one_per_cluster(
     Args:
         features: ``(R, D)``, with at least ``n_clusters`` samples.
         weights: ``(R,)``, non-negative sample weights.
-        n_clusters: number of clusters.
-        generator: supplies the seed.
         full_kmeans_limit: limit of samples times clusters for full k-means; above it, mini-batches are used.
     """
     seed = int(torch.randint(0, 2**31, (), generator=generator))
@@ -125,9 +123,7 @@ def _count_distinct(features: _FloatArray, limit: int) -> int:
 def nearest_unique(centres: Tensor, features: Tensor) -> Tensor:
     """Return the sample nearest to each centre; if an earlier centre took it, the next nearest free one.
 
-    Args:
-        centres: ``(K, D)``.
-        features: ``(R, D)``, at least as many samples as centres.
+    ``(K, D), (R, D) -> (K,)``, with at least as many samples as centres.
     """
     taken = torch.zeros(len(features), dtype=torch.bool)
     picks = []

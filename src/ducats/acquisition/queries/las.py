@@ -106,7 +106,6 @@ def propagated_scores(features: Tensor, p: Tensor, neighbour_pool: Tensor, K: in
 
     Args:
         features: ``(R, D)``, of unit norm.
-        p: probabilities, ``(R, C)``.
         neighbour_pool: ascending indices of the samples that can be neighbours.
         K: number of neighbours.
     """

@@ -55,7 +55,6 @@ def two_round_top_k(context: QueryContext, first: str, second: str, n_passing: f
     """Keep the highest values of one column, then pick the highest of another.
 
     Args:
-        first: column of the first round.
         second: column of the second round, read only for candidates that passed the first.
         n_passing: number of candidates that pass the first round, rounded up; at least the budget.
     """

@@ -20,13 +20,7 @@ from ducats.objectives.probes.discriminator import target_images
 
 
 class Critic(AuxiliaryModule):
-    """Scores features from 0 (labelled) to 1 (unlabelled), for images or for each position of a map.
-
-    Args:
-        hidden: width of the hidden layer.
-        dropout: dropout probability of the hidden layer.
-        penalty: weight of the gradient penalty.
-    """
+    """Scores features from 0 (labelled) to 1 (unlabelled), for images or for each position of a map."""
 
     provides = ("critic",)
 

@@ -33,8 +33,6 @@ def mrkld(
     Args:
         nll: weight of the cross-entropy on pseudo-labels.
         reg: weight of the regulariser: up to a constant, the KL divergence from the uniform distribution.
-        source: weight of the cross-entropy on source data.
-        target: weight of the cross-entropy on labelled target data.
     """
     losses = softmax(model, batch, source=source, target=target)
     unlabelled_data = unlabelled_target(batch)

@@ -150,8 +150,6 @@ def proda(
         domain: weight of the adversarial loss for the model, in the warm-up.
         ema_rate: update rate of the model's moving average.
         prototype_ema_rate: update rate of the prototypes.
-        source: weight of the cross-entropy on source data.
-        target: weight of the cross-entropy on labelled target data.
     """
     if tau <= 0:
         raise ValueError(f"tau must be positive, not {tau}")

@@ -109,8 +109,6 @@ def seg_uncertainty(
         memory: weight of the memory regularisation in stage I.
         domain: weight of the adversarial loss for the model, in stage I.
         rectified: weight of the loss on pseudo-labels in stage II.
-        source: weight of the cross-entropy on source data.
-        target: weight of the cross-entropy on labelled target data.
     """
     losses = softmax(model, batch, source=source, target=target)
     aux_losses = softmax(
