@@ -163,7 +163,7 @@ class PixelColumns:
 
 
 def window_positions(position: Tensor, radius: int, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return the positions in the window around each position, in raster order, and which lie in the image."""
+    """Return the positions in the window around each one, in raster order, and which lie in the image."""
     step = torch.arange(-radius, radius + 1, device=position.device)
     y = (position // shape[1])[:, None, None] + step[:, None]
     x = (position % shape[1])[:, None, None] + step
