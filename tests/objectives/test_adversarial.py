@@ -62,22 +62,19 @@ def test_critic_widens_and_features_narrow_the_gap() -> None:
     assert all(p.grad is None for p in model.head.parameters())
 
 
-@pytest.mark.parametrize("name", ["waal", "adversarial"])
-def test_weight_scales_only_the_gradient_of_the_features(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "param", "loss"),
+    [("waal", "weight", "critic/distance"), ("adversarial", "domain", "domain/nll")],
+)
+def test_weight_scales_only_the_gradient_of_the_features(name: str, param: str, loss: str) -> None:
     found = []
     for weight in (1.0, 0.25):
-        model = TinyNetwork()
-        build = OBJECTIVES[name].auxiliary
-        assert build is not None
+        model, spec = TinyNetwork(), OBJECTIVES[name].bind({param: weight})
+        assert spec.auxiliary is not None
         torch.manual_seed(0)
-        auxiliary = build(auxiliary_context(model)).double().eval()
-        losses = (
-            waal(model, image_batch(), auxiliary, weight=weight)
-            if isinstance(auxiliary, Critic)
-            else adversarial(model, image_batch(), auxiliary, domain=weight)  # type: ignore[arg-type]
-        )
-        loss = losses["critic/distance" if name == "waal" else "domain/nll"]
-        found.append(torch.autograd.grad(loss, [model.body.weight, *auxiliary.parameters()]))
+        auxiliary = spec.auxiliary(auxiliary_context(model)).double().eval()
+        losses = spec.bind_auxiliary(auxiliary)(model, image_batch())
+        found.append(torch.autograd.grad(losses[loss], [model.body.weight, *auxiliary.parameters()]))
     (first, *same), (second, *others) = found
     assert first.abs().sum() > 0
     torch.testing.assert_close(first, 4 * second)
