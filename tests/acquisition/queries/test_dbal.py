@@ -10,6 +10,7 @@ from query_pools import image_table, line, make_context
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
+from ducats.acquisition.queries import distances
 from ducats.acquisition.queries.dbal import dbal
 from ducats.acquisition.samples import SampleTable
 
@@ -83,7 +84,9 @@ def test_random_subset_of_many_samples() -> None:
     assert select(features, 11, source=line(0), subsample=1)[0] == 20  # twice the budget is all samples
 
 
-def test_refinement_moves_picks_to_medoids() -> None:
+@pytest.mark.parametrize("elements", [distances.ELEMENTS_PER_CHUNK, 7])  # all picks at once, or one by one
+def test_refinement_moves_picks_to_medoids(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", elements)
     # The first pick lies between two groups until the second takes one of them.
     places = line(0, 1, 2, 5, 8, 9, 10)
     assert select(places, 2)[0] == 3
