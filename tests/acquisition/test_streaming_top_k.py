@@ -100,15 +100,6 @@ def test_two_rounds_match_the_query(
     assert found.pool_index.tolist() == expected.tolist()
 
 
-def test_by_hand() -> None:
-    some = table([1, 3, 2, 3, 0], [5, 1, 9, 1, 7])
-    assert merge_top_k([some], "first", 3).pool_index.tolist() == [1, 3, 2]
-    assert select_in_two_rounds(some, "first", "second", 3, 2).pool_index.tolist() == [2, 1]
-    assert select_in_two_rounds(some, "first", "second", 5, 2).pool_index.tolist() == [2, 4]
-    with pytest.raises(ValueError, match="must be at least k"):
-        select_in_two_rounds(some, "first", "second", 1, 2)
-
-
 @pytest.mark.parametrize("kind", ["S4", "U4", object])
 def test_keys_of_any_kind(kind: object) -> None:
     some = table([1.0] * 50)
@@ -169,3 +160,5 @@ def test_invalid_tables_are_refused() -> None:
         ScoredSamples(np.array(["a"]), np.zeros(1), {"first": np.zeros(2)})
     with pytest.raises(ValueError, match="k must not be negative"):
         StreamingTopK("first", -1)
+    with pytest.raises(ValueError, match="must be at least k"):
+        select_in_two_rounds(table([1.0], [1.0]), "first", "second", 1, 2)

@@ -2,7 +2,6 @@
 
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -37,13 +36,13 @@ def photo() -> Tensor:
     return F.interpolate(coarse, SHAPE).to(torch.uint8)[0]
 
 
-def nothing() -> Tensor:
-    return torch.full(SHAPE, UNLABELLED, dtype=torch.int8)
+def labels(fill: int = UNLABELLED) -> Tensor:
+    return torch.full(SHAPE, fill, dtype=torch.int8)
 
 
-def some(seed: int = 0) -> Tensor:
+def some() -> Tensor:
     """Return a label map with some labelled and some void pixels."""
-    uniforms = torch.rand(SHAPE, generator=torch.Generator().manual_seed(seed))
+    uniforms = torch.rand(SHAPE, generator=torch.Generator().manual_seed(0))
     return torch.where(uniforms < 0.2, 1, torch.where(uniforms < 0.3, VOID, UNLABELLED)).to(torch.int8)
 
 
@@ -58,18 +57,24 @@ def probe_columns() -> dict[str, Tensor]:
 
 
 def select_in_test_image(
-    query: QuerySpec, unit: Unit, known_labels: Tensor, budget: int, **overrides: Any
+    query: QuerySpec, unit: Unit, known_labels: Tensor, budget: int, device: str = "cpu", **overrides: Any
 ) -> PixelSelection:
     kwargs: dict[str, Any] = {
-        "z": maps() if query.needs else None,
-        "features": torch.randn(6, 4, 5, generator=torch.Generator().manual_seed(3)),
+        "known_labels": known_labels.to(device),
+        "z": maps().to(device) if query.needs else None,
+        "features": torch.randn(6, 4, 5, generator=torch.Generator().manual_seed(3)).to(device),
         "pixels": photo(),
         "image": 7,
         "generator": torch.Generator().manual_seed(1),
-        "extras": probe_columns(),
-        "head": HEAD if query.needs_head else None,
+        "extras": {name: column.to(device) for name, column in probe_columns().items()},
+        "head": HEAD.to(device) if query.needs_head else None,
     }
-    return select_in_image(query, unit, known_labels=known_labels, budget=budget, **(kwargs | overrides))
+    return select_in_image(query, unit, budget=budget, **(kwargs | overrides))
+
+
+def units_of(picked: PixelSelection) -> list[list[int]]:
+    assert picked.unit_sizes is not None
+    return [unit.tolist() for unit in picked.position.split(picked.unit_sizes.tolist())]
 
 
 # Queries that select within an image; the others select whole images.
@@ -86,8 +91,8 @@ every_pair = pytest.mark.parametrize(
 @every_pair
 @pytest.mark.parametrize(
     ("budget", "known_labels"),
-    [(0, nothing()), (1, some()), (37, nothing()), (37, some()), (10**6, some())],
-    ids=["none", "one", "37", "37, some known", "all, some known"],
+    [(0, labels()), (1, some()), (37, labels()), (37, some()), (10**6, some()), (5, labels(VOID))],
+    ids=["none", "one", "37", "37, some known", "all, some known", "only void"],
 )
 def test_budget_is_spent_exactly(name: str, unit: Unit, budget: int, known_labels: Tensor) -> None:
     before, open_ = known_labels.clone(), (known_labels == UNLABELLED).flatten()
@@ -98,21 +103,13 @@ def test_budget_is_spent_exactly(name: str, unit: Unit, budget: int, known_label
     assert len(position.unique()) == len(position)
     assert bool(open_[position].all())
     assert len(position) == min(budget, int(open_.sum()))
-    if unit.unit == "pixel":
-        assert picked.unit_sizes is None
-    else:
-        assert picked.unit_sizes is not None
+    assert (picked.unit_sizes is None) == (unit.unit == "pixel")
+    if picked.unit_sizes is not None:
         assert int(picked.unit_sizes.sum()) == len(position)
-        assert not len(position) or int(picked.unit_sizes.min()) >= 1
+        assert all(size >= 1 for size in picked.unit_sizes)
     if budget == 37:
         again = select_in_test_image(QUERIES[name], unit, known_labels, budget)
         assert torch.equal(again.position, position)
-
-
-def test_image_without_unlabelled_pixels_selects_nothing() -> None:
-    void = torch.full(SHAPE, VOID, dtype=torch.int8)
-    for unit in UNITS:
-        assert len(select_in_test_image(QUERIES["duc"], unit, void, 5).position) == 0
 
 
 @pytest.mark.parametrize("name", [n for n in WITHIN_IMAGE_QUERIES if n != "ripu"])
@@ -144,38 +141,22 @@ def test_pixels_match_the_query_on_a_table(name: str) -> None:
     assert torch.equal(picked.position, position[query.fn(own)])
 
 
-def test_random_needs_no_model() -> None:
-    picks = [
-        select_in_test_image(QUERIES["random"], unit, nothing(), 30, z=None, features=None) for unit in UNITS
-    ]
-    assert all(len(p.position) for p in picks)
-    with pytest.raises(ValueError, match="z is None"):
-        select_in_test_image(QUERIES["entropy"], Unit("pixel"), nothing(), 3, z=None)
-
-
 def test_second_round_computes_only_its_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    true = CRITERIA["u_data"].fn
+    u_data = CRITERIA["u_data"]
 
     def counted(z: Tensor) -> Tensor:
         read.append(len(z))
-        return true(z)
+        return u_data.fn(z)
 
-    monkeypatch.setattr("ducats.acquisition.units.pixel_columns.get_criterion", _replaced("u_data", counted))
-    select_in_test_image(QUERIES["duc"].bind({"kappa": 3}), Unit("pixel"), nothing(), 10)
+    criteria = {**CRITERIA, "u_data": replace(u_data, fn=counted)}
+    monkeypatch.setattr("ducats.acquisition.units.pixel_columns.get_criterion", criteria.__getitem__)
+    select_in_test_image(QUERIES["duc"].bind({"kappa": 3}), Unit("pixel"), labels(), 10)
     assert read == [30]
 
 
-def _replaced(name: str, fn: Callable[[Tensor], Tensor]) -> Callable[[str], Any]:
-    return lambda requested: (
-        replace(get_criterion(requested), fn=fn) if requested == name else get_criterion(requested)
-    )
-
-
 def regions_of(picked: PixelSelection) -> list[list[tuple[int, int]]]:
-    assert picked.unit_sizes is not None
-    units = picked.position.split(picked.unit_sizes.tolist())
-    return [[divmod(p, SHAPE[1]) for p in unit.tolist()] for unit in units]
+    return [[divmod(position, SHAPE[1]) for position in unit] for unit in units_of(picked)]
 
 
 @pytest.mark.parametrize("name", ["random", "entropy", "duc", "ripu"])
@@ -183,22 +164,19 @@ def regions_of(picked: PixelSelection) -> list[list[tuple[int, int]]]:
 def test_regions_are_windows_without_overlap(name: str, side: int) -> None:
     budget = 4 * side * side + 2
     regions = regions_of(
-        select_in_test_image(QUERIES[name], Unit("region", region_side=side), nothing(), budget)
+        select_in_test_image(QUERIES[name], Unit("region", region_side=side), labels(), budget)
     )
-    for number, region in enumerate(regions):
+    for region in regions[:-1]:  # the last may be truncated
         (top, left), (bottom, right) = region[0], region[-1]
-        whole = [(y, x) for y in range(top, bottom + 1) for x in range(left, right + 1)]
-        if number < len(regions) - 1:
-            assert region == whole  # in raster order
-            assert bottom - top < side
-            assert right - left < side
-            assert bottom - top == side - 1 or top == 0 or bottom == SHAPE[0] - 1
-            assert right - left == side - 1 or left == 0 or right == SHAPE[1] - 1
+        # In raster order, and complete except at the border.
+        assert region == [(y, x) for y in range(top, bottom + 1) for x in range(left, right + 1)]
+        assert bottom - top == side - 1 or (bottom - top < side and (top == 0 or bottom == SHAPE[0] - 1))
+        assert right - left == side - 1 or (right - left < side and (left == 0 or right == SHAPE[1] - 1))
     assert sum(map(len, regions)) == budget == len({p for region in regions for p in region})
 
 
 def test_regions_exclude_known_pixels() -> None:
-    known_labels = nothing()
+    known_labels = labels()
     known_labels[4:8, 4:8] = 2
     z = torch.zeros(2, *SHAPE)
     z[0] = 5.0
@@ -206,11 +184,6 @@ def test_regions_exclude_known_pixels() -> None:
     (region,) = regions_of(select_in_test_image(QUERIES["entropy"], Unit("region"), known_labels, 6, z=z))
     # first unlabelled centre: (7, 8), whose window loses (6..7, 7)
     assert region == [(6, 8), (6, 9), (7, 8), (7, 9), (8, 7), (8, 8)]
-
-
-def test_regions_overlap_only_when_no_space_is_left() -> None:
-    picked = select_in_test_image(QUERIES["entropy"], Unit("region"), nothing(), SHAPE[0] * SHAPE[1])
-    assert picked.position.sort().values.tolist() == list(range(SHAPE[0] * SHAPE[1]))
 
 
 @pytest.mark.parametrize("name", ["entropy", "margin", "confidence", "u_dis", "u_data", "impurity@2"])
@@ -251,21 +224,22 @@ def test_impurity_of_a_set() -> None:
     assert found.tolist() == pytest.approx([two_to_one, 0.0, 1.0], abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["z", "features"])
+@pytest.mark.parametrize("name", ["z", "features", "critic", "committee"])
 def test_vector_columns_of_pixels_regions_and_sets(name: str) -> None:
-    coarse = torch.randn(6, 4, 5, generator=torch.Generator().manual_seed(0))
-    pixel_columns = PixelColumns(maps(), coarse, SHAPE)
-    fine = F.interpolate(coarse[None], SHAPE, mode="bilinear", align_corners=True)[0]
-    full = (maps() if name == "z" else fine).flatten(1).T
+    features = torch.randn(6, 4, 5, generator=torch.Generator().manual_seed(0))
+    pixel_columns = PixelColumns(maps(), features, SHAPE, probe_columns())
+    coarse = {"features": features, **probe_columns()}.get(name, maps())
+    fine = F.interpolate(
+        coarse.reshape(1, -1, *coarse.shape[-2:]), SHAPE, mode="bilinear", align_corners=True
+    )
+    full = fine[0].flatten(1).T.reshape(-1, *coarse.shape[:-2])
     position = torch.tensor([0, 21, 133, 299])
     near = [[0, 1, 20, 21], [0, 1, 2, 20, 21, 22, 40, 41, 42]]
-    pixels, regions = (
-        pixel_columns.for_pixels((name,), position)[name],
-        pixel_columns.for_regions((name,), 1, position[:2])[name],
-    )
+    means = torch.stack([full[n].mean(0) for n in near])
+    pixels = pixel_columns.for_pixels((name,), position)[name]
+    regions = pixel_columns.for_regions((name,), 1, position[:2])[name]
     close = partial(torch.testing.assert_close, atol=1e-5, rtol=1e-5)
     close(pixels.compute(position), full[position])
-    means = torch.stack([full[n].mean(0) for n in near])
     close(regions.compute(position[:2]), means)
     close(pixel_columns.for_pixel_sets((name,), padded(near))[name], means)
 
@@ -306,23 +280,7 @@ def test_superpixels_are_selected_best_first_and_the_last_is_truncated(budget: i
         if remaining:
             expected_units.append(whole[:remaining])
             remaining -= len(expected_units[-1])
-    assert picked.unit_sizes is not None
-    assert [unit.tolist() for unit in picked.position.split(picked.unit_sizes.tolist())] == expected_units
-
-
-def test_superpixel_larger_than_the_budget_is_truncated() -> None:
-    one = torch.zeros(3, *SHAPE, dtype=torch.uint8)  # one colour: about three large superpixels
-    unit = Unit("superpixel", n_superpixels=3)
-    sizes = compute_superpixels(one, SHAPE, 3, 10.0).flatten().unique(return_counts=True)[1]
-    assert int(sizes.min()) > 10
-    picked = select_in_test_image(QUERIES["entropy"], unit, nothing(), 10, pixels=one)
-    assert len(picked.position) == 10
-    assert picked.unit_sizes is not None
-    assert picked.unit_sizes.tolist() == [10]
-    known_labels = nothing()
-    known_labels.flatten()[picked.position] = 0
-    rest = select_in_test_image(QUERIES["entropy"], unit, known_labels, 10, pixels=one)
-    assert len(rest.position) == 10  # of the same, or of another one
+    assert units_of(picked) == expected_units
 
 
 def test_superpixels_of_another_size_than_the_map() -> None:
@@ -334,45 +292,54 @@ def test_superpixels_of_another_size_than_the_map() -> None:
 def test_superpixels_need_scikit_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
     with pytest.raises(UserError, match=r"pip install 'ducats\[superpixels\]'"):
-        select_in_test_image(QUERIES["random"], Unit("superpixel"), nothing(), 5)
+        select_in_test_image(QUERIES["random"], Unit("superpixel"), labels(), 5)
 
 
-def test_invalid_units_are_refused() -> None:
-    with pytest.raises(UserError, match="undefined for single pixels"):
-        select_in_test_image(QUERIES["ripu"], Unit("pixel"), nothing(), 5)
-    with pytest.raises(ValueError, match="not selected within an image"):
-        select_in_test_image(QUERIES["random"], Unit("image"), nothing(), 5)
-    for side in (4, -1, 0):
-        with pytest.raises(ValueError, match=r"odd|greater than or equal to 1"):
-            Unit("region", region_side=side)
+@pytest.mark.parametrize(
+    ("query", "unit", "overrides", "message"),
+    [
+        ("ripu", "pixel", {}, "undefined for single pixels"),
+        ("random", "image", {}, "not selected within an image"),
+        ("random", "superpixel", {"pixels": None}, "pass pixels"),
+        ("entropy", "pixel", {"z": None}, "z is None"),
+        ("entropy", "pixel", {"z": maps()[:, 1:]}, "has shape"),
+    ],
+)
+def test_invalid_input_is_refused(query: str, unit: Any, overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises((UserError, ValueError), match=message):
+        select_in_test_image(QUERIES[query], Unit(unit), labels(), 5, **overrides)
+
+
+@pytest.mark.parametrize("side", [4, -1, 0])
+def test_sides_of_regions_are_odd_and_positive(side: int) -> None:
+    with pytest.raises(ValueError, match=r"odd|greater than or equal to 1"):
+        Unit("region", region_side=side)
 
 
 def test_custom_queries_are_validated_and_may_read_all_columns() -> None:
     def smallest_margin(context: QueryContext) -> Tensor:
-        top = context.candidates.z.topk(2, dim=1).values
+        top = context.candidates.column("z").softmax(1).topk(2, dim=1).values
         assert context.candidates.features.shape == (len(context.candidates), 6)
         return top_k(top[:, 1] - top[:, 0], context.budget, context.candidates)
 
     def idle(context: QueryContext) -> list[int]:
         return []
 
-    expected = select_in_test_image(QUERIES["margin"], Unit("pixel"), nothing(), 1)
-    assert len(select_in_test_image(QuerySpec(smallest_margin), Unit("pixel"), nothing(), 9).position) == 9
-    assert expected.position.shape == (1,)
+    found, expected = (
+        select_in_test_image(query, Unit("pixel"), labels(), 9).position
+        for query in (QuerySpec(smallest_margin), QUERIES["margin"])
+    )
+    assert torch.equal(found, expected)
     with pytest.raises(UserError, match="idle returned 0 indices instead of 9"):
-        select_in_test_image(QuerySpec(idle), Unit("pixel"), nothing(), 9)  # type: ignore[arg-type]
+        select_in_test_image(QuerySpec(idle), Unit("pixel"), labels(), 9)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @every_pair
 def test_budget_is_spent_exactly_on_a_gpu(name: str, unit: Unit) -> None:
-    query, known_labels = QUERIES[name], some()
-    features = torch.randn(6, 4, 5).cuda()
-    z = maps().cuda() if query.needs else None
-    extra: dict[str, Any] = {"extras": {name: map_.cuda() for name, map_ in probe_columns().items()}}
-    extra["head"] = HEAD.cuda() if query.needs_head else None
-    picked = select_in_test_image(query, unit, known_labels.cuda(), 40, z=z, features=features, **extra)
+    picked = select_in_test_image(QUERIES[name], unit, some(), 40, device="cuda")
     assert not picked.position.is_cuda
-    assert bool((known_labels.flatten()[picked.position] == UNLABELLED).all())
+    assert bool((some().flatten()[picked.position] == UNLABELLED).all())
     if name == "random":
-        assert torch.equal(picked.position, select_in_test_image(query, unit, known_labels, 40).position)
+        on_cpu = select_in_test_image(QUERIES[name], unit, some(), 40)
+        assert torch.equal(picked.position, on_cpu.position)

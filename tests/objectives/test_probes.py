@@ -1,4 +1,4 @@
-"""Probes: critic, committee and discriminator."""
+"""Probes: critic, committee and discriminator; the objective of TQS, which trains two of them."""
 
 import pytest
 import torch
@@ -6,24 +6,58 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ducats.models.output import Output
-from ducats.objectives import PROBES, AuxiliaryContext, Batch, CachedForward, LabelledImages
+from ducats.objectives import (
+    PROBES,
+    AuxiliaryContext,
+    AuxiliaryModule,
+    Batch,
+    CachedForward,
+    LabelledImages,
+    softmax,
+)
 from ducats.objectives.probes import Committee, Critic, Discriminator
 from ducats.objectives.probes.committee import augment_per_member
-from ducats.utils.errors import UserError
+from ducats.objectives.tqs import TqsProbes, tqs
 from ducats.utils.randomness import global_seed
 
 
 class MeanColourModel(nn.Module):
-    """Returns channel means as features and logits."""
+    """Returns a linear function of the channel means as features and logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        nn.init.eye_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
 
     def forward(self, images: Tensor) -> Output:
-        features = images.mean((2, 3))
+        features = self.layer(images.mean((2, 3)))
         return Output(features, features)
+
+
+def context(classes: int = 2, *, per_pixel: bool = False) -> AuxiliaryContext:
+    return AuxiliaryContext(MeanColourModel(), classes, 3, 1, per_pixel=per_pixel)
 
 
 def images(level: float, count: int, seed: int = 0) -> Tensor:
     noise = torch.rand(count, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
     return level + 0.1 * noise
+
+
+def train(probe: AuxiliaryModule, batch: Batch, *, lr: float, steps: int) -> MeanColourModel:
+    """Train a probe on the outputs of a model, which must get no gradient."""
+    model = MeanColourModel().train()
+    optimiser = torch.optim.SGD(probe.parameters(), lr=lr)
+    for _ in range(steps):
+        losses = probe.losses(CachedForward(model), batch)
+        optimiser.zero_grad()
+        torch.stack(list(losses.values())).sum().backward()
+        optimiser.step()
+    assert all(p.grad is None for p in model.parameters())
+    return model.eval()
+
+
+# ---- critic
 
 
 def gradient_norm(critic: Critic, row: Tensor) -> float:
@@ -36,7 +70,7 @@ def gradient_norm(critic: Critic, row: Tensor) -> float:
 
 def test_the_penalty_by_hand() -> None:
     torch.manual_seed(0)
-    critic = Critic(AuxiliaryContext(nn.Identity(), 2, 3, 1, per_pixel=False), hidden=6).eval()
+    critic = Critic(context(), hidden=6).eval()
     generator = torch.Generator().manual_seed(1)
     some, others = torch.randn(4, 3, generator=generator), torch.randn(2, 3, generator=generator)
     torch.manual_seed(5)
@@ -45,14 +79,12 @@ def test_the_penalty_by_hand() -> None:
     weight = torch.rand(4, 1)
     between = weight * some + (1 - weight) * others[[0, 1, 0, 1]]
     with torch.no_grad():
-        gradient_norms = [gradient_norm(critic, row) for row in (*between, *some, *others)]
-    assert float(found.detach()) == pytest.approx(
-        sum((s - 1) ** 2 for s in gradient_norms) / len(gradient_norms), rel=1e-5
-    )
+        norms = torch.tensor([gradient_norm(critic, row) for row in (*between, *some, *others)])
+    torch.testing.assert_close(found.detach(), ((norms - 1) ** 2).mean())
 
 
 def test_a_constant_critic_has_a_finite_gradient() -> None:
-    critic = Critic(AuxiliaryContext(nn.Identity(), 2, 3, 1, per_pixel=False), hidden=4)
+    critic = Critic(context(), hidden=4)
     weight, bias, *_ = critic.parameters()
     nn.init.zeros_(weight)
     nn.init.constant_(bias, -1.0)
@@ -64,44 +96,23 @@ def test_a_constant_critic_has_a_finite_gradient() -> None:
 
 def test_critic_learns_without_affecting_the_model() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 3))
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = model
-
-        def forward(self, images: Tensor) -> Output:
-            features = self.inner(images.mean((2, 3)))
-            return Output(features, features)
-
-    net, labelled, unlabelled = Net(), images(0.0, 8), images(3.0, 8, seed=1)
-    critic = Critic(AuxiliaryContext(net, 2, 3, 8, per_pixel=False))
-    batch = Batch(
-        LabelledImages(labelled[:4], torch.zeros(4).long()),
-        LabelledImages(labelled[4:], torch.zeros(4).long()),
-        unlabelled,
-    )
-    optimiser = torch.optim.SGD(critic.parameters(), lr=0.1)
-    for _ in range(150):
-        losses = critic.losses(CachedForward(net), batch)
-        assert losses.keys() == {"probe/distance", "probe/penalty"}
-        optimiser.zero_grad()
-        torch.stack(list(losses.values())).sum().backward()
-        optimiser.step()
-    assert all(p.grad is None for p in net.parameters())
+    labelled, unlabelled = images(0.0, 8), images(3.0, 8, seed=1)
+    critic, zeros = Critic(context()), torch.zeros(4).long()
+    source = LabelledImages(labelled[:4], zeros)
+    batch = Batch(source, LabelledImages(labelled[4:], zeros), unlabelled)
+    model = train(critic, batch, lr=0.1, steps=150)
+    assert critic.losses(CachedForward(model), batch).keys() == {"probe/distance", "probe/penalty"}
     critic.eval()
-    with torch.no_grad():
-        labelled_scores, unlabelled_scores = (
-            critic.extra_columns(net(some))["critic"] for some in (labelled, unlabelled)
-        )
+    labelled_scores, unlabelled_scores = (
+        critic.extra_columns(model(some))["critic"] for some in (labelled, unlabelled)
+    )
     assert labelled_scores.shape == (8,)
     assert labelled_scores.max() + 0.3 < unlabelled_scores.min()
-    assert critic.losses(CachedForward(net), Batch(batch.source, None, None)) == {}
+    assert critic.losses(CachedForward(model), Batch(source, None, None)) == {}
 
 
 def test_critic_on_maps_scores_each_position() -> None:
-    critic = Critic(AuxiliaryContext(nn.Identity(), 2, 3, 1, per_pixel=True)).eval()
+    critic = Critic(context(per_pixel=True)).eval()
     features = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
     columns = critic.extra_columns(Output(features, features, (8, 10)))["critic"]
     assert columns.shape == (2, 4, 5)
@@ -109,13 +120,15 @@ def test_critic_on_maps_scores_each_position() -> None:
 
 
 def test_a_discriminator_may_be_linear() -> None:
-    flat = Discriminator(AuxiliaryContext(nn.Identity(), 2, 3, 1, per_pixel=False), hidden=0)
-    assert [tuple(p.shape) for p in flat.parameters()] == [(1, 3), (1,)]
+    assert [tuple(p.shape) for p in Discriminator(context(), hidden=0).parameters()] == [(1, 3), (1,)]
+
+
+# ---- committee
 
 
 def committee(classes: int = 4) -> Committee:
     torch.manual_seed(0)
-    return Committee(AuxiliaryContext(MeanColourModel(), classes, 3, 1, per_pixel=False))
+    return Committee(context(classes))
 
 
 def test_members_learn_from_their_own_images() -> None:
@@ -124,34 +137,33 @@ def test_members_learn_from_their_own_images() -> None:
     labels = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 0, 1, -2, -1])
     expected = []
     for number, member in enumerate(members.members):
-        assert isinstance(member, nn.Linear)
         own = [i for i in range(12) if i % 5 == number and labels[i] >= 0]
         expected.append(F.cross_entropy(member(features[own]), labels[own]))
     torch.testing.assert_close(members.loss(features, labels), torch.stack(expected).sum())
     # Fewer images than members: the others get no gradient.
-    few = members.loss(features[:2], labels[:2])
-    few.backward()
-    grads = [p.grad for p in members.parameters() if p.ndim == 2]
-    assert [bool(g is not None and g.abs().sum() > 0) for g in grads] == [True, True, False, False, False]
+    weights = [p for p in members.parameters() if p.ndim == 2]
+    gradients = torch.autograd.grad(members.loss(features[:2], labels[:2]), weights)
+    assert [bool(gradient.any()) for gradient in gradients] == [True, True, False, False, False]
 
 
 def test_members_start_differently_and_return_probabilities() -> None:
-    members, output = committee(), MeanColourModel()(images(0.5, 7))
-    columns = members.extra_columns(output)["committee"]
+    columns = committee().extra_columns(MeanColourModel()(images(0.5, 7)))["committee"]
     assert columns.shape == (7, 5, 4)
     torch.testing.assert_close(columns.sum(2), torch.ones(7, 5))
-    assert all(not torch.equal(columns[:, i], columns[:, j]) for i in range(5) for j in range(i))
+    assert len(columns.unique(dim=1)[0]) == 5
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
 def test_augmented_images_keep_their_order(channels: int) -> None:
     augmented = torch.rand(11, channels, 9, 9, generator=torch.Generator().manual_seed(0))
-    torch.manual_seed(1)
-    found = augment_per_member(augmented)
-    torch.manual_seed(1)
-    assert torch.equal(found, augment_per_member(augmented))
-    torch.manual_seed(2)
-    assert not torch.equal(found, augment_per_member(augmented))
+
+    def with_seed(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return augment_per_member(augmented)
+
+    found = with_seed(1)
+    assert torch.equal(found, with_seed(1))
+    assert not torch.equal(found, with_seed(2))
     assert found.shape == augmented.shape
     assert found.min() >= 0
     assert found.max() <= 1
@@ -161,37 +173,49 @@ def test_augmented_images_keep_their_order(channels: int) -> None:
     torch.testing.assert_close(plain[3::5].amax((1, 2, 3)), level[3::5])
 
 
-def test_committee_learns_from_labelled_images_without_affecting_the_model() -> None:
-    members, model = committee(classes=2), MeanColourModel().train()
-    batch = Batch(
-        LabelledImages(torch.cat([images(0.1, 10), images(0.9, 10)]), torch.tensor([0] * 10 + [1] * 10)),
-        LabelledImages(images(0.9, 5, seed=3), torch.ones(5).long()),
-        None,
-    )
-    optimiser = torch.optim.SGD(members.parameters(), lr=0.5)
-    torch.manual_seed(0)
-    for _ in range(100):
-        loss = members.losses(CachedForward(model), batch)["probe/committee"]
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    columns = members.extra_columns(model(images(0.9, 4, seed=9)))["committee"]
-    assert columns[:, :, 1].min() > 0.6
-
-
-def test_every_probe_provides_its_column() -> None:
-    with pytest.raises(UserError, match="whole images only"):
-        Committee(AuxiliaryContext(MeanColourModel(), 2, 3, 1, per_pixel=True))
-    for name, make in PROBES.items():
-        probe = make(AuxiliaryContext(MeanColourModel(), 4, 3, 1, per_pixel=False)).eval()
-        assert probe.provides == (name,)
-        columns = probe.extra_columns(MeanColourModel()(images(0.5, 2)))
-        assert columns.keys() == {name}
-        assert len(columns[name]) == 2
-
-
 def test_degenerate_perspective_leaves_the_image_unchanged() -> None:
     images = torch.rand(45, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     with global_seed(1, "network", 6, 0):  # the 28th draw of this seed is degenerate
         augmented = [augment_per_member(images) for _ in range(30)]
     assert all(bool(some.isfinite().all()) for some in augmented)
+
+
+def test_committee_learns_from_labelled_images() -> None:
+    members = committee(classes=2)
+    batch = Batch(
+        LabelledImages(torch.cat([images(0.1, 10), images(0.9, 10)]), torch.tensor([0] * 10 + [1] * 10)),
+        LabelledImages(images(0.9, 5, seed=3), torch.ones(5).long()),
+        None,
+    )
+    model = train(members, batch, lr=0.5, steps=60)
+    columns = members.extra_columns(model(images(0.9, 4, seed=9)))["committee"]
+    assert columns[:, :, 1].min() > 0.6
+
+
+# ---- all probes, and TQS
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_every_probe_provides_its_column(name: str) -> None:
+    probe = PROBES[name](context(4)).eval()
+    assert probe.provides == (name,)
+    columns = probe.extra_columns(MeanColourModel()(images(0.5, 2)))
+    assert {column: len(values) for column, values in columns.items()} == {name: 2}
+
+
+def test_tqs_is_softmax_and_trains_its_probes() -> None:
+    torch.manual_seed(0)
+    model, labels = MeanColourModel(), torch.arange(10) % 2
+    source, unlabelled = LabelledImages(images(0.0, 10), labels), images(1.0, 10)
+    batch = Batch(source, LabelledImages(images(0.0, 10, seed=1), labels), unlabelled)
+    probes = TqsProbes(context(3))
+    losses = tqs(CachedForward(model), batch, probes, source=0.5)
+    expected = softmax(model, batch, source=0.5)
+    assert losses.keys() == expected.keys() | {"probe/committee", "probe/domain"}
+    assert all(torch.equal(losses[name], value) for name, value in expected.items())
+    output = train(probes, batch, lr=0.3, steps=60)(torch.cat([source.images, unlabelled]))
+    domain = probes.extra_columns(output)["domain"]
+    assert domain[:10].mean() > domain[10:].mean() + 0.3
+    assert set(probes.provides) == probes.extra_columns(output).keys() == {"committee", "domain"}
+    without = tqs(CachedForward(model), Batch(source, None, None), probes)
+    assert without.keys() == {"source/nll", "probe/committee"}

@@ -1,30 +1,40 @@
-"""Self-training on maps: MRKLD, TPLD, ProDA and Seg-Uncertainty against plain references."""
+"""Self-training on maps: MRKLD, TPLD, ProDA and Seg-Uncertainty against references on whole maps."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from tiny_maps import (
     CLASSES,
-    SIZE,
+    OPEN,
+    PARTLY_LABELLED_TARGET,
+    POOL_IMAGES,
+    SOURCE,
+    TARGET,
     WIDTH,
-    Pool,
     TinySegmenter,
+    assert_losses,
     at_epoch,
     auxiliary_context,
+    coarse_probability,
+    dense_probability,
+    due_epochs,
     gradients,
     map_batch,
+    nll,
     perturb,
     random_images,
-    target_maps,
+    refresh,
     upsample,
 )
 from torch import Tensor
 from torch.nn import functional as F
 
-from ducats.data.domain import UNLABELLED
-from ducats.objectives import AuxiliaryContext, softmax
+from ducats.objectives import AuxiliaryModule, Batch, softmax
+from ducats.objectives.auxiliary import features_of
 from ducats.objectives.self_training.colour_jitter import jitter_colours
 from ducats.objectives.self_training.mrkld import mrkld
 from ducats.objectives.self_training.proda import PrototypeTeacher, proda
@@ -33,9 +43,28 @@ from ducats.objectives.self_training.seg_uncertainty import TwoHeads, seg_uncert
 from ducats.objectives.self_training.teacher import CERTAINTY_BIN_WIDTH as BIN
 from ducats.objectives.self_training.teacher import Teacher, certainty_histogram, log_thresholds
 from ducats.objectives.self_training.tpld import DensifyingTeacher, mean_confidence, neighbour_votes, tpld
-from ducats.utils.errors import UserError
 
-# ---- MRKLD against plain references: thresholds by sorting, losses on full-resolution maps
+assert_same_gradients = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("objective", "auxiliary_module"),
+    [(mrkld, Teacher), (tpld, DensifyingTeacher), (proda, PrototypeTeacher)],
+)
+def test_before_the_first_round_the_model_learns_from_labels_only(
+    objective: Callable[..., dict[str, Tensor]], auxiliary_module: Callable[..., AuxiliaryModule]
+) -> None:
+    model = TinySegmenter()
+    losses = objective(model, map_batch(), auxiliary_module(auxiliary_context(model)))
+    losses.pop("domain/nll", None)
+    expected = softmax(model, map_batch())
+    assert_losses(losses, expected)
+    assert {loss.item() for name, loss in losses.items() if name not in expected} == {0}
+    found = gradients(torch.stack(list(losses.values())).sum(), model)
+    assert_same_gradients(found, gradients(expected["source/nll"], model))
+
+
+# ---- MRKLD
 
 
 @pytest.mark.parametrize("portion", [0.05, 0.2, 0.5, 1.0])
@@ -58,12 +87,9 @@ def test_thresholds_by_hand() -> None:
     z = torch.stack([p, 1 - p], 1).log()
     kept = p >= log_thresholds(certainty_histogram(z), 0.4)[0].exp()
     assert kept.tolist() == [True, True, False, False, False]
-    assert log_thresholds(certainty_histogram(z), 1.0)[0].exp() <= 0.55
-
-
-def test_thresholds_are_at_least_one_over_c() -> None:
-    z = torch.zeros(1, 300, 2, 2)  # -ln(1 - 1/300) falls into the first bin, whose lower edge is 0
-    assert log_thresholds(certainty_histogram(z), 0.5)[0].exp().item() == pytest.approx(1 / 300)
+    # -ln(1 - 1/300) falls into the first bin, whose lower edge is 0, but no confidence is below 1/300.
+    lowest = log_thresholds(certainty_histogram(torch.zeros(1, 300, 2, 2)), 0.5)[0]
+    assert lowest.exp().item() == pytest.approx(1 / 300)
 
 
 def test_rounds_divide_the_training() -> None:
@@ -75,80 +101,49 @@ def test_rounds_divide_the_training() -> None:
 def trained_teacher(epoch: int = 4) -> tuple[TinySegmenter, Teacher]:
     model = TinySegmenter()
     teacher = Teacher(auxiliary_context(model), warmup=0.4, rounds=3, portion=0.3, growth=0.1)
-    pool = Pool(model, random_images(5, 6))
-    assert [e for e in range(10) if teacher.is_due(at_epoch(e))] == [4, 6, 8]
-    teacher.refresh(at_epoch(epoch), pool)
-    perturb(model)
+    refresh(teacher, model, epoch)
     return model, teacher
 
 
-def test_each_round_has_its_own_portion_and_teacher() -> None:
-    for epoch, portion in ((4, 0.3), (6, 0.4), (8, 0.5)):
-        _, teacher = trained_teacher(epoch)
-        z = TinySegmenter()(random_images(5, 6)).z.clamp(max=10)
-        torch.testing.assert_close(teacher.log_threshold, log_thresholds(certainty_histogram(z), portion))
-        first, frozen = TinySegmenter().state_dict(), teacher.frozen_model.model.state_dict()
-        assert all(torch.equal(first[name], value) for name, value in frozen.items())
+@pytest.mark.parametrize(("epoch", "portion"), [(4, 0.3), (6, 0.4), (8, 0.5)])
+def test_each_round_has_its_own_portion_and_teacher(epoch: int, portion: float) -> None:
+    _, teacher = trained_teacher(epoch)
+    assert due_epochs(teacher) == [4, 6, 8]
+    z = TinySegmenter()(POOL_IMAGES).z.clamp(max=10)
+    torch.testing.assert_close(teacher.log_threshold, log_thresholds(certainty_histogram(z), portion))
+    torch.testing.assert_close(
+        teacher.frozen_model.model.state_dict(), TinySegmenter().state_dict(), rtol=0, atol=0
+    )
 
 
-def reference(model: TinySegmenter, teacher: Teacher) -> tuple[Tensor, Tensor]:
-    images, labels = target_maps()
-    p, q = upsample(model(images).z).softmax(1), upsample(teacher.frozen_model(images).z).softmax(1)
-    fits, smooth = [], []
-    for n in range(len(images)):
-        for y in range(SIZE[0]):
-            for x in range(SIZE[1]):
-                ratio = q[n, :, y, x] / teacher.log_threshold.exp()
-                if labels[n, y, x] == UNLABELLED and ratio.max() >= 1:
-                    fits.append(-p[n, ratio.argmax(), y, x].log())
-                    smooth.append(-p[n, :, y, x].log().mean())
-    assert 0 < len(fits) < (labels == UNLABELLED).sum()
-    return torch.stack(fits).mean(), torch.stack(smooth).mean()
-
-
-def test_losses_match_the_full_resolution_map() -> None:
+def test_mrkld_learns_from_confident_pseudo_labels() -> None:
     model, teacher = trained_teacher()
     losses = mrkld(model, map_batch(), teacher, nll=0.7, reg=0.2)
-    fit, smooth = reference(model, teacher)
-    torch.testing.assert_close(losses["pseudo/nll"], 0.7 * fit)
-    torch.testing.assert_close(losses["pseudo/reg"], 0.2 * smooth)
-    torch.testing.assert_close(losses["source/nll"], softmax(model, map_batch())["source/nll"])
-    found = gradients({name: loss for name, loss in losses.items() if name.startswith("pseudo")}, model)
-    model.zero_grad()
-    expected = gradients(dict(zip("ab", (0.7 * fit, 0.2 * smooth), strict=True)), model)
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6)
-    assert all(p.grad is None for p in teacher.parameters())
-
-
-def test_before_the_first_round_nothing_is_kept() -> None:
-    model = TinySegmenter()
-    losses = mrkld(model, map_batch(), Teacher(auxiliary_context(model)))
-    assert losses["pseudo/nll"] == losses["pseudo/reg"] == 0
-    found = gradients(losses, model)
-    model.zero_grad()
-    expected = gradients(dict(softmax(model, map_batch())), model)
-    assert all(torch.equal(gradient, expected[name]) for name, gradient in found.items())
+    p, q = (dense_probability(network(TARGET.images).z) for network in (model, teacher.frozen_model))
+    ratio, label = (q / teacher.log_threshold.exp()[:, None, None]).max(1)
+    kept = OPEN & (ratio >= 1)
+    assert 0 < kept.sum() < OPEN.sum()
+    expected = {
+        "pseudo/nll": 0.7 * nll(p, label)[kept].mean(),
+        "pseudo/reg": -0.2 * p.log().mean(1)[kept].mean(),
+    }
+    assert_losses(losses, expected | softmax(model, map_batch()))
+    for name, loss in expected.items():
+        assert_same_gradients(gradients(losses[name], model), gradients(loss, model))
+    assert not any(p.requires_grad for p in teacher.parameters())
 
 
 def test_labelled_pixels_are_trained_on_and_not_pseudo_labelled() -> None:
     model, teacher = trained_teacher()
-    batch = map_batch(labelled=True)
-    assert batch.target is not None
-    losses, output = mrkld(model, batch, teacher), model(batch.target.images)
-    labels = batch.target.labels.long()
-    expected = F.cross_entropy(upsample(output.z), labels.masked_fill(labels < 0, -100))
+    losses = mrkld(model, map_batch(labelled=True), teacher)
+    images, labels = PARTLY_LABELLED_TARGET
+    is_labelled = labels >= 0
+    expected = nll(dense_probability(model(images).z), labels.clamp(min=0))[is_labelled].mean()
     torch.testing.assert_close(losses["labelled/nll"], expected)
     assert losses["pseudo/nll"] != mrkld(model, map_batch(), teacher)["pseudo/nll"]
 
 
-@pytest.mark.parametrize("params", [{"warmup": 1.0}, {"rounds": 0}, {"portion": 0.0}, {"max_portion": 1.5}])
-def test_mrkld_rejects_invalid_parameters(params: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(params))):
-        Teacher(auxiliary_context(TinySegmenter()), **params)  # type: ignore[arg-type]
-
-
-# ---- TPLD: voting against plain loops, phases and losses against full-resolution maps
+# ---- TPLD
 
 
 def neighbour_votes_by_loops(p: Tensor, threshold: Tensor, radius: int) -> Tensor:
@@ -182,18 +177,6 @@ def test_votes_match_plain_loops(radius: int) -> None:
     threshold = torch.tensor([0.7, 0.6, 0.65, torch.inf])
     found = neighbour_votes(p, threshold, radius)
     torch.testing.assert_close(found, neighbour_votes_by_loops(p, threshold, radius))
-    passing = (p / threshold[:, None, None]).amax(1) >= 1
-    dense = found.amax(1) >= 1
-    assert (dense | ~passing).all()
-    assert (dense.sum() > passing.sum()) == (radius == 1)  # distant neighbours belong to other classes
-
-
-def test_a_vote_by_hand() -> None:
-    p = torch.tensor([[[[0.9, 0.6, 0.5]], [[0.1, 0.4, 0.5]]]])  # 2 classes, a row of three
-    score = neighbour_votes(p, torch.tensor([0.7, 0.7]), 1)
-    # No passing neighbour for the third.
-    expected = torch.tensor([[[[0.9, 0.75, 0.0]], [[0.1, 0.25, 0.0]]]]) / 0.7
-    torch.testing.assert_close(score, expected)
 
 
 def densifying_teacher(epoch: int) -> tuple[TinySegmenter, DensifyingTeacher]:
@@ -202,67 +185,52 @@ def densifying_teacher(epoch: int) -> tuple[TinySegmenter, DensifyingTeacher]:
     teacher = DensifyingTeacher(
         auxiliary_context(model), warmup=0.4, rounds=3, portion=0.3, easy_fraction=0.5, hidden=4
     )
-    teacher.refresh(at_epoch(epoch), Pool(model, random_images(5, 6)))
-    perturb(model)
+    refresh(teacher, model, epoch)
     return model, teacher
 
 
 def test_phase_two_is_the_second_half_and_half_the_pool_is_easy() -> None:
     assert [densifying_teacher(epoch)[1].phase.item() for epoch in (4, 6, 8)] == [1, 1, 2]
     _, teacher = densifying_teacher(8)
-    confidence = mean_confidence(TinySegmenter()(random_images(5, 6)).z.clamp(max=10))
+    z = TinySegmenter()(POOL_IMAGES).z.clamp(max=10)
+    confidence = mean_confidence(z)
     assert (confidence >= teacher.min_easy_confidence).sum() == 3
-    expected = TinySegmenter()(random_images(5, 6)).z.clamp(max=10).softmax(1).amax(1).flatten(1).mean(1)
-    torch.testing.assert_close(confidence, expected)
-
-
-def bootstrapped(p: Tensor, predicted: Tensor, beta: float) -> Tensor:
-    own = F.nll_loss(p.log(), p.argmax(1), reduction="none")
-    return beta * F.nll_loss(p.log(), predicted, reduction="none") + (1 - beta) * own
+    torch.testing.assert_close(confidence, z.softmax(1).amax(1).flatten(1).mean(1))
 
 
 def test_phase_one_learns_from_voted_labels() -> None:
     model, teacher = densifying_teacher(4)
-    batch, (images, labels) = map_batch(), target_maps()
-    losses = tpld(model, batch, teacher, beta=0.6, reg=0.2, radius=1)
-    q = teacher.frozen_model(images).z.clamp(max=10).softmax(1)
-    score, predicted = upsample(
-        neighbour_votes_by_loops(q, teacher.log_threshold.exp(), 1), apply_evidence=False
-    ).max(1)
-    kept = (labels == UNLABELLED) & (score >= 1)
-    assert 0 < kept.sum() < (labels == UNLABELLED).sum()
-    p = upsample(model(images).z).softmax(1)
-    expected = bootstrapped(p, predicted, 0.6)[kept].mean()
-    torch.testing.assert_close(losses["pseudo/nll"], expected)
-    torch.testing.assert_close(losses["pseudo/reg"], -0.2 * p.log().mean(1)[kept].mean())
-    assert losses["domain/nll"] == 0
-    found = gradients({"it": losses["pseudo/nll"]}, model)
-    model.zero_grad()
-    for name, gradient in gradients({"it": expected}, model).items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
+    losses = tpld(model, map_batch(), teacher, beta=0.6, reg=0.2, radius=1)
+    q = coarse_probability(teacher.frozen_model(TARGET.images).z)
+    score, predicted = upsample(neighbour_votes_by_loops(q, teacher.log_threshold.exp(), 1)).max(1)
+    kept = OPEN & (score >= 1)
+    assert 0 < kept.sum() < OPEN.sum()
+    p = dense_probability(model(TARGET.images).z)
+    bootstrapped = 0.6 * nll(p, predicted) + 0.4 * nll(p, p.argmax(1))
+    expected = bootstrapped[kept].mean()
+    regulariser = -0.2 * p.log().mean(1)[kept].mean()
+    assert_losses(
+        losses, {"pseudo/nll": expected, "pseudo/reg": regulariser, "domain/nll": torch.tensor(0.0)}
+    )
+    assert_same_gradients(gradients(losses["pseudo/nll"], model), gradients(expected, model))
 
 
 def test_phase_two_labels_easy_images_and_adapts_hard_ones() -> None:
     model, teacher = densifying_teacher(8)
-    batch, (images, labels) = map_batch(), target_maps()
-    q = teacher.frozen_model(images).z.clamp(max=10).softmax(1)
-    confidence = mean_confidence(teacher.frozen_model(images).z.clamp(max=10))
+    z = teacher.frozen_model(TARGET.images).z
+    confidence = mean_confidence(z.clamp(max=10))
     teacher.min_easy_confidence.copy_(confidence.mean())  # one easy, one hard
     is_easy = confidence >= teacher.min_easy_confidence
-    losses = tpld(model, batch, teacher, beta=1.0, domain=0.5)
-    p, predicted = upsample(model(images).z).softmax(1), upsample(q, apply_evidence=False).argmax(1)
-    kept = (labels == UNLABELLED) & is_easy[:, None, None]
-    torch.testing.assert_close(
-        losses["pseudo/nll"], F.nll_loss(p.log(), predicted, reduction="none")[kept].mean()
-    )
-    coarse = model(images).z.clamp(max=10).softmax(1)
+    losses = tpld(model, map_batch(), teacher, beta=1.0, domain=0.5)
+    p, predicted = dense_probability(model(TARGET.images).z), upsample(coarse_probability(z)).argmax(1)
+    coarse = coarse_probability(model(TARGET.images).z)
     log_odds = teacher.discriminator(coarse)
-    expected = (F.softplus(-log_odds[is_easy]).mean() + F.softplus(log_odds[~is_easy]).mean()) / 2
-    torch.testing.assert_close(losses["domain/nll"], expected)
-    weight = model.head.weight
-    (gradient,) = torch.autograd.grad(losses["domain/nll"], weight)
-    (plain,) = torch.autograd.grad(F.softplus(teacher.discriminator(coarse[~is_easy])).mean() / 2, weight)
-    torch.testing.assert_close(gradient, -0.5 * plain)
+    domain = (F.softplus(-log_odds[is_easy]).mean() + F.softplus(log_odds[~is_easy]).mean()) / 2
+    kept = OPEN & is_easy[:, None, None]
+    assert_losses(losses, {"pseudo/nll": nll(p, predicted)[kept].mean(), "domain/nll": domain})
+    (gradient,) = torch.autograd.grad(losses["domain/nll"], model.head.weight)
+    hard = F.softplus(teacher.discriminator(coarse[~is_easy])).mean() / 2
+    torch.testing.assert_close(gradient, -0.5 * torch.autograd.grad(hard, model.head.weight)[0])
 
 
 @pytest.mark.parametrize("min_confidence", [0.0, 1.1])
@@ -271,21 +239,11 @@ def test_a_batch_with_only_easy_or_hard_images(min_confidence: float) -> None:
     teacher.min_easy_confidence.fill_(min_confidence)
     losses = tpld(model, map_batch(), teacher)
     assert (losses["pseudo/nll"] > 0) == (min_confidence == 0)
-    found = gradients(losses, model)
-    assert all(gradient.isfinite().all() for gradient in found.values())
+    found = gradients(torch.stack(list(losses.values())).sum(), model)
+    assert all(gradient.isfinite().all() for gradient in found)
 
 
-def test_tpld_rejects_invalid_parameters() -> None:
-    model, teacher = densifying_teacher(4)
-    with pytest.raises(ValueError, match="radius"):
-        tpld(model, map_batch(), teacher, radius=-1)
-    with pytest.raises(ValueError, match="easy_fraction"):
-        DensifyingTeacher(auxiliary_context(model), easy_fraction=0.0)
-    with pytest.raises(UserError, match="for segmentation"):
-        DensifyingTeacher(AuxiliaryContext(model, CLASSES, 5, 3, per_pixel=False))
-
-
-# ---- ProDA: prototypes, rectified labels and losses against plain references
+# ---- ProDA
 
 
 NO_UPDATES: dict[str, Any] = {"jitter": 0.0, "ema_rate": 0.0, "prototype_ema_rate": 0.0, "domain": 0.0}
@@ -295,33 +253,35 @@ def prototype_teacher(stage: int) -> tuple[TinySegmenter, PrototypeTeacher]:
     torch.manual_seed(0)
     model = TinySegmenter()
     auxiliary = PrototypeTeacher(auxiliary_context(model), hidden=4)
-    assert [e for e in range(10) if auxiliary.is_due(at_epoch(e))] == [3, 7]
-    for number, epoch in enumerate((3, 7)[:stage]):
-        auxiliary.refresh(at_epoch(epoch), Pool(model, random_images(5, 6)))
-        perturb(model, seed=number + 1)
+    assert due_epochs(auxiliary) == [3, 7]
+    refresh(auxiliary, model, *(3, 7)[:stage])
     assert auxiliary.stage == stage
     return model, auxiliary
 
 
 def distances(features: Tensor, auxiliary: PrototypeTeacher) -> Tensor:
-    """Distances ``(N, C, h, w)``, one position at a time."""
-    rows = features.permute(0, 2, 3, 1).reshape(-1, WIDTH)
-    distance = torch.stack(
-        [torch.stack([(row - own).norm() for own in auxiliary.prototypes]) for row in rows]
+    """Distances ``(N, C, h, w)``, one prototype at a time."""
+    return torch.stack([(features - own[:, None, None]).norm(dim=1) for own in auxiliary.prototypes], 1)
+
+
+def class_means(features: Tensor, predicted: Tensor, otherwise: Tensor) -> Tensor:
+    """Mean features ``(C, D)`` of each predicted class, and another value for the other classes."""
+    rows = features.movedim(1, -1)
+    return torch.stack(
+        [
+            rows[predicted == c].mean(0) if (predicted == c).any() else otherwise[c]
+            for c in range(len(otherwise))
+        ]
     )
-    return distance.view(len(features), *features.shape[-2:], CLASSES).permute(0, 3, 1, 2)
 
 
 def test_prototypes_are_means_over_predicted_classes() -> None:
     _, auxiliary = prototype_teacher(1)
-    output = TinySegmenter()(random_images(5, 6))
-    assert output.features is not None
-    predicted, features = output.z.argmax(1), output.features.permute(0, 2, 3, 1)
-    for c in range(CLASSES):
-        is_class = predicted == c
-        assert auxiliary.has_prototype[c] == is_class.any()
-        expected = features[is_class].mean(0) if is_class.any() else torch.zeros(WIDTH)
-        torch.testing.assert_close(auxiliary.prototypes[c], expected)
+    output = TinySegmenter()(POOL_IMAGES)
+    predicted = output.z.argmax(1)
+    expected = class_means(features_of(output), predicted, torch.zeros(CLASSES, WIDTH))
+    torch.testing.assert_close(auxiliary.prototypes, expected)
+    assert auxiliary.has_prototype.tolist() == [c in predicted for c in range(CLASSES)]
 
 
 def test_a_class_never_predicted_has_no_assignment() -> None:
@@ -334,46 +294,39 @@ def test_a_class_never_predicted_has_no_assignment() -> None:
 
 def test_stage_one_rectifies_pseudo_labels() -> None:
     model, auxiliary = prototype_teacher(1)
-    batch, (images, labels) = map_batch(), target_maps()
-    losses = proda(model, batch, auxiliary, ce=0.2, rce=0.7, reg=0.3, consistency=2.0, tau=0.5, **NO_UPDATES)
-    teacher, student = auxiliary.teacher(images), model(images)
-    assert teacher.features is not None
-    weight = (-distances(teacher.features, auxiliary) / 0.5).softmax(1)
-    score = teacher.z.clamp(max=10).softmax(1) * weight
-    predicted = upsample(score / score.sum(1, keepdim=True), apply_evidence=False).argmax(1)
-    assert (predicted != upsample(teacher.z).argmax(1)).any()
-    open_ = labels == UNLABELLED
-    p = upsample(student.z).softmax(1)
-    torch.testing.assert_close(
-        losses["pseudo/nll"], 0.2 * F.nll_loss(p.log(), predicted, reduction="none")[open_].mean()
-    )
+    weights = {"ce": 0.2, "rce": 0.7, "reg": 0.3, "consistency": 2.0}
+    losses = proda(model, map_batch(), auxiliary, tau=0.5, **weights, **NO_UPDATES)
+    teacher, student = auxiliary.teacher(TARGET.images), model(TARGET.images)
+    weight = (-distances(features_of(teacher), auxiliary) / 0.5).softmax(1)
+    score = coarse_probability(teacher.z) * weight
+    predicted = upsample(score / score.sum(1, keepdim=True)).argmax(1)
+    assert (predicted != dense_probability(teacher.z).argmax(1)).any()
+    p = dense_probability(student.z)
     one_hot = F.one_hot(predicted, CLASSES).movedim(-1, 1).clamp(min=1e-4).float()
-    torch.testing.assert_close(losses["pseudo/rce"], -0.7 * (p * one_hot.log()).sum(1)[open_].mean())
-    torch.testing.assert_close(losses["pseudo/reg"], -0.3 * p.log().mean(1)[open_].mean())
-    other = (-distances(student.features, auxiliary) / 0.5).softmax(1)
-    expected = 2.0 * (weight * (weight / other).log()).sum(1).mean()
-    torch.testing.assert_close(losses["target/consistency"], expected, rtol=1e-3, atol=1e-6)
-    found = gradients({"it": losses["target/consistency"]}, model)
-    model.zero_grad()
-    for name, gradient in gradients({"it": expected}, model).items():
-        if gradient is not None:
-            torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5)
-    assert all(p.grad is None for p in (*auxiliary.teacher.parameters(), *auxiliary.ema_model.parameters()))
+    expected = {
+        "pseudo/nll": 0.2 * nll(p, predicted)[OPEN].mean(),
+        "pseudo/rce": -0.7 * (p * one_hot.log()).sum(1)[OPEN].mean(),
+        "pseudo/reg": -0.3 * p.log().mean(1)[OPEN].mean(),
+    }
+    assert_losses(losses, expected)
+    other = (-distances(features_of(student), auxiliary) / 0.5).softmax(1)
+    found, consistency = losses["target/consistency"], 2.0 * (weight * (weight / other).log()).sum(1).mean()
+    torch.testing.assert_close(found, consistency, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(gradients(found, model), gradients(consistency, model), rtol=1e-3, atol=1e-5)
+    frozen = (*auxiliary.teacher.parameters(), *auxiliary.ema_model.parameters())
+    assert not any(p.requires_grad for p in frozen)
 
 
 def test_distillation_keeps_confident_labels_of_a_new_teacher() -> None:
     model, auxiliary = prototype_teacher(2)
-    batch, (images, labels) = map_batch(), target_maps()
-    losses = proda(model, batch, auxiliary, confidence_threshold=0.9, **NO_UPDATES)
-    once = TinySegmenter()
-    perturb(once, seed=1)
-    score, predicted = upsample(once(images).z.clamp(max=10).softmax(1), apply_evidence=False).max(1)
-    kept = (labels == UNLABELLED) & (score >= 0.9)
-    assert 0 < kept.sum() < (labels == UNLABELLED).sum()
-    p = upsample(model(images).z).softmax(1)
-    torch.testing.assert_close(
-        losses["pseudo/nll"], F.nll_loss(p.log(), predicted, reduction="none")[kept].mean()
-    )
+    losses = proda(model, map_batch(), auxiliary, confidence_threshold=0.9, **NO_UPDATES)
+    second_teacher = TinySegmenter()
+    perturb(second_teacher, seed=1)
+    score, predicted = upsample(coarse_probability(second_teacher(TARGET.images).z)).max(1)
+    kept = OPEN & (score >= 0.9)
+    assert 0 < kept.sum() < OPEN.sum()
+    expected = nll(dense_probability(model(TARGET.images).z), predicted)[kept].mean()
+    torch.testing.assert_close(losses["pseudo/nll"], expected)
     assert losses["pseudo/rce"] == losses["target/consistency"] == 0
 
 
@@ -381,30 +334,12 @@ def test_moving_average_and_prototypes_are_updated() -> None:
     model, auxiliary = prototype_teacher(1)
     before, first = auxiliary.prototypes.clone(), TinySegmenter().head.weight
     proda(model, map_batch(), auxiliary, ema_rate=0.25, prototype_ema_rate=0.1)
-    torch.testing.assert_close(
-        auxiliary.ema_model.model.get_parameter("head.weight"), first.lerp(model.head.weight, 0.25)
-    )
+    averaged = auxiliary.ema_model.model.get_parameter("head.weight")
+    torch.testing.assert_close(averaged, first.lerp(model.head.weight, 0.25))
     assert torch.equal(auxiliary.teacher.model.get_parameter("head.weight"), first)
-    batch = map_batch()
-    assert batch.target is not None
-    output = auxiliary.ema_model(batch.target.images)
-    assert output.features is not None
-    predicted, features = output.z.argmax(1), output.features.permute(0, 2, 3, 1)
-    for c in range(CLASSES):
-        is_class = predicted == c
-        expected = before[c].lerp(features[is_class].mean(0), 0.1) if is_class.any() else before[c]
-        torch.testing.assert_close(auxiliary.prototypes[c], expected)
-
-
-def test_warm_up_has_only_source_and_adversarial_losses() -> None:
-    model, auxiliary = prototype_teacher(0)
-    losses = proda(model, map_batch(), auxiliary, domain=0.5)
-    assert all(loss == 0 for name, loss in losses.items() if name.split("/")[0] in ("pseudo", "target"))
-    found = gradients({"it": losses["domain/nll"]}, model)
-    assert found["head.weight"].abs().sum() > 0
-    model, auxiliary = prototype_teacher(1)
-    found = gradients({"it": proda(model, map_batch(), auxiliary, domain=0.5)["domain/nll"]}, model)
-    assert found["head.weight"].abs().sum() == 0
+    output = auxiliary.ema_model(TARGET.images)
+    means = class_means(features_of(output), output.z.argmax(1), before)
+    torch.testing.assert_close(auxiliary.prototypes, before.lerp(means, 0.1))
 
 
 def test_jitter_changes_only_colours() -> None:
@@ -423,27 +358,16 @@ def test_jitter_changes_only_colours() -> None:
     assert jitter_colours(grey, 0.4).shape == grey.shape
 
 
-def test_proda_rejects_invalid_parameters() -> None:
-    model, auxiliary = prototype_teacher(0)
-    with pytest.raises(ValueError, match="distillation_start"):
-        PrototypeTeacher(auxiliary_context(model), warmup=0.5, distillation_start=0.4)
-    with pytest.raises(ValueError, match="tau"):
-        proda(model, map_batch(), auxiliary, tau=0.0)
-    with pytest.raises(UserError, match="for segmentation"):
-        PrototypeTeacher(AuxiliaryContext(model, CLASSES, WIDTH, 3, per_pixel=False))
+# ---- Seg-Uncertainty
 
 
-# ---- Seg-Uncertainty against its formula on full-resolution maps
-
-
-def two_heads(*, second_stage: bool) -> tuple[TinySegmenter, TwoHeads]:
+def two_heads(stage: int) -> tuple[TinySegmenter, TwoHeads]:
     torch.manual_seed(0)
     model = TinySegmenter()
     heads = TwoHeads(auxiliary_context(model), dropout=0.0, hidden=4)
-    if second_stage:
-        assert [e for e in range(10) if heads.is_due(at_epoch(e))] == [5]
-        heads.refresh(at_epoch(5), Pool(model, random_images(5, 2)))
-        perturb(model)
+    assert due_epochs(heads) == [5]
+    if stage:
+        refresh(heads, model, 5)
         perturb(heads.aux, seed=2)
     return model, heads
 
@@ -454,85 +378,71 @@ def kl(p: Tensor, q: Tensor) -> Tensor:
 
 def both_probabilities(model: TinySegmenter, heads: TwoHeads, images: Tensor) -> tuple[Tensor, Tensor]:
     output = model(images)
-    assert output.features is not None
-    return upsample(output.z).softmax(1), upsample(heads.aux(output.features)).softmax(1)
+    return dense_probability(output.z), dense_probability(heads.aux(features_of(output)))
 
 
 def test_stage_one_makes_the_heads_agree() -> None:
-    model, heads = two_heads(second_stage=False)
-    batch = map_batch()
-    assert batch.target is not None
-    losses = seg_uncertainty(model, batch, heads, memory=0.3, aux=0.25)
-    p, q = both_probabilities(model, heads, batch.target.images)
-    open_ = batch.target.labels == UNLABELLED
-    torch.testing.assert_close(losses["target/memory"], 0.3 * kl(p, q)[open_].mean())
-    assert losses["pseudo/rectified"] == 0
-    p, q = both_probabilities(model, heads, batch.source.images)
-    torch.testing.assert_close(losses["source/nll"], F.nll_loss(p.log(), batch.source.labels.long()))
-    torch.testing.assert_close(losses["source/aux"], 0.25 * F.nll_loss(q.log(), batch.source.labels.long()))
+    model, heads = two_heads(0)
+    losses = seg_uncertainty(model, map_batch(), heads, memory=0.3, aux=0.25)
+    p, q = both_probabilities(model, heads, SOURCE.images)
+    expected = {
+        "target/memory": 0.3 * kl(*both_probabilities(model, heads, TARGET.images))[OPEN].mean(),
+        "pseudo/rectified": torch.tensor(0.0),
+        "source/nll": nll(p, SOURCE.labels).mean(),
+        "source/aux": 0.25 * nll(q, SOURCE.labels).mean(),
+    }
+    assert_losses(losses, expected)
 
 
 def test_stage_two_weights_pseudo_labels_by_disagreement() -> None:
-    model, heads = two_heads(second_stage=True)
-    batch, (images, labels) = map_batch(), target_maps()
-    losses = seg_uncertainty(model, batch, heads, aux=0.5, rectified=0.8)
-    first = heads.frozen_model(images)
-    coarse = first.z.clamp(max=10).softmax(1) + 0.5 * heads.frozen_aux.model(first.features).clamp(
-        max=10
-    ).softmax(1)
-    predicted = upsample(coarse, apply_evidence=False).argmax(1)
-    p, q = both_probabilities(model, heads, images)
+    model, heads = two_heads(1)
+    losses = seg_uncertainty(model, map_batch(), heads, aux=0.5, rectified=0.8)
+    first = heads.frozen_model(TARGET.images)
+    second = heads.frozen_aux.model(features_of(first))
+    predicted = upsample(coarse_probability(first.z) + 0.5 * coarse_probability(second)).argmax(1)
+    p, q = both_probabilities(model, heads, TARGET.images)
     disagreement = kl(q, p)
-    each = [
-        F.nll_loss(one.log(), predicted, reduction="none") * torch.exp(-disagreement) + disagreement
-        for one in (p, q)
-    ]
-    expected = 0.8 * (each[0] + 0.5 * each[1])[labels == UNLABELLED].mean()
-    torch.testing.assert_close(losses["pseudo/rectified"], expected, rtol=1e-5, atol=1e-6)
+    main, aux = (nll(one, predicted) * torch.exp(-disagreement) + disagreement for one in (p, q))
+    found, expected = losses["pseudo/rectified"], 0.8 * (main + 0.5 * aux)[OPEN].mean()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert_same_gradients(gradients(found, model), gradients(expected, model))
     assert losses["target/memory"] == 0
-    found = gradients({"it": losses["pseudo/rectified"]}, model)
-    model.zero_grad()
-    for name, gradient in gradients({"it": expected}, model).items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
-    assert all(p.grad is None for p in (*heads.frozen_model.parameters(), *heads.frozen_aux.parameters()))
-
-
-@pytest.mark.parametrize("second_stage", [False, True])
-def test_adversarial_loss_trains_the_model_only_in_stage_one(second_stage: bool) -> None:
-    model, heads = two_heads(second_stage=second_stage)
-    loss = seg_uncertainty(model, map_batch(), heads, domain=0.5)["domain/nll"]
-    found = gradients({"it": loss}, model)
-    assert all((gradient == 0).all() for gradient in found.values()) == second_stage
-    discriminator_gradients = [p.grad for p in heads.discriminator.parameters()]
-    assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in discriminator_gradients)
-
-
-def test_adversarial_gradient_is_reversed_and_scaled() -> None:
-    model, heads = two_heads(second_stage=False)
-    batch = map_batch()
-    assert batch.target is not None
-    weight = next(iter(model.head.parameters()))
-    loss = seg_uncertainty(model, batch, heads, domain=0.5)["domain/nll"]
-    (gradient,) = torch.autograd.grad(loss, weight)
-    log_odds = heads.discriminator(coarse_probability(model, batch.target.images))
-    (plain,) = torch.autograd.grad(F.softplus(log_odds).mean() / 2, weight)
-    torch.testing.assert_close(gradient, -0.5 * plain)
-
-
-def coarse_probability(model: TinySegmenter, images: Tensor) -> Tensor:
-    probability: Tensor = model(images).z.clamp(max=10).softmax(1)
-    return probability
+    frozen = (*heads.frozen_model.parameters(), *heads.frozen_aux.parameters())
+    assert not any(p.requires_grad for p in frozen)
 
 
 def test_both_heads_learn_from_labels_without_unlabelled_target() -> None:
-    model, heads = two_heads(second_stage=True)
-    batch = map_batch()
-    alone = type(batch)(batch.source, batch.source, None)
-    losses = seg_uncertainty(model, alone, heads)
+    model, heads = two_heads(1)
+    batch = Batch(SOURCE, SOURCE, None)
+    losses = seg_uncertainty(model, batch, heads)
     assert losses.keys() == {"source/nll", "labelled/nll", "source/aux", "labelled/aux"}
-    torch.testing.assert_close(losses["labelled/nll"], softmax(model, alone)["labelled/nll"])
+    assert_losses(losses, softmax(model, batch))
 
 
-def test_classification_raises() -> None:
-    with pytest.raises(UserError, match="for segmentation"):
-        TwoHeads(AuxiliaryContext(TinySegmenter(), CLASSES, 5, 3, per_pixel=False))
+# ---- Adversarial loss in output space, which warms up ProDA and Seg-Uncertainty
+
+
+@pytest.mark.parametrize(
+    ("at_stage", "objective"), [(prototype_teacher, partial(proda, jitter=0.0)), (two_heads, seg_uncertainty)]
+)
+@pytest.mark.parametrize("stage", [0, 1])
+def test_adversarial_loss_trains_the_model_only_in_the_warm_up(
+    at_stage: Callable[[int], tuple[TinySegmenter, Any]],
+    objective: Callable[..., dict[str, Tensor]],
+    stage: int,
+) -> None:
+    model, auxiliary = at_stage(stage)
+    loss = objective(model, map_batch(), auxiliary, domain=0.5)["domain/nll"]
+    source, target = (
+        auxiliary.discriminator(coarse_probability(model(images).z))
+        for images in (SOURCE.images, TARGET.images)
+    )
+    target_loss = F.softplus(target).mean() / 2
+    expected = F.softplus(-source).mean() / 2 + target_loss
+    torch.testing.assert_close(loss, expected)
+    assert_same_gradients(
+        gradients(loss, auxiliary.discriminator), gradients(expected, auxiliary.discriminator)
+    )
+    strength = 0.0 if stage else -0.5  # reversed
+    plain = gradients(target_loss, model)
+    assert_same_gradients(gradients(loss, model), tuple(strength * gradient for gradient in plain))

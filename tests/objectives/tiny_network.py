@@ -1,10 +1,14 @@
 """A tiny float64 network whose losses can be computed by hand."""
 
+import copy
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from ducats.models.output import Output
-from ducats.objectives import AuxiliaryContext, Batch, LabelledImages
+from ducats.objectives import OBJECTIVES, AuxiliaryContext, Batch, LabelledImages, Losses
 
 CLASSES, WIDTH, INPUTS = 3, 4, 2
 
@@ -38,13 +42,13 @@ def random_inputs(seed: int, count: int) -> Tensor:
     return torch.randn(count, INPUTS, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+SOURCE = LabelledImages(random_inputs(1, 6), torch.tensor([0, 1, 2, 0, 1, -2]))  # one without label
+LABELLED = LabelledImages(random_inputs(2, 4), torch.tensor([2, 1, 0, 0]))
+UNLABELLED_IMAGES = random_inputs(3, 5)
+
+
 def image_batch() -> Batch:
-    """Six source images (one without label), four labelled and five unlabelled target images."""
-    return Batch(
-        LabelledImages(random_inputs(1, 6), torch.tensor([0, 1, 2, 0, 1, -2])),
-        LabelledImages(random_inputs(2, 4), torch.tensor([2, 1, 0, 0])),
-        random_inputs(3, 5),
-    )
+    return Batch(SOURCE, LABELLED, UNLABELLED_IMAGES)
 
 
 def map_batch() -> Batch:
@@ -53,6 +57,24 @@ def map_batch() -> Batch:
     source_labels = torch.tensor([[[0, 1, 2], [0, -2, 1]], [[2, 2, 0], [1, 1, 0]]], dtype=torch.int8)
     target_labels = torch.tensor([[[0, -1, -1], [-1, -2, 1]], [[-1, -1, -1], [2, -1, -2]]], dtype=torch.int8)
     return Batch(LabelledImages(source, source_labels), None, None, LabelledImages(target, target_labels))
+
+
+def losses_of(name: str, model: TinyNetwork, batch: Batch, **params: Any) -> Losses:
+    """Losses of a registered objective, with its auxiliary module if it has one."""
+    spec = OBJECTIVES[name].bind(params)
+    auxiliary = None if spec.auxiliary is None else spec.auxiliary(auxiliary_context(model))
+    return spec.bind_auxiliary(auxiliary)(model, batch)
+
+
+def assert_step_changes(part: nn.Module, value: Callable[[], Tensor], sign: int) -> None:
+    """Assert that a gradient step of one part raises (1) or lowers (-1) a value; restore the part."""
+    with torch.no_grad():
+        start, before = copy.deepcopy(part.state_dict()), value()
+        for parameter in part.parameters():
+            assert parameter.grad is not None
+            parameter.sub_(0.1 * parameter.grad)
+        assert sign * (value() - before) > 1e-6
+    part.load_state_dict(start)
 
 
 def flatten_maps(maps: Tensor) -> Tensor:

@@ -42,10 +42,8 @@ class TimeBudget:
         At least one, but zero once the remaining time is shorter than one answer.
 
         Args:
-            measured_seconds: as in ``remaining_seconds``.
-            answered_units: as in ``remaining_seconds``.
-            timed_units: as in ``remaining_seconds``.
-            remaining_rounds: remaining rounds, including this one.
+            remaining_rounds: remaining rounds, including this one; the other arguments are those of
+                `remaining_seconds`.
 
         >>> TimeBudget(1800).questions_in_round(None, 0, 0, remaining_rounds=5)
         72
@@ -77,8 +75,6 @@ def parse_time_budget(
     """Parse a time budget such as ``"30min"`` or ``"1.5h"``; return None for any other budget.
 
     Args:
-        budget: the setting ``acquisition.budget``.
-        seconds_per_label: assumed seconds per answer.
         growth: must be 1 with a time budget.
 
     >>> parse_time_budget("30min"), parse_time_budget("5%")

@@ -5,6 +5,9 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from ducats.acquisition.criteria import require_features
+from ducats.data.domain import UNLABELLED
+
 MIN_CLASS_POSITIONS = 10  # a class with fewer positions gets no descriptor
 
 
@@ -27,16 +30,34 @@ def class_feature_sums(z: Tensor, features: Tensor, mask: Tensor | None = None) 
 def class_descriptors(z: Tensor, features: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the mean features of each class of each image, ``(N, C * D)``.
 
-    A class with fewer than ``MIN_CLASS_POSITIONS`` positions gets zeros.
-
-    Args:
-        z: ``(N, C, h, w)``; the highest value is the prediction.
-        features: ``(N, D, h, w)``; gradients flow to them.
-        mask: ``(N, h, w)``, mask of positions that count; all by default.
+    A class with fewer than ``MIN_CLASS_POSITIONS`` positions gets zeros. The arguments are those of
+    `class_feature_sums`.
     """
     total, size = class_feature_sums(z, features, mask)
     enough = (size >= MIN_CLASS_POSITIONS)[..., None]
     return torch.where(enough, total / size.clamp(min=1)[..., None], 0.0).flatten(1)
+
+
+def image_descriptor(
+    z: Tensor, features: Tensor | None, known_labels: Tensor, labels: Tensor | None = None
+) -> Tensor:
+    """Return the mean features of each predicted class, on the feature grid: ``(1, C * D)``.
+
+    Args:
+        z: log alpha, ``(C, H, W)``.
+        features: ``(D, h, w)``, if the model returns them.
+        known_labels: ``(H, W)``: only ``UNLABELLED`` positions count; all count if there are none.
+        labels: label map of a source image, ``(H, W)``: only correctly predicted positions count, instead.
+    """
+    feature_map = require_features(features)
+    size = (int(feature_map.shape[-2]), int(feature_map.shape[-1]))
+    coarse = downsample_nearest(z, size)
+    if labels is not None:
+        mask = downsample_nearest(labels, size) == coarse.argmax(0)
+    else:
+        mask = downsample_nearest(known_labels, size) == UNLABELLED
+        mask = mask | ~(known_labels == UNLABELLED).any()
+    return class_descriptors(coarse[None], feature_map[None], mask[None])
 
 
 def downsample_nearest(values: Tensor, size: tuple[int, int]) -> Tensor:
@@ -53,11 +74,7 @@ def downsample_nearest(values: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def fit_anchors(descriptors: Tensor, n_anchors: int, seed: int) -> Tensor:
-    """Return the centres of k-means clusters, ``(n_anchors, K)``; fewer if fewer rows are distinct.
-
-    Args:
-        descriptors: ``(R, K)``.
-    """
+    """Return the centres of k-means clusters, ``(n_anchors, K)``; fewer if fewer rows are distinct."""
     from sklearn.cluster import KMeans  # slow; before the limit, which applies to loaded libraries only
 
     rows = descriptors.float().cpu().numpy()

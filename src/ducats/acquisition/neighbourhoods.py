@@ -60,7 +60,6 @@ def window_impurity(predicted: Tensor, classes: int, radius: int) -> Tensor:
 
     Args:
         predicted: class indices, ``(..., H, W)``.
-        classes: C.
         radius: windows are ``2 radius + 1`` pixels wide.
     """
     *_, height, width = predicted.shape

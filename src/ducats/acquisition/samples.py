@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ducats.acquisition.neighbourhoods import window_max
 from ducats.utils.errors import UserError
+from ducats.utils.randomness import uniform_per_location
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,7 @@ def top_k(score: Tensor, count: int, samples: SampleTable, min_distance: int = 0
     before the count is reached, the selection continues in the same way among the skipped ones.
 
     Args:
-        score: one value per row.
         count: number of rows to take; all, if there are fewer.
-        samples: the rows that the scores belong to.
         min_distance: pixels of one image at most this many rows and columns apart are near; the larger of
             this and ``samples.min_distance`` applies. Images are never near.
 
@@ -130,6 +129,11 @@ def top_k(score: Tensor, count: int, samples: SampleTable, min_distance: int = 0
     # A pick skips at most one window of others, so this many of the best are enough.
     order = _top_k(score, min(len(score), count * (2 * min_distance + 1) ** 2), samples)
     return order[_greedy_spaced(samples[order], samples.shape, count, min_distance)]
+
+
+def random_k(generator: torch.Generator, count: int, samples: SampleTable) -> Tensor:
+    """Return the indices of random rows, as `top_k` of random scores that depend on the location only."""
+    return top_k(uniform_per_location(generator, samples.image, samples.position), count, samples)
 
 
 def _top_k(score: Tensor, count: int, samples: SampleTable) -> Tensor:

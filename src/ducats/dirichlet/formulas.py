@@ -105,7 +105,6 @@ def negative_log_likelihood(z: Tensor, label: Tensor) -> Tensor:
     """Compute the negative log marginal likelihood ``ln alpha_0 - ln alpha_y``.
 
     Args:
-        z: log alpha, ``(N, C, ...)``.
         label: class indices, ``(N, ...)``; the loss is 0 where the label is negative.
 
     >>> negative_log_likelihood(torch.tensor([[2.0, 0.0, -1.0]] * 3), torch.tensor([0, 1, -1]))
@@ -135,7 +134,6 @@ def misleading_evidence(z: Tensor, label: Tensor) -> Tensor:
     Setting alpha_y = 1 removes the evidence for the true class. The paper's L_kl divides the result by C.
 
     Args:
-        z: log alpha, ``(N, C, ...)``.
         label: class indices, ``(N, ...)``; the loss is 0 where the label is negative.
 
     >>> misleading_evidence(torch.tensor([[2.0, 0.0, -1.0]] * 3), torch.tensor([0, 1, -1]))

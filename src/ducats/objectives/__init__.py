@@ -2,8 +2,9 @@
 
 An objective is a function from a model and a batch to named losses, which the training step sums. Each stream
 has its own forward pass, so batch-norm statistics stay per domain. Within a step, the same images are
-forwarded only once. Parameters are keyword-only. `ObjectiveSpec` declares what else an objective needs: an
-auxiliary module that it trains or reads, or a strong view of the unlabelled images.
+forwarded only once. Parameters are keyword-only; in each objective, ``source`` and ``target`` weight the
+losses on labelled data of the source and the target. `ObjectiveSpec` declares what else an objective needs:
+an auxiliary module that it trains or reads, or a strong view of the unlabelled images.
 """
 
 from collections.abc import Callable, Mapping

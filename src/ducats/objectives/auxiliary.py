@@ -275,3 +275,9 @@ def require_feature_width(context: AuxiliaryContext, consumer: str) -> int:
             "forward"
         )
     return context.n_features
+
+
+def features_of(output: Output) -> Tensor:
+    """Return the features, whose width `require_feature_width` has checked."""
+    assert output.features is not None
+    return output.features

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from ducats.data.domain import UNLABELLED
 from ducats.models.output import Output
 
 ForwardFn = Callable[[Tensor], Output]
@@ -35,3 +36,8 @@ class Batch:
 def is_labelled(labels: Tensor) -> Tensor:
     """Return a mask of the positions that have a label."""
     return labels >= 0
+
+
+def is_unlabelled(labels: Tensor) -> Tensor:
+    """Return a mask of the positions that can still be labelled."""
+    return labels == UNLABELLED

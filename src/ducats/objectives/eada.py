@@ -9,9 +9,8 @@ from torch import Tensor
 from ducats.acquisition.criteria import free_energy
 from ducats.objectives.auxiliary import AuxiliaryContext, AuxiliaryModule, ObjectiveSpec
 from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled
-from ducats.objectives.reduction import masked_means
+from ducats.objectives.reduction import masked_means, unlabelled_means
 from ducats.objectives.softmax import softmax
-from ducats.objectives.unlabelled import unlabelled_means
 
 
 class RunningFreeEnergy(AuxiliaryModule):
@@ -48,8 +47,6 @@ def eada(
 
     Args:
         align: weight of ``max(0, F(x) - delta)`` on unlabelled target data.
-        source: weight of the cross-entropy on the source.
-        target: weight of the cross-entropy on the labelled target.
     """
     losses = softmax(model, batch, source=source, target=target)
     if not align:

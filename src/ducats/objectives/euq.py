@@ -39,8 +39,6 @@ def euq(
         au: weight of the aleatoric uncertainty of unlabelled target data.
         nll: weight of the evidential negative log-likelihood.
         kl: weight of the KL divergence of misleading evidence, which is divided by the number of classes.
-        source: weight of the terms on the source.
-        target: weight of the terms on labelled and pseudo-labelled target data.
     """
     _check_uncertainty(uncertainty)
     names = ("eu", "au") if uncertainty == "variance" else ("u_dis", "u_data")

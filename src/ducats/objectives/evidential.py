@@ -10,11 +10,10 @@ from ducats.acquisition.criteria import CRITERIA
 from ducats.dirichlet import misleading_evidence, negative_log_likelihood, uncertainties
 from ducats.models.output import Output
 from ducats.objectives.auxiliary import AuxiliaryContext, ObjectiveSpec
-from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled
+from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled, is_unlabelled
 from ducats.objectives.certainty_sampling import CertaintySampling
 from ducats.objectives.fixmatch import fixmatch_loss, frozen_running_stats
-from ducats.objectives.reduction import masked_means
-from ducats.objectives.unlabelled import is_unlabelled, unlabelled_means
+from ducats.objectives.reduction import masked_means, unlabelled_means
 from ducats.utils.errors import UserError
 
 LossWeights = Mapping[str, float]
@@ -56,8 +55,6 @@ def duc(
         beta: weight of the distribution uncertainty of unlabelled target data.
         lambda_: weight of the data uncertainty of unlabelled target data; None: as in the paper, 0.05 for
             images and 0.01 for pixels.
-        source: weight of the terms on the source.
-        target: weight of the terms on the labelled target.
         void: ``ignored`` ignores pixels without a class; ``unlabelled`` counts them as unlabelled, as the
             published code does.
         fixmatch: weight of FixMatch on unlabelled images; 1 in the paper's appendix.

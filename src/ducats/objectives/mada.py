@@ -12,15 +12,15 @@ from ducats.objectives.auxiliary import (
     FullPass,
     ObjectiveSpec,
     RefreshContext,
+    features_of,
     require_feature_width,
 )
-from ducats.objectives.batch import Batch, ForwardFn, Losses
+from ducats.objectives.batch import Batch, ForwardFn, Losses, is_unlabelled
 from ducats.objectives.reduction import masked_means
 from ducats.objectives.self_training.output_space import require_segmentation
 from ducats.objectives.self_training.pseudo_label_ops import log_probability_of, stack_outputs
 from ducats.objectives.self_training.round_schedule import check_round_schedule, starting_round
 from ducats.objectives.softmax import softmax
-from ducats.objectives.unlabelled import is_unlabelled
 
 MIN_SQUARED_ERROR = 1e-12  # lower bound of squared errors, which are divided by
 
@@ -30,7 +30,6 @@ class TargetAnchors(AuxiliaryModule):
 
     Args:
         warmup: fraction of the training before stage 2.
-        n_anchors: number of anchors.
     """
 
     anchors: Tensor  # (n_anchors, C * D)
@@ -101,8 +100,6 @@ def mada(
         pseudo: weight of the cross-entropy on pseudo-labels in stage 2.
         anchor: weight of the distance to the anchors in stage 2.
         ema_rate: step size of the nearest anchor towards an image.
-        source: weight of the cross-entropy on the source.
-        target: weight of the cross-entropy on the labelled target.
     """
     losses = softmax(model, batch, source=source, target=target)
     if batch.target is None:
@@ -123,8 +120,7 @@ def mada(
 
 
 def _descriptors_of(output: Output) -> Tensor:
-    assert output.features is not None
-    return class_descriptors(output.z, output.features)
+    return class_descriptors(output.z, features_of(output))
 
 
 MADA_SPEC = ObjectiveSpec(mada, TargetAnchors)

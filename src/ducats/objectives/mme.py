@@ -10,12 +10,13 @@ from ducats.objectives.auxiliary import (
     AuxiliaryContext,
     AuxiliaryModule,
     ObjectiveSpec,
+    features_of,
     require_feature_width,
     reverse_gradient,
 )
 from ducats.objectives.batch import Batch, ForwardFn, Losses
+from ducats.objectives.reduction import unlabelled_means
 from ducats.objectives.softmax import softmax
-from ducats.objectives.unlabelled import unlabelled_means
 from ducats.utils.errors import UserError
 
 
@@ -37,9 +38,8 @@ class LastLayerRef(AuxiliaryModule):
 
     def apply_reversed(self, output: Output) -> Output:
         """Apply the layer to the same features with reversed gradient."""
-        layer, features = self._layer[0], output.features
-        assert features is not None
-        features = reverse_gradient(features.to(layer.weight.dtype))
+        layer = self._layer[0]
+        features = reverse_gradient(features_of(output).to(layer.weight.dtype))
         weight = layer.weight.flatten(1)
         if output.size is not None:
             logits = F.conv2d(features, weight[..., None, None], layer.bias)
@@ -76,8 +76,6 @@ def mme(
     Args:
         entropy: weight of the entropy of unlabelled target data, for both sides.
         temperature: temperature of the softmax.
-        source: weight of the cross-entropy on the source.
-        target: weight of the cross-entropy on the labelled target.
     """
     if temperature <= 0:
         raise ValueError(f"objective.params.temperature must be above 0, not {temperature}")

@@ -5,7 +5,7 @@ hundred operations from there to a loss and its gradient. Values and gradients a
 chunks of a few rows. Each chunk leaves only sums and a gradient on the network's coarse grid.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from ducats.models import upsampling
 from ducats.models.output import Output
+from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled, is_unlabelled
 
 # From log alpha (N, C, ...) and labels (N, ...) to values (N, ...), elementwise over positions.
 Formula = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
@@ -52,6 +53,60 @@ def masked_means(
     needs_grad = output.z.requires_grad and torch.is_grad_enabled()
     results: tuple[Tensor, ...] = _MaskedMeans.apply(output.z, spec, needs_grad)
     return results
+
+
+def labelled_losses(
+    model: ForwardFn,
+    batch: Batch,
+    formula: Formula,
+    weights: Mapping[str, float],
+    *,
+    source: float = 1.0,
+    target: float = 1.0,
+) -> Losses:
+    """Compute weighted means over labelled positions, as ``source/NAME`` and ``labelled/NAME``.
+
+    Args:
+        formula: from log alpha and labels to one value per position for each name.
+        weights: weights by name, in the order of the values; zero skips a term.
+        source: weight of the terms on the source.
+        target: weight of the terms on the labelled target.
+    """
+    losses: Losses = {}
+    streams = (
+        ("source", batch.source, source),
+        # Labelled pixels; whole labelled images are a separate stream.
+        ("labelled", batch.target if batch.has_target_labels else None, target),
+        ("labelled", batch.labelled, target),
+    )
+    for stream, data, stream_weight in streams:
+        if data is None or not stream_weight:
+            continue
+        values = masked_means(model(data.images), formula, data.labels, is_labelled)
+        for (name, weight), value in zip(weights.items(), values, strict=True):
+            if weight:
+                key, loss = f"{stream}/{name}", stream_weight * weight * value
+                losses[key] = losses[key] + loss if key in losses else loss
+    return losses
+
+
+def unlabelled_means(
+    model: ForwardFn,
+    batch: Batch,
+    formula: Callable[[Tensor], tuple[Tensor, ...]],
+    mask_fn: Callable[[Tensor], Tensor] = is_unlabelled,
+) -> tuple[Tensor, ...] | None:
+    """Compute the means of a formula's values; None if the batch has no unlabelled target data.
+
+    Args:
+        formula: from log alpha ``(N, C, ...)`` to one or several values per position, ``(N, ...)``.
+        mask_fn: from labels to a mask of the pixels that count; segmentation only.
+    """
+    if batch.target is not None:
+        return masked_means(model(batch.target.images), lambda z, _: formula(z), batch.target.labels, mask_fn)
+    if batch.unlabelled is not None:
+        return tuple(values.mean() for values in formula(model(batch.unlabelled).z))
+    return None
 
 
 class _MeanSpec(NamedTuple):

@@ -6,7 +6,7 @@ from torch import Tensor
 from ducats.dirichlet import negative_log_likelihood
 from ducats.objectives.auxiliary import ObjectiveSpec
 from ducats.objectives.batch import Batch, ForwardFn, Losses
-from ducats.objectives.labelled import labelled_losses
+from ducats.objectives.reduction import labelled_losses
 
 
 def sdm(
@@ -23,8 +23,6 @@ def sdm(
     Args:
         margin: weight of ``(1 / C) sum_{c != y} max(0, 1 - (u_y - u_c))``, where u are the normalised logits.
         logit: weight of ``-u_y``.
-        source: weight of the terms on the source.
-        target: weight of the terms on the labelled target.
     """
     weights = {"nll": 1.0, "margin": margin, "logit": logit}
     return labelled_losses(model, batch, _terms, weights, source=source, target=target)

@@ -5,7 +5,7 @@ from torch import Tensor
 from ducats.dirichlet import negative_log_likelihood
 from ducats.objectives.auxiliary import ObjectiveSpec
 from ducats.objectives.batch import Batch, ForwardFn, Losses
-from ducats.objectives.labelled import labelled_losses
+from ducats.objectives.reduction import labelled_losses
 
 
 def softmax(model: ForwardFn, batch: Batch, *, source: float = 1.0, target: float = 1.0) -> Losses:

@@ -33,12 +33,7 @@ class TqsProbes(AuxiliaryModule):
 def tqs(
     model: CachedForward, batch: Batch, probes: TqsProbes, *, source: float = 1.0, target: float = 1.0
 ) -> Losses:
-    """Cross-entropy on the source and the labelled target, and the losses of the probes.
-
-    Args:
-        source: weight of the cross-entropy on the source.
-        target: weight of the cross-entropy on the labelled target.
-    """
+    """Cross-entropy on the source and the labelled target, and the losses of the probes."""
     return softmax(model, batch, source=source, target=target) | probes.losses(model, batch)
 
 

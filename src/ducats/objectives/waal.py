@@ -22,8 +22,6 @@ def waal(
 
     Args:
         weight: weight of the distance in the training of the model.
-        source: weight of the cross-entropy on the source.
-        target: weight of the cross-entropy on the labelled target.
     """
     losses = softmax(model, batch, source=source, target=target)
     critic_losses = critic.adversarial_losses(model, batch, weight)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ducats.acquisition.queries import badge as module
 from ducats.acquisition.queries import distances
 from ducats.acquisition.queries.badge import badge
-from ducats.acquisition.samples import QueryContext, SampleTable
+from ducats.acquisition.samples import QueryContext
 
 
 def make_badge_context(z: Tensor, features: Tensor, budget: int, seed: int = 0) -> QueryContext:
@@ -113,32 +113,7 @@ def test_one_of_each_kind_then_uniform() -> None:
     assert len(rests) > 15
 
 
-def test_zero_gradients_are_sampled_uniformly() -> None:
-    z, features = torch.tensor([[1000.0, 0.0]] * 30), torch.ones(30, 3)
-    found = [picks(z, features, 30, seed) for seed in range(3)]
-    assert all(sorted(one) == list(range(30)) for one in found)
-    assert found[0][1:] != found[1][1:]
-
-
 def test_nearly_certain_samples_are_distinguished() -> None:
     # 1 - p is 2e-9 and 4e-9: float32 rounds both to 0.
     z = torch.tensor([[20.0, 0.0], [19.3, 0.0]], dtype=torch.float32)
     assert picks(z, torch.ones(2, 3), 1) == [1]
-
-
-def test_chunk_sizes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    z, features = pool(2, 300)
-    expected = picks(z, features, 50)
-    monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", 64)
-    monkeypatch.setattr(distances, "CENTRES_PER_CHUNK", 3)
-    assert picks(z, features, 50) == expected
-
-
-def test_regions_overlap_only_if_no_other_is_left() -> None:
-    z, features = pool(6, 40)
-    indices = torch.arange(40)
-    samples = SampleTable(torch.zeros_like(indices), indices, {"z": z, "features": features}, (1, 40), 1)
-    for seed in range(5):
-        assert badge(make_context(samples, 13, seed=seed)).sort().values.diff().min() > 1
-        everything = badge(make_context(samples, 40, seed=seed))
-        assert everything.sort().values.tolist() == indices.tolist()

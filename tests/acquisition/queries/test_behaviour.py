@@ -10,27 +10,24 @@ from torch import Tensor
 
 from ducats.acquisition.queries import QUERIES
 from ducats.acquisition.units import select_in_image
-from ducats.data.domain import UNLABELLED, VOID
+from ducats.data.domain import UNLABELLED
 from ducats.settings import Unit
 
 
-def select_pixels(
-    name: str, z: Tensor, budget: int, unit: Unit | None = None, target: Tensor | None = None, **params: Any
-) -> list[tuple[int, int]]:
+def select_pixels(name: str, z: Tensor, budget: int, unit: Unit, **params: Any) -> list[tuple[int, int]]:
     """Rows and columns of the pixels selected in one map ``(C, H, W)``."""
-    height, width = z.shape[1:]
     selection = select_in_image(
         QUERIES[name].bind(params),
-        unit or Unit("pixel"),
+        unit,
         z=z,
         features=None,
-        known_labels=torch.full((height, width), UNLABELLED, dtype=torch.int8) if target is None else target,
+        known_labels=torch.full(z.shape[1:], UNLABELLED, dtype=torch.int8),
         image=0,
         pixels=None,
         budget=budget,
         generator=torch.Generator().manual_seed(0),
     )
-    return [divmod(position, width) for position in selection.position.tolist()]
+    return [divmod(position, z.shape[2]) for position in selection.position.tolist()]
 
 
 def test_scores_of_probabilities_by_hand() -> None:
@@ -39,6 +36,8 @@ def test_scores_of_probabilities_by_hand() -> None:
     assert select("margin", z, 2) == [1, 2]
     assert select("least_confident", z, 2) == [2, 1]
     assert select("entropy", z, 2) == [2, 0]  # H = 0.898, 0.741, 1.0986, 0.112
+    # All certain: the differences are below the precision of a probability near 1.
+    assert select("entropy", torch.tensor([[40.0, 0.0], [38.0, 0.0], [39.0, 0.0]]), 3) == [1, 2, 0]
 
 
 def test_uncertainties_separate_little_evidence_from_conflict() -> None:
@@ -63,34 +62,14 @@ def test_duc_takes_high_u_data_among_high_u_dis() -> None:
     assert select("duc", z, 1, kappa=5) == select("u_data", z, 1) == [0]
     assert select("duc", z, 1, kappa=5, order="data_dis") == select("u_dis", z, 1)
     assert select("duc", z, 1, kappa=1, order="data_dis") == [0]
+    assert select("duc", z, 1, kappa=3, epsilon=1e-7) == [2]
+    # With a large epsilon, the first round takes the lowest U_data: 0.10, 0.06 and 0.05.
+    assert select("duc", z, 3, kappa=1, epsilon=1e6) == [3, 4, 1]
 
 
 def test_duc_passes_kappa_times_budget_rounded_up() -> None:
     z = log_alpha(*[[0.01 * (i + 1)] * 2 for i in range(10)])  # U_dis falls with i, U_data rises
     assert select("duc", z, 2, kappa=2.4) == [4, 3]  # ceil(4.8) = 5 pass
-
-
-def test_spread_selects_one_per_group() -> None:
-    # Three groups of uncertain samples and a distant group of certain ones.
-    centres = torch.tensor([[0.0, 10.0], [10.0, 0.0], [-10.0, 0.0], [0.0, -30.0]])
-    group = torch.arange(40) % 4
-    jitter = torch.randn(40, 2, generator=torch.Generator().manual_seed(1)) * 0.1
-    features = centres[group] + jitter
-    z = torch.where(group[:, None] == 3, torch.tensor([9.0, 0.0, 0.0]), torch.tensor([0.1, 0.05, 0.0]))
-    picks = select("spread", z, 3, features, kappa=10)
-    assert sorted(int(group[p]) for p in picks) == [0, 1, 2]
-    for pick in picks:  # nearest to the centre of its group (all weights are equal)
-        members = features[group == group[pick]]
-        nearest = (members - members.mean(0)).norm(dim=1).min()
-        assert math.isclose(float((features[pick] - members.mean(0)).norm()), float(nearest), rel_tol=1e-5)
-
-
-def test_spread_weights_by_uncertainty() -> None:
-    # One cluster, one pick: the weighted mean lies at the uncertain end.
-    features = torch.arange(10.0)[:, None]
-    z = torch.zeros(10, 2)
-    z[:, 0] = torch.linspace(6, 0, 10)
-    assert select("spread", z, 1, features, kappa=10)[0] >= 7
 
 
 def test_published_first_round_is_a_fraction_of_the_pool() -> None:
@@ -102,52 +81,27 @@ def test_published_first_round_is_a_fraction_of_the_pool() -> None:
     assert select("duc", z, 3, kappa=1, pool_fraction=0.1) == select("duc", z, 3, kappa=1)
 
 
-def uncertain_map(sure: float, *weak: tuple[int, int, float]) -> Tensor:
-    """A map of 4 x 6 pixels and two classes, confident in the first except for some pixels."""
-    z = torch.zeros(2, 4, 6, dtype=torch.float64)
-    z[0] = sure
-    for y, x, lead in weak:
-        z[0, y, x] = lead
-    return z
-
-
-def test_entropy_and_margin_of_pixels() -> None:
-    z = uncertain_map(5.0, (1, 2, 0.5), (3, 5, 0.1), (0, 0, 1.0))
-    for name in ("entropy", "margin", "least_confident"):
-        assert select_pixels(name, z, 3) == [(3, 5), (1, 2), (0, 0)]
-    known = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
-    known[3, 5], known[0, 0] = 1, VOID
-    assert select_pixels("entropy", z, 2, target=known) == [(1, 2), (0, 1)]  # then a tie: the first
-    assert len(select_pixels("margin", z, 99, target=known)) == 22  # fewer than the budget are left
-
-
-def reference_scores(z: Tensor, radius: int) -> list[list[tuple[float, float, float]]]:
+def reference_scores(z: Tensor, radius: int) -> tuple[Tensor, Tensor, Tensor]:
     """Impurity and mean entropy of each window, and the entropy of its centre, by RIPU's definitions."""
     classes, height, width = z.shape
-    found: list[list[tuple[float, float, float]]] = []
+    p, predicted = z.softmax(0), z.argmax(0)
+    entropy = -(p * p.log()).sum(0)
+    impurity, mean_entropy = torch.zeros_like(entropy), torch.zeros_like(entropy)
     for y in range(height):
-        found.append([])
         for x in range(width):
-            histogram, entropies, own = [0] * classes, [], 0.0
-            for i in range(max(0, y - radius), min(height, y + radius + 1)):
-                for j in range(max(0, x - radius), min(width, x + radius + 1)):
-                    weights = [math.exp(v) for v in z[:, i, j].tolist()]
-                    shares = [w / sum(weights) for w in weights]
-                    histogram[shares.index(max(shares))] += 1
-                    entropies.append(-sum(p * math.log(p) for p in shares))
-                    own = entropies[-1] if (i, j) == (y, x) else own
-            n = len(entropies)
-            impurity = -sum(c / n * math.log(c / n) for c in histogram if c)
-            found[-1].append((impurity / math.log(classes), sum(entropies) / n / math.log(classes), own))
-    return found
+            window = slice(max(0, y - radius), y + radius + 1), slice(max(0, x - radius), x + radius + 1)
+            _, counts = predicted[window].unique(return_counts=True)
+            share = counts / counts.sum()
+            impurity[y, x] = -(share * share.log()).sum() / math.log(classes)
+            mean_entropy[y, x] = entropy[window].mean()
+    return impurity, mean_entropy, entropy
 
 
-def ranked_and_apart(z: Tensor, radius: int, factor: int) -> list[tuple[int, int]]:
-    """Pixels by the product of two reference scores, without those near a better one."""
-    scores = reference_scores(z, radius)
-    pixels = [(y, x) for y in range(9) for x in range(13)]
+def ranked_and_apart(score: Tensor) -> list[tuple[int, int]]:
+    """Pixels by their score, without those near a better one."""
     apart = list[tuple[int, int]]()
-    for y, x in sorted(pixels, key=lambda p: -scores[p[0]][p[1]][0] * scores[p[0]][p[1]][factor]):
+    for position in score.flatten().argsort(descending=True).tolist():
+        y, x = divmod(position, score.shape[1])
         if all(max(abs(y - v), abs(x - u)) > 2 for v, u in apart):
             apart.append((y, x))
     return apart
@@ -156,30 +110,16 @@ def ranked_and_apart(z: Tensor, radius: int, factor: int) -> list[tuple[int, int
 @pytest.mark.parametrize("seed", range(3))
 def test_ripu_takes_the_highest_products(seed: int) -> None:
     z = torch.randn(4, 9, 13, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2
+    impurity, mean_entropy, _ = reference_scores(z, 1)
     expected = [
         (i, j)
-        for y, x in ranked_and_apart(z, 1, 1)
+        for y, x in ranked_and_apart(impurity * mean_entropy)
         for i in range(max(0, y - 1), min(9, y + 2))
         for j in range(max(0, x - 1), min(13, x + 2))
     ]
     assert select_pixels("ripu", z, 31, Unit("region")) == expected[:31]
-    assert select_pixels("ripu_points", z, 5, radius=2) == ranked_and_apart(z, 2, 2)[:5]
-
-
-def test_a_window_of_one_pixel_and_kappa_below_one_raise() -> None:
-    with pytest.raises(ValueError, match="radius must be at least 1, not 0"):
-        select_pixels("ripu_points", uncertain_map(4.0), 1, radius=0)
-    with pytest.raises(ValueError, match="kappa must be at least 1"):
-        select("duc", torch.zeros(5, 2), 1, kappa=0.5)
-
-
-def test_ripu_by_hand() -> None:
-    z = uncertain_map(4.0)
-    z[1, :2, 4] = 4.5  # two uncertain pixels of the other class
-    # In the corner they are two of four, more than in any other window. All other impure windows overlap it.
-    # The rest is pure, so the first is taken.
-    corner = [(0, 4), (0, 5), (1, 4), (1, 5)]
-    assert select_pixels("ripu", z, 4, Unit("region")) == corner
-    assert select_pixels("ripu", z, 7, Unit("region")) == [*corner, (0, 0), (0, 1), (1, 0)]
-    # By point: an uncertain pixel, two of six; then, away from it, one of six at the edge.
-    assert select_pixels("ripu_points", z, 2, radius=1) == [(0, 4), (2, 5)]
+    impurity, _, entropy = reference_scores(z, 2)
+    assert (
+        select_pixels("ripu_points", z, 5, Unit("pixel"), radius=2)
+        == ranked_and_apart(impurity * entropy)[:5]
+    )

@@ -1,6 +1,7 @@
 """Contract of all queries, on images and on pixels."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from torch import Tensor
 from ducats.acquisition.criteria import IMAGE_COLUMNS
 from ducats.acquisition.queries import QUERIES as ALL_QUERIES
 from ducats.acquisition.queries import compute_columns
-from ducats.acquisition.samples import QueryContext, SampleTable
+from ducats.acquisition.queries.kmeans import MAX_CLUSTERS
+from ducats.acquisition.samples import LazyColumn, QueryContext, SampleTable
 from ducats.acquisition.units.pixel_columns import PixelColumns
 from ducats.utils.errors import UserError
 
@@ -36,7 +38,9 @@ LARGE: dict[str, tuple[str, dict[str, Any]]] = {
     "las highest entropy": ("las", {"subsample": 25, "subsample_by": "highest_entropy", "max_pairs": 1000.0}),
     "spread in batches": ("spread", {"full_kmeans_limit": 0.0}),
     "dbal of a subset": ("dbal", {"subsample": 25}),
+    "dbal refined": ("dbal", {"medoid_passes": 2}),
 }
+SUBSAMPLING = ("badge", "clue", "coreset", "las")
 QUERIES = {
     **ALL_QUERIES,
     **{label: ALL_QUERIES[name].bind(params) for label, (name, params) in LARGE.items()},
@@ -151,6 +155,127 @@ def test_a_permuted_pool_permutes_the_picks(name: str, pixels: bool) -> None:
         assert torch.equal(mixed[select(name, samples[mixed], budget, 0, labelled_samples)], picks)
 
 
+@pytest.mark.parametrize(
+    "name",
+    # LAS, spread and points of RIPU rank more regions than fit side by side.
+    [n for n in QUERIES if not (needs_whole_images(n) or n.startswith(("las", "spread", "ripu_points")))],
+)
+def test_regions_overlap_only_if_no_other_is_left(name: str) -> None:
+    samples = replace(table(name, 96, True), min_distance=4)
+    position = samples.position[select(name, samples, 6)]
+    row, column = position // SHAPE[1], position % SHAPE[1]
+    distance = torch.maximum((row[:, None] - row).abs(), (column[:, None] - column).abs())
+    assert (distance + 99 * torch.eye(6)).min() > 4
+    assert len(select(name, samples, 96).unique()) == 96
+
+
+# Sizes of chunks and caches, in the modules of the queries.
+CHUNK_SIZES = {
+    "distances.ELEMENTS_PER_CHUNK": 64,
+    "distances.CENTRES_PER_CHUNK": 3,
+    "distances.INITIAL_REFRESH_SIZE": 2,
+    "coreset.REFRESH_GROUP_SIZE": 3,
+    "coreset.CENTRES_PER_BLOCK": 3,
+    "dbal.MAX_CACHED_DISTANCE_BYTES": 0,
+    "kmeans.DISTANCES_PER_CHUNK": 50,
+    "las.SIMILARITIES_PER_CHUNK": 50,
+    **{f"{name}._SAMPLES_PER_CHUNK": 7 for name in ("clue", "tqs", "waal")},
+}
+
+
+@every_kind
+def test_chunk_sizes_do_not_matter(name: str, pixels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = table(name, 90, pixels)
+    samples, labelled = everything[torch.arange(80)], everything[torch.arange(80, 90)]
+    expected = select(name, samples, 15, labelled=labelled)
+    for constant, size in CHUNK_SIZES.items():
+        monkeypatch.setattr(f"ducats.acquisition.queries.{constant}", size)
+    assert torch.equal(select(name, samples, 15, labelled=labelled), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("aada", {"pool_fraction": 1.1}),
+        ("clue", {"temperature": 0}),
+        ("coreset", {"centres": "nothing"}),
+        ("coreset", {"shards": 0}),
+        ("dbal", {"subsample": 0}),
+        ("dbal", {"medoid_passes": -1}),
+        ("duc", {"kappa": 0.9}),
+        ("eada", {"pool_fraction": 0.0}),
+        ("euq", {"kappa": 0.9}),
+        ("euq", {"uncertainty": "spread"}),
+        ("las", {"K": 0}),
+        ("las", {"M": -0.1}),
+        ("mada", {"n_anchors": 0}),
+        ("ripu_points", {"radius": 0}),
+        ("spread", {"kappa": 0.9}),
+        ("spread", {"dedup_cosine": 0.0}),
+        ("spread", {"dedup_cosine": 1.1}),
+        ("spread", {"space": "other"}),
+        ("spread", {"weights_by": "heavy"}),
+        ("spread", {"candidates_by": "all"}),
+        ("tqs", {"sigma": 0.0}),
+        ("tqs", {"candidate_factor": 0.9}),
+        *((name, {"subsample": 0}) for name in SUBSAMPLING),
+        *((name, {"subsample_by": "best"}) for name in SUBSAMPLING),
+    ],
+)
+def test_invalid_params_raise(name: str, params: dict[str, Any]) -> None:
+    samples = table(name, 9, name == "ripu_points")
+    with pytest.raises(ValueError, match=f"{next(iter(params))} must be"):
+        ALL_QUERIES[name].fn(make_context(name, samples, 3), **params)
+
+
+def lazy_features(name: str, count: int, width: int, pixels: bool, computed: list[int]) -> SampleTable:
+    """Candidates with features that are computed lazily; records for how many samples."""
+    indices = torch.arange(count)
+
+    def features(position: Tensor) -> Tensor:
+        computed.append(len(position))
+        return torch.zeros(1, width).expand(len(position), -1)
+
+    columns = {
+        need: torch.ones(count, 2) if need == "z" else torch.ones(count) for need in QUERIES[name].needs
+    }
+    image, position = (indices * 0, indices) if pixels else (indices, indices * 0)
+    lazy: dict[str, Tensor | LazyColumn] = {**columns, "features": LazyColumn(features, indices)}
+    return SampleTable(image, position, lazy, (1, count) if pixels else None)
+
+
+@pytest.mark.parametrize(
+    ("name", "budget", "params", "images_remedy", "pixels_remedy"),
+    [
+        *((name, 3, {}, "query.params.subsample", "task.unit=superpixel") for name in ("badge", "coreset")),
+        ("dbal", 3, {"subsample": 50_000}, "query.params.subsample", "task.unit=superpixel"),
+        *((name, 3, {}, "query.params.subsample", "task.unit=image") for name in ("clue", "las")),
+        ("spread", 2500, {}, "lower query.params.kappa", "task.unit=image"),
+    ],
+)
+@pytest.mark.parametrize("pixels", [False, True])
+def test_too_large_features_raise_with_a_remedy(
+    name: str, budget: int, params: dict[str, Any], images_remedy: str, pixels_remedy: str, pixels: bool
+) -> None:
+    computed: list[int] = []
+    samples = lazy_features(name, 50_000, 2**15, pixels, computed)
+    with pytest.raises(UserError, match=r"6\.1 GB of features") as error:
+        ALL_QUERIES[name].fn(make_context(name, samples, budget), **params)
+    assert (pixels_remedy if pixels else images_remedy) in str(error.value)
+    assert ("query.params.shards" in str(error.value)) == (name == "coreset" and not pixels)
+    assert sum(computed) <= 1
+
+
+@pytest.mark.parametrize("name", [n for n, query in ALL_QUERIES.items() if query.clusters])
+def test_clusters_are_limited_unless_all_candidates_are_selected(name: str) -> None:
+    computed: list[int] = []
+    samples = lazy_features(name, MAX_CLUSTERS + 2, 1, True, computed)
+    with pytest.raises(UserError, match=r"needs 8193 clusters.* lower acquisition.budget .* task.unit=image"):
+        select(name, samples, MAX_CLUSTERS + 1)
+    assert select(name, samples, MAX_CLUSTERS + 2).tolist() == list(range(MAX_CLUSTERS + 2))
+    assert sum(computed) <= 1
+
+
 @every_query
 def test_summary_is_one_line(name: str) -> None:
     assert len(QUERIES[name].summary) > 20
@@ -186,6 +311,8 @@ def test_random_depends_on_the_seed_and_undeclared_columns_raise() -> None:
         ("tqs", {"candidate_factor": 2}, ("margin", "committee", "domain")),
         ("ripu_points", {}, ("impurity@32", "entropy")),
         ("ripu_points", {"radius": 2}, ("impurity@2", "entropy")),
+        ("coreset", {"subsample": None}, ("features",)),
+        *((name, {"subsample": 5}, ("entropy", *ALL_QUERIES[name].needs)) for name in SUBSAMPLING),
     ],
 )
 def test_needs_depend_on_params(name: str, params: dict[str, object], needs: tuple[str, ...]) -> None:
@@ -201,18 +328,16 @@ def test_source_columns_depend_on_params(centres: str, source: tuple[str, ...]) 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @every_kind
 def test_budget_on_a_gpu(name: str, pixels: bool) -> None:
-    def to_gpu(samples: SampleTable | None) -> SampleTable | None:
-        if samples is None:
-            return None
+    def to_gpu(samples: SampleTable) -> SampleTable:
         columns = {column: samples.column(column).cuda() for column in samples.columns}
         return SampleTable(samples.image.cuda(), samples.position.cuda(), columns, samples.shape)
 
-    cpu_context = make_context(name, table(name, 60, pixels), 9)
-    head = None if cpu_context.head is None else cpu_context.head.cuda()
-    candidates, labelled, source = map(
-        to_gpu, (cpu_context.candidates, cpu_context.labelled, cpu_context.source)
+    context = make_context(name, table(name, 60, pixels), 9)
+    on_gpu = replace(
+        context,
+        candidates=to_gpu(context.candidates),
+        labelled=to_gpu(context.labelled),
+        source=None if context.source is None else to_gpu(context.source),
+        head=None if context.head is None else context.head.cuda(),
     )
-    assert candidates is not None
-    assert labelled is not None
-    picks = QUERIES[name].fn(QueryContext(candidates, labelled, 9, torch.Generator(), source, head))
-    assert len(picks.unique()) == 9
+    assert len(QUERIES[name].fn(on_gpu).unique()) == 9

@@ -10,7 +10,6 @@ from query_pools import image_table, line, make_context
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
-from ducats.acquisition.queries import dbal as module
 from ducats.acquisition.queries import distances
 from ducats.acquisition.queries.dbal import dbal
 from ducats.acquisition.samples import SampleTable
@@ -65,30 +64,6 @@ def cost(features: Tensor, margin: Tensor, picks: list[int], labels: Tensor) -> 
     return float(nearest @ (1 - margin.double().numpy()))
 
 
-def test_by_hand() -> None:
-    places = line(1, 2, 10, 11, 12, 30)
-    # Distances to the source at 0: 1, 2, 10, 11, 12, 30. A pick at 11 saves 9 + 11 + 11, and 11 of the last;
-    # one at 30 saves 30. After 11, one at 30 saves the remaining 19.
-    assert select(places, 2, source=line(0)) == [3, 5]
-    # Certain samples count little, so the last is picked first.
-    sure = torch.tensor([0.0, 0.0, 0.9, 0.9, 0.9, 0.0])
-    assert select(places, 1, sure, source=line(0)) == [5]
-    # Labelled samples cover like the source.
-    assert select(places, 1, None, line(11), source=line(0)) == [5]
-
-
-def test_distance_is_manhattan() -> None:
-    # From the origin, (-3, -3) is farther than (5, 0) in Manhattan distance, and nearer in Euclidean.
-    assert select(torch.tensor([[5.0, 0.0], [-3.0, -3.0]]), 1, source=torch.zeros(1, 2)) == [1]
-
-
-def test_without_any_label_it_starts_from_the_weighted_medoid() -> None:
-    features, margin = pool(7)
-    distance = cdist(features.double(), features.double(), "cityblock")
-    medoid = int((distance @ (1 - margin.double().numpy())).argmin())
-    assert select(features, 1, margin) == [medoid]
-
-
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("n_labelled", "n_source"), [(0, 0), (6, 0), (0, 40), (6, 40)])
 def test_picks_equal_the_plain_algorithm(seed: int, n_labelled: int, n_source: int) -> None:
@@ -109,7 +84,9 @@ def test_random_subset_of_many_samples() -> None:
     assert select(features, 11, source=line(0), subsample=1)[0] == 20  # twice the budget is all samples
 
 
-def test_refinement_moves_picks_to_medoids() -> None:
+@pytest.mark.parametrize("elements", [distances.ELEMENTS_PER_CHUNK, 7])  # all picks at once, or one by one
+def test_refinement_moves_picks_to_medoids(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", elements)
     # The first pick lies between two groups until the second takes one of them.
     places = line(0, 1, 2, 5, 8, 9, 10)
     assert select(places, 2)[0] == 3
@@ -130,25 +107,3 @@ def test_duplicates_stay_distinct_in_refinement() -> None:
     features = torch.zeros(6, 2)
     assert sorted(select(features, 5, medoid_passes=3)) == [0, 1, 2, 3, 4]
     assert sorted(select(features, 5, labelled=torch.zeros(1, 2), medoid_passes=3)) == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize(
-    ("cache_bytes", "refresh_size", "elements"), [(0, 64, 2**22), (2**29, 1, 300), (0, 3, 50)]
-)
-def test_chunk_sizes_do_not_matter(
-    cache_bytes: int, refresh_size: int, elements: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    features, margin = pool(5)
-    source = pool(6)[0][:50]
-    expected = select(features, 30, margin, source=source, medoid_passes=2)
-    monkeypatch.setattr(module, "MAX_CACHED_DISTANCE_BYTES", cache_bytes)
-    monkeypatch.setattr(distances, "INITIAL_REFRESH_SIZE", refresh_size)
-    monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", elements)
-    assert select(features, 30, margin, source=source, medoid_passes=2) == expected
-
-
-def test_invalid_params_raise() -> None:
-    with pytest.raises(ValueError, match="subsample must be at least 1, not 0"):
-        select(line(1, 2), 1, subsample=0)
-    with pytest.raises(ValueError, match="medoid_passes must be at least 0, not -1"):
-        select(line(1, 2), 1, medoid_passes=-1)

@@ -1,7 +1,6 @@
 """CLUE and LAS, k-means, and the sample nearest to each centre."""
 
 import math
-import re
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,9 @@ from scipy.special import softmax
 from scipy.stats import entropy
 from torch import Tensor
 
-from ducats.acquisition.queries import QUERIES, kmeans, las
-from ducats.acquisition.queries.kmeans import MAX_CLUSTERS, nearest_unique, one_per_cluster
+from ducats.acquisition.queries import kmeans
+from ducats.acquisition.queries.kmeans import nearest_unique, one_per_cluster
 from ducats.acquisition.queries.las import propagated_scores
-from ducats.acquisition.units import select_in_image
-from ducats.settings import Unit
-from ducats.utils.errors import UserError
 
 
 def groups(count: int, each: int) -> tuple[Tensor, Tensor]:
@@ -52,24 +48,6 @@ def test_clue_spends_the_budget_on_two_distinct_points() -> None:
     assert picks[2:] == [p for p in range(12) if p not in picks[:2]][:2]  # then in their order
 
 
-def test_clue_selects_regions_that_do_not_overlap() -> None:
-    z, features = normal(3, 20, 24).float(), normal(4, 20, 24, seed=1).float()
-    picked = select_in_image(
-        QUERIES["clue"],
-        Unit("region"),
-        z=z,
-        features=features,
-        known_labels=torch.full((20, 24), -1, dtype=torch.int8),
-        image=0,
-        pixels=None,
-        budget=45,
-        generator=torch.Generator().manual_seed(0),
-    )
-    assert len(picked.position.unique()) == 45
-    assert picked.unit_sizes is not None
-    assert len(picked.unit_sizes) <= 8  # five of nine pixels, or a few more at the border
-
-
 def by_scan(centres: Tensor, features: Tensor) -> list[int]:
     taken: list[int] = []
     for centre in centres:
@@ -99,10 +77,8 @@ def test_clusters_are_deterministic_and_weighted() -> None:
     )
     assert torch.equal(first, again)
     line, pull = torch.arange(10.0)[:, None], torch.zeros(10)
-    assert one_per_cluster(line, pull, 1, torch.Generator()).tolist() in (
-        [4],
-        [5],
-    )  # zero weights count equally
+    # Zero weights count equally.
+    assert one_per_cluster(line, pull, 1, torch.Generator()).tolist() in ([4], [5])
     pull[7] = 1.0
     assert one_per_cluster(line, pull, 1, torch.Generator()).tolist() == [7]
 
@@ -122,12 +98,8 @@ def las_scores(features: Tensor, p: Tensor, neighbour_pool: list[int], K: int) -
     return [q[i] + sum(w * q[j] for w, j in zip(weight[i], near[i], strict=True)) for i in range(len(p))]
 
 
-@pytest.mark.parametrize("chunk_size", [las.SIMILARITIES_PER_CHUNK, 50])
 @pytest.mark.parametrize("neighbour_pool", [range(40), range(3, 40, 4)])
-def test_las_against_its_definition(
-    neighbour_pool: range, chunk_size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(las, "SIMILARITIES_PER_CHUNK", chunk_size)
+def test_las_against_its_definition(neighbour_pool: range) -> None:
     features, p = normal(40, 6).abs(), (normal(40, 4, seed=1) * 2).softmax(1)
     found = propagated_scores(torch.nn.functional.normalize(features), p, torch.tensor(neighbour_pool), 5)
     assert found.tolist() == pytest.approx(las_scores(features, p, list(neighbour_pool), 5))
@@ -140,49 +112,17 @@ def test_las_without_spare_candidates_takes_the_highest_scores() -> None:
     assert select("las", z, 7, features, M=0) == expected
 
 
-def test_las_selects_where_neighbours_disagree() -> None:
+@pytest.mark.parametrize("params", [{"M": 10}, {"K": 4, "max_pairs": 80 * 40}], ids=["all", "a subset"])
+def test_las_selects_where_neighbours_disagree(params: dict[str, Any]) -> None:
     features, group = groups(4, 20)
-    z = torch.zeros(80, 2)
-    z[:, 0] = 5.0
+    z = torch.tensor([5.0, 0.0]).repeat(80, 1)
     z[(group < 2) & (torch.arange(80) % 8 < 4)] = torch.tensor([0.0, 5.0])  # half of two groups
-    picks = select("las", z, 2, features, M=10)
+    picks = select("las", z, 2, features, **params)
     assert sorted(int(group[p]) for p in picks) == [0, 1]  # also diverse
 
 
-def test_las_searches_a_subset_if_there_are_too_many_pairs() -> None:
-    features, group = groups(4, 20)
-    z = torch.zeros(80, 2)
-    z[:, 0] = 5.0
-    z[(group < 2) & (torch.arange(80) % 8 < 4)] = torch.tensor([0.0, 5.0])
-    picks = select("las", z, 2, features, K=4, max_pairs=80 * 40)
-    assert sorted(int(group[p]) for p in picks) == [0, 1]
-    assert len(set(select("las", z, 9, features, K=4, max_pairs=1))) == 9
-
-
 def test_las_on_zero_and_negative_features() -> None:
-    assert len(set(select("las", normal(20, 3), 5, torch.zeros(20, 4)))) == 5
-    assert (
-        len(set(select("las", normal(20, 3), 5, -normal(20, 4)))) == 5
-    )  # some have no neighbour with positive similarity
-    assert len(set(select("las", normal(2, 3), 1, normal(2, 4)))) == 1  # only one neighbour exists
-
-
-@pytest.mark.parametrize("name", ["clue", "las"])
-def test_too_many_clusters_raise(name: str) -> None:
-    count = MAX_CLUSTERS + 2
-    message = f"the query {name!r} needs 8193 clusters"
-    with pytest.raises(UserError, match=re.escape(message)):
-        select(name, torch.zeros(count, 2), MAX_CLUSTERS + 1, torch.zeros(count, 1))
-
-
-@pytest.mark.parametrize(
-    ("name", "params", "message"),
-    [
-        ("clue", {"temperature": 0}, "temperature must be above 0"),
-        ("las", {"K": 0}, "K must be at least 1"),
-        ("las", {"M": -1}, "M must be at least 0"),
-    ],
-)
-def test_invalid_params_raise(name: str, params: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        select(name, torch.zeros(3, 2), 1, torch.zeros(3, 2), **params)
+    z = normal(20, 3)
+    for features in (torch.zeros(20, 4), -normal(20, 4)):  # some have no neighbour with positive similarity
+        assert len(set(select("las", z, 5, features))) == 5
+    assert len(set(select("las", z[:2], 1, normal(2, 4)))) == 1  # only one neighbour exists

@@ -10,10 +10,10 @@ from query_pools import image_table, make_context, seeded
 from torch import Tensor
 
 from conftest import Runner, quick, quick_pixels
+from ducats.acquisition.class_descriptors import image_descriptor
 from ducats.acquisition.queries import QUERIES
 from ducats.acquisition.queries.mada import mada
 from ducats.acquisition.samples import QueryContext, SampleTable
-from ducats.acquisition.units.image_descriptor import image_descriptor
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger import load_ledger
 from ducats.run.factory import build_run
@@ -74,8 +74,6 @@ def test_requires_whole_images(tmp_path: Path) -> None:
         build_run(quick_pixels("query={name: mada}", method="entropy"), RunFolder(tmp_path))
     with pytest.raises(UserError, match=r"task\.unit=image"):
         build_run(quick("query={name: mada}", method="entropy"), RunFolder(tmp_path))
-    with pytest.raises(ValueError, match="anchors"):
-        mada_picks(torch.ones(4, 2), torch.ones(4, 2), 2, n_anchors=0)
 
 
 def test_run_labels_whole_images_and_passes_the_source(

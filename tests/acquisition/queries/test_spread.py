@@ -1,16 +1,11 @@
 """Parameters of `spread`, on hand-made pools."""
 
-import re
-
 import pytest
 import torch
 from query_pools import image_table, make_context
 from torch import Tensor
 
 from ducats.acquisition.queries import QUERIES, compute_columns
-from ducats.acquisition.queries.kmeans import MAX_CLUSTERS
-from ducats.acquisition.queries.spread import spread
-from ducats.acquisition.samples import LazyColumn, QueryContext, SampleTable
 from ducats.utils.errors import UserError
 
 
@@ -40,6 +35,20 @@ def test_weights_move_the_centre() -> None:
     features = torch.tensor([[0.0], [4.0], [5.0]])
     assert select(z, features, 1, kappa=3) == [0]  # certain samples hardly count
     assert select(z, features, 1, kappa=3, weights_by="uniform") == [1]  # the mean is 3
+
+
+def test_one_per_group_nearest_to_its_centre() -> None:
+    # Three groups of uncertain samples and a distant group of certain ones.
+    centres = torch.tensor([[0.0, 10.0], [10.0, 0.0], [-10.0, 0.0], [0.0, -30.0]])
+    group = torch.arange(40) % 4
+    features = centres[group] + torch.randn(40, 2, generator=torch.Generator().manual_seed(1)) * 0.1
+    z = torch.where(group[:, None] == 3, torch.tensor([9.0, 0.0, 0.0]), torch.tensor([0.1, 0.05, 0.0]))
+    picks = select(z, features, 3, kappa=10)
+    assert sorted(int(group[p]) for p in picks) == [0, 1, 2]
+    for pick in picks:  # all weights are equal
+        members = features[group == group[pick]]
+        distance = (members - members.mean(0)).norm(dim=1)
+        assert torch.equal(members[distance.argmin()], features[pick])
 
 
 def test_directions_ignore_norms() -> None:
@@ -75,55 +84,6 @@ def test_weights_by_distance_to_labelled_samples() -> None:
     assert select(z, features, 1, labelled=(0,), kappa=3, distance_weighted=True) == [3]
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"kappa": 0.5},
-        {"dedup_cosine": 0.0},
-        {"space": "other"},
-        {"weights_by": "heavy"},
-        {"candidates_by": "all"},
-    ],
-)
-def test_invalid_params_raise(params: dict[str, object]) -> None:
-    samples = SampleTable(torch.arange(3), torch.zeros(3, dtype=torch.long), {})
-    with pytest.raises(ValueError, match=next(iter(params))):
-        spread(QueryContext(samples, samples, 1, torch.Generator()), **params)  # type: ignore[arg-type]
-
-
-# Limits, checked before anything large is computed ---------------------------------------------------
-
-
-def lazy_context(candidates: int, budget: int, width: int, computed: list[int]) -> QueryContext:
-    """A context with lazy features that records how many samples are computed."""
-
-    def features(position: Tensor) -> Tensor:
-        computed.append(len(position))
-        return torch.zeros(1, width).expand(len(position), width)
-
-    indices = torch.arange(candidates)
-    entropy = torch.ones(candidates)
-    columns: dict[str, Tensor | LazyColumn] = {"entropy": entropy, "features": LazyColumn(features, indices)}
-    return make_context(SampleTable(torch.zeros_like(indices), indices, columns, (1, candidates)), budget)
-
-
-@pytest.mark.parametrize(
-    ("candidates", "budget", "width", "message"),
-    [
-        (MAX_CLUSTERS + 2, MAX_CLUSTERS + 1, 1, "needs 8193 clusters"),
-        (50_000, 2_000, 2**15, "needs to cluster 4.9 GB of features"),
-    ],
-)
-def test_too_much_for_k_means_raises(candidates: int, budget: int, width: int, message: str) -> None:
-    computed: list[int] = []
-    remedies = "lower acquisition.budget .* task.unit=image"
-    with pytest.raises(UserError, match=f"{re.escape(message)}.* {remedies}"):
-        QUERIES["spread"].fn(lazy_context(candidates, budget, width, computed))
-    assert sum(computed) <= 1
-
-
-def test_no_clustering_if_all_candidates_are_selected() -> None:
-    computed: list[int] = []
-    found = QUERIES["spread"].fn(lazy_context(MAX_CLUSTERS + 9, MAX_CLUSTERS + 9, 1, computed))
-    assert found.tolist() == list(range(MAX_CLUSTERS + 9))
-    assert computed == []
+def test_too_large_gradients_raise() -> None:
+    with pytest.raises(UserError, match=r"2\.4 GB of gradients.*query\.params\.space=features"):
+        select(torch.zeros(100, 2**14), torch.ones(100, 200), 10, space="gradients")

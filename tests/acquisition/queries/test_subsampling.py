@@ -16,7 +16,6 @@ from ducats.acquisition.queries import QUERIES, compute_columns
 from ducats.acquisition.queries.las import propagated_scores
 from ducats.acquisition.queries.subsampling import subsample_candidates
 from ducats.acquisition.samples import LazyColumn, QueryContext
-from ducats.utils.errors import UserError
 
 SUBSAMPLING_QUERIES = ("badge", "clue", "coreset", "las")
 
@@ -152,28 +151,3 @@ def test_las_respects_the_limit_on_pairs(
     ((n_samples, n_neighbours),) = calls
     assert n_neighbours == pool_size  # at least K + 1
     assert n_samples <= min(120, 30 + pool_size)
-
-
-@pytest.mark.parametrize("name", SUBSAMPLING_QUERIES)
-def test_needs_and_invalid_params(name: str) -> None:
-    plain = QUERIES[name].needs
-    assert QUERIES[name].bind({}).needs == QUERIES[name].bind({"subsample": None}).needs == plain
-    assert QUERIES[name].bind({"subsample": 5}).needs == ("entropy", *plain)
-    with pytest.raises(ValueError, match="must be at least 1, not 0"):
-        select(name, 2, subsample=0)
-    with pytest.raises(ValueError, match="must be one of entropy_weighted, highest_entropy"):
-        select(name, 2, subsample=9, subsample_by="best")
-
-
-@pytest.mark.parametrize("name", SUBSAMPLING_QUERIES)
-def test_too_large_features_raise_with_a_remedy(name: str) -> None:
-    indices = torch.arange(50_000)
-
-    def wide(position: Tensor) -> Tensor:
-        return torch.zeros(1, 2**15).expand(len(position), -1)
-
-    samples = image_table(50_000, {"z": torch.zeros(50_000, 2), "features": LazyColumn(wide, indices)})
-    message = r"6\.1 GB of features; .*set query.params.subsample"
-    with pytest.raises(UserError, match=message) as error:
-        QUERIES[name].fn(make_context(samples, 3))
-    assert ("query.params.shards" in str(error.value)) == (name == "coreset")

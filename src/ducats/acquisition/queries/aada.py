@@ -3,9 +3,8 @@
 from torch import Tensor
 
 from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
-from ducats.acquisition.queries.two_round import check_pool_fraction, initial_pool_size, round_up_to_budget
-from ducats.acquisition.samples import QueryContext, top_k
-from ducats.utils.randomness import uniform_per_location
+from ducats.acquisition.queries.two_round import check_pool_fraction, initial_pool_size, sample_from_top
+from ducats.acquisition.samples import QueryContext
 
 MIN_SOURCE_PROBABILITY = 1e-6  # lower bound of D, which divides the score
 
@@ -24,15 +23,7 @@ def aada(context: QueryContext, *, pool_fraction: float = 0.02) -> Tensor:
     samples = context.candidates
     source_probability = samples.column("domain").double().clamp(MIN_SOURCE_PROBABILITY, 1.0)
     score = (1 - source_probability) / source_probability * samples.column("entropy").double()
-    top = top_k(score, round_up_to_budget(pool_fraction * initial_pool_size(context), context), samples)
-    top_samples = samples[top]
-    return top[
-        top_k(
-            uniform_per_location(context.generator, top_samples.image, top_samples.position),
-            context.budget,
-            top_samples,
-        )
-    ]
+    return sample_from_top(score, pool_fraction * initial_pool_size(context), samples, context)
 
 
 AADA_SPEC = QuerySpec(aada, needs=("domain", "entropy"), explained_by=UNCERTAINTIES)

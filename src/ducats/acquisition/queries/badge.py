@@ -78,7 +78,6 @@ class _KMeansPlusPlus:
     Args:
         samples: the candidates, in location order.
         gradients: the two factors of each gradient, ``(n, C)`` and ``(n, D)``.
-        count: number of picks.
         sample_weight: sample weights, ``(n,)``; None: all 1.
     """
 

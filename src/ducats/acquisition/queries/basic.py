@@ -3,16 +3,12 @@
 from torch import Tensor
 
 from ducats.acquisition.queries.spec import RANDOM_COLUMN, UNCERTAINTIES, QuerySpec, StreamingRule
-from ducats.acquisition.samples import QueryContext, top_k
-from ducats.utils.randomness import uniform_per_location
+from ducats.acquisition.samples import QueryContext, random_k, top_k
 
 
 def uniform(context: QueryContext) -> Tensor:
     """Select candidates uniformly at random."""
-    samples = context.candidates
-    return top_k(
-        uniform_per_location(context.generator, samples.image, samples.position), context.budget, samples
-    )
+    return random_k(context.generator, context.budget, context.candidates)
 
 
 def max_entropy(context: QueryContext) -> Tensor:

@@ -10,7 +10,6 @@ from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
 from ducats.acquisition.queries.subsampling import SubsampleBy, needs_with_subsampling, subsample_candidates
 from ducats.acquisition.samples import QueryContext, top_k
 
-_MAX_FEATURE_GIB = 4.0  # maximum size of the features, in units of 2**30 bytes
 _SAMPLES_PER_CHUNK = 2**16  # samples per pass
 
 
@@ -37,7 +36,7 @@ def clue(
             ``highest_entropy`` takes the highest entropies.
 
     Raises:
-        UserError: If there are more than `MAX_CLUSTERS` clusters or more than `_MAX_FEATURE_GIB` of features.
+        UserError: If there are more than `MAX_CLUSTERS` clusters or more than `MAX_FEATURE_GIB` of features.
     """
     if temperature <= 0:
         raise ValueError(f"query.params.temperature must be above 0, not {temperature}")
@@ -56,14 +55,7 @@ def clue(
         order, samples, weights = order[non_overlapping], samples[non_overlapping], weights[non_overlapping]
         if len(order) <= context.budget:
             return order
-    check_kmeans_feasible(
-        "clue",
-        samples,
-        context.budget,
-        max_gib=_MAX_FEATURE_GIB,
-        bytes_per_value=4,
-        reduce_hint="set query.params.subsample",
-    )
+    check_kmeans_feasible("clue", samples, context.budget)
     features = load_features(samples, "clue").float()
     return order[
         one_per_cluster(

@@ -45,12 +45,7 @@ def load_features(samples: SampleTable, query: str, reduce_hint: str = SUBSAMPLE
         UserError: If the features are computed lazily and are larger than `MAX_LAZY_FEATURE_GIB`.
     """
     if isinstance(samples.columns.get("features"), LazyColumn):
-        width = (
-            samples[torch.zeros(1, dtype=torch.long, device=samples.image.device)]
-            .features.flatten(1)
-            .shape[1]
-        )
-        gigabytes = len(samples) * width * 4 / 2**30
+        gigabytes = len(samples) * feature_width(samples) * 4 / 2**30
         if gigabytes > MAX_LAZY_FEATURE_GIB:
             scope, remedy = " of one image", "task.unit=superpixel or task.unit=image"
             if samples.shape is None:
@@ -64,6 +59,12 @@ def load_features(samples: SampleTable, query: str, reduce_hint: str = SUBSAMPLE
     if not bool(features.sum().isfinite()):
         raise ValueError(f"the query {query!r} got non-finite features (NaN or infinity); check the model")
     return features
+
+
+def feature_width(samples: SampleTable) -> int:
+    """Return the width of the features; computes those of one sample."""
+    one = samples[torch.zeros(1, dtype=torch.long, device=samples.image.device)]
+    return one.features.flatten(1).shape[1]
 
 
 def chunk_slices(count: int, width: int) -> Iterator[slice]:

@@ -5,11 +5,13 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from ducats.acquisition.queries.distances import feature_width
 from ducats.acquisition.samples import SampleTable
 from ducats.utils.errors import UserError
 
 _FloatArray = np.typing.NDArray[np.floating[np.typing.NBitBase]]
 
+MAX_FEATURE_GIB = 4.0  # maximum size of the features, in units of 2**30 bytes
 MAX_CLUSTERS = 8192  # maximum: the time of k-means grows with clusters times samples
 FULL_KMEANS_LIMIT = 5e7  # samples times clusters; up to here full k-means takes a minute or two on one core
 MINI_BATCH_STEPS = 100  # mini-batch steps, above `FULL_KMEANS_LIMIT`
@@ -36,8 +38,6 @@ def one_per_cluster(
     Args:
         features: ``(R, D)``, with at least ``n_clusters`` samples.
         weights: ``(R,)``, non-negative sample weights.
-        n_clusters: number of clusters.
-        generator: supplies the seed.
         full_kmeans_limit: limit of samples times clusters for full k-means; above it, mini-batches are used.
     """
     seed = int(torch.randint(0, 2**31, (), generator=generator))
@@ -57,26 +57,22 @@ def check_kmeans_feasible(
     samples: SampleTable,
     n_clusters: int,
     *,
-    max_gib: float,
-    bytes_per_value: int,
-    reduce_hint: str,
+    max_gib: float = MAX_FEATURE_GIB,
+    bytes_per_value: int = 4,
+    reduce_hint: str = "set query.params.subsample",
 ) -> None:
     """Raise if k-means is infeasible, before the features are computed.
 
     Args:
         query: name of the query, for the message.
-        samples: the samples to cluster.
-        n_clusters: number of clusters.
         max_gib: maximum size of the features, in units of 2**30 bytes.
-        bytes_per_value: bytes per value.
         reduce_hint: how to cluster fewer samples, for the message.
 
     Raises:
         UserError: If there are too many clusters or the features are too large.
     """
     check_cluster_count(query, n_clusters)
-    width = samples[torch.arange(1, device=samples.image.device)].features.flatten(1).shape[1]
-    needed_gib = len(samples) * width * bytes_per_value / 2**30
+    needed_gib = len(samples) * feature_width(samples) * bytes_per_value / 2**30
     if needed_gib > max_gib:
         raise UserError(
             f"the query {query!r} needs to cluster {needed_gib:.1f} GB of features; the maximum is "
@@ -127,9 +123,7 @@ def _count_distinct(features: _FloatArray, limit: int) -> int:
 def nearest_unique(centres: Tensor, features: Tensor) -> Tensor:
     """Return the sample nearest to each centre; if an earlier centre took it, the next nearest free one.
 
-    Args:
-        centres: ``(K, D)``.
-        features: ``(R, D)``, at least as many samples as centres.
+    ``(K, D), (R, D) -> (K,)``, with at least as many samples as centres.
     """
     taken = torch.zeros(len(features), dtype=torch.bool)
     picks = []

@@ -16,10 +16,8 @@ from ducats.acquisition.queries.distances import load_features, reorder, sort_by
 from ducats.acquisition.queries.kmeans import FULL_KMEANS_LIMIT, check_kmeans_feasible, one_per_cluster
 from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
 from ducats.acquisition.queries.subsampling import SubsampleBy, needs_with_subsampling, subsample_candidates
-from ducats.acquisition.samples import QueryContext, SampleTable, top_k
-from ducats.utils.randomness import uniform_per_location
+from ducats.acquisition.samples import QueryContext, SampleTable, random_k, top_k
 
-_MAX_FEATURE_GIB = 4.0  # maximum size of the features, in units of 2**30 bytes
 SIMILARITIES_PER_CHUNK = 2**24  # similarities per pass
 MAX_PAIRS = 5e9  # maximum number of similarities: all pairs of 70 000 candidates
 
@@ -49,7 +47,7 @@ def las(
             ``highest_entropy`` takes the highest entropies.
 
     Raises:
-        UserError: If there are more than `MAX_CLUSTERS` clusters or more than `_MAX_FEATURE_GIB` of features.
+        UserError: If there are more than `MAX_CLUSTERS` clusters or more than `MAX_FEATURE_GIB` of features.
     """
     if K < 1:
         raise ValueError(f"query.params.K must be at least 1, not {K}; it is the number of neighbours")
@@ -63,14 +61,7 @@ def las(
     )
     order = sort_by_location(context.candidates, torch.cat([considered, neighbour_pool]).unique())
     samples = reorder(context.candidates, order)
-    check_kmeans_feasible(
-        "las",
-        samples,
-        context.budget,
-        max_gib=_MAX_FEATURE_GIB,
-        bytes_per_value=4,
-        reduce_hint="set query.params.subsample",
-    )
+    check_kmeans_feasible("las", samples, context.budget)
     features = F.normalize(load_features(samples, "las").float())
     p = dirichlet.expected_probability(samples.z.float())
     score = propagated_scores(features, p, torch.isin(order, neighbour_pool).nonzero().squeeze(1), K)
@@ -82,17 +73,14 @@ def las(
     if len(clustered) <= context.budget:
         return order[clustered]
     uniform_weights = torch.ones(len(clustered))
-    return order[
-        clustered[
-            one_per_cluster(
-                features[clustered],
-                uniform_weights,
-                context.budget,
-                context.generator,
-                full_kmeans_limit=full_kmeans_limit,
-            )
-        ]
-    ]
+    picks = one_per_cluster(
+        features[clustered],
+        uniform_weights,
+        context.budget,
+        context.generator,
+        full_kmeans_limit=full_kmeans_limit,
+    )
+    return order[clustered[picks]]
 
 
 def _sample_neighbour_pool(
@@ -107,8 +95,7 @@ def _sample_neighbour_pool(
     if n_considered < len(samples):
         allowed = (math.sqrt(n_considered**2 + 4 * max_pairs) - n_considered) / 2
     count = min(len(samples), max(K + 1, int(min(allowed, len(samples)))))
-    random_keys = uniform_per_location(generator, samples.image, samples.position)
-    return top_k(random_keys, count, samples)
+    return random_k(generator, count, samples)
 
 
 def propagated_scores(features: Tensor, p: Tensor, neighbour_pool: Tensor, K: int) -> Tensor:
@@ -119,7 +106,6 @@ def propagated_scores(features: Tensor, p: Tensor, neighbour_pool: Tensor, K: in
 
     Args:
         features: ``(R, D)``, of unit norm.
-        p: probabilities, ``(R, C)``.
         neighbour_pool: ascending indices of the samples that can be neighbours.
         K: number of neighbours.
     """

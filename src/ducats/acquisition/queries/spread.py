@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from ducats import dirichlet
 from ducats.acquisition.queries.kmeans import FULL_KMEANS_LIMIT, check_kmeans_feasible, one_per_cluster
 from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec, StreamingRule
+from ducats.acquisition.queries.two_round import check_kappa
 from ducats.acquisition.samples import QueryContext, SampleTable, top_k
 from ducats.utils.errors import UserError
 
@@ -56,8 +57,7 @@ def spread(
     Raises:
         UserError: If there are more than `MAX_CLUSTERS` clusters or `MAX_CLUSTERED_GIB` of features.
     """
-    if kappa < 1:
-        raise ValueError(f"query.params.kappa must be at least 1, not {kappa}")
+    check_kappa(kappa)
     if dedup_cosine is not None and not 0 < dedup_cosine <= 1:
         raise ValueError(
             f"query.params.dedup_cosine must be above 0 and at most 1, not {dedup_cosine}; it is a cosine"
@@ -98,7 +98,8 @@ def spread(
         return candidate_indices
     weight = _cluster_weights(samples, weights_by)
     if distance_weighted and len(context.labelled):
-        weight = weight * _distance_to_labelled(samples, context.labelled)
+        own, labelled = (table.features.flatten(1).double() for table in (samples, context.labelled))
+        weight = weight * torch.cdist(own, labelled).amin(1)
     picks = one_per_cluster(
         _cluster_points(samples, space),
         weight,
@@ -139,19 +140,14 @@ def _cluster_points(samples: SampleTable, space: ClusterSpace) -> Tensor:
         return features
     p = dirichlet.expected_probability(samples.z.double())
     residuals = F.one_hot(p.argmax(1), p.shape[1]) - p
-    _check_gradients(len(samples), residuals.shape[1] * features.shape[1])
-    return torch.einsum("nc,nd->ncd", residuals, features).flatten(1)
-
-
-def _check_gradients(n_samples: int, width: int) -> None:
-    """Raise if the gradients do not fit into memory."""
-    gigabytes = n_samples * width * 8 / 2**30
+    gigabytes = residuals.numel() * features.shape[1] * 8 / 2**30
     if gigabytes > MAX_CLUSTERED_GIB:
         raise UserError(
             f"the query 'spread' needs to cluster {gigabytes:.1f} GB of gradients; the maximum is "
             f"{MAX_CLUSTERED_GIB:g} GB. Set query.params.space=features, or query.name=badge, which never "
             "builds them"
         )
+    return torch.einsum("nc,nd->ncd", residuals, features).flatten(1)
 
 
 def _deduplicate(samples: SampleTable, labelled: SampleTable, cosine: float, min_count: int) -> Tensor:
@@ -175,12 +171,6 @@ def _deduplicate(samples: SampleTable, labelled: SampleTable, cosine: float, min
         duplicates = (~keep).nonzero().squeeze(1)[: min_count - len(unique)]
         keep[duplicates] = True
     return keep.nonzero().squeeze(1).to(own.device)
-
-
-def _distance_to_labelled(samples: SampleTable, labelled: SampleTable) -> Tensor:
-    """Distance of each sample to the nearest labelled one."""
-    own, labelled_features = (table.features.flatten(1).double() for table in (samples, labelled))
-    return torch.cdist(own, labelled_features).amin(1)
 
 
 SPREAD_SPEC = QuerySpec(

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from ducats.acquisition.queries.distances import reorder, sort_by_location
 from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
-from ducats.acquisition.queries.two_round import round_up_to_budget
-from ducats.acquisition.samples import QueryContext, SampleTable, top_k
-from ducats.utils.randomness import uniform_per_location
+from ducats.acquisition.queries.two_round import sample_from_top
+from ducats.acquisition.samples import QueryContext, SampleTable
 
 _SAMPLES_PER_CHUNK = 2**14  # samples per pass
 
@@ -56,14 +55,7 @@ def tqs(
         n_candidates = candidate_factor * context.budget
     else:
         n_candidates = len(samples) - round(float(samples.column("confidence").double().sum()))
-    top = top_k(score, round_up_to_budget(n_candidates, context), samples)
-    top_samples = samples[top]
-    picks = top_k(
-        uniform_per_location(context.generator, top_samples.image, top_samples.position),
-        context.budget,
-        top_samples,
-    )
-    return order[top[picks]]
+    return order[sample_from_top(score, n_candidates, samples, context)]
 
 
 def tqs_needs(params: Mapping[str, Any]) -> tuple[str, ...]:

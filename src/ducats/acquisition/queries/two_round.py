@@ -7,7 +7,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec, StreamingRule
-from ducats.acquisition.samples import QueryContext, top_k
+from ducats.acquisition.samples import QueryContext, SampleTable, random_k, top_k
 
 
 def two_round(
@@ -55,18 +55,27 @@ def two_round_top_k(context: QueryContext, first: str, second: str, n_passing: f
     """Keep the highest values of one column, then pick the highest of another.
 
     Args:
-        first: column of the first round.
         second: column of the second round, read only for candidates that passed the first.
         n_passing: number of candidates that pass the first round, rounded up; at least the budget.
     """
     passed = top_k(
-        context.candidates.column(first), round_up_to_budget(n_passing, context), context.candidates
+        context.candidates.column(first), _round_up_to_budget(n_passing, context), context.candidates
     )
     samples = context.candidates[passed]
     return passed[top_k(samples.column(second), context.budget, samples)]
 
 
-def round_up_to_budget(n_passing: float, context: QueryContext) -> int:
+def sample_from_top(score: Tensor, n_top: float, samples: SampleTable, context: QueryContext) -> Tensor:
+    """Return the indices of random samples among those with the highest scores.
+
+    Args:
+        n_top: number of samples to draw from, rounded up; at least the budget.
+    """
+    top = top_k(score, _round_up_to_budget(n_top, context), samples)
+    return top[random_k(context.generator, context.budget, samples[top])]
+
+
+def _round_up_to_budget(n_passing: float, context: QueryContext) -> int:
     """Round a number of candidates up, to at least the budget."""
     # 0.01 * 4365 * 10 is 436.49999999999994 in binary: ignore the last bits.
     return max(math.ceil(n_passing - 1e-9), context.budget)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ducats.acquisition.class_descriptors import image_descriptor
 from ducats.acquisition.criteria import IMAGE_COLUMNS
 from ducats.acquisition.neighbourhoods import window_max
 from ducats.acquisition.queries import QuerySpec
 from ducats.acquisition.samples import LazyColumn, QueryContext, SampleTable, run_query
-from ducats.acquisition.units.image_descriptor import image_descriptor
 from ducats.acquisition.units.pixel_columns import PixelColumns, window_positions
 from ducats.acquisition.units.superpixels import compute_superpixels
 from ducats.data.domain import UNLABELLED
@@ -49,10 +49,7 @@ def select_in_image(
         z: log alpha, ``(C, H, W)``, on any device; None if the query needs no columns.
         features: ``(D, h, w)``, if the query needs them.
         known_labels: ``(H, W)``, on the same device as ``z``; ``UNLABELLED`` pixels can be selected.
-        image: index in the pool.
         pixels: the image, uint8 ``(channels, h, w)``; needed for superpixels only.
-        budget: maximum number of pixels.
-        generator: the query's only source of randomness.
         extras: probe columns, ``(..., h, w)`` each.
         head: the last layer's weights, ``(C, D)``, if the query reads them.
     """

@@ -18,6 +18,7 @@ from ducats.acquisition.neighbourhoods import uniform_entropy, window_impurity, 
 from ducats.acquisition.samples import LazyColumn
 from ducats.utils.errors import UserError
 
+COARSE_COLUMNS = ("features", *PROBE_COLUMNS)  # columns on a grid of their own
 _MAX_PIXELS = 2**19  # pixels per pass: temporaries take a few dozen times pixels x classes
 
 
@@ -76,19 +77,20 @@ class PixelColumns:
         """Return a column at some pixels: ``(R,)`` or ``(R, K)``."""
         if name == "z":
             return self.z.flatten(1)[:, position].T
-        if name == "features":
-            return self._sample_map(require_features(self._features), position)
-        if name in PROBE_COLUMNS:
-            coarse = require_probe(name, self._extras)
-            return self._sample_map(coarse.reshape(-1, *coarse.shape[-2:]), position).reshape(
-                len(position), *coarse.shape[:-2]
-            )
+        if name in COARSE_COLUMNS:
+            coarse = self._coarse_map(name)
+            values = self._sample_map(coarse.reshape(-1, *coarse.shape[-2:]), position)
+            return values.reshape(len(position), *coarse.shape[:-2])
         found = get_criterion(name)
         if found.needs_neighbours:
             return self._criterion_map(name, found).flatten()[position]
         z = self.z.flatten(1)
         # Contiguous rows: a row's value then does not depend on its neighbours, bit for bit.
         return torch.cat([found.fn(z[:, some].T.contiguous()) for some in position.split(_MAX_PIXELS)])
+
+    def _coarse_map(self, name: str) -> Tensor:
+        """Return features or a probe's column on their own grid, ``(..., h, w)``."""
+        return require_features(self._features) if name == "features" else require_probe(name, self._extras)
 
     def _sample_map(self, coarse: Tensor, position: Tensor) -> Tensor:
         """Sample a map on its own grid, ``(K, h, w)``, at some pixels: ``(R, K)``."""
@@ -102,7 +104,7 @@ class PixelColumns:
 
     def _in_regions(self, name: str, radius: int, position: Tensor) -> Tensor:
         """Return a column of the regions around some pixels."""
-        if name in ("z", "features", *PROBE_COLUMNS):
+        if name == "z" or name in COARSE_COLUMNS:
             return self._region_mean(name, radius, position)
         return self._cached(name, radius, lambda: self._region_map(name, radius)).flatten()[position]
 
@@ -143,10 +145,8 @@ class PixelColumns:
 
         if name == "z":
             return torch.stack([mean(channel) for channel in self.z], 1)
-        if name == "features" or name in PROBE_COLUMNS:
-            coarse = (
-                require_features(self._features) if name == "features" else require_probe(name, self._extras)
-            )
+        if name in COARSE_COLUMNS:
+            coarse = self._coarse_map(name)
             fine = (
                 F.interpolate(one[None, None].float(), self.shape, mode="bilinear", align_corners=True)
                 for one in coarse.reshape(-1, *coarse.shape[-2:])
@@ -163,12 +163,7 @@ class PixelColumns:
 
 
 def window_positions(position: Tensor, radius: int, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return the positions in the window around each position, in raster order, and which lie in the image.
-
-    Args:
-        position: ``(R,)``.
-        shape: height and width of the image.
-    """
+    """Return the positions in the window around each one, in raster order, and which lie in the image."""
     step = torch.arange(-radius, radius + 1, device=position.device)
     y = (position // shape[1])[:, None, None] + step[:, None]
     x = (position % shape[1])[:, None, None] + step

@@ -15,6 +15,7 @@ from ducats.objectives.auxiliary import (
     AuxiliaryModule,
     CachedForward,
     cast_to_weights,
+    features_of,
     require_feature_width,
 )
 from ducats.objectives.batch import Batch, Losses, is_labelled
@@ -63,8 +64,7 @@ class Committee(AuxiliaryModule):
         streams = [stream for stream in (batch.source, batch.labelled) if stream is not None]
         images = torch.cat([stream.images for stream in streams])
         labels = torch.cat([stream.labels for stream in streams])
-        features = model.eval_forward(augment_per_member(images)).features
-        assert features is not None
+        features = features_of(model.eval_forward(augment_per_member(images)))
         return {"probe/committee": self.loss(features, labels)}
 
     def loss(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -78,8 +78,7 @@ class Committee(AuxiliaryModule):
 
     def extra_columns(self, output: Output) -> Mapping[str, Tensor]:
         """Return the probabilities of each member."""
-        assert output.features is not None
-        return {"committee": self(output.features).softmax(2)}
+        return {"committee": self(features_of(output)).softmax(2)}
 
 
 def augment_per_member(images: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from ducats.objectives.auxiliary import (
     AuxiliaryModule,
     CachedForward,
     cast_to_weights,
+    features_of,
     require_feature_width,
     reverse_gradient,
 )
@@ -19,13 +20,7 @@ from ducats.objectives.probes.discriminator import target_images
 
 
 class Critic(AuxiliaryModule):
-    """Scores features from 0 (labelled) to 1 (unlabelled), for images or for each position of a map.
-
-    Args:
-        hidden: width of the hidden layer.
-        dropout: dropout probability of the hidden layer.
-        penalty: weight of the gradient penalty.
-    """
+    """Scores features from 0 (labelled) to 1 (unlabelled), for images or for each position of a map."""
 
     provides = ("critic",)
 
@@ -96,15 +91,13 @@ class Critic(AuxiliaryModule):
 
     def extra_columns(self, output: Output) -> Mapping[str, Tensor]:
         """Return the scores."""
-        flat, features = _flat_features(output), output.features
-        assert features is not None
-        return {"critic": self(flat).reshape(len(features), *features.shape[2:])}
+        features = features_of(output)
+        return {"critic": self(_flat_features(output)).reshape(len(features), *features.shape[2:])}
 
 
 def _flat_features(output: Output) -> Tensor:
     """Features as ``(R, D)``, one row per image or per position of a map."""
-    assert output.features is not None
-    return output.features.movedim(1, -1).flatten(0, -2)
+    return features_of(output).movedim(1, -1).flatten(0, -2)
 
 
 def _labelled_mask(streams: Sequence[LabelledImages], rows: Tensor) -> Tensor:

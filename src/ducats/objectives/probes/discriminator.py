@@ -12,6 +12,7 @@ from ducats.objectives.auxiliary import (
     AuxiliaryModule,
     CachedForward,
     cast_to_weights,
+    features_of,
     require_feature_width,
 )
 from ducats.objectives.batch import Batch, Losses
@@ -49,16 +50,12 @@ class Discriminator(AuxiliaryModule):
         target = target_images(batch)
         if target is None:
             return {}
-        source_features = model.eval_forward(batch.source.images).features
-        target_features = model.eval_forward(target).features
-        assert source_features is not None
-        assert target_features is not None
-        return {"probe/domain": self.loss(source_features, target_features)}
+        features = (features_of(model.eval_forward(images)) for images in (batch.source.images, target))
+        return {"probe/domain": self.loss(*features)}
 
     def extra_columns(self, output: Output) -> Mapping[str, Tensor]:
         """Return the probability of the source."""
-        assert output.features is not None
-        return {"domain": torch.sigmoid(self(output.features))}
+        return {"domain": torch.sigmoid(self(features_of(output)))}
 
 
 def target_images(batch: Batch) -> Tensor | None:

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ducats.objectives.auxiliary import ObjectiveSpec
-from ducats.objectives.batch import Batch, ForwardFn, Losses
+from ducats.objectives.batch import Batch, ForwardFn, Losses, is_unlabelled
 from ducats.objectives.self_training.pseudo_label_ops import (
     expand_class_values,
     log_probability_of,
@@ -13,7 +13,6 @@ from ducats.objectives.self_training.pseudo_label_ops import (
 )
 from ducats.objectives.self_training.teacher import Teacher
 from ducats.objectives.softmax import softmax
-from ducats.objectives.unlabelled import is_unlabelled
 
 
 def mrkld(
@@ -34,8 +33,6 @@ def mrkld(
     Args:
         nll: weight of the cross-entropy on pseudo-labels.
         reg: weight of the regulariser: up to a constant, the KL divergence from the uniform distribution.
-        source: weight of the cross-entropy on source data.
-        target: weight of the cross-entropy on labelled target data.
     """
     losses = softmax(model, batch, source=source, target=target)
     unlabelled_data = unlabelled_target(batch)

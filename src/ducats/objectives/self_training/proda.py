@@ -14,9 +14,10 @@ from ducats.objectives.auxiliary import (
     FullPass,
     ObjectiveSpec,
     RefreshContext,
+    features_of,
     require_feature_width,
 )
-from ducats.objectives.batch import Batch, ForwardFn, Losses
+from ducats.objectives.batch import Batch, ForwardFn, Losses, is_unlabelled
 from ducats.objectives.self_training.colour_jitter import jitter_colours
 from ducats.objectives.self_training.output_space import (
     OutputDiscriminator,
@@ -32,7 +33,6 @@ from ducats.objectives.self_training.pseudo_label_ops import (
 )
 from ducats.objectives.self_training.round_schedule import nearest_epoch
 from ducats.objectives.softmax import softmax
-from ducats.objectives.unlabelled import is_unlabelled
 
 UNSEEN_CLASS_DISTANCE = 1e4  # distance of a class that was never predicted
 NEG_LOG_ZERO = -math.log(1e-4)  # value of -log 0 in the reverse cross-entropy
@@ -90,8 +90,7 @@ class PrototypeTeacher(AuxiliaryModule):
         self.ema_model.ema_update()
         total, size = torch.zeros_like(self.prototypes), torch.zeros_like(self.has_prototype)
         for _, output in full_pass.pool():
-            assert output.features is not None
-            batch_sums = class_feature_sums(output.z, output.features)
+            batch_sums = class_feature_sums(output.z, features_of(output))
             total, size = total + batch_sums[0].sum(0), size + batch_sums[1].sum(0)
         self.prototypes.copy_(total / size.clamp(min=1)[:, None])
         self.has_prototype.copy_(size > 0)
@@ -110,8 +109,7 @@ class PrototypeTeacher(AuxiliaryModule):
 
     def update_prototypes(self, output: Output, ema_rate: float) -> None:
         """Move each prototype towards the mean of its class in the batch, if the class is present."""
-        assert output.features is not None
-        total, size = class_feature_sums(output.z, output.features)
+        total, size = class_feature_sums(output.z, features_of(output))
         total, size = total.sum(0), size.sum(0)[:, None]
         step = torch.where(size > 0, ema_rate * (total / size.clamp(min=1) - self.prototypes), 0.0)
         self.prototypes.add_(step)
@@ -152,8 +150,6 @@ def proda(
         domain: weight of the adversarial loss for the model, in the warm-up.
         ema_rate: update rate of the model's moving average.
         prototype_ema_rate: update rate of the prototypes.
-        source: weight of the cross-entropy on source data.
-        target: weight of the cross-entropy on labelled target data.
     """
     if tau <= 0:
         raise ValueError(f"tau must be positive, not {tau}")
@@ -163,9 +159,8 @@ def proda(
     images, label_maps = batch.target
     auxiliary.ema_model.ema_update(ema_rate)
     ema_output = auxiliary.ema_model(images)
-    assert ema_output.features is not None
     auxiliary.update_prototypes(ema_output, prototype_ema_rate)
-    log_assignment = auxiliary.log_assignment(ema_output.features, tau)
+    log_assignment = auxiliary.log_assignment(features_of(ema_output), tau)
     stage = auxiliary.stage
     is_stage_one, is_distillation = (stage == 1).float(), (stage == 2).float()
     teacher_log_probability = coarse_log_alpha(auxiliary.teacher(images)).log_softmax(1)
@@ -188,8 +183,8 @@ def proda(
     losses["pseudo/rce"] = rce * is_stage_one * reverse
     losses["pseudo/reg"] = reg * (is_stage_one + is_distillation) * smooth
     if consistency:
-        assert student.features is not None
-        divergence = log_assignment.exp() * (log_assignment - auxiliary.log_assignment(student.features, tau))
+        own_assignment = auxiliary.log_assignment(features_of(student), tau)
+        divergence = log_assignment.exp() * (log_assignment - own_assignment)
         losses["target/consistency"] = consistency * is_stage_one * divergence.sum(1).mean()
     if domain:
         warmup_strength = domain * (stage == 0)

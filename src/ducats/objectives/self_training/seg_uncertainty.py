@@ -12,9 +12,10 @@ from ducats.objectives.auxiliary import (
     ObjectiveSpec,
     RefreshContext,
     cast_to_weights,
+    features_of,
     require_feature_width,
 )
-from ducats.objectives.batch import Batch, ForwardFn, Losses
+from ducats.objectives.batch import Batch, ForwardFn, Losses, is_unlabelled
 from ducats.objectives.reduction import masked_means
 from ducats.objectives.self_training.output_space import (
     OutputDiscriminator,
@@ -28,7 +29,6 @@ from ducats.objectives.self_training.pseudo_label_ops import (
 )
 from ducats.objectives.self_training.round_schedule import check_round_schedule, starting_round
 from ducats.objectives.softmax import softmax
-from ducats.objectives.unlabelled import is_unlabelled
 
 
 class TwoHeads(AuxiliaryModule):
@@ -75,16 +75,13 @@ class TwoHeads(AuxiliaryModule):
 
     def aux_output(self, output: Output) -> Output:
         """Return the output of the second classifier for the same images."""
-        assert output.features is not None
-        return output._replace(
-            z=self.aux(self.dropout(cast_to_weights(output.features, self.aux))), features=None
-        )
+        features = cast_to_weights(features_of(output), self.aux)
+        return output._replace(z=self.aux(self.dropout(features)), features=None)
 
     def pseudo_label_scores(self, images: Tensor, aux: float) -> Tensor:
         """Compute class scores: probability of the first copy plus ``aux`` times that of the second."""
         first = self.frozen_model(images)
-        assert first.features is not None
-        second = self.frozen_aux.model(cast_to_weights(first.features, self.frozen_aux))
+        second = self.frozen_aux.model(cast_to_weights(features_of(first), self.frozen_aux))
         second_log_alpha = coarse_log_alpha(first._replace(z=second))
         return coarse_log_alpha(first).softmax(1) + aux * second_log_alpha.softmax(1)
 
@@ -112,8 +109,6 @@ def seg_uncertainty(
         memory: weight of the memory regularisation in stage I.
         domain: weight of the adversarial loss for the model, in stage I.
         rectified: weight of the loss on pseudo-labels in stage II.
-        source: weight of the cross-entropy on source data.
-        target: weight of the cross-entropy on labelled target data.
     """
     losses = softmax(model, batch, source=source, target=target)
     aux_losses = softmax(

@@ -11,7 +11,7 @@ from ducats.objectives.auxiliary import (
     RefreshContext,
     reverse_gradient,
 )
-from ducats.objectives.batch import Batch, ForwardFn, Losses
+from ducats.objectives.batch import Batch, ForwardFn, Losses, is_unlabelled
 from ducats.objectives.self_training.output_space import OutputDiscriminator, require_segmentation
 from ducats.objectives.self_training.pseudo_label_ops import (
     coarse_log_alpha,
@@ -23,7 +23,6 @@ from ducats.objectives.self_training.pseudo_label_ops import (
 from ducats.objectives.self_training.round_schedule import starting_round
 from ducats.objectives.self_training.teacher import Teacher
 from ducats.objectives.softmax import softmax
-from ducats.objectives.unlabelled import is_unlabelled
 
 SCORE_TOLERANCE = 1e-5  # tolerance: interpolating between 1 and 1 may give slightly less than 1
 
@@ -32,13 +31,9 @@ class DensifyingTeacher(Teacher):
     """Teacher with dense pseudo-labels: spread to neighbours in phase 1, full images in phase 2.
 
     Args:
-        warmup: fraction of the training before the first round.
         rounds: number of rounds, each with a new teacher; the second half, rounded down, is phase 2.
-        portion: fraction of each class's positions that is pseudo-labelled in round 1, before spreading.
-        growth: increase of the portion per round.
-        max_portion: maximum portion.
         easy_fraction: fraction of the pool's images that count as easy in phase 2.
-        hidden: channels of the discriminator's first layer.
+        hidden: channels of the discriminator's first layer; the other parameters are those of `Teacher`.
     """
 
     phase: Tensor  # 0 before the first round, then 1 or 2
@@ -94,7 +89,6 @@ def neighbour_votes(probability: Tensor, threshold: Tensor, radius: int) -> Tens
     Args:
         probability: ``(N, C, h, w)``.
         threshold: threshold per class, ``(C,)``; inf: never passes.
-        radius: radius of the window.
     """
     own_ratio = probability / expand_class_values(threshold, probability)
     passes = (own_ratio.amax(1, keepdim=True) >= 1).to(probability.dtype)
@@ -137,8 +131,6 @@ def tpld(
         reg: weight of the regulariser of MRKLD.
         radius: radius of the window in which labels spread, in positions of the network's grid.
         domain: weight of the adversarial loss for the model.
-        source: weight of the cross-entropy on source data.
-        target: weight of the cross-entropy on labelled target data.
     """
     if radius < 0 or not 0 <= beta <= 1:
         raise ValueError(f"radius must be at least 0 (got {radius}), and beta in [0, 1] (got {beta})")
