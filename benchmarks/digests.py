@@ -45,8 +45,9 @@ TOY = (
     "acquisition={budget: 20, rounds: null, after_epochs: [1, 2]}",
     "engine.device=cpu",
     "engine.scoring_batch_size=32",
-    "views={source: {crop: random, pad: 1, flip: 0.5}, unlabelled: {crop: random, pad: 1}, "
-    "scoring: {crop: none}, test: {crop: none}}",
+    "views={source: {crop: random, pad: 1, flip: 0.5, size: null, jitter: [0, 0, 0, 0]}, "
+    "unlabelled: {crop: random, pad: 1, size: null}, scoring: {crop: none, size: null}, "
+    "test: {crop: none, size: null}}",
 )
 STREETS = (
     "data.params={n_source: 6, n_pool: 5, n_test: 3, height: 16, width: 32}",

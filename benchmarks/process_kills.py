@@ -36,8 +36,9 @@ SETTINGS = (
     "model={name: small_cnn, params: {width: 8, features: 32}}",
     "train={epochs: 10, steps_per_epoch: 20, batch_size: 16, lr: 0.02}",
     "acquisition={after_epochs: [1, 3, 5, 7], budget: 40}",
-    "views={source: {crop: random, pad: 1}, unlabelled: {crop: none}}",
-    "views={scoring: {crop: none}, test: {crop: none}}",
+    "views.source={crop: random, pad: 1, size: null, flip: 0, jitter: [0, 0, 0, 0]}",
+    "views={unlabelled: {crop: none, size: null}, scoring: {crop: none, size: null}}",
+    "views.test={crop: none, size: null}",
 )
 KILL_MOMENTS = ("in an epoch", "while scoring", "while writing")
 EXIT_TIMEOUT_SECONDS = 60.0  # seconds after which remaining processes count as hanging

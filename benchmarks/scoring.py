@@ -117,7 +117,7 @@ def make_run(folder: Path, network: str, batch: int, precision: str = "32-true")
     """Write the folder of a finished run with an untrained model."""
     settings = ["data.name=toy", f"engine.scoring_batch_size={batch}", f"engine.precision={precision}"]
     if network == "small":
-        settings += ["model.name=small_cnn", "views.test={crop: none}"]
+        settings += ["model.name=small_cnn", "views.test={crop: none, size: null}"]
     else:
         settings += ["model.name=timm", f"model.params.backbone={network}", "model.params.pretrained=false"]
         settings += ["views.test={crop: center, size: 224}"]

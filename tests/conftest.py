@@ -45,6 +45,11 @@ def _forks(item: pytest.Item) -> bool:
     )
 
 
+# Images as they are, without augmentation.
+PLAIN_VIEWS = (
+    "views={source: {crop: none, size: null, flip: 0, jitter: [0, 0, 0, 0]}, "
+    "unlabelled: {crop: none, size: null}, scoring: {crop: none, size: null}, test: {crop: none, size: null}}"
+)
 # Small enough for seconds: 20 pool labels in 2 rounds, 4 epochs of 3 steps.
 QUICK = (
     "data.name=toy",
@@ -58,7 +63,7 @@ QUICK = (
     "acquisition.budget=20",
     "engine.device=cpu",
     "engine.scoring_batch_size=32",
-    "views={source: {crop: none}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}",
+    PLAIN_VIEWS,
 )
 
 # The same for pixels: 5 pool images of 16 x 32, 5 % of each in 2 rounds, 4 epochs of 2 steps.

@@ -1,12 +1,13 @@
 """Settings: described once, read somewhere, validated in Python as in YAML."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
@@ -17,6 +18,7 @@ from ducats.config.schema import DEFAULT_VIEWS, ModelConfig
 from ducats.dirichlet import EVIDENCE_FUNCTIONS
 from ducats.training.step import TARGET_BATCHING
 from ducats.training.streams import LABELLED_BATCHES
+from ducats.utils.errors import UserError
 
 ROOT = Path(ducats.__file__).parent
 DECLARED_IN = (ROOT / "settings.py", ROOT / "config" / "schema.py")
@@ -90,10 +92,77 @@ def test_defaults_of_python_and_yaml_are_the_same() -> None:
     assert plan.seed == config.seed
 
 
-def test_views_that_a_config_omits_are_the_default_ones() -> None:
+MAPPINGS = ("params", "source_weight", "lr_multipliers")  # each is one setting
+OTHER_VALUES: tuple[Any, ...] = (
+    *(True, False, 1, 2, 3, 60, 0.25, 0.5, "other", "2%", "5%"),
+    *([1, 2], [2, 3], [0.5, 0.75], [0.1, 0.1, 0.1, 0.1], ["other"], {"other": 1.0}, {0: 0.5}),
+)
+
+
+def leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every setting of a resolved config with its path; parameters of a component are one setting."""
+    for name, value in section.items():
+        if isinstance(value, dict) and name not in MAPPINGS:
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def choices(kind: Any) -> Iterator[Any]:
+    """Yield the values of a Literal, also within a union."""
+    for argument in get_args(kind):
+        yield from (
+            choices(argument) if get_args(argument) else [argument] if isinstance(argument, str) else []
+        )
+
+
+def test_overriding_a_field_changes_no_other() -> None:
+    kinds = {path: info.annotation for path, info in walk(Config)}
+    settings, changeable = set[str](), set[str]()
+    for base in ((), ("segmentation",), ("parity/visda",)):
+        default = load_config(base)
+        # Views that are null by default, with the values that they stand for.
+        views = {"labelled": default.views.labelled_or_source, "strong": default.views.strong_or_default}
+        explicit = default.model_copy(update={"views": replace(default.views, **views)})
+        for config, given in (
+            (default, []),
+            (explicit, [f"views.{n}.flip={v.flip}" for n, v in views.items()]),
+        ):
+            before = dict(leaves(config.model_dump(mode="json")))
+            assert _changed_settings(base, given, before) == set()
+            paths = [
+                path for path in before if not given or path.startswith(("views.labelled.", "views.strong."))
+            ]
+            settings |= set(paths)
+            for path in set(paths) - {"views.labelled", "views.strong"}:
+                # A new name may rename the method, and drops the parameters of the previous component.
+                more = {"method", path.replace(".name", ".params")} if path.endswith(".name") else set[str]()
+                kind = kinds.get(path) or kinds[f"views.source.{path.split('.')[-1]}"]
+                for value in (*choices(kind), *OTHER_VALUES):
+                    setting = f"{path}={yaml.safe_dump(value, default_flow_style=True)}"
+                    changed = _changed_settings(base, [*given, setting], before)
+                    assert changed <= {path} | more, setting
+                    changeable |= changed
+                    if path in changed:
+                        break
+    assert changeable == settings - {"views.labelled", "views.strong"}
+
+
+def _changed_settings(base: Sequence[str], settings: Sequence[str], before: Mapping[str, Any]) -> set[str]:
+    """Return the settings that differ from `before`; none if a value is refused."""
+    try:
+        after = load_config(base, settings).model_dump(mode="json")
+    except UserError:
+        return set()
+    return {path for path, value in leaves(after) if value != before.get(path)}
+
+
+def test_views_take_omitted_fields_from_the_default() -> None:
     views = load_config([], ["views.source={crop: center, size: 32}"]).views
-    assert views == replace(DEFAULT_VIEWS, source=ducats.View(crop="center", size=32))
+    assert views == replace(DEFAULT_VIEWS, source=replace(DEFAULT_VIEWS.source, crop="center", size=32))
     assert views.labelled_or_source == views.source
+    labelled = load_config([], ["views.source.size=32", "views.labelled.flip=0"]).views.labelled
+    assert labelled == replace(views.source, crop="random_resized", flip=0)
     assert ducats.StreamViews().source == ducats.View()
 
 

@@ -6,7 +6,7 @@ never sees a whole config.
 """
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
@@ -106,6 +106,9 @@ class View:
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
 
+STRONG_AUGMENTATION: dict[str, Any] = {"randaugment": (2, 10), "cutout": 0.5}
+
+
 @dataclass(frozen=True, config=STRICT)
 class StreamViews:
     """One view per use of the images; the defaults of a config differ.
@@ -134,7 +137,7 @@ class StreamViews:
     @property
     def strong_or_default(self) -> View:
         """The strong view; by default `unlabelled` with RandAugment and cutout."""
-        return self.strong or replace(self.unlabelled, randaugment=(2, 10), cutout=0.5)
+        return self.strong or replace(self.unlabelled, **STRONG_AUGMENTATION)
 
 
 # ---- task

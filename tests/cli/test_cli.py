@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from commands import Capture, ducats, error_of, output_of, read_csv, set_options, write_images
-from conftest import QUICK
+from conftest import PLAIN_VIEWS, QUICK
 from ducats.acquisition.queries import QUERIES
 from ducats.cli import shutdown
 from ducats.cli.base import console
@@ -30,10 +30,9 @@ COMMANDS = (
     *("config", "doctor", "queries", "methods", "label", "answers", "push", "pull"),
     *("watch", "export", "triage", "score"),
 )
-VIEWS = "views={source: {crop: none}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}"
 SMALL_RUN_OPTIONS = (
     *set_options(
-        "model.name=small_cnn", "model.params={width: 4, features: 16}", "data.params.size=8", VIEWS
+        "model.name=small_cnn", "model.params={width: 4, features: 16}", "data.params.size=8", PLAIN_VIEWS
     ),
     *set_options("train.batch_size=8", "train.steps_per_epoch=4"),
     *("--epochs", "3", "--rounds", "2", "--budget", "6", "--device", "cpu"),

@@ -30,8 +30,11 @@ from ducats.utils.randomness import make_generator
 SMALL_RUN_OPTIONS = (
     *set_options("model.name=small_cnn", "model.params={width: 4, features: 16}", "data.params.size=10"),
     *set_options("train={batch_size: 8, steps_per_epoch: 8, lr: 0.05}", "views.test={crop: center, size: 8}"),
-    *set_options("views.source={crop: none, size: 8}", "views.unlabelled={crop: none, size: 8}"),
-    *("--set", "views.scoring.crop=none", "--epochs", "3", "--rounds", "2", "--budget", "6"),
+    *set_options(
+        "views.source={crop: none, size: 8, flip: 0, jitter: [0, 0, 0, 0]}",
+        "views.unlabelled={crop: none, size: 8}",
+    ),
+    *("--set", "views.scoring={crop: none, size: null}", "--epochs", "3", "--rounds", "2", "--budget", "6"),
     *("--device", "cpu"),
 )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from conftest import PLAIN_VIEWS
 from doctor_findings import (
     Change,
     assert_findings,
@@ -31,7 +32,7 @@ SETTINGS = (
     "data.params.ground_truth=true",
     "model.name=small_cnn",
     "train={epochs: 10, batch_size: 4}",
-    "views={source: {crop: none}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}",
+    PLAIN_VIEWS,
     "acquisition={budget: 4, rounds: 2}",
     "engine.device=cpu",
 )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conftest import PLAIN_VIEWS
 from doctor_findings import assert_findings, assert_run_raises_first_error, write_noise
 from ducats.config import Config, load_config
 from ducats.data.benchmarks import tasks as tasks_module
@@ -20,7 +21,7 @@ BENCHMARKS = {name: spec.benchmark for name, spec in DATASETS.items() if spec.be
 SMALL_RUN = (
     "model.name=small_cnn",
     "train={epochs: 10, batch_size: 4}",
-    "views={source: {crop: none}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}",
+    PLAIN_VIEWS,
     "acquisition={budget: 4, rounds: 2, after_epochs: null}",
     "data.params.size=16",
 )

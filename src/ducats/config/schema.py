@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from ducats.runfolder.records import METRICS_FILE
 from ducats.settings import (
     STRICT,
+    STRONG_AUGMENTATION,
     EvaluationOptions,
     Optimisation,
     PerformanceOptions,
@@ -250,8 +251,22 @@ class Config(BaseModel):
 
     @field_validator("views", mode="before")
     @classmethod
-    def _add_default_views(cls, views: Any) -> Any:
-        return {**vars(DEFAULT_VIEWS), **views} if isinstance(views, Mapping) else views
+    def _fill_views(cls, views: Any) -> Any:
+        """Take the fields that a view omits from the default view, not from the defaults of ``View``."""
+        if not isinstance(views, Mapping):
+            return views
+        filled = {**vars(DEFAULT_VIEWS), **views}
+
+        def fill(name: str, base: Any, **changes: Any) -> None:
+            if isinstance(filled[name], Mapping):
+                base = vars(base) if isinstance(base, View) else base
+                filled[name] = {**(base if isinstance(base, Mapping) else {}), **changes, **filled[name]}
+
+        for name in ("source", "unlabelled", "scoring", "test"):
+            fill(name, getattr(DEFAULT_VIEWS, name))
+        fill("labelled", filled["source"])
+        fill("strong", filled["unlabelled"], **STRONG_AUGMENTATION)
+        return filled
 
     @model_validator(mode="after")
     def _check_acquisition(self) -> "Config":

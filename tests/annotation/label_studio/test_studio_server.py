@@ -17,6 +17,7 @@ from studio_rounds import CLASSES, area_store
 from studio_server import LabelStudioProcess, find_program
 
 import tiny_segmentation_data
+from conftest import PLAIN_VIEWS
 from ducats.annotation import AnnotationStore
 from ducats.annotation.label_studio.api import LabelStudio
 from ducats.annotation.label_studio.pull import pull_answers
@@ -37,7 +38,7 @@ SMALL_RUN_OPTIONS = (
     *("--set", "oracle={name: human, params: {rule: unanimous}}"),
     *(
         "--set",
-        "views={source: {crop: none}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}",
+        PLAIN_VIEWS,
     ),
     *("--epochs", "3", "--rounds", "2", "--budget", "6", "--device", "cpu"),
 )
