@@ -14,9 +14,9 @@ from pydantic.fields import FieldInfo
 from ducats.config.schema import Config, ObjectiveConfig, QueryConfig
 from ducats.settings import View
 from ducats.utils.errors import UserError
+from ducats.utils.yaml_text import load_yaml
 
 Layer = Mapping[str, Any]
-_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times faster
 
 
 def load_config(
@@ -168,7 +168,7 @@ def merge_layers(below: Layer, above: Layer) -> dict[str, Any]:
 
 def _read_yaml(path: Path) -> Layer:
     try:
-        layer = yaml.load(path.read_text(encoding="utf-8"), _YAML_LOADER)
+        layer = load_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if layer is None:
@@ -183,7 +183,7 @@ def _parse_setting(setting: str) -> Layer:
     if not equals or not key:
         raise UserError(f"--set {setting!r} must have the form key=value, e.g. --set train.lr=0.01")
     try:
-        layer: Any = yaml.safe_load(text)
+        layer: Any = load_yaml(text)
     except yaml.YAMLError as error:
         raise UserError(
             f"--set {setting}: the value is not valid YAML: {' '.join(str(error).split())}"

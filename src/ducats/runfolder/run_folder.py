@@ -26,11 +26,10 @@ from ducats.runfolder.pool_file import PoolInfo, read_pool_file, write_pool_file
 from ducats.runfolder.rounds import round_file, round_name, rounds_in
 from ducats.utils.errors import UserError
 from ducats.utils.files import LOCK_FILE, try_lock, write_csv_atomically, write_text_atomically
+from ducats.utils.yaml_text import load_yaml
 
 RUN_FORMAT = 2  # version of the files in a run folder; raise it when their names or keys change
 FORMAT_KEY = "run_folder_format"
-# The C loader, where available, is ten times as fast.
-_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class RunFolder:
@@ -244,7 +243,7 @@ class RunFolder:
 def _read_mapping(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
-        value = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=_YAML_LOADER)
+        value = json.loads(text) if path.suffix == ".json" else load_yaml(text)
     except (ValueError, yaml.YAMLError) as error:
         raise UserError(
             f"{path} is corrupt ({' '.join(str(error).split())}); restore it from a backup"

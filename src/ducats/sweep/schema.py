@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ducats import config
 from ducats.utils.errors import UserError
+from ducats.utils.yaml_text import load_yaml
 
 
 class _SweepModel(BaseModel):
@@ -129,7 +130,7 @@ def _find_sweep(name: str) -> Path:
 def _read_layer(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a file and merge it over the sweep that it names in ``extends``."""
     try:
-        layer = yaml.safe_load(path.read_text(encoding="utf-8"))
+        layer = load_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(layer, Mapping):

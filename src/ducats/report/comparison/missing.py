@@ -14,6 +14,7 @@ from ducats.report.run_reader import BrokenRun, Run
 from ducats.report.tasks import data_and_task, format_task
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.findings import join_names
+from ducats.utils.yaml_text import load_yaml
 
 MAX_LOG_LINE_LENGTH = 240  # maximum characters of a log line
 LOG_TAIL_BYTES = 4096  # bytes read from the end of a log
@@ -99,7 +100,7 @@ def _last_log_line(folder: Path) -> str:
 
 def _read_config(path: Path) -> Mapping[str, Any]:
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        config = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return {}  # only the name of the run is known
     return config if isinstance(config, dict) else {}

@@ -7,11 +7,10 @@ from importlib import resources
 from statistics import fmean
 from typing import Any
 
-import yaml
-
 from ducats.report.figures.run_settings import find_setting
 from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.run_reader import Run
+from ducats.utils.yaml_text import load_yaml
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class PublishedResult:
 @cache
 def load_published_results() -> Mapping[tuple[str, str, str], PublishedResult]:
     """Load all published results, by data set, measure and method."""
-    blocks = yaml.safe_load(
+    blocks = load_yaml(
         (resources.files("ducats.report") / "method_tables" / "published.yaml").read_text("utf-8")
     )
     results: dict[tuple[str, str, str], PublishedResult] = {}

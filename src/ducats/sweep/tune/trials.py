@@ -21,6 +21,7 @@ from ducats.sweep.runner import run_sweep
 from ducats.sweep.runs import SweepRun
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator
+from ducats.utils.yaml_text import load_yaml
 
 SearchGrid = Mapping[str, Sequence[Any]]
 GridPoint = dict[str, Any]  # one value of each searched setting
@@ -70,7 +71,7 @@ def parse_grid(options: Sequence[str]) -> SearchGrid:
         if key in grid:
             raise UserError(f"--grid {key} is given twice; list all values in one option")
         try:
-            values = yaml.safe_load(f"[{values_text}]")
+            values = load_yaml(f"[{values_text}]")
         except yaml.YAMLError as error:
             raise UserError(
                 f"--grid {text} has invalid YAML values: {' '.join(str(error).split())}"
