@@ -121,11 +121,11 @@ def test_run_score_report_and_figure(
     assert [entry.key for entry in ledger.entries() if entry.round == 1] == list(ledger.keys[:-11:-1])
     assert len(ledger.keys) == 50
     assert "mine" in (run_folder.path / "metrics.jsonl").read_text()
-    assert ducats("export", "run", "--out", "exported") == 0
+    assert ducats("export", "run", "--out", "exported", "--trust-code") == 0
     assert (tmp_path / "exported" / "model.safetensors").read_bytes().count(b"my_layer.weight") == 1
 
     pool = write_image_folder(tmp_path / "pool", 12)
-    assert ducats("score", "run", pool, "--budget", "3", "--out", "scored") == 0
+    assert ducats("score", "run", pool, "--budget", "3", "--out", "scored", "--trust-code") == 0
     assert json.loads((tmp_path / "scored" / "score.json").read_text())["query"] == (
         f"{module}:{parts['query']}"
     )

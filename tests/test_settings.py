@@ -117,7 +117,7 @@ def choices(kind: Any) -> Iterator[Any]:
 
 
 def test_overriding_a_field_changes_no_other() -> None:
-    kinds = {path: info.annotation for path, info in walk(Config)}
+    kinds: dict[str, Any] = {path: info.annotation for path, info in walk(Config)}
     settings, changeable = set[str](), set[str]()
     for base in ((), ("segmentation",), ("parity/visda",)):
         default = load_config(base)

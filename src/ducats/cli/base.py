@@ -3,9 +3,9 @@
 import json
 import sys
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 from rich.console import Console
 
 app = App(
@@ -19,6 +19,14 @@ app = App(
     "FILE`.",
 )
 console = Console()
+TrustCode = Annotated[
+    bool,
+    Parameter(
+        negative=(),
+        help="Run code outside of ducats that the config of the run names. Only for run folders whose "
+        "author you trust.",
+    ),
+]
 
 
 def print_line(message: str, style: str | None = None, *, output: Console = console) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ducats.cli.base import app, print_line, print_warning
+from ducats.cli.base import TrustCode, app, print_line, print_warning
 
 
 @app.command
@@ -16,6 +16,7 @@ def export(
     out: Path | None = None,
     opset: int = 18,
     batch_size: int | None = None,
+    trust_code: TrustCode = False,
 ) -> int:
     """Export the model of a finished run: weights, classes, preprocessing and a model card.
 
@@ -32,7 +33,7 @@ def export(
     from ducats.runfolder.run_folder import RunFolder
 
     done = export_model(
-        load_trained_model(run),
+        load_trained_model(run, trust_code=trust_code),
         out or RunFolder(run).export_path,
         onnx=onnx,
         opset=opset,
@@ -54,6 +55,7 @@ def triage(
     data: Path | None = None,
     acquired_labels: Annotated[bool, Parameter(negative=())] = False,
     device: str = "auto",
+    trust_code: TrustCode = False,
 ) -> int:
     """Find the uncertainty threshold for accepting predictions without review at a given error rate.
 
@@ -74,7 +76,7 @@ def triage(
     from ducats.deploy import triage as find_rule
     from ducats.training.distributed import make_fabric
 
-    trained = load_trained_model(run)
+    trained = load_trained_model(run, trust_code=trust_code)
     fabric = make_fabric(device, precision=supported_precision(trained, device))
     rule = find_rule(
         trained,

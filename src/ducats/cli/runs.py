@@ -6,13 +6,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ducats.cli.base import app, print_json, print_line, print_warning
+from ducats.cli.base import TrustCode, app, print_json, print_line, print_warning
 from ducats.utils.errors import UserError
 from ducats.utils.findings import pluralise
 
 
 @app.command
-def evaluate(run: Path, *, data: Path | None = None, device: str = "auto") -> int:
+def evaluate(
+    run: Path, *, data: Path | None = None, device: str = "auto", trust_code: TrustCode = False
+) -> int:
     """Evaluate the model of a finished run on its evaluation images or on a folder of labelled images.
 
     The output states which images were used: held-out images, the target without labelled images, or the
@@ -27,7 +29,7 @@ def evaluate(run: Path, *, data: Path | None = None, device: str = "auto") -> in
     from ducats.deploy import evaluate_run, load_trained_model, supported_precision
     from ducats.training.distributed import make_fabric
 
-    trained = load_trained_model(run)
+    trained = load_trained_model(run, trust_code=trust_code)
     result = evaluate_run(trained, make_fabric(device, precision=supported_precision(trained, device)), data)
     print_json(result.metrics(trained.classes, trained.config.evaluation.miou_star_exclude))
     return 0
@@ -42,6 +44,7 @@ def predict(
     class_probabilities: Annotated[bool, Parameter(negative=())] = False,
     uncertainty_maps: Annotated[bool, Parameter(negative=())] = False,
     device: str = "auto",
+    trust_code: TrustCode = False,
 ) -> int:
     """Predict the images of a folder with the model of a finished run, with probability and uncertainties.
 
@@ -63,7 +66,7 @@ def predict(
     from ducats.deploy import predict as predict_folder
     from ducats.training.distributed import make_fabric
 
-    trained = load_trained_model(run)
+    trained = load_trained_model(run, trust_code=trust_code)
     if class_probabilities and trained.per_pixel:
         raise UserError(
             "--class-probabilities is for classification; for segmentation use --uncertainty-maps"
@@ -152,6 +155,7 @@ def picks(
     out: Path | None = None,
     images: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
     count: int = 4,
+    trust_code: TrustCode = False,
 ) -> int:
     """Draw the pixels labelled by a segmentation run: one row per image, one column per round.
 
@@ -167,7 +171,7 @@ def picks(
     from ducats.runfolder.run_folder import RunFolder
 
     run_folder = RunFolder(run)
-    config, ledger = load_run_config(run_folder), load_ledger(run_folder)
+    config, ledger = load_run_config(run_folder, trust_code=trust_code), load_ledger(run_folder)
     classes = run_folder.data_summary["classes"]
     image_keys = select_image_keys(ledger, images, count)  # first: reading the images may take long
     images_shown = load_images(config, image_keys)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ducats.cli.base import app, console, print_line, print_warning
+from ducats.cli.base import TrustCode, app, console, print_line, print_warning
 from ducats.cli.shutdown import report_exit
 from ducats.utils.errors import UserError
 
@@ -28,6 +28,7 @@ def score(
     timeout: str | None = None,
     batch_size: int | None = None,
     device: str = "auto",
+    trust_code: TrustCode = False,
 ) -> int:
     """Score a pool of any size with the model of a finished run, and write the images selected for labelling.
 
@@ -72,7 +73,7 @@ def score(
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("scoring", total=None)
             result = score_pool(
-                load_trained_model(run),
+                load_trained_model(run, trust_code=trust_code),
                 pool,
                 out=out,
                 budget=budget,

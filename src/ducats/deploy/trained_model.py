@@ -44,26 +44,45 @@ class TrainedModel:
         )
 
 
-def load_trained_model(folder: Path) -> TrainedModel:
-    """Load the model of a finished run; the weight file cannot execute code."""
+def load_trained_model(folder: Path, *, trust_code: bool = False) -> TrainedModel:
+    """Load the model of a finished run; the weight file cannot execute code.
+
+    Args:
+        trust_code: also import the code outside of ducats that the run's config names.
+    """
     run_folder = RunFolder(folder)
-    config, data = load_run_config(run_folder), run_folder.data_summary
+    config, data = load_run_config(run_folder, trust_code=trust_code), run_folder.data_summary
     model = make_model(config, len(data["classes"]), data["channels"], is_resumable=True)
     model.network.load_state_dict(load_model(run_folder))
     height, width = data["size"] if isinstance(data["size"], list) else (data["size"], data["size"])
     return TrainedModel(model, config, tuple(data["classes"]), (height, width), data["channels"], run_folder)
 
 
-def load_run_config(run_folder: RunFolder) -> Config:
-    """Return the config of a run, finished or not."""
+def load_run_config(run_folder: RunFolder, *, trust_code: bool = False) -> Config:
+    """Return the config of a run, finished or not; raise if it names untrusted code.
+
+    A config is code: ``model.name`` may be any function that Python can import. Someone else's run folder
+    must not call one unasked.
+    """
     try:
-        return Config.model_validate(run_folder.identity)
+        config = Config.model_validate(run_folder.identity)
     except ValidationError:
         raise UserError(
             f"{run_folder.path} was not made by `ducats run` of this version, so its model cannot be built "
             f"from {run_folder.config_path.name}; build it in Python and load the state dict "
             "ducats.load_model(RunFolder(folder)) into it"
         ) from None
+    names = {
+        **{kind: getattr(config, kind).name for kind in ("data", "model", "objective", "query", "oracle")},
+        "train.schedule": config.train.schedule.name,
+    }
+    for kind, name in names.items():
+        if ":" in name and not trust_code:
+            raise UserError(
+                f"{run_folder.config_path} has {kind}.name={name}, which is not part of ducats and would be "
+                "executed; if you trust its author, add --trust-code (in Python: trust_code=True)"
+            )
+    return config
 
 
 def supported_precision(trained: TrainedModel, device: str) -> str:

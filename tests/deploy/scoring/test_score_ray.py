@@ -84,7 +84,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         pytest.importorskip("ray", reason="needs ducats[ray]")
         train_run(workspace / "run", "model.name=ray_blocking_net:Net", "model.params={}")
         score_pool(
-            load_trained_model(workspace / "run"),
+            load_trained_model(workspace / "run", trust_code=True),
             str(workspace / "pool"),
             out=workspace / "local",
             budget=4,
@@ -104,7 +104,7 @@ def cluster(workspace: Path) -> Iterator[Any]:
 
 
 def score_picks(workspace: Path, out: str, trained: TrainedModel | None = None, **params: object) -> bytes:
-    trained = trained or load_trained_model(workspace / "run")
+    trained = trained or load_trained_model(workspace / "run", trust_code=True)
     kwargs: Any = {"budget": 4, "device": "cpu", "backend": "ray", "chunks": 4, "backend_params": params}
     score_pool(trained, str(workspace / "pool"), out=workspace / out, **kwargs)
     return (workspace / out / "picks.csv").read_bytes()
@@ -153,7 +153,17 @@ def blocked_workers(workspace: Path, out: str) -> Iterator[dict[str, int]]:
 def test_picks_equal_those_of_one_machine(
     workspace: Path, cluster: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--budget", "4", "--backend", "ray", "--ray-address", cluster.address, "--device", "cpu"]
+    options = [
+        "--trust-code",
+        "--budget",
+        "4",
+        "--backend",
+        "ray",
+        "--ray-address",
+        cluster.address,
+        "--device",
+        "cpu",
+    ]
     assert ducats("score", workspace / "run", workspace / "pool", *options, "--out", workspace / "same") == 0
     assert "32 images scored" in capsys.readouterr().out
     assert (workspace / "same" / "picks.csv").read_bytes() == (workspace / "local" / "picks.csv").read_bytes()
@@ -201,7 +211,7 @@ def test_node_must_have_the_same_packages(
 
 def test_user_errors_on_a_node_are_raised_here(workspace: Path, cluster: Any, tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("path\nnowhere.png\n")
-    trained = load_trained_model(workspace / "run")
+    trained = load_trained_model(workspace / "run", trust_code=True)
     with pytest.raises(UserError, match="none of the 1 images"):
         score_pool(trained, str(tmp_path / "one.csv"), out=tmp_path / "o", budget=1, backend="ray", chunks=1)
     with pytest.raises(UserError, match="--device cuda: no node"):
@@ -238,7 +248,19 @@ def test_task_that_kills_every_worker_is_given_up(workspace: Path, cluster: Any,
 def test_scoring_resumes_after_timeout(
     workspace: Path, cluster: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ("--budget", "4", "--device", "cpu", "--backend", "ray", "--chunks", "4", "--timeout", "1h")
+    options = (
+        "--trust-code",
+        "--budget",
+        "4",
+        "--device",
+        "cpu",
+        "--backend",
+        "ray",
+        "--chunks",
+        "4",
+        "--timeout",
+        "1h",
+    )
     command = ("score", workspace / "run", workspace / "pool", *options, "--out", workspace / "late")
 
     def later() -> float:

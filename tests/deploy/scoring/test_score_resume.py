@@ -83,7 +83,7 @@ def child_pids() -> set[int]:
 
 
 def test_scoring_resumes_after_a_worker_is_killed(workspace: Path) -> None:
-    trained = load_trained_model(workspace / "run")
+    trained = load_trained_model(workspace / "run", trust_code=True)
     undisturbed = score_picks(trained, workspace, "undisturbed")
     (workspace / "hold").touch()
     failure, before = list[Exception](), child_pids()
@@ -120,7 +120,7 @@ def test_picks_do_not_depend_on_number_of_processes(
     pool = str(write_shard_folder(workspace / "shards", 3))
     for processes in ("1", "2"):
         options = ["--budget", "10%", "--query", "spread", "--processes", processes, "--device", "cpu"]
-        assert ducats("score", "run", pool, *options, "--out", processes) == 0
+        assert ducats("score", "run", pool, "--trust-code", *options, "--out", processes) == 0
         assert "33 images scored" in capsys.readouterr().out
     one, two = ((workspace / name / "picks.csv").read_bytes() for name in ("1", "2"))
     assert one == two
@@ -131,14 +131,16 @@ def test_picks_do_not_depend_on_number_of_processes(
 
 
 def make_job(workspace: Path) -> Job:
-    streaming_query = make_streaming_query(load_trained_model(workspace / "run").config, "duc", 1)
+    streaming_query = make_streaming_query(
+        load_trained_model(workspace / "run", trust_code=True).config, "duc", 1
+    )
     pool, out = str(workspace / "pool"), workspace / "out"
     return Job(workspace / "run", pool, "auto", streaming_query, 2, 8, False, "cpu", 1, out)
 
 
 def test_worker_exits_with_its_parent(workspace: Path) -> None:
     (workspace / "hold").touch()
-    trained = load_trained_model(workspace / "run")
+    trained = load_trained_model(workspace / "run", trust_code=True)
     parent = fork(lambda: score_picks(trained, workspace, "out", processes=2))
     done = workspace / "out" / "chunks" / "chunk-0-of-2.npz"
     children = Path(f"/proc/{parent}/task/{parent}/children")
@@ -182,7 +184,7 @@ def test_failure_of_one_worker_stops_the_others(
     monkeypatch.setattr(local_backend, "WORKER", f"{__name__}:{fail_first.__name__}")
     before = child_pids()
     with pytest.raises(error, match=message):
-        score_picks(load_trained_model(workspace / "run"), workspace, "out", processes=2)
+        score_picks(load_trained_model(workspace / "run", trust_code=True), workspace, "out", processes=2)
     assert child_pids() == before
     assert ("ZeroDivisionError" in (workspace / "out" / "process-1.log").read_text()) == (code == "1 / 0")
 
@@ -214,7 +216,7 @@ def kill_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[byte
 
 def test_resume_after_kill_at_any_write(workspace: Path) -> None:
     """Seven writes: settings, three chunks, unreadable.csv, score.json, picks.csv."""
-    trained = load_trained_model(workspace / "run")
+    trained = load_trained_model(workspace / "run", trust_code=True)
     undisturbed = score_picks(trained, workspace, "undisturbed", chunks=3)
     names = {path.name for path in (workspace / "undisturbed").rglob("*")}
     for number in range(1, 8):

@@ -54,7 +54,9 @@ class ChunkScorer:
 
     def __init__(self, job: Job, trained: TrainedModel | None = None) -> None:
         self._job = job
-        self._trained = load_trained_model(job.run_folder) if trained is None else trained
+        self._trained = trained or load_trained_model(
+            job.run_folder, trust_code=True
+        )  # the command has asked
         self._fabric = make_fabric(job.device, precision=supported_precision(self._trained, job.device))
         self._pool = open_pool(job.pool_uri, pool_format=job.pool_format)
         self._labelled_keys = labelled_keys(self._trained.run_folder) if job.exclude_labelled else frozenset()

@@ -162,7 +162,7 @@ def acquire_validation_labels(config: Config, tuning_data: TuningData, count: in
 
 def _load_trial(trial: Trial, tuning_data: TuningData) -> tuple[TrainedModel, Fabric]:
     """Load a trial's model; raise if the trial was run on other data."""
-    trained = load_trained_model(trial.run_folder.path)
+    trained = load_trained_model(trial.run_folder.path, trust_code=True)  # the user's own config
     source, pool = tuning_data.data.source, tuning_data.data.pool
     current_digests = {
         "source": data_digest(source.images.keys, source.labels),
