@@ -1,6 +1,7 @@
 """The command `ducats answers`. Imports no torch."""
 
 import csv
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -38,7 +39,7 @@ def answers(run: Path, *, as_csv: Annotated[bool, Parameter(name="--csv", negati
     if not store.round_numbers() and rounds_in(store.folder, f"*/{MASKS}"):
         raise UserError(
             f"the questions in {store.folder} are answered by label PNGs only, so there are no answers to "
-            f"list; use `ducats labels {run}` to print the labels"
+            f"list; use `ducats labels {shlex.quote(str(run))}` to print the labels"
         )
     if not store.round_numbers():
         raise UserError(

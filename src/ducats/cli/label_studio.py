@@ -1,5 +1,6 @@
 """Commands for Label Studio: push questions, pull answers. Imports no torch."""
 
+import shlex
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -66,7 +67,7 @@ def push(
     )
     if pushed.answered_images:
         print_line(f"already answered, not pushed: {pluralise(pushed.answered_images, 'image')}")
-    print_line(f"once they are labelled: ducats pull {run}")
+    print_line(f"once they are labelled: `ducats pull {shlex.quote(str(run))}`")
     return 0
 
 
@@ -101,7 +102,9 @@ def pull(
     store = _open_store(run)
     state = SyncState.read(store.folder)
     if url is None and not state.url:
-        raise UserError(f"{run} was not pushed to Label Studio; run `ducats push {run} --url URL` first")
+        raise UserError(
+            f"{run} was not pushed to Label Studio; run `ducats push {shlex.quote(str(run))} --url URL` first"
+        )
     if not 0 < poll <= MAX_POLL_SECONDS:
         raise UserError(f"--poll must be a positive number of seconds, at most a day, not {poll:g}")
     if webhook is not None and not watch:

@@ -1,5 +1,6 @@
 """The command `ducats tune`, a hyperparameter search."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -83,7 +84,9 @@ def tune(
     )
     for warning in result.warnings:
         print_warning(warning)
-    print_line(f"best settings in {result.best_config}: `ducats run -c {result.best_config}`")
+    print_line(
+        f"best settings in {result.best_config}: `ducats run -c {shlex.quote(str(result.best_config))}`"
+    )
     return 0
 
 

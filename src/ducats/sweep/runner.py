@@ -1,5 +1,6 @@
 """Execute the runs of a sweep, one process per run: a failed run does not affect the others."""
 
+import shlex
 import signal
 import time
 from collections import deque
@@ -139,7 +140,10 @@ def _print_summary(outcome: SweepOutcome, count: int, out: Path, console: Consol
     hint = "; run the same command again to retry" if outcome.failed else ""
     hint = "; run the same command again to resume" if outcome.unfinished else hint
     runs_text = "1 run" if count == 1 else f"{count} runs"
-    print_line(console, f"{runs_text}: {', '.join(counts)}{hint}; for the table: ducats table {out}")
+    print_line(
+        console,
+        f"{runs_text}: {', '.join(counts)}{hint}; for the table: `ducats table {shlex.quote(str(out))}`",
+    )
 
 
 def _print_if_any(console: Console, message: str) -> None:

@@ -1,5 +1,7 @@
 """Messages for a run that waits for annotators: open questions, disputes and next steps."""
 
+import shlex
+
 from ducats.annotation import AnnotationStore, QuestionStatus
 from ducats.runfolder.question_names import ANSWER_TABLES, QUESTIONS_TABLE
 from ducats.runfolder.run_folder import RunFolder
@@ -47,9 +49,10 @@ def answering_instructions(store: AnnotationStore, file_instructions: str) -> st
     run = store.folder.parent
     if store.folder != RunFolder(run).questions_path:  # the commands would not find it
         return f"To answer, {file_instructions}. Then {resume}."
+    folder = shlex.quote(str(run))
     return (
-        f"To answer, open the labelling page with `ducats label {run}`, or {file_instructions}, or use Label "
-        f"Studio with `ducats push {run}`. Then {resume}."
+        f"To answer, open the labelling page with `ducats label {folder}`, or {file_instructions}, or use "
+        f"Label Studio with `ducats push {folder} --url URL`. Then {resume}."
     )
 
 

@@ -1,5 +1,6 @@
 """Show runs in the terminal: one in full, several in a table, or one line per run for logs."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -156,7 +157,9 @@ def _messages(state: RunState) -> list[RenderableType]:
     hints = []
     if state.phase == "waiting":
         resume_hint = "; then run the same `ducats run` command again" if state.is_active is False else ""
-        hints.append(f"answer with `ducats label {state.folder}` or with answer files{resume_hint}")
+        hints.append(
+            f"answer with `ducats label {shlex.quote(str(state.folder))}` or with answer files{resume_hint}"
+        )
     elif state.phase not in ("finished", "empty") and state.seconds_since_write is not None:
         ago = format_duration(state.seconds_since_write)
         if state.is_active is False:
