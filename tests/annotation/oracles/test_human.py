@@ -166,7 +166,12 @@ def test_the_message_lists_open_and_disputed_questions_and_next_steps(tmp_path: 
     for words in (
         f"round 2 waits for 2 of 3 labels; first: {POOL.keys[1]!r}; 1 is disputed (rule unanimous)",
         f"{POOL.keys[1]!r}: anna: cat, bob: dog",
-        *(f"`ducats label {tmp_path}`", "answers.csv", f"`ducats push {tmp_path}`", "same command again"),
+        *(
+            f"`ducats label {tmp_path}`",
+            "answers.csv",
+            f"`ducats push {tmp_path} --url URL`",
+            "same command again",
+        ),
     ):
         assert words in str(pause.value)
 
