@@ -1,5 +1,9 @@
 """Label maps: storage, values and pairing with images."""
 
+import os
+import struct
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +18,7 @@ from ducats.data.decoding import parse_size, read_image_sizes
 from ducats.data.domain import VOID, original_map
 from ducats.data.segmentation.file_pairs import FileLayout, concat_files, find_pairs
 from ducats.data.segmentation.label_encoding import LabelEncoding
+from ducats.data.segmentation.label_files import read_ids
 from ducats.data.segmentation.label_maps import FileLabelMaps, load_label_maps, make_void_masks
 from ducats.data.store import ArrayStore, KeyedPaths, LazyFileArrays
 from ducats.utils.errors import UserError
@@ -283,3 +288,33 @@ def test_files_are_concatenated(tmp_path: Path) -> None:
 def test_invalid_sizes(size: object) -> None:
     with pytest.raises(UserError, match=r"must be a whole number|give a size of 1 or more"):
         parse_size(size)  # type: ignore[arg-type]
+
+
+def write_huge_png(path: Path) -> None:
+    """Write a PNG whose header claims 50,000 x 50,000 pixels."""
+    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b""))
+    encoded = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(encoded))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: Image.new("L", (16, 8)).save(path, "JPEG"), "its content is JPEG"),
+        (lambda path: Image.new("L", (16, 8)).save(path, "BMP"), "its content is BMP"),
+        (write_huge_png, "too many pixels"),
+        (os.mkfifo, "not a regular file"),
+    ],
+)
+def test_files_that_are_no_label_maps(tmp_path: Path, damage: Callable[[Path], Any], message: str) -> None:
+    path = tmp_path / "labels.png"
+    damage(path)
+    with pytest.raises(ValueError, match=message):
+        read_ids(path, "ids")
+    bitmap = tmp_path / "labels.bmp"
+    Image.new("L", (16, 8), 3).save(bitmap)
+    assert np.unique(read_ids(bitmap, "ids")).tolist() == [3]

@@ -1,5 +1,6 @@
 """Reading image files as a viewer shows them: upright, opaque, 8 bits per channel."""
 
+import stat
 from io import BytesIO
 from pathlib import Path
 
@@ -38,9 +39,7 @@ def load_image(file: ImageFile) -> Image.Image:
 
 def load_upright(file: ImageFile) -> Image.Image:
     """Load an image in its own mode, rotated according to its EXIF orientation."""
-    if (file.stat().st_size if isinstance(file, Path) else file.getbuffer().nbytes) == 0:
-        raise ValueError("empty file")
-    with Image.open(file) as opened:
+    with open_image(file) as opened:
         opened.load()
         try:
             return ImageOps.exif_transpose(opened)
@@ -48,9 +47,30 @@ def load_upright(file: ImageFile) -> Image.Image:
             return opened.copy()
 
 
+def open_image(file: ImageFile) -> Image.Image:
+    """Open an image without decoding it; raise ValueError if it cannot be one or is too large."""
+    if isinstance(file, Path):
+        check_regular_file(file)
+    elif not file.getbuffer().nbytes:
+        raise ValueError("empty file")
+    try:
+        return Image.open(file)
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"too many pixels: {error}") from error
+
+
+def check_regular_file(path: Path) -> None:
+    """Raise ValueError if a path is a pipe or a device, which may block for ever, or an empty file."""
+    found = path.stat()
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):  # opening a folder raises anyway
+        raise ValueError("not a regular file")
+    if not found.st_size:
+        raise ValueError("empty file")
+
+
 def displayed_size(file: ImageFile) -> tuple[int, int]:
     """Read height and width of an image as displayed, from its header only."""
-    with Image.open(file) as opened:
+    with open_image(file) as opened:
         width, height = opened.size
         # For a TIFF, Pillow's size already accounts for the orientation. A PNG's own getexif() would read the
         # whole file, because EXIF may follow the pixels.

@@ -94,11 +94,15 @@ def test_invalid_label_pngs_are_reported(round_folder: Path) -> None:
     for values, mode, words in (
         (two, None, r"zwei.png has the value 2 at x=11, y=7"),
         (one, None, r"zwei.png is 6 x 4, but its mask is 12 x 8"),
-        (two, "RGB", r"zwei.png is a colour image \(RGB\)"),
+        (two, "RGB", r"zwei.png is a colour image"),
     ):
         save(path, values, mode)
         with pytest.raises(UserError, match=words):
             ask_again(round_folder)
+    two[7, 11] = 0
+    Image.fromarray(two.astype(np.uint8)).save(path, "JPEG")
+    with pytest.raises(UserError, match=r"zwei.png is not a readable image \(its content is JPEG"):
+        ask_again(round_folder)
     path.write_bytes(b"not an image")
     with pytest.raises(UserError, match=r"zwei.png is not a readable image"):
         ask_again(round_folder)

@@ -18,6 +18,7 @@ from ducats.annotation import Question
 from ducats.annotation.oracles.display_image import load_display_image
 from ducats.annotation.oracles.question_files import HINT_COLUMNS, hint_cells
 from ducats.data.domain import UNLABELLED, VOID, Images
+from ducats.data.segmentation.label_files import read_channels
 from ducats.ledger import Request
 from ducats.runfolder.question_names import (
     ANSWER_MAPS,
@@ -31,7 +32,7 @@ from ducats.runfolder.question_names import (
 )
 from ducats.utils import files
 from ducats.utils.errors import AwaitingLabels, UserError
-from ducats.utils.image_files import IMAGE_FILE_SUFFIXES
+from ducats.utils.image_files import IMAGE_FILE_SUFFIXES, displayed_size
 
 DIM_FACTOR = 0.35  # brightness of pixels that are not requested
 HIGHLIGHT_COLOUR = (255, 255, 0)
@@ -214,17 +215,15 @@ def _read_label_png(path: Path, width: int, height: int) -> Tensor | None:
     if not path.exists():
         return None
     try:
-        with Image.open(path) as opened:
-            size, mode, values = opened.size, opened.mode, np.array(opened)
+        size = displayed_size(path)  # before decoding a file that may be huge
+        values = read_channels(path) if size == (height, width) else None
     except (OSError, SyntaxError, ValueError) as error:
         raise UserError(f"{path} is not a readable image ({error}); save it as PNG") from None
-    if mode not in ("1", "L", "P", "I", "I;16"):
+    if values is None:
         raise UserError(
-            f"{path} is a colour image ({mode}); save a single-channel PNG with the ids in {CLASSES}"
-        )
-    if size != (width, height):
-        raise UserError(
-            f"{path} is {size[0]} x {size[1]}, but its mask is {width} x {height}; save it in that size, "
+            f"{path} is {size[1]} x {size[0]}, but its mask is {width} x {height}; save it in that size, "
             "without interpolation"
         )
+    if values.ndim == 3:
+        raise UserError(f"{path} is a colour image; save a single-channel PNG with the ids in {CLASSES}")
     return torch.from_numpy(values.astype(np.int64)).flatten()

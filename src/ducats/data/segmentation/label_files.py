@@ -10,13 +10,14 @@ from PIL import Image
 
 from ducats.data.domain import VOID
 from ducats.data.segmentation.label_encoding import LabelFormat
-from ducats.utils.image_files import load_upright
+from ducats.utils.image_files import check_regular_file, load_upright, open_image
 
 _Array = NDArray[Any]
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _GREY, _RGB, _GREY_ALPHA, _RGB_ALPHA = 0, 2, 4, 6  # PNG colour types
 _GREY_SCALE = {2: 85, 4: 17}  # Pillow scales 2- and 4-bit grey to 0..255; this undoes it
+_LOSSLESS_FORMATS = ("BMP", "GIF", "PNG", "PPM", "TIFF")
 LOSSY_SUFFIXES = frozenset({".jpg", ".jpeg", ".webp"})  # formats that change or may change values
 
 
@@ -91,10 +92,16 @@ def _read_colours(path: Path) -> _Array:
 
 
 def _png_header(path: Path) -> tuple[int, int]:
-    """Return bit depth and colour type of a PNG from its header; (0, 0) for other files."""
+    """Return bit depth and colour type of a PNG from its header; (0, 0) for other lossless formats."""
+    check_regular_file(path)
     with path.open("rb") as file:
         header = file.read(26)
-    return (header[24], header[25]) if header.startswith(_SIGNATURE) and len(header) == 26 else (0, 0)
+    if header.startswith(_SIGNATURE) and len(header) == 26:
+        return header[24], header[25]
+    with open_image(path) as opened:
+        if path.suffix.lower() == ".png" or opened.format not in _LOSSLESS_FORMATS:
+            raise ValueError(f"its content is {opened.format}, which may change class ids; save it as PNG")
+    return 0, 0
 
 
 def _read_16_bit_channels(path: Path, colour_type: int) -> _Array:
