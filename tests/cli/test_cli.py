@@ -193,7 +193,7 @@ STREETS = ("-c", "data/streets")
     [
         ((), ["needs --source and --target"]),
         (("--sauce", "x"), ["Did you mean --source?"]),
-        ((*FOLDERS, "--method", "duk"), ["no config 'methods/duk'", "did you mean"]),
+        ((*FOLDERS, "--method", "duk"), ["no config 'methods/duk': did you mean 'methods/duc'?"]),
         ((*FOLDERS, "--manifest", "m.csv"), ["either --manifest or"]),
         ((*FOLDERS, "--set", "train.lr=[1"), ["--set train.lr=[1", "not valid YAML"]),
         ((*FOLDERS, "--set", "views.source.ratio=[0, 1]"), ["must be increasing and positive"]),

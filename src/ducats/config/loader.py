@@ -91,9 +91,12 @@ def find_config(name: str | Path) -> Path:
             return candidate
     known = sorted(str(path.relative_to(folder).with_suffix("")) for path in configs)
     near = difflib.get_close_matches(stem, [*known, *(k.split("/")[-1] for k in known)], n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    if near:
+        raise UserError(f"no config {str(name)!r}: did you mean {near[0]!r}?")
+    group = f"{stem.split('/')[0]}/"
+    listed = [config for config in known if config.startswith(group)] or known
     raise UserError(
-        f"no config {str(name)!r}: {hint}there is no such file; configs of the package: {', '.join(known)}"
+        f"no config {str(name)!r}: there is no such file; configs of the package: {', '.join(listed)}"
     )
 
 
