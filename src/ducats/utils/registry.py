@@ -39,8 +39,11 @@ def resolve(
         return registry[name]
     if ":" not in name:
         near = difflib.get_close_matches(name, registry, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose from: {', '.join(registry)}"
-        raise UserError(f"no {kind} {name!r}: {hint} (your own: package.module:name)")
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UserError(
+            f"no {kind} {name!r}; {hint}choose from: {', '.join(registry)}, or use your own as "
+            "package.module:name"
+        )
     found = import_attribute(kind, name)
     entry: _T = found if as_spec is None else as_spec(found)
     is_spec = as_spec is not None and entry is found
