@@ -119,7 +119,7 @@ NO_GROUND_TRUTH = "data.params.ground_truth=false"
         ("same folder", "data.params.source=@target"),
         ("needs --target", "data.params.target=null"),
         ("no parameter 'sizes'", "data.params.sizes=3"),
-        ("no query 'dcu'; did you mean 'duc'? choose from: random", "query.name=dcu"),
+        ("no query 'dcu' (did you mean 'duc'?); choose from: random", "query.name=dcu"),
         ("no query 'nowhere:q'", "query.name=nowhere:q"),
         ("commands has no 'duccats'; did you mean 'ducats'?", "query.name=commands:duccats"),
         ("kappa", "query={name: duc, params: {kappa: 0.5}}"),

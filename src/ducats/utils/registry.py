@@ -39,9 +39,9 @@ def resolve(
         return registry[name]
     if ":" not in name:
         near = difflib.get_close_matches(name, registry, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise UserError(
-            f"no {kind} {name!r}; {hint}choose from: {', '.join(registry)}, or use your own as "
+            f"no {kind} {name!r}{hint}; choose from: {', '.join(registry)}, or use your own as "
             "package.module:name"
         )
     found = import_attribute(kind, name)

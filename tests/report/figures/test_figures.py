@@ -153,7 +153,7 @@ def test_run_with_unanswered_round_is_drawn(tmp_path: Path) -> None:
     ("name", "folders", "options", "message"),
     [
         ("nope", ("duc",), {}, "no figure 'nope'"),
-        ("galery", ("duc",), {}, "no figure 'galery'; did you mean 'gallery'"),
+        ("galery", ("duc",), {}, "no figure 'galery' (did you mean 'gallery'?)"),
         ("kappa", (), {}, "needs run folders"),
         ("kappa", ("duc", "random"), {}, "must differ in query.params.kappa"),
         ("kappa", ("random",), {}, "none of the runs has query.params.kappa"),
