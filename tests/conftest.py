@@ -30,19 +30,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests that fork first: a fork is not safe once autograd or onnxruntime has started threads."""
-    forking = {item.path for item in items if _forks(item)}
-    items.sort(key=lambda item: item.path not in forking)
+    """Run tests that fork first, then those that wait for servers, while the others keep the cores busy.
+
+    A fork is not safe once autograd, onnxruntime or Ray has started threads.
+    """
+    groups = dict[Path, int]()
+    for item in items:
+        groups[item.path] = min(_group(item), groups.get(item.path, 2))
+    items.sort(key=lambda item: groups[item.path])
 
 
-def _forks(item: pytest.Item) -> bool:
+def _group(item: pytest.Item) -> int:
     values = vars(getattr(item, "module", item)).values()
     helpers = {getattr(value, "__module__", None) for value in values}
-    if "ray_clusters" in helpers:  # Ray starts threads of its own
-        return False
-    return bool(
-        helpers & {"child_process", "ranks"} or "forked_children" in getattr(item, "fixturenames", ())
-    )
+    if "ray_clusters" in helpers:  # one cluster at a time: those of sweeps come later
+        return 1 if "deploy" in item.path.parts else 2
+    if "studio_server" in helpers:
+        return 1
+    forks = helpers & {"child_process", "ranks"} or "forked_children" in getattr(item, "fixturenames", ())
+    return 0 if forks else 2
 
 
 # Images as they are, without augmentation.
