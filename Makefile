@@ -66,7 +66,8 @@ label-studio: .label-studio/.ready
 .label-studio/.ready:
 	$(PYTHON) -m venv .label-studio || { $(PYTHON) -m pip install virtualenv && $(PYTHON) -m virtualenv .label-studio; }
 	$(call install,.label-studio,$(LABEL_STUDIO))
-	.label-studio/bin/label-studio version --data-dir .label-studio/empty-database >/dev/null 2>&1  # migrations take a minute
+	LABEL_STUDIO_COLLECT_ANALYTICS=false LABEL_STUDIO_LATEST_VERSION_CHECK=false \
+		.label-studio/bin/label-studio version --data-dir .label-studio/empty-database >/dev/null 2>&1  # migrations take a minute
 	@touch $@
 
 clusters: $(VENV)/.clusters

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -5,7 +6,7 @@ import pytest
 import yaml
 
 from ducats import config
-from ducats.config import Config, load_config, query_epochs
+from ducats.config import Config, configs_folder, load_config, query_epochs
 from ducats.run.factory import check_config
 from ducats.utils.errors import UserError
 
@@ -335,3 +336,9 @@ def test_identity_has_every_setting_but_those_of_the_machine(setting: str) -> No
     assert Config.model_validate(changed.identity()).digest() == changed.digest()
     machine = ["engine.device=cpu", "engine.processes=2"]
     assert load_config(["data/digits"], machine).digest() == base.digest()
+
+
+def test_docs_show_the_config_small() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text(encoding="utf-8")
+    (shown,) = [block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "small_cnn" in block]
+    assert yaml.safe_load(shown) == yaml.safe_load((configs_folder() / "small.yaml").read_text())

@@ -96,7 +96,7 @@ def find_config(name: str | Path) -> Path:
     group = f"{stem.split('/')[0]}/"
     listed = [config for config in known if config.startswith(group)] or known
     raise UserError(
-        f"no config {str(name)!r}: there is no such file; configs of the package: {', '.join(listed)}"
+        f"no config {str(name)!r}; give the path of a file, or one of {', '.join(listed)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Read YAML with libyaml, which is ten times as fast as PyYAML's own parser."""
+"""Read YAML with libyaml where PyYAML has it: a config loads in less than half the time."""
 
 from typing import Any
 

@@ -150,7 +150,7 @@ class JsonClient:
         Args:
             at_most_once: do not repeat a request that the server may have processed; raise
                 ``UnknownOutcomeError`` instead.
-            missing_ok: return None if the server answers that there is no such object.
+            missing_ok: return None if the server does not have the object.
         """
         full_url = self.url + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
         started, tries, token_renewed = time.monotonic(), 0, False

@@ -54,9 +54,8 @@ class ChunkScorer:
 
     def __init__(self, job: Job, trained: TrainedModel | None = None) -> None:
         self._job = job
-        self._trained = trained or load_trained_model(
-            job.run_folder, trust_code=True
-        )  # the command has asked
+        # The process that made the job has loaded this run, and so decided whether to trust its code.
+        self._trained = trained or load_trained_model(job.run_folder, trust_code=True)
         self._fabric = make_fabric(job.device, precision=supported_precision(self._trained, job.device))
         self._pool = open_pool(job.pool_uri, pool_format=job.pool_format)
         self._labelled_keys = labelled_keys(self._trained.run_folder) if job.exclude_labelled else frozenset()

@@ -283,7 +283,7 @@ def select_counted_runs(runs: Sequence[Run], given_folders: Collection[Path]) ->
     if unfinished := [run.name for run in other_runs if not run.finished]:
         notes.append(f"Left out because unfinished: {', '.join(unfinished)}.")
     if without_result := [run.name for run in other_runs if run.finished and run.result is None]:
-        notes.append(f"Left out because there is no result on a test set: {', '.join(without_result)}.")
+        notes.append(f"Left out because they have no result on a test set: {', '.join(without_result)}.")
     unique_runs: dict[str, Run] = {}
     duplicates = []
     for run in other_runs:

@@ -23,15 +23,15 @@ MAX_LAST_STEP_RATIO = 2
 
 @dataclass(frozen=True)
 class GainForecast:
-    """Estimated gain from the next batch, or the reason why there is no estimate."""
+    """Estimated gain from the next batch, or the reason why it is missing."""
 
-    n_labels: int = 0  # number of labels in the next batch; 0 if there is no estimate
+    n_labels: int = 0  # number of labels in the next batch; 0 without an estimate
     estimate: float = 0.0  # estimated gain, in [-1, 1], with the 95% range from `low` to `high`
     low: float = 0.0
     high: float = 0.0
     n_stages: int = 0  # number of stages the curve was fitted to
     excluded_epochs: int = 0  # epochs of the last step if it was left out, otherwise 0
-    reason_missing: str = ""  # the reason why there is no estimate; empty if there is one
+    reason_missing: str = ""  # why the estimate is missing; empty if there is one
 
 
 def forecast_gain(run: Run) -> GainForecast:
