@@ -95,9 +95,7 @@ def find_config(name: str | Path) -> Path:
         raise UserError(f"no config {str(name)!r}: did you mean {near[0]!r}?")
     group = f"{stem.split('/')[0]}/"
     listed = [config for config in known if config.startswith(group)] or known
-    raise UserError(
-        f"no config {str(name)!r}; give the path of a file, or one of {', '.join(listed)}"
-    )
+    raise UserError(f"no config {str(name)!r}; give the path of a file, or one of {', '.join(listed)}")
 
 
 def configs_folder() -> Path:
