@@ -18,6 +18,9 @@ CASES = (
     (1000, 0.05, 0.4),
     (3000, 0.05, 0.2),
     (150, 0.1, 0.3),
+    (100, 0.05, 0.05),
+    (300, 0.02, 0.03),
+    (1000, 0.01, 0.03),
 )
 
 
@@ -36,18 +39,16 @@ def simulate(images: int, risk: float, slope: float) -> tuple[float, float, floa
 
 
 def main() -> None:
-    """Print a line for each case and each number of errors allowed in the first step."""
-    default_spare = triage_rule._FIRST_STEP_ERRORS
-    print(
-        f"{N_TRIALS} trials each, confidence {CONFIDENCE}; default: {default_spare} errors allowed at first"
-    )
+    """Print a line for each case and each ratio of neighbouring candidate sizes."""
+    default_ratio = triage_rule._SIZE_RATIO
+    print(f"{N_TRIALS} trials each, confidence {CONFIDENCE}; default: ratio {default_ratio}")
     for images, risk, slope in CASES:
         print(f"{images} images, risk {risk}; at best {min(1, 2 * risk / slope):.2f} of them can be accepted")
-        for spare in (0, 1, 2, 4, 6, 8):
-            triage_rule._FIRST_STEP_ERRORS = spare
+        for ratio in (0.98, 0.95, 0.9, 0.85, 0.8, 0.7):
+            triage_rule._SIZE_RATIO = ratio
             found, accepted, exceeded = simulate(images, risk, slope)
-            print(f"  {spare} at first: found {found:.3f}, accepted {accepted:.3f}, exceeded {exceeded:.3f}")
-    triage_rule._FIRST_STEP_ERRORS = default_spare
+            print(f"  ratio {ratio}: found {found:.3f}, accepted {accepted:.3f}, exceeded {exceeded:.3f}")
+    triage_rule._SIZE_RATIO = default_ratio
 
 
 if __name__ == "__main__":

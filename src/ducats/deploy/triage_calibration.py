@@ -146,7 +146,10 @@ def _make_rule(
         reachable_risk = lowest_reachable_risk(uncertainty, is_wrong, confidence)
         reachable_text = "no risk is reachable"
         if reachable_risk is not None:
-            reachable_text = f"the lowest reachable is --risk {reachable_risk:g}"
+            reachable_text = (
+                f"the lowest reachable is --risk {reachable_risk:g}, but the confidence is lower for a risk "
+                "chosen after seeing this figure"
+            )
         count_text = f"; this risk needs at least {min_count} labelled images, not {count}"
         raise UserError(
             f"no threshold on {criterion} keeps the error of accepted images below {100 * risk:.3g} % with "

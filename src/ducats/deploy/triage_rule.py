@@ -7,6 +7,10 @@ valid: among many bounds, some are too low by chance. The candidate n are theref
 used and tested from the strictest on, and the first failure stops the search (fixed-sequence testing). If the
 error does not decrease when less certain predictions are accepted, the guarantee holds for the last n that
 passed.
+
+The candidates do not depend on the risk either, except that a lower risk starts at a larger n. A rule for one
+risk therefore implies a rule for every higher risk that accepts at least as many images. The guarantee is for
+a risk chosen before the labels were seen.
 """
 
 import hashlib
@@ -25,8 +29,8 @@ from ducats.utils.errors import UserError
 from ducats.utils.files import write_text_atomically
 
 TriageCriterion = Literal["u_dis", "entropy", "probability"]
-_THRESHOLD_STEPS = 20  # maximum number of thresholds tested after the first
-_FIRST_STEP_ERRORS = 1  # wrong images allowed at the first threshold: 0 is fragile, more needs many images
+_SIZE_RATIO = 0.95  # of neighbouring candidate sizes; tried 0.7 to 0.95 in benchmarks/triage.py
+_TYPICAL_RISK = 0.05  # with enough images to allow an error at this risk, the first step allows one
 
 
 class AcceptedPredictions(NamedTuple):
@@ -119,18 +123,20 @@ def find_acceptance_threshold(
         wrong: ``(N,)`` bool.
 
     >>> find_acceptance_threshold(np.arange(50.0), np.arange(50) >= 46, risk=0.05, confidence=0.9)
-    AcceptedPredictions(images=46, wrong=0, max_uncertainty=45.0)
+    AcceptedPredictions(images=45, wrong=0, max_uncertainty=44.0)
     """
     return _find_in_sorted(*_sort_by_uncertainty(uncertainty, wrong), risk, confidence)
 
 
 def lowest_reachable_risk(uncertainty: NDArray[Any], wrong: NDArray[Any], confidence: float) -> float | None:
     """Return the lowest risk that some threshold reaches, in steps of 0.1 %; None if none below 1."""
-    sorted_uncertainty, cumulative_errors = _sort_by_uncertainty(uncertainty, wrong)
-    for thousandths in range(1, 1000):
-        if _find_in_sorted(sorted_uncertainty, cumulative_errors, thousandths / 1000, confidence) is not None:
-            return thousandths / 1000
-    return None
+    sorted_predictions = _sort_by_uncertainty(uncertainty, wrong)
+    thousandths = 1 + bisect_left(
+        range(1, 1000),
+        True,
+        key=lambda risk: _find_in_sorted(*sorted_predictions, risk / 1000, confidence) is not None,
+    )
+    return thousandths / 1000 if thousandths < 1000 else None
 
 
 def _sort_by_uncertainty(uncertainty: NDArray[Any], wrong: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -142,32 +148,37 @@ def _sort_by_uncertainty(uncertainty: NDArray[Any], wrong: NDArray[Any]) -> tupl
 def _find_in_sorted(
     sorted_uncertainty: NDArray[Any], cumulative_errors: NDArray[Any], risk: float, confidence: float
 ) -> AcceptedPredictions | None:
+    total = len(sorted_uncertainty)
+    allowed = int(total >= min_images(_TYPICAL_RISK, confidence, n_errors=1))
+    start = min(min_images(risk, confidence, allowed), total)
+    thresholds = sorted_uncertainty[np.array(candidate_sizes(total), dtype=int) - 1]
+    counts = np.unique(np.searchsorted(sorted_uncertainty, thresholds, side="right"))
     passed = None
-    for size in candidate_sizes(len(sorted_uncertainty), risk, confidence):
-        count = int(np.searchsorted(sorted_uncertainty, sorted_uncertainty[size - 1], side="right"))
+    for index in range(int(np.searchsorted(counts, start)), len(counts)):
+        count = int(counts[index])
         n_errors = int(cumulative_errors[count - 1])
-        if clopper_pearson_upper(count, n_errors, confidence) > risk:
+        # Else a lower risk, which starts later, could pass with errors that stop a higher risk earlier.
+        starts_with_errors = passed is None and index > 0 and n_errors > allowed
+        if starts_with_errors or clopper_pearson_upper(count, n_errors, confidence) > risk:
             break
-        passed = AcceptedPredictions(count, n_errors, float(sorted_uncertainty[size - 1]))
+        passed = AcceptedPredictions(count, n_errors, float(sorted_uncertainty[count - 1]))
     return passed
 
 
-def candidate_sizes(count: int, risk: float, confidence: float) -> list[int]:
-    """Return the numbers of accepted images to test; they do not depend on the labels.
+def candidate_sizes(total: int) -> list[int]:
+    """Return the numbers of accepted images to test; they depend neither on the labels nor on the risk.
 
-    The first is the smallest number that passes with ``_FIRST_STEP_ERRORS`` wrong images, or with fewer if
-    there are not enough images. Without wrong images, ``ln(1 - confidence) / ln(1 - risk)`` are needed.
+    The search starts at the first that passes with one wrong image, or none if there are few images. If there
+    are not enough images even for that, it tests only whether all can be accepted.
 
-    >>> candidate_sizes(60, risk=0.05, confidence=0.9)
-    [45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60]
-    >>> candidate_sizes(44, risk=0.05, confidence=0.9)
-    []
+    >>> candidate_sizes(1000)[-4:]
+    [857, 902, 950, 1000]
     """
-    for n_errors in range(_FIRST_STEP_ERRORS, -1, -1):
-        first_size = min_images(risk, confidence, n_errors)
-        if first_size <= count:
-            return sorted({round(size) for size in np.linspace(first_size, count, _THRESHOLD_STEPS + 1)})
-    return []
+    sizes, size = set(), float(total)
+    while size >= 1:
+        sizes.add(round(size))
+        size *= _SIZE_RATIO
+    return sorted(sizes)
 
 
 def min_images(risk: float, confidence: float, n_errors: int = 0) -> int:
