@@ -156,7 +156,7 @@ def _read_parquet(table: Path) -> list[tuple[str, dict[str, str]]]:
         rows = file.read(
             columns=[name for name in file.schema_arrow.names if name in MANIFEST_COLUMNS]
         ).to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, ValueError, OSError) as error:  # ValueError: text that is not UTF-8
         raise UserError(f"the manifest {table} cannot be read as Parquet ({error}); write it again") from None
     return [
         (f"row {number}", {column: _cell_text(value) for column, value in row.items()})

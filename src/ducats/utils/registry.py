@@ -108,7 +108,7 @@ def build_component(kind: str, component: NamedComponent, factory: Callable[[], 
         return factory()
     except UserError:
         raise
-    except (TypeError, ValueError, KeyError, AttributeError, RuntimeError, ZeroDivisionError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, ArithmeticError) as error:
         raise UserError(
             f"the {kind} {component.name!r} does not accept the parameters {component.params}: "
             f"{type(error).__name__}: {error}"
