@@ -5,7 +5,9 @@ A reader may succeed or raise an error that the command line prints as one sente
 
 import csv
 import io
+import json
 import random
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,15 +17,23 @@ import torch
 import yaml
 from PIL import Image
 
+from ducats.annotation import AnnotationStore
 from ducats.annotation.csv_answers import read_csv_answers
+from ducats.annotation.summary import summarise_annotators, summarise_rounds
 from ducats.config import load_config
 from ducats.config.loader import configs_folder, describe_settings, to_yaml
 from ducats.data.decoding import decode_image_sets
 from ducats.data.manifest import scan_manifest
+from ducats.ledger import load_ledger
 from ducats.models.weights_file import read_weights
+from ducats.report.run_reader import read_run
+from ducats.report.watch.reader import RunWatcher
 from ducats.run import factory
+from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep.schema import read_sweep
 from ducats.utils.errors import AwaitingLabels, UserError
+from question_rounds import submit_answer, write_round
+from synthetic_runs import write_pixel_run, write_run
 
 HANDLED_ERRORS = (UserError, AwaitingLabels, OSError)  # see ``ducats.cli.main``
 
@@ -247,7 +257,64 @@ def weights_case(rng: random.Random, folder: Path) -> Case:
     return lambda: read_weights(path)
 
 
+# ---- run folders
+
+
+def damage_file(rng: random.Random, path: Path) -> None:
+    """Damage a file of a run folder: its values where it is JSON or YAML, else its bytes."""
+    if rng.random() < 0.2 or path.suffix not in (".json", ".jsonl", ".yaml"):
+        path.write_bytes(mutate_bytes(rng, path.read_bytes()))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(mutate_tree(rng, json.loads(path.read_text()))))
+    elif path.suffix == ".yaml":
+        tree = mutate_tree(rng, yaml.safe_load(path.read_text()))
+        path.write_text(yaml.safe_dump(tree, allow_unicode=False))
+    else:
+        lines = path.read_text().splitlines()
+        at = rng.randrange(len(lines))
+        lines[at] = json.dumps(mutate_tree(rng, json.loads(lines[at])))
+        path.write_text("\n".join(lines) + "\n")
+
+
+def run_folder_case(rng: random.Random, folder: Path) -> Case:
+    """A finished run, read by the report and by `ducats watch`."""
+    run = folder / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    write = rng.choice([write_run, write_pixel_run])
+    write(run, rounds=2, finished=rng.random() < 0.5)
+    files = sorted(path for path in run.rglob("*") if path.is_file() and path.suffix != ".png")
+    damage_file(rng, rng.choice(files))
+
+    def read() -> None:
+        RunWatcher().read_state(run)
+        read_run(run)
+        load_ledger(RunFolder(run)).targets()
+
+    return read
+
+
+def questions_case(rng: random.Random, folder: Path) -> Case:
+    """Questions and answers, read as the labelling page does."""
+    questions = folder / "questions"
+    shutil.rmtree(questions, ignore_errors=True)
+    store = write_round(questions, min_annotators=2)
+    for annotator in ("anna", "ben"):
+        submit_answer(store, "a", "cat", annotator, seconds=2.0)
+    files = sorted(path for path in questions.rglob("*.json*") if path.is_file())
+    damage_file(rng, rng.choice(files))
+
+    def read() -> None:
+        damaged = AnnotationStore(questions)
+        summarise_rounds(damaged)
+        summarise_annotators(damaged)
+        damaged.receive([{"question": "b", "word": "dog", "annotator": "anna"}], channel="test")
+
+    return read
+
+
 CASES: Mapping[str, CaseMaker] = {
+    "run_folder": run_folder_case,
+    "questions": questions_case,
     "settings": settings_case,
     "config_file": config_file_case,
     "manifest_csv": manifest_csv_case,
