@@ -10,7 +10,6 @@ from ducats.annotation.store import MAX_ANSWER_SECONDS, AnnotationStore
 from ducats.runfolder.question_names import ANSWER_TABLES
 from ducats.utils.errors import UserError
 
-DEFAULT_ANNOTATOR = "files"  # annotator of answers.csv if it has no annotator column
 MAX_LISTED_CLASSES = 20  # classes listed in a message
 SECONDS_TOLERANCE = 0.001  # tolerance for rounding, in seconds
 
@@ -118,7 +117,8 @@ def read_csv_answers(path: Path, *, per_pixel: bool = False) -> list[CsvAnswer]:
         UserError: The file is not UTF-8 text or lacks a column.
     """
     needed = ("key", "y", "x") if per_pixel else ("key",)
-    default_annotator = path.stem.removeprefix("answers").strip("-_ ") or DEFAULT_ANNOTATOR
+    is_named = path.stem.startswith("answers")  # answers-anna.csv
+    default_annotator = path.stem.removeprefix("answers").strip("-_ ") if is_named else ""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             # Spreadsheets use semicolons in many European locales.

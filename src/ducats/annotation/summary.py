@@ -54,6 +54,15 @@ class Dispute:
     answered_by_png: bool = False  # whether a label PNG answers it
 
 
+def annotator_name(name: str) -> str:
+    """Return how an annotator is shown.
+
+    >>> annotator_name("anna"), annotator_name("")
+    ('anna', '(unknown)')
+    """
+    return name or "(unknown)"
+
+
 def summarise_rounds(store: AnnotationStore) -> list[RoundSummary]:
     """Summarise each round, oldest first."""
     rejected: dict[int, Counter[str]] = {}

@@ -3,39 +3,59 @@
 import csv
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from getpass import getuser
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
-from ducats.annotation import AnnotationStore, Answer, summary
+from ducats.annotation import VOID_WORD, AnnotationStore, Answer, summary
+from ducats.annotation.answer import AnswerKind
 from ducats.cli.base import app, console, print_line
 from ducats.runfolder.question_names import MASKS
 from ducats.runfolder.rounds import rounds_in
 from ducats.utils.errors import UserError
 from ducats.utils.findings import pluralise
 
+if TYPE_CHECKING:
+    from ducats.runfolder.amendments import Correction
+    from ducats.runfolder.run_folder import RunFolder
+
 MAX_DISPUTES_SHOWN = 20
 
 
 @app.command
-def answers(run: Path, *, as_csv: Annotated[bool, Parameter(name="--csv", negative=())] = False) -> int:
+def answers(
+    run: Path,
+    *,
+    as_csv: Annotated[bool, Parameter(name="--csv", negative=())] = False,
+    amend: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
+    annotator: str | None = None,
+) -> int:
     """Summarise the annotators' answers: progress of each round, activity per annotator, disagreements.
 
     Args:
         run: Run folder.
         as_csv: Print all received answers as CSV instead, including rejected ones.
+        amend: Correct labels that the run has taken: KEY CLASS for one, KEY FILE.png for the pixels of an
+            image, FILE.csv for several (columns as in answers.csv). The next round trains on them.
+        annotator: With --amend: name of the person who corrects; default: the login name.
     """
     from ducats.runfolder.run_folder import RunFolder
 
     run_folder = RunFolder(run)
     run_folder.check_format()
     store = AnnotationStore(run_folder.questions_path)
+    if amend is not None:
+        return _amend(run_folder, amend, _login_name() if annotator is None else annotator)
+    if not store.round_numbers() and run_folder.load_amendments():
+        _print_amendments(run_folder)
+        return 0
     if not store.round_numbers() and rounds_in(store.folder, f"*/{MASKS}"):
         raise UserError(
             f"the questions in {store.folder} are answered by label PNGs only, so there are no answers to "
@@ -46,18 +66,99 @@ def answers(run: Path, *, as_csv: Annotated[bool, Parameter(name="--csv", negati
             f"{run} has no questions for annotators; give the folder of a run with the oracle 'human'"
         )
     if as_csv:
-        _print_answers(store)
+        _print_answers([*store.answers(), *_amended_answers(run_folder)])
         return 0
     _print_rounds(store)
     _print_annotators(store)
     _print_disputes(store)
+    _print_amendments(run_folder)
     return 0
 
 
-def _print_answers(store: AnnotationStore) -> None:
+def _amend(run_folder: "RunFolder", arguments: Sequence[str], annotator: str) -> int:
+    """Correct labels and print what changed."""
+    from ducats.annotation.amend import LabelAmender, read_new_labels
+    from ducats.annotation.amend import NewLabel as New
+
+    amender = LabelAmender(run_folder, annotator)
+    match [*arguments]:
+        case [table] if Path(table).suffix.lower() == ".csv":
+            per_pixel = run_folder.load_pool().sizes is not None
+            result = amender.amend(
+                read_new_labels(Path(table), per_pixel=per_pixel), channel=Path(table).name
+            )
+        case [key, value] if Path(value).suffix.lower() == ".png" and Path(value).exists():
+            result = amender.amend_by_png(key, Path(value))
+        case [key, word]:
+            result = amender.amend([New(key, word)])
+        case _:
+            raise UserError(
+                "--amend needs KEY CLASS, KEY FILE.png, or FILE.csv with the columns key and label"
+            )
+    for one in result.corrections:
+        print_line(f"{_describe_correction(one)}, corrected")
+    if result.unchanged:
+        verb = "has" if len(result.unchanged) == 1 else "have"
+        print_line(f"{pluralise(len(result.unchanged), 'question')} already {verb} that label")
+    if result.corrections:
+        print_line(_consequence(run_folder))
+    return 0
+
+
+def _describe_correction(correction: "Correction") -> str:
+    pixels = f" ({pluralise(correction.n_labels, 'pixel')})" if correction.n_labels > 1 else ""
+    return f"round {correction.round}, {correction.question}: {correction.old} → {correction.new}{pixels}"
+
+
+def _consequence(run_folder: "RunFolder") -> str:
+    """Return what a correction changes, depending on how far the run is."""
+    from ducats.report.watch.reader import RunWatcher
+
+    state = RunWatcher().read_state(run_folder.path)
+    readers = "reports, `ducats labels` and `ducats picks` use the corrected labels"
+    if state.phase == "finished":
+        return f"the run is finished and its model is not trained again; {readers}"
+    if state.n_rounds is not None and state.n_labelled_rounds >= state.n_rounds:
+        return f"the run has taken its last round, so it does not train on the correction; {readers}"
+    return f"the run trains on it after round {state.n_labelled_rounds + 1}; {readers} from now on"
+
+
+def _login_name() -> str:
+    try:
+        return getuser()
+    except (OSError, KeyError):  # a container without an entry for the user
+        return ""
+
+
+def _print_amendments(run_folder: "RunFolder") -> None:
+    amendments = run_folder.load_amendments()
+    total = sum(len(amendment.corrections) for amendment in amendments)
+    if not total:
+        return
+    print_line(f"{pluralise(total, 'correction')}:")
+    for amendment in amendments:
+        source = f", from {amendment.channel}" if amendment.channel else ""
+        for correction in amendment.corrections:
+            by = summary.annotator_name(amendment.annotator)
+            print_line(f"  {_describe_correction(correction)}, by {by}, {amendment.made_at}{source}")
+
+
+def _amended_answers(run_folder: "RunFolder") -> Iterator[Answer]:
+    """Return the corrections as answers."""
+    for amendment in run_folder.load_amendments():
+        for one in amendment.corrections:
+            kind: AnswerKind = "void" if one.new == VOID_WORD else "class"
+            yield Answer(
+                *(one.question, one.new, kind, amendment.annotator, amendment.made_at),
+                channel=f"amend {amendment.channel}".strip(),
+                round=one.round,
+            )
+
+
+def _print_answers(answers: Iterable[Answer]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([field.name for field in fields(Answer)])
-    for answer in store.answers():
+    for answer in answers:
         writer.writerow(["" if value is None else value for value in asdict(answer).values()])
 
 
@@ -85,7 +186,7 @@ def _print_annotators(store: AnnotationStore) -> None:
         seconds = "–" if annotator.median_seconds is None else f"{annotator.median_seconds:.1f}"
         minutes = "–" if annotator.median_seconds is None else f"{annotator.seconds / 60:.1f}"
         counts = map(str, (annotator.answers, annotator.void, annotator.unsure))
-        table.add_row(escape(annotator.annotator or "(unknown)"), *counts, seconds, minutes, agree)
+        table.add_row(escape(summary.annotator_name(annotator.annotator)), *counts, seconds, minutes, agree)
     console.print(table if table.rows else "no answers yet")
 
 
@@ -95,7 +196,9 @@ def _print_disputes(store: AnnotationStore) -> None:
         return
     print_line(f"{pluralise(len(found), 'question')} with conflicting answers:")
     for dispute in found[:MAX_DISPUTES_SHOWN]:
-        votes_text = ", ".join(f"{vote.annotator or '(unknown)'}: {vote.word}" for vote in dispute.votes)
+        votes_text = ", ".join(
+            f"{summary.annotator_name(vote.annotator)}: {vote.word}" for vote in dispute.votes
+        )
         no_label = "labelled by PNG" if dispute.answered_by_png else "no label yet"
         label = no_label if dispute.label is None else f"label {dispute.label}"
         print_line(f"  round {dispute.round}, {dispute.question.id} ({votes_text}), {label}")
