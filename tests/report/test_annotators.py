@@ -1,14 +1,20 @@
 """Annotators in the report: statistics by hand, escaping, unreadable images."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from minimal_runs import write_run_folder
 from PIL import Image
 
 from ducats.annotation import AnnotationStore, Question, QuestionArea, QuestionRound, RoundRules
+from ducats.annotation.amend import LabelAmender, NewLabel
+from ducats.ledger import Ledger, Request
 from ducats.report import find_runs, report
 from ducats.report.annotators import annotation_stats
+from ducats.runfolder.pool_file import PoolInfo
+from ducats.runfolder.run_folder import RunFolder
 
 CLASSES = ("cat", "dog")
 
@@ -121,3 +127,25 @@ def test_a_pixel_question_shows_a_crop(tmp_path: Path) -> None:
     (found,) = annotation_stats(find_runs([tmp_path / "run"]))
     assert found.voids.table.rows == (("im#0,255", 1, "anna: void", "void"),)
     assert found.voids.thumbnails[0].startswith("data:image/png;base64,")
+
+
+def test_suspicious_answers_and_corrections_are_shown(tmp_path: Path) -> None:
+    sure = [replace(each, guess="dog", probability=0.95) for each in images(3)]
+    store, run_folder = write_questions(tmp_path / "run", sure), RunFolder(tmp_path / "run")
+    for image in range(3):
+        submit_answer(store, image, "anna", "cat")
+    assert store.close_round(1) is not None
+    run_folder.save_pool(PoolInfo([each.key for each in sure]))
+    request = Request(1, torch.arange(3), torch.zeros(3, dtype=torch.long))
+    Ledger(run_folder.labels_path, [each.key for each in sure]).append(request, torch.zeros(3).long())
+    LabelAmender(run_folder, "eve").amend([NewLabel("img/1.png", "dog")])
+    (found,) = annotation_stats(find_runs([tmp_path / "run"]))
+    assert [row[:4] for row in found.suspicious.table.rows] == [
+        ("img/0.png", 1, "cat", "dog (95 %)"),
+        ("img/2.png", 1, "cat", "dog (95 %)"),
+    ]
+    assert [row[:5] for row in found.corrections.rows] == [("img/1.png", 1, "cat", "dog", "eve")]
+    page = report([tmp_path / "run"], tmp_path / "out").page.read_text(encoding="utf-8")
+    assert "1 label was corrected; it was not used for training, because no round followed." in " ".join(
+        page.split()
+    )

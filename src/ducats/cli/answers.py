@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ducats.runfolder.amendments import Correction
     from ducats.runfolder.run_folder import RunFolder
 
-MAX_DISPUTES_SHOWN = 20
+MAX_QUESTIONS_SHOWN = 20
 
 
 @app.command
@@ -36,6 +36,7 @@ def answers(
     as_csv: Annotated[bool, Parameter(name="--csv", negative=())] = False,
     amend: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
     annotator: str | None = None,
+    suspicious: float | None = None,
 ) -> int:
     """Summarise the annotators' answers: progress of each round, activity per annotator, disagreements.
 
@@ -45,6 +46,8 @@ def answers(
         amend: Correct labels that the run has taken: KEY CLASS for one, KEY FILE.png for the pixels of an
             image, FILE.csv for several (columns as in answers.csv). The next round trains on them.
         annotator: With --amend: name of the person who corrects; default: the login name.
+        suspicious: List only the answers that contradict a prediction with at least this probability; the
+            summary lists those above 0.8.
     """
     from ducats.runfolder.run_folder import RunFolder
 
@@ -68,9 +71,13 @@ def answers(
     if as_csv:
         _print_answers([*store.answers(), *_amended_answers(run_folder)])
         return 0
+    if suspicious is not None:
+        _print_suspicious(run_folder, suspicious)
+        return 0
     _print_rounds(store)
     _print_annotators(store)
     _print_disputes(store)
+    _print_suspicious(run_folder)
     _print_amendments(run_folder)
     return 0
 
@@ -103,6 +110,31 @@ def _amend(run_folder: "RunFolder", arguments: Sequence[str], annotator: str) ->
     if result.corrections:
         print_line(_consequence(run_folder))
     return 0
+
+
+def _print_suspicious(run_folder: "RunFolder", min_probability: float | None = None) -> None:
+    """List suspicious answers: above a probability all of them, else the first above the default."""
+    from ducats.annotation.suspicious import CONFIDENT, suspicious_answers
+
+    threshold = CONFIDENT if min_probability is None else min_probability
+    if not 0 <= threshold <= 1:
+        raise UserError(f"--suspicious must be a probability from 0 to 1, not {threshold:g}")
+    found = suspicious_answers(run_folder, threshold)
+    if not found and min_probability is None:
+        return
+    number = pluralise(len(found), "suspicious answer")
+    print_line(f"{number}: the model was at least {100 * threshold:.0f} % sure of another class")
+    shown = found if min_probability is not None else found[:MAX_QUESTIONS_SHOWN]
+    for one in shown:
+        doubts = [f"the model predicted {one.asked}"] if one.asked else []
+        doubts += [f"predicts {one.trained} after training on it"] if one.trained else []
+        print_line(f"  round {one.round}, {one.question.id}: {one.label}, but {' and '.join(doubts)}")
+    folder = shlex.quote(str(run_folder.path))
+    if len(found) > len(shown):
+        n_more = len(found) - len(shown)
+        print_line(f"  and {n_more} more; list all with `ducats answers {folder} --suspicious 0.8`")
+    if found:
+        print_line(f"  to correct a label: `ducats answers {folder} --amend KEY CLASS`")
 
 
 def _describe_correction(correction: "Correction") -> str:
@@ -195,15 +227,15 @@ def _print_disputes(store: AnnotationStore) -> None:
     if not found:
         return
     print_line(f"{pluralise(len(found), 'question')} with conflicting answers:")
-    for dispute in found[:MAX_DISPUTES_SHOWN]:
+    for dispute in found[:MAX_QUESTIONS_SHOWN]:
         votes_text = ", ".join(
             f"{summary.annotator_name(vote.annotator)}: {vote.word}" for vote in dispute.votes
         )
         no_label = "labelled by PNG" if dispute.answered_by_png else "no label yet"
         label = no_label if dispute.label is None else f"label {dispute.label}"
         print_line(f"  round {dispute.round}, {dispute.question.id} ({votes_text}), {label}")
-    if len(found) > MAX_DISPUTES_SHOWN:
-        print_line(f"  and {len(found) - MAX_DISPUTES_SHOWN} more; use --csv to list all")
+    if len(found) > MAX_QUESTIONS_SHOWN:
+        print_line(f"  and {len(found) - MAX_QUESTIONS_SHOWN} more; use --csv to list all")
 
 
 def _counts(counts: Mapping[str, int]) -> str:

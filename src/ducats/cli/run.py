@@ -130,6 +130,8 @@ def run(
             spent = f"{len(ledger)} pixels labelled with {ledger.clicks()} clicks"
         if (seconds := ledger.seconds()) is not None:
             spent += f", {seconds / 60:.1f} minutes of annotation"
+        if n_corrected := ledger.corrected_labels().n_corrected:
+            spent += f", {n_corrected} corrected"
         print_line(f"{spent}; model in {run_folder.model_path}{remark}")
     return 0
 

@@ -79,7 +79,9 @@ def _training_lines(trained: TrainedModel) -> Iterator[str]:
     yield f"- source{names['source']}: {data['source']['images']} labelled images"
     yield f"- target{names['target']}: {data['pool']['images']} images"
     unit = "pixels" if trained.per_pixel else "images"
-    yield f"- acquired labels: {ledger.spent()} target {unit} in {ledger.n_rounds} rounds"
+    n_corrected = ledger.corrected_labels(ledger.n_rounds).n_corrected
+    corrected = f", {n_corrected} of them corrected" if n_corrected else ""
+    yield f"- acquired labels: {ledger.spent()} target {unit} in {ledger.n_rounds} rounds{corrected}"
     yield f"- method: query `{config.query.name}`, objective `{config.objective.name}`, seed {config.seed}"
     model_config = config.model
     model_params = json.dumps(dict(model_config.params))

@@ -13,10 +13,12 @@ from ducats.annotation.summary import (
     AnnotatorSummary,
     Dispute,
     RoundSummary,
+    annotator_name,
     list_disputes,
     summarise_annotators,
     summarise_rounds,
 )
+from ducats.annotation.suspicious import suspicious_answers
 from ducats.report.run_reader import Run
 from ducats.report.table import EMPTY_CELL, Cell, Table, make_table
 from ducats.runfolder.question_names import ANSWER_LOG
@@ -44,6 +46,9 @@ class AnnotationStats:
     annotators: tuple[AnnotatorSummary, ...]
     disputes: QuestionList
     voids: QuestionList
+    suspicious: QuestionList
+    corrections: Table  # all of them, oldest first
+    n_unused_corrections: int  # made after the run took its newest round
 
     @property
     def seconds(self) -> float | None:
@@ -76,7 +81,7 @@ class AnnotationStats:
             is_timed = each.median_seconds is not None
             rows.append(
                 [
-                    *(each.annotator or "anonymous", each.answers, each.void, each.unsure),
+                    *(annotator_name(each.annotator), each.answers, each.void, each.unsure),
                     f"{each.median_seconds:.1f}" if is_timed else EMPTY_CELL,
                     f"{each.seconds / 60:.1f}" if is_timed else EMPTY_CELL,
                     f"{each.agreed} of {each.compared}" if each.compared else EMPTY_CELL,
@@ -87,7 +92,11 @@ class AnnotationStats:
 
 def annotation_stats(runs: Sequence[Run]) -> list[AnnotationStats]:
     """Return the statistics of all runs with answers of annotators, in the order of the runs."""
-    return [_run_stats(run) for run in runs if (run.files.questions_path / ANSWER_LOG).is_file()]
+    return [
+        _run_stats(run)
+        for run in runs
+        if (run.files.questions_path / ANSWER_LOG).is_file() or run.files.load_amendments()
+    ]
 
 
 def _run_stats(run: Run) -> AnnotationStats:
@@ -98,7 +107,37 @@ def _run_stats(run: Run) -> AnnotationStats:
         tuple(summarise_annotators(store)),
         _question_list(store, list_disputes(store)),
         _question_list(store, _void_questions(store)),
+        _suspicious_list(run, store),
+        _correction_table(run),
+        run.files.count_unused_corrections(),
     )
+
+
+def _suspicious_list(run: Run, store: AnnotationStore) -> QuestionList:
+    found = suspicious_answers(run.files)
+    rows = [
+        (one.question.id, one.round, one.label, str(one.asked or EMPTY_CELL), str(one.trained or EMPTY_CELL))
+        for one in found[:MAX_SHOWN_QUESTIONS]
+    ]
+    titles = ("Question", "Round", "Label", "Model when asked", "Model trained on it")
+    questions = [(one.round, one.question) for one in found[:MAX_SHOWN_QUESTIONS]]
+    return QuestionList(len(found), make_table(titles, rows), _thumbnails(store, questions))
+
+
+def _correction_table(run: Run) -> Table:
+    rows = [
+        (
+            one.question,
+            one.round,
+            one.old,
+            one.new,
+            annotator_name(amendment.annotator),
+            amendment.made_at[:10],
+        )
+        for amendment in run.files.load_amendments()
+        for one in amendment.corrections
+    ]
+    return make_table(("Question", "Round", "From", "To", "By", "Date"), rows)
 
 
 def _void_questions(store: AnnotationStore) -> list[Dispute]:
@@ -120,18 +159,22 @@ def _question_list(store: AnnotationStore, questions: Sequence[Dispute]) -> Ques
         (
             each.question.id,
             each.round,
-            ", ".join(f"{vote.annotator or 'anonymous'}: {vote.word}" for vote in each.votes),
+            ", ".join(f"{annotator_name(vote.annotator)}: {vote.word}" for vote in each.votes),
             _label_text(store, each),
         )
         for each in shown
     ]
-    folders = [store.round_folder(each.round) for each in shown]
-    thumbnails = [
-        _thumbnail_url(folder / each.question.image_path, each.question)
-        for folder, each in zip(folders, shown, strict=True)
-    ]
     table = make_table(("Question", "Round", "Answers", "Label"), rows)
-    return QuestionList(len(questions), table, tuple(thumbnails))
+    thumbnails = _thumbnails(store, [(each.round, each.question) for each in shown])
+    return QuestionList(len(questions), table, thumbnails)
+
+
+def _thumbnails(store: AnnotationStore, questions: Sequence[tuple[int, Question]]) -> tuple[str, ...]:
+    """Return the thumbnails of questions, given with their rounds."""
+    return tuple(
+        _thumbnail_url(store.round_folder(round_number) / question.image_path, question)
+        for round_number, question in questions
+    )
 
 
 def _label_text(store: AnnotationStore, dispute: Dispute) -> str:

@@ -242,6 +242,13 @@ class RunFolder:
         """Return the amendments of labels, oldest first."""
         return load_amendments(self.labels_path)
 
+    def count_unused_corrections(self) -> int:
+        """Return the number of corrections that the run has not trained on, made after its newest round."""
+        amendments, rounds = self.load_amendments(), self.labelled_rounds()
+        newest = round_file(self.labels_path, rounds[-1]) if amendments and rounds else None
+        n_used = 0 if newest is None else label_files.read_label_file(newest).n_amendments
+        return sum(len(amendment.corrections) for amendment in amendments[n_used:])
+
     def append_amendment(self, amendment: Amendment) -> None:
         """Save an amendment of labels."""
         append_amendment(self.labels_path, amendment)
