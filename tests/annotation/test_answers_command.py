@@ -11,6 +11,7 @@ import pytest
 from question_rounds import submit_answer, write_round
 
 from commands import ducats
+from conftest import quick
 from ducats.annotation import AnnotationStore
 from ducats.annotation.summary import (
     AnnotatorSummary,
@@ -20,6 +21,9 @@ from ducats.annotation.summary import (
     summarise_annotators,
     summarise_rounds,
 )
+from ducats.cli.run import check_answer_files
+from ducats.config.options import default_run_folder
+from ducats.utils.errors import UserError
 
 
 @pytest.fixture
@@ -104,11 +108,68 @@ def test_a_folder_without_questions_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert "has no questions for annotators" in capsys.readouterr().err
 
 
-def test_it_needs_no_torch(store: AnnotationStore, tmp_path: Path) -> None:
+WRONG_ANSWERS = "key,label,seconds\nd,horse,\nnowhere,cat,\ne,cat,soon\nd,cat,2\n"
+MISTAKES = (
+    "line 2: 'horse' is not a class",
+    "line 3: 'nowhere' is not a question of this round",
+    "line 4: 'soon' is not a number of seconds",
+    "line 5: the answer to 'd' contradicts line 2",
+)
+
+
+def test_all_mistakes_in_a_csv_are_listed_with_their_lines(
+    store: AnnotationStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "new.csv"
+    table.write_text(WRONG_ANSWERS)
+    assert ducats("answers", tmp_path, "--check", table) == 1
+    printed = capsys.readouterr().out
+    assert [mistake for mistake in MISTAKES if mistake not in printed] == []
+    assert "new.csv: 4 mistakes, 2 of 2 questions of round 2 answered" in printed
+    n_answers = len(store.answers())  # nothing was imported
+    table.write_text("key,label\nd,dog\ne,\n")
+    assert ducats("answers", tmp_path, "--check", table) == 0
+    assert "new.csv: no mistakes, 1 of 2 questions of round 2 answered" in capsys.readouterr().out
+    table.write_bytes(b"key,label\nd,\xff\n\ne,\xfe\n")
+    assert ducats("answers", tmp_path, "--check", table) == 1
+    assert "new.csv line 2, 4: not UTF-8 text" in capsys.readouterr().out
+    assert len(AnnotationStore(store.folder).answers()) == n_answers
+
+
+def test_a_run_in_its_default_folder_finds_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = quick("engine.precision=auto")
+    check_answer_files(config, None)  # there is no run yet
+    store = write_round(default_run_folder(quick("engine.precision=32-true")) / "questions")
+    (store.round_folder(1) / "answers.csv").write_text("key,label\na,horse\nb,dog\nx,cat\n")
+    with pytest.raises(UserError, match=r"2 mistakes(.|\n)*line 2: 'horse'(.|\n)*line 4: 'x'"):
+        check_answer_files(config, None)
+    assert AnnotationStore(store.folder).status("b").word == "dog"  # the rest is kept
+
+
+def test_it_needs_no_torch_and_run_finds_mistakes_before_importing_it(
+    store: AnnotationStore, tmp_path: Path
+) -> None:
+    table, folder = store.round_folder(2) / "answers.csv", str(tmp_path)
+    table.write_text(WRONG_ANSWERS)
+    commands = [
+        ["answers", folder],
+        ["answers", folder, "--check", str(table)],
+        ["answers", folder, "--suspicious", "0.5"],
+        ["run", "--source", "a", "--target", "b", "--out", folder],
+    ]
     code = (
-        "import sys\nfrom ducats.cli import app\n"
-        f"app(['answers', {str(tmp_path)!r}], exit_on_error=False, result_action='return_value')\n"
+        "import sys\nfrom ducats.cli import main\n"
+        f"for command in {commands}:\n"
+        "    try:\n        main(command)\n    except SystemExit as stop:\n        print('exit', stop.code)\n"
         "sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("exit")] == [
+        "exit 0",
+        "exit 1",
+        "exit 0",
+        "exit 2",
+    ]
+    assert [mistake for mistake in MISTAKES if mistake not in done.stderr] == []

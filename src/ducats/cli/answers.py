@@ -14,10 +14,11 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
-from ducats.annotation import VOID_WORD, AnnotationStore, Answer, summary
+from ducats.annotation import VOID_WORD, AnnotationStore, Answer, QuestionRound, summary
 from ducats.annotation.answer import AnswerKind
+from ducats.annotation.csv_answers import check_csv_answers
 from ducats.cli.base import app, console, print_line
-from ducats.runfolder.question_names import MASKS
+from ducats.runfolder.question_names import ANSWER_TABLES, MASKS
 from ducats.runfolder.rounds import rounds_in
 from ducats.utils.errors import UserError
 from ducats.utils.findings import pluralise
@@ -37,6 +38,7 @@ def answers(
     amend: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
     annotator: str | None = None,
     suspicious: float | None = None,
+    check: Annotated[list[Path] | None, Parameter(negative=(), consume_multiple=True)] = None,
 ) -> int:
     """Summarise the annotators' answers: progress of each round, activity per annotator, disagreements.
 
@@ -48,6 +50,8 @@ def answers(
         annotator: With --amend: name of the person who corrects; default: the login name.
         suspicious: List only the answers that contradict a prediction with at least this probability; the
             summary lists those above 0.8.
+        check: Print all mistakes in CSV files of answers to the open round, with their lines; exit code 1 if
+            there are any. The files are not imported.
     """
     from ducats.runfolder.run_folder import RunFolder
 
@@ -56,6 +60,8 @@ def answers(
     store = AnnotationStore(run_folder.questions_path)
     if amend is not None:
         return _amend(run_folder, amend, _login_name() if annotator is None else annotator)
+    if check is not None:
+        return _check(store, check)
     if not store.round_numbers() and run_folder.load_amendments():
         _print_amendments(run_folder)
         return 0
@@ -80,6 +86,30 @@ def answers(
     _print_suspicious(run_folder)
     _print_amendments(run_folder)
     return 0
+
+
+def _check(store: AnnotationStore, paths: Sequence[Path]) -> int:
+    """Print all mistakes in CSV files; return the exit code."""
+    question_round = store.open_round()
+    if question_round is None:
+        raise UserError(f"{store.folder.parent} has no open round whose answers could be checked")
+    if not paths:
+        raise UserError("--check needs a CSV file, e.g. answers.csv")
+    return 1 if _print_problems(question_round, paths) else 0
+
+
+def _print_problems(question_round: QuestionRound, paths: Iterable[Path]) -> int:
+    """Print all mistakes in CSV files; return their number."""
+    n_problems = 0
+    for path in paths:
+        found = check_csv_answers(path, question_round)
+        for problem in found.problems:
+            print_line(problem, "red")
+        n_problems += len(found.problems)
+        mistakes = pluralise(len(found.problems), "mistake") if found.problems else "no mistakes"
+        answered = f"{found.answered} of {found.questions} questions of round {question_round.rules.round}"
+        print_line(f"{path}: {mistakes}, {answered} answered")
+    return n_problems
 
 
 def _amend(run_folder: "RunFolder", arguments: Sequence[str], annotator: str) -> int:
@@ -205,6 +235,8 @@ def _print_rounds(store: AnnotationStore) -> None:
     console.print(table)
     if stray := summary.count_unassigned(store):
         print_line(f"answers that match no question of this run: {_counts(stray)}")
+    if (question_round := store.open_round()) is not None:
+        _print_problems(question_round, sorted(question_round.folder.glob(ANSWER_TABLES)))
     for tally in summary.summarise_rounds(store):
         if tally.new_classes:
             names = ", ".join(f"{word} ({count})" for word, count in sorted(tally.new_classes.items()))

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,6 +20,7 @@ from ducats.utils.findings import pluralise
 from ducats.utils.progress import combine_listeners
 
 if TYPE_CHECKING:
+    from ducats.config import Config
     from ducats.run.components import Components, RunPlan
 
 
@@ -49,6 +51,7 @@ def run(
     if not 0 < poll < math.inf:
         raise UserError(f"--poll must be a positive number of seconds, not {poll:g}")
     config = options.load()
+    check_answer_files(config, out)
     import torch
 
     from ducats.doctor.images import completeness_warnings
@@ -134,6 +137,30 @@ def run(
             spent += f", {n_corrected} corrected"
         print_line(f"{spent}; model in {run_folder.model_path}{remark}")
     return 0
+
+
+def check_answer_files(config: "Config", out: Path | None) -> None:
+    """Import the CSV answers to the open round of a run, before torch is imported; raise if one is wrong."""
+    from ducats.annotation import AnnotationStore
+    from ducats.annotation.csv_answers import describe_problems, import_csv_answers
+    from ducats.runfolder.run_folder import RunFolder
+
+    folders = [out]
+    if out is None:  # `auto` becomes one of these, which is known only with torch
+        precisions = (
+            ("32-true", "bf16-mixed") if config.engine.precision == "auto" else (config.engine.precision,)
+        )
+        engines = [replace(config.engine, precision=precision) for precision in precisions]
+        folders = [default_run_folder(config.model_copy(update={"engine": engine})) for engine in engines]
+    existing = [RunFolder(folder) for folder in folders if folder is not None and folder.is_dir()]
+    if len(existing) != 1:
+        return
+    existing[0].check_format()
+    store = AnnotationStore(existing[0].questions_path)
+    question_round = store.open_round()
+    problems = [] if question_round is None else import_csv_answers(store, question_round.rules.round)
+    if problems:
+        raise UserError(describe_problems(problems))
 
 
 def describe_budget(components: "Components", plan: "RunPlan") -> str:
