@@ -19,6 +19,7 @@ from ducats.annotation import AnnotationStore
 from ducats.annotation.amend import LabelAmender, NewLabel
 from ducats.data.domain import VOID
 from ducats.data.toy import toy
+from ducats.deploy import load_trained_model, model_card
 from ducats.ledger import Ledger, Request, TargetMaps, load_ledger
 from ducats.runfolder.amendments import AMENDMENT_FILES
 from ducats.runfolder.pool_file import PoolInfo
@@ -144,12 +145,13 @@ def test_a_damaged_amendment_is_refused(
 
 
 def answer_open_round(store: AnnotationStore) -> list[str]:
-    """Answer every question with the first class; return the questions."""
+    """Answer every question with the first class, only one of them timed; return the questions."""
     question_round = store.open_round()
     assert question_round is not None
     questions = [question.id for question in question_round.questions]
     for question in questions:
-        submit_answer(store, question, question_round.rules.classes[0])
+        seconds = 30.0 if question == questions[0] else None
+        submit_answer(store, question, question_round.rules.classes[0], seconds=seconds)
     return questions
 
 
@@ -189,6 +191,9 @@ def test_a_run_trains_on_corrections_made_before_a_round_is_taken(
     assert all(torch.equal(weights[1][name], weights[2][name]) for name in weights[1])
     assert load_ledger(stopped).corrected_labels(2).n_corrected == 1
     assert load_ledger(stopped).corrected_labels().n_corrected == 2
+    card = "\n".join(model_card._training_lines(load_trained_model(stopped.path)))
+    assert "- acquired labels: 20 target images in 2 rounds, 1 of them corrected" in card
+    assert "- annotation: 1.0 minutes (2 of 20 answers timed)" in card
 
 
 def test_pixels_are_corrected_by_a_label_png(run_pixels: Runner, tmp_path: Path, capsys: Capture) -> None:

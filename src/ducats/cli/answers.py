@@ -244,14 +244,13 @@ def _print_rounds(store: AnnotationStore) -> None:
 
 
 def _print_annotators(store: AnnotationStore) -> None:
-    table = Table("annotator", "answers", "void", "unsure", "median seconds", "minutes", "agree with label")
-    for annotator in summary.summarise_annotators(store):
-        agree = f"{annotator.agreed} of {annotator.compared}" if annotator.compared else "–"
-        seconds = "–" if annotator.median_seconds is None else f"{annotator.median_seconds:.1f}"
-        minutes = "–" if annotator.median_seconds is None else f"{annotator.seconds / 60:.1f}"
-        counts = map(str, (annotator.answers, annotator.void, annotator.unsure))
-        table.add_row(escape(summary.annotator_name(annotator.annotator)), *counts, seconds, minutes, agree)
-    console.print(table if table.rows else "no answers yet")
+    from ducats.report.annotators import annotator_table, describe_annotation
+    from ducats.report.table import to_terminal
+
+    annotators, channels = summary.summarise_annotators(store), summary.summarise_channels(store)
+    if annotators:
+        console.print(to_terminal(annotator_table(annotators)))
+    print_line(describe_annotation(annotators, channels) or "no answers yet")
 
 
 def _print_disputes(store: AnnotationStore) -> None:

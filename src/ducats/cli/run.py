@@ -60,6 +60,7 @@ def run(
     from ducats.run import run as run_components
     from ducats.run.factory import build_run, check_config, with_resolved_precision
     from ducats.run.loggers import LoggerDispatcher, find_loggers
+    from ducats.runfolder.records import describe_timed
     from ducats.runfolder.run_folder import RunFolder
     from ducats.training import launch_environment
     from ducats.training.distributed import all_ranks_or_raise, make_fabric
@@ -132,7 +133,8 @@ def run(
         if components.source.per_pixel:
             spent = f"{len(ledger)} pixels labelled with {ledger.clicks()} clicks"
         if (seconds := ledger.seconds()) is not None:
-            spent += f", {seconds / 60:.1f} minutes of annotation"
+            timed = describe_timed(ledger.n_timed_units(), ledger.n_units())
+            spent += f", {seconds / 60:.1f} minutes of annotation{f' ({timed})' if timed else ''}"
         if n_corrected := ledger.corrected_labels().n_corrected:
             spent += f", {n_corrected} corrected"
         print_line(f"{spent}; model in {run_folder.model_path}{remark}")

@@ -11,17 +11,21 @@ from PIL import Image
 from ducats.annotation import VOID_WORD, AnnotationStore, Question
 from ducats.annotation.summary import (
     AnnotatorSummary,
+    ChannelSummary,
     Dispute,
     RoundSummary,
     annotator_name,
     list_disputes,
     summarise_annotators,
+    summarise_channels,
     summarise_rounds,
 )
 from ducats.annotation.suspicious import suspicious_answers
 from ducats.report.run_reader import Run
 from ducats.report.table import EMPTY_CELL, Cell, Table, make_table
 from ducats.runfolder.question_names import ANSWER_LOG
+from ducats.runfolder.records import describe_timed
+from ducats.utils.findings import pluralise
 
 MAX_SHOWN_QUESTIONS = 20  # disagreements, and void labels, shown per run
 QUESTION_THUMBNAIL_SIDE = 96  # longer side of a thumbnail in pixels
@@ -44,17 +48,12 @@ class AnnotationStats:
     run_name: str
     rounds: tuple[RoundSummary, ...]
     annotators: tuple[AnnotatorSummary, ...]
+    channels: tuple[ChannelSummary, ...]
     disputes: QuestionList
     voids: QuestionList
     suspicious: QuestionList
     corrections: Table  # all of them, oldest first
     n_unused_corrections: int  # made after the run took its newest round
-
-    @property
-    def seconds(self) -> float | None:
-        """Time of all annotators; None if no times were recorded."""
-        timed = [summary.seconds for summary in self.annotators if summary.median_seconds is not None]
-        return sum(timed) if timed else None
 
     @property
     def n_multi_annotated(self) -> int:
@@ -73,21 +72,56 @@ class AnnotationStats:
         return sum(summary.rejected.get("late", 0) for summary in self.rounds)
 
     @property
+    def total(self) -> str:
+        """Who answered, how long it took and how the answers arrived, as a phrase."""
+        return describe_annotation(self.annotators, self.channels)
+
+    @property
     def annotator_table(self) -> Table:
         """One row per annotator."""
-        titles = ("Annotator", "Answers", "Void", "Unsure", "Median seconds", "Minutes", "Agrees with label")
-        rows: list[list[Cell]] = []
-        for each in self.annotators:
-            is_timed = each.median_seconds is not None
-            rows.append(
-                [
-                    *(annotator_name(each.annotator), each.answers, each.void, each.unsure),
-                    f"{each.median_seconds:.1f}" if is_timed else EMPTY_CELL,
-                    f"{each.seconds / 60:.1f}" if is_timed else EMPTY_CELL,
-                    f"{each.agreed} of {each.compared}" if each.compared else EMPTY_CELL,
-                ]
-            )
-        return make_table(titles, rows)
+        return annotator_table(self.annotators)
+
+
+def annotator_table(annotators: Sequence[AnnotatorSummary]) -> Table:
+    """Return a table with one row per annotator."""
+    titles = (
+        "Annotator",
+        "Answers",
+        "Void",
+        "Unsure",
+        "Timed",
+        "Median seconds",
+        "Minutes",
+        "Agrees with label",
+    )
+    rows: list[list[Cell]] = []
+    for each in annotators:
+        is_timed = each.median_seconds is not None
+        rows.append(
+            [
+                *(annotator_name(each.annotator), each.answers, each.void, each.unsure, each.timed),
+                f"{each.median_seconds:.1f}" if is_timed else EMPTY_CELL,
+                f"{each.seconds / 60:.1f}" if is_timed else EMPTY_CELL,
+                f"{each.agreed} of {each.compared}" if each.compared else EMPTY_CELL,
+            ]
+        )
+    return make_table(titles, rows)
+
+
+def describe_annotation(annotators: Sequence[AnnotatorSummary], channels: Sequence[ChannelSummary]) -> str:
+    """Return who answered, how long the timed answers took, and the channels."""
+    named = [each for each in annotators if each.annotator]
+    phrases = [pluralise(len(named), "annotator")] if named else []
+    if unknown := sum(each.answers for each in annotators if not each.annotator):
+        phrases.append(f"{pluralise(unknown, 'answer')} by unknown annotators")
+    n_answers, n_timed = sum(each.answers for each in annotators), sum(each.timed for each in annotators)
+    if any(each.median_seconds is not None for each in annotators):
+        timed = f" ({note})" if (note := describe_timed(n_timed, n_answers)) else ""
+        phrases.append(f"{sum(each.seconds for each in annotators) / 60:.1f} minutes in total{timed}")
+    elif n_answers:
+        phrases.append(describe_timed(n_timed, n_answers))
+    by_channel = "; ".join(map(str, channels))
+    return ", ".join(phrases) + (f" – {by_channel}" if by_channel else "")
 
 
 def annotation_stats(runs: Sequence[Run]) -> list[AnnotationStats]:
@@ -105,6 +139,7 @@ def _run_stats(run: Run) -> AnnotationStats:
         run.name,
         tuple(summarise_rounds(store)),
         tuple(summarise_annotators(store)),
+        tuple(summarise_channels(store)),
         _question_list(store, list_disputes(store)),
         _question_list(store, _void_questions(store)),
         _suspicious_list(run, store),

@@ -204,6 +204,11 @@ class RunFolder:
         """Return the rounds with labels, ascending."""
         return rounds_in(self.labels_path)
 
+    def count_round_labels(self, round_number: int) -> int:
+        """Return the number of labels acquired in a round."""
+        path = round_file(self.labels_path, round_number)
+        return label_files.read_label_file(path).pixel_runs.n_locations if path.exists() else 0
+
     def load_round_labels(self, round_number: int, n_rounds: int | None = None) -> RoundLabels | None:
         """Return the labels of a round; None if it has none yet.
 
