@@ -235,6 +235,11 @@ def _print_rounds(store: AnnotationStore) -> None:
     console.print(table)
     if stray := summary.count_unassigned(store):
         print_line(f"answers that match no question of this run: {_counts(stray)}")
+    if any(tally.rejected.get("late") for tally in summary.summarise_rounds(store)):
+        folder = shlex.quote(str(store.folder.parent))
+        print_line(
+            f"late answers change nothing; to correct a label: `ducats answers {folder} --amend KEY CLASS`"
+        )
     if (question_round := store.open_round()) is not None:
         _print_problems(question_round, sorted(question_round.folder.glob(ANSWER_TABLES)))
     for tally in summary.summarise_rounds(store):

@@ -148,11 +148,13 @@ def check_answer_files(config: "Config", out: Path | None) -> None:
     from ducats.runfolder.run_folder import RunFolder
 
     folders = [out]
-    if out is None:  # `auto` becomes one of these, which is known only with torch
-        precisions = (
-            ("32-true", "bf16-mixed") if config.engine.precision == "auto" else (config.engine.precision,)
-        )
-        engines = [replace(config.engine, precision=precision) for precision in precisions]
+    if out is None:
+        engines = [config.engine]
+        if config.engine.precision == "auto":  # becomes one of these; which one, is known only with torch
+            engines = [
+                replace(config.engine, precision="32-true"),
+                replace(config.engine, precision="bf16-mixed"),
+            ]
         folders = [default_run_folder(config.model_copy(update={"engine": engine})) for engine in engines]
     existing = [RunFolder(folder) for folder in folders if folder is not None and folder.is_dir()]
     if len(existing) != 1:

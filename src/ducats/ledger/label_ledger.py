@@ -259,8 +259,8 @@ class Ledger:
         for ledger_round in self._rounds[:n_rounds]:
             image = np.repeat(ledger_round.pixel_runs.image, ledger_round.pixel_runs.count)
             targets[torch.from_numpy(image)] = torch.from_numpy(ledger_round.labels.astype(np.int64))
-        for image, (_, _, label) in self.corrected_labels(n_rounds).by_image.items():
-            targets[image] = int(label[0])
+        for index, (_, _, label) in self.corrected_labels(n_rounds).by_image.items():
+            targets[index] = int(label[0])
         return targets
 
     def entries(self) -> Iterator[LedgerEntry]:

@@ -23,6 +23,7 @@ from ducats.annotation.summary import (
 from ducats.annotation.suspicious import suspicious_answers
 from ducats.report.run_reader import Run
 from ducats.report.table import EMPTY_CELL, Cell, Table, make_table
+from ducats.runfolder.amendments import CorrectedLabels
 from ducats.runfolder.question_names import ANSWER_LOG
 from ducats.runfolder.records import describe_timed
 from ducats.utils.findings import pluralise
@@ -52,6 +53,7 @@ class AnnotationStats:
     disputes: QuestionList
     voids: QuestionList
     suspicious: QuestionList
+    corrected: str  # how many labels or pixels were
     corrections: Table  # all of them, oldest first
     n_unused_corrections: int  # made after the run took its newest round
 
@@ -143,6 +145,7 @@ def _run_stats(run: Run) -> AnnotationStats:
         _question_list(store, list_disputes(store)),
         _question_list(store, _void_questions(store)),
         _suspicious_list(run, store),
+        _describe_corrected(run),
         _correction_table(run),
         run.files.count_unused_corrections(),
     )
@@ -159,6 +162,11 @@ def _suspicious_list(run: Run, store: AnnotationStore) -> QuestionList:
     return QuestionList(len(found), make_table(titles, rows), _thumbnails(store, questions))
 
 
+def _describe_corrected(run: Run) -> str:
+    count = CorrectedLabels.from_amendments(run.files.load_amendments()).n_corrected
+    return pluralise(count, "label" if run.files.load_pool().sizes is None else "pixel")
+
+
 def _correction_table(run: Run) -> Table:
     rows = [
         (
@@ -172,7 +180,7 @@ def _correction_table(run: Run) -> Table:
         for amendment in run.files.load_amendments()
         for one in amendment.corrections
     ]
-    return make_table(("Question", "Round", "From", "To", "By", "Date"), rows)
+    return make_table(("Question", "Round", "From", "To", "By", "Date"), rows, n_text_columns=6)
 
 
 def _void_questions(store: AnnotationStore) -> list[Dispute]:
