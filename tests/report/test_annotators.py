@@ -14,6 +14,7 @@ from ducats.ledger import Ledger, Request
 from ducats.report import find_runs, report
 from ducats.report.annotators import annotation_stats
 from ducats.runfolder.pool_file import PoolInfo
+from ducats.runfolder.question_names import MASKS
 from ducats.runfolder.run_folder import RunFolder
 
 CLASSES = ("cat", "dog")
@@ -126,6 +127,19 @@ def test_a_pixel_question_shows_a_crop(tmp_path: Path) -> None:
     (found,) = annotation_stats(find_runs([tmp_path / "run"]))
     assert found.voids.table.rows == (("im#0,255", 1, "anna: void", "void"),)
     assert found.voids.thumbnails[0].startswith("data:image/png;base64,")
+
+
+def test_pixels_answered_by_label_pngs_are_counted_without_an_annotator(tmp_path: Path) -> None:
+    write_run_folder(tmp_path / "run", {"method": "duc", "seed": 0}, [], n_epochs=1, finished=False)
+    run_folder = RunFolder(tmp_path / "run")
+    (run_folder.questions_path / "round-01" / MASKS).mkdir(parents=True)
+    assert annotation_stats(find_runs([run_folder.path])) == []
+    request = Request(1, torch.zeros(3, dtype=torch.long), torch.tensor([0, 1, 5]))
+    Ledger(run_folder.labels_path, ["im"], [[2, 3]]).append(request, torch.zeros(3, dtype=torch.long))
+    (found,) = annotation_stats(find_runs([run_folder.path]))
+    assert (found.annotators, found.total) == ((), "label PNGs: 3 pixels")
+    page = report([run_folder.path], tmp_path / "out").page.read_text(encoding="utf-8")
+    assert "<p>label PNGs: 3 pixels." in page
 
 
 def test_suspicious_answers_and_corrections_are_shown(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def summarise_channels(store: AnnotationStore) -> list[ChannelSummary]:
         answers[name] += 1
         pixels[name] += _n_pixels(one.question)
     found = [ChannelSummary(name, count, pixels[name]) for name, count in sorted(answers.items())]
-    n_by_png = _count_png_pixels(store)
+    n_by_png = count_png_pixels(store)
     return [*found, ChannelSummary("label PNGs", 0, n_by_png)] if n_by_png else found
 
 
@@ -204,8 +204,8 @@ def _n_pixels(question: Question) -> int:
     return sum(length for _, length in question.area.runs) if question.area is not None else 0
 
 
-def _count_png_pixels(store: AnnotationStore) -> int:
-    """Count the pixels in the ledger that no word labels."""
+def count_png_pixels(store: AnnotationStore) -> int:
+    """Count the acquired pixels that label PNGs answered."""
     from ducats.runfolder.run_folder import RunFolder  # needs NumPy; keeps `--help` fast
 
     run_folder, with_words, total = RunFolder(store.folder.parent), store.round_numbers(), 0

@@ -54,6 +54,8 @@ def run(
     check_answer_files(config, out)
     import torch
 
+    from ducats.annotation import AnnotationStore
+    from ducats.annotation.summary import summarise_channels
     from ducats.doctor.images import completeness_warnings
     from ducats.ledger import load_ledger
     from ducats.report.progress_display import ProgressDisplay, stage_table
@@ -131,7 +133,9 @@ def run(
         ledger = load_ledger(run_folder)
         spent = f"{len(ledger)} labels acquired"
         if components.source.per_pixel:
-            spent = f"{len(ledger)} pixels labelled with {ledger.clicks()} clicks"
+            by_channel = "; ".join(map(str, summarise_channels(AnnotationStore(run_folder.questions_path))))
+            how = f" ({by_channel})" if by_channel else f" with {ledger.clicks()} clicks"
+            spent = f"{len(ledger)} pixels labelled{how}"
         if (seconds := ledger.seconds()) is not None:
             timed = describe_timed(ledger.n_timed_units(), ledger.n_units())
             spent += f", {seconds / 60:.1f} minutes of annotation{f' ({timed})' if timed else ''}"

@@ -15,6 +15,7 @@ from ducats.annotation.summary import (
     Dispute,
     RoundSummary,
     annotator_name,
+    count_png_pixels,
     list_disputes,
     summarise_annotators,
     summarise_channels,
@@ -123,7 +124,7 @@ def describe_annotation(annotators: Sequence[AnnotatorSummary], channels: Sequen
     elif n_answers:
         phrases.append(describe_timed(n_timed, n_answers))
     by_channel = "; ".join(map(str, channels))
-    return ", ".join(phrases) + (f" – {by_channel}" if by_channel else "")
+    return " – ".join(filter(None, (", ".join(phrases), by_channel)))
 
 
 def annotation_stats(runs: Sequence[Run]) -> list[AnnotationStats]:
@@ -131,7 +132,9 @@ def annotation_stats(runs: Sequence[Run]) -> list[AnnotationStats]:
     return [
         _run_stats(run)
         for run in runs
-        if (run.files.questions_path / ANSWER_LOG).is_file() or run.files.load_amendments()
+        if (run.files.questions_path / ANSWER_LOG).is_file()
+        or run.files.load_amendments()
+        or count_png_pixels(AnnotationStore(run.files.questions_path))
     ]
 
 
