@@ -46,19 +46,23 @@ def run_folder(tmp_path: Path) -> RunFolder:
 def test_a_label_is_corrected_and_its_history_kept(run_folder: RunFolder, capsys: Capture) -> None:
     before = (run_folder.labels_path / "round-01.npz").read_bytes()
     command = ("answers", run_folder.path, "--annotator", "eve", "--amend")
-    assert "round 1, a: cat → dog, corrected" in output_of(capsys, *command, "a", " Dog")
+    assert "round 1, a: cat → dog" in output_of(capsys, *command, "a", " Dog")
     assert "trains on it after round 2" in output_of(capsys, *command, "a", "cow")
     assert "already has that label" in output_of(capsys, *command, "a", "cow")
+    confirmed = output_of(capsys, *command, "c", "cow")
+    assert "round 1, c: cow confirmed" in confirmed
+    assert "train" not in confirmed
     assert (run_folder.labels_path / "round-01.npz").read_bytes() == before
     assert load_ledger(run_folder).targets().tolist() == [2, VOID, 2, -1]
     assert load_ledger(run_folder).corrected_labels().n_corrected == 1
     printed = output_of(capsys, "answers", run_folder.path)
-    assert "2 corrections:" in printed
+    assert "2 corrections, 1 confirmed:" in printed
     assert "round 1, a: dog → cow, by eve, 20" in printed
     rows = list(csv.DictReader(io.StringIO(output_of(capsys, "answers", run_folder.path, "--csv"))))
     assert [(row["question"], row["word"], row["annotator"], row["channel"]) for row in rows[3:]] == [
         ("a", "dog", "eve", "amend"),
         ("a", "cow", "eve", "amend"),
+        ("c", "cow", "eve", "amend"),
     ]
     assert AnnotationStore(run_folder.questions_path).statuses(1)["a"].word == "cow"
 
@@ -96,7 +100,7 @@ def test_a_csv_corrects_several_labels_or_none(
     assert not run_folder.load_amendments()
     table.write_text("key,label,annotator\na,dog,\nb,cat,bob\nc,cow,\n", "utf-8")
     printed = output_of(capsys, "answers", run_folder.path, "--amend", table, "--annotator", "eve")
-    assert "1 question already has that label" in printed
+    assert "round 1, c: cow confirmed" in printed
     assert [(one.annotator, one.channel) for one in run_folder.load_amendments()] == [
         ("eve", "fixes.csv"),
         ("bob", "fixes.csv"),

@@ -77,6 +77,9 @@ def test_the_prediction_before_the_answer_counts_and_the_one_after_training_on_i
     assert [key for key, _, _ in found(run_folder, 0.6)] == ["both", "sure", "still", "unsure"]
     LabelAmender(run_folder, "eve").amend([NewLabel("sure", "dog"), NewLabel("both", "cow")])
     assert [key for key, _, _ in found(run_folder)] == ["still"]  # a person has looked at the others again
+    LabelAmender(run_folder, "eve").amend([NewLabel("still", "cow")])
+    assert found(run_folder) == []
+    assert run_folder.count_unused_corrections() == 2
 
 
 def test_the_command_lists_them(run_folder: RunFolder, capsys: Capture) -> None:

@@ -35,8 +35,8 @@ class NewLabel(NamedTuple):
 class AmendResult:
     """What an amendment changed."""
 
-    corrections: tuple[Correction, ...]
-    unchanged: tuple[str, ...]  # questions that had the label already
+    corrections: tuple[Correction, ...]  # without runs: the label was confirmed
+    unchanged: tuple[str, ...]  # questions whose label was amended or confirmed before
 
 
 def read_new_labels(path: Path, *, per_pixel: bool) -> list[NewLabel]:
@@ -64,7 +64,7 @@ class LabelAmender:
         self._image_of = {key: image for image, key in enumerate(self._pool.keys)}
 
     def amend(self, labels: Sequence[NewLabel], *, channel: str = "") -> AmendResult:
-        """Correct the labels of questions, all or none.
+        """Correct or, if they are the same, confirm the labels of questions, all or none.
 
         Args:
             channel: name of the file that the labels come from.
@@ -126,7 +126,7 @@ class LabelAmender:
         self._run_folder.append_amendment(Amendment(annotator, made_at, channel, tuple(corrections)))
 
     def _correct_question(self, question_id: str, word: str) -> Correction | None:
-        """Return the correction of a question; None if it has the label already."""
+        """Return the correction or confirmation of a question; None if that was done before."""
         question, rules = self._find(question_id)
         image = self._image(question_id if question is None else question.key)
         position, label, rounds = self._run_folder.load_image_labels(image)
@@ -145,10 +145,11 @@ class LabelAmender:
             raise UserError(f"{question_id!r} has no label to correct: {remedy}")
         word, new_label = _parse_label(word, rules)
         new = np.full(len(position), new_label, np.int16)
-        if (new == label).all():
+        is_same = bool((new == label).all())
+        if is_same and question_id in self._store.corrected_words():
             return None
-        old_text = _describe(label, rules.classes)
-        return Correction(question_id, int(rounds.max()), old_text, word, image, _runs(position, label, new))
+        runs = () if is_same else _runs(position, label, new)
+        return Correction(question_id, int(rounds.max()), _describe(label, rules.classes), word, image, runs)
 
     def _find(self, question_id: str) -> tuple[Question | None, RoundRules]:
         """Return a question in the newest round whose labels the run has taken, or else in the newest.

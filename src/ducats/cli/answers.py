@@ -133,11 +133,11 @@ def _amend(run_folder: "RunFolder", arguments: Sequence[str], annotator: str) ->
                 "--amend needs KEY CLASS, KEY FILE.png, or FILE.csv with the columns key and label"
             )
     for one in result.corrections:
-        print_line(f"{_describe_correction(one)}, corrected")
+        print_line(_describe_correction(one))
     if result.unchanged:
         verb = "has" if len(result.unchanged) == 1 else "have"
-        print_line(f"{pluralise(len(result.unchanged), 'question')} already {verb} that label")
-    if result.corrections:
+        print_line(f"{pluralise(len(result.unchanged), 'question')} already {verb} that label, as amended")
+    if any(one.runs for one in result.corrections):
         print_line(_consequence(run_folder))
     return 0
 
@@ -164,10 +164,12 @@ def _print_suspicious(run_folder: "RunFolder", min_probability: float | None = N
         n_more = len(found) - len(shown)
         print_line(f"  and {n_more} more; list all with `ducats answers {folder} --suspicious 0.8`")
     if found:
-        print_line(f"  to correct a label: `ducats answers {folder} --amend KEY CLASS`")
+        print_line(f"  to correct or to confirm a label: `ducats answers {folder} --amend KEY CLASS`")
 
 
 def _describe_correction(correction: "Correction") -> str:
+    if not correction.runs:
+        return f"round {correction.round}, {correction.question}: {correction.new} confirmed"
     pixels = f" ({pluralise(correction.n_labels, 'pixel')})" if correction.n_labels > 1 else ""
     return f"round {correction.round}, {correction.question}: {correction.old} → {correction.new}{pixels}"
 
@@ -194,10 +196,12 @@ def _login_name() -> str:
 
 def _print_amendments(run_folder: "RunFolder") -> None:
     amendments = run_folder.load_amendments()
-    total = sum(len(amendment.corrections) for amendment in amendments)
-    if not total:
+    runs = [one.runs for amendment in amendments for one in amendment.corrections]
+    if not runs:
         return
-    print_line(f"{pluralise(total, 'correction')}:")
+    n_corrected = sum(map(bool, runs))
+    confirmed = f", {len(runs) - n_corrected} confirmed" if len(runs) > n_corrected else ""
+    print_line(f"{pluralise(n_corrected, 'correction')}{confirmed}:")
     for amendment in amendments:
         source = f", from {amendment.channel}" if amendment.channel else ""
         for correction in amendment.corrections:

@@ -182,6 +182,7 @@ def _correction_table(run: Run) -> Table:
         )
         for amendment in run.files.load_amendments()
         for one in amendment.corrections
+        if one.runs
     ]
     return make_table(("Question", "Round", "From", "To", "By", "Date"), rows, n_text_columns=6)
 

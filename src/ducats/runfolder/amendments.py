@@ -22,7 +22,10 @@ AMENDMENT_FILES = "amendment-*.json"
 
 @dataclass(frozen=True)
 class Correction:
-    """The corrected labels of one question, or of several pixels of one image."""
+    """The corrected labels of one question, or of several pixels of one image.
+
+    Without runs, it confirms a label: someone has looked at the question again.
+    """
 
     question: str  # its id, or the key of the image
     round: int  # in which the label was acquired; the newest if there are several
@@ -61,7 +64,7 @@ class CorrectedLabels:
         for amendment in amendments:
             for correction in amendment.corrections:
                 runs.setdefault(correction.image, []).extend(correction.runs)
-        return cls({image: _resolve(image_runs) for image, image_runs in runs.items()})
+        return cls({image: _resolve(image_runs) for image, image_runs in runs.items() if image_runs})
 
     def apply(self, image: int, position: AnyArray, label: AnyArray) -> AnyArray:
         """Return labels of one image with the corrected ones replaced, wider if a class needs it."""

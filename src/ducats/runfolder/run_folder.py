@@ -252,7 +252,7 @@ class RunFolder:
         amendments, rounds = self.load_amendments(), self.labelled_rounds()
         newest = round_file(self.labels_path, rounds[-1]) if amendments and rounds else None
         n_used = 0 if newest is None else label_files.read_label_file(newest).n_amendments
-        return sum(len(amendment.corrections) for amendment in amendments[n_used:])
+        return sum(bool(one.runs) for amendment in amendments[n_used:] for one in amendment.corrections)
 
     def append_amendment(self, amendment: Amendment) -> None:
         """Save an amendment of labels."""
