@@ -103,6 +103,7 @@ def write_run(
         record = stage_record(stage, epoch, per_round * stage, scores[stage], len(classes))
         if seconds_per_label is not None and stage:
             record["annotation_seconds"] = seconds_per_label * per_round * stage
+            record |= {"annotation_units": per_round * stage + 1, "timed_units": per_round * stage}
         records.append(record | {"seconds": round(2.0 * (stage + 1) + 0.1 * seed, 3)})
     write_records(folder, run_config, records, finished=finished)
     return folder

@@ -25,10 +25,10 @@ def test_each_row_is_logged_once_and_again_when_it_changes(tmp_path: Path) -> No
     store = write_round(tmp_path)
     assert write_and_import(store, "key,label\nb,dog\na,\n") == []
     assert write_and_import(store, "label,key\ncat,a\ndog,b\n") == []
-    assert logged(store) == ["files:b=dog", "files:a=cat"]
+    assert logged(store) == [":b=dog", ":a=cat"]
     assert write_and_import(store, "key,label\na,cow\nb, DOG\n") == []
     assert write_and_import(store, "key,label\na,cat\n") == []  # changed back; b's answer stays
-    assert logged(store)[2:] == ["files:a=cow", "files:a=cat"]
+    assert logged(store)[2:] == [":a=cow", ":a=cat"]
     assert [store.status(key).word for key in "abc"] == ["cat", "dog", None]
     assert {one.channel for one in store.answers()} == {"round-01/answers.csv"}
 
@@ -69,14 +69,14 @@ def test_problems_are_reported_and_logged_once(
 def test_files_of_closed_rounds_are_late_and_withdrawn_answers_stay_withdrawn(tmp_path: Path) -> None:
     store = write_round(tmp_path)
     write_and_import(store, "key,label\na,cat\nb,cat\nc,cat\n")
-    submit_answer(store, "a", "", "files")
+    submit_answer(store, "a", "", "")
     assert write_and_import(store, "key,label\na,cat\nb,cat\nc,cat\n") == []
     assert store.status("a").state == "open"
     submit_answer(store, "a", "dog", "anna")
     assert store.close_round(1) is not None
     write_round(tmp_path, 2, ("d",))
     write_and_import(store, "key,label\na,cow\nb,cat\nc,cat\n")
-    assert (logged(store)[-1], store.answers()[-1].reject_reason) == ("files:a=cow", "late")
+    assert (logged(store)[-1], store.answers()[-1].reject_reason) == (":a=cow", "late")
 
 
 def test_pixels_are_identified_by_id_or_by_key_and_position(tmp_path: Path) -> None:
@@ -89,13 +89,13 @@ def test_pixels_are_identified_by_id_or_by_key_and_position(tmp_path: Path) -> N
     QuestionRound.write(store.round_folder(1), RoundRules(1, CLASSES, unit="pixel"), questions)
     assert write_and_import(store, "key,y,x,label\nim.png,1,2,cat\n") == []
     assert write_and_import(store, 'id,label\n"im.png#3,0",dog\n', "answers-bob.csv") == []
-    assert logged(store) == ["files:im.png#1,2=cat", "bob:im.png#3,0=dog"]
+    assert logged(store) == [":im.png#1,2=cat", "bob:im.png#3,0=dog"]
     problems = write_and_import(store, "key,label\nim.png,cat\n", "answers-c.csv")
     assert "needs the columns `key` and `y` and `x` and `label`" in problems[0]
 
 
 def test_annotators_are_named_by_the_file(tmp_path: Path) -> None:
-    named = {"answers.csv": "files", "answers-anna.csv": "anna", "answers_bob b.csv": "bob b"}
+    named = {"answers.csv": "", "answers-anna.csv": "anna", "answers_bob b.csv": "bob b"}
     for name, annotator in named.items():
         (tmp_path / name).write_text("key,label,annotator\na,cat,\nb,cat,eve\n")
         assert [line.annotator for line in read_csv_answers(tmp_path / name)] == [annotator, "eve"]
@@ -127,7 +127,7 @@ def test_seconds_are_the_total_of_a_row(tmp_path: Path) -> None:
         write_and_import(store, "key,label,seconds\na,dog,6.5\nb,horse,4\n")
     write_and_import(store, "key,label,seconds\na,dog,2\nb,cow,4\n")  # seconds that were counted stay counted
     assert [store.status(key).seconds for key in "ab"] == [6.5, 4.0]
-    assert logged(store) == [f"files:{text}" for text in ("a=cat", "a=dog", "a=dog", "b=horse", "b=cow")]
+    assert logged(store) == [f":{text}" for text in ("a=cat", "a=dog", "a=dog", "b=horse", "b=cow")]
     submit_answer(store, "c", "cat")
     assert store.close_round(1) is not None
     for _ in range(2):

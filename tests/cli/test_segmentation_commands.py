@@ -91,7 +91,7 @@ def test_run_without_ground_truth_waits_for_annotators(tmp_path: Path, capsys: C
                 assert f"waits for {1 + 30} of 40 pixels" in capsys.readouterr().err
             Image.fromarray(labels).save(folder / row["answer"])
     assert run_segmentation(root, out, *budget) == 0
-    assert "80 pixels labelled with 80 clicks" in capsys.readouterr().out
+    assert "80 pixels labelled (label PNGs: 80 pixels); model" in capsys.readouterr().out
     printed = csv.DictReader(io.StringIO(output_of(capsys, "labels", out)))
     labelled = {(row["key"], int(row["y"]), int(row["x"])): row["label"] for row in printed}
     assert len(labelled) == 80

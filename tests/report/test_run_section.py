@@ -101,6 +101,9 @@ def test_costs_equal_the_records(run: Path, page: ParsedPage) -> None:
         assert row["Annotation minutes so far"] == (
             f"{record['annotation_seconds'] / 60:.1f}" if "annotation_seconds" in record else "–"
         )
+        assert row["Timed answers so far"] == (
+            f"{record['timed_units']:,} of {record['annotation_units']:,}" if "timed_units" in record else "–"
+        )
         seconds_before = record["seconds"]
 
 
@@ -150,7 +153,7 @@ def test_main_sentence_uses_the_records(run: Path, page: ParsedPage) -> None:
         f"Accuracy rose by {gain:.1f} points, from {100 * first['accuracy']:.1f}% to "
         f"{100 * last['accuracy']:.1f}%, with 30 labels (95% CI "
     ) in page.words
-    assert "Annotation minutes 1.5" in page.words
+    assert "Annotation minutes 1.5 (30 of 31 answers timed)" in page.words
 
 
 @pytest.mark.usefixtures("no_rendering")

@@ -248,13 +248,13 @@ def test_main_sentence(scores: list[float], more: dict[str, Any], phrase: str) -
 
 
 def test_key_figures_have_gain_per_label_and_annotation_minutes() -> None:
-    ours = run([0.5, 0.7], annotation_seconds=90.0)
+    ours = run([0.5, 0.7], annotation_seconds=90.0, annotation_units=30, timed_units=20)
     found = make_verdict(ours, [run([0.5, 0.6], "random")]).key_figures
     assert {figure.name: figure.value for figure in found} == {
         "Accuracy before": "50.00%",
         "Accuracy after": "70.00%",
         "Labels": "10",
-        "Annotation minutes": "1.5",
+        "Annotation minutes": "1.5 (20 of 30 answers timed)",
         "Gain per label, points": "+2.0",
         "Gain over random per label, points": "+1.0",
     }

@@ -87,9 +87,13 @@ def test_a_run_waiting_for_annotators(run_quickly: Runner, tmp_path: Path) -> No
     assert f"ducats label {tmp_path / 'run'}" in text.replace("\n", "")
 
     store.receive([{**answers[0], "question": question_round.questions[3].id}], channel="test")
+    untimed = {"question": question_round.questions[4].id, "word": answer["word"]}
+    store.receive([untimed], channel="round-01/answers.csv")
     (store.round_folder(1) / "answers-anna.csv").write_text("key,label\n")
     again = watcher.read_state(tmp_path / "run")  # the same watcher reads the new answers
-    assert str(again.open_round) == "round 1, 4 of 10 questions settled, 1 answer file"
+    assert str(again.open_round) == "round 1, 5 of 10 questions settled, 1 answer file"
+    assert "2.0 min of annotation (4 of 5 answers timed)" in render([again])
+    assert "≥ 2.0 min" in render([again, again])
 
 
 def test_segmentation_runs_show_miou(run_pixels: Runner, tmp_path: Path) -> None:

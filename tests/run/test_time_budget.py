@@ -231,11 +231,13 @@ def test_no_questions_when_the_time_is_spent(run_quickly: Runner, tmp_path: Path
     store = AnnotationStore(tmp_path / "run" / "questions")
     question_round = present(store.open_round())
     assert question_round.rules.max_seconds == 60.0
-    for question, seconds in zip(question_round.questions, (20.0, 25.0, 16.0), strict=False):
+    for question, seconds in zip(question_round.questions, (20.0, 25.0, 16.0, None), strict=False):
         store.receive([{"question": question.id, "word": "blob-1", "seconds": seconds}], channel="test")
     run_folder = run_quickly(*settings)
-    assert [r["labels"] for r in run_folder.stages()] == [0, 3, 3]
-    assert (load_ledger(run_folder).seconds(), run_folder.stages()[-1]["annotation_seconds"]) == (61.0, 61.0)
+    assert [r["labels"] for r in run_folder.stages()] == [0, 4, 4]
+    last = run_folder.stages()[-1]
+    assert (load_ledger(run_folder).seconds(), last["annotation_seconds"]) == (61.0, 61.0)
+    assert (last["timed_units"], last["annotation_units"]) == (3, 4)
     assert store.round_numbers() == [1]
 
 

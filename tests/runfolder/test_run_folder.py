@@ -84,12 +84,14 @@ def test_settings_may_change_until_there_are_results(tmp_path: Path) -> None:
 
 def test_drafts_of_killed_processes_are_deleted(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as alive:
-        names = [f"{folder}/.a.{alive.pid}.part" for folder in ("questions/round-01", "labels")]
+        tools = ("labels/.amendment-00001.json", "questions/round-01/.a")
+        names = [f"{name}.{alive.pid}.part" for name in (*tools, "labels/.a")]
         names += ["questions/.a.999999999.part", f"questions/.a.{os.getpid()}.part", "questions/.a.x.part"]
         for name in names:
             touch(tmp_path / name)
         claim(tmp_path, {})
-        assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob(".*.part")] == names[:1]
+        left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob(".*.part"))
+        assert left == names[:2]
         alive.communicate(b"\n")
     assert alive.returncode == 0  # undisturbed
 

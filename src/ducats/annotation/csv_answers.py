@@ -1,6 +1,7 @@
 """Import of answers from ``answers*.csv`` in a round's folder. Files may be partial, rows in any order."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,8 +11,8 @@ from ducats.annotation.store import MAX_ANSWER_SECONDS, AnnotationStore
 from ducats.runfolder.question_names import ANSWER_TABLES
 from ducats.utils.errors import UserError
 
-DEFAULT_ANNOTATOR = "files"  # annotator of answers.csv if it has no annotator column
-MAX_LISTED_CLASSES = 20  # classes listed in a message
+MAX_LISTED_CLASSES = 20  # classes, or lines with the same problem, listed in a message
+MAX_LISTED_PROBLEMS = 100  # problems listed in a message
 SECONDS_TOLERANCE = 0.001  # tolerance for rounding, in seconds
 
 
@@ -25,6 +26,24 @@ class CsvAnswer(NamedTuple):
     seconds: str
 
 
+class CheckedLine(NamedTuple):
+    """A row of a CSV file with an answer, and what is wrong with it."""
+
+    answer: CsvAnswer  # with the question as it is logged
+    word: str  # as spelt in the classes
+    seconds: float | None
+    reject_reason: str | None  # if this module rejects the row
+    problems: tuple[str, ...]  # messages
+
+
+class CsvCheck(NamedTuple):
+    """Result of checking a CSV file."""
+
+    problems: list[str]  # one message per mistake, with its line
+    answered: int  # questions of the round with an answer in the file
+    questions: int  # all questions of the round
+
+
 def import_csv_answers(store: AnnotationStore, round_number: int) -> list[str]:
     """Log the new answers in a round's CSV files; return one message per problem.
 
@@ -35,18 +54,71 @@ def import_csv_answers(store: AnnotationStore, round_number: int) -> list[str]:
     problems: list[str] = []
     for path in sorted(question_round.folder.glob(ANSWER_TABLES)):
         try:
-            lines = read_csv_answers(path, per_pixel=question_round.rules.unit != "image")
+            lines = _checked_lines(path, question_round)
         except UserError as error:
             problems.append(str(error))
             continue
-        problems += _import_file(store, question_round, path, lines)
+        _log_new_answers(store, f"{question_round.folder.name}/{path.name}", lines)
+        problems += [problem for line in lines for problem in line.problems]
     return problems
 
 
-def _import_file(
-    store: AnnotationStore, question_round: QuestionRound, path: Path, lines: list[CsvAnswer]
-) -> list[str]:
-    channel, rules = f"{question_round.folder.name}/{path.name}", question_round.rules
+def check_csv_answers(path: Path, question_round: QuestionRound) -> CsvCheck:
+    """Find all mistakes in a CSV file, without logging its answers."""
+    n_questions = len(question_round.questions)
+    try:
+        lines = _checked_lines(path, question_round)
+    except UserError as error:
+        return CsvCheck([str(error)], 0, n_questions)
+    answered = {line.answer.question for line in lines} & question_round.by_id.keys()
+    return CsvCheck([problem for line in lines for problem in line.problems], len(answered), n_questions)
+
+
+def describe_problems(problems: Sequence[str]) -> str:
+    """Return one message for all problems in CSV files.
+
+    >>> describe_problems(["a.csv line 2: x"])
+    'a.csv line 2: x'
+    """
+    if len(problems) == 1:
+        return problems[0]
+    shown = [f"\n  {problem}" for problem in problems[:MAX_LISTED_PROBLEMS]]
+    n_more = len(problems) - len(shown)
+    return f"{len(problems)} mistakes in the answers:{''.join(shown)}" + (
+        f"\n  and {n_more} more" if n_more else ""
+    )
+
+
+def _checked_lines(path: Path, question_round: QuestionRound) -> list[CheckedLine]:
+    """Read and check the rows with an answer; raise ``UserError`` if the file is unreadable."""
+    rules, first_lines = question_round.rules, dict[tuple[str, str], CsvAnswer]()
+    found = []
+    for line in read_csv_answers(path, per_pixel=rules.unit != "image"):
+        word, problems = line.word, list[str]()
+        if line.question not in question_round.by_id:
+            line = line._replace(question=line.question[:MAX_TEXT_LENGTH])  # as it is logged
+            problems.append(f"{line.question!r} is not a question of this round; remove the line")
+        elif not line.word:
+            continue
+        else:
+            kind, word = parse_word(line.word, rules.classes)
+            if kind == "new" and not rules.allow_new_classes:
+                problems.append(f"{line.word!r} is not a class; use one of: {_list_classes(rules.classes)}")
+        seconds, reject_reason = _parse_seconds(line.seconds), None
+        earlier = first_lines.setdefault((line.annotator, line.question), line)
+        if earlier is not line:
+            verb = "repeats" if earlier.word.casefold() == line.word.casefold() else "contradicts"
+            problems.append(f"the answer to {line.question!r} {verb} line {earlier.line_number}; keep one")
+            reject_reason = "duplicate"
+        if isinstance(seconds, str):
+            problems.append(f"{seconds!r} is not a number of seconds; write a number or leave it empty")
+            seconds, reject_reason = None, reject_reason or "malformed"
+        messages = tuple(f"{path} line {line.line_number}: {problem}" for problem in problems)
+        found.append(CheckedLine(line, word, seconds, reject_reason, messages))
+    return found
+
+
+def _log_new_answers(store: AnnotationStore, channel: str, lines: Sequence[CheckedLine]) -> None:
     newest_answers: dict[tuple[str, str], Answer] = {}  # by annotator and question
     known_rejected: set[tuple[str, str, str]] = set()
     counted_seconds: dict[tuple[str, str], float] = {}
@@ -59,50 +131,23 @@ def _import_file(
             if answer.reject_reason is None:
                 counted_seconds[key] = counted_seconds.get(key, 0.0) + (answer.seconds or 0.0)
     raw_answers: list[dict[str, Any]] = []
-    problems: list[str] = []
-    first_lines: dict[tuple[str, str], CsvAnswer] = {}
-    for line in lines:
-        where, word = f"{path} line {line.line_number}", line.word
-        if line.question not in question_round.by_id:
-            line = line._replace(question=line.question[:MAX_TEXT_LENGTH])  # as it is logged
-            problems.append(f"{where}: {line.question!r} is not a question of this round; remove the line")
-        elif not line.word:
-            continue
-        else:
-            kind, word = parse_word(line.word, rules.classes)
-            if kind == "new" and not rules.allow_new_classes:
-                classes = _list_classes(rules.classes)
-                problems.append(f"{where}: {line.word!r} is not a class; use one of: {classes}")
-        key, seconds = (line.annotator, line.question), _parse_seconds(line.seconds)
+    for line, word, seconds, reject_reason, _ in lines:
+        key = line.annotator, line.question
         raw: dict[str, Any] = {"question": line.question, "word": word, "annotator": line.annotator}
-        if key in first_lines:
-            earlier = first_lines[key]
-            same = earlier.word.casefold() == line.word.casefold()
-            verb = "repeats" if same else "contradicts"
-            problems.append(
-                f"{where}: the answer to {line.question!r} {verb} line {earlier.line_number}; keep one"
-            )
-            raw["reject_reason"] = "duplicate"
-        elif isinstance(seconds, str):
-            problems.append(
-                f"{where}: {seconds!r} is not a number of seconds; write a number or leave it empty"
-            )
-            raw["reject_reason"] = "malformed"
-        else:
-            if seconds is not None:
-                raw["seconds"] = seconds = round(max(0.0, seconds - counted_seconds.get(key, 0.0)), 3)
-            previous = newest_answers.get(key)
-            if previous is not None and previous.word == word:
-                is_counted = seconds is None or seconds <= SECONDS_TOLERANCE
-                if is_counted or (previous.reject_reason and seconds == previous.seconds):
-                    first_lines[key] = line
-                    continue
-        first_lines.setdefault(key, line)
-        if "reject_reason" not in raw or (*key, word) not in known_rejected:
-            raw_answers.append(raw)
+        if reject_reason is not None:
+            if (*key, word) not in known_rejected:
+                raw_answers.append({**raw, "reject_reason": reject_reason})
+            continue
+        if seconds is not None:
+            raw["seconds"] = seconds = round(max(0.0, seconds - counted_seconds.get(key, 0.0)), 3)
+        previous = newest_answers.get(key)
+        if previous is not None and previous.word == word:
+            is_counted = seconds is None or seconds <= SECONDS_TOLERANCE
+            if is_counted or (previous.reject_reason and seconds == previous.seconds):
+                continue
+        raw_answers.append(raw)
     if raw_answers:
         store.receive(raw_answers, channel=channel)
-    return problems
 
 
 CSV_REJECT_REASONS = ("duplicate", "malformed")  # reasons for which this module rejects a row
@@ -118,8 +163,10 @@ def read_csv_answers(path: Path, *, per_pixel: bool = False) -> list[CsvAnswer]:
         UserError: The file is not UTF-8 text or lacks a column.
     """
     needed = ("key", "y", "x") if per_pixel else ("key",)
-    default_annotator = path.stem.removeprefix("answers").strip("-_ ") or DEFAULT_ANNOTATOR
+    is_named = path.stem.startswith("answers")  # answers-anna.csv
+    default_annotator = path.stem.removeprefix("answers").strip("-_ ") if is_named else ""
     try:
+        _check_encoding(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
             # Spreadsheets use semicolons in many European locales.
             head = file.readline()
@@ -135,8 +182,23 @@ def read_csv_answers(path: Path, *, per_pixel: bool = False) -> list[CsvAnswer]:
                 if any(value.strip() for value in cells.values()):
                     answers.append(_parse_row(reader.line_num, cells, default_annotator, per_pixel))
             return answers
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} is not UTF-8 text ({error}); save it as CSV UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error})") from None
+    except csv.Error as error:
+        raise UserError(f"{path} line {reader.line_num}: not CSV ({error}); save it as CSV UTF-8") from None
+
+
+def _check_encoding(path: Path) -> None:
+    """Raise an error that names all lines that are not UTF-8."""
+    invalid = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError:
+            invalid.append(str(number))
+    if invalid:
+        lines = ", ".join(invalid[:MAX_LISTED_CLASSES]) + (", …" if len(invalid) > MAX_LISTED_CLASSES else "")
+        raise UserError(f"{path} line {lines}: not UTF-8 text; save it as CSV UTF-8")
 
 
 def _parse_row(line_number: int, cells: dict[str, str], default_annotator: str, per_pixel: bool) -> CsvAnswer:

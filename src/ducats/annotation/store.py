@@ -197,11 +197,23 @@ class AnnotationStore:
         return self._statuses[key]
 
     def statuses(self, round_number: int) -> dict[str, QuestionStatus]:
-        """Return the status of each question in a round."""
+        """Return the status of each question in a round; in a closed one, with corrected labels."""
         question_round = self.question_round(round_number)
         with self._lock:
             self._read_new_answers()
-            return {question: self._status(round_number, question) for question in question_round.by_id}
+            found = {question: self._status(round_number, question) for question in question_round.by_id}
+            if self.closed_round(round_number) is not None:
+                for question, word in self.corrected_words().items():
+                    if question in found and found[question].word is not None:
+                        found[question] = replace(found[question], word=word)
+            return found
+
+    def corrected_words(self) -> dict[str, str]:
+        """Return the corrected label of each question whose label was amended."""
+        from ducats.runfolder.run_folder import RunFolder  # needs NumPy; keeps `--help` fast
+
+        amendments = RunFolder(self.folder.parent).load_amendments()
+        return {one.question: one.new for amendment in amendments for one in amendment.corrections}
 
     # -- labels ---------------------------------------------------------------------------------------
 

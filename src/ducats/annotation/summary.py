@@ -4,11 +4,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from ducats.annotation.answer import Answer
 from ducats.annotation.question import Question
 from ducats.annotation.rules import QuestionStatus, Vote
 from ducats.annotation.store import AnnotationStore
+from ducats.runfolder.question_names import MASKS
+from ducats.runfolder.records import describe_timed
+from ducats.runfolder.rounds import rounds_in
 
 
 @dataclass(frozen=True)
@@ -35,12 +39,39 @@ class AnnotatorSummary:
 
     annotator: str
     answers: int  # without withdrawn, repeated and rejected answers
+    timed: int  # among these, answers with a known time
     void: int
     unsure: int
-    seconds: float  # total, including withdrawn and skipped answers
+    seconds: float  # total of the known times, including withdrawn and skipped answers
     median_seconds: float | None  # per answer; None if unknown
     compared: int  # answers to settled questions with other annotators
     agreed: int  # among these, answers equal to the label
+
+
+@dataclass(frozen=True)
+class ChannelSummary:
+    """What arrived through one channel: a tool, or files."""
+
+    channel: str
+    answers: int  # without withdrawn, repeated and rejected answers; 0 for label PNGs
+    pixels: int  # that these answers or the PNGs label; 0 if images are labelled
+
+    def __str__(self) -> str:
+        pixels = f"{self.pixels:,} {'pixel' if self.pixels == 1 else 'pixels'}"
+        if not self.answers:
+            return f"{self.channel}: {pixels}"
+        answers = f"{self.answers:,} {'answer' if self.answers == 1 else 'answers'}"
+        return f"{self.channel}: {answers}" + (f" ({pixels})" if self.pixels else "")
+
+
+class FinalAnswer(NamedTuple):
+    """The final answer of one annotator to one question."""
+
+    question: Question
+    status: QuestionStatus
+    vote: Vote
+    channel: str  # of the last answer
+    is_timed: bool  # whether the time of this or of an earlier answer of the annotator is known
 
 
 @dataclass(frozen=True)
@@ -52,6 +83,15 @@ class Dispute:
     votes: tuple[Vote, ...]
     label: str | None  # None if there is none yet
     answered_by_png: bool = False  # whether a label PNG answers it
+
+
+def annotator_name(name: str) -> str:
+    """Return how an annotator is shown.
+
+    >>> annotator_name("anna"), annotator_name("")
+    ('anna', '(unknown)')
+    """
+    return name or "(unknown)"
 
 
 def summarise_rounds(store: AnnotationStore) -> list[RoundSummary]:
@@ -96,7 +136,7 @@ def count_unassigned(store: AnnotationStore) -> dict[str, int]:
 
 
 def summarise_annotators(store: AnnotationStore) -> list[AnnotatorSummary]:
-    """Summarise each annotator, sorted by name."""
+    """Summarise each annotator, sorted by name, with the unknown ones last."""
     answers_by_annotator: dict[str, list[Answer]] = {}
     for answer in store.answers():
         if answer.reject_reason is None:
@@ -104,24 +144,95 @@ def summarise_annotators(store: AnnotationStore) -> list[AnnotatorSummary]:
     statuses = [
         status for round_number in store.round_numbers() for status in store.statuses(round_number).values()
     ]
+    final = final_answers(store)
     return [
-        _summarise_annotator(annotator, answers, statuses)
-        for annotator, answers in sorted(answers_by_annotator.items())
+        _summarise_annotator(annotator, answers_by_annotator[annotator], statuses, final)
+        for annotator in sorted(answers_by_annotator, key=lambda name: (not name, name))
     ]
+
+
+def final_answers(store: AnnotationStore) -> list[FinalAnswer]:
+    """Return the answers that count, one per annotator and question."""
+    channels: dict[tuple[int, str, str], str] = {}
+    timed: set[tuple[int, str, str]] = set()
+    for answer in store.answers():
+        if answer.reject_reason is None and answer.kind not in ("skip", "undo"):
+            key = (answer.round, answer.question, answer.annotator)
+            channels[key] = answer.channel
+            timed |= {key} if answer.seconds is not None else set()
+    found = []
+    for round_number in store.round_numbers():
+        questions = store.question_round(round_number).by_id
+        for question, status in store.statuses(round_number).items():
+            keys = [(round_number, question, vote.annotator) for vote in status.votes]
+            found += [
+                FinalAnswer(questions[question], status, vote, channels[key], key in timed)
+                for key, vote in zip(keys, status.votes, strict=True)
+            ]
+    return found
+
+
+def describe_timed_answers(store: AnnotationStore) -> str:
+    """Say how many answers have a known time; empty if all have."""
+    final = final_answers(store)
+    return describe_timed(sum(one.is_timed for one in final), len(final))
+
+
+def summarise_channels(store: AnnotationStore) -> list[ChannelSummary]:
+    """Summarise the labels by channel: the page, other tools, CSV files, and label PNGs last."""
+    answers, pixels = Counter[str](), Counter[str]()
+    for one in final_answers(store):
+        name = channel_name(one.channel)
+        answers[name] += 1
+        pixels[name] += _n_pixels(one.question)
+    found = [ChannelSummary(name, count, pixels[name]) for name, count in sorted(answers.items())]
+    n_by_png = count_png_pixels(store)
+    return [*found, ChannelSummary("label PNGs", 0, n_by_png)] if n_by_png else found
+
+
+def channel_name(channel: str) -> str:
+    """Return how a channel is shown.
+
+    >>> channel_name("page"), channel_name("round-01/answers.csv"), channel_name("mine")
+    ('labelling page', 'CSV files', 'mine')
+    """
+    names = {"page": "labelling page", "label-studio": "Label Studio"}
+    return "CSV files" if channel.endswith(".csv") else names.get(channel, channel)
+
+
+def _n_pixels(question: Question) -> int:
+    return sum(length for _, length in question.area.runs) if question.area is not None else 0
+
+
+def count_png_pixels(store: AnnotationStore) -> int:
+    """Count the acquired pixels that label PNGs answered."""
+    from ducats.runfolder.run_folder import RunFolder  # needs NumPy; keeps `--help` fast
+
+    run_folder, with_words, total = RunFolder(store.folder.parent), store.round_numbers(), 0
+    for round_number in rounds_in(store.folder, f"*/{MASKS}"):
+        total += run_folder.count_round_labels(round_number)
+        closed = store.closed_round(round_number) if round_number in with_words else None
+        if closed is not None and run_folder.count_round_labels(round_number):
+            by_id = store.question_round(round_number).by_id
+            total -= sum(_n_pixels(by_id[question]) for question in closed.words if question in by_id)
+    return total
 
 
 def _summarise_annotator(
-    annotator: str, answers: Sequence[Answer], statuses: Sequence[QuestionStatus]
+    annotator: str,
+    answers: Sequence[Answer],
+    statuses: Sequence[QuestionStatus],
+    final: Sequence[FinalAnswer],
 ) -> AnnotatorSummary:
     known = [(answer.seconds, answer.kind) for answer in answers if answer.seconds is not None]
     answer_seconds = [seconds for seconds, kind in known if kind not in ("skip", "undo")]
-    own_votes = [
-        (vote, status) for status in statuses for vote in status.votes if vote.annotator == annotator
-    ]
+    own_final = [one for one in final if one.vote.annotator == annotator]
+    own_votes = [(one.vote, one.status) for one in own_final]
     compared = [(vote, one) for vote, one in own_votes if one.word is not None and len(one.votes) > 1]
     return AnnotatorSummary(
         annotator,
         answers=len(own_votes),
+        timed=sum(one.is_timed for one in own_final),
         void=sum(vote.word == "void" for vote, _ in own_votes),
         unsure=sum(annotator in one.unsure_annotators for one in statuses),
         seconds=sum(seconds for seconds, _ in known),

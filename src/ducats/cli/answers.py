@@ -3,39 +3,68 @@
 import csv
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from getpass import getuser
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
-from ducats.annotation import AnnotationStore, Answer, summary
+from ducats.annotation import VOID_WORD, AnnotationStore, Answer, QuestionRound, summary
+from ducats.annotation.answer import AnswerKind
+from ducats.annotation.csv_answers import check_csv_answers
 from ducats.cli.base import app, console, print_line
-from ducats.runfolder.question_names import MASKS
+from ducats.runfolder.question_names import ANSWER_TABLES, MASKS
 from ducats.runfolder.rounds import rounds_in
 from ducats.utils.errors import UserError
 from ducats.utils.findings import pluralise
 
-MAX_DISPUTES_SHOWN = 20
+if TYPE_CHECKING:
+    from ducats.runfolder.amendments import Correction
+    from ducats.runfolder.run_folder import RunFolder
+
+MAX_QUESTIONS_SHOWN = 20
 
 
 @app.command
-def answers(run: Path, *, as_csv: Annotated[bool, Parameter(name="--csv", negative=())] = False) -> int:
+def answers(
+    run: Path,
+    *,
+    as_csv: Annotated[bool, Parameter(name="--csv", negative=())] = False,
+    amend: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
+    annotator: str | None = None,
+    suspicious: float | None = None,
+    check: Annotated[list[Path] | None, Parameter(negative=(), consume_multiple=True)] = None,
+) -> int:
     """Summarise the annotators' answers: progress of each round, activity per annotator, disagreements.
 
     Args:
         run: Run folder.
         as_csv: Print all received answers as CSV instead, including rejected ones.
+        amend: Correct labels that the run has taken: KEY CLASS for one, KEY FILE.png for the pixels of an
+            image, FILE.csv for several (columns as in answers.csv). The next round trains on them.
+        annotator: With --amend: name of the person who corrects; default: the login name.
+        suspicious: List only the answers that contradict a prediction with at least this probability; the
+            summary lists those above 0.8.
+        check: Print all mistakes in CSV files of answers to the open round, with their lines; exit code 1 if
+            there are any. The files are not imported.
     """
     from ducats.runfolder.run_folder import RunFolder
 
     run_folder = RunFolder(run)
     run_folder.check_format()
     store = AnnotationStore(run_folder.questions_path)
+    if amend is not None:
+        return _amend(run_folder, amend, _login_name() if annotator is None else annotator)
+    if check is not None:
+        return _check(store, check)
+    if not store.round_numbers() and run_folder.load_amendments():
+        _print_amendments(run_folder)
+        return 0
     if not store.round_numbers() and rounds_in(store.folder, f"*/{MASKS}"):
         raise UserError(
             f"the questions in {store.folder} are answered by label PNGs only, so there are no answers to "
@@ -46,18 +75,156 @@ def answers(run: Path, *, as_csv: Annotated[bool, Parameter(name="--csv", negati
             f"{run} has no questions for annotators; give the folder of a run with the oracle 'human'"
         )
     if as_csv:
-        _print_answers(store)
+        _print_answers([*store.answers(), *_amended_answers(run_folder)])
+        return 0
+    if suspicious is not None:
+        _print_suspicious(run_folder, suspicious)
         return 0
     _print_rounds(store)
     _print_annotators(store)
     _print_disputes(store)
+    _print_suspicious(run_folder)
+    _print_amendments(run_folder)
     return 0
 
 
-def _print_answers(store: AnnotationStore) -> None:
+def _check(store: AnnotationStore, paths: Sequence[Path]) -> int:
+    """Print all mistakes in CSV files; return the exit code."""
+    question_round = store.open_round()
+    if question_round is None:
+        raise UserError(f"{store.folder.parent} has no open round whose answers could be checked")
+    if not paths:
+        raise UserError("--check needs a CSV file, e.g. answers.csv")
+    return 1 if _print_problems(question_round, paths) else 0
+
+
+def _print_problems(question_round: QuestionRound, paths: Iterable[Path]) -> int:
+    """Print all mistakes in CSV files; return their number."""
+    n_problems = 0
+    for path in paths:
+        found = check_csv_answers(path, question_round)
+        for problem in found.problems:
+            print_line(problem, "red")
+        n_problems += len(found.problems)
+        mistakes = pluralise(len(found.problems), "mistake") if found.problems else "no mistakes"
+        answered = f"{found.answered} of {found.questions} questions of round {question_round.rules.round}"
+        print_line(f"{path}: {mistakes}, {answered} answered")
+    return n_problems
+
+
+def _amend(run_folder: "RunFolder", arguments: Sequence[str], annotator: str) -> int:
+    """Correct labels and print what changed."""
+    from ducats.annotation.amend import LabelAmender, read_new_labels
+    from ducats.annotation.amend import NewLabel as New
+
+    amender = LabelAmender(run_folder, annotator)
+    match [*arguments]:
+        case [table] if Path(table).suffix.lower() == ".csv":
+            per_pixel = run_folder.load_pool().sizes is not None
+            result = amender.amend(
+                read_new_labels(Path(table), per_pixel=per_pixel), channel=Path(table).name
+            )
+        case [key, value] if Path(value).suffix.lower() == ".png" and Path(value).exists():
+            result = amender.amend_by_png(key, Path(value))
+        case [key, word]:
+            result = amender.amend([New(key, word)])
+        case _:
+            raise UserError(
+                "--amend needs KEY CLASS, KEY FILE.png, or FILE.csv with the columns key and label"
+            )
+    for one in result.corrections:
+        print_line(_describe_correction(one))
+    if result.unchanged:
+        verb = "has" if len(result.unchanged) == 1 else "have"
+        print_line(f"{pluralise(len(result.unchanged), 'question')} already {verb} that label, as amended")
+    if any(one.runs for one in result.corrections):
+        print_line(_consequence(run_folder))
+    return 0
+
+
+def _print_suspicious(run_folder: "RunFolder", min_probability: float | None = None) -> None:
+    """List suspicious answers: above a probability all of them, else the first above the default."""
+    from ducats.annotation.suspicious import CONFIDENT, suspicious_answers
+
+    threshold = CONFIDENT if min_probability is None else min_probability
+    if not 0 <= threshold <= 1:
+        raise UserError(f"--suspicious must be a probability from 0 to 1, not {threshold:g}")
+    found = suspicious_answers(run_folder, threshold)
+    if not found and min_probability is None:
+        return
+    number = pluralise(len(found), "suspicious answer")
+    print_line(f"{number}: the model was at least {100 * threshold:.0f} % sure of another class")
+    shown = found if min_probability is not None else found[:MAX_QUESTIONS_SHOWN]
+    for one in shown:
+        doubts = [f"the model predicted {one.asked}"] if one.asked else []
+        doubts += [f"predicts {one.trained} after training on it"] if one.trained else []
+        print_line(f"  round {one.round}, {one.question.id}: {one.label}, but {' and '.join(doubts)}")
+    folder = shlex.quote(str(run_folder.path))
+    if len(found) > len(shown):
+        n_more = len(found) - len(shown)
+        print_line(f"  and {n_more} more; list all with `ducats answers {folder} --suspicious 0.8`")
+    if found:
+        print_line(f"  to correct or to confirm a label: `ducats answers {folder} --amend KEY CLASS`")
+
+
+def _describe_correction(correction: "Correction") -> str:
+    if not correction.runs:
+        return f"round {correction.round}, {correction.question}: {correction.new} confirmed"
+    pixels = f" ({pluralise(correction.n_labels, 'pixel')})" if correction.n_labels > 1 else ""
+    return f"round {correction.round}, {correction.question}: {correction.old} → {correction.new}{pixels}"
+
+
+def _consequence(run_folder: "RunFolder") -> str:
+    """Return what a correction changes, depending on how far the run is."""
+    from ducats.report.watch.reader import RunWatcher
+
+    state = RunWatcher().read_state(run_folder.path)
+    readers = "reports, `ducats labels` and `ducats picks` use the corrected labels"
+    if state.phase == "finished":
+        return f"the run is finished and its model is not trained again; {readers}"
+    if state.n_rounds is not None and state.n_labelled_rounds >= state.n_rounds:
+        return f"the run has taken its last round, so it does not train on the correction; {readers}"
+    return f"the run trains on it after round {state.n_labelled_rounds + 1}; {readers} from now on"
+
+
+def _login_name() -> str:
+    try:
+        return getuser()
+    except (OSError, KeyError):  # a container without an entry for the user
+        return ""
+
+
+def _print_amendments(run_folder: "RunFolder") -> None:
+    amendments = run_folder.load_amendments()
+    runs = [one.runs for amendment in amendments for one in amendment.corrections]
+    if not runs:
+        return
+    n_corrected = sum(map(bool, runs))
+    confirmed = f", {len(runs) - n_corrected} confirmed" if len(runs) > n_corrected else ""
+    print_line(f"{pluralise(n_corrected, 'correction')}{confirmed}:")
+    for amendment in amendments:
+        source = f", from {amendment.channel}" if amendment.channel else ""
+        for correction in amendment.corrections:
+            by = summary.annotator_name(amendment.annotator)
+            print_line(f"  {_describe_correction(correction)}, by {by}, {amendment.made_at}{source}")
+
+
+def _amended_answers(run_folder: "RunFolder") -> Iterator[Answer]:
+    """Return the corrections as answers."""
+    for amendment in run_folder.load_amendments():
+        for one in amendment.corrections:
+            kind: AnswerKind = "void" if one.new == VOID_WORD else "class"
+            yield Answer(
+                *(one.question, one.new, kind, amendment.annotator, amendment.made_at),
+                channel=f"amend {amendment.channel}".strip(),
+                round=one.round,
+            )
+
+
+def _print_answers(answers: Iterable[Answer]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([field.name for field in fields(Answer)])
-    for answer in store.answers():
+    for answer in answers:
         writer.writerow(["" if value is None else value for value in asdict(answer).values()])
 
 
@@ -72,6 +239,13 @@ def _print_rounds(store: AnnotationStore) -> None:
     console.print(table)
     if stray := summary.count_unassigned(store):
         print_line(f"answers that match no question of this run: {_counts(stray)}")
+    if any(tally.rejected.get("late") for tally in summary.summarise_rounds(store)):
+        folder = shlex.quote(str(store.folder.parent))
+        print_line(
+            f"late answers change nothing; to correct a label: `ducats answers {folder} --amend KEY CLASS`"
+        )
+    if (question_round := store.open_round()) is not None:
+        _print_problems(question_round, sorted(question_round.folder.glob(ANSWER_TABLES)))
     for tally in summary.summarise_rounds(store):
         if tally.new_classes:
             names = ", ".join(f"{word} ({count})" for word, count in sorted(tally.new_classes.items()))
@@ -79,14 +253,13 @@ def _print_rounds(store: AnnotationStore) -> None:
 
 
 def _print_annotators(store: AnnotationStore) -> None:
-    table = Table("annotator", "answers", "void", "unsure", "median seconds", "minutes", "agree with label")
-    for annotator in summary.summarise_annotators(store):
-        agree = f"{annotator.agreed} of {annotator.compared}" if annotator.compared else "–"
-        seconds = "–" if annotator.median_seconds is None else f"{annotator.median_seconds:.1f}"
-        minutes = "–" if annotator.median_seconds is None else f"{annotator.seconds / 60:.1f}"
-        counts = map(str, (annotator.answers, annotator.void, annotator.unsure))
-        table.add_row(escape(annotator.annotator or "(unknown)"), *counts, seconds, minutes, agree)
-    console.print(table if table.rows else "no answers yet")
+    from ducats.report.annotators import annotator_table, describe_annotation
+    from ducats.report.table import to_terminal
+
+    annotators, channels = summary.summarise_annotators(store), summary.summarise_channels(store)
+    if annotators:
+        console.print(to_terminal(annotator_table(annotators)))
+    print_line(describe_annotation(annotators, channels) or "no answers yet")
 
 
 def _print_disputes(store: AnnotationStore) -> None:
@@ -94,13 +267,15 @@ def _print_disputes(store: AnnotationStore) -> None:
     if not found:
         return
     print_line(f"{pluralise(len(found), 'question')} with conflicting answers:")
-    for dispute in found[:MAX_DISPUTES_SHOWN]:
-        votes_text = ", ".join(f"{vote.annotator or '(unknown)'}: {vote.word}" for vote in dispute.votes)
+    for dispute in found[:MAX_QUESTIONS_SHOWN]:
+        votes_text = ", ".join(
+            f"{summary.annotator_name(vote.annotator)}: {vote.word}" for vote in dispute.votes
+        )
         no_label = "labelled by PNG" if dispute.answered_by_png else "no label yet"
         label = no_label if dispute.label is None else f"label {dispute.label}"
         print_line(f"  round {dispute.round}, {dispute.question.id} ({votes_text}), {label}")
-    if len(found) > MAX_DISPUTES_SHOWN:
-        print_line(f"  and {len(found) - MAX_DISPUTES_SHOWN} more; use --csv to list all")
+    if len(found) > MAX_QUESTIONS_SHOWN:
+        print_line(f"  and {len(found) - MAX_QUESTIONS_SHOWN} more; use --csv to list all")
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,6 +20,7 @@ from ducats.utils.findings import pluralise
 from ducats.utils.progress import combine_listeners
 
 if TYPE_CHECKING:
+    from ducats.config import Config
     from ducats.run.components import Components, RunPlan
 
 
@@ -49,14 +51,18 @@ def run(
     if not 0 < poll < math.inf:
         raise UserError(f"--poll must be a positive number of seconds, not {poll:g}")
     config = options.load()
+    check_answer_files(config, out)
     import torch
 
+    from ducats.annotation import AnnotationStore
+    from ducats.annotation.summary import summarise_channels
     from ducats.doctor.images import completeness_warnings
     from ducats.ledger import load_ledger
     from ducats.report.progress_display import ProgressDisplay, stage_table
     from ducats.run import run as run_components
     from ducats.run.factory import build_run, check_config, with_resolved_precision
     from ducats.run.loggers import LoggerDispatcher, find_loggers
+    from ducats.runfolder.records import describe_timed
     from ducats.runfolder.run_folder import RunFolder
     from ducats.training import launch_environment
     from ducats.training.distributed import all_ranks_or_raise, make_fabric
@@ -127,11 +133,42 @@ def run(
         ledger = load_ledger(run_folder)
         spent = f"{len(ledger)} labels acquired"
         if components.source.per_pixel:
-            spent = f"{len(ledger)} pixels labelled with {ledger.clicks()} clicks"
+            by_channel = "; ".join(map(str, summarise_channels(AnnotationStore(run_folder.questions_path))))
+            how = f" ({by_channel})" if by_channel else f" with {ledger.clicks()} clicks"
+            spent = f"{len(ledger)} pixels labelled{how}"
         if (seconds := ledger.seconds()) is not None:
-            spent += f", {seconds / 60:.1f} minutes of annotation"
+            timed = describe_timed(ledger.n_timed_units(), ledger.n_units())
+            spent += f", {seconds / 60:.1f} minutes of annotation{f' ({timed})' if timed else ''}"
+        if n_corrected := ledger.corrected_labels().n_corrected:
+            spent += f", {n_corrected} corrected"
         print_line(f"{spent}; model in {run_folder.model_path}{remark}")
     return 0
+
+
+def check_answer_files(config: "Config", out: Path | None) -> None:
+    """Import the CSV answers to the open round of a run, before torch is imported; raise if one is wrong."""
+    from ducats.annotation import AnnotationStore
+    from ducats.annotation.csv_answers import describe_problems, import_csv_answers
+    from ducats.runfolder.run_folder import RunFolder
+
+    folders = [out]
+    if out is None:
+        engines = [config.engine]
+        if config.engine.precision == "auto":  # becomes one of these; which one, is known only with torch
+            engines = [
+                replace(config.engine, precision="32-true"),
+                replace(config.engine, precision="bf16-mixed"),
+            ]
+        folders = [default_run_folder(config.model_copy(update={"engine": engine})) for engine in engines]
+    existing = [RunFolder(folder) for folder in folders if folder is not None and folder.is_dir()]
+    if len(existing) != 1:
+        return
+    existing[0].check_format()
+    store = AnnotationStore(existing[0].questions_path)
+    question_round = store.open_round()
+    problems = [] if question_round is None else import_csv_answers(store, question_round.rules.round)
+    if problems:
+        raise UserError(describe_problems(problems))
 
 
 def describe_budget(components: "Components", plan: "RunPlan") -> str:

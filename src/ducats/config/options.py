@@ -152,7 +152,9 @@ class RunOptions:
         data: dict[str, Any] = {}
         if params:
             folders = "segmentation_folders" if is_segmentation else "folders"
-            data = {"name": config.data.name if _takes(config, "source") else folders, "params": params}
+            # The usual case first: to know what another data set takes, torch is imported.
+            takes_folders = config.data.name != folders and _takes(config, "source")
+            data = {"name": config.data.name if takes_folders else folders, "params": params}
         if self.manifest:
             data = {"name": "manifest", "params": {"path": _absolute(self.manifest)}}
         benchmark_params = _drop_none(root=self.root and _absolute(self.root), task=self.task)

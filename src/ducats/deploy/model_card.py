@@ -10,7 +10,7 @@ from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import TriageRule
 from ducats.ledger import load_ledger
 from ducats.models import MODELS
-from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
+from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_timed
 from ducats.utils.findings import join_names
 
 _CARD_METRICS = {
@@ -79,7 +79,12 @@ def _training_lines(trained: TrainedModel) -> Iterator[str]:
     yield f"- source{names['source']}: {data['source']['images']} labelled images"
     yield f"- target{names['target']}: {data['pool']['images']} images"
     unit = "pixels" if trained.per_pixel else "images"
-    yield f"- acquired labels: {ledger.spent()} target {unit} in {ledger.n_rounds} rounds"
+    n_corrected = ledger.corrected_labels(ledger.n_rounds).n_corrected
+    corrected = f", {n_corrected} of them corrected" if n_corrected else ""
+    yield f"- acquired labels: {ledger.spent()} target {unit} in {ledger.n_rounds} rounds{corrected}"
+    if (seconds := ledger.seconds()) is not None:
+        timed = describe_timed(ledger.n_timed_units(), ledger.n_units())
+        yield f"- annotation: {seconds / 60:.1f} minutes{f' ({timed})' if timed else ''}"
     yield f"- method: query `{config.query.name}`, objective `{config.objective.name}`, seed {config.seed}"
     model_config = config.model
     model_params = json.dumps(dict(model_config.params))

@@ -11,6 +11,7 @@ from torch import Tensor
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger.request import Request
 from ducats.ledger.units import clicks_per_unit
+from ducats.runfolder.amendments import Amendment, CorrectedLabels, amendment_path, load_amendments
 from ducats.runfolder.label_files import LabelFile, read_label_file, write_label_file
 from ducats.runfolder.pixel_runs import PixelRuns, chunk_by_weight, exclusive_cumsum
 from ducats.runfolder.pool_file import PoolInfo
@@ -43,7 +44,8 @@ class ImageLabels(NamedTuple):
 class Ledger:
     """Acquired labels, one file per round. Rounds are written atomically and never changed.
 
-    All counts and labels can be restricted to the first ``n_rounds`` rounds.
+    All counts and labels can be restricted to the first ``n_rounds`` rounds. Labels are corrected by the
+    amendments that were made before the last of these rounds was appended; by default, by all amendments.
 
     Args:
         folder: contains one file per round.
@@ -65,6 +67,8 @@ class Ledger:
         if self.sizes is not None and self.sizes.shape != (len(keys), 2):
             raise ValueError(f"sizes must have shape ({len(keys)}, 2), not {tuple(self.sizes.shape)}")
         self._rounds: list[LabelFile] = []
+        self._amendments: list[Amendment] = []
+        self._corrected: dict[int, CorrectedLabels] = {}  # by number of amendments
         self.refresh()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -72,7 +76,7 @@ class Ledger:
         return Ledger, (self.folder, self.keys, self.sizes, self.resolution)
 
     def refresh(self) -> None:
-        """Load the rounds that another process has appended."""
+        """Load the rounds and amendments that another process has appended."""
         while (path := round_file(self.folder, self.n_rounds + 1)).exists():
             self._rounds.append(self._read_round(path))
         stray = sorted(self.folder.glob(ROUND_FILES))[self.n_rounds :]
@@ -81,6 +85,26 @@ class Ledger:
                 f"{self.folder} has {stray[0].name} but {path.name} is missing; restore the missing round "
                 "from a backup or start a new run"
             )
+        self._amendments = load_amendments(self.folder)
+        needed = max((r.n_amendments for r in self._rounds), default=0)
+        if needed > len(self._amendments):
+            missing = amendment_path(self.folder, len(self._amendments) + 1)
+            raise UserError(f"{missing} is missing; restore it from a backup, it holds corrected labels")
+        highest = max((c.image for a in self._amendments for c in a.corrections), default=-1)
+        if highest >= len(self.keys):
+            n_images = len(self.keys)
+            raise UserError(
+                f"an amendment in {self.folder} has image {highest}, but the pool has only {n_images} images"
+            )
+
+    def corrected_labels(self, n_rounds: int | None = None) -> CorrectedLabels:
+        """Return the corrected labels that count after a number of rounds."""
+        count = len(self._amendments)
+        if n_rounds is not None:
+            count = max((r.n_amendments for r in self._rounds[:n_rounds]), default=0)
+        if count not in self._corrected:
+            self._corrected[count] = CorrectedLabels.from_amendments(self._amendments[:count])
+        return self._corrected[count]
 
     @property
     def n_rounds(self) -> int:
@@ -122,12 +146,15 @@ class Ledger:
     def label_dtype(self, n_rounds: int | None = None) -> torch.dtype:
         """Return the dtype that holds all labels: int8, or int16 if any class id exceeds 127."""
         wide = any(r.labels.dtype.itemsize > 1 for r in self._rounds[:n_rounds])
+        wide |= self.corrected_labels(n_rounds).max_label > np.iinfo(np.int8).max
         return torch.int16 if wide else torch.int8
 
     def append(
         self, request: Request, labels: Tensor, seconds: Tensor | None = None, unanswered_seconds: float = 0.0
     ) -> None:
         """Write one round. Each requested location needs exactly one label and must not be labelled already.
+
+        All amendments made so far count from this round on.
 
         Args:
             request: the labelled locations; may be empty.
@@ -151,6 +178,7 @@ class Ledger:
             raise ValueError(f"image {pixel_runs.image.max()} is out of range for a pool of {len(self.keys)}")
         clicks = self._validate(pixel_runs, label_values)
         path = round_file(self.folder, request.round)
+        self._amendments = load_amendments(self.folder)
         write_label_file(
             path,
             pixel_runs,
@@ -158,6 +186,7 @@ class Ledger:
             clicks,
             seconds=unit_seconds,
             unanswered_seconds=unanswered_seconds,
+            n_amendments=len(self._amendments),
         )
         self._rounds.append(self._read_round(path))
 
@@ -215,7 +244,8 @@ class Ledger:
             if len(runs):
                 positions.append(ledger_round.pixel_runs.positions(runs))
                 labels.append(ledger_round.labels[ledger_round.pixel_runs.location_indices(runs)])
-        return np.concatenate(positions), np.concatenate(labels)
+        position, label = np.concatenate(positions), np.concatenate(labels)
+        return position, self.corrected_labels(n_rounds).apply(image, position, label)
 
     def targets(self, n_rounds: int | None = None) -> Tensor:
         """Return the label of each image in the pool, ``(len(pool),)``; UNLABELLED if it has none.
@@ -229,15 +259,19 @@ class Ledger:
         for ledger_round in self._rounds[:n_rounds]:
             image = np.repeat(ledger_round.pixel_runs.image, ledger_round.pixel_runs.count)
             targets[torch.from_numpy(image)] = torch.from_numpy(ledger_round.labels.astype(np.int64))
+        for index, (_, _, label) in self.corrected_labels(n_rounds).by_image.items():
+            targets[index] = int(label[0])
         return targets
 
     def entries(self) -> Iterator[LedgerEntry]:
         """Yield every label in the order of acquisition."""
+        corrected = self.corrected_labels()
         for round_number, ledger_round in enumerate(self._rounds, start=1):
             for chunk in chunk_by_weight(ledger_round.pixel_runs.count, ENTRY_CHUNK_PIXELS):
                 runs = np.arange(chunk.start, chunk.stop)
                 images, positions = _images_and_positions(ledger_round.pixel_runs, runs)
                 labels = ledger_round.labels[ledger_round.pixel_runs.location_indices(runs)]
+                labels = corrected.apply_to_images(images, positions, labels)
                 for image, position, label in zip(
                     images.tolist(), positions.tolist(), labels.tolist(), strict=True
                 ):

@@ -11,15 +11,23 @@ from PIL import Image
 from ducats.annotation import VOID_WORD, AnnotationStore, Question
 from ducats.annotation.summary import (
     AnnotatorSummary,
+    ChannelSummary,
     Dispute,
     RoundSummary,
+    annotator_name,
+    count_png_pixels,
     list_disputes,
     summarise_annotators,
+    summarise_channels,
     summarise_rounds,
 )
+from ducats.annotation.suspicious import suspicious_answers
 from ducats.report.run_reader import Run
 from ducats.report.table import EMPTY_CELL, Cell, Table, make_table
+from ducats.runfolder.amendments import CorrectedLabels
 from ducats.runfolder.question_names import ANSWER_LOG
+from ducats.runfolder.records import describe_timed
+from ducats.utils.findings import pluralise
 
 MAX_SHOWN_QUESTIONS = 20  # disagreements, and void labels, shown per run
 QUESTION_THUMBNAIL_SIDE = 96  # longer side of a thumbnail in pixels
@@ -42,14 +50,13 @@ class AnnotationStats:
     run_name: str
     rounds: tuple[RoundSummary, ...]
     annotators: tuple[AnnotatorSummary, ...]
+    channels: tuple[ChannelSummary, ...]
     disputes: QuestionList
     voids: QuestionList
-
-    @property
-    def seconds(self) -> float | None:
-        """Time of all annotators; None if no times were recorded."""
-        timed = [summary.seconds for summary in self.annotators if summary.median_seconds is not None]
-        return sum(timed) if timed else None
+    suspicious: QuestionList
+    corrected: str  # how many labels or pixels were
+    corrections: Table  # all of them, oldest first
+    n_unused_corrections: int  # made after the run took its newest round
 
     @property
     def n_multi_annotated(self) -> int:
@@ -68,26 +75,67 @@ class AnnotationStats:
         return sum(summary.rejected.get("late", 0) for summary in self.rounds)
 
     @property
+    def total(self) -> str:
+        """Who answered, how long it took and how the answers arrived, as a phrase."""
+        return describe_annotation(self.annotators, self.channels)
+
+    @property
     def annotator_table(self) -> Table:
         """One row per annotator."""
-        titles = ("Annotator", "Answers", "Void", "Unsure", "Median seconds", "Minutes", "Agrees with label")
-        rows: list[list[Cell]] = []
-        for each in self.annotators:
-            is_timed = each.median_seconds is not None
-            rows.append(
-                [
-                    *(each.annotator or "anonymous", each.answers, each.void, each.unsure),
-                    f"{each.median_seconds:.1f}" if is_timed else EMPTY_CELL,
-                    f"{each.seconds / 60:.1f}" if is_timed else EMPTY_CELL,
-                    f"{each.agreed} of {each.compared}" if each.compared else EMPTY_CELL,
-                ]
-            )
-        return make_table(titles, rows)
+        return annotator_table(self.annotators)
+
+
+def annotator_table(annotators: Sequence[AnnotatorSummary]) -> Table:
+    """Return a table with one row per annotator."""
+    titles = (
+        "Annotator",
+        "Answers",
+        "Void",
+        "Unsure",
+        "Timed",
+        "Median seconds",
+        "Minutes",
+        "Agrees with label",
+    )
+    rows: list[list[Cell]] = []
+    for each in annotators:
+        is_timed = each.median_seconds is not None
+        rows.append(
+            [
+                *(annotator_name(each.annotator), each.answers, each.void, each.unsure, each.timed),
+                f"{each.median_seconds:.1f}" if is_timed else EMPTY_CELL,
+                f"{each.seconds / 60:.1f}" if is_timed else EMPTY_CELL,
+                f"{each.agreed} of {each.compared}" if each.compared else EMPTY_CELL,
+            ]
+        )
+    return make_table(titles, rows)
+
+
+def describe_annotation(annotators: Sequence[AnnotatorSummary], channels: Sequence[ChannelSummary]) -> str:
+    """Return who answered, how long the timed answers took, and the channels."""
+    named = [each for each in annotators if each.annotator]
+    phrases = [pluralise(len(named), "annotator")] if named else []
+    if unknown := sum(each.answers for each in annotators if not each.annotator):
+        phrases.append(f"{pluralise(unknown, 'answer')} by unknown annotators")
+    n_answers, n_timed = sum(each.answers for each in annotators), sum(each.timed for each in annotators)
+    if any(each.median_seconds is not None for each in annotators):
+        timed = f" ({note})" if (note := describe_timed(n_timed, n_answers)) else ""
+        phrases.append(f"{sum(each.seconds for each in annotators) / 60:.1f} minutes in total{timed}")
+    elif n_answers:
+        phrases.append(describe_timed(n_timed, n_answers))
+    by_channel = "; ".join(map(str, channels))
+    return " – ".join(filter(None, (", ".join(phrases), by_channel)))
 
 
 def annotation_stats(runs: Sequence[Run]) -> list[AnnotationStats]:
     """Return the statistics of all runs with answers of annotators, in the order of the runs."""
-    return [_run_stats(run) for run in runs if (run.files.questions_path / ANSWER_LOG).is_file()]
+    return [
+        _run_stats(run)
+        for run in runs
+        if (run.files.questions_path / ANSWER_LOG).is_file()
+        or run.files.load_amendments()
+        or count_png_pixels(AnnotationStore(run.files.questions_path))
+    ]
 
 
 def _run_stats(run: Run) -> AnnotationStats:
@@ -96,9 +144,47 @@ def _run_stats(run: Run) -> AnnotationStats:
         run.name,
         tuple(summarise_rounds(store)),
         tuple(summarise_annotators(store)),
+        tuple(summarise_channels(store)),
         _question_list(store, list_disputes(store)),
         _question_list(store, _void_questions(store)),
+        _suspicious_list(run, store),
+        _describe_corrected(run),
+        _correction_table(run),
+        run.files.count_unused_corrections(),
     )
+
+
+def _suspicious_list(run: Run, store: AnnotationStore) -> QuestionList:
+    found = suspicious_answers(run.files)
+    rows = [
+        (one.question.id, one.round, one.label, str(one.asked or EMPTY_CELL), str(one.trained or EMPTY_CELL))
+        for one in found[:MAX_SHOWN_QUESTIONS]
+    ]
+    titles = ("Question", "Round", "Label", "Model when asked", "Model trained on it")
+    questions = [(one.round, one.question) for one in found[:MAX_SHOWN_QUESTIONS]]
+    return QuestionList(len(found), make_table(titles, rows), _thumbnails(store, questions))
+
+
+def _describe_corrected(run: Run) -> str:
+    count = CorrectedLabels.from_amendments(run.files.load_amendments()).n_corrected
+    return pluralise(count, "label" if run.files.load_pool().sizes is None else "pixel")
+
+
+def _correction_table(run: Run) -> Table:
+    rows = [
+        (
+            one.question,
+            one.round,
+            one.old,
+            one.new,
+            annotator_name(amendment.annotator),
+            amendment.made_at[:10],
+        )
+        for amendment in run.files.load_amendments()
+        for one in amendment.corrections
+        if one.runs
+    ]
+    return make_table(("Question", "Round", "From", "To", "By", "Date"), rows, n_text_columns=6)
 
 
 def _void_questions(store: AnnotationStore) -> list[Dispute]:
@@ -120,18 +206,22 @@ def _question_list(store: AnnotationStore, questions: Sequence[Dispute]) -> Ques
         (
             each.question.id,
             each.round,
-            ", ".join(f"{vote.annotator or 'anonymous'}: {vote.word}" for vote in each.votes),
+            ", ".join(f"{annotator_name(vote.annotator)}: {vote.word}" for vote in each.votes),
             _label_text(store, each),
         )
         for each in shown
     ]
-    folders = [store.round_folder(each.round) for each in shown]
-    thumbnails = [
-        _thumbnail_url(folder / each.question.image_path, each.question)
-        for folder, each in zip(folders, shown, strict=True)
-    ]
     table = make_table(("Question", "Round", "Answers", "Label"), rows)
-    return QuestionList(len(questions), table, tuple(thumbnails))
+    thumbnails = _thumbnails(store, [(each.round, each.question) for each in shown])
+    return QuestionList(len(questions), table, thumbnails)
+
+
+def _thumbnails(store: AnnotationStore, questions: Sequence[tuple[int, Question]]) -> tuple[str, ...]:
+    """Return the thumbnails of questions, given with their rounds."""
+    return tuple(
+        _thumbnail_url(store.round_folder(round_number) / question.image_path, question)
+        for round_number, question in questions
+    )
 
 
 def _label_text(store: AnnotationStore, dispute: Dispute) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
 
+from rich.markup import escape
 from rich.table import Table as TerminalTable
 
 EMPTY_CELL = "–"
@@ -86,7 +87,7 @@ def to_terminal(table: Table, caption: str | None = None, *, no_wrap: bool = Fal
         justify = "left" if column < table.n_text_columns else "right"
         result.add_column(title, justify=justify, no_wrap=no_wrap)  # type: ignore[arg-type]
     for row in table.rows:
-        result.add_row(*map(str, row))
+        result.add_row(*(escape(str(cell)) for cell in row))
     return result
 
 

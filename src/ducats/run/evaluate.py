@@ -59,7 +59,17 @@ def _spent(context: RunContext, rounds: int) -> dict[str, Any]:
     if context.per_pixel:
         spent["clicks"] = context.from_ledger(lambda ledger: ledger.clicks(rounds))
     seconds = context.from_ledger(lambda ledger: ledger.seconds(rounds))
-    return spent if seconds is None else {**spent, "annotation_seconds": round(seconds, 3)}
+    if seconds is None:
+        return spent
+    n_units, n_timed = context.from_ledger(
+        lambda ledger: (ledger.n_units(rounds), ledger.n_timed_units(rounds))
+    )
+    return {
+        **spent,
+        "annotation_seconds": round(seconds, 3),
+        "annotation_units": n_units,
+        "timed_units": n_timed,
+    }
 
 
 def _evaluate_test_set(context: RunContext, epoch: int, rounds: int) -> dict[str, Any]:

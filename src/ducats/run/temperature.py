@@ -38,7 +38,7 @@ def fit_temperature(run_folder: RunFolder, rounds: int) -> FittedTemperature | N
     for round_number in range(1, rounds + 1):
         path, labelled = (
             snapshot_files.snapshot_path(run_folder.path, round_number),
-            run_folder.load_round_labels(round_number),
+            run_folder.load_round_labels(round_number, rounds),
         )
         if labelled is None or not len(labelled.label) or not path.exists():
             continue

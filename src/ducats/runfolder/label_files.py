@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ class LabelFile:
     clicks: int
     seconds: AnyArray  # annotation time per unit, 0 if unknown; empty if unknown for all units
     unanswered_seconds: float  # seconds spent on questions that were not answered
+    n_amendments: int = 0  # amendments that count from this round on, from the first
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,14 @@ class RoundLabels:
     label: AnyArray  # int16 (n,): class, or -2 for void
 
 
+class ImageLabelRounds(NamedTuple):
+    """The labels of one image, in the order of acquisition."""
+
+    position: AnyArray  # int64 (n,)
+    label: AnyArray  # int16 (n,): class, or -2 for void
+    round: AnyArray  # int64 (n,): in which the label was acquired
+
+
 def write_label_file(
     path: Path,
     pixel_runs: PixelRuns,
@@ -40,6 +50,7 @@ def write_label_file(
     *,
     seconds: AnyArray,
     unanswered_seconds: float,
+    n_amendments: int = 0,
 ) -> None:
     """Write the labels of a round atomically; see ``LabelFile``, but ``clicks`` is one number per run."""
     columns = dict(pixel_runs.to_columns())
@@ -51,6 +62,8 @@ def write_label_file(
         columns["seconds"] = (seconds, np.float32)
     if unanswered_seconds:
         columns["unanswered_seconds"] = (np.array(unanswered_seconds), np.float64)
+    if n_amendments:
+        columns["amendments"] = (np.array(n_amendments), np.int64)
     npz_columns.write_columns(path, columns)
 
 
@@ -74,7 +87,8 @@ def read_label_file(path: Path) -> LabelFile:
         ) from error
     clicks = int(columns.get("clicks", pixel_runs.count).sum())
     unanswered_seconds = float(columns.get("unanswered_seconds", 0.0))
-    return LabelFile(pixel_runs, labels, clicks, seconds, unanswered_seconds)
+    n_amendments = int(columns.get("amendments", 0))
+    return LabelFile(pixel_runs, labels, clicks, seconds, unanswered_seconds, n_amendments)
 
 
 def write_request_file(path: Path, round_number: int, pixel_runs: PixelRuns) -> None:

@@ -116,6 +116,22 @@ def finite_number(record: Mapping[str, Any], key: str) -> float | None:
     return float(value)
 
 
+def describe_timed(n_timed: int, n_answers: int) -> str:
+    """Say how many answers have a known time; empty if all have.
+
+    >>> describe_timed(20, 30), describe_timed(30, 30), describe_timed(0, 1)
+    ('20 of 30 answers timed', '', '0 of 1 answer timed')
+    """
+    noun = "answer" if n_answers == 1 else "answers"
+    return f"{n_timed:,} of {n_answers:,} {noun} timed" if n_timed < n_answers else ""
+
+
+def describe_timed_record(record: Mapping[str, Any]) -> str:
+    """Say how many answers up to a stage have a known time; empty if all have, or if it was not recorded."""
+    n_timed, n_answers = finite_number(record, "timed_units"), finite_number(record, "annotation_units")
+    return "" if n_timed is None or n_answers is None else describe_timed(int(n_timed), int(n_answers))
+
+
 _REQUIRED_KEYS = {
     "stage": ("stage", "epoch", "labels", "seconds"),
     "interim": ("epoch", "seconds"),
@@ -124,6 +140,7 @@ _REQUIRED_KEYS = {
 _NUMBER_KEYS = (
     *("accuracy", "mean_class_accuracy", "mean_iou", "mean_iou_star", "ece", "nll", "brier", "aurc"),
     *("clicks", "images", "pixels", "peak_memory_bytes", "annotation_seconds"),
+    *("annotation_units", "timed_units"),
 )
 
 

@@ -20,8 +20,15 @@ import yaml
 from filelock import FileLock
 
 from ducats.runfolder import label_files, records
+from ducats.runfolder.amendments import (
+    AMENDMENT_FILES,
+    Amendment,
+    CorrectedLabels,
+    append_amendment,
+    load_amendments,
+)
 from ducats.runfolder.hints import AnnotatorHints
-from ducats.runfolder.label_files import RoundLabels
+from ducats.runfolder.label_files import ImageLabelRounds, RoundLabels
 from ducats.runfolder.pool_file import PoolInfo, read_pool_file, write_pool_file
 from ducats.runfolder.rounds import round_file, round_name, rounds_in
 from ducats.utils.errors import UserError
@@ -74,7 +81,8 @@ class RunFolder:
         try:
             self.check_format()
             for draft in self.path.rglob(".*.part"):  # left by a kill
-                if not (self.questions_path in draft.parents and _writer_is_alive(draft)):
+                is_of_tool = self.questions_path in draft.parents or draft.match(f".{AMENDMENT_FILES}*")
+                if not (is_of_tool and _writer_is_alive(draft)):
                     draft.unlink(missing_ok=True)
             self._check_or_write(self.config_path, identity, "another config")
             self._check_or_write(self.data_path, data_summary, "other data")
@@ -196,15 +204,59 @@ class RunFolder:
         """Return the rounds with labels, ascending."""
         return rounds_in(self.labels_path)
 
-    def load_round_labels(self, round_number: int) -> RoundLabels | None:
-        """Return the labels of a round; None if it has none yet."""
+    def count_round_labels(self, round_number: int) -> int:
+        """Return the number of labels acquired in a round."""
+        path = round_file(self.labels_path, round_number)
+        return label_files.read_label_file(path).pixel_runs.n_locations if path.exists() else 0
+
+    def load_round_labels(self, round_number: int, n_rounds: int | None = None) -> RoundLabels | None:
+        """Return the labels of a round; None if it has none yet.
+
+        Args:
+            n_rounds: apply only the amendments that count after this number of rounds; None for all.
+        """
         path = round_file(self.labels_path, round_number)
         if not path.exists():
             return None
         found = label_files.read_label_file(path)
         image = np.repeat(found.pixel_runs.image, found.pixel_runs.count)
         position = found.pixel_runs.positions(np.arange(len(found.pixel_runs.image)))
-        return RoundLabels(round_number, image, position, found.labels.astype(np.int16))
+        amendments = self.load_amendments()
+        if n_rounds is not None and amendments:
+            amendments = amendments[
+                : label_files.read_label_file(round_file(self.labels_path, n_rounds)).n_amendments
+            ]
+        corrected = CorrectedLabels.from_amendments(amendments)
+        label = corrected.apply_to_images(image, position, found.labels.astype(np.int16))
+        return RoundLabels(round_number, image, position, label)
+
+    def load_image_labels(self, image: int) -> ImageLabelRounds:
+        """Return all labels of one image with their rounds, in the order of acquisition, corrected."""
+        positions, labels, rounds = [np.zeros(0, np.int64)], [np.zeros(0, np.int16)], [np.zeros(0, np.int64)]
+        for round_number in self.labelled_rounds():
+            found = label_files.read_label_file(round_file(self.labels_path, round_number))
+            runs = found.pixel_runs.runs_of_images(np.array([image]))
+            positions.append(found.pixel_runs.positions(runs))
+            labels.append(found.labels[found.pixel_runs.location_indices(runs)].astype(np.int16))
+            rounds.append(np.full(len(positions[-1]), round_number))
+        position, label = np.concatenate(positions), np.concatenate(labels)
+        corrected = CorrectedLabels.from_amendments(self.load_amendments())
+        return ImageLabelRounds(position, corrected.apply(image, position, label), np.concatenate(rounds))
+
+    def load_amendments(self) -> list[Amendment]:
+        """Return the amendments of labels, oldest first."""
+        return load_amendments(self.labels_path)
+
+    def count_unused_corrections(self) -> int:
+        """Return the number of corrections that the run has not trained on, made after its newest round."""
+        amendments, rounds = self.load_amendments(), self.labelled_rounds()
+        newest = round_file(self.labels_path, rounds[-1]) if amendments and rounds else None
+        n_used = 0 if newest is None else label_files.read_label_file(newest).n_amendments
+        return sum(bool(one.runs) for amendment in amendments[n_used:] for one in amendment.corrections)
+
+    def append_amendment(self, amendment: Amendment) -> None:
+        """Save an amendment of labels."""
+        append_amendment(self.labels_path, amendment)
 
     # -- progress -------------------------------------------------------------------------------------
 

@@ -87,6 +87,12 @@ def load_snapshots(folder: Path) -> list[Snapshot]:
     return [load_snapshot(path) for path in _paths(folder)]
 
 
+def load_newest_snapshot(folder: Path) -> Snapshot | None:
+    """Load the newest snapshot of a run; None if there is none."""
+    paths = _paths(folder)
+    return load_snapshot(paths[-1]) if paths else None
+
+
 def load_readable_snapshots(folder: Path) -> tuple[list[Snapshot], list[str]]:
     """Load all readable snapshots in chronological order, and return a message for each corrupt one."""
     readable, problems = [], []

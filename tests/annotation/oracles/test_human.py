@@ -230,7 +230,7 @@ def test_answers_from_files_and_from_the_store_are_combined(tmp_path: Path) -> N
     human = oracle(tmp_path)
     assert human(REQUEST).tolist() == [0, 1, VOID]
     assert human.annotation_seconds(REQUEST) is None  # no time was recorded
-    assert {one.annotator for one in store.answers()} == {"anna", "bob", "files"}
+    assert {one.annotator for one in store.answers()} == {"anna", "bob", ""}
 
 
 def test_invalid_files_of_earlier_rounds_do_not_stop_the_run(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ducats.annotation import AnnotationStore, Question, QuestionRound, RoundRules
 from ducats.annotation.answer import parse_word
-from ducats.annotation.csv_answers import import_csv_answers
+from ducats.annotation.csv_answers import describe_problems, import_csv_answers
 from ducats.annotation.oracles import mask_files, pending, question_files
 from ducats.annotation.question import MAX_LISTED_QUESTIONS
 from ducats.annotation.rules import make_rules
@@ -98,7 +98,7 @@ class HumanOracle:
         for round_number in self._store.round_numbers():
             problems = import_csv_answers(self._store, round_number) if round_number <= request.round else []
             if problems and round_number == request.round:
-                raise UserError(problems[0])
+                raise UserError(describe_problems(problems))
         return (
             self._image_labels(request) if self._sizes is None else self._pixel_labels(request, self._sizes)
         )

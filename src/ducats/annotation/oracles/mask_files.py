@@ -84,29 +84,14 @@ class LabelPngs:
             (len(request),), UNLABELLED, dtype=torch.int8 if n_classes <= 127 else torch.int16
         )
         for image, position, index in request.by_image():
-            height, width = sizes[image].tolist()
-            values = _read_label_png(self.path(image), width, height)
-            if values is not None:
-                self.labels[index] = self._decode(image, position, values[position]).to(self.labels.dtype)
+            size = sizes[image].tolist()
+            if self.path(image).exists():
+                labels = read_labels_at(self.path(image), position, size, self.codes, folder / CLASSES)
+                self.labels[index] = labels.to(self.labels.dtype)
 
     def path(self, image: int) -> Path:
         """Return the path of an image's label PNG."""
         return self.folder / ANSWER_MAPS / self.names[image]
-
-    def _decode(self, image: int, position: Tensor, values: Tensor) -> Tensor:
-        codes, width = self.codes, int(self.sizes[image, 1])
-        invalid = (values < 0) | (
-            (values >= codes.n_classes) & (values != codes.void) & (values != codes.unanswered)
-        )
-        if bool(invalid.any()):
-            y, x = divmod(int(position[invalid][0]), width)
-            raise UserError(
-                f"{self.path(image)} has the value {int(values[invalid][0])} at x={x}, y={y}, which is not a "
-                f"class; use the ids in {self.folder / CLASSES}"
-            )
-        values[values == codes.unanswered] = UNLABELLED
-        values[values == codes.void] = VOID
-        return values
 
     def describe_location(self, index: int) -> str:
         """Describe a location: label PNG and pixel."""
@@ -131,6 +116,30 @@ class LabelPngs:
                 f"{n_incomplete} of {n_requested} images; first: {first}{details}. {next_steps}"
             )
         return self.labels
+
+
+def read_labels_at(
+    path: Path, position: Tensor, size: Sequence[int], codes: LabelCodes, class_list: Path
+) -> Tensor:
+    """Return the labels at some positions of a label PNG, int64; UNLABELLED where it is not answered yet.
+
+    Args:
+        size: height and width that it must have.
+        class_list: file with the ids, named in messages.
+    """
+    values = _read_label_png(path, size[1], size[0])[position]
+    invalid = (values < 0) | (
+        (values >= codes.n_classes) & (values != codes.void) & (values != codes.unanswered)
+    )
+    if bool(invalid.any()):
+        y, x = divmod(int(position[invalid][0]), size[1])
+        raise UserError(
+            f"{path} has the value {int(values[invalid][0])} at x={x}, y={y}, which is not a class; use the "
+            f"ids in {class_list}"
+        )
+    values[values == codes.unanswered] = UNLABELLED
+    values[values == codes.void] = VOID
+    return values
 
 
 def png_names(keys: Sequence[str]) -> list[str]:
@@ -210,10 +219,8 @@ def _overlay(image: Image.Image, requested: np.typing.NDArray[np.bool_]) -> Imag
     return Image.fromarray(colours.astype(np.uint8))
 
 
-def _read_label_png(path: Path, width: int, height: int) -> Tensor | None:
-    """Return the ids in a label PNG, flattened, int64; None if the file does not exist."""
-    if not path.exists():
-        return None
+def _read_label_png(path: Path, width: int, height: int) -> Tensor:
+    """Return the ids in a label PNG, flattened, int64."""
     try:
         size = displayed_size(path)  # before decoding a file that may be huge
         values = read_channels(path) if size == (height, width) else None

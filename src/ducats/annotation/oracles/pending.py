@@ -3,6 +3,7 @@
 import shlex
 
 from ducats.annotation import AnnotationStore, QuestionStatus
+from ducats.annotation.summary import annotator_name
 from ducats.runfolder.question_names import ANSWER_TABLES, QUESTIONS_TABLE
 from ducats.runfolder.run_folder import RunFolder
 
@@ -64,7 +65,7 @@ def describe_votes(status: QuestionStatus) -> str:
     >>> describe_votes(QuestionStatus("disputed", None, votes, (), 0.0))
     'anna: cat, (unknown): dog'
     """
-    votes = [f"{vote.annotator or '(unknown)'}: {vote.word}" for vote in status.votes[:MAX_NAMED_ANNOTATORS]]
+    votes = [f"{annotator_name(vote.annotator)}: {vote.word}" for vote in status.votes[:MAX_NAMED_ANNOTATORS]]
     if len(status.votes) > MAX_NAMED_ANNOTATORS:
         votes.append(f"{len(status.votes) - MAX_NAMED_ANNOTATORS} more")
     return ", ".join(votes)

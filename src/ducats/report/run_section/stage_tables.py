@@ -19,7 +19,7 @@ from ducats.report.run_reader import Run
 from ducats.report.run_section.class_results import ClassResult, ClassResults
 from ducats.report.run_section.selections import QueryRound
 from ducats.report.table import EMPTY_CELL, Table, table_of
-from ducats.runfolder.records import Record, finite_number
+from ducats.runfolder.records import Record, describe_timed_record, finite_number
 
 _MEMORY_MEASURE = Measure("peak_memory_bytes", "Peak memory MB", 0, 1e-6, 0, thousands_separator=True)
 _ANNOTATION_MEASURE = Measure("annotation_seconds", "Annotation minutes so far", 0, 1 / 60, 1)
@@ -60,7 +60,14 @@ def cost_table(run: Run) -> Table:
     columns["Seconds in this stage"] = lambda stage: f"{stage['seconds'] - seconds_before[id(stage)]:.1f}"
     optional = (_MEMORY_MEASURE, _ANNOTATION_MEASURE)
     recorded = [measure for measure in optional if any(measure.key in stage for stage in run.stages)]
-    return table_of(run.stages, columns | _measure_cells(*recorded))
+    columns |= _measure_cells(*recorded)
+    if any(describe_timed_record(stage) for stage in run.stages):
+        columns["Timed answers so far"] = lambda stage: (
+            f"{stage['timed_units']:,} of {stage['annotation_units']:,}"
+            if "timed_units" in stage
+            else EMPTY_CELL
+        )
+    return table_of(run.stages, columns)
 
 
 def per_class_table(rows: Sequence[ClassResult], class_results: ClassResults) -> Table:

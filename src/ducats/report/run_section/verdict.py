@@ -16,7 +16,7 @@ from ducats.report.run_section.gain import (
     has_same_data,
     selects_at_random,
 )
-from ducats.runfolder.records import Record, finite_number
+from ducats.runfolder.records import Record, describe_timed_record, finite_number
 
 # Labels that the gain is stated for: that of a single pixel would be tiny.
 LABELS_PER_GAIN_UNIT = {"label": 1, "labelled pixel": 1000}
@@ -194,7 +194,9 @@ def _key_figures(
     if (clicks := finite_number(stage, "clicks")) is not None and clicks != labels:
         key_figures.append(KeyFigure("Clicks", f"{clicks:,.0f}"))
     if (seconds := finite_number(stage, "annotation_seconds")) is not None:
-        key_figures.append(KeyFigure("Annotation minutes", f"{seconds / 60:.1f}"))
+        timed = describe_timed_record(stage)
+        minutes = f"{seconds / 60:.1f}{f' ({timed})' if timed else ''}"
+        key_figures.append(KeyFigure("Annotation minutes", minutes))
     if gain is not None and gain.labels:
         key_figures.append(_gain_per_label("Gain", gain.difference, gain.labels, gain.interval, kind))
         key_figures += [

@@ -54,8 +54,7 @@ def status_line(state: RunState) -> str:
     if state.labels_spent is not None:
         # At the last evaluation; more may have been acquired since.
         phrases[-1] += f" with {state.labels_spent} labels"
-    if state.annotation_seconds is not None:
-        phrases.append(f"{format_duration(state.annotation_seconds)} of annotation")
+    phrases += _annotation_phrases(state)
     if state.seconds_left is not None:
         phrases.append(f"about {format_duration(state.seconds_left)} left")
     return ", ".join(phrases) + "".join(f"; {problem}" for problem in state.problems)
@@ -111,14 +110,20 @@ def _cost_phrases(state: RunState) -> list[str]:
         phrases.append(f"{state.n_labelled_rounds} of {state.n_rounds} rounds labelled")
     if state.compute_seconds is not None:
         phrases.append(f"{format_duration(state.compute_seconds)} of computing")
-    if state.annotation_seconds is not None:
-        phrases.append(f"{format_duration(state.annotation_seconds)} of annotation")
+    phrases += _annotation_phrases(state)
     if state.seconds_left is not None:
         phrases.append(
             f"about {format_duration(state.seconds_left)} left"
             + (" after annotation" if state.phase == "waiting" else "")
         )
     return phrases
+
+
+def _annotation_phrases(state: RunState) -> list[str]:
+    if state.annotation_seconds is None:
+        return []
+    timed = f" ({state.timed_answers})" if state.timed_answers else ""
+    return [f"{format_duration(state.annotation_seconds)} of annotation{timed}"]
 
 
 def _learning_curve(state: RunState) -> list[RenderableType]:
@@ -180,7 +185,9 @@ def _render_table(states: Sequence[RunState], *, is_wide: bool) -> RenderableTyp
         "ECE %": lambda state: _last_percent(state.learning_curve("ece")),
         "over labels": lambda state: sparkline([y for _, y in state.learning_curve()], max_points=10),
         "computing": lambda state: _format_seconds(state.compute_seconds),
-        "annotation": lambda state: _format_seconds(state.annotation_seconds),
+        "annotation": lambda state: (
+            "≥ " * bool(state.timed_answers) + _format_seconds(state.annotation_seconds)
+        ),
         "left": lambda state: _format_seconds(state.seconds_left),
     }
     # Leave out empty columns, and the least important one in a narrow terminal.

@@ -12,7 +12,7 @@ from ducats.annotation import AnnotationStore, summary
 from ducats.config import Config, query_epochs
 from ducats.report.watch.run_state import OpenRound, Phase, RunState, keep_valid_values
 from ducats.runfolder import question_names
-from ducats.runfolder.records import Record, read_valid_records
+from ducats.runfolder.records import Record, describe_timed_record, read_valid_records
 from ducats.runfolder.rounds import round_name
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
@@ -42,9 +42,12 @@ class RunWatcher:
         phase = _current_phase(run_folder, epoch, plan, {int(stage["epoch"]) for stage in stages})
         open_round = None
         annotation_seconds = max((stage.get("annotation_seconds", 0.0) for stage in stages), default=0.0)
+        timed_answers = describe_timed_record(stages[-1]) if stages else ""
         try:
             if run_folder.questions_path.is_dir():
-                open_round, annotation_seconds = self._annotation(run_folder, phase == "waiting")
+                open_round, annotation_seconds, timed_answers = self._annotation(
+                    run_folder, phase == "waiting"
+                )
         except RUN_READ_ERRORS as error:
             problems.append(f"questions cannot be read ({_describe_error(error)})")
         if phase == "waiting" and open_round is None:
@@ -71,6 +74,7 @@ class RunWatcher:
             losses=tuple(_numeric_losses(record) for record in epochs),
             compute_seconds=max((float(record["seconds"]) for record in evaluated), default=None),
             annotation_seconds=annotation_seconds or None,
+            timed_answers=timed_answers if annotation_seconds else "",
             open_round=open_round,
             seconds_left=seconds_left,
             is_active=is_active,
@@ -93,22 +97,22 @@ class RunWatcher:
             self._plans[folder] = (modified_at, plan)
         return self._plans[folder][1]
 
-    def _annotation(self, run_folder: RunFolder, waiting: bool) -> tuple[OpenRound | None, float]:
-        """Return the open round and the annotation time of all accepted answers."""
+    def _annotation(self, run_folder: RunFolder, waiting: bool) -> tuple[OpenRound | None, float, str]:
+        """Return the open round, the time of all accepted answers, and how many have one, unless all."""
         store = self._stores.setdefault(run_folder.path, AnnotationStore(run_folder.questions_path))
         seconds = sum(answer.seconds or 0.0 for answer in store.answers() if answer.reject_reason is None)
+        timed_answers = summary.describe_timed_answers(store)
         if not waiting:
-            return None, seconds
+            return None, seconds, timed_answers
         round_number = len(run_folder.labelled_rounds()) + 1
         round_folder = store.round_folder(round_number)
         label_maps = (round_folder / question_names.ANSWER_MAPS).glob("*.png")
         n_files = len([*round_folder.glob(question_names.ANSWER_TABLES), *label_maps])
         for tally in summary.summarise_rounds(store):
             if tally.round == round_number:
-                return OpenRound(
-                    round_number, tally.questions, tally.settled, tally.open, tally.disputed, n_files
-                ), seconds
-        return OpenRound(round_number, None, 0, 0, 0, n_files), seconds
+                counts = (tally.questions, tally.settled, tally.open, tally.disputed)
+                return OpenRound(round_number, *counts, n_files), seconds, timed_answers
+        return OpenRound(round_number, None, 0, 0, 0, n_files), seconds, timed_answers
 
 
 def seconds_per_epoch(records: Sequence[Record]) -> float | None:

@@ -47,7 +47,8 @@ class RunState:
     stages: tuple[Record, ...] = ()  # records of evaluated stages, oldest first, with valid values only
     losses: tuple[Mapping[str, float], ...] = ()  # mean losses of each epoch, oldest first
     compute_seconds: float | None = None  # up to the last evaluation
-    annotation_seconds: float | None = None
+    annotation_seconds: float | None = None  # of the answers whose time is known
+    timed_answers: str = ""  # how many answers these are, unless all
     open_round: OpenRound | None = None  # the round that waits for annotators
     seconds_left: float | None = None  # estimate, without waiting for annotators
     is_active: bool | None = None  # whether a process on this machine works on the run

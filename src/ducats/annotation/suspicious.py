@@ -1,0 +1,85 @@
+"""Answers that contradict a confident model. Does not import torch."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ducats.annotation.question import Question
+from ducats.annotation.store import AnnotationStore
+from ducats.runfolder.run_folder import RunFolder
+from ducats.runfolder.snapshot_files import load_newest_snapshot
+from ducats.utils.errors import UserError
+
+CONFIDENT = 0.8  # lowest probability of a prediction that makes an answer suspicious
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted class and its probability."""
+
+    word: str
+    probability: float
+
+    def __str__(self) -> str:
+        return f"{self.word} ({100 * self.probability:.0f} %)"
+
+
+@dataclass(frozen=True)
+class SuspiciousAnswer:
+    """A label that contradicts a confident prediction; at least one of the predictions is known."""
+
+    round: int
+    question: Question
+    label: str
+    asked: Prediction | None  # when the question was asked, before the model was trained on the answer
+    trained: Prediction | None  # by the newest model that was trained on the answer
+
+    @property
+    def probability(self) -> float:
+        """Highest probability of another class."""
+        return max(one.probability for one in (self.asked, self.trained) if one is not None)
+
+
+def suspicious_answers(run_folder: RunFolder, min_probability: float = CONFIDENT) -> list[SuspiciousAnswer]:
+    """Return the labels that contradict a confident model, the most confident contradiction first.
+
+    A prediction counts if it was made when the question was asked, or if the model contradicts the answer
+    even after training on it. Corrected labels are not listed.
+    """
+    store = AnnotationStore(run_folder.questions_path)
+    corrected, trained = store.corrected_words(), _predictions_after_training(run_folder)
+    found = []
+    for round_number in store.round_numbers():
+        closed, question_round = store.closed_round(round_number), store.question_round(round_number)
+        classes = question_round.rules.classes
+        for question in question_round.questions if closed is not None else ():
+            label = closed.words.get(question.id) if closed is not None else None
+            if label is None or question.id in corrected:
+                continue
+            asked = later = None
+            if question.guess is not None and question.probability is not None:
+                asked = Prediction(question.guess, question.probability)
+            if question.id in trained:
+                predicted, probability = trained[question.id]
+                later = Prediction(classes[predicted], probability)
+            doubts = [
+                one if one and one.word != label and one.probability >= min_probability else None
+                for one in (asked, later)
+            ]
+            if any(doubts):
+                found.append(SuspiciousAnswer(round_number, question, label, *doubts))
+    return sorted(found, key=lambda one: -one.probability)
+
+
+def _predictions_after_training(run_folder: RunFolder) -> dict[str, tuple[int, float]]:
+    """Return predicted class and probability of the labelled images in the newest snapshot, by key."""
+    pool, snapshot = run_folder.load_pool(), None
+    with suppress(UserError):  # a corrupt one: the predictions at the time of the questions are left
+        snapshot = load_newest_snapshot(run_folder.path)
+    if snapshot is None or pool.sizes is not None:
+        return {}
+    rows = (snapshot.is_target & snapshot.is_labelled & (snapshot.image < len(pool.keys))).nonzero()[0]
+    columns = (snapshot.image[rows], snapshot.predicted[rows], snapshot.probability[rows])
+    return {
+        pool.keys[image]: (predicted, probability)
+        for image, predicted, probability in zip(*(column.tolist() for column in columns), strict=True)
+    }
