@@ -48,6 +48,8 @@ def test_questions_have_keys_thumbnails_and_a_contact_sheet(round_folder: Path) 
     page = (round_folder / "questions.html").read_text(encoding="utf-8")
     assert page.count("<img") == 3
     assert all(name in page for name in ("cat", "dog", "sub dir/ü4,x.png", "thumbnails/0001.png"))
+    assert "light-dark(" in page  # the theme of the labelling page
+    assert all(word in page for word in ("questions.csv", "answers.csv", "void", "unsure"))
 
 
 def test_thumbnails_are_made_from_the_original_file(tmp_path: Path) -> None:

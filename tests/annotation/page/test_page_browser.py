@@ -25,9 +25,8 @@ def test_a_round_of_images_by_keys(page: Page, tmp_path: Path) -> None:
         page.wait(name.is_displayed)
         name.send_keys("Ada", Keys.ENTER)
         page.wait_for_question("r1/1")
-        assert "unlike the training images" in page.text("hints")
         assert "The model has seen few images like this one" in page.text("why")
-        assert "42% sure" in page.text("guess")
+        assert "62% sure" in page.text("guess")
         page.answer(Keys.ENTER)  # the guess, which is correct
         page.answer("3")  # wrong
         page.wait_until_saved()
@@ -189,6 +188,50 @@ def test_a_group_with_the_same_guess_is_answered_at_once(page: Page, tmp_path: P
         page.wait_for_state("complete")
         assert page.console_errors() == []
     assert labels(store) == [CLASSES[n % 3] for n in range(9)]
+
+
+def test_a_weak_guess_needs_the_key_of_the_class(page: Page, tmp_path: Path) -> None:
+    store = image_questions(tmp_path, 3, guesses=["red", "green"], probabilities=[0.15, 0.5])
+    with page.serving(tmp_path):
+        assert "only 15% sure" in page.text("weak-guess")
+        for key in (Keys.ENTER, Keys.SPACE):
+            page.press(key)
+            page.wait_for_text("notice", "press the key of the class")
+        page.press("g")  # the grid does not preselect it, either
+        page.wait_for_text("accept", "Label 0 as red")
+        page.press(Keys.ESCAPE)
+        page.wait_for_question("r1/1")
+        page.answer("1")
+        assert page.wait_for_question() == "r1/2"
+        assert not page.browser.find_element(By.ID, "notice").is_displayed()
+        page.answer(Keys.ENTER)  # 50% sure: accepted
+        page.wait_for_question("r1/3")
+        page.wait(lambda: labels(store) == ["red", "green", None])
+        assert page.console_errors() == []
+
+
+def test_escape_returns_to_the_question_from_which_the_grid_was_opened(page: Page, tmp_path: Path) -> None:
+    store = image_questions(tmp_path, 6)
+    with page.serving(tmp_path):
+        page.answer("1", "2")
+        page.press("u")  # back to the second
+        page.wait_for_question("r1/2")
+        page.wait(lambda: page.is_saved() and labels(store)[:2] == ["red", None])
+        page.press("g")
+        page.wait_for_text("accept", "Label 2 as green")
+        page.press(Keys.ESCAPE)
+        page.wait_for_state("asking")
+        assert page.wait_for_question() == "r1/2"
+        page.press("g")
+        page.wait_for_text("accept", "Label 2 as green")
+        page.press(Keys.ENTER)  # answers it, too ...
+        page.wait_for_text("accept", "as red")
+        page.press("u")  # ... and withdraws that
+        page.wait(lambda: len(page.elements("#guesses button")) == 2)
+        page.press(Keys.ESCAPE)
+        page.wait_for_state("asking")
+        assert page.wait_for_question() == "r1/2"
+        assert page.console_errors() == []
 
 
 def test_on_a_phone_by_touch(page: Page, tmp_path: Path) -> None:

@@ -32,7 +32,12 @@ def test_every_request_needs_the_token(tmp_path: Path) -> None:
 
 def test_the_browser_launch_token_works_once(tmp_path: Path) -> None:
     image_questions(tmp_path)
-    app = make_app(LabellingPage(tmp_path), token=TOKEN, host="127.0.0.1", single_use_token="seen-by-others")
+    app = make_app(
+        LabellingPage(tmp_path, accept_threshold=0.5),
+        token=TOKEN,
+        host="127.0.0.1",
+        single_use_token="seen-by-others",
+    )
     first, second = (TestClient(app, base_url=BASE_URL) for _ in range(2))
     assert first.get("/?token=seen-by-others").status_code == 200
     assert first.get("/api/state?annotator=ada").status_code == 200  # by its cookie

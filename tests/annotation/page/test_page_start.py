@@ -82,6 +82,10 @@ def test_the_command_prints_the_address_and_warns_of_other_hosts(
         assert printed.count(served[-1]["token"]) == 1
         assert served[-1]["open_browser"] is False
         assert (served[-1]["annotator"], served[-1]["blind"]) == ("Ada", True)
+        assert served[-1]["accept_threshold"] == 0.5
+    assert ducats("label", tmp_path, "--accept-threshold", "0.8", "--no-open") == 0
+    assert served[-1]["accept_threshold"] == 0.8
+    assert ducats("label", tmp_path, "--accept-threshold", "50") != 0
 
 
 def test_without_the_extra_the_error_names_the_package_to_install(

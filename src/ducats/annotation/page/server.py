@@ -113,6 +113,7 @@ def serve_page(
     *,
     host: str,
     token: str,
+    accept_threshold: float,
     annotator: str = "",
     blind: bool = False,
     open_browser: bool = False,
@@ -126,7 +127,7 @@ def serve_page(
     # Other users of this machine can see the browser's command line, so this token works only once.
     single_use_token = secrets.token_urlsafe(24) if open_browser else ""
     app = make_app(
-        LabellingPage(run_folder, annotator=annotator, blind=blind),
+        LabellingPage(run_folder, annotator=annotator, blind=blind, accept_threshold=accept_threshold),
         token=token,
         host=host,
         cookie=cookie,
