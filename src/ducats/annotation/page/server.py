@@ -122,6 +122,7 @@ def serve_page(
     import uvicorn
 
     from ducats.annotation.page.app import LabellingPage, make_app
+    from ducats.annotation.page.protocol import TimedProtocol
 
     cookie = f"ducats-{sock.getsockname()[1]}"
     # Other users of this machine can see the browser's command line, so this token works only once.
@@ -139,6 +140,7 @@ def serve_page(
     # No access log: it would contain the token.
     config = uvicorn.Config(
         app,
+        http=TimedProtocol,
         access_log=False,
         log_level="warning",
         server_header=False,
