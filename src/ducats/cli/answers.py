@@ -1,10 +1,9 @@
 """The command `ducats answers`. Imports no torch."""
 
-import csv
 import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ducats.annotation import AnnotationStore, Answer, summary
-from ducats.cli.base import app, console, print_line
+from ducats.cli.base import app, console, print_csv, print_line
 from ducats.runfolder.question_names import MASKS
 from ducats.runfolder.rounds import rounds_in
 from ducats.utils.errors import UserError
@@ -55,10 +54,8 @@ def answers(run: Path, *, as_csv: Annotated[bool, Parameter(name="--csv", negati
 
 
 def _print_answers(store: AnnotationStore) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow([field.name for field in fields(Answer)])
-    for answer in store.answers():
-        writer.writerow(["" if value is None else value for value in asdict(answer).values()])
+    rows = (["" if value is None else value for value in asdict(one).values()] for one in store.answers())
+    print_csv(chain([[field.name for field in fields(Answer)]], rows))
 
 
 def _print_rounds(store: AnnotationStore) -> None:
