@@ -10,6 +10,7 @@ from rich.table import Table
 
 import ducats
 from commands import error_of
+from ducats.cli.base import print_csv
 from ducats.utils.terminal import TerminalConsole
 
 NAME = "a\x1b]0;title\x07b\x9b31mc"
@@ -34,6 +35,16 @@ def test_errors_show_names_without_control_characters(capsys: pytest.CaptureFixt
         message = error_of(capsys, *command)
         assert "a\ufffd]0;title" in message
         assert "\x1b" not in message
+
+
+def test_csv_is_raw_in_a_pipe_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print_csv([["key"], [NAME]])
+    assert capsys.readouterr().out == f"key\n{NAME}\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_csv([["key"], [NAME]])
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_styles_and_live_displays_still_work() -> None:

@@ -8,6 +8,9 @@ from page_rounds import CLASSES, image_questions, pixel_questions, true_class
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from ducats.annotation import Question
+from ducats.annotation.oracles.question_files import contact_sheet
+
 pytestmark = needs_a_browser
 chromium, page = page_browser.chromium, page_browser.page
 
@@ -257,6 +260,29 @@ def test_on_a_phone_by_touch(page: Page, tmp_path: Path) -> None:
     finally:
         page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert labels(store) == ["red", "green"]
+
+
+def test_the_contact_sheet_looks_like_the_page_on_any_screen(page: Page, tmp_path: Path) -> None:
+    questions = [Question(n, key, key, "x.png") for n, key in enumerate(("a" * 200, "<b>&"), start=1)]
+    (tmp_path / "questions.html").write_text(contact_sheet(1, questions, ["c" * 200, "<i>d"]), "utf-8")
+    style = "const one = getComputedStyle(document.body); return [one.backgroundColor, one.fontFamily]"
+    try:
+        for scheme in ("light", "dark"):
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+            size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
+            page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            page.browser.get((tmp_path / "questions.html").as_uri())
+            assert page.run("return document.documentElement.scrollWidth") <= 360
+            assert [one.text for one in page.elements("li:not(ol li)")] == ["c" * 200, "<i>d"]
+            assert page.elements("figcaption")[1].text.split() == ["2", "<b>&"]
+            sheet_style = page.run(style)
+            image_questions(tmp_path / scheme, 1)
+            with page.serving(tmp_path / scheme):
+                assert page.run(style) == sheet_style
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def test_many_classes_are_searched_and_new_ones_can_be_named(page: Page, tmp_path: Path) -> None:

@@ -105,6 +105,10 @@ class ShardPool(Pool):
             )
 
 
+class _LargeHeaderError(tarfile.ReadError):
+    pass
+
+
 class _BoundedReader:
     """The decompressed bytes of an archive, for ``tarfile``.
 
@@ -132,7 +136,7 @@ class _BoundedReader:
         """Read some bytes."""
         if self._header_bytes is not None:
             if not 0 <= size <= self._header_bytes:
-                raise tarfile.ReadError(f"the headers of a member have more than {MAX_HEADER_BYTES} bytes")
+                raise _LargeHeaderError(f"the headers of a member have more than {MAX_HEADER_BYTES} bytes")
             self._header_bytes -= size
         return self._file.read(size)
 
@@ -152,9 +156,9 @@ class _BoundedReader:
 def _open_tar(reader: _BoundedReader) -> tarfile.TarFile:
     try:
         return tarfile.TarFile(fileobj=reader, mode="r")  # type: ignore[arg-type] # has all it needs
+    except _LargeHeaderError:
+        raise
     except (tarfile.TarError, EOFError) as error:
-        if "headers of a member" in str(error):
-            raise
         raise tarfile.ReadError("not a tar file") from error
 
 
