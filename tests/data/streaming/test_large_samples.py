@@ -3,6 +3,7 @@
 import io
 import tarfile
 import tracemalloc
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,28 @@ def test_a_large_member_is_unreadable_and_others_are_read(tmp_path: Path, mode: 
     ]
 
 
-def test_a_sparse_member_is_refused_by_its_full_size(tmp_path: Path) -> None:
+def tar_header(type_: bytes, position: int, number: bytes) -> bytes:
+    """Return the header of a member with 12 bytes replaced."""
     info = tarfile.TarInfo("a.png")
-    info.type = tarfile.GNUTYPE_SPARSE
+    info.type = type_
     header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
-    header[483:495] = b"\x80" + (100 * 10**9).to_bytes(11, "big")  # the size with its holes
+    header[position : position + 12] = number
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
-    write_file(tmp_path / "x.tar", bytes(header) + bytes(1024))
+    return bytes(header)
+
+
+def test_a_member_of_negative_size_ends_the_shard(tmp_path: Path) -> None:
+    """It would be read again and again."""
+    member = tar_header(tarfile.REGTYPE, 124, b"\xff" * 10 + b"\xfe\0")  # -512
+    write_file(tmp_path / "x.tar", tar_header(tarfile.REGTYPE, 124, b"0" * 12) + member + bytes(1024))
+    samples = list(islice(open_pool(str(tmp_path / "x.tar")).samples(0, 1), 10))
+    assert [sample.key for sample in samples] == ["x.tar/a.png", "x.tar"]
+
+
+def test_a_sparse_member_is_refused_by_its_full_size(tmp_path: Path) -> None:
+    size = b"\x80" + (100 * 10**9).to_bytes(11, "big")  # with its holes
+    write_file(tmp_path / "x.tar", tar_header(tarfile.GNUTYPE_SPARSE, 483, size) + bytes(1024))
     found, peak = peak_bytes_of_errors(tmp_path / "x.tar")
     assert found == {"x.tar/a.png": f"its 100,000 MB are {TOO_LARGE}"}
     assert peak < 10**6

@@ -122,14 +122,18 @@ class _BoundedReader:
         module = next((module for magic, module in _COMPRESSIONS.items() if start.startswith(magic)), None)
         self._file: IO[bytes] = file if module is None else import_module(module).open(file)
         self._header_bytes: int | None = MAX_HEADER_BYTES  # that may still be read; None: not in a header
+        self._offset = -1  # of the end of the last member
 
     def next_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo | None:
         """Return the next member of the archive."""
-        self._header_bytes, offset = MAX_HEADER_BYTES, tar.offset
+        self._header_bytes = MAX_HEADER_BYTES
         member = tar.next()
         self._header_bytes = None
-        if member is not None and tar.offset < offset:  # else it would come again, for ever
+        if (
+            member is not None and tar.offset <= self._offset
+        ):  # a negative size: it would come again, for ever
             raise tarfile.ReadError("the archive has a corrupt header")
+        self._offset = tar.offset
         return member
 
     def read(self, size: int = -1) -> bytes:
