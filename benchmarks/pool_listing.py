@@ -69,11 +69,11 @@ def write_pools(folder: Path, names: int) -> dict[str, Path]:
 def measure_walk(pool: Pool, n_chunks: int, batch: int, names: int) -> dict[str, Any]:
     """Walk one chunk twice: once for the time, once for the memory."""
     began = time.process_time()
-    count = sum(len(block) for block in pool.blocks(0, n_chunks, batch))
+    count = sum(1 for block in pool.blocks(0, n_chunks, batch) for _ in block)
     seconds = time.process_time() - began
     tracemalloc.start()
-    for _ in pool.blocks(0, n_chunks, batch):
-        pass
+    for block in pool.blocks(0, n_chunks, batch):
+        list(block)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     n_names = count if isinstance(pool, ShardPool) else names

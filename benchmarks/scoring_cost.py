@@ -72,7 +72,7 @@ def measure(options: argparse.Namespace) -> None:
     found |= {"batch": options.batch, "blocks": options.blocks, "device": options.device}
     with tempfile.TemporaryDirectory() as folder:
         pool = write_images(Path(folder), 256, shards=False)
-        samples = next(open_pool(str(pool)).blocks(0, 1, 256))
+        samples = list(next(open_pool(str(pool)).blocks(0, 1, 256)))
         found |= measure_decoding(samples)
         found["networks"] = {}
         for network in options.networks:

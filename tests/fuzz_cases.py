@@ -280,7 +280,7 @@ def run_folder_case(rng: random.Random, folder: Path) -> Case:
     """A finished run, read by the report and by `ducats watch`."""
     run = folder / "run"
     shutil.rmtree(run, ignore_errors=True)
-    write = rng.choice([write_run, write_pixel_run])
+    write: Callable[..., Path] = rng.choice([write_run, write_pixel_run])
     write(run, rounds=2, finished=rng.random() < 0.5)
     files = sorted(path for path in run.rglob("*") if path.is_file() and path.suffix != ".png")
     damage_file(rng, rng.choice(files))

@@ -46,6 +46,6 @@ def read_errors(pool: Pool) -> dict[str, str]:
     for sample in pool.samples(0, 1):
         try:
             sample.read()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             found[sample.key] = str(error)
     return found

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from question_rounds import submit_answer, write_round
 from safetensors.torch import load_file
 
 from commands import Capture, error_of, output_of
@@ -25,6 +24,7 @@ from ducats.runfolder.amendments import AMENDMENT_FILES
 from ducats.runfolder.pool_file import PoolInfo
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import AwaitingLabels, UserError
+from question_rounds import submit_answer, write_round
 
 KEYS = ["a", "b", "c", "d"]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from question_rounds import CLASSES, submit_answer, write_round
 
 from commands import ducats
 from conftest import quick
@@ -30,6 +29,7 @@ from ducats.ledger import Ledger, Request
 from ducats.runfolder.question_names import MASKS
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
+from question_rounds import CLASSES, submit_answer, write_round
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from question_rounds import CLASSES, submit_answer, write_round
 
 from ducats.annotation import AnnotationStore, Question, QuestionArea, QuestionRound, RoundRules
 from ducats.annotation.csv_answers import _list_classes, import_csv_answers, read_csv_answers
 from ducats.utils.errors import UserError
+from question_rounds import CLASSES, submit_answer, write_round
 
 
 def write_and_import(

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from question_rounds import CLASSES, submit_answer
 
 from commands import Capture, error_of, output_of
 from ducats.annotation import AnnotationStore, Question, QuestionRound, RoundRules
@@ -17,6 +16,7 @@ from ducats.ledger import Ledger, Request
 from ducats.runfolder.pool_file import PoolInfo
 from ducats.runfolder.run_folder import RunFolder
 from ducats.runfolder.snapshot_files import Snapshot, write_snapshot_file
+from question_rounds import CLASSES, submit_answer
 
 # Answer, prediction when asked; prediction of the model trained on it.
 CASES = {

@@ -105,7 +105,7 @@ def test_invalid_parquet(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"list\.parquet, header: .*did you mean 'label'"):
         manifest(path=path)
     path.write_text("no")
-    with pytest.raises(UserError, match=r"list\.parquet cannot be read as Parquet"):
+    with pytest.raises(UserError, match=r"list\.parquet is not a valid Parquet file"):
         manifest(path=path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"pip install 'ducats\[parquet\]'"):

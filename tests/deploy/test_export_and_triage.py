@@ -126,6 +126,14 @@ def test_export_without_onnx(run: Path, tmp_path: Path) -> None:
     assert len(code_blocks(tmp_path / "e/MODEL_CARD.md")) == 1
 
 
+def test_weights_that_are_not_finite_are_not_exported(run: Path, tmp_path: Path) -> None:
+    trained = load_trained_model(run)
+    next(trained.model.parameters()).data.view(-1)[0] = torch.nan
+    with pytest.raises(UserError, match="not finite"):
+        exporter.export(trained, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_export_is_checked_on_noise_without_data(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(config: object, keys: object) -> None:
         raise UserError("the target folder does not exist")

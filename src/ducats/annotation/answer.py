@@ -18,7 +18,7 @@ _RESERVED_WORDS: Mapping[str, AnswerKind] = {
     UNDO_WORD: "undo",
 }
 
-MAX_TEXT_LENGTH = 500  # characters of a word or a name; malformed answers are truncated to it
+MAX_TEXT_LENGTH = 500  # characters of a word, a name or an external id; malformed answers are truncated to it
 
 
 @dataclass(frozen=True)

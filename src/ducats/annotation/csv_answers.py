@@ -9,6 +9,7 @@ from ducats.annotation.answer import MAX_TEXT_LENGTH, Answer, parse_word
 from ducats.annotation.question import QuestionRound
 from ducats.annotation.store import MAX_ANSWER_SECONDS, AnnotationStore
 from ducats.runfolder.question_names import ANSWER_TABLES
+from ducats.utils.csv_files import unescape_cell
 from ducats.utils.errors import UserError
 
 MAX_LISTED_CLASSES = 20  # classes, or lines with the same problem, listed in a message
@@ -178,7 +179,7 @@ def read_csv_answers(path: Path, *, per_pixel: bool = False) -> list[CsvAnswer]:
                 raise UserError(f"{path} needs the columns {names}; its first line has {sorted(columns)}")
             answers = []
             for row in reader:
-                cells = {name: value for name, value in row.items() if isinstance(value, str)}
+                cells = {name: unescape_cell(value) for name, value in row.items() if isinstance(value, str)}
                 if any(value.strip() for value in cells.values()):
                     answers.append(_parse_row(reader.line_num, cells, default_annotator, per_pixel))
             return answers

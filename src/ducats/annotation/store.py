@@ -130,6 +130,7 @@ class AnnotationStore:
             or isinstance(seconds, bool)
             or not isinstance(seconds, int | float | None)
             or max(len(word), len(annotator)) > MAX_TEXT_LENGTH
+            or (isinstance(external_id, str) and len(external_id) > MAX_TEXT_LENGTH)
         ):
             return malformed_answer(raw, received_at, channel)
         if seconds is not None and not 0 <= seconds <= MAX_ANSWER_SECONDS:

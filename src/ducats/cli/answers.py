@@ -1,11 +1,10 @@
 """The command `ducats answers`. Imports no torch."""
 
-import csv
 import shlex
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from getpass import getuser
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,7 @@ from rich.table import Table
 from ducats.annotation import VOID_WORD, AnnotationStore, Answer, QuestionRound, summary
 from ducats.annotation.answer import AnswerKind
 from ducats.annotation.csv_answers import check_csv_answers
-from ducats.cli.base import app, console, print_line
+from ducats.cli.base import app, console, print_csv, print_line
 from ducats.runfolder.question_names import ANSWER_TABLES, MASKS
 from ducats.runfolder.rounds import rounds_in
 from ducats.utils.errors import UserError
@@ -222,10 +221,8 @@ def _amended_answers(run_folder: "RunFolder") -> Iterator[Answer]:
 
 
 def _print_answers(answers: Iterable[Answer]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow([field.name for field in fields(Answer)])
-    for answer in answers:
-        writer.writerow(["" if value is None else value for value in asdict(answer).values()])
+    rows = (["" if value is None else value for value in asdict(one).values()] for one in answers)
+    print_csv(chain([[field.name for field in fields(Answer)]], rows))
 
 
 def _print_rounds(store: AnnotationStore) -> None:

@@ -2,23 +2,29 @@
 
 import json
 import sys
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 from rich.console import Console
 
+from ducats.utils.csv_files import write_csv
+from ducats.utils.terminal import TerminalConsole, printable
+
+console = TerminalConsole()
 app = App(
     name="ducats",
     help="Active domain adaptation: train on labelled source images, select the most informative target "
     "images or pixels for labelling, and report the model's uncertainty.",
     version=lambda: version("ducats"),
     suppress_keyboard_interrupt=False,
+    console=console,
+    error_console=TerminalConsole(stderr=True),
     help_epilogue="Start with `ducats demo`, then `ducats run --source DIR --target DIR`. Segmentation: "
     "`ducats demo --task segmentation`, then `ducats run -c segmentation --source DIR --target DIR --classes "
     "FILE`.",
 )
-console = Console()
 TrustCode = Annotated[
     bool,
     Parameter(
@@ -37,6 +43,13 @@ def print_line(message: str, style: str | None = None, *, output: Console = cons
 def print_warning(message: str, *, output: Console = console) -> None:
     """Print a warning."""
     print_line(f"warning: {message}", "yellow", output=output)
+
+
+def print_csv(rows: Iterable[Sequence[Any]]) -> None:
+    """Print rows as CSV."""
+    if sys.stdout.isatty():
+        rows = ([printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    write_csv(sys.stdout, rows)
 
 
 def print_json(value: Any) -> None:

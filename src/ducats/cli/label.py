@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from ducats.cli.base import app, print_line, print_warning
 
@@ -16,6 +16,7 @@ def label(
     port: int = 0,
     annotator: str = "",
     blind: Annotated[bool, Parameter(negative=())] = False,
+    accept_threshold: Annotated[float, Parameter(validator=validators.Number(gte=0, lte=1))] = 0.5,
     token_file: Annotated[Path | None, Parameter(negative=())] = None,
     open_browser: Annotated[bool, Parameter(name="--open", negative="--no-open")] = True,
 ) -> int:
@@ -30,6 +31,8 @@ def label(
         port: Port to listen on; default: derived from the path of the run, the same each time.
         annotator: Annotator name for all answers; default: the page asks each annotator once.
         blind: Hide the model's predictions and uncertainties.
+        accept_threshold: Probability from which Enter accepts the model's guess. Below it, the page asks for
+            the class. 0 always accepts, 1 hardly ever.
         token_file: File in which to keep the access token, so that the URL stays the same.
         open_browser: Open the page in a browser.
     """
@@ -50,6 +53,13 @@ def label(
     print_line(f"labelling page at {url}")
     print_line("Ctrl-C stops the server", "dim")
     server.serve_page(
-        run, sock, host=host, token=token, annotator=annotator, blind=blind, open_browser=open_browser
+        run,
+        sock,
+        host=host,
+        token=token,
+        annotator=annotator,
+        blind=blind,
+        accept_threshold=accept_threshold,
+        open_browser=open_browser,
     )
     return 0

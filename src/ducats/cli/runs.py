@@ -1,12 +1,11 @@
 """Commands on existing runs: evaluate, predict, report, labels, picks."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from ducats.cli.base import TrustCode, app, print_json, print_line, print_warning
+from ducats.cli.base import TrustCode, app, print_csv, print_json, print_line, print_warning
 from ducats.utils.errors import UserError
 from ducats.utils.findings import pluralise
 
@@ -125,7 +124,7 @@ def labels(run: Path) -> int:
     Args:
         run: Run folder.
     """
-    import csv
+    from itertools import chain
 
     from ducats.data.domain import VOID
     from ducats.ledger import load_ledger
@@ -133,18 +132,18 @@ def labels(run: Path) -> int:
 
     run_folder = RunFolder(run)
     classes, ledger = run_folder.data_summary["classes"], load_ledger(run_folder)
-    writer = csv.writer(sys.stdout, lineterminator="\n")
     names = {VOID: "void", **dict(enumerate(classes))}
     # Streamed: there may be a hundred million pixels.
     if ledger.sizes is None:
-        writer.writerow(["round", "key", "label"])
-        writer.writerows((e.round, e.key, names[e.label]) for e in ledger.entries())
+        header = ["round", "key", "label"]
+        print_csv(chain([header], ((e.round, e.key, names[e.label]) for e in ledger.entries())))
     else:
         widths = dict(zip(ledger.keys, ledger.sizes[:, 1].tolist(), strict=True))
-        writer.writerow(["round", "key", "y", "x", "label"])
-        writer.writerows(
+        header = ["round", "key", "y", "x", "label"]
+        entries = (
             (e.round, e.key, *divmod(e.position, widths[e.key]), names[e.label]) for e in ledger.entries()
         )
+        print_csv(chain([header], entries))
     return 0
 
 

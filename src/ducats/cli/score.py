@@ -20,6 +20,7 @@ def score(
     query: str | None = None,
     kappa: float | None = None,
     pool_format: Literal["auto", "folder", "parquet", "csv", "shards"] = "auto",
+    max_sample_mb: float | None = None,
     exclude_labelled: Annotated[bool, Parameter(negative=())] = False,
     backend: str = "local",
     processes: int | None = None,
@@ -48,6 +49,8 @@ def score(
         kappa: Number of candidates as a multiple of the budget, for queries that do not just rank images;
             default: as in the run, or 10.
         pool_format: Format of the pool.
+        max_sample_mb: Largest image file, in megabytes; default: 256. Larger ones are not read, and listed in
+            unreadable.csv.
         exclude_labelled: Skip images that the run has labelled, identified by their keys.
         backend: local: this machine; ray: a Ray cluster (ducats[ray]).
         processes: Number of parallel processes; default: 1 locally; on a cluster, one per GPU, or as many as
@@ -61,6 +64,7 @@ def score(
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
+    from ducats.data.streaming import DEFAULT_MAX_SAMPLE_MB
     from ducats.deploy import load_trained_model
     from ducats.deploy.scoring import ScoringInterrupted, score_pool
 
@@ -80,6 +84,7 @@ def score(
                 query=query,
                 kappa=kappa,
                 pool_format=pool_format,
+                max_sample_mb=DEFAULT_MAX_SAMPLE_MB if max_sample_mb is None else max_sample_mb,
                 backend=backend,
                 backend_params=backend_params,
                 processes=processes,

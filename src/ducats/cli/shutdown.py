@@ -6,11 +6,10 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from rich.console import Console
-
 from ducats.cli.base import print_line
 from ducats.training import launch_environment
 from ducats.training.peer_monitor import PEER_LOST_EXIT_CODE, PeerExit, PeerMonitor
+from ducats.utils.terminal import TerminalConsole
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -108,7 +107,7 @@ def notify_exit(code: int, message: str = "") -> None:
 
 
 def _print(message: str, style: str) -> None:
-    print_line(message, style, output=Console(stderr=True))
+    print_line(message, style, output=TerminalConsole(stderr=True))
 
 
 def is_reporter() -> bool:

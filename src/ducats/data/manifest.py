@@ -11,6 +11,7 @@ from torch import Tensor
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import decode_image_sets
 from ducats.data.domain import AdaptationData, Domain
+from ducats.data.parquet import batch_rows, open_parquet, parquet_batches
 from ducats.utils.errors import UserError
 from ducats.utils.findings import join_names
 
@@ -143,24 +144,12 @@ def _cells(table: Path, line: int, row: Mapping[str, str | list[str]]) -> dict[s
 
 def _read_parquet(table: Path) -> list[tuple[str, dict[str, str]]]:
     """Return row number and cells of each row of a Parquet file."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise UserError(
-            f"reading {table} needs pyarrow; run pip install 'ducats[parquet]' or save the manifest as CSV"
-        ) from None
-    try:
-        file = pyarrow.parquet.ParquetFile(table)
-        _check_columns(table, file.schema_arrow.names)
-        rows = file.read(
-            columns=[name for name in file.schema_arrow.names if name in MANIFEST_COLUMNS]
-        ).to_pylist()
-    except (pyarrow.ArrowException, ValueError, OSError) as error:  # ValueError: text that is not UTF-8
-        raise UserError(f"the manifest {table} cannot be read as Parquet ({error}); write it again") from None
+    parquet = open_parquet(str(table), table)
+    _check_columns(table, parquet.schema_arrow.names)
     return [
         (f"row {number}", {column: _cell_text(value) for column, value in row.items()})
-        for number, row in enumerate(rows, start=1)
+        for start, batch in parquet_batches(str(table), parquet, MANIFEST_COLUMNS)
+        for number, row in enumerate(batch_rows(batch), start=start + 1)
     ]
 
 

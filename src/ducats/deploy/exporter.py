@@ -51,6 +51,7 @@ def export(
         raise UserError(f"{out} is a file, not a folder; give another --out")
     if batch_size is not None and batch_size < 1:
         raise UserError(f"--batch-size must be at least 1, not {batch_size}")
+    _require_finite_weights(trained)
     preprocess, rule = make_preprocessing(trained), load_triage_rule(trained.run_folder.path)
     difference, check_text, checked_on = None, None, ""
     if onnx:
@@ -74,6 +75,15 @@ def export(
     text = render_model_card(trained, preprocess, onnx_check=check_text, batch_size=batch_size, rule=rule)
     write_text_atomically(out / "MODEL_CARD.md", text)
     return ExportResult(out, difference, checked_on)
+
+
+def _require_finite_weights(trained: TrainedModel) -> None:
+    for name, values in trained.model.state_dict().items():
+        if values.is_floating_point() and not values.isfinite().all():
+            raise UserError(
+                f"the weights {name} in {trained.run_folder.model_path} are not finite (NaN or infinite), so "
+                "the model is useless; train again, for example with a smaller train.lr"
+            )
 
 
 def _check_images(trained: TrainedModel) -> tuple[Tensor, str]:

@@ -12,6 +12,7 @@ from rich.table import Table as TerminalTable
 from ducats.report.table import EMPTY_CELL, make_table, to_terminal
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels, headline_metric
 from ducats.utils.progress import Event
+from ducats.utils.terminal import TerminalConsole
 
 REFRESH_SECONDS = 0.2  # between updates; reading the losses synchronises with the device
 PHASE_LABELS = {"train": "training", "evaluate": "evaluating", "query": "querying", "done": "done"}
@@ -21,7 +22,7 @@ class ProgressDisplay:
     """Live progress bars in a terminal, one per named run; otherwise one line per epoch and stage."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True)
+        self.console = console or TerminalConsole(stderr=True)
         self.bars = Progress(
             TextColumn("{task.description}", table_column=Column(no_wrap=True)),
             BarColumn(bar_width=12, table_column=Column(min_width=12)),

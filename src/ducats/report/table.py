@@ -1,6 +1,5 @@
 """The table type of pages, files and terminals, and its writers; `macros.html` writes it as HTML."""
 
-import csv
 import html
 import io
 import re
@@ -11,6 +10,8 @@ from typing import TypeVar
 
 from rich.markup import escape
 from rich.table import Table as TerminalTable
+
+from ducats.utils.csv_files import write_csv
 
 EMPTY_CELL = "–"
 Cell = str | float | None
@@ -76,7 +77,7 @@ def to_latex(table: Table) -> str:
 def to_csv(table: Table) -> str:
     """Write a table as CSV; None is an empty cell."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([table.titles, *table.rows])
+    write_csv(text, [table.titles, *table.rows])
     return text.getvalue()
 
 

@@ -1,6 +1,5 @@
 """Atomic writes and file locks."""
 
-import csv
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from filelock import FileLock, Timeout
+
+from ducats.utils.csv_files import write_csv
 
 LOCK_FILE = ".lock"  # in a folder that one process at a time may use
 _LOCK_POLL_SECONDS = 0.02
@@ -35,9 +36,9 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 
 def write_csv_atomically(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a CSV file as UTF-8, atomically."""
+    """Write a CSV file as UTF-8, atomically, see ``write_csv``."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    write_csv(text, [header, *rows])
     write_text_atomically(path, text.getvalue())
 
 

@@ -45,6 +45,12 @@ def check_task(task: dict[str, Any], rules: RoundRules) -> None:
             assert region["value"][result_type][0] in {tag.get("value") for tag in control}
 
 
+@pytest.mark.parametrize("name", ["a\x1bb", "a\nb", "\x00", "a\x85b", "\ud800"])
+def test_a_class_name_with_a_control_character_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="control character; rename the class"):
+        label_config.make_label_config(RoundRules(1, ("cat", name)))
+
+
 def decode_image(task: dict[str, Any]) -> Image.Image:
     head, _, text = task["data"]["image"].partition(",")
     assert head in ("data:image/png;base64", "data:image/jpeg;base64")

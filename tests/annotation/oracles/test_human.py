@@ -48,6 +48,25 @@ def test_questions_have_keys_thumbnails_and_a_contact_sheet(round_folder: Path) 
     page = (round_folder / "questions.html").read_text(encoding="utf-8")
     assert page.count("<img") == 3
     assert all(name in page for name in ("cat", "dog", "sub dir/ü4,x.png", "thumbnails/0001.png"))
+    assert "light-dark(" in page  # the theme of the labelling page
+    assert all(word in page for word in ("questions.csv", "answers.csv", "void", "unsure"))
+
+
+def test_names_like_formulas_are_escaped_and_come_back_exactly(tmp_path: Path) -> None:
+    keys, classes = ("=1+2.png", "a\rb.png", "'@x.png"), ["-cat", "=dog"]
+    oracle = HumanOracle(tmp_path, Images(keys, POOL.pixels[:3]), classes)
+    request = Request(1, torch.arange(3), torch.zeros(3, dtype=torch.long))
+    with pytest.raises(AwaitingLabels):
+        oracle(request)
+    rows = read_rows(tmp_path / "round-01")
+    assert [row["key"] for row in rows] == ["'=1+2.png", "a\rb.png", "''@x.png"]
+    for row, label in zip(rows, ("=dog", "'-cat", "'=dog"), strict=True):
+        row["label"] = label  # typed, or copied from an escaped cell
+    with (tmp_path / "round-01" / "answers.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    assert oracle(request).tolist() == [1, 0, 1]
 
 
 def test_thumbnails_are_made_from_the_original_file(tmp_path: Path) -> None:

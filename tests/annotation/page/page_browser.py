@@ -39,7 +39,13 @@ class Server:
         host, token = "127.0.0.1", server.load_or_create_token(token_file)
         with server.open_socket(host, 0, run) as sock:
             self.url = server.page_url(sock, host, token)
-            options = {"host": host, "token": token, "annotator": annotator, "blind": blind}
+            options = {
+                "host": host,
+                "token": token,
+                "annotator": annotator,
+                "blind": blind,
+                "accept_threshold": 0.5,
+            }
             fork = multiprocessing.get_context("fork")
             self.process = fork.Process(
                 target=server.serve_page, args=(run, sock), kwargs=options, daemon=True

@@ -15,8 +15,15 @@ from ducats.annotation.page.app import LabellingPage, make_app
 TOKEN, BASE_URL = "a-token-of-this-test", "http://127.0.0.1:8000"
 
 
-def client(run: Path, *, token: bool = True, host: str = "127.0.0.1", **options: Any) -> TestClient:
-    app = make_app(LabellingPage(run, **options), token=TOKEN, host=host)
+def client(
+    run: Path,
+    *,
+    token: bool = True,
+    host: str = "127.0.0.1",
+    accept_threshold: float = 0.5,
+    **options: Any,
+) -> TestClient:
+    app = make_app(LabellingPage(run, accept_threshold=accept_threshold, **options), token=TOKEN, host=host)
     page = TestClient(app, base_url=BASE_URL, headers={"Origin": BASE_URL})
     if token:
         assert page.get(f"/?token={TOKEN}").status_code == 200

@@ -15,7 +15,12 @@ HEIGHT, WIDTH, SCALE = 32, 64, 4  # grid height and width; image pixels per cell
 
 
 def image_questions(
-    run: Path, count: int = 6, number: int = 1, guesses: Sequence[str] = ("red", "green", "red"), **rules: Any
+    run: Path,
+    count: int = 6,
+    number: int = 1,
+    guesses: Sequence[str] = ("red", "green", "red"),
+    probabilities: Sequence[float] = (0.62,),
+    **rules: Any,
 ) -> AnnotationStore:
     """Write a round of single-colour images; every third of the default guesses is wrong."""
     store = AnnotationStore(run / "questions")
@@ -24,7 +29,6 @@ def image_questions(
     (run / "images").mkdir(exist_ok=True)
     questions = []
     hints: dict[str, Any] = {
-        "probability": 0.42,
         "u_dis": 0.3,
         "u_data": 0.6,
         "u_dis_quantile": 0.97,
@@ -37,7 +41,10 @@ def image_questions(
         image.save(file)
         image.resize((64, 48)).save(round_folder / thumbnail)
         guess = guesses[(n - 1) % len(guesses)]
-        questions.append(Question(n, key, key, thumbnail, str(file), guess=guess, **hints))
+        probability = probabilities[(n - 1) % len(probabilities)]
+        questions.append(
+            Question(n, key, key, thumbnail, str(file), guess=guess, probability=probability, **hints)
+        )
     settings = {
         "classes": CLASSES,
         "query": "duc",

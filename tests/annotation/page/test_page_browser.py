@@ -8,6 +8,9 @@ from page_rounds import CLASSES, image_questions, pixel_questions, true_class
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from ducats.annotation import Question
+from ducats.annotation.oracles.question_files import contact_sheet
+
 pytestmark = needs_a_browser
 chromium, page = page_browser.chromium, page_browser.page
 
@@ -25,9 +28,8 @@ def test_a_round_of_images_by_keys(page: Page, tmp_path: Path) -> None:
         page.wait(name.is_displayed)
         name.send_keys("Ada", Keys.ENTER)
         page.wait_for_question("r1/1")
-        assert "unlike the training images" in page.text("hints")
         assert "The model has seen few images like this one" in page.text("why")
-        assert "42% sure" in page.text("guess")
+        assert "62% sure" in page.text("guess")
         page.answer(Keys.ENTER)  # the guess, which is correct
         page.answer("3")  # wrong
         page.wait_until_saved()
@@ -191,6 +193,50 @@ def test_a_group_with_the_same_guess_is_answered_at_once(page: Page, tmp_path: P
     assert labels(store) == [CLASSES[n % 3] for n in range(9)]
 
 
+def test_a_weak_guess_needs_the_key_of_the_class(page: Page, tmp_path: Path) -> None:
+    store = image_questions(tmp_path, 3, guesses=["red", "green"], probabilities=[0.15, 0.5])
+    with page.serving(tmp_path):
+        assert "only 15% sure" in page.text("weak-guess")
+        for key in (Keys.ENTER, Keys.SPACE):
+            page.press(key)
+            page.wait_for_text("notice", "press the key of the class")
+        page.press("g")  # the grid does not preselect it, either
+        page.wait_for_text("accept", "Label 0 as red")
+        page.press(Keys.ESCAPE)
+        page.wait_for_question("r1/1")
+        page.answer("1")
+        assert page.wait_for_question() == "r1/2"
+        assert not page.browser.find_element(By.ID, "notice").is_displayed()
+        page.answer(Keys.ENTER)  # 50% sure: accepted
+        page.wait_for_question("r1/3")
+        page.wait(lambda: labels(store) == ["red", "green", None])
+        assert page.console_errors() == []
+
+
+def test_escape_returns_to_the_question_from_which_the_grid_was_opened(page: Page, tmp_path: Path) -> None:
+    store = image_questions(tmp_path, 6)
+    with page.serving(tmp_path):
+        page.answer("1", "2")
+        page.press("u")  # back to the second
+        page.wait_for_question("r1/2")
+        page.wait(lambda: page.is_saved() and labels(store)[:2] == ["red", None])
+        page.press("g")
+        page.wait_for_text("accept", "Label 2 as green")
+        page.press(Keys.ESCAPE)
+        page.wait_for_state("asking")
+        assert page.wait_for_question() == "r1/2"
+        page.press("g")
+        page.wait_for_text("accept", "Label 2 as green")
+        page.press(Keys.ENTER)  # answers it, too ...
+        page.wait_for_text("accept", "as red")
+        page.press("u")  # ... and withdraws that
+        page.wait(lambda: len(page.elements("#guesses button")) == 2)
+        page.press(Keys.ESCAPE)
+        page.wait_for_state("asking")
+        assert page.wait_for_question() == "r1/2"
+        assert page.console_errors() == []
+
+
 def test_on_a_phone_by_touch(page: Page, tmp_path: Path) -> None:
     store = image_questions(tmp_path, 2)
     size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
@@ -214,6 +260,29 @@ def test_on_a_phone_by_touch(page: Page, tmp_path: Path) -> None:
     finally:
         page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert labels(store) == ["red", "green"]
+
+
+def test_the_contact_sheet_looks_like_the_page_on_any_screen(page: Page, tmp_path: Path) -> None:
+    questions = [Question(n, key, key, "x.png") for n, key in enumerate(("a" * 200, "<b>&"), start=1)]
+    (tmp_path / "questions.html").write_text(contact_sheet(1, questions, ["c" * 200, "<i>d"]), "utf-8")
+    style = "const one = getComputedStyle(document.body); return [one.backgroundColor, one.fontFamily]"
+    try:
+        for scheme in ("light", "dark"):
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+            size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
+            page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            page.browser.get((tmp_path / "questions.html").as_uri())
+            assert page.run("return document.documentElement.scrollWidth") <= 360
+            assert [one.text for one in page.elements("li:not(ol li)")] == ["c" * 200, "<i>d"]
+            assert page.elements("figcaption")[1].text.split() == ["2", "<b>&"]
+            sheet_style = page.run(style)
+            image_questions(tmp_path / scheme, 1)
+            with page.serving(tmp_path / scheme):
+                assert page.run(style) == sheet_style
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def test_many_classes_are_searched_and_new_ones_can_be_named(page: Page, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from torch import Tensor
 from ducats.acquisition.queries import QUERIES, QuerySpec
 from ducats.acquisition.samples import QueryContext
 from ducats.annotation import Question, RoundRules
-from ducats.annotation.page.explanation import explain_pick, uncertainty_hints
+from ducats.annotation.page.explanation import explain_pick
 
-HELPS = "A label for this image is expected to help the model."
+HELPS = "Your answer for this image will help the model."
 
 
 def question(u_dis: float | None, u_data: float | None, probability: float | None = 0.4) -> Question:
@@ -58,8 +58,6 @@ def my_query(context: QueryContext) -> Tensor:
 def test_the_sentence_follows_the_percentiles(picked: Question, sentence: str) -> None:
     assert explain_pick(picked, make_rules(), blind=False) == sentence
     assert explain_pick(picked, make_rules(), blind=True) == HELPS
-    n_hints = sum(word in sentence for word in ("few", "less", "cat"))
-    assert len(uncertainty_hints(picked, make_rules())) == n_hints
 
 
 @pytest.mark.parametrize(

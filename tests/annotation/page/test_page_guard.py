@@ -32,7 +32,12 @@ def test_every_request_needs_the_token(tmp_path: Path) -> None:
 
 def test_the_browser_launch_token_works_once(tmp_path: Path) -> None:
     image_questions(tmp_path)
-    app = make_app(LabellingPage(tmp_path), token=TOKEN, host="127.0.0.1", single_use_token="seen-by-others")
+    app = make_app(
+        LabellingPage(tmp_path, accept_threshold=0.5),
+        token=TOKEN,
+        host="127.0.0.1",
+        single_use_token="seen-by-others",
+    )
     first, second = (TestClient(app, base_url=BASE_URL) for _ in range(2))
     assert first.get("/?token=seen-by-others").status_code == 200
     assert first.get("/api/state?annotator=ada").status_code == 200  # by its cookie
@@ -77,6 +82,7 @@ def test_other_host_names_are_refused(tmp_path: Path, host: str, name: str, stat
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
         ({"Content-Length": "1000001"}, 413),
         ({"Content-Length": "-1"}, 411),
+        ({"Content-Length": "1" * 5000}, 411),
     ],
 )
 def test_cross_site_posts_are_refused(tmp_path: Path, headers: dict[str, str], status: int) -> None:
@@ -111,6 +117,24 @@ def test_an_invalid_body_is_refused(tmp_path: Path) -> None:
     for count, name in ((1000, "ada"), (0, "a" * 80)):  # the largest that are allowed
         allowed = {"annotator": name, "answers": [{}] * count}
         assert page.post("/api/answers", json=allowed).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["image/whole/1/", "image/whole/", "api/question/1/", "static/"])
+def test_long_paths_are_refused(tmp_path: Path, path: str) -> None:
+    _, page = open_page(tmp_path)
+    assert page.get(f"/{path}{'1' * 5000}").status_code == 414
+    assert page.get(f"/{path}{'1' * 100}/1").status_code in (400, 404)
+
+
+def test_a_long_external_id_is_not_stored(tmp_path: Path) -> None:
+    store, page = open_page(tmp_path)
+    for length, word in ((500, "red"), (501, "blue")):
+        answer = {"question": "r1/1", "word": word, "external_id": "x" * length}
+        reply = page.post("/api/answers", json={"annotator": "ada", "answers": [answer]})
+        assert list(reply.json()["rejected"].values()) == ([] if length == 500 else ["malformed"])
+    assert [answer.reject_reason for answer in store.answers()] == [None, "malformed"]
+    assert store.status("r1/1").word == "red"
+    assert store.log.path.stat().st_size < 2000
 
 
 def test_only_images_of_questions_are_served(tmp_path: Path) -> None:

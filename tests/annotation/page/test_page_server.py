@@ -66,18 +66,17 @@ def test_a_restarted_run_resets_the_page(tmp_path: Path) -> None:
     assert fetch_image(page, "/image/whole/1/1").size == (7, 7)
 
 
-def test_a_question_has_the_models_guess_and_hints_unless_blind(tmp_path: Path) -> None:
+def test_a_question_has_the_models_guess_and_a_reason_unless_blind(tmp_path: Path) -> None:
     image_questions(tmp_path)
     question = state(client(tmp_path))["next"][0]
-    assert (question["guess"], question["probability"]) == ("red", 0.42)
-    assert question["hints"] == [
-        {"text": "unlike the training images", "share": 0.97},
-        {"text": "between classes", "share": 0.8},
-    ]
+    assert (question["guess"], question["probability"]) == ("red", 0.62)
+    for threshold, acceptable in ((0.0, True), (0.62, True), (0.63, False)):
+        page = client(tmp_path, accept_threshold=threshold)
+        assert state(page)["next"][0]["acceptable"] == acceptable
     assert "few images like this one, and it is not sure of its guess (red)" in question["why"]
     blind = client(tmp_path, blind=True)
     text = blind.get("/api/state?annotator=ada").text + blind.get("/api/grid?annotator=ada").text
-    assert not any(word in text for word in ('guess":"red', "0.42", "0.97", "0.8"))
+    assert not any(word in text for word in ('guess":"red', "0.62", "acceptable", "not sure"))
     assert blind.get("/api/grid?annotator=ada").json()["questions"] == []
 
 

@@ -7,15 +7,19 @@ import sys
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
+import page_browser
 import pytest
 from page_rounds import image_questions
 
 from commands import ducats
 from ducats.annotation.page import app as module
 from ducats.annotation.page import server
+from ducats.annotation.page.protocol import TimedProtocol
 from ducats.utils.errors import UserError
+from present import present
 
 
 def test_a_run_reuses_its_port_unless_it_is_taken(tmp_path: Path) -> None:
@@ -82,6 +86,38 @@ def test_the_command_prints_the_address_and_warns_of_other_hosts(
         assert printed.count(served[-1]["token"]) == 1
         assert served[-1]["open_browser"] is False
         assert (served[-1]["annotator"], served[-1]["blind"]) == ("Ada", True)
+        assert served[-1]["accept_threshold"] == 0.5
+    assert ducats("label", tmp_path, "--accept-threshold", "0.8", "--no-open") == 0
+    assert served[-1]["accept_threshold"] == 0.8
+    assert ducats("label", tmp_path, "--accept-threshold", "50") != 0
+
+
+def test_connections_without_a_complete_request_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image_questions(tmp_path)
+    monkeypatch.setattr(TimedProtocol, "request_seconds", 0.3)
+    (tmp_path / "token").write_text("a-token-of-this-test")
+    (tmp_path / "token").chmod(0o600)
+    with page_browser.serving(tmp_path, token_file=tmp_path / "token") as started:
+        address = urlsplit(started.url)
+        port = present(address.port)
+        head = f"Host: 127.0.0.1:{port}\r\nCookie: ducats-{port}=a-token-of-this-test\r\n"
+        whole = f"GET /api/state HTTP/1.1\r\n{head}\r\n"
+        post = (
+            f"POST /api/answers HTTP/1.1\r\n{head}Origin: http://127.0.0.1:{port}\r\n"
+            "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+        )
+        for earlier, request in (("", ""), ("", whole[:-2]), ("", post), (whole, whole[:-2])):
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+                connection.sendall(earlier.encode())
+                if earlier:
+                    assert b"200 OK" in connection.recv(65536)
+                connection.sendall(request.encode())
+                while connection.recv(65536):  # ends when the server closes the connection
+                    pass
+        with urlopen(started.url) as reply:
+            assert reply.status == 200
 
 
 def test_without_the_extra_the_error_names_the_package_to_install(

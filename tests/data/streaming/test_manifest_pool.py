@@ -65,7 +65,7 @@ def test_blocks_and_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, block_size: int, n_chunks: int
 ) -> None:
     """Batches and row groups end within blocks, and blocks end within batches."""
-    monkeypatch.setattr("ducats.data.streaming.manifest.PARQUET_BATCH_ROWS", 5)
+    monkeypatch.setattr("ducats.data.parquet.MAX_BATCH_ROWS", 5)
     rows: TableRows = [{"path": f"{n}.png", "key": f"k{n}" if n % 4 else ""} for n in range(23)]
     pool = write_table(tmp_path / f"pool.{suffix}", rows)
     samples = [(f"k{n}" if n % 4 else f"{n}.png", n) for n in range(23)]

@@ -38,6 +38,30 @@ def test_blocks_are_in_order_and_prefetch_is_bounded() -> None:
     assert finished == 100
 
 
+def test_content_that_waits_to_be_decoded_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also within a block: samples are decoded while the rest of their block is still being read."""
+    monkeypatch.setattr(reader, "MAX_HELD_BYTES", 25)
+    lock, held, most = threading.Lock(), 0, 0
+
+    def block() -> Iterator[PoolSample]:
+        nonlocal held, most
+        for sample in samples(40):
+            with lock:
+                held += 10
+                most = max(most, held)
+            yield sample._replace(n_bytes=10)
+
+    def decode(sample: PoolSample) -> DecodedImage:
+        nonlocal held
+        with lock:
+            held -= 10
+        return decode_constant(sample)
+
+    (decoded,) = decode_blocks([block()], decode, threads=1)
+    assert decoded.pool_index == list(range(40))
+    assert most <= 25 + 10 + 10  # one above the limit, and one that is being decoded
+
+
 def test_listing_error_is_raised_after_earlier_blocks() -> None:
     def blocks() -> Iterator[list[PoolSample]]:
         yield samples(2)

@@ -135,7 +135,7 @@ def make_job(workspace: Path) -> Job:
         load_trained_model(workspace / "run", trust_code=True).config, "duc", 1
     )
     pool, out = str(workspace / "pool"), workspace / "out"
-    return Job(workspace / "run", pool, "auto", streaming_query, 2, 8, False, "cpu", 1, out)
+    return Job(workspace / "run", pool, "auto", streaming_query, 2, 8, False, "cpu", 1, out, 256)
 
 
 def test_worker_exits_with_its_parent(workspace: Path) -> None:

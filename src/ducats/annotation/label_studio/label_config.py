@@ -1,9 +1,11 @@
 """Label Studio's labelling config: the page layout and the meaning of its buttons."""
 
+import unicodedata
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from ducats.annotation import UNSURE_WORD, VOID_WORD, RoundRules
+from ducats.utils.errors import UserError
 from ducats.utils.palette import class_colours
 
 IMAGE_TAG_NAME = "image"  # also the key of the image in a task's data
@@ -56,6 +58,12 @@ def assign_hotkeys(classes: Sequence[str]) -> dict[str, str]:
 
 def make_label_config(rules: RoundRules) -> str:
     """Return the labelling config (XML) for questions with these rules."""
+    for name in rules.classes:
+        if any(unicodedata.category(sign) in ("Cc", "Cs") for sign in name):
+            raise UserError(
+                f"Label Studio cannot show the class name {name!r}, because it contains a control character; "
+                "rename the class, or use the labelling page"
+            )
     tag = control_tag(rules)
     is_choices = tag == "Choices"
     view = ElementTree.Element("View")

@@ -4,6 +4,7 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -108,24 +109,57 @@ def _make_thumbnail(image: Image.Image) -> Image.Image:
     return image.resize((width, height))
 
 
+SHEET_STYLE = """
+header p { color: var(--faint); font-size: .9rem; overflow-wrap: anywhere; }
+main { padding: .75rem 1rem; }
+ol { margin: .3rem 0 1rem; padding-left: 1.3rem; max-width: 50rem; }
+ul { display: flex; flex-wrap: wrap; gap: .4rem; margin: .3rem 0 1.2rem; padding: 0; list-style: none; }
+ul li, figure { background: var(--card); border: 1px solid var(--line); border-radius: 8px; }
+ul li { padding: .2rem .7rem; overflow-wrap: anywhere; }
+code { font: .9em ui-monospace, monospace; }
+section { display: grid; gap: .6rem; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); }
+figure { margin: 0; padding: 6px; break-inside: avoid; }
+img { display: block; width: 100%; aspect-ratio: 1; object-fit: contain; background: var(--stage); }
+figcaption { padding-top: .3rem; font-size: .85rem; color: var(--faint); overflow-wrap: anywhere; }
+figcaption b { display: block; color: var(--ink); font-size: 1rem; }
+"""  # after the theme that the labelling page has, too
+
+
 def contact_sheet(round_number: int, questions: Sequence[Question], classes: Sequence[str]) -> str:
     """Return an HTML page with all questions of a round, for use while filling in answers.csv."""
+    theme = resources.files("ducats.annotation.page").joinpath("static/theme.css").read_text(encoding="utf-8")
+    count = "1 image" if len(questions) == 1 else f"{len(questions)} images"
+    names = "".join(f"<li>{html.escape(name)}</li>" for name in classes)
     figures = "".join(
-        f'<figure><img src="{question.image_path}" alt=""><figcaption>{question.number}: '
-        f"{html.escape(question.key)}</figcaption></figure>"
+        f'<figure><img src="{question.image_path}" alt="Image {question.number}" loading="lazy"><figcaption>'
+        f"<b>{question.number}</b> {html.escape(question.key)}</figcaption></figure>\n"
         for question in questions
     )
-    style = (
-        "body{font:16px sans-serif;margin:1em}main{display:flex;flex-wrap:wrap;gap:1em}"
-        "figure{margin:0;width:180px}img{width:180px;height:180px;object-fit:contain;image-rendering:pixelated;"
-        "background:#eee}figcaption{overflow-wrap:anywhere;font-size:13px}"
-    )
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>Round {round_number}</title><style>{style}</style>"
-        f"<h1>Round {round_number}: {len(questions)} questions</h1>"
-        f"<p>Classes: {html.escape(', '.join(classes))}; or {VOID_WORD}. "
-        "Write your answers to answers.csv.</p>"
-        f"<main>{figures}</main></html>\n"
-    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Round {round_number} · ducats</title>
+<style>
+{theme}{SHEET_STYLE}</style>
+</head>
+<body>
+<header><strong>Round {round_number}</strong><p>{count} to label</p></header>
+<main>
+<h1>Which class is each image?</h1>
+<ol>
+<li>Copy <code>{QUESTIONS_TABLE}</code>, which is in this folder, to <code>answers.csv</code>.</li>
+<li>Open the copy in a spreadsheet or an editor and write each image's class into the column
+<code>label</code>. Write <code>{VOID_WORD}</code> if it is none of these, and <code>unsure</code> if you
+cannot tell.</li>
+<li>Save it as CSV. Then run the same <code>ducats run</code> command again.</li>
+</ol>
+<ul aria-label="Classes">{names}</ul>
+<section aria-label="Images">
+{figures}</section>
+</main>
+</body>
+</html>
+"""

@@ -42,13 +42,17 @@ class LabellingPage:
     Args:
         annotator: name used for every browser. If empty, each browser asks for a name.
         blind: hide the model's guess and its uncertainties.
+        accept_threshold: probability from which Enter accepts a guess.
     """
 
-    def __init__(self, run_folder: Path, *, annotator: str = "", blind: bool = False) -> None:
+    def __init__(
+        self, run_folder: Path, *, accept_threshold: float, annotator: str = "", blind: bool = False
+    ) -> None:
         self.run_folder = run_folder
         self.store = AnnotationStore(RunFolder(run_folder).questions_path)
         self.annotator = annotator.strip()
         self.blind = blind
+        self.accept_threshold = accept_threshold
         self.images = QuestionImages()
         self.run_id = sha256(str(run_folder.resolve()).encode()).hexdigest()[:12]
         self._rounds: dict[int, tuple[str, RoundProgress]] = {}  # number -> stamp, progress
@@ -131,7 +135,9 @@ class LabellingPage:
 
     def question_payload(self, progress: RoundProgress, question: Question, annotator: str) -> dict[str, Any]:
         """Return one question as one annotator sees it."""
-        return payloads.question_payload(progress, question, annotator, blind=self.blind)
+        return payloads.question_payload(
+            progress, question, annotator, blind=self.blind, accept_threshold=self.accept_threshold
+        )
 
     def undoable_acts(self, annotator: str) -> dict[str, Any]:
         """Return the acts that an annotator can undo, oldest first."""
@@ -174,12 +180,14 @@ class LabellingPage:
             return {"guesses": [], "guess": "", "questions": [], "stamp": ""}
         groups = progress.open_by_guess(annotator)
         guess = guess if guess in groups else next(iter(groups), "")
+        likely_first = sorted(
+            groups.get(guess, []), key=lambda one: not payloads.is_acceptable(one, self.accept_threshold)
+        )
         return {
             "guesses": [[name, len(questions)] for name, questions in groups.items()],
             "guess": guess,
             "questions": [
-                self.question_payload(progress, one, annotator)
-                for one in groups.get(guess, [])[:MAX_GRID_TILES]
+                self.question_payload(progress, one, annotator) for one in likely_first[:MAX_GRID_TILES]
             ],
             "stamp": self.round_stamp(progress.question_round.rules.round),
         }

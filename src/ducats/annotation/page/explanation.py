@@ -1,7 +1,5 @@
 """Plain-language explanations of why the model picked a question, for annotators."""
 
-from typing import Any
-
 from ducats.annotation import Question, RoundRules
 
 # Percentiles of an uncertainty, in the pool or among the pixels of the image.
@@ -20,20 +18,9 @@ def explain_pick(question: Question, rules: RoundRules, *, blind: bool) -> str:
         return rules.query_summary.replace("{unit}", unit)
     clauses = [] if blind else _clauses(question, rules)
     if not clauses:
-        return f"A label for this {unit} is expected to help the model."
+        return f"Your answer for this {unit} will help the model."
     sentence = ", and ".join(clauses)
     return f"{sentence[0].upper()}{sentence[1:]}."
-
-
-def uncertainty_hints(question: Question, rules: RoundRules) -> list[dict[str, Any]]:
-    """Return short labels for the uncertainties that stand out, each with its percentile in [0, 1]."""
-    hints: list[dict[str, Any]] = []
-    if _is_unlike(question):
-        hints.append({"text": "unlike the training images", "share": question.u_dis_quantile})
-    if _is_between(question):
-        text = "between two classes" if len(rules.classes) == 2 else "between classes"
-        hints.append({"text": text, "share": question.u_data_quantile})
-    return hints
 
 
 def _is_unlike(question: Question) -> bool:

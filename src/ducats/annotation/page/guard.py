@@ -13,6 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ducats.utils.network import is_loopback
 
 MAX_REQUEST_BYTES = 1_000_000
+MAX_PATH_LENGTH = 200  # longer numbers in it could not be parsed
+MAX_LENGTH_DIGITS = 20  # of Content-Length, likewise
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -67,6 +69,8 @@ class RequestGuard:
     def _refusal(self, request: Request) -> tuple[int, str] | None:
         headers = request.headers
         host = headers.get("host", "")
+        if len(request.url.path) > MAX_PATH_LENGTH:
+            return 414, f"the path is longer than {MAX_PATH_LENGTH} characters"
         if not self._is_own_host(host):
             return 421, "the Host header does not name this server"
         is_start_page = request.url.path == "/" and request.method == "GET"
@@ -81,7 +85,7 @@ class RequestGuard:
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return 415, "Content-Type must be application/json"
         length = headers.get("content-length", "")
-        if not length.isdecimal():
+        if not length.isdecimal() or len(length) > MAX_LENGTH_DIGITS:
             return 411, "Content-Length is missing or invalid"
         if int(length) > MAX_REQUEST_BYTES:
             return 413, f"the request is larger than {MAX_REQUEST_BYTES} bytes"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ducats.annotation import Question, QuestionRound
-from ducats.annotation.page.explanation import explain_pick, uncertainty_hints
+from ducats.annotation.page.explanation import explain_pick
 from ducats.annotation.page.question_images import is_original_missing
 from ducats.annotation.page.round_progress import RoundProgress
 from ducats.utils.palette import class_colours
@@ -45,8 +45,13 @@ def round_payload(question_round: QuestionRound) -> dict[str, Any]:
     }
 
 
+def is_acceptable(question: Question, accept_threshold: float) -> bool:
+    """Return whether Enter may accept the model's guess."""
+    return question.guess is not None and (question.probability or 0.0) >= accept_threshold
+
+
 def question_payload(
-    progress: RoundProgress, question: Question, annotator: str, *, blind: bool
+    progress: RoundProgress, question: Question, annotator: str, *, blind: bool, accept_threshold: float
 ) -> dict[str, Any]:
     """Return one question as one annotator sees it."""
     status = progress.status(question.id)
@@ -69,6 +74,6 @@ def question_payload(
         payload |= {
             "guess": question.guess,
             "probability": question.probability,
-            "hints": uncertainty_hints(question, progress.question_round.rules),
+            "acceptable": is_acceptable(question, accept_threshold),
         }
     return payload

@@ -113,6 +113,7 @@ def serve_page(
     *,
     host: str,
     token: str,
+    accept_threshold: float,
     annotator: str = "",
     blind: bool = False,
     open_browser: bool = False,
@@ -121,12 +122,13 @@ def serve_page(
     import uvicorn
 
     from ducats.annotation.page.app import LabellingPage, make_app
+    from ducats.annotation.page.protocol import TimedProtocol
 
     cookie = f"ducats-{sock.getsockname()[1]}"
     # Other users of this machine can see the browser's command line, so this token works only once.
     single_use_token = secrets.token_urlsafe(24) if open_browser else ""
     app = make_app(
-        LabellingPage(run_folder, annotator=annotator, blind=blind),
+        LabellingPage(run_folder, annotator=annotator, blind=blind, accept_threshold=accept_threshold),
         token=token,
         host=host,
         cookie=cookie,
@@ -138,6 +140,7 @@ def serve_page(
     # No access log: it would contain the token.
     config = uvicorn.Config(
         app,
+        http=TimedProtocol,
         access_log=False,
         log_level="warning",
         server_header=False,

@@ -3,7 +3,7 @@
 Only the samples being processed are in memory.
 """
 
-from ducats.data.streaming.factory import PoolFormat, open_pool
+from ducats.data.streaming.factory import DEFAULT_MAX_SAMPLE_MB, PoolFormat, open_pool
 from ducats.data.streaming.pool import Pool, PoolSample
 
-__all__ = ["Pool", "PoolFormat", "PoolSample", "open_pool"]
+__all__ = ["DEFAULT_MAX_SAMPLE_MB", "Pool", "PoolFormat", "PoolSample", "open_pool"]

@@ -12,16 +12,22 @@ from ducats.utils.errors import UserError
 from ducats.utils.image_files import is_image_name
 
 PoolFormat = Literal["auto", "folder", "parquet", "csv", "shards"]
+DEFAULT_MAX_SAMPLE_MB = 256.0
 
 
-def open_pool(pool_uri: str, *, pool_format: PoolFormat = "auto") -> Pool:
+def open_pool(
+    pool_uri: str, *, pool_format: PoolFormat = "auto", max_sample_mb: float = DEFAULT_MAX_SAMPLE_MB
+) -> Pool:
     """Open a pool, reading only the header of a table or the names in one folder.
 
     Args:
         pool_uri: a folder, a ``.csv`` or ``.parquet`` table, a ``.tar`` file, a folder of ``.tar`` files, or
             several as ``shards-{000..099}.tar`` or ``shards-*.tar``. A path, or a URL that fsspec supports.
         pool_format: ``auto`` detects it from the name or, for a folder, from its files.
+        max_sample_mb: largest file of one sample, in megabytes; larger ones are unreadable samples.
     """
+    if not max_sample_mb > 0:
+        raise UserError(f"--max-sample-mb must be a positive number, not {max_sample_mb}")
     if pool_format not in get_args(PoolFormat):
         raise UserError(
             f"--pool-format {pool_format} is not a pool format; choose from: "
@@ -31,27 +37,29 @@ def open_pool(pool_uri: str, *, pool_format: PoolFormat = "auto") -> Pool:
         raise UserError(f"the pool name {escape_non_utf8(pool_uri)} is not valid UTF-8; rename it")
     filesystem, path = resolve_filesystem(pool_uri)
     try:
-        return _open(pool_uri, filesystem, path, pool_format)
+        return _open(pool_uri, filesystem, path, pool_format, int(max_sample_mb * 1e6))
     except UserError:
         raise
     except Exception as error:  # remote file systems raise errors of any type
         raise UserError(f"pool {pool_uri} cannot be read ({error or type(error).__name__})") from error
 
 
-def _open(pool_uri: str, filesystem: FileSystem, path: str, pool_format: PoolFormat) -> Pool:
+def _open(
+    pool_uri: str, filesystem: FileSystem, path: str, pool_format: PoolFormat, max_sample_bytes: int
+) -> Pool:
     if pool_format == "auto":
         pool_format = _detect_format(pool_uri, filesystem, path)
     if pool_format == "shards":
-        return ShardPool(pool_uri, filesystem, _find_shards(pool_uri, filesystem, path))
+        return ShardPool(pool_uri, filesystem, _find_shards(pool_uri, filesystem, path), max_sample_bytes)
     if pool_format == "folder":
         if not filesystem.is_folder(path):
             raise UserError(
                 f"folder {pool_uri} does not exist; pass a folder of images or another --pool-format"
             )
-        return FolderPool(pool_uri, filesystem, path)
+        return FolderPool(pool_uri, filesystem, path, max_sample_bytes)
     if not filesystem.is_file(path):
         raise UserError(f"table {pool_uri} does not exist; check the path")
-    return ManifestPool(pool_uri, filesystem, path, pool_format)  # type: ignore[arg-type]
+    return ManifestPool(pool_uri, filesystem, path, pool_format, max_sample_bytes)  # type: ignore[arg-type]
 
 
 def _detect_format(pool_uri: str, filesystem: FileSystem, path: str) -> PoolFormat:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from ducats.utils.errors import UserError
+from ducats.utils.image_files import check_regular_file
 
 
 class FolderEntry(NamedTuple):
@@ -23,7 +24,7 @@ class FileSystem:
 
     list_folder: Callable[[str], list[FolderEntry]]  # a folder without hidden names, in `_sort_entries` order
     open: Callable[[str], IO[bytes]]
-    read: Callable[[str], bytes]
+    read: Callable[[str, int], bytes]  # a file of at most so many bytes; OSError if it is larger
     glob: Callable[[str], list[str]]  # paths that match a pattern with * and ?, sorted
     is_folder: Callable[[str], bool]
     is_file: Callable[[str], bool]
@@ -47,7 +48,7 @@ def resolve_filesystem(uri: str) -> tuple[FileSystem, str]:
     remote = FileSystem(
         list_folder=partial(_list_remote, store),
         open=store.open,
-        read=store.cat_file,
+        read=partial(_read_remote, store),
         glob=lambda pattern: sorted(store.glob(pattern)),
         is_folder=store.isdir,
         is_file=store.isfile,
@@ -80,10 +81,40 @@ def _open_local(path: str) -> IO[bytes]:
     return Path(path).open("rb")
 
 
+def _read_local(path: str, max_bytes: int) -> bytes:
+    check_regular_file(Path(path))  # a device may have no end
+    with Path(path).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise OSError(describe_excess(max_bytes, size))
+        return file.read()
+
+
+def _read_remote(store: Any, path: str, max_bytes: int) -> bytes:
+    data = bytes(store.cat_file(path, 0, max_bytes + 1))  # asking for the size would be a second request
+    if len(data) > max_bytes:
+        raise OSError(describe_excess(max_bytes))
+    return data
+
+
+def describe_excess(max_bytes: int, size: int | None = None) -> str:
+    """Say that the file of a sample is too large.
+
+    >>> describe_excess(256_000_000, 1_200_000_000)
+    'its 1,200 MB are more than the 256 MB of --max-sample-mb'
+    """
+    subject = "it has" if size is None else f"its {_megabytes(size)} MB are"
+    return f"{subject} more than the {_megabytes(max_bytes)} MB of --max-sample-mb"
+
+
+def _megabytes(n_bytes: int) -> str:
+    return f"{n_bytes / 1e6:,.0f}" if n_bytes >= 1e7 else f"{n_bytes / 1e6:.3g}"
+
+
 LOCAL_FILESYSTEM = FileSystem(
     list_folder=_list_local,
     open=_open_local,
-    read=lambda path: Path(path).read_bytes(),
+    read=_read_local,
     glob=_glob_local,
     is_folder=lambda path: Path(path).is_dir(),
     is_file=lambda path: Path(path).is_file(),

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any, Literal
 
+from ducats.data.parquet import batch_rows, open_parquet, parquet_batches
 from ducats.data.streaming.filesystem import LOCAL_FILESYSTEM, FileSystem, resolve_filesystem
 from ducats.data.streaming.pool import Pool, PoolSample, blocks_of_chunk, check_chunk, failing_reader
 from ducats.utils.errors import UserError
 
 USED_COLUMNS = ("key", "path", "domain", "split")  # columns to read, if present
-PARQUET_BATCH_ROWS = 2**16  # Parquet rows in memory at a time
 
 
 class ManifestPool(Pool):
@@ -25,14 +25,19 @@ class ManifestPool(Pool):
     """
 
     def __init__(
-        self, name: str, filesystem: FileSystem, path: str, table_format: Literal["csv", "parquet"]
+        self,
+        name: str,
+        filesystem: FileSystem,
+        path: str,
+        table_format: Literal["csv", "parquet"],
+        max_sample_bytes: int,
     ) -> None:
-        self.name = name
+        self.name, self._max_bytes = name, max_sample_bytes
         self._filesystem, self._path, self._table_format = filesystem, path, table_format
         self._folder = path.rsplit("/", 1)[0] if "/" in path else "."
         if table_format == "parquet":
             with filesystem.open(path) as file:
-                table = _open_parquet(name, file)
+                table = open_parquet(name, file)
                 columns = list(table.schema_arrow.names)
                 if not {"domain", "split"} & set(columns):
                     self.n_samples = int(table.metadata.num_rows)
@@ -72,7 +77,7 @@ class ManifestPool(Pool):
                     block_index = row_index // block_size
                     next_index = min((block_index + 1) * block_size, stop)
                     if block_index % n_chunks == chunk:
-                        rows = batch.slice(row_index - start, next_index - row_index).to_pylist()
+                        rows = batch_rows(batch, row_index - start, next_index - start)
                         samples += [
                             self._make_sample(pool_index, f"row {pool_index + 1}", _row_to_text(row))
                             for pool_index, row in enumerate(rows, row_index)
@@ -94,7 +99,8 @@ class ManifestPool(Pool):
         filesystem, is_absolute = self._filesystem, "://" in path or path.startswith("/")
         if "://" in path or filesystem is LOCAL_FILESYSTEM:
             filesystem, path = resolve_filesystem(path)  # also expands ~
-        return filesystem.read(path if is_absolute or path.startswith("/") else f"{self._folder}/{path}")
+        path = path if is_absolute or path.startswith("/") else f"{self._folder}/{path}"
+        return filesystem.read(path, self._max_bytes)
 
 
 @contextmanager
@@ -117,42 +123,13 @@ def _csv_rows(name: str, file: IO[bytes]) -> Iterator[tuple[str, dict[str, str]]
             yield f"line {reader.line_num}", used
 
 
-def _open_parquet(name: str, file: IO[bytes]) -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise UserError(
-            f"reading {name} needs pyarrow; run pip install 'ducats[parquet]' or save the table as CSV"
-        ) from None
-    try:
-        return pyarrow.parquet.ParquetFile(file)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"table {name} is not a valid Parquet file ({error}); write it again") from None
-
-
 def _parquet_batches(name: str, file: IO[bytes]) -> Iterator[tuple[int, Any]]:
-    """Yield batches of rows, each with the index of its first row."""
-    table, start = _open_parquet(name, file), 0
-    columns = [column for column in table.schema_arrow.names if column in USED_COLUMNS]
-    batches = table.iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns)
-    while True:
-        try:
-            batch = next(batches, None)
-        except Exception as error:  # from Arrow, a remote file system, or the operating system
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(
-                f"table {name} is corrupt after row {start} ({reason}); write it again"
-            ) from error
-        if batch is None:
-            return
-        yield start, batch
-        start += len(batch)
+    return parquet_batches(name, open_parquet(name, file), USED_COLUMNS)
 
 
 def _parquet_rows(name: str, file: IO[bytes]) -> Iterator[tuple[str, dict[str, str]]]:
     for start, batch in _parquet_batches(name, file):
-        for number, row in enumerate(batch.to_pylist(), start + 1):
+        for number, row in enumerate(batch_rows(batch), start + 1):
             yield f"row {number}", _row_to_text(row)
 
 

@@ -16,6 +16,7 @@ class PoolSample(NamedTuple):
     key: str  # unique and stable: a relative path, or the key in the table
     pool_index: int  # position in the pool; increases in listing order, possibly with gaps
     read: Callable[[], bytes]  # return the file's content; any exception marks the sample unreadable
+    n_bytes: int = 0  # of the content, if the sample holds it in memory
 
 
 class Pool(ABC):
@@ -29,8 +30,11 @@ class Pool(ABC):
     n_samples: int | None = None  # number of samples; None if unknown without listing the pool
 
     @abstractmethod
-    def blocks(self, chunk: int, n_chunks: int, block_size: int) -> Iterator[list[PoolSample]]:
-        """Yield the blocks of chunk ``chunk``, of up to ``block_size`` samples each, in order."""
+    def blocks(self, chunk: int, n_chunks: int, block_size: int) -> Iterator[Iterable[PoolSample]]:
+        """Yield the blocks of chunk ``chunk``, of up to ``block_size`` samples each, in order.
+
+        A block may be read from the pool while it is iterated: iterate it once, before the next block.
+        """
 
     @abstractmethod
     def count_samples(self) -> int:
@@ -58,10 +62,10 @@ def check_chunk(chunk: int, n_chunks: int, block_size: int) -> None:
         raise ValueError(f"invalid chunk {chunk} of {n_chunks} with block size {block_size}")
 
 
-def make_sample(key: str, pool_index: int, read: Callable[[], bytes]) -> PoolSample:
+def make_sample(key: str, pool_index: int, read: Callable[[], bytes], n_bytes: int = 0) -> PoolSample:
     """Return a sample whose key is a file name; a name that is not UTF-8 makes it unreadable."""
     if key.isascii() or escape_non_utf8(key) == key:
-        return PoolSample(key, pool_index, read)
+        return PoolSample(key, pool_index, read, n_bytes)
     return PoolSample(
         escape_non_utf8(key), pool_index, failing_reader("the name is not UTF-8; rename the file")
     )
@@ -92,8 +96,8 @@ class FolderPool(Pool):
     and a name that is not UTF-8 each count as an unreadable sample.
     """
 
-    def __init__(self, name: str, filesystem: FileSystem, path: str) -> None:
-        self.name = name
+    def __init__(self, name: str, filesystem: FileSystem, path: str, max_sample_bytes: int) -> None:
+        self.name, self._max_bytes = name, max_sample_bytes
         self._filesystem, self._path = filesystem, path.rstrip("/") or "/"
 
     def blocks(self, chunk: int, n_chunks: int, block_size: int) -> Iterator[list[PoolSample]]:
@@ -120,4 +124,4 @@ class FolderPool(Pool):
             if entry.is_folder:
                 yield from self._walk(path, f"{key}/")
             elif is_image_name(entry.name):
-                yield key, partial(self._filesystem.read, path)
+                yield key, partial(self._filesystem.read, path, self._max_bytes)

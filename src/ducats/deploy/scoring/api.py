@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ducats.acquisition.budget import parse_budget
 from ducats.acquisition.streaming_top_k import ScoredSamples
-from ducats.data.streaming import Pool, PoolFormat, open_pool
+from ducats.data.streaming import DEFAULT_MAX_SAMPLE_MB, Pool, PoolFormat, open_pool
 from ducats.deploy import TrainedModel
 from ducats.deploy.classification import PREDICTION_COLUMNS
 from ducats.deploy.scoring.chunk import ProgressCallback
@@ -65,6 +65,7 @@ def score_pool(
     query: str | None = None,
     kappa: float | None = None,
     pool_format: PoolFormat = "auto",
+    max_sample_mb: float = DEFAULT_MAX_SAMPLE_MB,
     backend: str = "local",
     backend_params: Mapping[str, Any] | None = None,
     processes: int | None = None,
@@ -79,7 +80,7 @@ def score_pool(
     If the process is killed, call the function again with the same arguments: it scores the missing chunks.
 
     Args:
-        pool_uri: pool, see ``open_pool``.
+        pool_uri, pool_format, max_sample_mb: pool, see ``open_pool``.
         budget: number of picks, or a percentage of the pool such as ``"1%"``.
         query: a query with a ``streaming_rule``; None: the run's query if it has one, else `duc`.
         kappa: see ``make_streaming_query``.
@@ -114,13 +115,14 @@ def score_pool(
         labelled_keys(trained.run_folder)  # raise now if there is no ledger
     if "://" not in pool_uri:  # other processes and later commands may have another working directory
         pool_uri = str(Path(pool_uri).expanduser().absolute())
-    pool = open_pool(pool_uri, pool_format=pool_format)
+    pool = open_pool(pool_uri, pool_format=pool_format, max_sample_mb=max_sample_mb)
     query = default_query(trained.config) if query is None else query
     streaming_query = _make_query(trained, pool, budget, query, kappa)
     settings = {
         "model": hash_weights(trained.run_folder.path),
         "pool": pool_uri,
         "pool_format": pool_format,
+        "max_sample_mb": max_sample_mb,
         "samples": pool.n_samples,
         "budget": str(budget),
         "labels": streaming_query.budget,
@@ -143,6 +145,7 @@ def score_pool(
         device=device,
         threads=threads,
         out=out.absolute(),
+        max_sample_mb=max_sample_mb,
     )
     with open_output_folder(out, settings):
         start, files = time.perf_counter(), [job.chunk_file(chunk) for chunk in range(chunks)]

@@ -1,7 +1,7 @@
 """Score one chunk of a pool."""
 
 import time
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import closing
 from functools import partial
 from typing import NamedTuple
@@ -106,7 +106,7 @@ class _BlockOutput(NamedTuple):
 
 def _score_blocks(
     trained: TrainedModel,
-    blocks: Iterator[list[PoolSample]],
+    blocks: Iterable[Iterable[PoolSample]],
     streaming_query: StreamingQuery,
     fabric: Fabric,
     threads: int,

@@ -39,6 +39,7 @@ class Job:
     device: str
     threads: int  # threads per process that read and decode
     out: Path  # output folder
+    max_sample_mb: float  # see ``open_pool``
 
     def chunk_file(self, chunk: int) -> Path:
         """Return the file of a chunk."""
@@ -57,7 +58,7 @@ class ChunkScorer:
         # The process that made the job has loaded this run, and so decided whether to trust its code.
         self._trained = trained or load_trained_model(job.run_folder, trust_code=True)
         self._fabric = make_fabric(job.device, precision=supported_precision(self._trained, job.device))
-        self._pool = open_pool(job.pool_uri, pool_format=job.pool_format)
+        self._pool = open_pool(job.pool_uri, pool_format=job.pool_format, max_sample_mb=job.max_sample_mb)
         self._labelled_keys = labelled_keys(self._trained.run_folder) if job.exclude_labelled else frozenset()
 
     def score(self, chunk: int, on_progress: ProgressCallback | None = None) -> ChunkResult:

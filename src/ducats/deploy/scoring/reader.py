@@ -19,9 +19,11 @@ from ducats.data.streaming import PoolSample
 from ducats.utils.image_files import displayed_size
 
 PREFETCH_BLOCKS = 4  # blocks decoded in advance
+MAX_HELD_BYTES = 2**28  # content of samples that wait to be decoded, before more is read
 
 DecodedImage = tuple[NDArray[np.uint8], float]  # pixels (channels, height, width) and original width / height
-_PendingBlock = tuple[list[PoolSample], list["Future[DecodedImage | ReadFailure]"]]
+# The key and index of each sample, not the sample itself: a sample of a shard holds its file content.
+_PendingBlock = tuple[list[tuple[str, int]], list["Future[DecodedImage | ReadFailure]"]]
 
 
 class DecodedBlock(NamedTuple):
@@ -43,7 +45,7 @@ def decode_sample(sample: PoolSample, size: tuple[int, int], channels: int) -> D
 
 
 def decode_blocks(
-    blocks: Iterable[list[PoolSample]], decode: Callable[[PoolSample], DecodedImage], threads: int
+    blocks: Iterable[Iterable[PoolSample]], decode: Callable[[PoolSample], DecodedImage], threads: int
 ) -> Generator[DecodedBlock, None, None]:
     """Yield each block decoded, in order; unreadable samples are listed separately.
 
@@ -53,7 +55,7 @@ def decode_blocks(
         threads: number of decoding threads.
     """
     ready: queue.Queue[_PendingBlock | BaseException | None] = queue.Queue(PREFETCH_BLOCKS)
-    stopped = threading.Event()
+    stopped, held = threading.Event(), _HeldBytes()
 
     def put(item: _PendingBlock | BaseException | None) -> None:
         while not stopped.is_set():
@@ -63,10 +65,23 @@ def decode_blocks(
             except queue.Full:
                 continue
 
+    def decode_and_release(sample: PoolSample) -> DecodedImage | ReadFailure:
+        try:
+            return try_file(decode, sample)
+        finally:
+            held.add(-sample.n_bytes)
+
     def submit_blocks() -> None:
         try:
             for block in blocks:
-                put((block, [executor.submit(try_file, decode, sample) for sample in block]))
+                names, futures = list[tuple[str, int]](), list["Future[DecodedImage | ReadFailure]"]()
+                for sample in block:
+                    names.append((sample.key, sample.pool_index))
+                    held.add(sample.n_bytes)
+                    futures.append(executor.submit(decode_and_release, sample))
+                    del sample
+                    held.wait(stopped)
+                put((names, futures))
                 if stopped.is_set():
                     return
             put(None)
@@ -89,21 +104,38 @@ def decode_blocks(
             executor.shutdown(cancel_futures=True)
 
 
+class _HeldBytes:
+    """Counts the content of samples that are read but not decoded."""
+
+    def __init__(self) -> None:
+        self._bytes, self._changed = 0, threading.Condition()
+
+    def add(self, count: int) -> None:
+        """Add to the count."""
+        with self._changed:
+            self._bytes += count
+            self._changed.notify_all()
+
+    def wait(self, stopped: threading.Event) -> None:
+        """Wait until more may be read, or the reader is stopped."""
+        with self._changed:
+            while self._bytes > MAX_HELD_BYTES and not stopped.is_set():
+                self._changed.wait(0.1)
+
+
 def _collect_block(
-    samples: list[PoolSample], futures: "list[Future[DecodedImage | ReadFailure]]"
+    names: list[tuple[str, int]], futures: "list[Future[DecodedImage | ReadFailure]]"
 ) -> DecodedBlock:
-    readable, failed = list[tuple[PoolSample, DecodedImage]](), list[tuple[str, str]]()
-    for sample, future in zip(samples, futures, strict=True):
+    readable, failed = list[tuple[str, int, DecodedImage]](), list[tuple[str, str]]()
+    for (key, pool_index), future in zip(names, futures, strict=True):
         outcome = future.result()
         if isinstance(outcome, ReadFailure):
-            failed.append((sample.key, outcome.reason))
+            failed.append((key, outcome.reason))
         else:
-            readable.append((sample, outcome))
+            readable.append((key, pool_index, outcome))
     if not readable:
         return DecodedBlock([], [], torch.empty(0, 1, 1, 1, dtype=torch.uint8), torch.empty(0), failed)
-    pixels = torch.from_numpy(np.stack([image for _, (image, _) in readable]))
-    aspect = torch.tensor([aspect for _, (_, aspect) in readable], dtype=torch.float32)
-    # Do not keep the samples: a sample of a shard holds its file content.
-    return DecodedBlock(
-        [s.key for s, _ in readable], [s.pool_index for s, _ in readable], pixels, aspect, failed
-    )
+    keys, indices, images = zip(*readable, strict=True)
+    pixels = torch.from_numpy(np.stack([image for image, _ in images]))
+    aspect = torch.tensor([aspect for _, aspect in images], dtype=torch.float32)
+    return DecodedBlock(list(keys), list(indices), pixels, aspect, failed)

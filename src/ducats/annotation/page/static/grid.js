@@ -1,4 +1,5 @@
-// Many questions with the same guess: all are selected, a click deselects one, Enter confirms the rest.
+// Many questions with the same guess. Those of which the model is sure are ticked, a click changes a tick, Enter
+// confirms the ticked ones.
 import { $, altText, load, make } from "./dom.js";
 import { address, wordText } from "./show.js";
 
@@ -33,10 +34,12 @@ export class Grid {
     );
     this.tiles = new Map(found.questions.map((question) => [question.id, this.tile(question)]));
     $("tiles").replaceChildren(...this.tiles.values());
-    const help = `The model's guess for these is ${this.guess}. Deselect the ones that are something else, ` +
-      "then confirm the rest. ";
+    const unsure = found.questions.some((one) => !one.acceptable);
+    const help = `The model guesses ${this.guess} for all of these. ` + (unsure
+      ? "Where it is not sure, there is no tick. Tick all that are right, then confirm. "
+      : "Click the wrong ones to remove their ticks, then confirm. ");
     $("many-help").replaceChildren(...(found.questions.length
-      ? [help, make("span", {}, "To label the focused one, press the key of its class.")]
+      ? [help, make("span", {}, "For another class, press its key on the framed image; Tab moves on.")]
       : ["Nothing left to confirm."]));
     this.count();
     $("tiles").firstElementChild?.focus();
@@ -45,15 +48,20 @@ export class Grid {
 
   tile(question) {
     const image = load(address(this.info, question, "tile"), altText(question));
-    const button = make("button", { type: "button", class: "tile", "aria-pressed": "true", title: question.id },
-      image, make("mark", { "aria-hidden": "true" }, "✓"));
+    const button = make("button", { type: "button", class: "tile", title: question.id },
+      image, make("mark", { "aria-hidden": "true" }));
+    this.mark(button, question.acceptable);
     button.addEventListener("click", () => this.select(button, button.getAttribute("aria-pressed") !== "true"));
     return button;
   }
 
-  select(button, selected) {
+  mark(button, selected) {
     button.setAttribute("aria-pressed", String(selected));
-    button.querySelector("mark").textContent = selected ? "✓" : "✗";
+    button.querySelector("mark").textContent = selected ? "✓" : "";
+  }
+
+  select(button, selected) {
+    this.mark(button, selected);
     this.count();
   }
 
@@ -64,7 +72,7 @@ export class Grid {
   count() {
     const count = this.selected().length;
     $("accept").disabled = !count;
-    $("select-all").textContent = count ? "Deselect all" : "Select all";
+    $("select-all").textContent = count ? "Clear all ticks" : "Tick all";
     $("accept").replaceChildren(make("kbd", {}, "Enter"), ` Label ${count} as ${this.guess}`);
   }
 

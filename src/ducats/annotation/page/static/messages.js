@@ -2,26 +2,27 @@
 import { $, only } from "./dom.js";
 
 const MESSAGES = {
-  empty: ["No questions yet", "The run has not asked any questions yet. They will appear here automatically."],
+  empty: ["No questions yet", "They will appear here automatically."],
   closed: ["Round ROUND is closed",
-    "The model is being trained with your answers. The next round will appear here automatically."],
+    "The model is learning from your answers. The next questions will appear here automatically."],
   complete: ["Round ROUND is complete",
-    "Thank you. If the run was started with --wait, it continues automatically. Otherwise, give the same ducats run " +
-    "command again.\nThe next round will appear here. You can undo your last answer until the run continues."],
-  finished: ["The run is finished", "There are no more questions."],
+    "Thank you! All questions of this round are answered. The next ones will appear here as soon as the model has " +
+    "learned from them. Until it starts, you can undo your last answer.\nIf you started the run yourself: with " +
+    "--wait it resumes automatically, otherwise run the same command again."],
+  finished: ["All done", "Thank you! There are no more questions."],
   saving: ["Saving…", "If the server cannot be reached, your answers stay in this browser until it can."],
   others: ["Nothing left for you to answer",
     "Other people still have questions to answer. This page updates automatically."],
-  maps: ["This round needs label PNGs",
-    "It asks for the class of very many pixels, which cannot be answered on this page. Put label PNGs into the " +
-    "round's folder; README.txt in that folder explains how."],
+  maps: ["This round is answered with images, not on this page",
+    "It asks for the class of very many pixels: paint them and save the result as PNG files. README.txt in the " +
+    "round's folder explains how."],
 };
 
 const REJECTIONS = {
   late: "Too late: this round was already closed. Your answer was saved but does not count.",
   "unknown class":
-    "This class does not exist in this run, so your answer does not count. The question will come again.",
-  "unknown question": "Your answer does not count: its question is not part of this run.",
+    "This class is not on the list, so your answer does not count. The question will come again.",
+  "unknown question": "Your answer does not count: this question is no longer asked.",
 };
 
 // Explains why answers do not count; empty if all do.

@@ -15,6 +15,7 @@ const grid = new Grid(net, submit, () => outbox.idle(), (one) => received.set(on
 let info = null; // latest state from the server
 let annotator = remembered("ducats.who");
 let current = null; // question shown now
+let origin = null; // question from which the grid was opened
 let queue = []; // next questions
 let past = []; // acts that can be undone: {ids, number of the first, word if known}
 let answered = new Map(); // question -> serial up to which a reply may still list it as open
@@ -169,7 +170,7 @@ function showCurrent() {
   context = together = false;
   only("one");
   document.body.dataset.state = info.state;
-  show.panel(info, current);
+  show.panel(current);
   $("view").hidden = current.pixels === null;
   $("wanted").value = $("name-of-class").value = "";
   show.filter("");
@@ -241,7 +242,10 @@ async function undo() {
   }
   if (last.word !== "skip") outbox.put(annotator, last.ids, "", null); // a skip has no effect on the server
   for (const id of last.ids) answered.delete(id);
-  if (mode === "grid") return grid.reopen();
+  if (mode === "grid") {
+    if (last.ids.includes(origin?.id)) current = origin;
+    return grid.reopen();
+  }
   if (current) queue.unshift(current);
   current = last.word === "skip" ? question : { ...question, mine: null, votes: undefined };
   received.set(current.id, current);
@@ -251,6 +255,8 @@ async function undo() {
 async function openGrid() {
   if ($("grid-button").hidden) return;
   mode = "grid";
+  origin = current;
+  notice("");
   $("grid-button").setAttribute("aria-pressed", "true");
   only("many");
   document.body.dataset.state = "grid";
@@ -267,14 +273,15 @@ function leaveGrid() {
   if (mode !== "grid") return;
   mode = "one";
   $("grid-button").setAttribute("aria-pressed", "false");
-  if (current && answered.has(current.id)) current = null;
   if (current) showCurrent();
   else showNext();
   poll();
 }
 
 function accept() {
-  if (current?.guess) answer(current.guess);
+  if (!current?.guess) return;
+  if (current.acceptable) answer(current.guess);
+  else notice(show.classWanted(current));
 }
 
 function zoomBy(step) {

@@ -13,7 +13,7 @@ export function progress(info) {
   const { all, settled, disputed, mine, seconds } = info.counts;
   const parts = [`${settled} of ${all} done`];
   if (mine) parts.push(`${mine} by you`);
-  if (disputed) parts.push(`${disputed} disputed`);
+  if (disputed) parts.push(`people disagree on ${disputed}`);
   if (settled >= 5 && settled < all && !info.rules.maxSeconds && seconds) {
     parts.push(`about ${minutes((seconds / settled) * (all - settled))} left`);
   }
@@ -64,26 +64,25 @@ export function filter(text) {
   return wanted ? matches[0]?.dataset.name : undefined;
 }
 
-function bar(share) {
-  const inner = make("i");
-  inner.style.width = `${100 * share}%`;
-  return make("dt", { "aria-hidden": "true" }, inner);
+const sureness = ({ probability }) => (probability === null ? "not sure" : `only ${percent(probability)} sure`);
+
+// Says why Enter did not accept the guess.
+export function classWanted(question) {
+  const choose = $("search").hidden ? "press the key of the class you see" : "type the class you see";
+  return `The model is ${sureness(question)} of ${question.guess}. Please look at the image and ${choose}.`;
 }
 
-export function panel(info, question) {
+export function panel(question) {
   const guess = $("guess");
-  guess.hidden = !question.guess;
-  if (question.guess) {
+  guess.hidden = !question.guess || !question.acceptable;
+  $("weak-guess").hidden = !question.guess || question.acceptable;
+  $("weak-guess").textContent = `The model guesses ${question.guess}, but is ${sureness(question)}. Which class is it?`;
+  if (!guess.hidden) {
     const sure = question.probability === null ? "" : `, ${percent(question.probability)} sure`;
     guess.replaceChildren(make("b", {}, question.guess), make("small", {}, `model's guess${sure}`),
       make("kbd", {}, "Enter"));
     guess.setAttribute("aria-label", `Accept the model's guess: ${question.guess}`);
   }
-  const others = info.rules.unit === "image" ? "of the images" : "of this image";
-  const rows = (question.hints ?? []).flatMap(({ text, share }) => [bar(share),
-    make("dd", { title: `more than ${percent(share)} ${others}` }, text)]);
-  $("hints").replaceChildren(...rows);
-  $("hints").hidden = !rows.length;
   $("why").querySelector("p").textContent = question.why;
   for (const button of $("classes").children) {
     button.classList.toggle("guessed", button.dataset.name === question.guess);
