@@ -1,8 +1,10 @@
 """Atomic writes and file locks."""
 
 import csv
+import errno
 import io
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -10,22 +12,74 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
+from ducats.utils.errors import UserError
+
 LOCK_FILE = ".lock"  # in a folder that one process at a time may use
 _LOCK_POLL_SECONDS = 0.02
 
 
-def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write to a temporary file in the same folder, flush it to disk, then rename it to ``path``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+# Reasons why a file cannot be written that are not errors of the program, and what to do.
+_WRITE_ERRORS = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space or have your quota raised",
+    errno.EFBIG: "choose another folder",
+    errno.EROFS: "choose another folder",
+    errno.EACCES: "choose another folder or change its permissions",
+    errno.EPERM: "choose another folder or change its permissions",
+    errno.ENOTDIR: "choose another folder",
+    errno.EIO: "check the disk",
+}
+
+
+@contextmanager
+def explain_errors(path: Path) -> Iterator[None]:
+    """Turn a write error that the user can fix into one sentence with the path and the free space.
+
+    Raises:
+        UserError: e.g. the disk is full.
+    """
     try:
-        with draft.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        if error.errno not in _WRITE_ERRORS:
+            raise
+        remedy = f"{_WRITE_ERRORS[error.errno]}, then run the same command again"
+        raise UserError(f"cannot write {path}: {_describe(error, path)}; {remedy}") from error
+
+
+def _describe(error: OSError, path: Path) -> str:
+    """Return the reason, with the free space below the nearest folder that exists."""
+    with suppress(OSError, StopIteration):
+        folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+        free = shutil.disk_usage(folder).free
+        return f"{error.strerror} ({free / 1e6:,.1f} MB free in {folder})"
+    return str(error.strerror)
+
+
+def write_atomically(
+    path: Path,
+    write: Callable[[IO[bytes]], object],
+    replace: Callable[[Path, Path], object] | None = None,
+) -> None:
+    """Write to a temporary file in the same folder, flush it to disk, then rename it to ``path``.
+
+    Args:
+        replace: renames the temporary file, its first argument, to the second.
+
+    Raises:
+        UserError: e.g. the disk is full.
+    """
+    with explain_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            with draft.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            (replace or Path.replace)(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
@@ -36,9 +90,14 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 def write_csv_atomically(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a CSV file as UTF-8, atomically."""
+    write_text_atomically(path, csv_text(header, rows))
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return the text of a CSV file."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    write_text_atomically(path, text.getvalue())
+    return text.getvalue()
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Read the state of a run from its folder, tolerating missing and corrupt files."""
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import yaml
 from ducats.annotation import AnnotationStore, summary
 from ducats.config import Config, query_epochs
 from ducats.report.watch.run_state import OpenRound, Phase, RunState, keep_valid_values
-from ducats.runfolder import question_names
+from ducats.runfolder import checksums, question_names
 from ducats.runfolder.records import Record, read_valid_records
 from ducats.runfolder.rounds import round_name
 from ducats.runfolder.run_folder import RunFolder
@@ -160,9 +161,13 @@ def _read_records(path: Path, problems: list[str]) -> list[Record]:
     """Return the valid records in chronological order, without values that are not numbers."""
     try:
         records, errors = read_valid_records(path)
+        if not errors:
+            checksums.verify(path)
     except OSError as error:
         problems.append(f"{path.name} cannot be read ({_describe_error(error)})")
         return []
+    except UserError as error:
+        problems.append(f"{error}".replace(f"{path.parent}{os.sep}", ""))
     if errors:
         which = ", ".join(map(str, [*errors][:5])) + (" and more" if len(errors) > 5 else "")
         problems.append(f"{path.name} is corrupt in line {which}")
