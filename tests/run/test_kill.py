@@ -1,7 +1,7 @@
 """A run killed by SIGKILL at any moment resumes and ends with bitwise the same result.
 
-All files of a run are written by ``write_atomically``. One run copies its folder inside every write, and again
-before the file is renamed, when its checksum is recorded: such a copy is what a kill at this moment
+All files of a run are written by ``write_atomically``. One run copies its folder inside every write, and
+again before the file is renamed, when its checksum is recorded: such a copy is what a kill at this moment
 leaves. Other runs are really killed, in each phase and again and again.
 """
 
@@ -167,9 +167,9 @@ def test_every_kind_of_file_is_a_kill_point(image_run: Recording, pixel_run: Rec
 
     assert kinds(IMAGE_KILLS) == kinds(image_run.copies)
     assert kinds(pixel_run.copies) - kinds(image_run.copies) == {"requests/roundhints.npz"}
-    # Checksums, config, data, environment, pool, initial weights; per epoch a record and a checkpoint; per stage a
-    # confusion matrix and a record; per round a request, two thumbnails, a snapshot and labels; the final
-    # snapshot and the model. Pixels have hints, and both rounds share their thumbnails.
+    # Checksums, config, data, environment, pool, initial weights; per epoch a record and a checkpoint; per
+    # stage a confusion matrix and a record; per round a request, two thumbnails, a snapshot and labels; the
+    # final snapshot and the model. Pixels have hints, and both rounds share their thumbnails.
     assert len(image_run.copies) == len(pixel_run.copies) == 6 + 4 * 2 + 3 * 2 + 2 * 5 + 2
 
 

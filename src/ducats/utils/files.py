@@ -18,6 +18,10 @@ LOCK_FILE = ".lock"  # in a folder that one process at a time may use
 _LOCK_POLL_SECONDS = 0.02
 
 
+class WriteError(UserError, OSError):
+    """A file cannot be written, because the disk is full or the folder is read-only."""
+
+
 # Reasons why a file cannot be written that are not errors of the program, and what to do.
 _WRITE_ERRORS = {
     errno.ENOSPC: "free some space",
@@ -36,24 +40,37 @@ def explain_errors(path: Path) -> Iterator[None]:
     """Turn a write error that the user can fix into one sentence with the path and the free space.
 
     Raises:
-        UserError: e.g. the disk is full.
+        WriteError: e.g. the disk is full.
     """
     try:
         yield
-    except OSError as error:
-        if error.errno not in _WRITE_ERRORS:
+    except UserError:
+        raise
+    except Exception as error:
+        if (system_error := _find_write_error(error, path)) is None:
             raise
-        remedy = f"{_WRITE_ERRORS[error.errno]}, then run the same command again"
-        raise UserError(f"cannot write {path}: {_describe(error, path)}; {remedy}") from error
+        reason, remedy = _describe(system_error, path), _WRITE_ERRORS[system_error.errno or 0]
+        raise WriteError(f"cannot write {path}: {reason}; {remedy} and try again") from error
+
+
+def _find_write_error(error: BaseException | None, path: Path) -> OSError | None:
+    """Return the system error about a path or its folder; torch raises another error while handling it."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _WRITE_ERRORS:
+            of = path if error.filename is None else Path(os.fsdecode(error.filename))
+            if of.parent == path.parent or of in path.parents:  # else about a file that is read meanwhile
+                return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _describe(error: OSError, path: Path) -> str:
-    """Return the reason, with the free space below the nearest folder that exists."""
+    """Return the reason, with the free space of the nearest folder that exists."""
+    reason = os.strerror(error.errno or 0)
     with suppress(OSError, StopIteration):
         folder = next(parent for parent in path.absolute().parents if parent.is_dir())
-        free = shutil.disk_usage(folder).free
-        return f"{error.strerror} ({free / 1e6:,.1f} MB free in {folder})"
-    return str(error.strerror)
+        return f"{reason}, {shutil.disk_usage(folder).free / 1e6:,.1f} MB free"
+    return reason
 
 
 def write_atomically(
@@ -67,7 +84,7 @@ def write_atomically(
         replace: renames the temporary file, its first argument, to the second.
 
     Raises:
-        UserError: e.g. the disk is full.
+        WriteError: e.g. the disk is full.
     """
     with explain_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
