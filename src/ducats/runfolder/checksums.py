@@ -232,8 +232,10 @@ def verify(path: Path) -> None:
     if (log_path := _find_log(path)) is None:
         return
     name, n_bytes = _name(log_path, path), None
-    if path.name == names.ANSWER_LOG:  # grows: read the log first
-        n_bytes = _read_log(log_path).entries.get(name, _Entry(None)).n_bytes
+    if path.name == names.ANSWER_LOG:  # grows, so its bytes were written before the line
+        if (covered := _read_log(log_path).entries.get(name)) is None:
+            return
+        n_bytes = covered.n_bytes
     actual = _file_digest(path, n_bytes)
     log = _read_log(log_path)  # after the file, whose line was written before its name
     entry = log.entries.get(name)

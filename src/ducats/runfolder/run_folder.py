@@ -105,9 +105,12 @@ class RunFolder:
 
     def _write_once(self, path: Path, text: str) -> None:
         """Write a file unless it exists; if it was deleted after the first results, it must be the same."""
-        if not path.exists():
-            write = checksums.write_again if self._has_results else checksums.write_text
-            write(path, text)
+        if path.exists():
+            checksums.verify(path)
+        elif self._has_results:
+            checksums.write_again(path, text)
+        else:
+            checksums.write_text(path, text)
 
     def _check_missing(self) -> None:
         """Raise if a file is missing that an unfinished run needs; without a checkpoint, it is made again."""
