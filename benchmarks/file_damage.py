@@ -3,11 +3,11 @@
     python benchmarks/file_damage.py [--flips 3] [--only TEXT] [--json FILE]
 
 Six run folders: a half-done and a finished one with images, with pixels, and with answers of people. In each,
-every file is deleted, cut in half, emptied, filled with zeros and has one bit flipped (several times, at
-random); files of two rounds are swapped. After each damage, all commands that read a run are called, and the
-run is resumed. A command must give the same output as before, or refuse with a sentence (`UserError`).
-`report` and `watch` may show the rest if they name the damaged file. A different output without a word, or
-another exception, is a failure. Exit code 1 if there is any.
+every file (only two thumbnails) is deleted, cut in half, emptied, filled with zeros and has one bit flipped
+(several times, at random); files of two rounds are swapped. After each damage, all commands that read a run
+are called, and the run is resumed. A command must give the same output as before, or refuse with a sentence
+(`UserError`). `report` and `watch` may show the rest if they name the damaged file. A different output
+without a word, or another exception, is a failure. Exit code 1 if there is any.
 """
 
 import argparse
@@ -161,7 +161,8 @@ def answer_all(folder: Path) -> None:
 def damages(case: Case, flips: int) -> Iterator[tuple[str, str, Callable[[Path], None]]]:
     """Yield the damaged file, the kind of damage, and a function that does it to a copy of the folder."""
     paths = sorted(p for p in case.folder.rglob("*") if p.is_file() and not p.name.startswith("."))
-    for path in paths:
+    thumbnails = [path for path in paths if path.parent.name == "thumbnails"]
+    for path in [p for p in paths if p not in thumbnails[2:]]:
         name = path.relative_to(case.folder).as_posix()
         data = path.read_bytes()
         yield name, "delete", lambda folder, name=name: (folder / name).unlink()

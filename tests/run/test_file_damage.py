@@ -3,6 +3,8 @@
 ``benchmarks/file_damage.py`` damages every file in every way and calls every command.
 """
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -174,3 +176,29 @@ def test_watch_names_damaged_metrics(finished: RunFolder, damage: Callable[[Path
     damage(finished.metrics_path)
     (problem, *_) = RunWatcher().read_state(finished.path).problems
     assert "metrics.jsonl is" in problem
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("config.yaml", "checkpoint.pt", "metrics.jsonl", "labels/.round-02.npz", "model.safetensors"),
+        "checksums.jsonl",
+    ],
+)
+def test_a_full_disk_is_one_sentence_and_the_run_resumes(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    genuine = os.fsync
+
+    def fsync(file: int) -> None:
+        if name in str(Path(f"/proc/self/fd/{file}").readlink()):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        genuine(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(UserError, match=rf"cannot write .*{name.replace('/.', '/')}.*MB free"):
+            make_runner(tmp_path, quick)()
+    make_runner(tmp_path, quick)()
+    assert outcome(tmp_path / "run") == outcome(folders.finished)

@@ -31,7 +31,7 @@ def test_a_repeated_step_replaces_its_record(tmp_path: Path) -> None:
 def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(f'{{"kind": "epoch", "epoch": 1}}\n{line}\n')
-    with pytest.raises(UserError, match=r"metrics.jsonl is corrupt .line 2 is not a JSON record"):
+    with pytest.raises(UserError, match=r"metrics.jsonl line 2 is not a JSON record"):
         records.read_records(path)
     valid, errors = records.read_valid_records(path)
     assert ([record["epoch"] for record in valid], list(errors)) == ([1], [2])

@@ -84,7 +84,8 @@ def read_run(folder: Path) -> Run:
     checksums.verify(run_folder.metrics_path)
     records, errors = read_valid_records(run_folder.metrics_path)
     for line_number, error in errors.items():
-        raise checksums.corrupt(run_folder.metrics_path, f"line {line_number} {error}")
+        path = run_folder.metrics_path
+        raise UserError(f"{path} line {line_number} {error}; {checksums.remedy(path)}")
     checksums.verify(run_folder.data_path)
     has_data = run_folder.data_path.exists()
     return Run(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ducats.runfolder import checksums
+from ducats.utils.errors import UserError
 
 Record = dict[str, Any]
 METRICS_FILE = "metrics.jsonl"
@@ -54,7 +55,7 @@ def read_records(path: Path) -> list[Record]:
     records = []
     for number, record in _parse_lines(path):
         if isinstance(record, str):
-            raise checksums.corrupt(path, f"line {number} {record}")
+            raise UserError(f"{path} line {number} {record}; {checksums.remedy(path)}")
         records.append(record)
     return records
 

@@ -25,7 +25,7 @@ from ducats.runfolder.label_files import RoundLabels
 from ducats.runfolder.pool_file import PoolInfo, pool_text, read_pool_file
 from ducats.runfolder.rounds import round_file, round_name, rounds_in
 from ducats.utils.errors import UserError
-from ducats.utils.files import LOCK_FILE, csv_text, explain_errors, try_lock
+from ducats.utils.files import LOCK_FILE, csv_text, make_folder, try_lock
 from ducats.utils.yaml_text import load_yaml
 
 RUN_FORMAT = 3  # version of the files in a run folder; raise it when their names or keys change
@@ -67,9 +67,8 @@ class RunFolder:
         Args:
             device: name of the device, stored with the versions; by default the machine's.
         """
-        with explain_errors(self.lock_path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = try_lock(self.lock_path)
+        make_folder(self.path)
+        self._lock = try_lock(self.lock_path)
         if self._lock is None:
             raise UserError(f"another process is working on {self.path}: wait for it, or stop it")
         try:

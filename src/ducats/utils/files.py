@@ -6,7 +6,7 @@ import io
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -100,6 +100,16 @@ def write_atomically(
     sync_folder(path.parent)
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder and its parents, unless it exists.
+
+    Raises:
+        WriteError: e.g. the folder above is read-only.
+    """
+    with explain_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 def write_text_atomically(path: Path, text: str) -> None:
     """Write a text file as UTF-8, atomically."""
     write_atomically(path, lambda file: file.write(text.encode("utf-8")))
@@ -134,7 +144,8 @@ def try_lock(path: Path, timeout_seconds: float = 0.0) -> FileLock | None:
     """
     lock = FileLock(path, thread_local=False)  # any thread may release it
     try:
-        lock.acquire(timeout=timeout_seconds)
+        with explain_errors(path):
+            lock.acquire(timeout=timeout_seconds)
     except Timeout:
         return None
     return lock
@@ -151,8 +162,14 @@ def folder_lock(folder: Path) -> Iterator[bool]:
             lock.release()
 
 
-def lock_beside(path: Path) -> AbstractContextManager[object]:
+@contextmanager
+def lock_beside(path: Path) -> Iterator[None]:
     """Lock a file through a hidden file beside it; wait until other processes and threads release it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     lock = FileLock(path.with_name(f".{path.name}.lock"))
-    return lock.acquire(poll_interval=_LOCK_POLL_SECONDS)
+    with explain_errors(path):
+        lock.acquire(poll_interval=_LOCK_POLL_SECONDS)
+    try:
+        yield
+    finally:
+        lock.release()

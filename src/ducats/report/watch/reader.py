@@ -36,6 +36,7 @@ class RunWatcher:
         run_folder = RunFolder(folder)
         plan = self._plan(run_folder, problems)
         records = _read_records(run_folder.metrics_path, problems)
+        problems += _missing_labels(run_folder)
         stages = tuple(record for record in records if record["kind"] == "stage")
         epochs = [record for record in records if record["kind"] == "epoch"]
         evaluated = [record for record in records if record["kind"] in ("stage", "interim")]
@@ -173,6 +174,14 @@ def _read_records(path: Path, problems: list[str]) -> list[Record]:
         problems.append(f"{path.name} is corrupt in line {which}")
     valid = [keep_valid_values(record) | {"losses": record.get("losses", {})} for record in records]
     return sorted(valid, key=lambda record: (int(record.get("epoch", 0)), record["kind"]))
+
+
+def _missing_labels(run_folder: RunFolder) -> list[str]:
+    try:
+        missing = checksums.missing(run_folder.path, f"{run_folder.labels_path.name}/*")
+    except (UserError, OSError) as error:
+        return [_describe_error(error)]
+    return [f"{name} is missing" for name in missing]
 
 
 def _numeric_losses(record: Record) -> dict[str, float]:
