@@ -213,8 +213,8 @@ class AnnotationStore:
         Args:
             answered_by_png: ids of questions that label PNGs answer; they need no answer in the log.
         """
-        if (closed := self.closed_round(round_number)) is not None:
-            return closed
+        if (self.round_folder(round_number) / CLOSED).exists():
+            return self.closed_round(round_number)
         with self._lock, self.log.locked():
             statuses = self.statuses(round_number)
             rules = self.question_round(round_number).rules
@@ -243,9 +243,9 @@ class AnnotationStore:
         """Return the labels of a round if it is closed."""
         path = self.round_folder(round_number) / CLOSED
         if round_number not in self._closed_rounds:
+            checksums.verify(path)
             if not path.exists():
                 return None
-            checksums.verify(path)
             try:
                 self._closed_rounds[round_number] = ClosedRound(
                     **json.loads(path.read_text(encoding="utf-8"))

@@ -19,6 +19,7 @@ from ducats.annotation.summary import (
 )
 from ducats.report.run_reader import Run
 from ducats.report.table import EMPTY_CELL, Cell, Table, make_table
+from ducats.runfolder import checksums
 from ducats.runfolder.question_names import ANSWER_LOG
 
 MAX_SHOWN_QUESTIONS = 20  # disagreements, and void labels, shown per run
@@ -87,7 +88,10 @@ class AnnotationStats:
 
 def annotation_stats(runs: Sequence[Run]) -> list[AnnotationStats]:
     """Return the statistics of all runs with answers of annotators, in the order of the runs."""
-    return [_run_stats(run) for run in runs if (run.files.questions_path / ANSWER_LOG).is_file()]
+    paths = [run.files.questions_path / ANSWER_LOG for run in runs]
+    for path in paths:
+        checksums.verify(path)  # also raises if it is missing
+    return [_run_stats(run) for run, path in zip(runs, paths, strict=True) if path.is_file()]
 
 
 def _run_stats(run: Run) -> AnnotationStats:

@@ -59,7 +59,10 @@ REMEDIES = {
     "loggers.json": "delete it: all records are logged again, as a new run",
     "triage.json": "delete it and run `ducats triage` again",
     f"questions/{names.ANSWER_LOG}": f"{_BACKUP} {_ACCEPT}",
-    f"questions/*/{names.CLOSED}": "delete it and run the same command again: the answers are counted again",
+    f"questions/*/{names.CLOSED}": (
+        f"{_BACKUP} or delete it, the labels of this and later rounds, checkpoint.pt and model.safetensors and "
+        "run the same command again: the answers are counted again"
+    ),
     f"questions/*/{names.RULES}": _REQUESTION,
     f"questions/*/{names.QUESTIONS}": _REQUESTION,
 }
@@ -267,9 +270,9 @@ def missing(folder: Path, pattern: str = "*") -> list[str]:
     ]
 
 
-def check_missing(folder: Path) -> None:
-    """Raise if a file is missing that an unfinished run can make again only by repeating its training."""
-    for name in missing(folder):
+def verify_results(folder: Path) -> None:
+    """Verify all files that an unfinished run can make again only by repeating its training."""
+    for name in _read_log(folder / CHECKSUM_FILE).entries:
         if remedy(folder / name) in (_REPEAT, _RELABEL):
             verify(folder / name)
 
@@ -329,7 +332,7 @@ def _parse_log(path: Path, _: _Version) -> _Log:
             expected = b""
         if line != expected:
             raise UserError(f"{path} is corrupt in line {number}; {_BACKUP} {_ACCEPT}")
-        before_last = entries.get(last, _Entry(None))
-        entries[last] = entry
+        before_last = entries.get(str(last), _Entry(None))
+        entries[str(last)] = entry
         n_bytes += len(line)
     return _Log(entries, last, before_last, check, n_bytes)

@@ -77,7 +77,7 @@ class RunFolder:
                 if not (self.questions_path in draft.parents and _writer_is_alive(draft)):
                     draft.unlink(missing_ok=True)
             checksums.create(self.path)
-            self._check_missing()
+            self._verify_results()
             self._check_or_write(self.config_path, identity, "another config")
             self._check_or_write(self.data_path, data_summary, "other data")
         except UserError:
@@ -111,13 +111,13 @@ class RunFolder:
         else:
             checksums.write_text(path, text)
 
-    def _check_missing(self) -> None:
-        """Raise if a file is missing that an unfinished run needs; without a checkpoint, it is made again."""
+    def _verify_results(self) -> None:
+        """Raise if an unfinished run has lost results; without a checkpoint, missing ones are made again."""
         if self.finished:
             return
         if not self.checkpoint_path.exists():
             checksums.accept_missing(self.path)
-        checksums.check_missing(self.path)
+        checksums.verify_results(self.path)
 
     @property
     def _has_results(self) -> bool:

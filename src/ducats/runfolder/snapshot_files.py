@@ -91,14 +91,31 @@ def load_snapshots(folder: Path) -> list[Snapshot]:
 
 
 def load_readable_snapshots(folder: Path) -> tuple[list[Snapshot], list[str]]:
-    """Load all readable snapshots in chronological order, and return a message for each corrupt one."""
+    """Load all readable snapshots in chronological order, and return what is corrupt or missing.
+
+    The messages are one for each snapshot, and one for all thumbnails.
+    """
     readable, problems = [], []
     for path in _paths(folder):
         try:
             readable.append(load_snapshot(path))
         except UserError as error:
             problems.append(str(error))
-    return readable, problems
+    return readable, [*problems, *_thumbnail_problems(folder)]
+
+
+def _thumbnail_problems(folder: Path) -> list[str]:
+    thumbnails = thumbnail_path(folder, 0, "png").parent
+    missing = checksums.missing(folder, f"{thumbnails.relative_to(folder).as_posix()}/*")
+    problems = []
+    for path in [*(folder / name for name in missing), *sorted(thumbnails.glob("*"))]:
+        try:
+            checksums.verify(path)
+        except UserError as error:
+            problems.append(str(error))
+    if len(problems) > 1:
+        return [f"{problems[0]} (and {len(problems) - 1} more)"]
+    return problems
 
 
 def _paths(folder: Path) -> list[Path]:
