@@ -60,8 +60,8 @@ REMEDIES = {
     "triage.json": "delete it and run `ducats triage` again",
     f"questions/{names.ANSWER_LOG}": f"{_BACKUP} {_ACCEPT}",
     f"questions/*/{names.CLOSED}": (
-        f"{_BACKUP} or delete it, the labels of this and later rounds, checkpoint.pt and model.safetensors and "
-        "run the same command again: the answers are counted again"
+        f"{_BACKUP} or delete it, the labels of this and later rounds, checkpoint.pt and model.safetensors "
+        "and run the same command again: the answers are counted again"
     ),
     f"questions/*/{names.RULES}": _REQUESTION,
     f"questions/*/{names.QUESTIONS}": _REQUESTION,
