@@ -280,8 +280,11 @@ def run_folder_case(rng: random.Random, folder: Path) -> Case:
     """A finished run, read by the report and by `ducats watch`."""
     run = folder / "run"
     shutil.rmtree(run, ignore_errors=True)
-    write: Callable[..., Path] = rng.choice([write_run, write_pixel_run])
-    write(run, rounds=2, finished=rng.random() < 0.5)
+    is_finished = rng.random() < 0.5
+    if rng.random() < 0.5:
+        write_run(run, rounds=2, finished=is_finished)
+    else:
+        write_pixel_run(run, rounds=2, finished=is_finished)
     files = sorted(path for path in run.rglob("*") if path.is_file() and path.suffix != ".png")
     damage_file(rng, rng.choice(files))
 

@@ -65,7 +65,7 @@ def test_a_corrupt_snapshot_is_named_and_the_rest_is_shown(tmp_path: Path) -> No
     (folder / "snapshots" / "round-01.npz").write_bytes(b"nothing")
     found = parse_report_page(folder, out=tmp_path / "report.html")
     assert "Not shown: snapshots/round-01.npz" in found.words
-    assert "remove it" in found.words
+    assert "restore it" in found.words
     assert "Not drawn" not in found.words  # figures use the readable snapshots
     assert [row["Round"] for row in found.table("run-1-rounds")] == ["2"]
     assert str(tmp_path) not in found.words

@@ -161,6 +161,7 @@ def test_corrupt_files_are_reported(run_quickly: Runner, tmp_path: Path) -> None
 
     plan = {"plan": {"epochs": 9, "query_epochs": [1, 2, 3], "seed": 0}}  # of a run of the Python API
     (run_folder.path / "config.yaml").write_text(json.dumps(plan))
+    (run_folder.path / "checksums.jsonl").unlink()
     state = RunWatcher().read_state(run_folder.path)
     assert (state.method, state.epochs, state.n_rounds) == ("run", 9, 3)
 

@@ -1,7 +1,8 @@
 """A run killed by SIGKILL at any moment resumes and ends with bitwise the same result.
 
-All files of a run are written by ``write_atomically``. One run copies its folder inside every write: such a
-copy is what a kill at this moment leaves. Other runs are really killed, in each phase and again and again.
+All files of a run are written by ``write_atomically``. One run copies its folder inside every write, and
+again before the file is renamed, when its checksum is recorded: such a copy is what a kill at this moment
+leaves. Other runs are really killed, in each phase and again and again.
 """
 
 import os
@@ -22,7 +23,7 @@ from child_process import run_in_child
 from conftest import quick, quick_pixels
 from ducats.annotation import oracles
 from ducats.ledger import Request, RequestWriter, load_ledger
-from ducats.run import checkpoint, run, snapshot
+from ducats.run import run, snapshot
 from ducats.run.factory import build_run
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
@@ -32,7 +33,7 @@ from ranks import die
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-Write = Callable[[Path, Callable[[IO[bytes]], object]], None]
+Write = Callable[..., None]
 IMAGES = (
     "query={name: spread}",
     "train.steps_per_epoch=2",
@@ -43,7 +44,14 @@ PIXELS = ("task.unit=region", "views.source={crop: random, pad: 1, flip: 0.5}")
 
 # Writes to kill at, as file and occurrence: each kind of file, and what differs with labels and at the end.
 IMAGE_KILLS = [
-    *("config.yaml 1", "data.yaml 1", "environment.json 1", "pool.json 1", "checkpoint.pt 1"),
+    *(
+        "checksums.jsonl 1",
+        "config.yaml 1",
+        "data.yaml 1",
+        "environment.json 1",
+        "pool.json 1",
+        "checkpoint.pt 1",
+    ),
     *("metrics.jsonl 1", "checkpoint.pt 2", "confusion/epoch-001.csv 1", "metrics.jsonl 2"),
     *("requests/round-01.npz 1", "thumbnail 2", "snapshots/round-01.npz 1", "labels/round-01.npz 1"),
     *("checkpoint.pt 3", "requests/round-02.npz 1", "labels/round-02.npz 1", "checkpoint.pt 5"),
@@ -79,8 +87,8 @@ def run_once(
     with pytest.MonkeyPatch.context() as patch:
         for limit in ("MAX_THUMBNAILS", "MAX_SEGMENTATION_THUMBNAILS"):
             patch.setattr(snapshot, limit, 2)
-        for module in (files, checkpoint, snapshot) if write is not None else ():
-            patch.setattr(module, "write_atomically", write)
+        if write is not None:
+            patch.setattr(files, "write_atomically", write)
         config = quick_pixels(*PIXELS) if pixels else quick(*IMAGES)
         components, plan = build_run(config, RunFolder(folder))
         if pixels:
@@ -107,12 +115,14 @@ class Recording(NamedTuple):
 
     outcome: dict[str, Any]
     copies: dict[str, Path]
+    recorded: dict[str, Path]  # the same with the checksum of the new file, which is not renamed yet
 
 
 def record(folder: Path, *, pixels: bool = False) -> Recording:
-    genuine, occurrences, copies = files.write_atomically, Counter[str](), dict[str, Path]()
+    genuine, occurrences = files.write_atomically, Counter[str]()
+    copies, recorded = dict[str, Path](), dict[str, Path]()
 
-    def write(path: Path, put: Callable[[IO[bytes]], object]) -> None:
+    def write(path: Path, put: Callable[[IO[bytes]], object], replace: Any = None) -> None:
         def copy_half_written(file: IO[bytes]) -> None:
             file.write(b"half a file")
             file.flush()
@@ -125,10 +135,20 @@ def record(folder: Path, *, pixels: bool = False) -> Recording:
             file.truncate()
             put(file)
 
-        genuine(path, copy_half_written)
+        genuine(path, copy_half_written, replace)
 
-    run_once(folder / "run", write=write, pixels=pixels)
-    return Recording(outcome(folder / "run"), copies)
+    genuine_replace = Path.replace
+
+    def replace(draft: Path, path: Path) -> Path:
+        write = [*copies][-1]
+        recorded[write] = copy = folder / f"{len(copies)}-recorded"
+        shutil.copytree(folder / "run", copy)
+        return genuine_replace(draft, path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        run_once(folder / "run", write=write, pixels=pixels)
+    return Recording(outcome(folder / "run"), copies, recorded)
 
 
 @pytest.fixture(scope="module")
@@ -147,10 +167,10 @@ def test_every_kind_of_file_is_a_kill_point(image_run: Recording, pixel_run: Rec
 
     assert kinds(IMAGE_KILLS) == kinds(image_run.copies)
     assert kinds(pixel_run.copies) - kinds(image_run.copies) == {"requests/roundhints.npz"}
-    # Config, data, environment, pool, initial weights; per epoch a record and a checkpoint; per stage a
-    # confusion matrix and a record; per round a request, two thumbnails, a snapshot and labels; the final
-    # snapshot and the model. Pixels have hints, and both rounds share their thumbnails.
-    assert len(image_run.copies) == len(pixel_run.copies) == 5 + 4 * 2 + 3 * 2 + 2 * 5 + 2
+    # Checksums, config, data, environment, pool, initial weights; per epoch a record and a checkpoint; per
+    # stage a confusion matrix and a record; per round a request, two thumbnails, a snapshot and labels; the
+    # final snapshot and the model. Pixels have hints, and both rounds share their thumbnails.
+    assert len(image_run.copies) == len(pixel_run.copies) == 6 + 4 * 2 + 3 * 2 + 2 * 5 + 2
 
 
 @pytest.mark.parametrize(
@@ -165,6 +185,25 @@ def test_killed_at_a_write(image_run: Recording, pixel_run: Recording, pixels: b
         assert (folder / name).exists() == (writes.index(write) > writes.index(f"{name} 1"))
     run_once(folder, pixels=pixels)
     assert outcome(folder) == undisturbed.outcome
+
+
+RECORDED_KILLS = [
+    *(
+        (False, f"{name} 1")
+        for name in ("config.yaml", "pool.json", "labels/round-02.npz", "model.safetensors")
+    ),
+    *((False, write) for write in ("checkpoint.pt 3", "metrics.jsonl 3", "thumbnail 2")),
+    *((True, write) for write in ("requests/round-01.npz 1", "snapshots/round-02.npz 1", "checkpoint.pt 2")),
+]
+
+
+@pytest.mark.parametrize(("pixels", "write"), RECORDED_KILLS)
+def test_killed_after_a_checksum(
+    image_run: Recording, pixel_run: Recording, pixels: bool, write: str
+) -> None:
+    undisturbed = pixel_run if pixels else image_run
+    run_once(undisturbed.recorded[write], pixels=pixels)
+    assert outcome(undisturbed.recorded[write]) == undisturbed.outcome
 
 
 @pytest.mark.parametrize(("phase", "count"), [("train", 3), ("evaluate", 5), ("query", 2), ("done", 1)])
@@ -189,11 +228,11 @@ def test_killed_repeatedly(tmp_path: Path, image_run: Recording) -> None:
     def resume() -> None:
         calls = 0
 
-        def write(path: Path, put: Callable[[IO[bytes]], object]) -> None:
+        def write(*rest: Any) -> None:
             nonlocal calls
             calls += 1
             if calls < 3 or kills % 2:
-                genuine(path, put)
+                genuine(*rest)
             if calls == 3:
                 die()
 

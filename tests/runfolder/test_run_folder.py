@@ -27,7 +27,7 @@ def test_a_run_folder_is_written_and_read(tmp_path: Path) -> None:
     assert (run_folder.confusion_path / "epoch-003.csv").read_text() == "label,a,b\na,4,1\nb,0,2\n"
     assert run_folder.environment["device"]
     assert "run_folder_format" not in run_folder.environment
-    assert json.loads(run_folder.environment_path.read_text())["run_folder_format"] == 2
+    assert json.loads(run_folder.environment_path.read_text())["run_folder_format"] == 3
 
 
 def test_the_source_digest_covers_the_whole_package(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from ducats.annotation.page.server import check_run_folder
 from ducats.cli.answers import answers
 from ducats.report import find_runs
 from ducats.report.watch.reader import RunWatcher
+from ducats.runfolder.checksums import CHECKSUM_FILE
 from ducats.runfolder.run_folder import FORMAT_KEY, RUN_FORMAT, RunFolder
 from ducats.utils.errors import UserError
 
@@ -21,6 +22,7 @@ def make_old(folder: Path) -> None:
     environment = json.loads(path.read_text())
     assert environment.pop(FORMAT_KEY) == RUN_FORMAT
     path.write_text(json.dumps(environment))
+    (folder / CHECKSUM_FILE).unlink()
 
 
 def test_another_format_is_refused_everywhere(run_quickly: Runner) -> None:

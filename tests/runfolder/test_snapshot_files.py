@@ -62,7 +62,7 @@ def test_snapshots_are_loaded_in_chronological_order(tmp_path: Path) -> None:
 )
 def test_inconsistent_columns_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     snapshot_files.write_snapshot_file(tmp_path, replace(small(1), **wrong))
-    with pytest.raises(UserError, match=r"round-01.npz is corrupt .*; remove it"):
+    with pytest.raises(UserError, match=r"round-01.npz is corrupt .*; restore it"):
         snapshot_files.load_snapshots(tmp_path)
 
 
@@ -73,7 +73,7 @@ def test_corrupt_file_is_named(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for broken in (b"", whole[:200], whole[:-50], whole.replace(b"u_dis", b"U_dis")):
         path.write_bytes(broken)
-        with pytest.raises(UserError, match=r"final.npz is corrupt .*; remove it"):
+        with pytest.raises(UserError, match=r"final.npz is corrupt .*; restore it"):
             snapshot_files.load_snapshots(tmp_path)
     readable, [problem] = snapshot_files.load_readable_snapshots(tmp_path)
     assert [one.round for one in readable] == [1]

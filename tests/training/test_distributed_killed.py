@@ -66,13 +66,13 @@ def act_at_write(name: str, act: Callable[[], object]) -> None:
     """Call ``act`` when a file whose path ends with ``name`` is half written."""
     genuine = files.write_atomically
 
-    def write(path: Path, put: Callable[[IO[bytes]], object]) -> None:
+    def write(path: Path, put: Callable[[IO[bytes]], object], replace: Any = None) -> None:
         def half(file: IO[bytes]) -> None:
             file.write(b"half a file")
             file.flush()
             act()
 
-        genuine(path, half if path.as_posix().endswith(name) else put)
+        genuine(path, half if path.as_posix().endswith(name) else put, replace)
 
     for module in list(sys.modules.values()):
         if getattr(module, "write_atomically", None) is genuine:

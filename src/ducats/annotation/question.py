@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ducats.runfolder import checksums
 from ducats.runfolder.question_names import QUESTIONS, RULES
 from ducats.utils.errors import UserError
-from ducats.utils.files import write_atomically, write_text_atomically
 
 if TYPE_CHECKING:  # keeps `--help` fast
     import numpy as np
@@ -95,13 +95,15 @@ class QuestionRound:
     def write(cls, folder: Path, rules: RoundRules, questions: Iterable[Question]) -> None:
         """Write a round. ``rules.json`` is written last; its presence marks the round as complete."""
         lines = [question.to_json() + "\n" for question in questions]
-        write_atomically(folder / QUESTIONS, lambda file: file.write("".join(lines).encode("utf-8")))
+        checksums.write(folder / QUESTIONS, lambda file: file.write("".join(lines).encode("utf-8")))
         text = json.dumps(asdict(rules), ensure_ascii=False, indent=1) + "\n"
-        write_text_atomically(folder / RULES, text)
+        checksums.write_text(folder / RULES, text)
 
     @classmethod
     def read(cls, folder: Path) -> "QuestionRound":
         """Read a round from its folder."""
+        checksums.verify(folder / RULES)
+        checksums.verify(folder / QUESTIONS)
         try:
             raw = json.loads((folder / RULES).read_text(encoding="utf-8"))
             tuples = {name: tuple(raw[name]) for name in ("classes", "explained_by") if name in raw}

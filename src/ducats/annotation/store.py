@@ -12,10 +12,9 @@ from ducats.annotation.answer import MAX_TEXT_LENGTH, Answer, malformed_answer, 
 from ducats.annotation.answer_log import AnswerLog
 from ducats.annotation.question import QuestionRound
 from ducats.annotation.rules import QuestionStatus, question_status
+from ducats.runfolder import checksums
 from ducats.runfolder.question_names import ANSWER_LOG, CLOSED, RULES
 from ducats.runfolder.rounds import round_name, rounds_in
-from ducats.utils.errors import UserError
-from ducats.utils.files import write_text_atomically
 
 MAX_ANSWER_SECONDS = 24 * 3600.0  # longest plausible time for one answer
 
@@ -227,8 +226,8 @@ class AnnotationStore:
         Args:
             answered_by_png: ids of questions that label PNGs answer; they need no answer in the log.
         """
-        if (closed := self.closed_round(round_number)) is not None:
-            return closed
+        if (self.round_folder(round_number) / CLOSED).exists():
+            return self.closed_round(round_number)
         with self._lock, self.log.locked():
             statuses = self.statuses(round_number)
             rules = self.question_round(round_number).rules
@@ -248,7 +247,7 @@ class AnnotationStore:
                 question for question in statuses if question not in words and question in answered_by_png
             ]:
                 value["answered_by_png"] = png_only
-            write_text_atomically(
+            checksums.write_text(
                 self.round_folder(round_number) / CLOSED, json.dumps(value, ensure_ascii=False)
             )
         return self.closed_round(round_number)
@@ -257,6 +256,7 @@ class AnnotationStore:
         """Return the labels of a round if it is closed."""
         path = self.round_folder(round_number) / CLOSED
         if round_number not in self._closed_rounds:
+            checksums.verify(path)
             if not path.exists():
                 return None
             try:
@@ -264,5 +264,5 @@ class AnnotationStore:
                     **json.loads(path.read_text(encoding="utf-8"))
                 )
             except (ValueError, TypeError) as error:
-                raise UserError(f"{path} is corrupt ({error}); restore it from a backup") from error
+                raise checksums.corrupt(path, error) from error
         return self._closed_rounds[round_number]

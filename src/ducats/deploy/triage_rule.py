@@ -24,9 +24,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ducats.runfolder import checksums
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
-from ducats.utils.files import write_text_atomically
 
 TriageCriterion = Literal["u_dis", "entropy", "probability"]
 _SIZE_RATIO = 0.95  # of neighbouring candidate sizes; tried 0.7 to 0.95 in benchmarks/triage.py
@@ -79,7 +79,7 @@ class TriageRule:
         """Save the rule to a run folder."""
         content = {**asdict(self), "coverage": self.coverage, "description": self.describe()}
         path = RunFolder(folder).triage_path
-        write_text_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        checksums.write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         return path
 
 
@@ -88,6 +88,7 @@ def load_triage_rule(folder: Path) -> TriageRule | None:
     path = RunFolder(folder).triage_path
     if not path.exists():
         return None
+    checksums.verify(path)
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         fields = {name: content[name] for name in TriageRule.__dataclass_fields__}
@@ -97,9 +98,7 @@ def load_triage_rule(folder: Path) -> TriageRule | None:
         if rule.criterion not in get_args(TriageCriterion):
             raise ValueError(rule.criterion)
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} is corrupt ({type(error).__name__}); delete it and run `ducats triage` again"
-        ) from error
+        raise checksums.corrupt(path, type(error).__name__) from error
     if rule.weights_sha256 != hash_weights(folder):
         raise UserError(f"{path} was computed for other weights; run `ducats triage` again or delete it")
     return rule

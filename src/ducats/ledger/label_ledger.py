@@ -11,6 +11,7 @@ from torch import Tensor
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger.request import Request
 from ducats.ledger.units import clicks_per_unit
+from ducats.runfolder import checksums
 from ducats.runfolder.amendments import Amendment, CorrectedLabels, amendment_path, load_amendments
 from ducats.runfolder.label_files import LabelFile, read_label_file, write_label_file
 from ducats.runfolder.pixel_runs import PixelRuns, chunk_by_weight, exclusive_cumsum
@@ -79,6 +80,7 @@ class Ledger:
         """Load the rounds and amendments that another process has appended."""
         while (path := round_file(self.folder, self.n_rounds + 1)).exists():
             self._rounds.append(self._read_round(path))
+        checksums.verify(path)  # raises if the file existed
         stray = sorted(self.folder.glob(ROUND_FILES))[self.n_rounds :]
         if stray:
             raise UserError(

@@ -14,6 +14,7 @@ from torch import Tensor
 from ducats.runfolder.label_files import read_request_file, write_request_file
 from ducats.runfolder.pixel_runs import POSITION_LIMIT, PixelRuns, check_index_range
 from ducats.runfolder.run_folder import RunFolder
+from ducats.utils.files import explain_errors, make_folder
 from ducats.utils.npz_columns import AnyArray
 
 SPOOL_MEMORY_BYTES = 1 << 22  # bytes of a request kept in memory while it is written
@@ -168,7 +169,7 @@ class RequestWriter:
         return self._n_locations
 
     def __enter__(self) -> "RequestWriter":
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         return self
 
     def add(self, image: int, position: Tensor, unit_sizes: Tensor | None = None) -> None:
@@ -181,8 +182,9 @@ class RequestWriter:
             np.full(len(positions), image), positions, None if unit_sizes is None else _to_numpy(unit_sizes)
         )
         self._runs.append((image, len(positions), bool(block.implicit[0]), int(block.units_per_run[0])))
-        self._position.write(block.position.tobytes())
-        self._unit_sizes.write(block.unit_size.tobytes())
+        with explain_errors(self.path):
+            self._position.write(block.position.tobytes())
+            self._unit_sizes.write(block.unit_size.tobytes())
         self._n_locations += len(positions)
 
     def __exit__(

@@ -24,6 +24,7 @@ from ducats.annotation.summary import (
 from ducats.annotation.suspicious import suspicious_answers
 from ducats.report.run_reader import Run
 from ducats.report.table import EMPTY_CELL, Cell, Table, make_table
+from ducats.runfolder import checksums
 from ducats.runfolder.amendments import CorrectedLabels
 from ducats.runfolder.question_names import ANSWER_LOG
 from ducats.runfolder.records import describe_timed
@@ -129,6 +130,8 @@ def describe_annotation(annotators: Sequence[AnnotatorSummary], channels: Sequen
 
 def annotation_stats(runs: Sequence[Run]) -> list[AnnotationStats]:
     """Return the statistics of all runs with answers of annotators, in the order of the runs."""
+    for run in runs:
+        checksums.verify(run.files.questions_path / ANSWER_LOG)  # also raises if it is missing
     return [
         _run_stats(run)
         for run in runs

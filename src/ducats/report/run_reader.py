@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ducats.report.run_kinds import RUN_KINDS, SEGMENTATION, RunKind
+from ducats.runfolder import checksums
 from ducats.runfolder.records import Record, finite_number, headline_metric, read_valid_records
 from ducats.runfolder.run_folder import RunFolder
 from ducats.runfolder.search import find_run_folders
@@ -80,11 +81,13 @@ def read_run(folder: Path) -> Run:
         raise UserError(
             f"{run_folder.config_path} has no method or seed. Give a folder written by `ducats run`"
         )
+    checksums.verify(run_folder.metrics_path)
     records, errors = read_valid_records(run_folder.metrics_path)
     for line_number, error in errors.items():
-        raise UserError(
-            f"{run_folder.metrics_path} line {line_number} {error}; restore the file from a backup"
-        )
+        path = run_folder.metrics_path
+        raise UserError(f"{path} line {line_number} {error}; {checksums.remedy(path)}")
+    checksums.verify(run_folder.data_path)
+    has_data = run_folder.data_path.exists()
     return Run(
         folder=folder,
         method=method,
@@ -94,7 +97,7 @@ def read_run(folder: Path) -> Run:
         epochs=_of_kind(records, "epoch"),
         finished=run_folder.finished,
         environment=run_folder.environment,
-        data=run_folder.data_summary if run_folder.data_path.exists() else {},
+        data=run_folder.data_summary if has_data else {},
     )
 
 

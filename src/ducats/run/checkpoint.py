@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ducats.run.context import RunContext
+from ducats.runfolder import checksums
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import all_ranks_or_raise, on_rank_zero
 from ducats.training.fit import adapt_optimiser_state
 from ducats.training.sharding import gather_state, shard_optimiser_state, shard_state
 from ducats.utils.errors import UserError
-from ducats.utils.files import write_atomically
 
 _FILE_SYNC_TIMEOUT_SECONDS = 30.0  # for a shared file system to show all hosts the files of rank 0
 
@@ -38,7 +38,7 @@ def save_checkpoint(context: RunContext, epoch: int, seconds: float) -> None:
         "precision": fabric.strategy.precision.state_dict(),  # the loss scale of float16
     }
     path = context.run_folder.checkpoint_path
-    context.on_rank_zero(lambda: write_atomically(path, lambda file: torch.save(state, file)))
+    context.on_rank_zero(lambda: checksums.write(path, lambda file: torch.save(state, file)))
 
 
 def restore_checkpoint(context: RunContext) -> tuple[int, float]:
@@ -69,18 +69,17 @@ def load_checkpoint(run_folder: RunFolder) -> dict[str, Any] | None:
     path = run_folder.checkpoint_path
     if not path.exists():
         return None
+    checksums.verify(path)
     try:
         return dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:
-        raise UserError(
-            f"{path} is corrupt ({type(error).__name__}); delete it to restart training, labels are kept"
-        ) from error
+        raise checksums.corrupt(path, type(error).__name__) from error
 
 
 def write_model(run_folder: RunFolder, state: Mapping[str, Tensor]) -> None:
     """Save the final weights."""
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
-    write_atomically(run_folder.model_path, lambda file: file.write(save(tensors)))
+    checksums.write(run_folder.model_path, lambda file: file.write(save(tensors)))
 
 
 def load_model(run_folder: RunFolder) -> dict[str, Tensor]:
@@ -88,10 +87,11 @@ def load_model(run_folder: RunFolder) -> dict[str, Tensor]:
     path = run_folder.model_path
     if not path.exists():
         raise UserError(f"{run_folder.path} has no model yet: run the same `ducats run` command to finish it")
+    checksums.verify(path)
     try:
         return dict(load_file(path))
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} is corrupt ({error}); restore it from a backup") from error
+        raise checksums.corrupt(path, error) from error
 
 
 def check_shared_folder(

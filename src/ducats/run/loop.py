@@ -55,15 +55,15 @@ def run_loop(context: RunContext) -> None:
 
 
 def query_and_label(context: RunContext, epoch: int) -> float:
-    """Run a round, unless it is done; return the seconds spent waiting for annotators."""
+    """Run a round, as far as it is not done; return the seconds spent waiting for annotators."""
     round_number = context.rounds_before(epoch) + 1
-    if context.from_ledger(lambda ledger: ledger.n_rounds) >= round_number:
-        return 0.0
-    context.emit("query", epoch, stage=round_number - 1)
+    is_labelled = context.from_ledger(lambda ledger: ledger.n_rounds) >= round_number
+    if not is_labelled:
+        context.emit("query", epoch, stage=round_number - 1)
     select_request(context, round_number)
     save_hints(context, round_number)
     save_snapshot(context, round_number, epoch, round_number - 1)
-    return acquire_labels(context, round_number)
+    return 0.0 if is_labelled else acquire_labels(context, round_number)
 
 
 class KnownTargets(NamedTuple):

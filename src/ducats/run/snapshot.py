@@ -20,11 +20,10 @@ from ducats.run.snapshot_sample import (
     sample_images,
     sample_pixels,
 )
-from ducats.runfolder import snapshot_files
+from ducats.runfolder import checksums, snapshot_files
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
-from ducats.utils.files import write_atomically
 from ducats.utils.randomness import global_seed
 
 MAX_POOL_IMAGES, MAX_SOURCE_IMAGES = 100, 30  # images whose pixels are sampled
@@ -162,4 +161,4 @@ def save_thumbnails(run_folder: RunFolder, pool: Images, images: list[int]) -> N
         is_small = min(thumbnail.size) < MIN_JPEG_SIDE
         path = snapshot_files.thumbnail_path(run_folder.path, image, "png" if is_small else "jpg")
         options = {"format": "PNG"} if is_small else {"format": "JPEG", "quality": 85}
-        write_atomically(path, partial(thumbnail.save, **options))
+        checksums.write(path, partial(thumbnail.save, **options))

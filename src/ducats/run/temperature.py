@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ducats.evaluation.metrics import Tally, compute_metrics, reliability_bins
 from ducats.evaluation.temperature_scaling import optimal_temperature
-from ducats.runfolder import snapshot_files
+from ducats.runfolder import checksums, snapshot_files
 from ducats.runfolder.run_folder import RunFolder
 
 
@@ -40,6 +40,7 @@ def fit_temperature(run_folder: RunFolder, rounds: int) -> FittedTemperature | N
             snapshot_files.snapshot_path(run_folder.path, round_number),
             run_folder.load_round_labels(round_number, rounds),
         )
+        checksums.verify(path)
         if labelled is None or not len(labelled.label) or not path.exists():
             continue
         saved = snapshot_files.load_snapshot(path)

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from ducats.runfolder import checksums
 from ducats.utils.errors import UserError
-from ducats.utils.files import lock_beside, write_text_atomically
+from ducats.utils.files import lock_beside
 from ducats.utils.npz_columns import AnyArray
 
 AMENDMENT_FILES = "amendment-*.json"
@@ -121,6 +122,7 @@ def load_amendments(folder: Path) -> list[Amendment]:
             raise UserError(
                 f"{folder} has {path.name} but {expected.name} is missing; restore it from a backup"
             )
+    checksums.verify(amendment_path(folder, len(paths) + 1))  # raises if the file existed
     return [_read(path) for path in paths]
 
 
@@ -134,10 +136,11 @@ def append_amendment(folder: Path, amendment: Amendment) -> None:
     with lock_beside(folder / "amendments"):
         number = len(load_amendments(folder)) + 1
         text = json.dumps(asdict(amendment), ensure_ascii=False)
-        write_text_atomically(amendment_path(folder, number), text + "\n")
+        checksums.write_text(amendment_path(folder, number), text + "\n")
 
 
 def _read(path: Path) -> Amendment:
+    checksums.verify(path)
     try:
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         amendment = Amendment(**{**raw, "corrections": tuple(map(_parse_correction, raw["corrections"]))})
@@ -146,10 +149,7 @@ def _read(path: Path) -> Amendment:
             raise TypeError("annotator, made_at and channel must be text")
         return amendment
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            f"{path} is corrupt ({type(error).__name__}: {error}); restore it from a backup, it holds "
-            "corrected labels"
-        ) from error
+        raise checksums.corrupt(path, f"{type(error).__name__}: {error}") from error
 
 
 def _parse_correction(raw: Mapping[str, Any]) -> Correction:

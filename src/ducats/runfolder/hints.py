@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ducats.runfolder import checksums
 from ducats.utils import npz_columns
-from ducats.utils.errors import UserError
 from ducats.utils.npz_columns import AnyArray
 
 
@@ -28,18 +28,17 @@ class AnnotatorHints:
     def save(self, path: Path) -> None:
         """Save atomically."""
         columns = {f.name: (getattr(self, f.name), HINT_DTYPES.get(f.name, np.float32)) for f in fields(self)}
-        npz_columns.write_columns(path, columns)
+        checksums.write(path, lambda file: npz_columns.write_archive(file, columns))
 
     @classmethod
     def load(cls, path: Path) -> "AnnotatorHints":
         """Load saved hints."""
+        checksums.verify(path)
         try:
             columns = npz_columns.read_columns(path, ())
             return cls(**{f.name: columns[f.name] for f in fields(cls)})
         except npz_columns.READ_ERRORS as error:
-            raise UserError(
-                f"{path} is corrupt ({error}); delete it to continue without model hints in this round"
-            ) from error
+            raise checksums.corrupt(path, error) from error
 
 
 HINT_DTYPES = {"guess": np.int16, "segment": np.int32}

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ducats.runfolder import checksums
 from ducats.runfolder.pixel_runs import MAPPED_COLUMNS, PixelRuns
 from ducats.utils import npz_columns
-from ducats.utils.errors import UserError
 from ducats.utils.npz_columns import AnyArray
 
 
@@ -64,7 +64,7 @@ def write_label_file(
         columns["unanswered_seconds"] = (np.array(unanswered_seconds), np.float64)
     if n_amendments:
         columns["amendments"] = (np.array(n_amendments), np.int64)
-    npz_columns.write_columns(path, columns)
+    checksums.write(path, lambda file: npz_columns.write_archive(file, columns))
 
 
 def read_label_file(path: Path) -> LabelFile:
@@ -73,6 +73,7 @@ def read_label_file(path: Path) -> LabelFile:
     Raises:
         UserError: the file is corrupt.
     """
+    checksums.verify(path)
     try:
         columns = npz_columns.read_columns(path, (*MAPPED_COLUMNS, "label"))
         pixel_runs, labels = PixelRuns.from_columns(columns), columns["label"]
@@ -82,9 +83,7 @@ def read_label_file(path: Path) -> LabelFile:
         if len(seconds) not in (0, pixel_runs.n_units):
             raise ValueError(f"{len(seconds)} annotation times for {pixel_runs.n_units} units")
     except npz_columns.READ_ERRORS as error:
-        raise UserError(
-            f"{path} is corrupt ({error}); restore it from a backup, it holds acquired labels"
-        ) from error
+        raise checksums.corrupt(path, error) from error
     clicks = int(columns.get("clicks", pixel_runs.count).sum())
     unanswered_seconds = float(columns.get("unanswered_seconds", 0.0))
     n_amendments = int(columns.get("amendments", 0))
@@ -94,7 +93,7 @@ def read_label_file(path: Path) -> LabelFile:
 def write_request_file(path: Path, round_number: int, pixel_runs: PixelRuns) -> None:
     """Write the requested locations of a round atomically."""
     columns = {"round": (np.array(round_number), np.int64), **pixel_runs.to_columns()}
-    npz_columns.write_columns(path, columns)
+    checksums.write(path, lambda file: npz_columns.write_archive(file, columns))
 
 
 def read_request_file(path: Path) -> tuple[int, PixelRuns]:
@@ -103,10 +102,9 @@ def read_request_file(path: Path) -> tuple[int, PixelRuns]:
     Raises:
         UserError: the file is corrupt.
     """
+    checksums.verify(path)
     try:
         columns = npz_columns.read_columns(path, MAPPED_COLUMNS)
         return int(columns["round"]), PixelRuns.from_columns(columns)
     except npz_columns.READ_ERRORS as error:
-        raise UserError(
-            f"{path} is corrupt ({error}); restore it from a backup, or delete it to select again"
-        ) from error
+        raise checksums.corrupt(path, error) from error

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ducats.runfolder import checksums
 from ducats.settings import GridResolution
-from ducats.utils.errors import UserError
-from ducats.utils.files import write_text_atomically
 from ducats.utils.npz_columns import AnyArray
 
 
@@ -22,14 +21,14 @@ class PoolInfo:
     resolution: GridResolution = "network"  # whether these are the sizes of the stored or original images
 
 
-def write_pool_file(path: Path, pool: PoolInfo) -> None:
-    """Write the pool atomically."""
+def pool_text(pool: PoolInfo) -> str:
+    """Return the contents of the file."""
     content: object = list(pool.keys)
     if (sizes := pool.sizes) is not None:
         same_size = len(sizes) > 0 and bool((sizes == sizes[0]).all())
         shape = {"size": sizes[0].tolist()} if same_size else {"sizes": sizes.tolist()}
         content = {"resolution": pool.resolution, **shape, "keys": content}
-    write_text_atomically(path, json.dumps(content, ensure_ascii=False, indent=0))
+    return json.dumps(content, ensure_ascii=False, indent=0)
 
 
 def read_pool_file(path: Path) -> PoolInfo:
@@ -38,6 +37,7 @@ def read_pool_file(path: Path) -> PoolInfo:
     Raises:
         UserError: the file is corrupt.
     """
+    checksums.verify(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(content, list):
@@ -46,6 +46,4 @@ def read_pool_file(path: Path) -> PoolInfo:
         sizes = np.array(content.get("sizes") or [content["size"]] * len(keys), np.int64)
         return PoolInfo(keys, sizes.reshape(len(keys), 2), content["resolution"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path} is corrupt ({type(error).__name__}: {error}); restore it from a backup"
-        ) from error
+        raise checksums.corrupt(path, f"{type(error).__name__}: {error}") from error

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ducats.runfolder import checksums
 from ducats.utils.errors import UserError
-from ducats.utils.files import write_text_atomically
 
 Record = dict[str, Any]
 METRICS_FILE = "metrics.jsonl"
@@ -49,12 +49,13 @@ def read_records(path: Path) -> list[Record]:
     """Return all records, oldest first; an empty list if the file does not exist.
 
     Raises:
-        UserError: a line is not a record.
+        UserError: the file is damaged, or a line is not a record.
     """
+    checksums.verify(path)
     records = []
     for number, record in _parse_lines(path):
         if isinstance(record, str):
-            raise UserError(f"{path} line {number} {record}; restore the file from a backup")
+            raise UserError(f"{path} line {number} {record}; {checksums.remedy(path)}")
         records.append(record)
     return records
 
@@ -105,7 +106,7 @@ def filter_records(path: Path, predicate: Callable[[Record], bool]) -> None:
 
 
 def _write(path: Path, records: list[Record]) -> None:
-    write_text_atomically(path, "".join(json.dumps(record) + "\n" for record in records))
+    checksums.write_text(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
 def finite_number(record: Mapping[str, Any], key: str) -> float | None:

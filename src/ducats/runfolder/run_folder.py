@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 from filelock import FileLock
 
-from ducats.runfolder import label_files, records
+from ducats.runfolder import checksums, label_files, records
 from ducats.runfolder.amendments import (
     AMENDMENT_FILES,
     Amendment,
@@ -29,13 +29,13 @@ from ducats.runfolder.amendments import (
 )
 from ducats.runfolder.hints import AnnotatorHints
 from ducats.runfolder.label_files import ImageLabelRounds, RoundLabels
-from ducats.runfolder.pool_file import PoolInfo, read_pool_file, write_pool_file
+from ducats.runfolder.pool_file import PoolInfo, pool_text, read_pool_file
 from ducats.runfolder.rounds import round_file, round_name, rounds_in
 from ducats.utils.errors import UserError
-from ducats.utils.files import LOCK_FILE, try_lock, write_csv_atomically, write_text_atomically
+from ducats.utils.files import LOCK_FILE, csv_text, make_folder, try_lock
 from ducats.utils.yaml_text import load_yaml
 
-RUN_FORMAT = 2  # version of the files in a run folder; raise it when their names or keys change
+RUN_FORMAT = 3  # version of the files in a run folder; raise it when their names or keys change
 FORMAT_KEY = "run_folder_format"
 
 
@@ -74,7 +74,7 @@ class RunFolder:
         Args:
             device: name of the device, stored with the versions; by default the machine's.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         self._lock = try_lock(self.lock_path)
         if self._lock is None:
             raise UserError(f"another process is working on {self.path}: wait for it, or stop it")
@@ -84,6 +84,8 @@ class RunFolder:
                 is_of_tool = self.questions_path in draft.parents or draft.match(f".{AMENDMENT_FILES}*")
                 if not (is_of_tool and _writer_is_alive(draft)):
                     draft.unlink(missing_ok=True)
+            checksums.create(self.path)
+            self._verify_results()
             self._check_or_write(self.config_path, identity, "another config")
             self._check_or_write(self.data_path, data_summary, "other data")
         except UserError:
@@ -91,7 +93,7 @@ class RunFolder:
             raise
         if not self.environment_path.exists():
             environment = _environment(device or platform.machine())
-            write_text_atomically(self.environment_path, json.dumps(environment, indent=1))
+            checksums.write_text(self.environment_path, json.dumps(environment, indent=1))
 
     def _check_or_write(self, path: Path, current: Mapping[str, Any], what: str) -> None:
         current = json.loads(json.dumps(current))
@@ -99,15 +101,31 @@ class RunFolder:
         if changed and not self._has_results:
             # The run failed before its first epoch ended: restart with the new settings, nothing is lost.
             for stale in (self.config_path, self.data_path, self.pool_path, self.checkpoint_path):
-                stale.unlink(missing_ok=True)
+                checksums.delete(stale)
         elif changed:
             more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
             raise UserError(
                 f"{self.path} was created with {what} ({'; '.join(changed[:4])}{more}): "
                 "choose another folder with --out, or undo the change to resume this run"
             )
-        if not path.exists():
-            write_text_atomically(path, yaml.safe_dump(current, sort_keys=False, allow_unicode=True))
+        self._write_once(path, yaml.safe_dump(current, sort_keys=False, allow_unicode=True))
+
+    def _write_once(self, path: Path, text: str) -> None:
+        """Write a file unless it exists; if it was deleted after the first results, it must be the same."""
+        if path.exists():
+            checksums.verify(path)
+        elif self._has_results:
+            checksums.write_again(path, text)
+        else:
+            checksums.write_text(path, text)
+
+    def _verify_results(self) -> None:
+        """Raise if an unfinished run has lost results; without a checkpoint, missing ones are made again."""
+        if self.finished:
+            return
+        if not self.checkpoint_path.exists():
+            checksums.accept_missing(self.path)
+        checksums.verify_results(self.path)
 
     @property
     def _has_results(self) -> bool:
@@ -134,6 +152,8 @@ class RunFolder:
 
     def check_format(self) -> None:
         """Raise if the folder was written in another format; one without environment.json is accepted."""
+        if self.environment_path.exists():
+            checksums.verify(self.environment_path)
         try:
             found = json.loads(self.environment_path.read_text(encoding="utf-8")).get(FORMAT_KEY, 1)
         except (OSError, ValueError, AttributeError):
@@ -166,6 +186,7 @@ class RunFolder:
     @property
     def environment(self) -> dict[str, Any]:
         """Versions and machine; empty if not recorded."""
+        checksums.verify(self.environment_path)
         found = _read_mapping(self.environment_path) if self.environment_path.exists() else {}
         return {key: value for key, value in found.items() if key != FORMAT_KEY}
 
@@ -173,11 +194,11 @@ class RunFolder:
 
     def save_pool(self, pool: PoolInfo) -> None:
         """Save the pool's keys, once: image indices refer to them."""
-        if not self.pool_path.exists():
-            write_pool_file(self.pool_path, pool)
+        self._write_once(self.pool_path, pool_text(pool))
 
     def load_pool(self) -> PoolInfo:
         """Return the pool; without keys if it is not saved yet."""
+        checksums.verify(self.pool_path)
         return read_pool_file(self.pool_path) if self.pool_path.exists() else PoolInfo()
 
     def request_path(self, round_number: int) -> Path:
@@ -216,6 +237,7 @@ class RunFolder:
             n_rounds: apply only the amendments that count after this number of rounds; None for all.
         """
         path = round_file(self.labels_path, round_number)
+        checksums.verify(path)
         if not path.exists():
             return None
         found = label_files.read_label_file(path)
@@ -267,7 +289,11 @@ class RunFolder:
     def save_confusion(self, epoch: int, classes: Sequence[str], counts: Sequence[Sequence[int]]) -> None:
         """Save a confusion matrix: one row per label, one column per predicted class."""
         rows = [[name, *row] for name, row in zip(classes, counts, strict=True)]
-        write_csv_atomically(self.confusion_path / f"epoch-{epoch:03d}.csv", ["label", *classes], rows)
+        checksums.write_text(self.confusion_file(epoch), csv_text(["label", *classes], rows))
+
+    def confusion_file(self, epoch: int) -> Path:
+        """Return the path of an epoch's confusion matrix."""
+        return self.confusion_path / f"epoch-{epoch:03d}.csv"
 
     def discard_after(self, epoch: int) -> None:
         """Delete the records of later epochs."""
@@ -293,18 +319,14 @@ class RunFolder:
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:
+    checksums.verify(path)
     try:
         text = path.read_text(encoding="utf-8")
         value = json.loads(text) if path.suffix == ".json" else load_yaml(text)
     except (ValueError, yaml.YAMLError) as error:
-        raise UserError(
-            f"{path} is corrupt ({' '.join(str(error).split())}); restore it from a backup"
-        ) from error
+        raise checksums.corrupt(path, error) from error
     if not isinstance(value, dict):
-        raise UserError(
-            f"{path} is corrupt (it must contain a mapping, not {type(value).__name__}); restore it from a "
-            "backup"
-        )
+        raise checksums.corrupt(path, f"it must contain a mapping, not {type(value).__name__}")
     return value
 
 

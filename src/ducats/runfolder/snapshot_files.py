@@ -4,12 +4,14 @@ A run saves them in its folder, with thumbnails of some images; reports and figu
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from ducats.runfolder import checksums
 from ducats.runfolder.rounds import ROUND_FILES, round_file
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils import npz_columns
@@ -75,7 +77,8 @@ def write_snapshot_file(folder: Path, snapshot: Snapshot) -> None:
     """Save a snapshot in a run folder, atomically."""
     named = {field.name: np.asarray(getattr(snapshot, field.name)) for field in fields(Snapshot)}
     kept = {name: (values, _SNAPSHOT_DTYPES.get(name, np.float32)) for name, values in named.items()}
-    npz_columns.write_columns(snapshot_path(folder, snapshot.round), kept)
+    path = snapshot_path(folder, snapshot.round)
+    checksums.write(path, lambda file: npz_columns.write_archive(file, kept))
 
 
 def load_snapshots(folder: Path) -> list[Snapshot]:
@@ -94,21 +97,39 @@ def load_newest_snapshot(folder: Path) -> Snapshot | None:
 
 
 def load_readable_snapshots(folder: Path) -> tuple[list[Snapshot], list[str]]:
-    """Load all readable snapshots in chronological order, and return a message for each corrupt one."""
+    """Load all readable snapshots in chronological order, and return what is corrupt or missing.
+
+    The messages are one for each snapshot, and one for all thumbnails.
+    """
     readable, problems = [], []
     for path in _paths(folder):
         try:
             readable.append(load_snapshot(path))
         except UserError as error:
             problems.append(str(error))
-    return readable, problems
+    return readable, [*problems, *_thumbnail_problems(folder)]
+
+
+def _thumbnail_problems(folder: Path) -> list[str]:
+    thumbnails = thumbnail_path(folder, 0, "png").parent
+    missing = checksums.missing(folder, f"{thumbnails.relative_to(folder).as_posix()}/*")
+    problems = []
+    for path in [*(folder / name for name in missing), *sorted(thumbnails.glob("*"))]:
+        try:
+            checksums.verify(path)
+        except UserError as error:
+            problems.append(str(error))
+    if len(problems) > 1:
+        return [f"{problems[0]} (and {len(problems) - 1} more)"]
+    return problems
 
 
 def _paths(folder: Path) -> list[Path]:
     files = RunFolder(folder).snapshots_path.glob(ROUND_FILES)
     rounds = sorted(files, key=lambda path: (len(path.name), path.name))
     end = snapshot_path(folder, 0)
-    return [*rounds, *([end] if end.exists() else [])]
+    lost = [folder / name for name in checksums.missing(folder, f"{end.parent.name}/*.npz")]
+    return [*lost, *rounds, *([end] if end.exists() else [])]
 
 
 def load_snapshot(path: Path) -> Snapshot:
@@ -117,6 +138,7 @@ def load_snapshot(path: Path) -> Snapshot:
     Raises:
         UserError: the file is corrupt.
     """
+    checksums.verify(path)
     try:
         found = npz_columns.read_columns(path, ())
         named: dict[str, Any] = {field.name: found[field.name] for field in fields(Snapshot)}
@@ -124,7 +146,7 @@ def load_snapshot(path: Path) -> Snapshot:
         snapshot = Snapshot(**named)
         _check(snapshot)
     except (*npz_columns.READ_ERRORS, TypeError) as error:
-        raise UserError(f"{path} is corrupt ({error}); remove it, reports work without it") from error
+        raise checksums.corrupt(path, error) from error
     return snapshot
 
 
@@ -142,9 +164,13 @@ def _check(snapshot: Snapshot) -> None:
 
 
 def find_thumbnail(folder: Path, image: int) -> Path | None:
-    """Return the path of an image's thumbnail; None if the run saved none."""
-    found = (thumbnail_path(folder, image, suffix) for suffix in ("png", "jpg"))
-    return next((path for path in found if path.exists()), None)
+    """Return the path of an image's thumbnail; None if the run saved none, or if it is damaged."""
+    for path in (thumbnail_path(folder, image, suffix) for suffix in ("png", "jpg")):
+        if path.exists():
+            with suppress(UserError):
+                checksums.verify(path)
+                return path
+    return None
 
 
 def thumbnail_path(folder: Path, image: int, suffix: Literal["png", "jpg"]) -> Path:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from ducats.config import to_yaml
 from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep.runs import SweepRun
-from ducats.utils.files import write_text_atomically
+from ducats.utils.files import make_folder, write_text_atomically
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def write_job(sweep_run: SweepRun, out: Path) -> SweepJob:
     config_path = (out / "configs" / f"{sweep_run.name}.yaml").absolute()
     log_path = out / "logs" / f"{sweep_run.name}.txt"
     write_text_atomically(config_path, to_yaml(sweep_run.config))
-    log_path.parent.mkdir(exist_ok=True)
+    make_folder(log_path.parent)
     log_offset = log_path.stat().st_size if log_path.exists() else 0
     return SweepJob(sweep_run, config_path, sweep_run.folder(out).absolute(), log_path.absolute(), log_offset)
 

@@ -15,7 +15,7 @@ from ducats.sweep.jobs import JobEnd, SweepBackend, SweepJob, write_job
 from ducats.sweep.progress import SweepProgress, print_line
 from ducats.sweep.runs import SweepRun
 from ducats.utils.errors import UserError
-from ducats.utils.files import folder_lock
+from ducats.utils.files import folder_lock, make_folder
 
 EXIT_WAITING_FOR_LABELS = 3  # exit code of a run that waits for labels
 
@@ -102,7 +102,7 @@ def _record_result(outcome: SweepOutcome, job: SweepJob, job_end: JobEnd) -> str
 @contextmanager
 def _folder_locked(out: Path) -> Iterator[None]:
     """Lock the folder against other sweeps."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     with folder_lock(out) as acquired:
         if not acquired:
             raise UserError(f"another sweep is running in {out}; wait for it, stop it, or give another --out")

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ducats.utils.files import try_lock
+from ducats.utils.files import explain_errors, make_folder, try_lock
 
 CHILD_MODULE = "ducats.cli.child"  # `python -m ducats.cli.child PARENT run ...`
 _PARENT_POLL_SECONDS = 0.5  # between checks of the parent process
@@ -115,8 +115,8 @@ def run_subcommand(
     """
     if lock.exists() and (held := try_lock(lock, LOCK_TIMEOUT_SECONDS)) is not None:
         held.release()
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file:
+    make_folder(log.parent)
+    with explain_errors(log), log.open("ab") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", CHILD_MODULE, str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,

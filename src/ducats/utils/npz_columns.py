@@ -21,10 +21,11 @@ _CHUNK_VALUES = 1 << 22  # values converted at a time
 
 def write_columns(path: Path, columns: Columns) -> None:
     """Write all columns atomically; a memory-mapped column is never loaded as a whole."""
-    files.write_atomically(path, lambda file: _write_archive(file, columns))
+    files.write_atomically(path, lambda file: write_archive(file, columns))
 
 
-def _write_archive(file: IO[bytes], columns: Columns) -> None:
+def write_archive(file: IO[bytes], columns: Columns) -> None:
+    """Write all columns to an open file, see ``write_columns``."""
     with ZipFile(file, "w", ZIP_STORED) as archive:
         for name, (values, dtype) in columns.items():
             # ZipInfo without a date: equal columns give equal bytes.

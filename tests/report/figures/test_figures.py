@@ -220,7 +220,7 @@ def test_corrupt_snapshot_is_reported_and_skipped(tmp_path: Path) -> None:
     assert "round 1:" not in figures.prepare_figure("uncertainties", [read_run(folder)]).description
     for path in (folder / "snapshots").glob("*.npz"):
         path.write_bytes(b"nothing")
-    with pytest.raises(UserError, match=r"round-01.npz is corrupt .* remove it"):
+    with pytest.raises(UserError, match=r"round-01.npz is corrupt .* restore it"):
         figures.prepare_figure("u_dis", [read_run(folder)])
 
 

@@ -34,7 +34,7 @@ from ducats.deploy.scoring.streaming_query import (
 )
 from ducats.deploy.triage_rule import hash_weights
 from ducats.utils.errors import UserError
-from ducats.utils.files import write_csv_atomically, write_text_atomically
+from ducats.utils.files import make_folder, write_csv_atomically, write_text_atomically
 from ducats.utils.registry import bind_params, resolve
 from ducats.utils.resources import available_cores
 
@@ -151,7 +151,7 @@ def score_pool(
         start, files = time.perf_counter(), [job.chunk_file(chunk) for chunk in range(chunks)]
         missing = missing_chunks(files)
         if missing:
-            job.chunk_file(0).parent.mkdir(parents=True, exist_ok=True)
+            make_folder(job.chunk_file(0).parent)
             run_backend(job, missing, processes=processes, trained=trained, on_progress=on_progress)
         seconds = time.perf_counter() - start
         summary = {"backend": backend, "processes": processes, **settings}

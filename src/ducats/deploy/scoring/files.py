@@ -18,7 +18,7 @@ from ducats.deploy.scoring.chunk import ChunkResult
 from ducats.runfolder.run_folder import settings_differences
 from ducats.utils import npz_columns
 from ducats.utils.errors import UserError
-from ducats.utils.files import folder_lock, write_text_atomically
+from ducats.utils.files import folder_lock, make_folder, write_text_atomically
 
 _Array = NDArray[Any]
 SETTINGS_FILE, CHUNKS_FOLDER = "settings.json", "chunks"
@@ -35,7 +35,7 @@ def open_output_folder(out: Path, settings: Mapping[str, Any]) -> Iterator[None]
     """Create or resume and lock an output folder; raise if it was made with other settings."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; choose a folder with --out")
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     with folder_lock(out) as acquired:
         if not acquired:
             raise UserError(f"another process is scoring into {out}; wait for it or stop it")

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
+from ducats.runfolder import checksums
 from ducats.runfolder.records import Record, finite_number
+from ducats.runfolder.run_folder import RunFolder
 
 MAX_SHOWN_PER_END = 15  # classes with the largest and with the smallest gain that are always shown
 MAX_REST_NOT_COLLAPSED = 3  # the rest is collapsed only if it has more classes than this
@@ -79,11 +81,12 @@ def _values(record: Record, key: str) -> tuple[float | None, ...]:
 
 def _confusion(folder: Path, stage: Record, size: int) -> tuple[list[list[int]] | None, str]:
     """Return the counts, a row per label and a column per prediction, or None and the reason."""
-    name = f"confusion/epoch-{stage['epoch']:03d}.csv"
-    path = folder / name
+    path = RunFolder(folder).confusion_file(int(stage["epoch"]))
+    name = f"{path.parent.name}/{path.name}"
     if not path.is_file():
         return None, f"The counts of each class are not shown: {name} is missing from the run folder."
     try:
+        checksums.verify(path)
         with path.open(newline="", encoding="utf-8") as file:
             rows: Sequence[Sequence[str]] = list(csv.reader(file))[1:]
         counts = [[int(cell) for cell in row[1:]] for row in rows]

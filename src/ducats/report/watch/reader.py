@@ -1,5 +1,6 @@
 """Read the state of a run from its folder, tolerating missing and corrupt files."""
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import yaml
 from ducats.annotation import AnnotationStore, summary
 from ducats.config import Config, query_epochs
 from ducats.report.watch.run_state import OpenRound, Phase, RunState, keep_valid_values
-from ducats.runfolder import question_names
+from ducats.runfolder import checksums, question_names
 from ducats.runfolder.records import Record, describe_timed_record, read_valid_records
 from ducats.runfolder.rounds import round_name
 from ducats.runfolder.run_folder import RunFolder
@@ -35,6 +36,7 @@ class RunWatcher:
         run_folder = RunFolder(folder)
         plan = self._plan(run_folder, problems)
         records = _read_records(run_folder.metrics_path, problems)
+        problems += _missing_labels(run_folder)
         stages = tuple(record for record in records if record["kind"] == "stage")
         epochs = [record for record in records if record["kind"] == "epoch"]
         evaluated = [record for record in records if record["kind"] in ("stage", "interim")]
@@ -164,14 +166,26 @@ def _read_records(path: Path, problems: list[str]) -> list[Record]:
     """Return the valid records in chronological order, without values that are not numbers."""
     try:
         records, errors = read_valid_records(path)
+        if not errors:
+            checksums.verify(path)
     except OSError as error:
         problems.append(f"{path.name} cannot be read ({_describe_error(error)})")
         return []
+    except UserError as error:
+        problems.append(f"{error}".replace(f"{path.parent}{os.sep}", ""))
     if errors:
         which = ", ".join(map(str, [*errors][:5])) + (" and more" if len(errors) > 5 else "")
         problems.append(f"{path.name} is corrupt in line {which}")
     valid = [keep_valid_values(record) | {"losses": record.get("losses", {})} for record in records]
     return sorted(valid, key=lambda record: (int(record.get("epoch", 0)), record["kind"]))
+
+
+def _missing_labels(run_folder: RunFolder) -> list[str]:
+    try:
+        missing = checksums.missing(run_folder.path, f"{run_folder.labels_path.name}/*")
+    except (UserError, OSError) as error:
+        return [_describe_error(error)]
+    return [f"{name} is missing" for name in missing]
 
 
 def _numeric_losses(record: Record) -> dict[str, float]:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ducats.runfolder import records
+from ducats.runfolder import checksums, records
 from ducats.runfolder.records import Record
 from ducats.runfolder.run_folder import RunFolder
-from ducats.utils.files import write_text_atomically
 from ducats.utils.progress import Event
 
 
@@ -109,7 +108,10 @@ class LoggerDispatcher:
     def _load_file(self) -> dict[str, Any]:
         path = self._state_path
         try:
-            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+            if not path.exists():
+                return {}
+            checksums.verify(path)
+            return dict(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError, OSError) as error:
             self._warn(f"{path} is corrupt ({error}); all records are logged again, as a new run")
             return {}
@@ -133,7 +135,7 @@ class LoggerDispatcher:
     def _save(self) -> None:
         logged = {name: sorted(state.logged) for name, state in (self._states or {}).items()}
         saved = {"name": self._name, "logged": {**(self._load_file().get("logged") or {}), **logged}}
-        write_text_atomically(self._state_path, json.dumps(saved, indent=1, ensure_ascii=False))
+        checksums.write_text(self._state_path, json.dumps(saved, indent=1, ensure_ascii=False))
 
     def _guard(self, name: str, state: _LoggerState, act: Callable[[], None]) -> None:
         try:
