@@ -291,7 +291,7 @@ def run_folder_case(rng: random.Random, folder: Path) -> Case:
     def read() -> None:
         RunWatcher().read_state(run)
         read_run(run)
-        load_ledger(RunFolder(run)).targets()
+        load_ledger(RunFolder(run)).labels_per_image()
 
     return read
 

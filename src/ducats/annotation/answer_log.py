@@ -1,7 +1,6 @@
 """Append-only log of received answers, safe for several processes."""
 
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
@@ -11,6 +10,7 @@ from ducats.annotation.answer import Answer
 from ducats.runfolder import checksums
 from ducats.utils.errors import UserError
 from ducats.utils.files import explain_errors, lock_beside, sync_folder
+from ducats.utils.typed_json import parse_json
 
 
 class AnswerLog:
@@ -40,8 +40,8 @@ class AnswerLog:
         self._digest.update(complete)
         for line in complete.splitlines():
             try:
-                self._answers.append(Answer(**json.loads(line)))
-            except (ValueError, TypeError):
+                self._answers.append(parse_json(Answer, line))
+            except ValueError:
                 continue
         return self._answers
 

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ducats.runfolder import checksums
 from ducats.runfolder.question_names import QUESTIONS, RULES
 from ducats.utils.errors import UserError
+from ducats.utils.typed_json import parse_json
 
 if TYPE_CHECKING:  # keeps `--help` fast
     import numpy as np
@@ -51,14 +52,6 @@ class Question:
         """Return one line of JSON, without empty fields."""
         fields = {k: v for k, v in asdict(self).items() if v is not None and (v or k != "original_path")}
         return json.dumps(fields, ensure_ascii=False)
-
-    @classmethod
-    def from_json(cls, line: str | bytes) -> "Question":
-        """Parse a line."""
-        raw: dict[str, Any] = json.loads(line)
-        if area := raw.get("area"):
-            raw["area"] = QuestionArea(**{**area, "runs": tuple((int(a), int(b)) for a, b in area["runs"])})
-        return cls(**raw)
 
 
 @dataclass(frozen=True)
@@ -105,14 +98,13 @@ class QuestionRound:
         checksums.verify(folder / RULES)
         checksums.verify(folder / QUESTIONS)
         try:
-            raw = json.loads((folder / RULES).read_text(encoding="utf-8"))
-            tuples = {name: tuple(raw[name]) for name in ("classes", "explained_by") if name in raw}
-            rules = RoundRules(**{**raw, **tuples})
+            rules = parse_json(RoundRules, (folder / RULES).read_bytes())
             lines = (folder / QUESTIONS).read_bytes().splitlines()
-            return cls(folder, rules, tuple(map(Question.from_json, lines)))
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            return cls(folder, rules, tuple(parse_json(Question, line) for line in lines))
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())
             raise UserError(
-                f"the questions in {folder} are corrupt ({type(error).__name__}: {error}); restore "
+                f"the questions in {folder} are corrupt ({type(error).__name__}: {reason}); restore "
                 f"{RULES} and {QUESTIONS} from a backup, or delete the folder to write new questions"
             ) from error
 

@@ -15,6 +15,7 @@ from ducats.annotation.rules import QuestionStatus, question_status
 from ducats.runfolder import checksums
 from ducats.runfolder.question_names import ANSWER_LOG, CLOSED, RULES
 from ducats.runfolder.rounds import round_name, rounds_in
+from ducats.utils.typed_json import parse_json
 
 MAX_ANSWER_SECONDS = 24 * 3600.0  # longest plausible time for one answer
 
@@ -27,7 +28,7 @@ class ClosedRound:
     kinds: Mapping[str, str]
     seconds: Mapping[str, float]  # annotation time by question id
     reason: str  # settled: every question has a label; time_limit: the time limit was reached
-    answered_by_png: Collection[str] = ()  # questions answered by label PNGs only
+    answered_by_png: frozenset[str] = frozenset()  # questions answered by label PNGs only
 
 
 class AnnotationStore:
@@ -260,9 +261,7 @@ class AnnotationStore:
             if not path.exists():
                 return None
             try:
-                self._closed_rounds[round_number] = ClosedRound(
-                    **json.loads(path.read_text(encoding="utf-8"))
-                )
-            except (ValueError, TypeError) as error:
+                self._closed_rounds[round_number] = parse_json(ClosedRound, path.read_bytes())
+            except ValueError as error:
                 raise checksums.corrupt(path, error) from error
         return self._closed_rounds[round_number]

@@ -1,7 +1,7 @@
 """Records of a run as JSON lines; reports read only these. Does not import torch."""
 
 import json
-import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -112,9 +112,7 @@ def _write(path: Path, records: list[Record]) -> None:
 def finite_number(record: Mapping[str, Any], key: str) -> float | None:
     """Return a finite number, or None (e.g. a diverged loss, a class without samples)."""
     value = record.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
+    return float(value) if _is_number(value) and abs(value) <= sys.float_info.max else None
 
 
 def describe_timed(n_timed: int, n_answers: int) -> str:
@@ -138,6 +136,7 @@ _REQUIRED_KEYS = {
     "interim": ("epoch", "seconds"),
     "epoch": ("epoch",),
 }
+_MAX_EPOCH = 10**7  # readers list all epochs up to the last
 _NUMBER_KEYS = (
     *("accuracy", "mean_class_accuracy", "mean_iou", "mean_iou_star", "ece", "nll", "brier", "aurc"),
     *("clicks", "images", "pixels", "peak_memory_bytes", "annotation_seconds"),
@@ -149,8 +148,11 @@ def _record_error(record: Record) -> str:
     if not isinstance(record.get("kind"), str):
         return "is not a record with a string for 'kind'"
     for key in _REQUIRED_KEYS.get(record["kind"], ()):
-        if finite_number(record, key) is None:
+        value = finite_number(record, key)
+        if value is None:
             return f"has no number for {key!r}"
+        if key in ("stage", "epoch") and not (0 <= value <= _MAX_EPOCH and value.is_integer()):
+            return f"has an impossible value for {key!r}"
     for key in _NUMBER_KEYS:
         if record.get(key) is not None and not _is_number(record[key]):
             return f"has a value for {key!r} that is not a number"
