@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from ducats.cli.base import app, console, print_line
+from ducats.config.options import ConfigFiles, DataOptions
 from ducats.utils.errors import UserError
 
 NameList = Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)]
@@ -16,9 +17,8 @@ NameList = Annotated[list[str] | None, Parameter(negative=(), consume_multiple=T
 def sweep(
     name: str,
     *,
-    root: Path | None = None,
-    source: Path | None = None,
-    target: Path | None = None,
+    data: DataOptions = DataOptions(),  # noqa: B008 - never changed
+    config: ConfigFiles = [],  # noqa: B006 - never changed
     set: Annotated[list[str] | None, Parameter(negative=())] = None,
     seeds: Annotated[list[int] | None, Parameter(negative=(), consume_multiple=True)] = None,
     methods: NameList = None,
@@ -39,10 +39,10 @@ def sweep(
     does not stop the others; the exit code is then 1. `ducats table OUT` makes the table.
 
     Args:
-        name: A YAML file, or the name of a sweep in the package: office-home, ablation, digits, ...
-        root: Folder of the benchmark.
-        source: Folder of the source, for data with separate folders (gtav-cityscapes).
-        target: Folder of the target, for data with separate folders.
+        name: A YAML file, or the name of a sweep in the package: folders (your own images), office-home,
+            ablation, digits, ...
+        data: Options of the data.
+        config: Config files for all runs, applied before those of tasks and methods.
         set: A setting for all runs as key=value, but not the query or objective of a method. Repeatable.
         seeds: Seeds to use instead of those of the sweep.
         methods: Run only these methods of the sweep; * is a wildcard (duc-kappa-*).
@@ -71,9 +71,8 @@ def sweep(
 
     plan = read_sweep(name)
     sweep_filter = SweepFilter(
-        root=root,
-        source=source,
-        target=target,
+        data=data,
+        config=tuple(config),
         settings=tuple(set or ()),
         seeds=seeds,
         methods=methods,
