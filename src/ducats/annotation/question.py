@@ -37,6 +37,7 @@ class Question:
     key: str
     image_path: str  # path relative to the round's folder
     original_path: str = ""  # path of the image's own file, if any
+    image_digest: str = ""  # of the image's content: equal in all runs that ask about this image
     area: QuestionArea | None = None
     guess: str | None = None  # class predicted at the time of selection
     probability: float | None = None
@@ -49,7 +50,8 @@ class Question:
 
     def to_json(self) -> str:
         """Return one line of JSON, without empty fields."""
-        fields = {k: v for k, v in asdict(self).items() if v is not None and (v or k != "original_path")}
+        optional = ("original_path", "image_digest")
+        fields = {k: v for k, v in asdict(self).items() if v is not None and (v or k not in optional)}
         return json.dumps(fields, ensure_ascii=False)
 
     @classmethod

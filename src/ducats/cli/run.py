@@ -27,6 +27,7 @@ def run(
     *,
     options: RunOptions = RunOptions(),  # noqa: B008 - never changed
     out: Path | None = None,
+    answers: Path | None = None,
     wait: Annotated[bool, Parameter(negative=())] = False,
     poll: float = 5.0,
 ) -> int:
@@ -42,6 +43,8 @@ def run(
         options: Options of the run.
         out: Run folder; default: runs/DATA-METHOD-DIGEST (with the benchmark task after DATA), so that the
             same command always uses the same folder.
+        answers: Folder of a sweep or of earlier runs: annotators are not asked again for what they answered
+            there, about the same image and the same classes. The labels count towards the budget.
         wait: Instead of pausing, wait until all answers are there, then continue. Ctrl-C stops waiting; run
             the same command again to resume.
         poll: With --wait: seconds between checks for answers.
@@ -87,7 +90,9 @@ def run(
         for gap in completeness_warnings(config):
             print_warning(gap)
     # May fail on one host only.
-    components, plan = all_ranks_or_raise(fabric, lambda: build_run(config, run_folder))
+    components, plan = all_ranks_or_raise(
+        fabric, lambda: build_run(config, run_folder, shared_answers=answers)
+    )
     if fabric.is_global_zero:
         print_line(
             f"{config.method} on {' '.join(filter(None, (config.data.name, benchmark_task(config))))}: "

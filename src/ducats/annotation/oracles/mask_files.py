@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from ducats.annotation import Question
-from ducats.annotation.oracles.display_image import load_display_image
+from ducats.annotation.oracles.display_image import image_digest, load_display_image
 from ducats.annotation.oracles.question_files import HINT_COLUMNS, hint_cells
 from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.data.segmentation.label_files import read_channels
@@ -29,6 +29,7 @@ from ducats.runfolder.question_names import (
     PIXELS_TABLE,
     QUESTIONS_TABLE,
     README,
+    SHARED_MAPS,
 )
 from ducats.utils import files
 from ducats.utils.errors import AwaitingLabels, UserError
@@ -64,7 +65,7 @@ class LabelCodes:
 
 
 class LabelPngs:
-    """Labels read from the label PNGs of a round.
+    """Labels read from the label PNGs of a round; those shared by other runs count where its own have none.
 
     Args:
         names: file name of each image's label PNG.
@@ -83,25 +84,34 @@ class LabelPngs:
         self.labels = torch.full(
             (len(request),), UNLABELLED, dtype=torch.int8 if n_classes <= 127 else torch.int16
         )
-        for image, position, index in request.by_image():
-            height, width = sizes[image].tolist()
-            values = _read_label_png(self.path(image), width, height)
+        self._read(ANSWER_MAPS)
+        self.own_labels = self.labels.clone()
+        self._read(SHARED_MAPS)
+
+    def _read(self, subfolder: str) -> None:
+        """Read the label PNGs of a subfolder into the labels that are still missing."""
+        for image, position, index in self.request.by_image():
+            height, width = self.sizes[image].tolist()
+            path = self.folder / subfolder / self.names[image]
+            values = read_label_png(path, width, height)
             if values is not None:
-                self.labels[index] = self._decode(image, position, values[position]).to(self.labels.dtype)
+                new = self._decode(path, position, values[position], width).to(self.labels.dtype)
+                known = self.labels[index]
+                self.labels[index] = torch.where(known == UNLABELLED, new, known)
 
     def path(self, image: int) -> Path:
         """Return the path of an image's label PNG."""
         return self.folder / ANSWER_MAPS / self.names[image]
 
-    def _decode(self, image: int, position: Tensor, values: Tensor) -> Tensor:
-        codes, width = self.codes, int(self.sizes[image, 1])
+    def _decode(self, path: Path, position: Tensor, values: Tensor, width: int) -> Tensor:
+        codes = self.codes
         invalid = (values < 0) | (
             (values >= codes.n_classes) & (values != codes.void) & (values != codes.unanswered)
         )
         if bool(invalid.any()):
             y, x = divmod(int(position[invalid][0]), width)
             raise UserError(
-                f"{self.path(image)} has the value {int(values[invalid][0])} at x={x}, y={y}, which is not a "
+                f"{path} has the value {int(values[invalid][0])} at x={x}, y={y}, which is not a "
                 f"class; use the ids in {self.folder / CLASSES}"
             )
         values[values == codes.unanswered] = UNLABELLED
@@ -160,6 +170,7 @@ def _safe_relative_path(key: str) -> str:
     return "/".join("__" if part == ".." else part for part in parts if part not in ("", ".")) or "_"
 
 
+MASK_TABLE_COLUMNS = ("key", "pixels", "mask", "overlay", "answer", "file", "digest")
 PIXEL_CSV_COLUMNS = ("number", "id", "label", "key", "y", "x", "pixels", "overlay", *HINT_COLUMNS)
 
 
@@ -190,15 +201,13 @@ def write_mask_questions(
         files.write_atomically(folder / OVERLAYS / name, partial(overlay.save, format="PNG"))
         file = pool.files[image] if pool.files is not None else ""
         paths = [f"{folder_name}/{name}" for folder_name in (MASKS, OVERLAYS, ANSWER_MAPS)]
-        rows.append([pool.keys[image], len(position), *paths, file])
+        rows.append([pool.keys[image], len(position), *paths, file, image_digest(pool, image)])
     files.write_text_atomically(folder / CLASSES, codes.as_text(classes))
     files.write_text_atomically(
         folder / README, README_TEMPLATE.format(void=codes.void, unanswered=codes.unanswered)
     )
     # Written last: its presence marks the round as complete.
-    files.write_csv_atomically(
-        folder / QUESTIONS_TABLE, ["key", "pixels", "mask", "overlay", "answer", "file"], rows
-    )
+    files.write_csv_atomically(folder / QUESTIONS_TABLE, MASK_TABLE_COLUMNS, rows)
 
 
 def _overlay(image: Image.Image, requested: np.typing.NDArray[np.bool_]) -> Image.Image:
@@ -210,7 +219,7 @@ def _overlay(image: Image.Image, requested: np.typing.NDArray[np.bool_]) -> Imag
     return Image.fromarray(colours.astype(np.uint8))
 
 
-def _read_label_png(path: Path, width: int, height: int) -> Tensor | None:
+def read_label_png(path: Path, width: int, height: int) -> Tensor | None:
     """Return the ids in a label PNG, flattened, int64; None if the file does not exist."""
     if not path.exists():
         return None
