@@ -32,7 +32,7 @@ class SweepOracle:
         options = {"classes": CLASSES, **options}
         self.store = AnnotationStore(run / "questions")
         self.round = self.store.round_folder(1)
-        self.oracle = HumanOracle(run / "questions", pool, shared_answers=sweep, **options)
+        self.oracle = HumanOracle(run / "questions", pool, shared_answers=[sweep], **options)
 
     def ask(self, request: Request) -> Tensor | None:
         """Return the labels, None if people are asked."""

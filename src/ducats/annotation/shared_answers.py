@@ -57,23 +57,24 @@ def question_subject(question: Question, classes: Sequence[str]) -> Hashable | N
 
 
 class AnswerBook:
-    """All answers in the runs below a folder, and in the folder itself.
+    """All answers in the runs below some folders, and in the folders themselves.
 
     Args:
-        folder: of a sweep or a run, or of several.
+        folders: of sweeps or runs.
         excluded: a ``questions`` folder that is not read: that of the run that asks.
     """
 
-    def __init__(self, folder: Path, excluded: Path | None = None) -> None:
-        self.folder = folder
+    def __init__(self, folders: Sequence[Path], excluded: Path | None = None) -> None:
+        self.folders = tuple(folders)
         self._excluded = excluded.resolve() if excluded is not None else None
         self._stores: dict[Path, AnnotationStore] = {}
         self._ids: dict[tuple[Path, int], dict[Hashable, str]] = {}  # question ids by subject, for each round
 
     def stores(self) -> list[AnnotationStore]:
         """Return the annotation store of each run; runs may have been added since the last call."""
-        folders = [self.folder, *find_run_folders([self.folder], include_incomplete=True)]
-        for path in (RunFolder(folder).questions_path.resolve() for folder in folders):
+        folders = [folder for folder in self.folders if folder.is_dir()]
+        runs = find_run_folders(folders, include_incomplete=True) if folders else []
+        for path in (RunFolder(folder).questions_path.resolve() for folder in (*folders, *runs)):
             if path != self._excluded and path not in self._stores and path.is_dir():
                 self._stores[path] = AnnotationStore(path)
         return list(self._stores.values())
@@ -140,6 +141,7 @@ def import_shared_answers(store: AnnotationStore, round_number: int, book: Answe
                 "question": question.id,
                 "word": word.word,
                 "annotator": word.annotator,
+                "external_id": f"{SHARED_CHANNEL} {question.id} {word.annotator} {word.received_at}",
             }
             if word.seconds is not None:
                 counted = own.seconds or 0.0 if own is not None else 0.0

@@ -1,12 +1,15 @@
 """The cyclopts app and the console shared by all commands. Imports no torch, to keep `--help` fast."""
 
 import json
+import math
 import sys
 from importlib.metadata import version
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 from rich.console import Console
+
+from ducats.utils.errors import UserError
 
 app = App(
     name="ducats",
@@ -37,6 +40,12 @@ def print_line(message: str, style: str | None = None, *, output: Console = cons
 def print_warning(message: str, *, output: Console = console) -> None:
     """Print a warning."""
     print_line(f"warning: {message}", "yellow", output=output)
+
+
+def check_poll(seconds: float) -> None:
+    """Raise if `--poll` is not a positive number of seconds."""
+    if not 0 < seconds < math.inf:
+        raise UserError(f"--poll must be a positive number of seconds, not {seconds:g}")
 
 
 def print_json(value: Any) -> None:

@@ -13,6 +13,14 @@ if TYPE_CHECKING:  # keeps `--help` fast
     from ducats.config import Config
 
 
+SharedAnswers = Annotated[
+    list[Path],
+    Parameter(
+        negative=(),
+        help="Folder of an earlier run or sweep: annotators are not asked again for what they answered "
+        "there, about the same image and classes. These labels count towards the budget. Repeatable.",
+    ),
+]
 ConfigFiles = Annotated[
     list[str],
     Parameter(

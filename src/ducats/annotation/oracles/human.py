@@ -49,7 +49,7 @@ class HumanOracle:
         explained_by: the uncertainties, ``u_dis`` and ``u_data``, that explain a pick to annotators instead.
         max_seconds: returns the time limit of a round in annotation seconds. When it is reached, the round
             closes with the answers so far. None for no limit.
-        shared_answers: folder of a sweep or of runs. What people answered there is not asked again.
+        shared_answers: folders of sweeps or runs. What people answered there is not asked again.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class HumanOracle:
         query_summary: str = "",
         explained_by: Sequence[str] = (),
         max_seconds: Callable[[int], float | None] | None = None,
-        shared_answers: Path | None = None,
+        shared_answers: Sequence[Path] = (),
     ) -> None:
-        self._book = AnswerBook(shared_answers, Path(folder)) if shared_answers is not None else None
+        self._book = AnswerBook(shared_answers, Path(folder)) if shared_answers else None
         self._store = AnnotationStore(Path(folder))
         self._pool, self._classes, self._sizes = pool, list(classes), sizes
         for name in classes:
@@ -192,9 +192,7 @@ class HumanOracle:
         if (folder / RULES).exists():
             import_shared_answers(self._store, round_number, self._book)
         if self._sizes is not None:
-            shared_maps.write_shared_maps(
-                folder, request, self._png_names, self._sizes, self._classes, self._book
-            )
+            shared_maps.write_shared_maps(folder, self._book)
 
     # -- labels ---------------------------------------------------------------------------------------
 

@@ -186,22 +186,35 @@ def write_mask_questions(
     folder: Path, request: Request, pool: Images, classes: Sequence[str], sizes: Tensor, names: Sequence[str]
 ) -> None:
     """Write masks, overlays, class ids and instructions."""
-    rows, codes = [], LabelCodes(len(classes))
+    rows = []
     for image, position, _ in request.by_image():
         height, width = sizes[image].tolist()
         mask = np.zeros(height * width, np.uint8)
         mask[position.numpy()] = 255
         mask = mask.reshape(height, width)
         name = names[image]
-        files.write_atomically(folder / MASKS / name, partial(Image.fromarray(mask).save, format="PNG"))
-        image_rgb = load_display_image(pool, image).resize((width, height))
-        if pool.files is None:  # overlays hide the requested pixels, and there is no other file
-            files.write_atomically(folder / IMAGES / name, partial(image_rgb.save, format="PNG"))
-        overlay = _overlay(image_rgb, mask > 0)
-        files.write_atomically(folder / OVERLAYS / name, partial(overlay.save, format="PNG"))
-        file = pool.files[image] if pool.files is not None else ""
+        file = str(pool.files[image]) if pool.files is not None else ""
+        write_mask(folder, name, mask, load_display_image(pool, image), has_file=bool(file))
         paths = [f"{folder_name}/{name}" for folder_name in (MASKS, OVERLAYS, ANSWER_MAPS)]
         rows.append([pool.keys[image], len(position), *paths, file, image_digest(pool, image)])
+    write_mask_table(folder, classes, rows)
+
+
+def write_mask(
+    folder: Path, name: str, mask: np.typing.NDArray[np.uint8], image: Image.Image, *, has_file: bool
+) -> None:
+    """Write the mask of an image and its overlay."""
+    image_rgb = image.resize((mask.shape[1], mask.shape[0]))
+    files.write_atomically(folder / MASKS / name, partial(Image.fromarray(mask).save, format="PNG"))
+    if not has_file:  # overlays hide the requested pixels, and there is no other file
+        files.write_atomically(folder / IMAGES / name, partial(image_rgb.save, format="PNG"))
+    overlay = _overlay(image_rgb, mask > 0)
+    files.write_atomically(folder / OVERLAYS / name, partial(overlay.save, format="PNG"))
+
+
+def write_mask_table(folder: Path, classes: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Write class ids, instructions and the table of the masks, with one row per image."""
+    codes = LabelCodes(len(classes))
     files.write_text_atomically(folder / CLASSES, codes.as_text(classes))
     files.write_text_atomically(
         folder / README, README_TEMPLATE.format(void=codes.void, unanswered=codes.unanswered)

@@ -99,6 +99,11 @@ def write_image_questions(
     for question, image in zip(questions, request.image.tolist(), strict=True):
         thumbnail = _make_thumbnail(load_display_image(pool, image))
         files.write_atomically(folder / question.image_path, partial(thumbnail.save, format="PNG"))
+    write_question_table(folder, questions)
+
+
+def write_question_table(folder: Path, questions: Sequence[Question]) -> None:
+    """Write the CSV file of images to fill in."""
     rows = [[q.number, q.key, "", q.image_path, q.original_path, *hint_cells(q)] for q in questions]
     # Written last: its presence marks the round as complete.
     files.write_csv_atomically(

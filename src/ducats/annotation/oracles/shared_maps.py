@@ -1,105 +1,112 @@
 """Label PNGs shared between runs: a pixel that a PNG answers is answered for every run that asks for it."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
 from ducats.annotation.oracles.mask_files import LabelCodes, read_label_png
 from ducats.annotation.shared_answers import AnswerBook
-from ducats.data.domain import UNLABELLED, VOID
 from ducats.data.segmentation.label_files import read_channels
-from ducats.ledger import Request
 from ducats.runfolder.question_names import ANSWER_MAPS, CLASSES, MASKS, QUESTIONS_TABLE, SHARED_MAPS
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically
+from ducats.utils.npz_columns import AnyArray
+
+MaskRow = Mapping[str, str]  # of the table of masks, see ``mask_files.MASK_TABLE_COLUMNS``
 
 
-def write_shared_maps(
-    folder: Path,
-    request: Request,
-    names: Sequence[str],
-    sizes: Tensor,
-    classes: Sequence[str],
-    book: AnswerBook,
-) -> None:
-    """Write the requested pixels that label PNGs of other runs answer as label PNGs of this round.
-
-    Args:
-        folder: of the round.
-        names, sizes: as for ``LabelPngs``.
-    """
-    digests = {Path(row["answer"]): row.get("digest", "") for row in read_mask_table(folder)}
-    rounds = [path.parent for store in book.stores() for path in store.folder.glob(f"round-*/{MASKS}")]
-    found: dict[str, list[tuple[Path, dict[str, str]]]] = {}  # by digest
-    for round_folder in rounds:
-        for row in read_mask_table(round_folder):
-            if row.get("digest") and (round_folder / row["answer"]).is_file():
-                found.setdefault(row["digest"], []).append((round_folder, row))
-    codes = LabelCodes(len(classes))
-    for image, position, _ in request.by_image():
-        sources = found.get(digests.get(Path(ANSWER_MAPS, names[image]), ""), [])
-        height, width = sizes[image].tolist()
-        known = torch.full((height * width,), UNLABELLED)
-        for round_folder, row in sorted(sources, key=lambda each: _modified(each[0] / each[1]["answer"])):
-            labels = _answered_pixels(round_folder, row, width, height, classes)
-            if labels is not None:
-                known = torch.where(labels != UNLABELLED, labels, known)
-        values = np.full(height * width, codes.unanswered, np.uint8 if codes.void <= 255 else np.uint16)
-        requested = known[position]
-        answers = torch.where(requested == VOID, codes.void, requested)
-        answers[requested == UNLABELLED] = codes.unanswered
-        values[position.numpy()] = answers.numpy()
-        path = folder / SHARED_MAPS / names[image]
-        if path.exists() or bool((requested != UNLABELLED).any()):
-            shared = Image.fromarray(values.reshape(height, width))
-            write_atomically(path, partial(shared.save, format="PNG"))
-
-
-def read_mask_table(folder: Path) -> list[dict[str, str]]:
-    """Return the rows of a round's table of masks; empty if it does not exist yet."""
+def read_mask_table(folder: Path) -> list[MaskRow]:
+    """Return the rows of a round's table of masks; empty if there is none."""
     path = folder / QUESTIONS_TABLE
-    if not path.exists():
+    if not path.exists() or not (folder / MASKS).is_dir():
         return []
     with path.open(encoding="utf-8", newline="") as file:
-        return [row for row in csv.DictReader(file) if row.get("answer")]
+        return list(csv.DictReader(file))
 
 
-def read_map_classes(folder: Path) -> dict[int, str]:
-    """Return the names of the classes in the label PNGs of a round, by value."""
+def read_map_classes(folder: Path) -> list[str]:
+    """Return the classes of a round's label PNGs, in the order of their values."""
     lines = (folder / CLASSES).read_text(encoding="utf-8").splitlines()
-    return {int(code): name for code, _, name in (line.partition(" ") for line in lines[:-2])}
+    return [line.partition(" ")[2] for line in lines[:-2]]  # the last two are not classes
 
 
-def _answered_pixels(
-    folder: Path, row: dict[str, str], width: int, height: int, classes: Sequence[str]
-) -> Tensor | None:
-    """Return the classes in a label PNG of another run where its mask asked for them; UNLABELLED elsewhere.
+def write_shared_maps(folder: Path, book: AnswerBook) -> None:
+    """Write the pixels of a round that label PNGs of other runs answer as label PNGs of this round.
 
-    None if the PNG cannot be used: it has another grid or other classes, or is not valid yet.
+    The newest PNG counts. Pixels outside its mask do not: nobody was asked for them.
     """
+    sources: dict[str, list[tuple[Path, MaskRow]]] = {}  # by digest of the image
+    for store in book.stores():
+        for masks in store.folder.glob(f"round-*/{MASKS}"):
+            for row in read_mask_table(masks.parent):
+                if row.get("digest") and (masks.parent / row["answer"]).is_file():
+                    sources.setdefault(row["digest"], []).append((masks.parent, row))
+    classes = read_map_classes(folder) if sources else []
+    codes = LabelCodes(len(classes))
+    for row in read_mask_table(folder):
+        found = sorted(sources.get(row.get("digest", ""), []), key=lambda source: _modified(*source))
+        if not found:
+            continue
+        mask = read_mask(folder, row)
+        values = np.full(mask.shape, codes.unanswered, np.uint8 if codes.void <= 255 else np.uint16)
+        for source, source_row in found:
+            known = _answers_in(source, source_row, classes, mask.shape)
+            if known is not None:
+                values = np.where(mask & (known != codes.unanswered), known.astype(values.dtype), values)
+        path = folder / SHARED_MAPS / _name(row)
+        if path.exists() or (values != codes.unanswered).any():
+            write_atomically(path, partial(Image.fromarray(values).save, format="PNG"))
+
+
+def unanswered_pixels(folder: Path, row: MaskRow) -> AnyArray:
+    """Return a ``(height, width)`` mask of the requested pixels of an image that no label PNG answers yet."""
+    mask = read_mask(folder, row)
+    unanswered = LabelCodes(len(read_map_classes(folder))).unanswered
+    for subfolder in (ANSWER_MAPS, SHARED_MAPS):
+        values = _read_values(folder / subfolder / _name(row), mask.shape)
+        if values is not None:
+            mask = mask & (values == unanswered)
+    return mask
+
+
+def _answers_in(
+    folder: Path, row: MaskRow, classes: Sequence[str], shape: tuple[int, ...]
+) -> AnyArray | None:
+    """Return what a label PNG of another run answers, as ids of ``classes``; None if it cannot be used."""
     names = read_map_classes(folder)
-    if set(names.values()) != set(classes):
+    values = _read_values(folder / row["answer"], shape)
+    if values is None or set(names) != set(classes):
         return None
+    mask = read_mask(folder, row)
+    codes = LabelCodes(len(classes))
+    lookup = np.full(max(codes.void, int(values.max())) + 1, codes.unanswered)
+    lookup[codes.void] = codes.void
+    lookup[: len(names)] = [classes.index(name) for name in names]
+    return np.where(mask, lookup[values], codes.unanswered) if mask.shape == shape else None
+
+
+def _read_values(path: Path, shape: tuple[int, ...]) -> AnyArray | None:
+    """Return the values of a label PNG; None if it is missing or not valid, which its own run reports."""
     try:
-        values = read_label_png(folder / row["answer"], width, height)
-        mask = torch.from_numpy(read_channels(folder / row["mask"]) > 0).flatten()
-    except (UserError, OSError, SyntaxError, ValueError):
-        return None  # the other run reports it
-    if values is None or len(mask) != len(values):
+        values = read_label_png(path, shape[1], shape[0])
+    except UserError:
         return None
-    codes = LabelCodes(len(names))
-    lookup = torch.full((max(int(values.max()), codes.void) + 1,), UNLABELLED)
-    lookup[codes.void] = VOID
-    for code, name in names.items():
-        lookup[code] = list(classes).index(name)
-    return torch.where(mask, lookup[values.clamp(min=0)], UNLABELLED)
+    return None if values is None or bool((values < 0).any()) else values.numpy().reshape(shape)
 
 
-def _modified(path: Path) -> int:
-    return path.stat().st_mtime_ns
+def read_mask(folder: Path, row: MaskRow) -> AnyArray:
+    """Return the requested pixels of an image, bool ``(height, width)``."""
+    values: AnyArray = read_channels(folder / row["mask"])
+    return values > 0
+
+
+def _name(row: MaskRow) -> str:
+    return row["answer"].removeprefix(f"{ANSWER_MAPS}/")
+
+
+def _modified(folder: Path, row: MaskRow) -> int:
+    return (folder / row["answer"]).stat().st_mtime_ns

@@ -1,5 +1,6 @@
 """Build the components of a run from its config. Names are resolved only here."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -49,13 +50,13 @@ def build_run(
     run_folder: RunFolder,
     data: AdaptationData | None = None,
     *,
-    shared_answers: Path | None = None,
+    shared_answers: Sequence[Path] = (),
 ) -> tuple[Components, RunPlan]:
     """Build the components and the plan of a run.
 
     Args:
         data: loaded data; None loads those of the config.
-        shared_answers: folder of a sweep or of runs whose answers human annotators need not give again.
+        shared_answers: folders of sweeps or runs. What annotators answered there is not asked again.
     """
     is_resumable = run_folder.is_resumable
     check_config(config, is_resumable=is_resumable, per_pixel=None if data is None else data.source.per_pixel)

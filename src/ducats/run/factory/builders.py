@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -68,20 +68,21 @@ def make_model(config: Config, classes: int, channels: int, *, is_resumable: boo
 
 
 def make_oracle(
-    config: Config, data: AdaptationData, run_folder: RunFolder, shared_answers: Path | None = None
+    config: Config, data: AdaptationData, run_folder: RunFolder, shared_answers: Sequence[Path] = ()
 ) -> Oracle:
     """Build the oracle; ``auto`` is the ground truth if the data has it, else human annotators."""
     check_oracle(config.oracle, has_ground_truth=data.ground_truth is not None)
     name = config.oracle.name
-    if shared_answers is not None and (
+    if shared_answers and (
         name not in ("auto", "human") or (name == "auto" and data.ground_truth is not None)
     ):
         raise UserError(
-            f"--answers {shared_answers} is for human annotators, but the oracle is {name!r} and needs none; "
-            "omit it, or use --oracle human"
+            f"--answers {shared_answers[0]} is for human annotators, but the oracle is {name!r} and needs "
+            "none; omit it, or use --oracle human"
         )
-    if shared_answers is not None and not shared_answers.is_dir():
-        raise UserError(f"--answers {shared_answers} is not a folder; give the folder of a run or a sweep")
+    for folder in shared_answers:
+        if not folder.is_dir():
+            raise UserError(f"--answers {folder} is not a folder; give the folder of a run or a sweep")
     if name in ("auto", "ground_truth") and data.ground_truth is not None:
         return GroundTruthOracle(data.ground_truth, config.task.resolution)
     if name in ("auto", "human"):
@@ -91,7 +92,7 @@ def make_oracle(
 
 
 def _make_human_oracle(
-    config: Config, data: AdaptationData, run_folder: RunFolder, shared_answers: Path | None
+    config: Config, data: AdaptationData, run_folder: RunFolder, shared_answers: Sequence[Path]
 ) -> HumanOracle:
     sizes = label_grid_sizes(data.pool, config.task.resolution) if data.source.per_pixel else None
     query = resolve_query(config.query.name)
