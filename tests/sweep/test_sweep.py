@@ -63,7 +63,7 @@ def test_a_sweep_takes_the_data_options_of_a_run(tmp_path: Path) -> None:
     for option in (*(f"--{each.name.replace('_', '-')}" for each in fields(DataOptions)), "--config"):
         assert of_sweep[option].partition(".")[0] == of_run[option].partition(".")[0], option
     data = DataOptions(source=tmp_path, target=tmp_path, test=tmp_path / "held-out")
-    sweep_filter = SweepFilter(data=data, config=["small"], methods=["random"])
+    sweep_filter = SweepFilter(data=data, config=["small"], methods=["duc-random"])
     (run,) = expand_sweep(read_sweep("folders"), sweep_filter, "cpu")
     assert run.config.data.params["test"] == str(tmp_path / "held-out")
     assert run.config.model.name == "small_cnn"

@@ -5,7 +5,7 @@ and of the folder itself if a sweep asks there for all its runs. A run copies th
 own log, so that its folder stays complete and its own rules turn them into labels.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -151,3 +151,14 @@ def import_shared_answers(store: AnnotationStore, round_number: int, book: Answe
     if copies:
         store.receive([copy for _, copy in copies], channel=SHARED_CHANNEL)
     return len(copies)
+
+
+def answered_questions(store: AnnotationStore) -> Iterator[tuple[Question, Sequence[str], bool]]:
+    """Yield the answered questions of a run with the classes, and whether only a label PNG answers each."""
+    for number in store.round_numbers():
+        question_round, closed = store.question_round(number), store.closed_round(number)
+        statuses = store.statuses(number)
+        for question in question_round.questions:
+            by_png = closed is not None and question.id in closed.answered_by_png
+            if by_png or statuses[question.id].state == "settled":
+                yield question, question_round.rules.classes, by_png

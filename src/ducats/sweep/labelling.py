@@ -14,11 +14,13 @@ from ducats.config import Config, query_epochs
 from ducats.data.registry import resolve_dataset
 from ducats.doctor.plan import has_human_oracle, image_areas, pool_size
 from ducats.doctor.survey import DataSurvey, survey_data
+from ducats.runfolder.question_names import README
 from ducats.sweep.jobs import SweepBackend
 from ducats.sweep.progress import print_line
 from ducats.sweep.questions import LabelCount, OpenRound, SweepQuestions, count_labels, find_open_round
 from ducats.sweep.runner import SweepOutcome, run_sweep
 from ducats.sweep.runs import SweepRun
+from ducats.utils.errors import UserError
 from ducats.utils.findings import pluralise
 
 
@@ -134,11 +136,10 @@ def run_sweep_with_people(
         poll_seconds: keep waiting for answers and check for them at this interval; None: return.
     """
     questions = SweepQuestions(out)
+    asking = [run for run in runs if run.name in people]
     resumed: set[tuple[str, int]] = set()
-    printed = ""
     while True:
         questions.import_csv()
-        asking = [run for run in runs if run.name in people]
         waiting = [one for one in open_rounds(asking, out, folders) if not one.can_resume]
         started = time.monotonic()
         outcome = run_sweep(
@@ -155,34 +156,48 @@ def run_sweep_with_people(
         if not outcome.waiting or outcome.unfinished:
             break
         found = open_rounds([run for run in asking if run.name in outcome.waiting], out, folders)
-        if _resumable(found, resumed):  # another run got their answers in the meantime
+        answered = {(one.run.name, one.number) for one in found if one.can_resume}
+        if answered - resumed:  # by what another run got in the meantime; once, lest this goes on for ever
+            resumed |= answered
             continue
         message = describe_waiting(found, questions.ask(found, folders), questions, out)
-        if message != printed:
-            print_line(console, message, "yellow")
-            printed = message
         if poll_seconds is None or outcome.failed:
+            print_line(console, message, "yellow")
             break
-        while not _resumable(open_rounds([one.run for one in found], out, folders), resumed):
-            time.sleep(poll_seconds)
-            questions.import_csv()
+        hint = f"--wait: checking every {poll_seconds:g} s; Ctrl-C stops waiting"
+        print_line(console, f"{message} ({hint})", "yellow")
+        _wait_for_answers(questions, asking, folders, poll_seconds, console)
     count = count_labels(runs, out)
     if count.labels:
         print_line(console, f"{count}")
     return outcome
 
 
+def _wait_for_answers(
+    questions: SweepQuestions,
+    runs: Sequence[SweepRun],
+    folders: Sequence[Path],
+    poll_seconds: float,
+    console: Console,
+) -> None:
+    """Wait until a run can continue. An invalid answer is printed once and may be corrected."""
+    printed = ""
+    while True:
+        time.sleep(poll_seconds)
+        try:
+            questions.import_csv()
+        except UserError as error:
+            if str(error) != printed:
+                print_line(console, str(error), "red")
+            printed = str(error)
+        if any(one.can_resume for one in open_rounds(runs, questions.out, folders)):
+            return
+
+
 def open_rounds(runs: Sequence[SweepRun], out: Path, folders: Sequence[Path]) -> list[OpenRound]:
     """Return the rounds for which runs wait."""
     found = (find_open_round(run, out, folders) for run in runs)
     return [one for one in found if one is not None]
-
-
-def _resumable(rounds: Sequence[OpenRound], resumed: set[tuple[str, int]]) -> bool:
-    """Return whether a run has got all answers since it paused, once for each of its rounds."""
-    new = {(one.run.name, one.number) for one in rounds if one.can_resume} - resumed
-    resumed |= new
-    return bool(new)
 
 
 def describe_waiting(
@@ -200,10 +215,10 @@ def describe_waiting(
             f"{pluralise(len(group), 'run')} {verb} for {pluralise(needed, unit)}{shared}. "
             f"{questions.instructions()}"
         )
-    lines += [
-        f"{one.run.name} waits for {pluralise(len(one.questions or one.mask_rows), 'answer')}, with "
-        f"other classes or rules; answer with `ducats label {shlex.quote(str(one.run.folder(out)))}`"
-        for one in rounds
-        if one not in group
-    ]
+    for one in rounds:
+        if one not in group:
+            how = f"`ducats label {shlex.quote(str(one.run.folder(out)))}`"
+            how = how if one.rules is not None else f"see {one.folder / README}"
+            needed = pluralise(len(one.questions or one.mask_rows), "answer")
+            lines.append(f"{one.run.name} waits for {needed} with other classes or rules: {how}")
     return "\n".join(lines)

@@ -12,7 +12,12 @@ from ducats.annotation.csv_answers import import_csv_answers
 from ducats.annotation.oracles import mask_files, question_files, shared_maps
 from ducats.annotation.oracles.pending import answering_instructions
 from ducats.annotation.question import area_mask
-from ducats.annotation.shared_answers import AnswerBook, import_shared_answers, question_subject
+from ducats.annotation.shared_answers import (
+    AnswerBook,
+    answered_questions,
+    import_shared_answers,
+    question_subject,
+)
 from ducats.runfolder.question_names import (
     ANSWER_MAPS,
     CLASSES,
@@ -116,11 +121,14 @@ class SweepQuestions:
     """
 
     def __init__(self, out: Path) -> None:
+        self.out = out
         self.store = AnnotationStore(RunFolder(out).questions_path)
 
     def round_numbers(self) -> list[int]:
-        """Return the numbers of the rounds, those with label PNGs only included."""
-        return rounds_in(self.store.folder, f"*/{QUESTIONS_TABLE}")
+        """Return the numbers of the complete rounds, those with label PNGs only included."""
+        tables = rounds_in(self.store.folder, f"*/{QUESTIONS_TABLE}")
+        with_masks = {number for number in tables if (self.store.round_folder(number) / MASKS).is_dir()}
+        return sorted(with_masks.union(self.store.round_numbers()))
 
     def import_csv(self) -> None:
         """Log the answers in CSV files; raise if some are invalid, after all others have been logged."""
@@ -143,6 +151,8 @@ class SweepQuestions:
         """
         kinds: dict[tuple[object, ...], list[OpenRound]] = {}
         for one in open_rounds:
+            if not (one.questions or one.mask_rows):
+                continue
             kinds.setdefault(one.kind, []).append(one)
         if not kinds:
             return []
@@ -329,7 +339,9 @@ def count_labels(runs: Sequence[SweepRun], out: Path) -> LabelCount:
                 given.add(digest)
             else:
                 given_pixels[digest] = given_pixels.get(digest, False) | mask
-        for question, classes, by_png in _answered_questions(run, out):
+        for question, classes, by_png in answered_questions(
+            AnnotationStore(RunFolder(run.folder(out)).questions_path)
+        ):
             n_labels += 1
             subject = question_subject(question, classes) or (run.name, question.id)
             originals = [word for word in book.words(question, classes) if not word.is_copy]
@@ -339,17 +351,6 @@ def count_labels(runs: Sequence[SweepRun], out: Path) -> LabelCount:
         n_runs += n_labels > n_before
     n_given = len(given) + sum(int(mask.sum()) for mask in given_pixels.values())
     return LabelCount(n_runs, n_labels, n_given, sum(times) / len(times) if times else None)
-
-
-def _answered_questions(run: SweepRun, out: Path) -> Iterator[tuple[Question, Sequence[str], bool]]:
-    """Yield the answered questions of a run with the classes, and whether only a label PNG answers it."""
-    store = AnnotationStore(RunFolder(run.folder(out)).questions_path)
-    for number in store.round_numbers():
-        question_round, closed = store.question_round(number), store.closed_round(number)
-        for question, status in zip(question_round.questions, store.statuses(number).values(), strict=True):
-            by_png = closed is not None and question.id in closed.answered_by_png
-            if by_png or status.state == "settled":
-                yield question, question_round.rules.classes, by_png
 
 
 def _labelled_masks(run: SweepRun, out: Path) -> Iterator[tuple[AnyArray, str]]:
