@@ -73,7 +73,7 @@ def test_a_label_given_once_answers_every_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"pool": Images(POOL.keys, POOL.pixels.flip(0))},  # other images under the same keys
+        {"pool": Images(POOL.keys, PIXELS.flip(0))},  # other images under the same keys
         {"classes": ("cat", "dog")},
         {"classes": (*CLASSES, "horse")},
     ],

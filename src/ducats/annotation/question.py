@@ -37,7 +37,6 @@ class Question:
     key: str
     image_path: str  # path relative to the round's folder
     original_path: str = ""  # path of the image's own file, if any
-    image_digest: str = ""  # of the image's content: equal in all runs that ask about this image
     area: QuestionArea | None = None
     guess: str | None = None  # class predicted at the time of selection
     probability: float | None = None
@@ -47,6 +46,7 @@ class Question:
     u_dis_quantile: float | None = None
     u_data_quantile: float | None = None
     segment: int | None = None  # questions about one image with the same number lie in one segment
+    image_digest: str = ""  # of the image's content: equal in all runs that ask about this image
 
     def to_json(self) -> str:
         """Return one line of JSON, without empty fields."""

@@ -219,6 +219,6 @@ def describe_waiting(
         if one not in group:
             how = f"`ducats label {shlex.quote(str(one.run.folder(out)))}`"
             how = how if one.rules is not None else f"see {one.folder / README}"
-            needed = pluralise(len(one.questions or one.mask_rows), "answer")
-            lines.append(f"{one.run.name} waits for {needed} with other classes or rules: {how}")
+            answers = pluralise(len(one.questions or one.mask_rows), "answer")
+            lines.append(f"{one.run.name} waits for {answers} with other classes or rules: {how}")
     return "\n".join(lines)

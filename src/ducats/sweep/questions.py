@@ -1,6 +1,5 @@
 """Questions of a sweep: what its runs wait for, asked once for all of them in the folder of the sweep."""
 
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -298,11 +297,7 @@ class SweepQuestions:
 
 
 def _copy(source: Path, target: Path) -> None:
-    def write(file: object) -> None:
-        with source.open("rb") as opened:
-            shutil.copyfileobj(opened, file)  # type: ignore[misc]
-
-    files.write_atomically(target, write)
+    files.write_atomically(target, lambda file: file.write(source.read_bytes()))
 
 
 @dataclass(frozen=True)
