@@ -1,5 +1,6 @@
 """Annotators in the report: statistics by hand, escaping, unreadable images."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from PIL import Image
 
 from ducats.annotation import AnnotationStore, Question, QuestionArea, QuestionRound, RoundRules
 from ducats.report import find_runs, report
-from ducats.report.annotators import annotation_stats
+from ducats.report.annotators import annotation_stats, describe_shared_answers
 
 CLASSES = ("cat", "dog")
 
@@ -121,3 +122,17 @@ def test_a_pixel_question_shows_a_crop(tmp_path: Path) -> None:
     (found,) = annotation_stats(find_runs([tmp_path / "run"]))
     assert found.voids.table.rows == (("im#0,255", 1, "anna: void", "void"),)
     assert found.voids.thumbnails[0].startswith("data:image/png;base64,")
+
+
+def test_answers_that_runs_share_are_counted_once(tmp_path: Path) -> None:
+    for name, digests in (("a", "xy"), ("b", "yz"), ("c", "")):
+        questions = [
+            replace(each, image_digest=digest) for each, digest in zip(images(2), digests, strict=False)
+        ]
+        store = write_questions(tmp_path / name, questions)
+        for image in range(len(questions)):
+            submit_answer(store, image, "anna", "cat", 2.0)
+    report([tmp_path], tmp_path)
+    assert "asked 4 questions, 3 of them different" in (tmp_path / "report.html").read_text()
+    stats = annotation_stats(find_runs([tmp_path / "a"]))
+    assert describe_shared_answers(stats) == ""

@@ -9,7 +9,7 @@ import numpy as np
 from ducats.annotation import AnnotationStore, Question, QuestionRound, RoundRules
 from ducats.annotation.csv_answers import import_csv_answers
 from ducats.annotation.oracles import mask_files, question_files, shared_maps
-from ducats.annotation.oracles.pending import answering_instructions
+from ducats.annotation.oracles.pending import answering_instructions, table_instructions
 from ducats.annotation.question import area_mask
 from ducats.annotation.shared_answers import (
     AnswerBook,
@@ -286,14 +286,9 @@ class SweepQuestions:
         folder = self.store.round_folder(max(self.round_numbers()))
         if not (folder / RULES).exists():
             return f"To answer, see {folder / README}. Then run the same command again."
-        table = folder / (PIXELS_TABLE if (folder / PIXELS_TABLE).exists() else QUESTIONS_TABLE)
-        tables = sorted(folder.glob("answers*.csv"))
-        fill_in = (
-            f"fill in {tables[0]}"
-            if tables
-            else (f"copy {table} to answers.csv there and fill in the column `label`")
-        )
-        return answering_instructions(self.store, fill_in)
+        if (folder / README).exists():
+            return answering_instructions(self.store, f"see {folder / README}")
+        return answering_instructions(self.store, table_instructions(folder))
 
 
 def _copy(source: Path, target: Path) -> None:
