@@ -125,12 +125,10 @@ def test_a_pixel_question_shows_a_crop(tmp_path: Path) -> None:
 
 
 def test_answers_that_runs_share_are_counted_once(tmp_path: Path) -> None:
-    for name, digests in (("a", "xy"), ("b", "yz"), ("c", "")):
-        questions = [
-            replace(each, image_digest=digest) for each, digest in zip(images(2), digests, strict=False)
-        ]
-        store = write_questions(tmp_path / name, questions)
-        for image in range(len(questions)):
+    for name, digests in (("a", "xy"), ("b", "yz")):
+        pairs = zip(images(2), digests, strict=True)
+        store = write_questions(tmp_path / name, [replace(each, image_digest=one) for each, one in pairs])
+        for image in range(2):
             submit_answer(store, image, "anna", "cat", 2.0)
     report([tmp_path], tmp_path)
     assert "asked 4 questions, 3 of them different" in (tmp_path / "report.html").read_text()

@@ -12,6 +12,7 @@ from ducats.annotation.oracles.mask_files import LabelCodes, read_label_png
 from ducats.annotation.shared_answers import AnswerBook
 from ducats.data.segmentation.label_files import read_channels
 from ducats.runfolder.question_names import ANSWER_MAPS, CLASSES, MASKS, QUESTIONS_TABLE, SHARED_MAPS
+from ducats.runfolder.rounds import rounds_in
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically
 from ducats.utils.npz_columns import AnyArray
@@ -41,10 +42,11 @@ def write_shared_maps(folder: Path, book: AnswerBook) -> None:
     """
     sources: dict[str, list[tuple[Path, MaskRow]]] = {}  # by digest of the image
     for store in book.stores():
-        for masks in store.folder.glob(f"round-*/{MASKS}"):
-            for row in read_mask_table(masks.parent):
-                if row.get("digest") and (masks.parent / row["answer"]).is_file():
-                    sources.setdefault(row["digest"], []).append((masks.parent, row))
+        for number in rounds_in(store.folder, f"*/{MASKS}"):
+            source = store.round_folder(number)
+            for row in read_mask_table(source):
+                if row.get("digest") and (source / row["answer"]).is_file():
+                    sources.setdefault(row["digest"], []).append((source, row))
     classes = read_map_classes(folder) if sources else []
     codes = LabelCodes(len(classes))
     for row in read_mask_table(folder):
