@@ -5,7 +5,7 @@ and of the folder itself if a sweep asks there for all its runs. A run copies th
 own log, so that its folder stays complete and its own rules turn them into labels.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,57 +56,73 @@ def question_subject(question: Question, classes: Sequence[str]) -> Hashable | N
     return (question.image_digest, question.area, frozenset(classes)) if question.image_digest else None
 
 
+AnswersByQuestion = Mapping[tuple[int, str], Sequence[Answer]]  # round and question
+
+
 class AnswerBook:
-    """All answers in the runs below some folders, and in the folders themselves.
+    """All answers in the runs below some folders, and in the folders themselves, as of the last refresh.
 
     Args:
         folders: of sweeps or runs.
-        excluded: a ``questions`` folder that is not read: that of the run that asks.
     """
 
-    def __init__(self, folders: Sequence[Path], excluded: Path | None = None) -> None:
+    def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = tuple(folders)
-        self._excluded = excluded.resolve() if excluded is not None else None
         self._stores: dict[Path, AnnotationStore] = {}
-        self._ids: dict[tuple[Path, int], dict[Hashable, str]] = {}  # question ids by subject, for each round
+        self._known_rounds: set[tuple[Path, int]] = set()
+        self._asked: dict[Hashable, list[tuple[Path, int, str]]] = {}  # store, round and question, by subject
+        self._answers: dict[Path, AnswersByQuestion] = {}
 
-    def stores(self) -> list[AnnotationStore]:
-        """Return the annotation store of each run; runs may have been added since the last call."""
+    def refresh(self) -> None:
+        """Read what was added since the last call."""
         folders = [folder for folder in self.folders if folder.is_dir()]
         runs = find_run_folders(folders, include_incomplete=True) if folders else []
         for path in (RunFolder(folder).questions_path.resolve() for folder in (*folders, *runs)):
-            if path != self._excluded and path not in self._stores and path.is_dir():
+            if path not in self._stores and path.is_dir():
                 self._stores[path] = AnnotationStore(path)
-        return list(self._stores.values())
+        for path, store in self._stores.items():
+            for number in store.round_numbers():
+                if (path, number) not in self._known_rounds:
+                    self._known_rounds.add((path, number))
+                    question_round = store.question_round(number)
+                    for question in question_round.questions:
+                        subject = question_subject(question, question_round.rules.classes)
+                        self._asked.setdefault(subject, []).append((path, number, question.id))
+            self._answers[path] = group_answers(store)
 
-    def words(self, question: Question, classes: Sequence[str]) -> list[AnnotatorWord]:
+    def stores(self, *, besides: Path | None = None) -> list[AnnotationStore]:
+        """Return the annotation stores, without the one in the folder ``besides``."""
+        excluded = besides.resolve() if besides is not None else None
+        return [store for path, store in self._stores.items() if path != excluded]
+
+    def words(
+        self, question: Question, classes: Sequence[str], *, besides: Path | None = None
+    ) -> list[AnnotatorWord]:
         """Return the current answer of each annotator to a question, oldest first.
 
         An annotator's newest answer counts. Copies count only if the original is gone.
+
+        Args:
+            besides: resolved folder of a store whose answers are not used.
         """
         found: dict[str, AnnotatorWord] = {}
         subject = question_subject(question, classes)
-        for store in self._stores.values() if subject is not None else ():
-            for round_number in store.round_numbers():
-                asked = self._question_ids(store, round_number).get(subject)
-                if asked is None:
-                    continue
-                answers = [answer for answer in store.answers(asked) if answer.round == round_number]
-                for word in current_words(answers):
-                    known = found.get(word.annotator)
-                    if known is None or _precedence(word) > _precedence(known):
-                        found[word.annotator] = word
+        for path, number, asked in self._asked.get(subject, []) if subject is not None else ():
+            if path == besides:
+                continue
+            for word in current_words(self._answers[path].get((number, asked), ())):
+                known = found.get(word.annotator)
+                if known is None or _precedence(word) > _precedence(known):
+                    found[word.annotator] = word
         return sorted(found.values(), key=lambda word: word.received_at)
 
-    def _question_ids(self, store: AnnotationStore, round_number: int) -> dict[Hashable, str]:
-        key = store.folder, round_number
-        if key not in self._ids:
-            question_round = store.question_round(round_number)
-            classes = question_round.rules.classes
-            self._ids[key] = {
-                question_subject(question, classes): question.id for question in question_round.questions
-            }
-        return self._ids[key]
+
+def group_answers(store: AnnotationStore) -> AnswersByQuestion:
+    """Return all answers of a store by round and question."""
+    groups: dict[tuple[int, str], list[Answer]] = {}
+    for answer in store.answers():
+        groups.setdefault((answer.round, answer.question), []).append(answer)
+    return groups
 
 
 def _precedence(word: AnnotatorWord) -> tuple[bool, str]:
@@ -119,17 +135,18 @@ def import_shared_answers(store: AnnotationStore, round_number: int, book: Answe
     An answer that the annotator gave to this run itself is never replaced. A copy follows its original when
     that is changed or withdrawn.
     """
-    if store.closed_round(round_number) is not None or not book.stores():
+    if store.closed_round(round_number) is not None:
         return 0
-    question_round = store.question_round(round_number)
-    rules = question_round.rules
+    question_round, folder = store.question_round(round_number), store.folder.resolve()
+    rules, own_answers = question_round.rules, group_answers(store)
     copies: list[tuple[str, dict[str, Any]]] = []
     for question in question_round.questions:
-        words = book.words(question, rules.classes)
+        words = book.words(question, rules.classes, besides=folder)
         if not words:
             continue
-        own_answers = [answer for answer in store.answers(question.id) if answer.round == round_number]
-        own_words = {word.annotator: word for word in current_words(own_answers)}
+        own_words = {
+            word.annotator: word for word in current_words(own_answers.get((round_number, question.id), ()))
+        }
         for word in words:
             own = own_words.get(word.annotator)
             if own is not None and (not own.is_copy or own.word == word.word):

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ducats.acquisition.budget import parse_time_budget, split_budget, split_pixels
+from ducats.annotation.shared_answers import AnswerBook
 from ducats.config import Config, query_epochs
 from ducats.data.registry import resolve_dataset
 from ducats.doctor.plan import has_human_oracle, image_areas, pool_size
@@ -17,7 +18,7 @@ from ducats.doctor.survey import DataSurvey, survey_data
 from ducats.runfolder.question_names import README
 from ducats.sweep.jobs import SweepBackend
 from ducats.sweep.progress import print_line
-from ducats.sweep.questions import LabelCount, OpenRound, SweepQuestions, count_labels, find_open_round
+from ducats.sweep.questions import LabelCount, OpenRound, SweepQuestions, count_labels, find_open_rounds
 from ducats.sweep.runner import SweepOutcome, run_sweep
 from ducats.sweep.runs import SweepRun
 from ducats.utils.errors import UserError
@@ -110,7 +111,7 @@ def describe_cost(costs: Mapping[str, RunCost], count: LabelCount) -> str:
             f"minutes at {pace} each"
         )
     given = f"; {count.given} given so far" if count.given else ""
-    return f"people label the target: {'; '.join(parts)}{given}"
+    return f"people label the target: {'; '.join(parts) or 'see `ducats doctor` for the number'}{given}"
 
 
 def run_sweep_with_people(
@@ -135,12 +136,12 @@ def run_sweep_with_people(
         time_limit: see ``run_sweep``; without the time spent waiting for people.
         poll_seconds: keep waiting for answers and check for them at this interval; None: return.
     """
-    questions = SweepQuestions(out)
+    questions, book = SweepQuestions(out), AnswerBook(folders)
     asking = [run for run in runs if run.name in people]
     resumed: set[tuple[str, int]] = set()
     while True:
         questions.import_csv()
-        waiting = [one for one in open_rounds(asking, out, folders) if not one.can_resume]
+        waiting = [one for one in find_open_rounds(asking, out, book) if not one.can_resume]
         started = time.monotonic()
         outcome = run_sweep(
             runs,
@@ -155,20 +156,19 @@ def run_sweep_with_people(
             time_limit = max(0.0, time_limit - (time.monotonic() - started))
         if not outcome.waiting or outcome.unfinished:
             break
-        found = open_rounds([run for run in asking if run.name in outcome.waiting], out, folders)
+        found = find_open_rounds([run for run in asking if run.name in outcome.waiting], out, book)
         answered = {(one.run.name, one.number) for one in found if one.can_resume}
         if answered - resumed:  # by what another run got in the meantime; once, lest this goes on for ever
             resumed |= answered
             continue
-        message = describe_waiting(found, questions.ask(found, folders), questions, out)
+        message = describe_waiting(found, questions.ask(found, book), questions, out)
         if poll_seconds is None or outcome.failed:
             print_line(console, message, "yellow")
             break
         hint = f"--wait: checking every {poll_seconds:g} s; Ctrl-C stops waiting"
         print_line(console, f"{message} ({hint})", "yellow")
-        _wait_for_answers(questions, asking, folders, poll_seconds, console)
-    count = count_labels(runs, out)
-    if count.labels:
+        _wait_for_answers(questions, asking, book, poll_seconds, console)
+    if people and (count := count_labels(runs, out)).labels:
         print_line(console, f"{count}")
     return outcome
 
@@ -176,7 +176,7 @@ def run_sweep_with_people(
 def _wait_for_answers(
     questions: SweepQuestions,
     runs: Sequence[SweepRun],
-    folders: Sequence[Path],
+    book: AnswerBook,
     poll_seconds: float,
     console: Console,
 ) -> None:
@@ -190,14 +190,8 @@ def _wait_for_answers(
             if str(error) != printed:
                 print_line(console, str(error), "red")
             printed = str(error)
-        if any(one.can_resume for one in open_rounds(runs, questions.out, folders)):
+        if any(one.can_resume for one in find_open_rounds(runs, questions.out, book)):
             return
-
-
-def open_rounds(runs: Sequence[SweepRun], out: Path, folders: Sequence[Path]) -> list[OpenRound]:
-    """Return the rounds for which runs wait."""
-    found = (find_open_round(run, out, folders) for run in runs)
-    return [one for one in found if one is not None]
 
 
 def describe_waiting(

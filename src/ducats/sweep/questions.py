@@ -66,18 +66,28 @@ class OpenRound:
         return self.run.task, self.classes, rules
 
 
-def find_open_round(run: SweepRun, out: Path, folders: Sequence[Path]) -> OpenRound | None:
-    """Return the round for which a run waits, after it got all answers that are known; None if there is none.
+def find_open_rounds(runs: Sequence[SweepRun], out: Path, book: AnswerBook) -> list[OpenRound]:
+    """Return the rounds for which runs wait, after each got all answers that are known."""
+    found, problems = [], {}
+    for run in runs:
+        run_folder = RunFolder(run.folder(out))
+        store = AnnotationStore(run_folder.questions_path)
+        numbers = set(rounds_in(store.folder, f"*/{QUESTIONS_TABLE}")) - set(run_folder.labelled_rounds())
+        if numbers and not run_folder.finished:
+            number = max(numbers)
+            found.append((run, store, number))
+            if number in store.round_numbers():
+                problems[run.name] = import_csv_answers(store, number)
+    book.refresh()  # with what the CSV files of all runs have
+    return [
+        _open_round(run, store, number, book, has_problem=bool(problems.get(run.name)))
+        for run, store, number in found
+    ]
 
-    Args:
-        folders: those of the answer book.
-    """
-    run_folder = RunFolder(run.folder(out))
-    store = AnnotationStore(run_folder.questions_path)
-    numbers = set(rounds_in(store.folder, f"*/{QUESTIONS_TABLE}")) - set(run_folder.labelled_rounds())
-    if not numbers or run_folder.finished:
-        return None
-    number, book = max(numbers), AnswerBook(folders, store.folder)
+
+def _open_round(
+    run: SweepRun, store: AnnotationStore, number: int, book: AnswerBook, *, has_problem: bool
+) -> OpenRound:
     folder = store.round_folder(number)
     mask_rows = shared_maps.read_mask_table(folder)
     if mask_rows:
@@ -86,7 +96,6 @@ def find_open_round(run: SweepRun, out: Path, folders: Sequence[Path]) -> OpenRo
         is_open = [row for row in mask_rows if shared_maps.unanswered_pixels(folder, row).any()]
         classes = tuple(shared_maps.read_map_classes(folder))
         return OpenRound(run, number, folder, classes, None, mask_rows=tuple(is_open), can_resume=not is_open)
-    problems = import_csv_answers(store, number)
     import_shared_answers(store, number, book)
     question_round = store.question_round(number)
     rules, statuses = question_round.rules, store.statuses(number)
@@ -102,7 +111,7 @@ def find_open_round(run: SweepRun, out: Path, folders: Sequence[Path]) -> OpenRo
     is_time_spent = (
         rules.max_seconds is not None and sum(one.seconds for one in statuses.values()) >= rules.max_seconds
     )
-    can_resume = not questions or is_time_spent or bool(problems)
+    can_resume = not questions or is_time_spent or has_problem
     return OpenRound(run, number, folder, rules.classes, rules, questions, can_resume=can_resume)
 
 
@@ -142,7 +151,7 @@ class SweepQuestions:
             if all(status.state == "settled" for status in self.store.statuses(number).values()):
                 self.store.close_round(number)
 
-    def ask(self, open_rounds: Sequence[OpenRound], folders: Sequence[Path]) -> list[OpenRound]:
+    def ask(self, open_rounds: Sequence[OpenRound], book: AnswerBook) -> list[OpenRound]:
         """Write the questions of the largest group of rounds of one kind, unless they are asked already.
 
         Returns:
@@ -164,7 +173,8 @@ class SweepQuestions:
                 self._write_masks(number, group)
             else:
                 self._write_round(number, group, group[0].rules)
-                import_shared_answers(self.store, number, AnswerBook(folders, self.store.folder))
+                book.refresh()
+                import_shared_answers(self.store, number, book)
         return group
 
     def _is_asked(self, group: Sequence[OpenRound]) -> bool:
@@ -320,7 +330,7 @@ def count_labels(runs: Sequence[SweepRun], out: Path) -> LabelCount:
     given_pixels: dict[str, AnyArray] = {}  # by label PNGs, for each image
     times: list[float] = []
     book = AnswerBook([out])
-    book.stores()
+    book.refresh()
     for run in runs:
         n_before = n_labels
         for mask, digest in _labelled_masks(run, out):

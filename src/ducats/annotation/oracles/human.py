@@ -71,7 +71,7 @@ class HumanOracle:
         max_seconds: Callable[[int], float | None] | None = None,
         shared_answers: Sequence[Path] = (),
     ) -> None:
-        self._book = AnswerBook(shared_answers, Path(folder)) if shared_answers else None
+        self._book = AnswerBook(shared_answers) if shared_answers else None
         self._store = AnnotationStore(Path(folder))
         self._pool, self._classes, self._sizes = pool, list(classes), sizes
         for name in classes:
@@ -189,6 +189,7 @@ class HumanOracle:
         round_number, folder = request.round, self._store.round_folder(request.round)
         if self._book is None or self._store.closed_round(round_number) is not None:
             return
+        self._book.refresh()
         if (folder / RULES).exists():
             import_shared_answers(self._store, round_number, self._book)
         if self._sizes is not None:

@@ -41,7 +41,7 @@ def write_shared_maps(folder: Path, book: AnswerBook) -> None:
     The newest PNG counts. Pixels outside its mask do not: nobody was asked for them.
     """
     sources: dict[str, list[tuple[Path, MaskRow]]] = {}  # by digest of the image
-    for store in book.stores():
+    for store in book.stores(besides=folder.parent):
         for number in rounds_in(store.folder, f"*/{MASKS}"):
             source = store.round_folder(number)
             for row in read_mask_table(source):
@@ -60,7 +60,8 @@ def write_shared_maps(folder: Path, book: AnswerBook) -> None:
             if known is not None:
                 values = np.where(mask & (known != codes.unanswered), known.astype(values.dtype), values)
         path = folder / SHARED_MAPS / _name(row)
-        if path.exists() or (values != codes.unanswered).any():
+        before = _read_values(path, mask.shape)
+        if (values != (codes.unanswered if before is None else before)).any():
             write_atomically(path, partial(Image.fromarray(values).save, format="PNG"))
 
 
