@@ -93,8 +93,9 @@ def describe_cost(costs: Mapping[str, RunCost], count: LabelCount) -> str:
     labels = sum(one.labels for one in all_costs)
     parts = []
     if timed:
-        minutes = f"{sum(timed) / 60:.4g} minutes"
-        parts.append(f"{pluralise(len(timed), 'run')} with time budgets of {minutes} in total")
+        parts.append(
+            f"{pluralise(len(timed), 'run')} with time budgets of {sum(timed) / 60:.4g} minutes in total"
+        )
     if labels:
         plans = {(one.rounds, one.labels) for one in all_costs if one.labels}
         rounds, per_run = min(plans)
@@ -105,10 +106,13 @@ def describe_cost(costs: Mapping[str, RunCost], count: LabelCount) -> str:
         distinct = sum(min(number, pools[data]) for data, number in wanted.items())
         assumed = sum(one.labels * one.seconds_per_label for one in all_costs) / labels
         pace = f"the measured {count.seconds:.1f} s" if count.seconds else f"an assumed {assumed:g} s"
+        once = (
+            f"; a label that several runs ask for is given once, so at most {distinct}" if n_runs > 1 else ""
+        )
+        minutes = distinct * (count.seconds or assumed) / 60
         parts.append(
-            f"{pluralise(n_runs, 'run')} with {pluralise(labels, 'label')}{each}; a label that several runs "
-            f"ask for is given once, so at most {distinct}, {distinct * (count.seconds or assumed) / 60:.1f} "
-            f"minutes at {pace} each"
+            f"{pluralise(n_runs, 'run')} with {pluralise(labels, 'label')}{each}{once}, "
+            f"{minutes:.1f} minutes at {pace} each"
         )
     given = f"; {count.given} given so far" if count.given else ""
     return f"people label the target: {'; '.join(parts) or 'see `ducats doctor` for the number'}{given}"
