@@ -106,12 +106,10 @@ def describe_cost(costs: Mapping[str, RunCost], count: LabelCount) -> str:
         distinct = sum(min(number, pools[data]) for data, number in wanted.items())
         assumed = sum(one.labels * one.seconds_per_label for one in all_costs) / labels
         pace = f"the measured {count.seconds:.1f} s" if count.seconds else f"an assumed {assumed:g} s"
-        once = (
-            f"; a label that several runs ask for is given once, so at most {distinct}" if n_runs > 1 else ""
-        )
+        once = f"; a label that several runs ask for is given once, so at most {distinct}"
         minutes = distinct * (count.seconds or assumed) / 60
         parts.append(
-            f"{pluralise(n_runs, 'run')} with {pluralise(labels, 'label')}{each}{once}, "
+            f"{pluralise(n_runs, 'run')} with {pluralise(labels, 'label')}{each}{once * (n_runs > 1)}, "
             f"{minutes:.1f} minutes at {pace} each"
         )
     given = f"; {count.given} given so far" if count.given else ""
