@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from ducats.config import Config
+from ducats.config.options import DataOptions
 from ducats.data.domain import AdaptationData
 from ducats.ledger import load_ledger
 from ducats.run import run
@@ -53,7 +54,8 @@ def selected_runs(options: argparse.Namespace) -> list[tuple[str, SweepRun]]:
     for sweep, task, seeds in TABLES:
         if options.tables and sweep not in options.tables:
             continue
-        sweep_filter = SweepFilter(root=options.root, settings=settings, seeds=seeds, tasks=[task])
+        data = DataOptions(root=options.root)
+        sweep_filter = SweepFilter(data=data, settings=settings, seeds=seeds, tasks=[task])
         for cell in expand_sweep(read_sweep(sweep), sweep_filter, options.device):
             found.setdefault(f"{task} {cell.method} {cell.config.seed}", cell)
     named = options.only or list(found)

@@ -1,5 +1,5 @@
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +105,12 @@ def make_runner(parent: Path, make: Callable[..., config.Config]) -> Runner:
         method: str = "duc",
         folder: str = "run",
         data: AdaptationData | None = None,
+        shared_answers: Sequence[Path] = (),
         **run_options: Any,
     ) -> RunFolder:
         resolved = make(*settings, method=method)
         run_folder = RunFolder(parent / folder)
-        components, plan = build_run(resolved, run_folder, data)
+        components, plan = build_run(resolved, run_folder, data, shared_answers=shared_answers)
         fabric = make_fabric("cpu")
         fabric.launch()
         return run(

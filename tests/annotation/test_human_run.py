@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from question_rounds import submit_answer
 
 from conftest import Runner, quick
 from ducats.acquisition.queries import QUERIES
@@ -15,6 +14,7 @@ from ducats.ledger import load_ledger
 from ducats.run.factory import check_config, make_oracle
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import AwaitingLabels, UserError
+from question_rounds import submit_answer
 
 UNANIMOUS = "oracle={name: human, params: {rule: unanimous}}"
 
@@ -62,6 +62,33 @@ def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tm
     assert int((targets >= 0).sum()) == 18  # trained on
     assert int((targets == UNLABELLED).sum()) == len(data.pool) - 20
     assert submit_answer(store, voids[0], true_names[voids[0]], "bob") == "late"
+
+
+def test_shared_answers_replace_people_and_change_no_result(run_quickly: Runner, tmp_path: Path) -> None:
+    data = toy()
+    assert data.ground_truth is not None
+    truth = [data.classes[int(label)] for label in data.ground_truth[:]]
+    blind = replace(data, ground_truth=None)
+    while True:
+        try:
+            asked = run_quickly(data=blind, folder="asked")
+            break
+        except AwaitingLabels:
+            store = AnnotationStore(tmp_path / "asked" / "questions")
+            for question in store.open_round().questions:  # type: ignore[union-attr] # waits for answers
+                submit_answer(store, question.id, truth[data.pool.keys.index(question.id)], seconds=2.0)
+    shared = run_quickly(data=blind, folder="shared", shared_answers=[asked.path])  # asks nobody
+    simulated = run_quickly(data=data, folder="simulated")
+    labels = [entry.label for entry in load_ledger(simulated).entries()]
+    for run_folder in (asked, shared):
+        ledger = load_ledger(run_folder)
+        assert [entry.label for entry in ledger.entries()] == labels
+        assert ledger.seconds() == 20 * 2.0  # the labels count as spent
+        assert run_folder.model_path.read_bytes() == simulated.model_path.read_bytes()
+    with pytest.raises(UserError, match=r"--answers .* is for human annotators"):
+        run_quickly(data=data, folder="simulated", shared_answers=[asked.path])
+    with pytest.raises(UserError, match=r"--answers .*none is not a folder"):
+        run_quickly(data=blind, folder="other", shared_answers=[tmp_path / "none"])
 
 
 @pytest.mark.parametrize(

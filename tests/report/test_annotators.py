@@ -12,7 +12,7 @@ from ducats.annotation import AnnotationStore, Question, QuestionArea, QuestionR
 from ducats.annotation.amend import LabelAmender, NewLabel
 from ducats.ledger import Ledger, Request
 from ducats.report import find_runs, report
-from ducats.report.annotators import annotation_stats
+from ducats.report.annotators import annotation_stats, describe_shared_answers
 from ducats.runfolder.pool_file import PoolInfo
 from ducats.runfolder.question_names import MASKS
 from ducats.runfolder.run_folder import RunFolder
@@ -162,3 +162,15 @@ def test_suspicious_answers_and_corrections_are_shown(tmp_path: Path) -> None:
     assert (
         "1 label corrected; 1 correction came after the last round, so the model was not trained on it."
     ) in " ".join(page.split())
+
+
+def test_answers_that_runs_share_are_counted_once(tmp_path: Path) -> None:
+    for name, digests in (("a", "xy"), ("b", "yz")):
+        pairs = zip(images(2), digests, strict=True)
+        store = write_questions(tmp_path / name, [replace(each, image_digest=one) for each, one in pairs])
+        for image in range(2):
+            submit_answer(store, image, "anna", "cat", 2.0)
+    report([tmp_path], tmp_path)
+    assert "asked 4 questions, 3 of them different" in (tmp_path / "report.html").read_text()
+    stats = annotation_stats(find_runs([tmp_path / "a"]))
+    assert describe_shared_answers(stats) == ""

@@ -2,12 +2,14 @@
 
 import math
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from commands import ducats
-from ducats.config.options import default_run_folder
+from ducats.cli.base import app
+from ducats.config.options import DataOptions, default_run_folder
 from ducats.sweep import (
     SweepFilter,
     check_sweep_runs,
@@ -50,6 +52,23 @@ def test_command_line_overrides_settings_and_names_stay(tmp_path: Path) -> None:
     (run,) = make_runs(tmp_path, sweep_filter, methods=[method])
     assert (run.config.train.lr, run.config.seed) == (0.3, 7)
     assert (run.config.method, run.config.query.name) == ("mine", "random")  # not renamed to duc+random
+
+
+def test_a_sweep_takes_the_data_options_of_a_run(tmp_path: Path) -> None:
+    def names(command: str) -> dict[str, str]:
+        arguments = app[command].assemble_argument_collection()
+        return {argument.names[0]: argument.parameter.help or "" for argument in arguments}
+
+    of_run, of_sweep = names("run"), names("sweep")
+    for option in (*(f"--{each.name.replace('_', '-')}" for each in fields(DataOptions)), "--config"):
+        assert of_sweep[option].partition(".")[0] == of_run[option].partition(".")[0], option
+    data = DataOptions(source=tmp_path, target=tmp_path, test=tmp_path / "held-out")
+    sweep_filter = SweepFilter(data=data, config=["small"], methods=["duc-random"])
+    (run,) = expand_sweep(read_sweep("folders"), sweep_filter, "cpu")
+    assert run.config.data.params["test"] == str(tmp_path / "held-out")
+    assert run.config.model.name == "small_cnn"
+    with pytest.raises(UserError, match=r"held-out does not exist: check --test"):
+        check_sweep_runs([run])
 
 
 def test_budget_in_the_folder_name(tmp_path: Path) -> None:
@@ -205,11 +224,10 @@ def test_docs_list_every_packaged_sweep_with_its_number_of_runs() -> None:
 @pytest.mark.parametrize("name", packaged_sweeps())
 def test_packaged_sweeps_pass_the_checks(name: str, tmp_path: Path) -> None:
     sweep = read_sweep(name)
-    folder = tmp_path if "cityscapes" in name else None
+    folder = tmp_path if "cityscapes" in name or name == "folders" else None
     root = None if folder or name.startswith("digits") else tmp_path
-    sweep_filter = SweepFilter(
-        root=root, source=folder, target=folder, seeds=[0], tasks=[sweep.tasks[0].display_name]
-    )
+    data = DataOptions(root=root, source=folder, target=folder)
+    sweep_filter = SweepFilter(data=data, seeds=[0], tasks=[sweep.tasks[0].display_name])
     runs = expand_sweep(sweep, sweep_filter, "cpu")
     check_sweep_runs(runs)
     assert len({run.name for run in runs}) == len(runs)
@@ -230,7 +248,9 @@ def test_published_settings_per_data_set(
     name: str, own: dict[str, tuple[str, str, float]], tmp_path: Path
 ) -> None:
     sweep, common = read_sweep(name), read_sweep("office-home")
-    sweep_filter = SweepFilter(root=tmp_path, seeds=[0], tasks=[sweep.tasks[0].display_name])
+    sweep_filter = SweepFilter(
+        data=DataOptions(root=tmp_path), seeds=[0], tasks=[sweep.tasks[0].display_name]
+    )
     runs = {run.method: run.config for run in expand_sweep(sweep, sweep_filter, "cpu")}
     for method, (section, param, value) in own.items():
         assert getattr(runs[method], section).params[param] == value

@@ -47,10 +47,12 @@ class Question:
     u_dis_quantile: float | None = None
     u_data_quantile: float | None = None
     segment: int | None = None  # questions about one image with the same number lie in one segment
+    image_digest: str = ""  # of the image's content: equal in all runs that ask about this image
 
     def to_json(self) -> str:
         """Return one line of JSON, without empty fields."""
-        fields = {k: v for k, v in asdict(self).items() if v is not None and (v or k != "original_path")}
+        optional = ("original_path", "image_digest")
+        fields = {k: v for k, v in asdict(self).items() if v is not None and (v or k not in optional)}
         return json.dumps(fields, ensure_ascii=False)
 
 

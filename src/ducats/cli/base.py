@@ -1,6 +1,7 @@
 """The cyclopts app and the console shared by all commands. Imports no torch, to keep `--help` fast."""
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
@@ -10,6 +11,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from ducats.utils.csv_files import write_csv
+from ducats.utils.errors import UserError
 from ducats.utils.terminal import TerminalConsole, printable
 
 console = TerminalConsole()
@@ -50,6 +52,12 @@ def print_csv(rows: Iterable[Sequence[Any]]) -> None:
     if sys.stdout.isatty():
         rows = ([printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     write_csv(sys.stdout, rows)
+
+
+def check_poll(seconds: float) -> None:
+    """Raise if `--poll` is not a positive number of seconds."""
+    if not 0 < seconds < math.inf:
+        raise UserError(f"--poll must be a positive number of seconds, not {seconds:g}")
 
 
 def print_json(value: Any) -> None:

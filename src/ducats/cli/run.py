@@ -1,6 +1,5 @@
 """The commands `ducats run` and `ducats demo`."""
 
-import math
 import os
 import time
 from collections.abc import Callable
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
-from ducats.cli.base import app, console, print_line, print_warning
+from ducats.cli.base import app, check_poll, console, print_line, print_warning
 from ducats.cli.shutdown import connect_monitored, is_reporter, repeat_in_local_ranks
-from ducats.config.options import RunOptions, benchmark_task, default_run_folder
+from ducats.config.options import RunOptions, SharedAnswers, benchmark_task, default_run_folder
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.findings import pluralise
 from ducats.utils.progress import combine_listeners
@@ -29,6 +28,7 @@ def run(
     *,
     options: RunOptions = RunOptions(),  # noqa: B008 - never changed
     out: Path | None = None,
+    answers: SharedAnswers = [],  # noqa: B006 - never changed
     wait: Annotated[bool, Parameter(negative=())] = False,
     poll: float = 5.0,
 ) -> int:
@@ -44,12 +44,12 @@ def run(
         options: Options of the run.
         out: Run folder; default: runs/DATA-METHOD-DIGEST (with the benchmark task after DATA), so that the
             same command always uses the same folder.
+        answers: Folders of earlier runs or sweeps.
         wait: Instead of pausing, wait until all answers are there, then continue. Ctrl-C stops waiting; run
             the same command again to resume.
         poll: With --wait: seconds between checks for answers.
     """
-    if not 0 < poll < math.inf:
-        raise UserError(f"--poll must be a positive number of seconds, not {poll:g}")
+    check_poll(poll)
     config = options.load()
     check_answer_files(config, out)
     import torch
@@ -93,7 +93,9 @@ def run(
         for gap in completeness_warnings(config):
             print_warning(gap)
     # May fail on one host only.
-    components, plan = all_ranks_or_raise(fabric, lambda: build_run(config, run_folder))
+    components, plan = all_ranks_or_raise(
+        fabric, lambda: build_run(config, run_folder, shared_answers=answers)
+    )
     if fabric.is_global_zero:
         print_line(
             f"{config.method} on {' '.join(filter(None, (config.data.name, benchmark_task(config))))}: "

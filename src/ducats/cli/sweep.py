@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ducats.cli.base import app, console, print_line
+from ducats.cli.base import app, check_poll, console, print_line
+from ducats.config.options import ConfigFiles, DataOptions, SharedAnswers
 from ducats.utils.errors import UserError
 
 NameList = Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)]
@@ -16,9 +17,8 @@ NameList = Annotated[list[str] | None, Parameter(negative=(), consume_multiple=T
 def sweep(
     name: str,
     *,
-    root: Path | None = None,
-    source: Path | None = None,
-    target: Path | None = None,
+    data: DataOptions = DataOptions(),  # noqa: B008 - never changed
+    config: ConfigFiles = [],  # noqa: B006 - never changed
     set: Annotated[list[str] | None, Parameter(negative=())] = None,
     seeds: Annotated[list[int] | None, Parameter(negative=(), consume_multiple=True)] = None,
     methods: NameList = None,
@@ -31,6 +31,9 @@ def sweep(
     timeout: str | None = None,
     slurm: NameList = None,
     out: Path | None = None,
+    answers: SharedAnswers = [],  # noqa: B006 - never changed
+    wait: Annotated[bool, Parameter(negative=())] = False,
+    poll: float = 5.0,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Run methods x tasks x seeds in parallel. Run the same command again to resume.
@@ -38,11 +41,14 @@ def sweep(
     Each run has its own folder, named by the digest of its config. Finished runs are skipped. A failed run
     does not stop the others; the exit code is then 1. `ducats table OUT` makes the table.
 
+    Without ground truth, annotators label the target: the sweep says how many labels that takes, asks in its
+    own folder for all runs at once (exit code 3), and never asks for the same image twice.
+
     Args:
-        name: A YAML file, or the name of a sweep in the package: office-home, ablation, digits, ...
-        root: Folder of the benchmark.
-        source: Folder of the source, for data with separate folders (gtav-cityscapes).
-        target: Folder of the target, for data with separate folders.
+        name: A YAML file, or the name of a sweep in the package: folders (your own images), office-home,
+            ablation, digits, ...
+        data: Options of the data.
+        config: Config files for all runs, applied before those of tasks and methods.
         set: A setting for all runs as key=value, but not the query or objective of a method. Repeatable.
         seeds: Seeds to use instead of those of the sweep.
         methods: Run only these methods of the sweep; * is a wildcard (duc-kappa-*).
@@ -56,24 +62,33 @@ def sweep(
         timeout: Time limit of the whole sweep on Ray, such as 12h; run the same command again to resume.
         slurm: Options for sbatch as key=value: time=4:00:00 partition=gpu gpus_per_node=1 mem=32GB ...
         out: Output folder for the runs; default: runs/NAME.
-        dry_run: List the runs and their status without starting any.
+        answers: Folders of earlier runs or sweeps.
+        wait: If the runs wait for annotators, keep waiting and continue when they have answered.
+        poll: With --wait: seconds between checks for answers.
+        dry_run: List the runs and their status without starting any, and what annotators have to label.
     """
     from ducats.sweep import (
         BackendOptions,
         SweepFilter,
         check_sweep_runs,
+        count_labels,
+        describe_cost,
         expand_sweep,
         format_run_list,
+        labelling_costs,
         open_backend,
         read_sweep,
-        run_sweep,
+        run_sweep_with_people,
     )
 
+    check_poll(poll)
+    for earlier in answers:
+        if not earlier.is_dir():
+            raise UserError(f"--answers {earlier} is not a folder; give the folder of a run or a sweep")
     plan = read_sweep(name)
     sweep_filter = SweepFilter(
-        root=root,
-        source=source,
-        target=target,
+        data=data,
+        config=tuple(config),
         settings=tuple(set or ()),
         seeds=seeds,
         methods=methods,
@@ -85,12 +100,24 @@ def sweep(
     folder = out or Path("runs") / Path(name).stem
     with open_backend(resources, folder, Path(name).stem) as opened_backend:
         runs = expand_sweep(plan, sweep_filter, device=opened_backend.device_type)
-        check_sweep_runs([cell for cell in runs if cell.state(folder) != "done"])
+        pending = [cell for cell in runs if cell.state(folder) != "done"]
+        check_sweep_runs(pending)
+        costs = labelling_costs(pending)
         if dry_run:
             sys.stdout.write(format_run_list(runs, folder) + "\n")
+        if costs:
+            print_line(describe_cost(costs, count_labels(runs, folder)))
+        if dry_run:
             return 0
-        return run_sweep(
-            runs, folder, opened_backend.backend, console, time_limit=opened_backend.time_limit
+        return run_sweep_with_people(
+            runs,
+            folder,
+            opened_backend.backend,
+            console,
+            people=costs,
+            folders=(folder, *answers),
+            time_limit=opened_backend.time_limit,
+            poll_seconds=poll if wait else None,
         ).exit_code
 
 

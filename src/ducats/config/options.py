@@ -13,31 +13,29 @@ if TYPE_CHECKING:  # keeps `--help` fast
     from ducats.config import Config
 
 
+SharedAnswers = Annotated[
+    list[Path],
+    Parameter(
+        negative=(),
+        help="Folder of an earlier run or sweep: annotators are not asked again for what they answered "
+        "there, about the same image and classes. These labels count towards the budget. Repeatable.",
+    ),
+]
+ConfigFiles = Annotated[
+    list[str],
+    Parameter(
+        name=["--config", "-c"],
+        negative=(),
+        help="A YAML file, or the name of a config in the package (segmentation, data/digits). Repeatable.",
+    ),
+]
+
+
 @Parameter(name="*")
 @dataclass(kw_only=True)
-class RunOptions:
-    """Options of a run. Later ones win: config files in order, then --set, then the other options."""
+class DataOptions:
+    """Options that say where the data is, the same for a run and for a sweep."""
 
-    config: Annotated[
-        list[str],
-        Parameter(
-            name=["--config", "-c"],
-            negative=(),
-            help="A YAML file, or the name of a config in the package (segmentation, data/digits). "
-            "Repeatable.",
-        ),
-    ] = field(default_factory=list)
-    method: Annotated[
-        str | None,
-        Parameter(
-            help="Short for -c methods/NAME: duc, spread, random, entropy, source-only, ... See `ducats "
-            "methods`."
-        ),
-    ] = None
-    set: Annotated[
-        list[str],
-        Parameter(negative=(), help="A setting as key=value, e.g. train.lr=0.01. Repeatable."),
-    ] = field(default_factory=list)
     source: Annotated[
         Path | None,
         Parameter(
@@ -75,6 +73,25 @@ class RunOptions:
         ),
     ] = None
     root: Annotated[Path | None, Parameter(help="Folder of the benchmark given by -c data/NAME.")] = None
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class RunOptions(DataOptions):
+    """Options of a run. Later ones win: config files in order, then --set, then the other options."""
+
+    config: ConfigFiles = field(default_factory=list)
+    method: Annotated[
+        str | None,
+        Parameter(
+            help="Short for -c methods/NAME: duc, spread, random, entropy, source-only, ... See `ducats "
+            "methods`."
+        ),
+    ] = None
+    set: Annotated[
+        list[str],
+        Parameter(negative=(), help="A setting as key=value, e.g. train.lr=0.01. Repeatable."),
+    ] = field(default_factory=list)
     task: Annotated[
         str | None,
         Parameter(

@@ -143,7 +143,7 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
         f"the budget is {sum(labels)} {unit_name} from {count_images(n_images)} of the target: "
         f"{per_round_text}{suffix} after epoch {epochs} of {config.train.epochs}",
     )
-    if _has_human_oracle(config, survey):
+    if has_human_oracle(config, survey):
         yield Finding(
             "note",
             f"human annotators provide {per_round_text} {unit_name}{suffix}, "
@@ -151,7 +151,8 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
         )
 
 
-def _has_human_oracle(config: Config, survey: DataSurvey) -> bool:
+def has_human_oracle(config: Config, survey: DataSurvey) -> bool:
+    """Return whether people label the target."""
     name = config.oracle.name
     return name == "human" or (name == "auto" and survey.has_ground_truth is False)
 
@@ -179,7 +180,7 @@ def _describe_time_budget(
             f"{count_images(n_images)}: later rounds may have nothing left to query; lower "
             "acquisition.budget",
         )
-    if _has_human_oracle(config, survey):
+    if has_human_oracle(config, survey):
         yield Finding(
             "note",
             f"human annotators answer: the run pauses in each of {rounds} and stops querying after "
@@ -270,7 +271,7 @@ def _describe_pixel_budget(
     config: Config, survey: DataSurvey, pool_size: int, query_epochs: Sequence[int]
 ) -> Iterator[Finding]:
     """Describe the pixel budget per image and per round, and who labels it."""
-    areas = _image_areas(config, survey)[:pool_size]
+    areas = image_areas(config, survey)[:pool_size]
     if not areas:
         return  # no image can be read, which is reported elsewhere
     per_image_and_round = split_pixels(
@@ -290,7 +291,7 @@ def _describe_pixel_budget(
         f"{'size of the network input' if config.task.resolution == 'network' else 'original image size'} "
         f"(task.resolution={config.task.resolution})",
     )
-    if _has_human_oracle(config, survey):
+    if has_human_oracle(config, survey):
         yield Finding(
             "note",
             f"human annotators label {_format_range(per_round)} pixels in each of "
@@ -313,7 +314,7 @@ def _check_clusters(config: Config, max_pixels: int) -> None:
     check_cluster_count(query, clusters_by_unit.get(task.resolved_unit, max_pixels))
 
 
-def _image_areas(config: Config, survey: DataSurvey) -> list[int]:
+def image_areas(config: Config, survey: DataSurvey) -> list[int]:
     """Return the number of pixels of each target image, at the resolution of the budget."""
     split = survey.splits["target"]
     if config.task.resolution == "network":

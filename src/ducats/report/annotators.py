@@ -2,13 +2,14 @@
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
 from ducats.annotation import VOID_WORD, AnnotationStore, Question
+from ducats.annotation.shared_answers import answered_questions, question_subject
 from ducats.annotation.summary import (
     AnnotatorSummary,
     ChannelSummary,
@@ -58,6 +59,7 @@ class AnnotationStats:
     corrected: str  # how many labels or pixels were
     corrections: Table  # all of them, oldest first
     n_unused_corrections: int  # made after the run took its newest round
+    answered: tuple[Hashable, ...]  # what each answered question is about: equal if runs share the answer
 
     @property
     def n_multi_annotated(self) -> int:
@@ -154,6 +156,25 @@ def _run_stats(run: Run) -> AnnotationStats:
         _describe_corrected(run),
         _correction_table(run),
         run.files.count_unused_corrections(),
+        tuple(
+            question_subject(question, classes) or (run.name, question.id)
+            for question, classes, _ in answered_questions(store)
+        ),
+    )
+
+
+def describe_shared_answers(stats: Sequence[AnnotationStats]) -> str:
+    """Return how many answers the runs have in common; empty if there are none.
+
+    Their annotation times must then not be added up.
+    """
+    total = sum(len(each.answered) for each in stats)
+    different = len({subject for each in stats for subject in each.answered})
+    if total == different:
+        return ""
+    return (
+        f"The {len(stats)} runs asked {total} questions, {different} of them different. An answer that "
+        "several runs need is given once; each run counts its label and its time as its own cost."
     )
 
 

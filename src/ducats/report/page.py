@@ -8,7 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ducats.report import provenance
-from ducats.report.annotators import AnnotationStats, annotation_stats
+from ducats.report.annotators import AnnotationStats, annotation_stats, describe_shared_answers
 from ducats.report.comparison.build import Comparison, build_comparison
 from ducats.report.figures.panels import draw_requested_panels, svg_width
 from ducats.report.figures.style import LineStyle, assign_line_styles
@@ -64,6 +64,11 @@ class KindReport:
     def id_prefix(self) -> str:
         """Prefix of the HTML ids."""
         return self.kind.id_prefix
+
+    @property
+    def shared_answers(self) -> str:
+        """How many answers of annotators the runs have in common; empty if there are none."""
+        return describe_shared_answers(self.annotation)
 
     @property
     def is_single_run(self) -> bool:

@@ -16,6 +16,8 @@ IMAGES = "images"
 # Written by annotators:
 ANSWER_TABLES = "answers*.csv"
 ANSWER_MAPS = "answers"
+# Written by a run that shares answers with others:
+SHARED_MAPS = "shared"  # label PNGs with the pixels that other runs know
 # For tools:
 RULES = "rules.json"  # written last
 QUESTIONS = "questions.jsonl"

@@ -111,7 +111,7 @@ def _write(path: Path, records: list[Record]) -> None:
 
 def finite_number(record: Mapping[str, Any], key: str) -> float | None:
     """Return a finite number, or None (e.g. a diverged loss, a class without samples)."""
-    value = record.get(key)
+    value: Any = record.get(key)
     return float(value) if _is_number(value) and abs(value) <= sys.float_info.max else None
 
 

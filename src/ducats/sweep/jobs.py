@@ -21,6 +21,7 @@ class SweepJob:
     folder: Path
     log_path: Path
     log_offset: int  # size of the log after earlier attempts, in bytes
+    shared_answers: Sequence[Path] = ()  # folders with answers of people that the run may use
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -31,7 +32,8 @@ class SweepJob:
     @property
     def arguments(self) -> list[str]:
         """Arguments of ``ducats``."""
-        return ["run", "-c", str(self.config_path), "--out", str(self.folder)]
+        shared = [word for folder in self.shared_answers for word in ("--answers", str(folder.absolute()))]
+        return ["run", "-c", str(self.config_path), "--out", str(self.folder), *shared]
 
     @property
     def lock_path(self) -> Path:
@@ -48,14 +50,15 @@ class SweepJob:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def write_job(sweep_run: SweepRun, out: Path) -> SweepJob:
+def write_job(sweep_run: SweepRun, out: Path, shared_answers: Sequence[Path] = ()) -> SweepJob:
     """Write the config of a run for the backend, which may be on another machine."""
     config_path = (out / "configs" / f"{sweep_run.name}.yaml").absolute()
     log_path = out / "logs" / f"{sweep_run.name}.txt"
     write_text_atomically(config_path, to_yaml(sweep_run.config))
     make_folder(log_path.parent)
     log_offset = log_path.stat().st_size if log_path.exists() else 0
-    return SweepJob(sweep_run, config_path, sweep_run.folder(out).absolute(), log_path.absolute(), log_offset)
+    folder = sweep_run.folder(out).absolute()
+    return SweepJob(sweep_run, config_path, folder, log_path.absolute(), log_offset, shared_answers)
 
 
 class JobEnd(NamedTuple):

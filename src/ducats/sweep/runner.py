@@ -4,10 +4,11 @@ import shlex
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 
@@ -43,27 +44,33 @@ def run_sweep(
     console: Console,
     *,
     time_limit: float | None = None,
+    waiting: Sequence[str] = (),
+    shared_answers: Mapping[str, Sequence[Path]] = MappingProxyType({}),
 ) -> SweepOutcome:
     """Execute all runs that are not done yet, as many in parallel as the backend allows.
 
     Args:
         out: output folder, with a folder per run, configs/ and logs/.
         time_limit: in seconds; unfinished runs are stopped, and the next sweep resumes them.
+        waiting: names of runs that cannot continue, because people have not answered yet.
+        shared_answers: for runs whose labels people give: folders with answers that they may use.
     """
     outcome = SweepOutcome(skipped=[sweep_run.name for sweep_run in runs if sweep_run.state(out) == "done"])
-    done_names = set(outcome.skipped)
+    outcome.waiting += waiting
+    done_names = {*outcome.skipped, *waiting}
     pending = deque(run for run in runs if run.name not in done_names)
     active = dict[str, SweepJob]()
     deadline = time.monotonic() + time_limit if time_limit is not None else float("inf")
     with (
         _folder_locked(out),
         _signals_as_interrupt(),
-        SweepProgress(len(runs), len(done_names), console) as progress,
+        SweepProgress(len(runs), len(outcome.skipped), console) as progress,
     ):
         try:
             while (pending or active) and time.monotonic() < deadline:
                 n_free = min(len(pending), backend.free_slots()) if pending else 0
-                new_jobs = [write_job(pending.popleft(), out) for _ in range(n_free)]
+                new_runs = [pending.popleft() for _ in range(n_free)]
+                new_jobs = [write_job(run, out, shared_answers.get(run.name, ())) for run in new_runs]
                 for job, location in zip(new_jobs, backend.submit(new_jobs), strict=True):
                     active[job.name] = job
                     progress.add_run(job.name, location)
@@ -80,7 +87,7 @@ def run_sweep(
         except BaseException:
             _print_if_any(console, backend.stop())
             raise
-    _print_summary(outcome, len(runs), out, console)
+    _print_summary(outcome, len(runs), out, console, asks_people=bool(shared_answers))
     return outcome
 
 
@@ -127,13 +134,15 @@ def _signals_as_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _print_summary(outcome: SweepOutcome, count: int, out: Path, console: Console) -> None:
+def _print_summary(
+    outcome: SweepOutcome, count: int, out: Path, console: Console, *, asks_people: bool
+) -> None:
     counts = [f"{len(outcome.done) + len(outcome.skipped)} done"]
     counts += [f"{len(outcome.skipped)} of them earlier"] if outcome.skipped else []
     counts += [f"{len(outcome.waiting)} waiting for labels"] if outcome.waiting else []
     counts += [f"{len(outcome.failed)} failed"] if outcome.failed else []
     counts += [f"{len(outcome.unfinished)} unfinished at the time limit"] if outcome.unfinished else []
-    for name in outcome.waiting:
+    for name in outcome.waiting if not asks_people else ():
         print_line(console, f"waiting: {out / name / 'questions'}", "yellow")
     for name, error in outcome.failed.items():
         print_line(console, f"failed: {name}: {error} (log: {out / 'logs' / name}.txt)", "red")

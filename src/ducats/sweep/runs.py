@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ducats.config import Config
-from ducats.config.options import RunOptions, default_run_folder
+from ducats.config.options import DataOptions, RunOptions, default_run_folder
 from ducats.data.registry import resolve_dataset
 from ducats.report.tasks import data_and_task
 from ducats.run.factory import check_config, with_resolved_precision
@@ -23,9 +23,8 @@ _METHOD_SETTINGS = ("method", "query", "query.name", "objective", "objective.nam
 class SweepFilter:
     """Command-line options that select the runs of a sweep and override their settings."""
 
-    root: Path | None = None  # folder of the benchmark
-    source: Path | None = None  # this and the next: for data with separate folders
-    target: Path | None = None
+    data: DataOptions = field(default_factory=DataOptions)
+    config: Sequence[str] = ()  # config files of all runs, on top of the sweep's base
     settings: Sequence[str] = ()  # ``key=value`` for all runs
     seeds: Sequence[int] | None = None
     methods: Sequence[str] | None = None  # names or patterns; None: all
@@ -131,7 +130,7 @@ def _build_config(
     sweep: Sweep, method: SweepMethod, task: SweepTask, sweep_filter: SweepFilter, device: str
 ) -> Config:
     options = RunOptions(
-        config=[*sweep.base, *task.config, *method.config],
+        config=[*sweep.base, *sweep_filter.config, *task.config, *method.config],
         set=[
             *sweep.settings,
             *task.settings,
@@ -139,11 +138,9 @@ def _build_config(
             *sweep_filter.settings,
             f"method={json.dumps(method.name)}",
         ],
-        root=sweep_filter.root,
-        source=sweep_filter.source,
-        target=sweep_filter.target,
         task=task.task,
         device=device,
+        **vars(sweep_filter.data),
     )
     try:
         return with_resolved_precision(options.load())
@@ -170,8 +167,9 @@ def check_sweep_runs(runs: Sequence[SweepRun]) -> None:
 def _check_run(config: Config) -> None:
     check_config(config)
     resolve_dataset(config.data.name).require_params(config.data.name, config.data.params)
-    for param in ("root", "source", "target"):
+    options = {"path": "manifest"} | {name: name for name in ("root", "source", "target", "test", "classes")}
+    for param, option in options.items():
         path = config.data.params.get(param)
         relative_to_root = param != "root" and "root" in config.data.params
         if isinstance(path, str) and not relative_to_root and not Path(path).exists():
-            raise UserError(f"{path} does not exist: check --{param}")
+            raise UserError(f"{path} does not exist: check --{option}")

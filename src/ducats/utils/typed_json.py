@@ -17,7 +17,7 @@ def parse_json(kind: type[_T], text: str | bytes) -> _T:
 
 
 @cache
-def _adapter(kind: type) -> Any:
+def _adapter(kind: Any) -> Any:
     from pydantic import TypeAdapter  # imported late, to keep `--help` fast
 
     return TypeAdapter(kind)

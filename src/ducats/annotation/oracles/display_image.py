@@ -1,4 +1,6 @@
-"""Images of the pool for display."""
+"""Images of the pool for display, and the digests of their content."""
+
+import hashlib
 
 from PIL import Image
 
@@ -24,3 +26,20 @@ def load_display_image(pool: Images, image: int) -> Image.Image:
     pixels = pool.pixels[image].cpu()
     stored = pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy()
     return Image.fromarray(stored).convert("RGB")
+
+
+def image_digest(pool: Images, image: int) -> str:
+    """Return a digest of the content of an image: of its file or, if it has none, of its pixels."""
+    digest = hashlib.blake2b(digest_size=16)
+    if pool.files is not None:
+        try:
+            digest.update(pool.files[image].read_bytes())
+        except OSError as error:
+            raise UserError(
+                f"{pool.files[image]} cannot be read ({error.strerror}); restore the file that was there "
+                "when the run started"
+            ) from error
+    else:
+        pixels = pool.pixels[image].cpu()
+        digest.update(str(tuple(pixels.shape)).encode() + pixels.numpy().tobytes())
+    return digest.hexdigest()

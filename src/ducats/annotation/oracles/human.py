@@ -11,9 +11,10 @@ from torch import Tensor
 from ducats.annotation import AnnotationStore, Question, QuestionRound, RoundRules
 from ducats.annotation.answer import parse_word
 from ducats.annotation.csv_answers import describe_problems, import_csv_answers
-from ducats.annotation.oracles import mask_files, pending, question_files
+from ducats.annotation.oracles import mask_files, pending, question_files, shared_maps
 from ducats.annotation.question import MAX_LISTED_QUESTIONS
 from ducats.annotation.rules import make_rules
+from ducats.annotation.shared_answers import AnswerBook, import_shared_answers
 from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.ledger import Request
 from ducats.runfolder.hints import AnnotatorHints
@@ -48,6 +49,7 @@ class HumanOracle:
         explained_by: the uncertainties, ``u_dis`` and ``u_data``, that explain a pick to annotators instead.
         max_seconds: returns the time limit of a round in annotation seconds. When it is reached, the round
             closes with the answers so far. None for no limit.
+        shared_answers: folders of sweeps or runs. What people answered there is not asked again.
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class HumanOracle:
         query_summary: str = "",
         explained_by: Sequence[str] = (),
         max_seconds: Callable[[int], float | None] | None = None,
+        shared_answers: Sequence[Path] = (),
     ) -> None:
+        self._book = AnswerBook(shared_answers) if shared_answers else None
         self._store = AnnotationStore(Path(folder))
         self._pool, self._classes, self._sizes = pool, list(classes), sizes
         for name in classes:
@@ -99,6 +103,7 @@ class HumanOracle:
             problems = import_csv_answers(self._store, round_number) if round_number <= request.round else []
             if problems and round_number == request.round:
                 raise UserError(describe_problems(problems))
+        self._copy_shared_answers(request)
         return (
             self._image_labels(request) if self._sizes is None else self._pixel_labels(request, self._sizes)
         )
@@ -131,8 +136,10 @@ class HumanOracle:
         if not self._answerable_by_word(request):
             return
         hints = self._hints(request.round) if self._hints is not None else None
+        unit_hints = question_files.model_hints(hints, self._classes, request.n_units)
+        digests = question_files.unit_digests(request, self._pool)
         questions = self._questions(
-            request, question_files.model_hints(hints, self._classes, request.n_units)
+            request, [{**one, **digest} for one, digest in zip(unit_hints, digests, strict=True)]
         )
         if self._sizes is not None:
             rows = [mask_files.pixel_csv_row(question) for question in questions]
@@ -176,6 +183,17 @@ class HumanOracle:
         return (
             self._rules.unit != "image" and request.n_units <= MAX_LISTED_QUESTIONS and not whole_image.any()
         )
+
+    def _copy_shared_answers(self, request: Request) -> None:
+        """Answer what people have answered for other runs."""
+        round_number, folder = request.round, self._store.round_folder(request.round)
+        if self._book is None or self._store.closed_round(round_number) is not None:
+            return
+        self._book.refresh()
+        if (folder / RULES).exists():
+            import_shared_answers(self._store, round_number, self._book)
+        if self._sizes is not None:
+            shared_maps.write_shared_maps(folder, self._book)
 
     # -- labels ---------------------------------------------------------------------------------------
 
@@ -238,7 +256,9 @@ class HumanOracle:
     ) -> None:
         """Raise if a label PNG contradicts an answer for the same pixel."""
         conflicts = (
-            (pngs.labels != UNLABELLED) & (logged_labels != UNLABELLED) & (pngs.labels != logged_labels)
+            (pngs.own_labels != UNLABELLED)
+            & (logged_labels != UNLABELLED)
+            & (pngs.own_labels != logged_labels)
         ).nonzero()
         if not len(conflicts):
             return
@@ -246,7 +266,7 @@ class HumanOracle:
         unit = int(torch.searchsorted(unit_sizes.cumsum(0), index, right=True))
         question = self._store.question_round(request.round).questions[unit]
         votes = pending.describe_votes(self._store.statuses(request.round)[question.id])
-        label = int(pngs.labels[index])
+        label = int(pngs.own_labels[index])
         name = "void" if label == VOID else self._classes[label]
         raise UserError(
             f"{pngs.describe_location(index)} is {name}, which contradicts the answer to {question.id!r} "

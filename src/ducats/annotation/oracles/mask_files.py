@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from ducats.annotation import Question
-from ducats.annotation.oracles.display_image import load_display_image
+from ducats.annotation.oracles.display_image import image_digest, load_display_image
 from ducats.annotation.oracles.question_files import HINT_COLUMNS, hint_cells
 from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.data.segmentation.label_files import read_channels
@@ -29,6 +29,7 @@ from ducats.runfolder.question_names import (
     PIXELS_TABLE,
     QUESTIONS_TABLE,
     README,
+    SHARED_MAPS,
 )
 from ducats.utils import files
 from ducats.utils.errors import AwaitingLabels, UserError
@@ -64,7 +65,7 @@ class LabelCodes:
 
 
 class LabelPngs:
-    """Labels read from the label PNGs of a round.
+    """Labels read from the label PNGs of a round; those shared by other runs count where its own have none.
 
     Args:
         names: file name of each image's label PNG.
@@ -83,11 +84,18 @@ class LabelPngs:
         self.labels = torch.full(
             (len(request),), UNLABELLED, dtype=torch.int8 if n_classes <= 127 else torch.int16
         )
-        for image, position, index in request.by_image():
-            size = sizes[image].tolist()
-            if self.path(image).exists():
-                labels = read_labels_at(self.path(image), position, size, self.codes, folder / CLASSES)
-                self.labels[index] = labels.to(self.labels.dtype)
+        self._read(ANSWER_MAPS)
+        self.own_labels = self.labels.clone()
+        self._read(SHARED_MAPS)
+
+    def _read(self, subfolder: str) -> None:
+        """Read the label PNGs of a subfolder into the labels that are still missing."""
+        for image, position, index in self.request.by_image():
+            path, size = self.folder / subfolder / self.names[image], self.sizes[image].tolist()
+            if path.exists():
+                new = read_labels_at(path, position, size, self.codes, self.folder / CLASSES)
+                known = self.labels[index]
+                self.labels[index] = torch.where(known == UNLABELLED, new.to(self.labels.dtype), known)
 
     def path(self, image: int) -> Path:
         """Return the path of an image's label PNG."""
@@ -127,7 +135,7 @@ def read_labels_at(
         size: height and width that it must have.
         class_list: file with the ids, named in messages.
     """
-    values = _read_label_png(path, size[1], size[0])[position]
+    values = read_label_png(path, size[1], size[0])[position]
     invalid = (values < 0) | (
         (values >= codes.n_classes) & (values != codes.void) & (values != codes.unanswered)
     )
@@ -169,6 +177,7 @@ def _safe_relative_path(key: str) -> str:
     return "/".join("__" if part == ".." else part for part in parts if part not in ("", ".")) or "_"
 
 
+MASK_TABLE_COLUMNS = ("key", "pixels", "mask", "overlay", "answer", "file", "digest")
 PIXEL_CSV_COLUMNS = ("number", "id", "label", "key", "y", "x", "pixels", "overlay", *HINT_COLUMNS)
 
 
@@ -184,30 +193,41 @@ def write_mask_questions(
     folder: Path, request: Request, pool: Images, classes: Sequence[str], sizes: Tensor, names: Sequence[str]
 ) -> None:
     """Write masks, overlays, class ids and instructions."""
-    rows, codes = [], LabelCodes(len(classes))
+    rows = []
     for image, position, _ in request.by_image():
         height, width = sizes[image].tolist()
         mask = np.zeros(height * width, np.uint8)
         mask[position.numpy()] = 255
         mask = mask.reshape(height, width)
         name = names[image]
-        files.write_atomically(folder / MASKS / name, partial(Image.fromarray(mask).save, format="PNG"))
-        image_rgb = load_display_image(pool, image).resize((width, height))
-        if pool.files is None:  # overlays hide the requested pixels, and there is no other file
-            files.write_atomically(folder / IMAGES / name, partial(image_rgb.save, format="PNG"))
-        overlay = _overlay(image_rgb, mask > 0)
-        files.write_atomically(folder / OVERLAYS / name, partial(overlay.save, format="PNG"))
-        file = pool.files[image] if pool.files is not None else ""
+        file = str(pool.files[image]) if pool.files is not None else ""
+        write_mask(folder, name, mask, load_display_image(pool, image), has_file=bool(file))
         paths = [f"{folder_name}/{name}" for folder_name in (MASKS, OVERLAYS, ANSWER_MAPS)]
-        rows.append([pool.keys[image], len(position), *paths, file])
+        rows.append([pool.keys[image], len(position), *paths, file, image_digest(pool, image)])
+    write_mask_table(folder, classes, rows)
+
+
+def write_mask(
+    folder: Path, name: str, mask: np.typing.NDArray[np.uint8], image: Image.Image, *, has_file: bool
+) -> None:
+    """Write the mask of an image and its overlay."""
+    image_rgb = image.resize((mask.shape[1], mask.shape[0]))
+    files.write_atomically(folder / MASKS / name, partial(Image.fromarray(mask).save, format="PNG"))
+    if not has_file:  # overlays hide the requested pixels, and there is no other file
+        files.write_atomically(folder / IMAGES / name, partial(image_rgb.save, format="PNG"))
+    overlay = _overlay(image_rgb, mask > 0)
+    files.write_atomically(folder / OVERLAYS / name, partial(overlay.save, format="PNG"))
+
+
+def write_mask_table(folder: Path, classes: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Write class ids, instructions and the table of the masks, with one row per image."""
+    codes = LabelCodes(len(classes))
     files.write_text_atomically(folder / CLASSES, codes.as_text(classes))
     files.write_text_atomically(
         folder / README, README_TEMPLATE.format(void=codes.void, unanswered=codes.unanswered)
     )
     # Written last: its presence marks the round as complete.
-    files.write_csv_atomically(
-        folder / QUESTIONS_TABLE, ["key", "pixels", "mask", "overlay", "answer", "file"], rows
-    )
+    files.write_csv_atomically(folder / QUESTIONS_TABLE, MASK_TABLE_COLUMNS, rows)
 
 
 def _overlay(image: Image.Image, requested: np.typing.NDArray[np.bool_]) -> Image.Image:
@@ -219,7 +239,7 @@ def _overlay(image: Image.Image, requested: np.typing.NDArray[np.bool_]) -> Imag
     return Image.fromarray(colours.astype(np.uint8))
 
 
-def _read_label_png(path: Path, width: int, height: int) -> Tensor:
+def read_label_png(path: Path, width: int, height: int) -> Tensor:
     """Return the ids in a label PNG, flattened, int64."""
     try:
         size = displayed_size(path)  # before decoding a file that may be huge

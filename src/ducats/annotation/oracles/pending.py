@@ -1,6 +1,7 @@
 """Messages for a run that waits for annotators: open questions, disputes and next steps."""
 
 import shlex
+from pathlib import Path
 
 from ducats.annotation import AnnotationStore, QuestionStatus
 from ducats.annotation.summary import annotator_name
@@ -16,13 +17,7 @@ def describe_open_images(store: AnnotationStore, round_number: int) -> str:
     open_questions = [question for question, one in statuses.items() if one.state != "settled"]
     if not open_questions:
         return ""
-    csv_files = sorted(folder.glob(ANSWER_TABLES))
-    instructions = answering_instructions(
-        store,
-        f"fill in {csv_files[0]}"
-        if csv_files
-        else f"copy {folder / QUESTIONS_TABLE} to answers.csv there and fill in the column `label`",
-    )
+    instructions = answering_instructions(store, table_instructions(folder))
     if not any(one.votes or one.unsure_annotators for one in statuses.values()):
         plural = "" if len(open_questions) == 1 else "s"
         return f"round {round_number} waits for {len(open_questions)} label{plural}. {instructions}"
@@ -30,6 +25,14 @@ def describe_open_images(store: AnnotationStore, round_number: int) -> str:
         f"round {round_number} waits for {len(open_questions)} of {len(statuses)} labels; first: "
         f"{open_questions[0]!r}{describe_disputes(store, round_number)}. {instructions}"
     )
+
+
+def table_instructions(folder: Path) -> str:
+    """Return how to answer a round of images with a CSV file."""
+    csv_files = sorted(folder.glob(ANSWER_TABLES))
+    if csv_files:
+        return f"fill in {csv_files[0]}"
+    return f"copy {folder / QUESTIONS_TABLE} to answers.csv there and fill in the column `label`"
 
 
 def describe_disputes(store: AnnotationStore, round_number: int) -> str:

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from ducats.annotation import VOID_WORD, Question, QuestionArea
-from ducats.annotation.oracles.display_image import load_display_image
+from ducats.annotation.oracles.display_image import image_digest, load_display_image
 from ducats.annotation.question import consecutive_runs
 from ducats.data.domain import Images
 from ducats.ledger import Request, central_pixels
@@ -38,6 +38,16 @@ def model_hints(hints: AnnotatorHints | None, classes: Sequence[str], n_units: i
         fields |= {name: round(value, 6) for name, value in values.items() if math.isfinite(value)}
         unit_fields.append({**fields, "segment": int(hints.segment[unit])})
     return unit_fields
+
+
+def unit_digests(request: Request, pool: Images) -> list[dict[str, Any]]:
+    """Return the digest of each unit's image as a field of a ``Question``."""
+    digests = {image: image_digest(pool, image) for image in set(request.pixel_runs.image.tolist())}
+    return [
+        {"image_digest": digests[block.image]}
+        for block in request.blocks()
+        for _ in block.unit_sizes.tolist()
+    ]
 
 
 def image_questions(request: Request, pool: Images, hints: Sequence[Mapping[str, Any]]) -> list[Question]:
@@ -90,6 +100,11 @@ def write_image_questions(
     for question, image in zip(questions, request.image.tolist(), strict=True):
         thumbnail = _make_thumbnail(load_display_image(pool, image))
         files.write_atomically(folder / question.image_path, partial(thumbnail.save, format="PNG"))
+    write_question_table(folder, questions)
+
+
+def write_question_table(folder: Path, questions: Sequence[Question]) -> None:
+    """Write the CSV file of images to fill in."""
     rows = [[q.number, q.key, "", q.image_path, q.original_path, *hint_cells(q)] for q in questions]
     # Written last: its presence marks the round as complete.
     files.write_csv_atomically(

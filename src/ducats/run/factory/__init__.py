@@ -1,6 +1,8 @@
 """Build the components of a run from its config. Names are resolved only here."""
 
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from ducats.config import Config
 from ducats.data.domain import AdaptationData
@@ -44,9 +46,18 @@ __all__ = [
 
 
 def build_run(
-    config: Config, run_folder: RunFolder, data: AdaptationData | None = None
+    config: Config,
+    run_folder: RunFolder,
+    data: AdaptationData | None = None,
+    *,
+    shared_answers: Sequence[Path] = (),
 ) -> tuple[Components, RunPlan]:
-    """Build the components and the plan of a run; load the data unless ``data`` is given."""
+    """Build the components and the plan of a run.
+
+    Args:
+        data: loaded data; None loads those of the config.
+        shared_answers: folders of sweeps or runs. What annotators answered there is not asked again.
+    """
     is_resumable = run_folder.is_resumable
     check_config(config, is_resumable=is_resumable, per_pixel=None if data is None else data.source.per_pixel)
     data = data or load_data(config)
@@ -64,7 +75,7 @@ def build_run(
         ),
         source=data.source,
         pool=data.pool,
-        oracle=make_oracle(config, data, run_folder),
+        oracle=make_oracle(config, data, run_folder, shared_answers),
         query=make_query(config),
         objective=make_objective(config),
         test=data.test,

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -67,19 +67,33 @@ def make_model(config: Config, classes: int, channels: int, *, is_resumable: boo
         return EvidentialModel(build_component("model", config.model, build_fn), config.model.evidence)
 
 
-def make_oracle(config: Config, data: AdaptationData, run_folder: RunFolder) -> Oracle:
+def make_oracle(
+    config: Config, data: AdaptationData, run_folder: RunFolder, shared_answers: Sequence[Path] = ()
+) -> Oracle:
     """Build the oracle; ``auto`` is the ground truth if the data has it, else human annotators."""
     check_oracle(config.oracle, has_ground_truth=data.ground_truth is not None)
     name = config.oracle.name
+    if shared_answers and (
+        name not in ("auto", "human") or (name == "auto" and data.ground_truth is not None)
+    ):
+        raise UserError(
+            f"--answers {shared_answers[0]} is for human annotators, but the oracle is {name!r} and needs "
+            "none; omit it, or use --oracle human"
+        )
+    for folder in shared_answers:
+        if not folder.is_dir():
+            raise UserError(f"--answers {folder} is not a folder; give the folder of a run or a sweep")
     if name in ("auto", "ground_truth") and data.ground_truth is not None:
         return GroundTruthOracle(data.ground_truth, config.task.resolution)
     if name in ("auto", "human"):
-        return _make_human_oracle(config, data, run_folder)
+        return _make_human_oracle(config, data, run_folder, shared_answers)
     user_oracle: Callable[..., Oracle] = resolve("oracle", {}, name)
     return bind_params("oracle", name, user_oracle, 1, config.oracle.params)(data)
 
 
-def _make_human_oracle(config: Config, data: AdaptationData, run_folder: RunFolder) -> HumanOracle:
+def _make_human_oracle(
+    config: Config, data: AdaptationData, run_folder: RunFolder, shared_answers: Sequence[Path]
+) -> HumanOracle:
     sizes = label_grid_sizes(data.pool, config.task.resolution) if data.source.per_pixel else None
     query = resolve_query(config.query.name)
     time_budget = parse_time_budget(
@@ -108,6 +122,7 @@ def _make_human_oracle(config: Config, data: AdaptationData, run_folder: RunFold
         query_summary=query.reason or query.summary,
         explained_by=query.explained_by,
         max_seconds=remaining_seconds,
+        shared_answers=shared_answers,
         **config.oracle.params,
     )
 
