@@ -292,12 +292,13 @@ def test_broken_files_are_all_named(root: Path) -> None:
     (root / "target/dog/page.jpg").write_text("<html>404</html>")
     for number in range(23):
         (root / f"test/cat/bad{number:02d}.png").write_bytes(b"")
-    assert_findings(  # unreadable files are not reported as copies
-        make_config(root),
-        "error: 2 of 8 images of the source … truncated.png … empty.jpg (empty file)",
-        "error: 1 of 7 images of the target … page.jpg (not an image)",
-        "error: 23 of 29 images of the test … bad19.png (empty file) and 3 more",
-    )
+    for setting, severity in (("data.strict=false", "warning"), ("data.strict=true", "error")):
+        assert_findings(  # unreadable files are not reported as copies
+            make_config(root, setting),
+            f"{severity}: 2 of 8 images of the source … truncated.png … empty.jpg (empty file)",
+            f"{severity}: 1 of 7 images of the target … page.jpg (not an image)",
+            f"{severity}: 23 of 29 images of the test … bad19.png (empty file) and 3 more",
+        )
 
 
 def test_every_bad_row_of_a_manifest_is_reported(root: Path) -> None:
@@ -317,7 +318,7 @@ def test_every_bad_row_of_a_manifest_is_reported(root: Path) -> None:
         "error: line 9 … neither",
         "error: 1 of 5 target rows … lack a label … line 10",
         "error: line 20 … the key 'source/cat/0.png' is already used on line 2",
-        "error: test … 2.png (empty file)",
+        "warning: test … 2.png (empty file)",
         "error: 1 image of the test … also in the source … (line 2) … (line 21)",
     )
     many = manifest(more=[(f"gone/{i}.png", "source", "cat", "") for i in range(25)])
@@ -415,13 +416,14 @@ def test_several_defects_are_all_reported_once(root: Path) -> None:
         "views.test={crop: center, size: 20}",
         "data.params.sizes=3",
     )
-    data = ("'cow'", "bad.png", "also in the target", "'cats'", "100 labels", "crop of 20")
+    data = ("'cow'", "also in the target", "'cats'", "100 labels", "crop of 20")
     settings = ("query 'oracle'", "'betta'", "'own:net'", "'wizard'", "'speed'", "'sizes'")
     assert_findings(
         config,
         *(f"error: {words}" for words in (*data, *settings)),
         "warning: more than one class",
         "warning: is a copy",
+        "warning: bad.png",
         "warning: no images of … 'cat'",
         "warning: larger than the source",
         "warning: larger than the target",

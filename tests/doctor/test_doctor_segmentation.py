@@ -182,10 +182,10 @@ def test_superpixels_need_scikit_image(root: Path, monkeypatch: pytest.MonkeyPat
         (
             "error: 1 of 3 images … source/images have no label file … 000.png",
             "error: 1 of 3 label files … source/labels have no image … 001.png",
-            "error: 1 of 2 label files of the source cannot be read … 002.png",
-            "error: 1 of 4 images of the target cannot be read … 101.png",
+            "warning: 1 of 2 label files of the source cannot be read … 002.png",
+            "warning: 1 of 4 images of the target cannot be read … 101.png",
             "error: 1 of 4 label files of the target differ in size … is 10 x 15 … is 20 x 30",
-            "error: 1 of 4 images of the test cannot be read … 203.png (not an image)",
+            "warning: 1 of 4 images of the test cannot be read … 203.png (not an image)",
             lambda root: os.truncate(root / "target/images/101.png", 500),
             unlink("source/labels/000.png"),
             unlink("source/images/001.png"),
@@ -289,9 +289,9 @@ def test_large_sets_are_sampled_and_this_is_reported(root: Path, monkeypatch: py
     )
     assert_findings(
         config,
-        "error: 1 of 4 label files of the target (2 of 4 checked … 102.png",
+        "warning: 1 of 4 label files of the target (2 of 4 checked … 102.png",
         # Every header is still read.
-        "error: 1 of 4 images of the test (2 of 4 checked … 201.png",
+        "warning: 1 of 4 images of the test (2 of 4 checked … 201.png",
         "note: source: 4 images with label maps (2 of 4 checked, evenly spaced)",
         # A rare class may be in the other files.
         "note: the source has no pixels of 'tram' in the 2 label maps that were checked",

@@ -19,6 +19,9 @@ app = App(
     "FILE`.",
 )
 console = Console()
+Strict = Annotated[
+    bool, Parameter(negative=(), help="Refuse unreadable images; default: skip, count and list them.")
+]
 TrustCode = Annotated[
     bool,
     Parameter(

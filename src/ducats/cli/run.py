@@ -15,7 +15,7 @@ from ducats.cli.base import app, console, print_line, print_warning
 from ducats.cli.shutdown import connect_monitored, is_reporter, repeat_in_local_ranks
 from ducats.config.options import RunOptions, benchmark_task, default_run_folder
 from ducats.utils.errors import AwaitingLabels, UserError
-from ducats.utils.findings import pluralise
+from ducats.utils.findings import join_names, pluralise
 from ducats.utils.progress import combine_listeners
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def run(
     from ducats.ledger import load_ledger
     from ducats.report.progress_display import ProgressDisplay, stage_table
     from ducats.run import run as run_components
+    from ducats.run.components import unreadable_files
     from ducats.run.factory import build_run, check_config, with_resolved_precision
     from ducats.run.loggers import LoggerDispatcher, find_loggers
     from ducats.runfolder.run_folder import RunFolder
@@ -94,6 +95,13 @@ def run(
             f"{len(components.source)} source images, {len(components.pool)} target images, "
             f"{len(components.source.classes)} classes, {describe_budget(components, plan)}; folder {folder}"
         )
+    unreadable = unreadable_files(components)
+    if unreadable and fabric.is_global_zero:
+        names = join_names([f"{file.path} ({file.reason})" for _, file in unreadable], 3)
+        print_warning(
+            f"{pluralise(len(unreadable), 'unreadable file')} skipped: {names}; listed in "
+            f"{run_folder.unreadable_path}; --strict refuses such data"
+        )
     steps = plan.steps_per_epoch or steps_in_epoch(
         len(components.source), len(components.pool), plan.batch_size
     )
@@ -130,6 +138,9 @@ def run(
             spent = f"{len(ledger)} pixels labelled with {ledger.clicks()} clicks"
         if (seconds := ledger.seconds()) is not None:
             spent += f", {seconds / 60:.1f} minutes of annotation"
+        if unreadable:
+            skipped = pluralise(len(unreadable), "unreadable file")
+            remark += f"; {skipped} skipped, see {run_folder.unreadable_path}"
         print_line(f"{spent}; model in {run_folder.model_path}{remark}")
     return 0
 

@@ -85,6 +85,10 @@ class DataConfig(ComponentConfig):
     """The data set."""
 
     name: str = Field(default="folders", description=NAME_DESCRIPTION)
+    strict: bool = Field(
+        default=False,
+        description="refuse data with unreadable files; false: skip them, and list them in unreadable.csv",
+    )
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -287,12 +291,13 @@ class Config(BaseModel):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that identify the run: all except those of the machine."""
+        """Return the settings that identify the run: all except data.strict and those of the machine."""
         settings = self.model_dump(mode="json")
         settings["engine"] = {
             "precision": self.engine.precision,
             "scoring_batch_size": self.engine.scoring_batch_size,
         }
+        del settings["data"]["strict"]  # skipped files change the digests of the data
         return settings
 
     def digest(self) -> str:

@@ -15,6 +15,7 @@ from ducats.config import ComponentConfig, Config, query_epochs
 from ducats.data.decoding import read_aspect_ratios
 from ducats.data.domain import AdaptationData, Images
 from ducats.data.registry import resolve_dataset
+from ducats.data.store import check_all_readable
 from ducats.ledger import load_ledger
 from ducats.models import EvidentialModel, resolve_model
 from ducats.objectives import ObjectiveSpec, resolve_objective
@@ -26,6 +27,7 @@ from ducats.training.schedules import SCHEDULES, LRSchedule, poly
 from ducats.training.streams import steps_in_epoch
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
+from ducats.utils.findings import join_quoted
 from ducats.utils.randomness import global_seed
 from ducats.utils.registry import bind_params, build_component, check_params, resolve
 
@@ -37,9 +39,27 @@ def load_data(config: Config) -> AdaptationData:
         k: Path(v) if k in PATH_PARAMS and isinstance(v, str) else v for k, v in config.data.params.items()
     }
     spec.require_params(config.data.name, params)
-    return build_component(
+    data = build_component(
         "data set", config.data, bind_params("data set", config.data.name, spec.load, 0, params)
     )
+    if isinstance(data, AdaptationData):  # user code may return anything; see `check_run`
+        _check_unreadable(data, strict=config.data.strict)
+    return data
+
+
+def _check_unreadable(data: AdaptationData, *, strict: bool) -> None:
+    """Raise if files are unreadable and all must be readable, or if a source class has no other images."""
+    for images in data.image_sets.values() if strict else ():
+        check_all_readable(images.unreadable, len(images))
+    if data.source.images.unreadable and not data.source.per_pixel:
+        occurring = set(data.source.labels[:].tolist())
+        missing = [name for index, name in enumerate(data.classes) if index not in occurring]
+        if missing:
+            path, reason = data.source.images.unreadable[0]
+            raise UserError(
+                f"no source image of {join_quoted(missing)} can be read; first unreadable file: {path} "
+                f"({reason}); replace the files"
+            )
 
 
 PATH_PARAMS = ("source", "target", "test", "path", "cache", "root")  # parameters of data sets that are paths
