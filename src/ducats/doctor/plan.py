@@ -15,7 +15,7 @@ from ducats.config import Config, query_epochs
 from ducats.data.evaluation_split import EvaluatedOn, TestSetOrigin, n_held_out, resolve_split
 from ducats.data.store import RESERVED_DISK_GB
 from ducats.doctor.survey import DataSurvey
-from ducats.models import offline, resolve_model
+from ducats.models import hub, offline, resolve_model
 from ducats.run.checks import VIEW_ROLES, StoredImages, check_segmentation, check_views
 from ducats.run.factory import check_oracle, check_task, make_objective
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
@@ -64,9 +64,12 @@ def _check_weights(config: Config) -> Iterator[Finding]:
     if model.has_timm_backbone and params.get("pretrained", True) and not params.get("weights"):
         default = inspect.signature(model.build).parameters["backbone"].default
         backbone = str(params.get("backbone", default))
-        origin = "are downloaded on first use"
         if offline.has_weights_for(backbone):
             origin = f"come from the package {offline.OFFLINE_PACKAGE}"
+        elif hub.is_cached(backbone):
+            origin = "are on this machine"
+        else:  # whether they can be downloaded is checked with the settings
+            origin = "are not on this machine; a run downloads them first"
         yield Finding("note", f"the weights of timm's {backbone} {origin}")
     if model.has_timm_backbone and params.get("weights"):
         model.build(classes=2, channels=3, **params)  # raises if the weights do not fit the backbone

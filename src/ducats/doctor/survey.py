@@ -318,6 +318,8 @@ def get_data_param(config: Config, survey: DataSurvey, name: str) -> Any:
     parameter = resolve_dataset(config.data.name).parameters.get(name)
     # A missing parameter is reported elsewhere.
     default = None if parameter is None or parameter.default is parameter.empty else parameter.default
+    if name == "size" and default is not None and config.views.stored_size is not None:
+        default = config.views.stored_size  # as in `load_data`
     value = config.data.params.get(name, default)
     is_valid, description = PARAM_CHECKS.get(name, (lambda given: isinstance(given, str | Path), "a path"))
     if (value is None and default is None) or is_valid(value):

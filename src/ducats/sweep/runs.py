@@ -168,7 +168,7 @@ def check_sweep_runs(runs: Sequence[SweepRun]) -> None:
 
 
 def _check_run(config: Config) -> None:
-    check_config(config)
+    check_config(config, runs_here=False)  # and finished runs need no weights
     resolve_dataset(config.data.name).require_params(config.data.name, config.data.params)
     for param in ("root", "source", "target"):
         path = config.data.params.get(param)

@@ -38,6 +38,8 @@ def load_data(config: Config) -> AdaptationData:
     params = {
         k: Path(v) if k in PATH_PARAMS and isinstance(v, str) else v for k, v in config.data.params.items()
     }
+    if config.views.stored_size is not None and "size" in spec.parameters:
+        params.setdefault("size", config.views.stored_size)
     spec.require_params(config.data.name, params)
     data = build_component(
         "data set", config.data, bind_params("data set", config.data.name, spec.load, 0, params)
