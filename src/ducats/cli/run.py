@@ -16,7 +16,7 @@ from ducats.cli.shutdown import connect_monitored, is_reporter, repeat_in_local_
 from ducats.config.options import RunOptions, benchmark_task, default_run_folder
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.findings import join_names, pluralise
-from ducats.utils.progress import combine_listeners
+from ducats.utils.progress import activity, combine_listeners
 
 if TYPE_CHECKING:
     from ducats.run.components import Components, RunPlan
@@ -48,25 +48,32 @@ def run(
     """
     if not 0 < poll < math.inf:
         raise UserError(f"--poll must be a positive number of seconds, not {poll:g}")
-    config = options.load()
-    import torch
-
-    from ducats.doctor.images import completeness_warnings
-    from ducats.ledger import load_ledger
     from ducats.report.progress_display import ProgressDisplay, stage_table
-    from ducats.run import run as run_components
-    from ducats.run.components import unreadable_files
-    from ducats.run.factory import build_run, check_config, with_resolved_precision
-    from ducats.run.loggers import LoggerDispatcher, find_loggers
-    from ducats.runfolder.run_folder import RunFolder
     from ducats.training import launch_environment
-    from ducats.training.distributed import all_ranks_or_raise, make_fabric
-    from ducats.training.streams import steps_in_epoch
+
+    is_first = launch_environment.node_and_local_rank()[1] == 0
+    with ProgressDisplay(transient=True, activities=is_first), activity("loading libraries"):
+        config = options.load()
+        import torch
+
+        from ducats.data.registry import resolve_dataset
+        from ducats.doctor.images import completeness_warnings
+        from ducats.ledger import load_ledger
+        from ducats.run import run as run_components
+        from ducats.run.components import unreadable_files
+        from ducats.run.factory import build_run, check_config, with_resolved_precision
+        from ducats.run.loggers import LoggerDispatcher, find_loggers
+        from ducats.runfolder.run_folder import RunFolder
+        from ducats.training.distributed import all_ranks_or_raise, make_fabric
+        from ducats.training.streams import steps_in_epoch
 
     config = with_resolved_precision(config)
     folder = out or default_run_folder(config)
     run_folder = RunFolder(folder)
-    check_config(config, is_resumable=run_folder.is_resumable)
+    with ProgressDisplay(transient=True, activities=is_first), activity("checking the settings"):
+        check_config(config, is_resumable=run_folder.is_resumable, runs_here=False)
+        # Before the weights, which `build_run` checks as well.
+        resolve_dataset(config.data.name).require_params(config.data.name, config.data.params)
     engine = config.engine
     loggers = find_loggers(engine.loggers)
     world = launch_environment.resolve_world(engine.processes, engine.nodes)
@@ -88,7 +95,8 @@ def run(
         for gap in completeness_warnings(config):
             print_warning(gap)
     # May fail on one host only.
-    components, plan = all_ranks_or_raise(fabric, lambda: build_run(config, run_folder))
+    with ProgressDisplay(transient=True, activities=fabric.is_global_zero):
+        components, plan = all_ranks_or_raise(fabric, lambda: build_run(config, run_folder))
     if fabric.is_global_zero:
         print_line(
             f"{config.method} on {' '.join(filter(None, (config.data.name, benchmark_task(config))))}: "
@@ -106,7 +114,7 @@ def run(
         len(components.source), len(components.pool), plan.batch_size
     )
     with (
-        ProgressDisplay() as display,
+        ProgressDisplay(activities=fabric.is_global_zero) as display,
         LoggerDispatcher(
             loggers if fabric.is_global_zero else {},
             folder,

@@ -237,7 +237,10 @@ class _Device:
         default="auto", description="auto: bf16-mixed on a GPU with bfloat16, else 32-true"
     )
     threads: int | None = Field(
-        default=None, ge=1, description="CPU threads per process; null: torch's default"
+        default=None,
+        ge=1,
+        description="CPU threads per process; null: OMP_NUM_THREADS, or one per core that the process may "
+        "use; on a CPU, the last digits of results depend on it",
     )
     deterministic: bool = Field(
         default=False,

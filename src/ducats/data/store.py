@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
@@ -26,6 +26,7 @@ from torch import Tensor
 from ducats.data.domain import UnreadableFile
 from ducats.utils.errors import InvalidFileError, UserError
 from ducats.utils.files import write_atomically
+from ducats.utils.progress import activity
 from ducats.utils.resources import available_cores, free_disk_gb, free_memory_gb
 
 KeyedPaths = Sequence[tuple[str, Path]]  # keys and paths
@@ -85,14 +86,23 @@ class ArrayStore:
             UserError: No file can be read, or the content of one is invalid.
         """
         size_gb = decoder.gigabytes(len(files))
-        if size_gb <= self._remaining_gb:
-            self._remaining_gb -= size_gb
-            arrays, failures = _load_in_memory(files, decoder)
-            decoded = DecodedFiles(torch.from_numpy(arrays), failures)
-        elif self._cache is not None:
-            decoded = _load_cached(files, decoder, self._cache)
-        else:
-            decoded = _load_temporary(files, decoder)
+        with activity(f"reading {len(files)} {decoder.noun}", total=len(files)) as reading:
+
+            def read(path: Path) -> _Array:
+                try:
+                    return decoder.read(path)
+                finally:
+                    reading.advance()
+
+            reported = replace(decoder, read=read)
+            if size_gb <= self._remaining_gb:
+                self._remaining_gb -= size_gb
+                arrays, failures = _load_in_memory(files, reported)
+                decoded = DecodedFiles(torch.from_numpy(arrays), failures)
+            elif self._cache is not None:
+                decoded = _load_cached(files, reported, self._cache)
+            else:
+                decoded = _load_temporary(files, reported)
         self._decodes_on_demand |= isinstance(decoded.arrays, LazyFileArrays)
         return decoded
 

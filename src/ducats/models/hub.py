@@ -13,6 +13,7 @@ from timm.models import PretrainedCfg
 from torch import nn
 
 from ducats.utils.errors import UserError
+from ducats.utils.progress import activity
 
 # Seconds for an answer of the hub, including its name and a proxy; HF_HUB_ETAG_TIMEOUT sets another limit.
 REACHABLE_TIMEOUT = 5.0
@@ -48,7 +49,8 @@ def check_available(name: str) -> dict[str, object] | None:
     if int(os.environ.get("TIMM_USE_OLD_CACHE", "0")) or is_cached(name):
         return _cached_overlay(cfg)
     try:
-        _check_reachable(constants.ENDPOINT if cfg.hf_hub_id else str(cfg.url))
+        with activity(f"looking for the weights of {name} on the net"):
+            _check_reachable(constants.ENDPOINT if cfg.hf_hub_id else str(cfg.url))
     except Exception as error:  # the types depend on huggingface_hub's HTTP library
         raise _download_error(name, error) from error
     return None

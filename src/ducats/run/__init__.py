@@ -25,7 +25,7 @@ from ducats.training.distributed import (
 from ducats.training.performance import resolve_performance
 from ducats.training.step import is_trusted_code
 from ducats.utils.errors import AwaitingLabels, UserError
-from ducats.utils.progress import EventListener, no_op
+from ducats.utils.progress import EventListener, activity, no_op
 
 _DEFAULT_PERFORMANCE = PerformanceOptions()
 
@@ -78,9 +78,9 @@ def run(
         return run_folder
     try:
         on_rank_zero(fabric, lambda: run_folder.save_unreadable(unreadable_files(components)))
-        _run_and_close(
-            open_context(components, plan, run_folder, fabric, resolved_performance, on_event, wait)
-        )
+        with activity("preparing the training"):
+            context = open_context(components, plan, run_folder, fabric, resolved_performance, on_event, wait)
+        _run_and_close(context)
     except AwaitingLabels as pause:
         raise pause.with_traceback(None)  # noqa: B904 - a pause; its frames would keep the model in memory
     finally:

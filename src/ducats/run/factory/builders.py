@@ -28,6 +28,7 @@ from ducats.training.streams import steps_in_epoch
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
 from ducats.utils.findings import join_quoted
+from ducats.utils.progress import activity
 from ducats.utils.randomness import global_seed
 from ducats.utils.registry import bind_params, build_component, check_params, resolve
 
@@ -85,7 +86,8 @@ def make_model(config: Config, classes: int, channels: int, *, is_resumable: boo
     params = {"classes": classes, "channels": channels, **config.model.params}
     builder = (spec.build_without_weights if is_resumable else None) or spec.build
     build_fn = bind_params("model", config.model.name, builder, 0, params)
-    with global_seed(config.seed, "model"):
+    what = "building the model" if is_resumable else "building the model and loading its weights"
+    with activity(what), global_seed(config.seed, "model"):
         return EvidentialModel(build_component("model", config.model, build_fn), config.model.evidence)
 
 
