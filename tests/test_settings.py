@@ -131,7 +131,10 @@ def test_overriding_a_field_changes_no_other() -> None:
     for base in ((), ("segmentation",), ("parity/visda",)):
         default = load_config(base)
         # Views that are null by default, with the values that they stand for.
-        views = {"labelled": default.views.labelled_or_source, "strong": default.views.strong_or_default}
+        views: dict[str, Any] = {
+            "labelled": default.views.labelled_or_source,
+            "strong": default.views.strong_or_default,
+        }
         explicit = default.model_copy(update={"views": replace(default.views, **views)})
         for config, given in (
             (default, []),

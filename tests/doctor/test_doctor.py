@@ -271,6 +271,16 @@ def test_a_run_raises_what_the_doctor_reports(root: Path, case: tuple[str, *tupl
             "model={name: timm, params: {backbone: resnet18, weights: @other.pth}}",
         ),
         ("error: data.params.size is ", "data.params.size=big"),
+        (
+            "warning: enlarged up to 5.0 times to 60 x 60 … --set data.params.size=12",
+            "data.params.size=60",
+        ),
+        (
+            "warning: enlarged up to 5.0 times to 60 x 60 … --set views.size=10",
+            "data.params.size=60",
+            *(f"views.{name}.size=50" for name in ("source", "unlabelled", "scoring", "test")),
+            "views.source.crop=random",
+        ),
         ("error: data.params.source is ", "data.params.source=5"),
         ("error: data.params.memory_gb is ", "data.params.memory_gb=true"),
         ("error: data.params.ground_truth is ", "data.params.ground_truth=perhaps"),

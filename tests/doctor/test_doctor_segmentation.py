@@ -174,7 +174,7 @@ def test_superpixels_need_scikit_image(root: Path, monkeypatch: pytest.MonkeyPat
         (
             "note: target: 4 images without labels; masks exclude 25.0 % of the pixels",
             "note: 80 pixels … 20 per image, 10 per image and round; 40 + 40 in total",
-            "note: human annotators label 40 pixels in each of 2 rounds … label PNGs",
+            "note: human annotators label 40 pixels in each of 2 rounds … ducats label RUN … label PNGs",
             mask_target,
             "acquisition.budget=20/image",
             "data.params.ground_truth=false",
@@ -230,6 +230,11 @@ def test_superpixels_need_scikit_image(root: Path, monkeypatch: pytest.MonkeyPat
             "note: 480 pixels (10 %) … 60 to 240 per image, 30 to 120 per image and round",
             lambda root: tiny_segmentation_data.write_image(root / "target", 104, size=(40, 60)),
             "task.resolution=original",
+        ),
+        (
+            "warning: source 20 x 30 … target … test … enlarged up to 4.0 times to 80 x 120 … "
+            "data.params.size=[20,30]",
+            "data.params.size=[80, 120]",
         ),
         ("views.source={crop: random, size: [12, 8], flip: 0.5}",),
         ("evaluation={miou_star_exclude: [car], average_flipped: true}",),
@@ -368,14 +373,15 @@ def test_more_clusters_than_k_means_can_make(root: Path, query: str) -> None:
     name = f"query={{name: {query}}}"
     budget = "acquisition={budget: 24%, rounds: 2}"  # of 90000 in two rounds: 10800
     error = f"error: {query!r} needs 10800 clusters … maximum is 8192 … task.unit=image"
-    assert_findings(make_config(root, large, name, budget), error)
+    enlarged = "warning: enlarged"
+    assert_findings(make_config(root, large, name, budget), error, enlarged)
     for valid in (
         (name, budget, "task.unit=region"),
         (name, budget, "task.unit=superpixel"),
         (name, "acquisition={budget: 18%, rounds: 2}"),
         (budget,),
     ):
-        assert_findings(make_config(root, large, *valid))
+        assert_findings(make_config(root, large, *valid), enlarged)
 
 
 def test_memory_counts_images_and_label_maps(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,4 +393,5 @@ def test_memory_counts_images_and_label_maps(root: Path, monkeypatch: pytest.Mon
         ("memory_gb: 1.1, cache: @cache", f"so 2.00 GB go to {root / 'cache'}"),
         ("memory_gb: 100, ground_truth: false", "take 2.75 GB"),
     ):
-        assert_findings(make_config(root, large, f"data.params={{{params}}}"), f"note: {words}")
+        config = make_config(root, large, f"data.params={{{params}}}")
+        assert_findings(config, f"note: {words}", "warning: enlarged up to 334.4 times")

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ducats.report import progress_display
 from ducats.report.progress_display import ProgressDisplay, stage_table
 from ducats.utils.progress import Event, activity
 
@@ -73,7 +72,7 @@ def training(step: int) -> Event:
 
 def test_lines_of_phases_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(progress_display.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("ducats.report.progress_display.time.monotonic", lambda: clock[0])
     text = io.StringIO()
     with ProgressDisplay(Console(width=200, file=text)) as display:
         with activity("reading 3 images", total=3) as reading:

@@ -86,6 +86,8 @@ class ArrayStore:
             UserError: No file can be read, or the content of one is invalid.
         """
         size_gb = decoder.gigabytes(len(files))
+        if not files:
+            return DecodedFiles(torch.from_numpy(_load_in_memory(files, decoder)[0]), {})
         with activity(f"reading {len(files)} {decoder.noun}", total=len(files)) as reading:
 
             def read(path: Path) -> _Array:

@@ -57,6 +57,7 @@ def check_weights(build: Callable[..., nn.Module], **params: Any) -> None:
     backbone, pretrained, weights = (
         params.get(name, defaults[name]) for name in ("backbone", "pretrained", "weights")
     )
+    check_backbone_name(backbone)
     if weights is None and pretrained and not offline.has_weights_for(backbone):
         hub.check_available(backbone)
 
