@@ -16,6 +16,7 @@ from ducats import settings
 from ducats.config import Config, load_config
 from ducats.config.schema import DEFAULT_VIEWS, ModelConfig
 from ducats.dirichlet import EVIDENCE_FUNCTIONS
+from ducats.run.factory import load_data
 from ducats.training.step import TARGET_BATCHING
 from ducats.training.streams import LABELLED_BATCHES
 from ducats.utils.errors import UserError
@@ -116,13 +117,24 @@ def choices(kind: Any) -> Iterator[Any]:
         )
 
 
+# Settings that are the default of others.
+DEFAULT_OF = {
+    "views.size": {
+        f"views.{name}.size" for name in ("source", "labelled", "unlabelled", "scoring", "test", "strong")
+    }
+}
+
+
 def test_overriding_a_field_changes_no_other() -> None:
     kinds: dict[str, Any] = {path: info.annotation for path, info in walk(Config)}
     settings, changeable = set[str](), set[str]()
     for base in ((), ("segmentation",), ("parity/visda",)):
         default = load_config(base)
         # Views that are null by default, with the values that they stand for.
-        views = {"labelled": default.views.labelled_or_source, "strong": default.views.strong_or_default}
+        views: dict[str, Any] = {
+            "labelled": default.views.labelled_or_source,
+            "strong": default.views.strong_or_default,
+        }
         explicit = default.model_copy(update={"views": replace(default.views, **views)})
         for config, given in (
             (default, []),
@@ -137,6 +149,7 @@ def test_overriding_a_field_changes_no_other() -> None:
             for path in set(paths) - {"views.labelled", "views.strong"}:
                 # A new name may rename the method, and drops the parameters of the previous component.
                 more = {"method", path.replace(".name", ".params")} if path.endswith(".name") else set[str]()
+                more |= DEFAULT_OF.get(path, set())
                 kind = kinds.get(path) or kinds[f"views.source.{path.split('.')[-1]}"]
                 for value in (*choices(kind), *OTHER_VALUES):
                     setting = f"{path}={yaml.safe_dump(value, default_flow_style=True)}"
@@ -164,6 +177,24 @@ def test_views_take_omitted_fields_from_the_default() -> None:
     labelled = load_config([], ["views.source.size=32", "views.labelled.flip=0"]).views.labelled
     assert labelled == replace(views.source, crop="random_resized", flip=0)
     assert ducats.StreamViews().source == ducats.View()
+
+
+def test_size_of_all_views() -> None:
+    views = load_config([], ["views.size=96", "views.test.size=64", "views.source.flip=0"]).views
+    assert [views.source.size, views.unlabelled.size, views.scoring.size, views.test.size] == [96, 96, 96, 64]
+    assert views.source == replace(DEFAULT_VIEWS.source, size=96, flip=0)
+    assert (views.labelled_or_source.size, views.strong_or_default.size) == (96, 96)
+    config = load_config([], ["views.size=56", "data.name=toy"])
+    assert load_data(config).pool.pixels.shape[-2:] == (64, 64)
+    own = load_config([], ["views.size=56", "data={name: toy, params: {size: 60}}"])
+    assert load_data(own).pool.pixels.shape[-2:] == (60, 60)
+    assert config.identity()["views"]["size"] == 56
+    assert "size" not in load_config([]).identity()["views"]
+    for size in ("views.size=4", "views.size=big"):
+        with pytest.raises(UserError, match=r"views\.size"):
+            load_config([], [size])
+    with pytest.raises(UserError, match="has no effect"):
+        load_config(["segmentation"], ["views.size=256"])
 
 
 def test_default_unit() -> None:

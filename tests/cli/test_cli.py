@@ -404,3 +404,26 @@ def test_evaluate_refuses_data_that_changed(folders: Path, tmp_path: Path, capsy
     shutil.copy(first, first.with_name("000000.png"))
     error = error_of(capsys, "evaluate", run, "--device", "cpu")
     assert "the images or labels of the pool have changed" in error
+
+
+def test_what_happens_is_reported_at_once(folders: Path, tmp_path: Path, capsys: Capture) -> None:
+    options = small_run(folders, "known", "--test", folders / "test")
+    assert ducats("run", *options, "--out", tmp_path / "run") == 0
+    lines = capsys.readouterr().err.splitlines()
+    expected = [
+        *("loading libraries", "checking the settings", "reading 20 images", "building the model"),
+        *("preparing the training", "stage 0/2, 0 labels, training, epoch 0/3, step 0/12"),
+    ]
+    positions = [next(i for i, line in enumerate(lines) if line.startswith(text)) for text in expected]
+    assert positions == sorted(positions)
+
+
+@pytest.mark.parametrize("given", [None, "ACTIVE"])
+def test_waiting_threads_sleep_unless_the_user_decides(
+    given: str | None, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    assert ducats("queries") == 0
+    assert os.environ["OMP_WAIT_POLICY"] == (given or "PASSIVE")

@@ -1,7 +1,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,13 +178,27 @@ def test_reason_of_each_unreadable_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("memory_gb", [NO_MEMORY_GB, 4.0])
-def test_unreadable_files_are_one_message(tmp_path: Path, memory_gb: float) -> None:
-    files = [
-        (str(i), path)
-        for i, path in enumerate([*write_unreadable_files(tmp_path), *(p for _, p in save(tmp_path))])
-    ]
-    cache = tmp_path / "cache"
-    with pytest.raises(UserError, match="6 of 9 images cannot be read") as caught:
+@pytest.mark.parametrize("folder", ["cache", None])
+def test_unreadable_files_are_skipped_and_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_gb: float, folder: str | None
+) -> None:
+    readable, unreadable = save(tmp_path), write_unreadable_files(tmp_path)
+    files = [*readable[:1], *((path.name, path) for path in unreadable), *readable[1:]]
+    cache = None if folder is None else tmp_path / folder
+    images = decode_images(files, 8, cache=cache, memory_gb=memory_gb)
+    assert (images.keys, images.files) == tuple(zip(*readable, strict=True))
+    assert torch.equal(images.pixels[:], decode_images(readable, 8).pixels[:])
+    assert [path for path, _ in images.unreadable] == list(unreadable)
+    assert images.unreadable[1].reason == "empty file"
+    if cache is not None and memory_gb == NO_MEMORY_GB:  # the cache lists them, too
+        monkeypatch.setattr("ducats.data.decoding._decode_image", lambda *_, **__: 1 / 0)
+        assert decode_images(files, 8, cache=cache, memory_gb=memory_gb).unreadable == images.unreadable
+
+
+@pytest.mark.parametrize("memory_gb", [NO_MEMORY_GB, 4.0])
+def test_no_readable_file_is_one_message(tmp_path: Path, memory_gb: float) -> None:
+    files, cache = [(path.name, path) for path in write_unreadable_files(tmp_path)], tmp_path / "cache"
+    with pytest.raises(UserError, match="6 of 6 images cannot be read") as caught:
         decode_images(files, 8, cache=cache, memory_gb=memory_gb)
     message = str(caught.value)
     assert str(tmp_path / "truncated.png") in message
@@ -308,13 +322,12 @@ def test_images_are_decoded_on_demand_if_nothing_else_fits(
         decode_image_sets([files[:2], files[2:]], 8, cache=cache, memory_gb=NO_MEMORY_GB)
     assert len(caught) == 1
     files[1][1].write_text("no image")  # found at once, not when it is needed
-    readers: list[Callable[[], object]] = [
-        lambda: in_file(files, cache),
-        lambda: read_aspect_ratios([path for _, path in files]),
-    ]
-    for read in readers:
-        with pytest.raises(UserError, match=r"1 of 3 images cannot be read: .*1\.png \(not an image\)"):
-            read()
+    with pytest.warns(UserWarning, match=message):
+        images = decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB)
+    assert images.unreadable == ((files[1][1], "not an image"),)
+    assert torch.equal(images.pixels[:], in_memory.pixels[:][[0, 2]])
+    with pytest.raises(UserError, match=r"1 of 3 images cannot be read: .*1\.png \(not an image\)"):
+        read_aspect_ratios([path for _, path in files])
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ducats.data.domain import AdaptationData, Domain, Images, original_map
-from ducats.data.evaluation_split import Subset, attach_test_set
+from ducats.data.domain import AdaptationData, Domain, Images, Subset, original_map
+from ducats.data.evaluation_split import attach_test_set
 from ducats.data.streets import streets
 from ducats.data.toy import toy
 from ducats.utils.errors import UserError

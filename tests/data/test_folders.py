@@ -134,14 +134,29 @@ def test_invalid_folders(root: Path, image: str | None, params: dict[str, Any], 
         load(root, ground_truth=True, **{"test": "test", **params})
 
 
-def test_empty_class_folder_corrupt_image_and_name_that_is_not_utf8(root: Path) -> None:
+def test_unreadable_images_are_skipped_with_their_labels(root: Path) -> None:
+    paths = [root / "source/TV/ü b.png", root / "target/Table/2.png", root / "test/TV/empty.png"]
+    paths[2].parent.mkdir()
+    for path in paths:
+        path.write_bytes(b"\x89PNG")
+    data: Any = load(root, test="test", ground_truth=True)
+    assert [[file.path for file in images.unreadable] for images in data.image_sets.values()] == [
+        [path] for path in paths
+    ]
+    assert (data.source.images.keys, data.source.labels.tolist()) == (
+        ("TV/deep/er/b.JPG", "Table/a.png"),
+        [0, 1],
+    )
+    assert (data.pool.keys, data.ground_truth.tolist()) == (("TV/1.png", "Table/sub/3.png"), [0, 1])
+    assert (data.test.images.keys, data.test.labels.tolist()) == (("Table/t.png",), [1])
+    assert data.pool.pixels[:][:, 0, 0, 0].tolist() == [40, 60]
+
+
+def test_empty_class_folder_and_name_that_is_not_utf8(root: Path) -> None:
     (root / "source/Lamp").mkdir()
     with pytest.raises(UserError, match=r"source folder .* class folders without images: 'Lamp'"):
         load(root)
     (root / "source/Lamp").rmdir()
-    (root / "target/broken.png").write_bytes(b"\x89PNG")
-    with pytest.raises(UserError, match=r"1 of 4 images cannot be read: .*broken\.png"):
-        load(root)
     try:
         (root / "target/bad\udcff.png").write_bytes(b"")
     except OSError:

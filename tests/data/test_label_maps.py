@@ -216,7 +216,7 @@ def test_every_image_has_its_label_file(tmp_path: Path, monkeypatch: pytest.Monk
         raise AssertionError("the image itself was read")
 
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", refuse)
-    assert torch.equal(files.read_sizes(), torch.tensor([[8, 16]] * 3))
+    assert torch.equal(files.read_sizes()[1], torch.tensor([[8, 16]] * 3))
     assert read_image_sizes([]).shape == (0, 2)
 
 

@@ -271,6 +271,16 @@ def test_a_run_raises_what_the_doctor_reports(root: Path, case: tuple[str, *tupl
             "model={name: timm, params: {backbone: resnet18, weights: @other.pth}}",
         ),
         ("error: data.params.size is ", "data.params.size=big"),
+        (
+            "warning: enlarged up to 5.0 times to 60 x 60 … --set data.params.size=12",
+            "data.params.size=60",
+        ),
+        (
+            "warning: enlarged up to 5.0 times to 60 x 60 … --set views.size=10",
+            "data.params.size=60",
+            *(f"views.{name}.size=50" for name in ("source", "unlabelled", "scoring", "test")),
+            "views.source.crop=random",
+        ),
         ("error: data.params.source is ", "data.params.source=5"),
         ("error: data.params.memory_gb is ", "data.params.memory_gb=true"),
         ("error: data.params.ground_truth is ", "data.params.ground_truth=perhaps"),
@@ -292,12 +302,13 @@ def test_broken_files_are_all_named(root: Path) -> None:
     (root / "target/dog/page.jpg").write_text("<html>404</html>")
     for number in range(23):
         (root / f"test/cat/bad{number:02d}.png").write_bytes(b"")
-    assert_findings(  # unreadable files are not reported as copies
-        make_config(root),
-        "error: 2 of 8 images of the source … truncated.png … empty.jpg (empty file)",
-        "error: 1 of 7 images of the target … page.jpg (not an image)",
-        "error: 23 of 29 images of the test … bad19.png (empty file) and 3 more",
-    )
+    for setting, severity in (("data.strict=false", "warning"), ("data.strict=true", "error")):
+        assert_findings(  # unreadable files are not reported as copies
+            make_config(root, setting),
+            f"{severity}: 2 of 8 images of the source … truncated.png … empty.jpg (empty file)",
+            f"{severity}: 1 of 7 images of the target … page.jpg (not an image)",
+            f"{severity}: 23 of 29 images of the test … bad19.png (empty file) and 3 more",
+        )
 
 
 def test_every_bad_row_of_a_manifest_is_reported(root: Path) -> None:
@@ -317,7 +328,7 @@ def test_every_bad_row_of_a_manifest_is_reported(root: Path) -> None:
         "error: line 9 … neither",
         "error: 1 of 5 target rows … lack a label … line 10",
         "error: line 20 … the key 'source/cat/0.png' is already used on line 2",
-        "error: test … 2.png (empty file)",
+        "warning: test … 2.png (empty file)",
         "error: 1 image of the test … also in the source … (line 2) … (line 21)",
     )
     many = manifest(more=[(f"gone/{i}.png", "source", "cat", "") for i in range(25)])
@@ -415,13 +426,14 @@ def test_several_defects_are_all_reported_once(root: Path) -> None:
         "views.test={crop: center, size: 20}",
         "data.params.sizes=3",
     )
-    data = ("'cow'", "bad.png", "also in the target", "'cats'", "100 labels", "crop of 20")
+    data = ("'cow'", "also in the target", "'cats'", "100 labels", "crop of 20")
     settings = ("query 'oracle'", "'betta'", "'own:net'", "'wizard'", "'speed'", "'sizes'")
     assert_findings(
         config,
         *(f"error: {words}" for words in (*data, *settings)),
         "warning: more than one class",
         "warning: is a copy",
+        "warning: bad.png",
         "warning: no images of … 'cat'",
         "warning: larger than the source",
         "warning: larger than the target",

@@ -174,7 +174,7 @@ def test_superpixels_need_scikit_image(root: Path, monkeypatch: pytest.MonkeyPat
         (
             "note: target: 4 images without labels; masks exclude 25.0 % of the pixels",
             "note: 80 pixels … 20 per image, 10 per image and round; 40 + 40 in total",
-            "note: human annotators label 40 pixels in each of 2 rounds … label PNGs",
+            "note: human annotators label 40 pixels in each of 2 rounds … ducats label RUN … label PNGs",
             mask_target,
             "acquisition.budget=20/image",
             "data.params.ground_truth=false",
@@ -182,10 +182,10 @@ def test_superpixels_need_scikit_image(root: Path, monkeypatch: pytest.MonkeyPat
         (
             "error: 1 of 3 images … source/images have no label file … 000.png",
             "error: 1 of 3 label files … source/labels have no image … 001.png",
-            "error: 1 of 2 label files of the source cannot be read … 002.png",
-            "error: 1 of 4 images of the target cannot be read … 101.png",
+            "warning: 1 of 2 label files of the source cannot be read … 002.png",
+            "warning: 1 of 4 images of the target cannot be read … 101.png",
             "error: 1 of 4 label files of the target differ in size … is 10 x 15 … is 20 x 30",
-            "error: 1 of 4 images of the test cannot be read … 203.png (not an image)",
+            "warning: 1 of 4 images of the test cannot be read … 203.png (not an image)",
             lambda root: os.truncate(root / "target/images/101.png", 500),
             unlink("source/labels/000.png"),
             unlink("source/images/001.png"),
@@ -231,18 +231,24 @@ def test_superpixels_need_scikit_image(root: Path, monkeypatch: pytest.MonkeyPat
             lambda root: tiny_segmentation_data.write_image(root / "target", 104, size=(40, 60)),
             "task.resolution=original",
         ),
+        (
+            "warning: source 20 x 30 … target … test … enlarged up to 4.0 times to 80 x 120 … "
+            "data.params.size=[20,30]",
+            "data.params.size=[80, 120]",
+        ),
         ("views.source={crop: random, size: [12, 8], flip: 0.5}",),
         ("evaluation={miou_star_exclude: [car], average_flipped: true}",),
         *((f"query.name={query}",) for query in ("duc", "random", "entropy", "margin")),
         ("query.name=ripu", "task.unit=region"),
         (
-            "note: the weights of timm's resnet18 are downloaded",
+            "note: the weights of timm's resnet18 … downloads them",
             "model={name: deeplab_v3plus, params: {backbone: resnet18}}",
         ),
         ("error: the weights file … none.pth", "model={name: deeplab_v2, params: {weights: none.pth}}"),
     ],
 )
-def test_findings(root: Path, case: Sequence[Change]) -> None:
+def test_findings(root: Path, case: Sequence[Change], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ducats.models.hub._check_reachable", lambda address: None)
     check_case(partial(make_config, root), case)
 
 
@@ -289,9 +295,9 @@ def test_large_sets_are_sampled_and_this_is_reported(root: Path, monkeypatch: py
     )
     assert_findings(
         config,
-        "error: 1 of 4 label files of the target (2 of 4 checked … 102.png",
+        "warning: 1 of 4 label files of the target (2 of 4 checked … 102.png",
         # Every header is still read.
-        "error: 1 of 4 images of the test (2 of 4 checked … 201.png",
+        "warning: 1 of 4 images of the test (2 of 4 checked … 201.png",
         "note: source: 4 images with label maps (2 of 4 checked, evenly spaced)",
         # A rare class may be in the other files.
         "note: the source has no pixels of 'tram' in the 2 label maps that were checked",
@@ -367,14 +373,15 @@ def test_more_clusters_than_k_means_can_make(root: Path, query: str) -> None:
     name = f"query={{name: {query}}}"
     budget = "acquisition={budget: 24%, rounds: 2}"  # of 90000 in two rounds: 10800
     error = f"error: {query!r} needs 10800 clusters … maximum is 8192 … task.unit=image"
-    assert_findings(make_config(root, large, name, budget), error)
+    enlarged = "warning: enlarged"
+    assert_findings(make_config(root, large, name, budget), error, enlarged)
     for valid in (
         (name, budget, "task.unit=region"),
         (name, budget, "task.unit=superpixel"),
         (name, "acquisition={budget: 18%, rounds: 2}"),
         (budget,),
     ):
-        assert_findings(make_config(root, large, *valid))
+        assert_findings(make_config(root, large, *valid), enlarged)
 
 
 def test_memory_counts_images_and_label_maps(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,4 +393,5 @@ def test_memory_counts_images_and_label_maps(root: Path, monkeypatch: pytest.Mon
         ("memory_gb: 1.1, cache: @cache", f"so 2.00 GB go to {root / 'cache'}"),
         ("memory_gb: 100, ground_truth: false", "take 2.75 GB"),
     ):
-        assert_findings(make_config(root, large, f"data.params={{{params}}}"), f"note: {words}")
+        config = make_config(root, large, f"data.params={{{params}}}")
+        assert_findings(config, f"note: {words}", "warning: enlarged up to 334.4 times")

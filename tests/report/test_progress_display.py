@@ -1,4 +1,4 @@
-"""Tests of the stage table, for classification and segmentation."""
+"""Tests of the progress of a run, and of the stage table for classification and segmentation."""
 
 import io
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ducats.report.progress_display import stage_table
+from ducats.report.progress_display import ProgressDisplay, stage_table
+from ducats.utils.progress import Event, activity
 
 
 def printed(*stages: dict[str, Any]) -> str:
@@ -60,3 +61,59 @@ def test_optional_columns(extras: dict[str, Any], expected: str | None) -> None:
 def test_stage_without_a_test_set_has_dashes() -> None:
     bare = {"stage": 1, "epoch": 4, "labels": 9, "clicks": 9, "seconds": 2.0, "headline_metric": "mean_iou"}
     assert "–" in printed(pixels(0), bare)
+
+
+# ---- progress
+
+
+def training(step: int) -> Event:
+    return Event("train", 0, 1, step // 5, 2, step, 10, 0, dict)
+
+
+def test_lines_of_phases_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("ducats.report.progress_display.time.monotonic", lambda: clock[0])
+    text = io.StringIO()
+    with ProgressDisplay(Console(width=200, file=text)) as display:
+        with activity("reading 3 images", total=3) as reading:
+            assert text.getvalue() == "reading 3 images …\n"  # at once
+            reading.advance()
+            clock[0] += 40
+            reading.advance()
+        for step in range(5):
+            display(training(step))
+            clock[0] += 20
+        with activity("predicting 4 images", total=4):
+            pass  # an event has announced it
+    lines = text.getvalue().splitlines()
+    assert lines[1] == "reading 3 images: 2 done"
+    assert [line.partition(", step ")[2] for line in lines[2:]] == [
+        "0/10",
+        "2/10, about 3 min left",
+        "4/10, about 2 min left",
+    ]
+
+
+def test_bars_of_activities_in_a_terminal() -> None:
+    text = io.StringIO()
+    with ProgressDisplay(Console(width=100, file=text, force_terminal=True)) as display:
+        with activity("reading 3 images", total=3) as reading:
+            reading.advance(2)
+            display.bars.refresh()
+            assert "reading 3 images" in text.getvalue()
+            assert "2/3" in text.getvalue()
+        display(training(0))
+        assert [task.description for task in display.bars.tasks] == ["stage 0/1, 0 labels, training"]
+
+
+def test_only_an_open_display_shows_activities() -> None:
+    text = io.StringIO()
+    console = Console(width=100, file=text)
+    for display in (ProgressDisplay(console, activities=False), ProgressDisplay(console)):
+        with display:
+            pass
+        with activity("reading"):
+            pass
+    with ProgressDisplay(console, activities=False), activity("reading"):
+        pass
+    assert text.getvalue() == ""

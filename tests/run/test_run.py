@@ -17,7 +17,7 @@ from ducats.data.domain import UNLABELLED, AdaptationData
 from ducats.data.streets import streets
 from ducats.data.toy import toy
 from ducats.ledger import Ledger, TargetMaps, load_ledger
-from ducats.run import run
+from ducats.run import _check_same_data, run
 from ducats.run.checkpoint import load_model
 from ducats.run.factory import build_run
 from ducats.runfolder.run_folder import RunFolder
@@ -322,8 +322,20 @@ def test_two_processes_cannot_use_one_folder(run_quickly: Runner, tmp_path: Path
 @pytest.mark.usefixtures("plain_run")
 def test_events_have_stage_step_and_losses(plain_events: list[Event]) -> None:
     train = [e for e in plain_events if e.phase == "train"]
+    starts = [e for e in train if not e.values()]  # before the first step of each epoch, which may be slow
+    assert [(e.epoch, e.step) for e in starts] == [(epoch, 3 * epoch) for epoch in range(4)]
+    train = [e for e in train if e not in starts]
     assert [e.step for e in train] == list(range(1, 13))
     assert {e.steps for e in plain_events} == {12}
     assert [e.stage for e in train] == [0] * 3 + [1] * 3 + [2] * 6
     assert {"source/nll", "source/kl", "unlabelled/u_dis"} <= train[0].values().keys()
     assert (plain_events[-1].phase, plain_events[-1].labels) == ("done", 20)
+
+
+def test_processes_that_read_other_images_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    summaries = [{"pool": {"images": images, "digest": "a"}} for images in (9, 8)]
+    monkeypatch.setattr("ducats.run.on_rank_zero", lambda fabric, fn: summaries[0])
+    fabric = make_fabric("cpu")
+    _check_same_data(summaries[0], fabric)
+    with pytest.raises(UserError, match=r"has read other data than process 0 \(pool\.images: 9 -> 8"):
+        _check_same_data(summaries[1], fabric)

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from commands import write_images
 from ducats.data.decoding import decode_images, image_decoder
-from ducats.data.domain import UNLABELLED, VOID, Images
-from ducats.data.evaluation_split import Subset
+from ducats.data.domain import UNLABELLED, VOID, Images, Subset
 from ducats.data.store import LazyFileArrays
 from ducats.data.toy import toy
 from ducats.ledger import Ledger, Request, TargetMaps

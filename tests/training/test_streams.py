@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ducats.data.domain import UNLABELLED, VOID, Domain, Images
-from ducats.data.evaluation_split import Subset
+from ducats.data.domain import UNLABELLED, VOID, Domain, Images, Subset
 from ducats.data.toy import toy
 from ducats.objectives import Batch
 from ducats.settings import StreamViews, View

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from ducats.utils import resources
-from ducats.utils.resources import free_disk_gb, free_memory_gb, peak_memory_bytes
+from ducats.utils.resources import available_cores, free_disk_gb, free_memory_gb, peak_memory_bytes
 
 GB = 2**30
 
@@ -82,3 +82,25 @@ def test_available_cores_respect_the_affinity(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert resources.available_cores() == 1
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "expected"),
+    [
+        ("0::/docker/7", {"docker/7/cpu.max": "250000 100000", "docker/cpu.max": "max 100000"}, 3),
+        ("0::/docker/7", {"docker/7/cpu.max": "max 100000"}, 8),
+        ("0::/docker/7", {"cpu.max": "5000 100000"}, 1),  # the path of the host
+        ("4:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+        ("4:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ("", {}, 8),
+    ],
+)
+def test_cores_are_limited_by_the_cgroup(
+    system: Path, monkeypatch: pytest.MonkeyPatch, cgroup: str, files: dict[str, str], expected: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    (system / "proc/self/cgroup").write_text(cgroup)
+    for name, content in files.items():
+        (system / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (system / "groups" / name).write_text(f"{content}\n")
+    assert available_cores() == expected

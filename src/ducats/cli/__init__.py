@@ -6,6 +6,7 @@ resume. Torch is imported inside the subcommands, which keeps `--help` fast.
 There is one module per group of commands.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -42,6 +43,9 @@ from ducats.utils.errors import AwaitingLabels, UserError
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; bad input gives a message instead of a traceback."""
     remember_arguments(arguments)
+    # Waiting threads spin by default; on a shared machine they take the cores from those that compute. Read
+    # when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         # Commands return their exit code. By default cyclopts would exit with it before the clean-up below.
         code = app(arguments, exit_on_error=False, result_action="return_value")

@@ -27,6 +27,9 @@ app = App(
     "`ducats demo --task segmentation`, then `ducats run -c segmentation --source DIR --target DIR --classes "
     "FILE`.",
 )
+Strict = Annotated[
+    bool, Parameter(negative=(), help="Refuse unreadable images; default: skip, count and list them.")
+]
 TrustCode = Annotated[
     bool,
     Parameter(

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ducats.cli.base import TrustCode, app, print_line, print_warning
+from ducats.cli.base import Strict, TrustCode, app, print_line, print_warning
 
 
 @app.command
@@ -54,6 +54,7 @@ def triage(
     confidence: float = 0.9,
     data: Path | None = None,
     acquired_labels: Annotated[bool, Parameter(negative=())] = False,
+    strict: Strict = False,
     device: str = "auto",
     trust_code: TrustCode = False,
 ) -> int:
@@ -86,6 +87,7 @@ def triage(
         confidence=confidence,
         folder=data,
         acquired_labels=acquired_labels,
+        strict=strict,
     )
     path = rule.save(run)
     print_line(rule.describe())

@@ -3,12 +3,14 @@
 import itertools
 import re
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from ducats.cli.base import app, console, print_json, print_line
 from ducats.config.options import RunOptions
+from ducats.utils.errors import UserError
 
 
 @app.command
@@ -45,19 +47,31 @@ def config(
 
 
 @app.command
-def doctor(*, options: RunOptions = RunOptions()) -> int:  # noqa: B008 - never changed
+def doctor(
+    folder: Path | None = None,
+    /,
+    *,
+    options: RunOptions = RunOptions(),  # noqa: B008 - never changed
+) -> int:
     """Check data and settings before training: unreadable files, duplicates, classes, budget, memory.
 
     Args:
+        folder: Check only the images of this folder, without any settings: readable, sizes, colours, classes
+            (subfolders), duplicates.
         options: Options of `ducats run`.
     """
-    from ducats.doctor import diagnose, verdict
+    from ducats.doctor import diagnose, diagnose_folder, verdict
 
-    findings = diagnose(options.load())
+    if folder is not None and options != RunOptions(strict=options.strict):
+        raise UserError(
+            f"`ducats doctor {folder}` checks a folder without settings; omit the other options, or give the "
+            "folder with --source, --target or --test"
+        )
+    findings = diagnose(options.load()) if folder is None else diagnose_folder(folder, strict=options.strict)
     style = {"error": "bold red", "warning": "yellow", "note": "dim"}
     for finding in findings:
         print_line(f"{finding.severity}: {finding.message}", style[finding.severity])
-    message, code = verdict(findings)
+    message, code = verdict(findings, "ready to run" if folder is None else "the images can be used")
     print_line(message)
     return code
 

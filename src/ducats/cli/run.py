@@ -15,8 +15,8 @@ from ducats.cli.base import app, check_poll, console, print_line, print_warning
 from ducats.cli.shutdown import connect_monitored, is_reporter, repeat_in_local_ranks
 from ducats.config.options import RunOptions, SharedAnswers, benchmark_task, default_run_folder
 from ducats.utils.errors import AwaitingLabels, UserError
-from ducats.utils.findings import pluralise
-from ducats.utils.progress import combine_listeners
+from ducats.utils.findings import join_names, pluralise
+from ducats.utils.progress import activity, combine_listeners
 
 if TYPE_CHECKING:
     from ducats.config import Config
@@ -50,28 +50,36 @@ def run(
         poll: With --wait: seconds between checks for answers.
     """
     check_poll(poll)
-    config = options.load()
-    check_answer_files(config, out)
-    import torch
-
-    from ducats.annotation import AnnotationStore
-    from ducats.annotation.summary import summarise_channels
-    from ducats.doctor.images import completeness_warnings
-    from ducats.ledger import load_ledger
     from ducats.report.progress_display import ProgressDisplay, stage_table
-    from ducats.run import run as run_components
-    from ducats.run.factory import build_run, check_config, with_resolved_precision
-    from ducats.run.loggers import LoggerDispatcher, find_loggers
-    from ducats.runfolder.records import describe_timed
-    from ducats.runfolder.run_folder import RunFolder
     from ducats.training import launch_environment
-    from ducats.training.distributed import all_ranks_or_raise, make_fabric
-    from ducats.training.streams import steps_in_epoch
+
+    is_first = launch_environment.node_and_local_rank()[1] == 0
+    with ProgressDisplay(transient=True, activities=is_first), activity("loading libraries"):
+        config = options.load()
+        check_answer_files(config, out)
+        import torch
+
+        from ducats.annotation import AnnotationStore
+        from ducats.annotation.summary import summarise_channels
+        from ducats.data.registry import resolve_dataset
+        from ducats.doctor.images import completeness_warnings
+        from ducats.ledger import load_ledger
+        from ducats.run import run as run_components
+        from ducats.run.components import unreadable_files
+        from ducats.run.factory import build_run, check_config, with_resolved_precision
+        from ducats.run.loggers import LoggerDispatcher, find_loggers
+        from ducats.runfolder.records import describe_timed
+        from ducats.runfolder.run_folder import RunFolder
+        from ducats.training.distributed import all_ranks_or_raise, make_fabric
+        from ducats.training.streams import steps_in_epoch
 
     config = with_resolved_precision(config)
     folder = out or default_run_folder(config)
     run_folder = RunFolder(folder)
-    check_config(config, is_resumable=run_folder.is_resumable)
+    with ProgressDisplay(transient=True, activities=is_first), activity("checking the settings"):
+        check_config(config, is_resumable=run_folder.is_resumable, runs_here=False)
+        # Before the weights, which `build_run` checks as well.
+        resolve_dataset(config.data.name).require_params(config.data.name, config.data.params)
     engine = config.engine
     loggers = find_loggers(engine.loggers)
     world = launch_environment.resolve_world(engine.processes, engine.nodes)
@@ -93,20 +101,28 @@ def run(
         for gap in completeness_warnings(config):
             print_warning(gap)
     # May fail on one host only.
-    components, plan = all_ranks_or_raise(
-        fabric, lambda: build_run(config, run_folder, shared_answers=answers)
-    )
+    with ProgressDisplay(transient=True, activities=fabric.is_global_zero):
+        components, plan = all_ranks_or_raise(
+            fabric, lambda: build_run(config, run_folder, shared_answers=answers)
+        )
     if fabric.is_global_zero:
         print_line(
             f"{config.method} on {' '.join(filter(None, (config.data.name, benchmark_task(config))))}: "
             f"{len(components.source)} source images, {len(components.pool)} target images, "
             f"{len(components.source.classes)} classes, {describe_budget(components, plan)}; folder {folder}"
         )
+    unreadable = unreadable_files(components)
+    if unreadable and fabric.is_global_zero:
+        names = join_names([f"{file.path} ({file.reason})" for _, file in unreadable], 3)
+        print_warning(
+            f"{pluralise(len(unreadable), 'unreadable file')} skipped: {names}; listed in "
+            f"{run_folder.unreadable_path}; --strict refuses such data"
+        )
     steps = plan.steps_per_epoch or steps_in_epoch(
         len(components.source), len(components.pool), plan.batch_size
     )
     with (
-        ProgressDisplay() as display,
+        ProgressDisplay(activities=fabric.is_global_zero) as display,
         LoggerDispatcher(
             loggers if fabric.is_global_zero else {},
             folder,
@@ -143,6 +159,9 @@ def run(
             spent += f", {seconds / 60:.1f} minutes of annotation{f' ({timed})' if timed else ''}"
         if n_corrected := ledger.corrected_labels().n_corrected:
             spent += f", {n_corrected} corrected"
+        if unreadable:
+            skipped = pluralise(len(unreadable), "unreadable file")
+            remark += f"; {skipped} skipped, see {run_folder.unreadable_path}"
         print_line(f"{spent}; model in {run_folder.model_path}{remark}")
     return 0
 

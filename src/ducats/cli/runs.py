@@ -5,14 +5,19 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ducats.cli.base import TrustCode, app, print_csv, print_json, print_line, print_warning
+from ducats.cli.base import Strict, TrustCode, app, print_csv, print_json, print_line, print_warning
 from ducats.utils.errors import UserError
 from ducats.utils.findings import pluralise
 
 
 @app.command
 def evaluate(
-    run: Path, *, data: Path | None = None, device: str = "auto", trust_code: TrustCode = False
+    run: Path,
+    *,
+    data: Path | None = None,
+    strict: Strict = False,
+    device: str = "auto",
+    trust_code: TrustCode = False,
 ) -> int:
     """Evaluate the model of a finished run on its evaluation images or on a folder of labelled images.
 
@@ -29,7 +34,8 @@ def evaluate(
     from ducats.training.distributed import make_fabric
 
     trained = load_trained_model(run, trust_code=trust_code)
-    result = evaluate_run(trained, make_fabric(device, precision=supported_precision(trained, device)), data)
+    fabric = make_fabric(device, precision=supported_precision(trained, device))
+    result = evaluate_run(trained, fabric, data, strict=strict)
     print_json(result.metrics(trained.classes, trained.config.evaluation.miou_star_exclude))
     return 0
 
@@ -42,6 +48,7 @@ def predict(
     out: Path | None = None,
     class_probabilities: Annotated[bool, Parameter(negative=())] = False,
     uncertainty_maps: Annotated[bool, Parameter(negative=())] = False,
+    strict: Strict = False,
     device: str = "auto",
     trust_code: TrustCode = False,
 ) -> int:
@@ -53,9 +60,10 @@ def predict(
         run: Run folder.
         images: Folder of images, searched recursively.
         out: Output CSV (key, label, probability, entropy, u_data, u_dis; after `ducats triage` also triage:
-            accept or review); default: predictions.csv.
+            accept or review); default: predictions.csv. Unreadable images are listed in NAME-unreadable.csv.
             Segmentation: output folder for labels/, classes.txt and predictions.csv (means over the pixels of
-            each image, and the fraction of each class); default: predictions.
+            each image, and the fraction of each class); default: predictions. Unreadable images are listed in
+            its unreadable.csv.
         class_probabilities: Also write the probability of each class; not for segmentation.
         uncertainty_maps: Segmentation: also write uncertainty/, an NPZ per image with probability, entropy,
             u_data and u_dis of each pixel.
@@ -77,11 +85,18 @@ def predict(
     fabric = make_fabric(device, precision=supported_precision(trained, device))
     if trained.per_pixel:
         out = out or Path("predictions")
-        count = predict_label_maps(trained, fabric, images, out, uncertainty_maps=uncertainty_maps)
+        done = predict_label_maps(
+            trained, fabric, images, out, uncertainty_maps=uncertainty_maps, strict=strict
+        )
     else:
         out = out or Path("predictions.csv")
-        count = predict_folder(trained, fabric, images, out, class_probabilities=class_probabilities)
-    print_line(f"{pluralise(count, 'image')}, predictions in {out}")
+        done = predict_folder(
+            trained, fabric, images, out, class_probabilities=class_probabilities, strict=strict
+        )
+    skipped = ""
+    if done.n_unreadable:
+        skipped = f"; {pluralise(done.n_unreadable, 'unreadable image')} skipped, see {done.unreadable_file}"
+    print_line(f"{pluralise(done.n_predicted, 'image')}, predictions in {out}{skipped}")
     return 0
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ducats.cli.base import TrustCode, app, console, print_line, print_warning
+from ducats.cli.base import Strict, TrustCode, app, console, print_line, print_warning
 from ducats.cli.shutdown import report_exit
 from ducats.utils.errors import UserError
 
@@ -22,6 +22,7 @@ def score(
     pool_format: Literal["auto", "folder", "parquet", "csv", "shards"] = "auto",
     max_sample_mb: float | None = None,
     exclude_labelled: Annotated[bool, Parameter(negative=())] = False,
+    strict: Strict = False,
     backend: str = "local",
     processes: int | None = None,
     chunks: int | None = None,
@@ -90,6 +91,7 @@ def score(
                 processes=processes,
                 chunks=chunks,
                 exclude_labelled=exclude_labelled,
+                strict=strict,
                 batch_size=batch_size,
                 device=device,
                 on_progress=lambda n_samples: progress.update(task, completed=n_samples),

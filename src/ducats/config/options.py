@@ -72,6 +72,10 @@ class DataOptions:
             help="CSV or Parquet file with columns key, path, domain, label, split; replaces the folders."
         ),
     ] = None
+    strict: Annotated[
+        bool,
+        Parameter(negative=(), help="Refuse data with unreadable files; default: skip and list them."),
+    ] = False
     root: Annotated[Path | None, Parameter(help="Folder of the benchmark given by -c data/NAME.")] = None
 
 
@@ -177,6 +181,8 @@ class RunOptions(DataOptions):
         benchmark_params = _drop_none(root=self.root and _absolute(self.root), task=self.task)
         if benchmark_params:  # applies to any data set
             data = {**data, "params": {**data.get("params", {}), **benchmark_params}}
+        if self.strict:
+            data["strict"] = True
         return {"data": data} if data else {}
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -25,7 +26,29 @@ from ducats.settings import (
     View,
 )
 
-DEFAULT_VIEWS = StreamViews(
+
+@dataclass(frozen=True, config=STRICT)
+class ViewsConfig(StreamViews):
+    """One view per use of the images, and their size."""
+
+    size: int | None = Field(
+        default=None,
+        ge=8,
+        description="side of the network's input: the default of the size of every view, and of "
+        "data.params.size, which is 8/7 of it; null: 224, stored as 256",
+    )
+
+    @property
+    def stored_size(self) -> int | None:
+        """Side of the stored images for `size`, with the published margin for crops.
+
+        >>> [ViewsConfig(size=size).stored_size for size in (224, 128, None)]
+        [256, 146, None]
+        """
+        return None if self.size is None else round(self.size * 8 / 7)
+
+
+DEFAULT_VIEWS = ViewsConfig(
     source=View(crop="random_resized", size=224, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1)),
     labelled=None,
     unlabelled=View(crop="random", size=224),
@@ -85,6 +108,10 @@ class DataConfig(ComponentConfig):
     """The data set."""
 
     name: str = Field(default="folders", description=NAME_DESCRIPTION)
+    strict: bool = Field(
+        default=False,
+        description="refuse data with unreadable files; false: skip them, and list them in unreadable.csv",
+    )
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -210,7 +237,10 @@ class _Device:
         default="auto", description="auto: bf16-mixed on a GPU with bfloat16, else 32-true"
     )
     threads: int | None = Field(
-        default=None, ge=1, description="CPU threads per process; null: torch's default"
+        default=None,
+        ge=1,
+        description="CPU threads per process; null: OMP_NUM_THREADS, or one per core that the process may "
+        "use; on a CPU, the last digits of results depend on it",
     )
     deterministic: bool = Field(
         default=False,
@@ -244,7 +274,7 @@ class Config(BaseModel):
     query: QueryConfig = Field(default=QueryConfig())
     oracle: OracleConfig = Field(default=OracleConfig())
     train: TrainConfig = Field(default=TrainConfig())
-    views: StreamViews = Field(default=DEFAULT_VIEWS)
+    views: ViewsConfig = Field(default=DEFAULT_VIEWS)
     acquisition: AcquisitionConfig = Field(default=AcquisitionConfig())
     evaluation: EvaluationConfig = Field(default=EvaluationConfig())
     engine: EngineConfig = Field(default=EngineConfig())
@@ -255,15 +285,24 @@ class Config(BaseModel):
         """Take the fields that a view omits from the default view, not from the defaults of ``View``."""
         if not isinstance(views, Mapping):
             return views
-        filled = {**vars(DEFAULT_VIEWS), **views}
+        names, size = ("source", "unlabelled", "scoring", "test"), views.get("size")
+        default = DEFAULT_VIEWS
+        if type(size) is int and size > 0:  # else refused by the field itself
+            if all(isinstance(views.get(name), Mapping) and "size" in views[name] for name in names):
+                raise ValueError(
+                    f"views.size={size} has no effect, because every view has a size of its own; remove it, "
+                    "or set data.params.size if they are null (as in segmentation)"
+                )
+            default = replace(default, **{name: replace(getattr(default, name), size=size) for name in names})
+        filled = {**vars(default), **views}
 
         def fill(name: str, base: Any, **changes: Any) -> None:
             if isinstance(filled[name], Mapping):
                 base = vars(base) if isinstance(base, View) else base
                 filled[name] = {**(base if isinstance(base, Mapping) else {}), **changes, **filled[name]}
 
-        for name in ("source", "unlabelled", "scoring", "test"):
-            fill(name, getattr(DEFAULT_VIEWS, name))
+        for name in names:
+            fill(name, getattr(default, name))
         fill("labelled", filled["source"])
         fill("strong", filled["unlabelled"], **STRONG_AUGMENTATION)
         return filled
@@ -287,12 +326,15 @@ class Config(BaseModel):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that identify the run: all except those of the machine."""
+        """Return the settings that identify the run: all except data.strict and those of the machine."""
         settings = self.model_dump(mode="json")
         settings["engine"] = {
             "precision": self.engine.precision,
             "scoring_batch_size": self.engine.scoring_batch_size,
         }
+        del settings["data"]["strict"]  # skipped files change the digests of the data
+        if self.views.size is None:
+            del settings["views"]["size"]
         return settings
 
     def digest(self) -> str:

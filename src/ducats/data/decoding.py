@@ -1,6 +1,7 @@
 """Decoding of image files to pixel arrays."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from ducats.data.domain import Images
+from ducats.data.domain import Images, UnreadableFile, subset_images
 from ducats.data.store import ArrayStore, Decoder, KeyedPaths, ReadFailure, map_files, try_files
 from ducats.utils.errors import UserError
 from ducats.utils.image_files import ImageFile, displayed_size, load_image
@@ -36,7 +37,8 @@ def decode_images(
 
     The EXIF orientation is applied, transparency is composited on white, 16 bits are reduced to 8, and only
     the first frame of an animation is read. Images are resized with Pillow's bicubic filter, ignoring the
-    aspect ratio, as in the published settings.
+    aspect ratio, as in the published settings. Files that cannot be read are skipped, and listed in
+    ``Images.unreadable``.
 
     Args:
         size: Height and width in pixels; one number for a square.
@@ -66,8 +68,12 @@ def decode_image_sets(
 
 def decode_into(store: ArrayStore, files: KeyedPaths, size: ImageSize, *, channels: int = 3) -> Images:
     """Decode images into a store that other arrays share, without a warning."""
-    pixels = store.load(files, image_decoder(size, channels))
-    return Images(tuple(key for key, _ in files), pixels, tuple(path for _, path in files))
+    decoded = store.load(files, image_decoder(size, channels))
+    images = Images(tuple(key for key, _ in files), decoded.arrays, tuple(path for _, path in files))
+    if not decoded.failures:
+        return images
+    unreadable = tuple(UnreadableFile(files[row][1], reason) for row, reason in decoded.failures.items())
+    return replace(subset_images(images, decoded.readable_rows()), unreadable=unreadable)
 
 
 def pixels_gb(count: int, size: ImageSize, channels: int = 3) -> float:

@@ -6,7 +6,7 @@ A pool is an ``Images``. It has no labels, so code that gets a pool cannot leak 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -55,6 +55,13 @@ def original_map(labels: Labels, index: int) -> Tensor:
     return found
 
 
+class UnreadableFile(NamedTuple):
+    """A file that cannot be read; its image is skipped."""
+
+    path: Path
+    reason: str
+
+
 @dataclass(frozen=True)
 class Images:
     """Decoded images and their keys, without labels."""
@@ -66,6 +73,7 @@ class Images:
     original_sizes: Tensor | None = None  # int64 (N, 2), original height and width, if known
     # Non-zero where a pixel is known to have no class, such as the car bonnet.
     void_masks: LabelMaps | None = None
+    unreadable: tuple[UnreadableFile, ...] = ()  # files that were skipped
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
@@ -88,6 +96,53 @@ class Images:
 
     def __repr__(self) -> str:
         return f"Images({len(self)} of {tuple(self.pixels.shape[1:])})"
+
+
+class Subset:
+    """Subset of pixels or label maps by index, without copying."""
+
+    def __init__(self, parent: Indexable, index: Tensor) -> None:
+        self._parent, self._index = parent, index
+        self.shape = torch.Size((len(index), *parent.shape[1:]))
+        self.dtype, self.ndim = parent.dtype, parent.ndim
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, index: Tensor | slice | int) -> Tensor:
+        found: Tensor = self._parent[self._index[index]]
+        return found
+
+    def original(self, index: int) -> Tensor:
+        """Return a label map at its original size."""
+        return original_map(self._parent, int(self._index[index]))
+
+
+def subset_images(images: Images, index: Tensor) -> Images:
+    """Return the images at these indices, without copying pixels."""
+    indices = index.tolist()
+    return Images(
+        tuple(images.keys[i] for i in indices),
+        Subset(images.pixels, index),
+        None if images.files is None else tuple(images.files[i] for i in indices),
+        None if images.aspect is None else images.aspect[index],
+        None if images.original_sizes is None else images.original_sizes[index],
+        None if images.void_masks is None else Subset(images.void_masks, index),
+        images.unreadable,
+    )
+
+
+def subset_labels(labels: Labels, index: Tensor) -> Labels:
+    """Return the labels at these indices, without copying label maps."""
+    return labels[index] if labels.ndim == 1 else Subset(labels, index)
+
+
+def rows_of(images: Images, keys: Sequence[str], rows: Tensor) -> Tensor:
+    """Return the rows of images from those of all ``keys`` (N, ...); images may have been skipped."""
+    if len(images) == len(keys):
+        return rows
+    kept = frozenset(images.keys)
+    return rows[torch.tensor([key in kept for key in keys])]
 
 
 @dataclass(frozen=True)
@@ -132,6 +187,12 @@ class AdaptationData:
             f"AdaptationData(source={self.source!r}, pool={self.pool!r}, ground truth {known}, "
             f"test={self.test!r})"
         )
+
+    @property
+    def image_sets(self) -> dict[str, Images]:
+        """Images of source, target and, if there is one, test set."""
+        test = {} if self.test is None else {"test": self.test.images}
+        return {"source": self.source.images, "target": self.pool, **test}
 
     @property
     def classes(self) -> Sequence[str]:

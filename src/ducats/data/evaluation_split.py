@@ -10,33 +10,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ducats.data.domain import AdaptationData, Domain, Images, Indexable, Labels, original_map
+from ducats.data.domain import AdaptationData, Domain, Images, Labels, subset_images, subset_labels
 from ducats.settings import TestSplit
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator
 
 EvaluatedOn = Literal["held_out", "unlabelled", "target"]
 TestSetOrigin = Literal["own", "split", "target"]  # the data's test set; part of the target; the whole target
-
-
-class Subset:
-    """Subset of pixels or label maps by index, without copying."""
-
-    def __init__(self, parent: Indexable, index: Tensor) -> None:
-        self._parent, self._index = parent, index
-        self.shape = torch.Size((len(index), *parent.shape[1:]))
-        self.dtype, self.ndim = parent.dtype, parent.ndim
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def __getitem__(self, index: Tensor | slice | int) -> Tensor:
-        found: Tensor = self._parent[self._index[index]]
-        return found
-
-    def original(self, index: int) -> Tensor:
-        """Return a label map at its original size."""
-        return original_map(self._parent, int(self._index[index]))
 
 
 def resolve_split(
@@ -127,7 +107,7 @@ def hold_out_source(data: AdaptationData, fraction: float) -> tuple[AdaptationDa
             "train on or to validate with; choose another fraction, or 0 to hold out none"
         )
     remaining, held_out = (
-        Domain(_subset_images(source.images, index), _subset_labels(source.labels, index), source.classes)
+        Domain(subset_images(source.images, index), subset_labels(source.labels, index), source.classes)
         for index in (kept_index, held_out_index)
     )
     return replace(data, source=remaining), held_out
@@ -143,11 +123,11 @@ def _split_target(data: AdaptationData, labels: Labels, test_fraction: float) ->
         )
     return AdaptationData(
         source=data.source,
-        pool=_subset_images(data.pool, kept_index),
-        ground_truth=None if data.ground_truth is None else _subset_labels(data.ground_truth, kept_index),
+        pool=subset_images(data.pool, kept_index),
+        ground_truth=None if data.ground_truth is None else subset_labels(data.ground_truth, kept_index),
         test=Domain(
-            _subset_images(data.pool, held_out_index),
-            _subset_labels(labels, held_out_index),
+            subset_images(data.pool, held_out_index),
+            subset_labels(labels, held_out_index),
             tuple(data.classes),
         ),
     )
@@ -165,19 +145,3 @@ def _stratified_split(labels: Labels, fraction: float, stream: str) -> tuple[Ten
         members = (classes == label).nonzero().squeeze(1)
         is_held_out[members[uniforms[members].argsort()[: n_held_out(len(members), fraction)]]] = True
     return is_held_out.nonzero().squeeze(1), (~is_held_out).nonzero().squeeze(1)
-
-
-def _subset_labels(labels: Labels, index: Tensor) -> Labels:
-    return labels[index] if labels.ndim == 1 else Subset(labels, index)
-
-
-def _subset_images(images: Images, index: Tensor) -> Images:
-    indices = index.tolist()
-    return Images(
-        tuple(images.keys[i] for i in indices),
-        Subset(images.pixels, index),
-        None if images.files is None else tuple(images.files[i] for i in indices),
-        None if images.aspect is None else images.aspect[index],
-        None if images.original_sizes is None else images.original_sizes[index],
-        None if images.void_masks is None else Subset(images.void_masks, index),
-    )

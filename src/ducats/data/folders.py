@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import ImageSize, decode_image_sets, decode_images
-from ducats.data.domain import AdaptationData, Domain, Images
+from ducats.data.domain import AdaptationData, Domain, Images, rows_of
+from ducats.data.store import KeyedPaths
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Finding, join_quoted, raise_first_error
 from ducats.utils.image_files import is_image_name
@@ -29,7 +30,8 @@ def folders(
 
     The source's sub-folders are the classes; the target's sub-folders are ignored, unless ``ground_truth`` is
     set. Hidden files and folders, and files without an image suffix, are skipped. Classes are sorted in ASCII
-    order (``TV`` before ``Table``). Keys are POSIX paths relative to the folder.
+    order (``TV`` before ``Table``). Keys are POSIX paths relative to the folder. Unreadable images are
+    skipped.
 
     Args:
         source: Labelled images, ``class/...``, at any depth below the class.
@@ -48,16 +50,19 @@ def folders(
     target_files = _list_class_images("target", target) if ground_truth else _list_nonempty("target", target)
     test_files = _list_class_images("test", test) if test is not None else []
     # All checks come before decoding, which may take minutes.
+    source_labels = _labels("source", source, source_files, classes)
     target_labels = _labels("target", target, target_files, classes) if ground_truth else None
     test_labels = _labels("test", test, test_files, classes) if test is not None else None
     images = decode_image_sets(
         [source_files, target_files, test_files], size, cache=cache, memory_gb=memory_gb
     )
     return AdaptationData(
-        source=Domain(images[0], _labels("source", source, source_files, classes), classes),
+        source=_domain(images[0], source_files, source_labels, classes),
         pool=images[1],
-        ground_truth=target_labels,
-        test=Domain(images[2], test_labels, classes) if test_labels is not None else None,
+        ground_truth=None
+        if target_labels is None
+        else rows_of(images[1], _keys(target_files), target_labels),
+        test=None if test_labels is None else _domain(images[2], test_files, test_labels, classes),
     )
 
 
@@ -76,7 +81,16 @@ def read_labelled_folder(
     files = _list_class_images("test", existing_folder("test", folder))
     labels = _labels("test", Path(folder), files, classes)
     images = decode_images(files, size, channels=channels, memory_gb=memory_gb)
-    return Domain(images, labels, tuple(classes))
+    return _domain(images, files, labels, classes)
+
+
+def _domain(images: Images, files: KeyedPaths, labels: Tensor, classes: Sequence[str]) -> Domain:
+    """Return images with their labels, without those of unreadable files."""
+    return Domain(images, rows_of(images, _keys(files), labels), tuple(classes))
+
+
+def _keys(files: KeyedPaths) -> list[str]:
+    return [key for key, _ in files]
 
 
 def read_image_folder(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import decode_image_sets
-from ducats.data.domain import AdaptationData, Domain
+from ducats.data.domain import AdaptationData, Domain, rows_of
 from ducats.data.parquet import batch_rows, open_parquet, parquet_batches
 from ducats.utils.errors import UserError
 from ducats.utils.findings import join_names
@@ -70,14 +70,16 @@ def manifest(
     classes = source_classes(describe_rows("source", table), [row.label for row in source])
     check_pool_labels(table, pool)
     ground_truth = _labels("target", table, pool, classes) if pool[0].label else None
+    source_labels = _labels("source", table, source, classes)
     test_labels = _labels("test", table, test, classes)
     file_sets = [[(row.key, row.path) for row in rows_of_set] for rows_of_set in (source, pool, test)]
     images = decode_image_sets(file_sets, size, cache=cache, memory_gb=memory_gb)
+    keys = [[key for key, _ in files] for files in file_sets]
     return AdaptationData(
-        source=Domain(images[0], _labels("source", table, source, classes), classes),
+        source=Domain(images[0], rows_of(images[0], keys[0], source_labels), classes),
         pool=images[1],
-        ground_truth=ground_truth,
-        test=Domain(images[2], test_labels, classes) if test else None,
+        ground_truth=None if ground_truth is None else rows_of(images[1], keys[1], ground_truth),
+        test=Domain(images[2], rows_of(images[2], keys[2], test_labels), classes) if test else None,
     )
 
 

@@ -11,10 +11,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from PIL import UnidentifiedImageError
 from torch import Tensor
 
-from ducats.utils.errors import UserError
+from ducats.data.domain import UnreadableFile
+from ducats.utils.errors import InvalidFileError, UserError
 from ducats.utils.files import write_atomically
+from ducats.utils.progress import activity
 from ducats.utils.resources import available_cores, free_disk_gb, free_memory_gb
 
 KeyedPaths = Sequence[tuple[str, Path]]  # keys and paths
@@ -56,6 +58,19 @@ class Decoder:
         return count * prod(self.shape) * self.dtype.itemsize / 2**30
 
 
+class DecodedFiles(NamedTuple):
+    """Arrays of files, one row per file, and why some files cannot be read; their rows have no meaning."""
+
+    arrays: "Tensor | LazyFileArrays"
+    failures: dict[int, str]  # reason by row
+
+    def readable_rows(self) -> Tensor:
+        """Return the rows of the files that can be read, ascending."""
+        return torch.tensor(
+            [row for row in range(len(self.arrays)) if row not in self.failures], dtype=torch.int64
+        )
+
+
 class ArrayStore:
     """Store of decoded arrays. Several sets of files share one memory budget, first come, first served."""
 
@@ -64,19 +79,34 @@ class ArrayStore:
         self._remaining_gb = memory_budget(memory_gb)
         self._decodes_on_demand = False
 
-    def load(self, files: KeyedPaths, decoder: Decoder) -> "Tensor | LazyFileArrays":
-        """Decode files into memory, a cache file or a temporary file, or return them to decode on demand."""
+    def load(self, files: KeyedPaths, decoder: Decoder) -> DecodedFiles:
+        """Decode files into memory, a cache file or a temporary file, or return them to decode on demand.
+
+        Raises:
+            UserError: No file can be read, or the content of one is invalid.
+        """
         size_gb = decoder.gigabytes(len(files))
-        arrays: Tensor | LazyFileArrays
-        if size_gb <= self._remaining_gb:
-            self._remaining_gb -= size_gb
-            arrays = torch.from_numpy(_load_in_memory(files, decoder))
-        elif self._cache is not None:
-            arrays = _load_cached(files, decoder, self._cache)
-        else:
-            arrays = _load_temporary(files, decoder)
-        self._decodes_on_demand |= isinstance(arrays, LazyFileArrays)
-        return arrays
+        if not files:
+            return DecodedFiles(torch.from_numpy(_load_in_memory(files, decoder)[0]), {})
+        with activity(f"reading {len(files)} {decoder.noun}", total=len(files)) as reading:
+
+            def read(path: Path) -> _Array:
+                try:
+                    return decoder.read(path)
+                finally:
+                    reading.advance()
+
+            reported = replace(decoder, read=read)
+            if size_gb <= self._remaining_gb:
+                self._remaining_gb -= size_gb
+                arrays, failures = _load_in_memory(files, reported)
+                decoded = DecodedFiles(torch.from_numpy(arrays), failures)
+            elif self._cache is not None:
+                decoded = _load_cached(files, reported, self._cache)
+            else:
+                decoded = _load_temporary(files, reported)
+        self._decodes_on_demand |= isinstance(decoded.arrays, LazyFileArrays)
+        return decoded
 
     def warn_if_on_demand(self) -> None:
         """Warn if files have to be decoded on demand."""
@@ -108,8 +138,13 @@ class LazyFileArrays:
     def __getitem__(self, index: int | slice | Tensor, /) -> Tensor:
         indices = torch.arange(len(self))[index]
         files = [self._files[i] for i in indices.flatten().tolist()]
-        arrays = torch.from_numpy(_load_in_memory(files, self._decoder))
-        return arrays.view(*indices.shape, *self._decoder.shape)
+        arrays, failures = _load_in_memory(files, self._decoder)
+        if failures:  # damaged, but with an intact header, which was checked at the start
+            unreadable = [UnreadableFile(files[row][1], reason) for row, reason in failures.items()]
+            raise UserError(
+                unreadable_message(unreadable, len(files), self._decoder.noun, self._decoder.remedy)
+            )
+        return torch.from_numpy(arrays).view(*indices.shape, *self._decoder.shape)
 
 
 def memory_budget(memory_gb: float | None) -> float:
@@ -131,7 +166,7 @@ def map_files(fn: Callable[[Path], _T], paths: Sequence[Path], noun: str, remedy
     results, failures = [], []
     for path, outcome in zip(paths, try_files(fn, paths), strict=True):
         if isinstance(outcome, ReadFailure):
-            failures.append((path, outcome.reason))
+            failures.append(UnreadableFile(path, outcome.reason))
         else:
             results.append(outcome)
     if failures:
@@ -144,6 +179,7 @@ class ReadFailure:
     """Reason why a file cannot be read."""
 
     reason: str
+    is_invalid: bool = False  # it can be decoded, but must not be used
 
 
 def try_files(
@@ -161,11 +197,19 @@ def try_files(
             yield from threads.map(lambda path: try_file(fn, path), paths[start : start + block])
 
 
-def unreadable_message(failures: Sequence[tuple[Path, str]], count: int, noun: str, remedy: str) -> str:
+def unreadable_message(failures: Sequence[UnreadableFile], count: int, noun: str, remedy: str) -> str:
     """Return an error message that covers all unreadable files."""
     listed = ", ".join(f"{path} ({reason})" for path, reason in failures[:_MAX_LISTED_FILES])
     rest = f" and {len(failures) - _MAX_LISTED_FILES} more" if len(failures) > _MAX_LISTED_FILES else ""
     return f"{len(failures)} of {count} {noun} cannot be read: {listed}{rest}; {remedy}"
+
+
+def check_all_readable(unreadable: Sequence[UnreadableFile], n_readable: int) -> None:
+    """Raise if images were skipped because a file is unreadable (``--strict``)."""
+    if unreadable:
+        remedy = "remove or replace them, or omit --strict (data.strict) to skip them"
+        count = n_readable + len(unreadable)
+        raise UserError(unreadable_message(unreadable, count, "images", remedy))
 
 
 def try_file(fn: Callable[[_S], _T], file: _S) -> _T | ReadFailure:
@@ -180,34 +224,48 @@ def try_file(fn: Callable[[_S], _T], file: _S) -> _T | ReadFailure:
         return ReadFailure("no permission to read it")
     except UnidentifiedImageError:
         return ReadFailure("not an image")
+    except InvalidFileError as error:
+        return ReadFailure(str(error), is_invalid=True)
     except Exception as error:  # Pillow's decoders raise many types of exceptions on corrupt files
         return ReadFailure(str(error) or type(error).__name__)
 
 
-def _decode_files(files: KeyedPaths, decoder: Decoder) -> Iterator[_Array]:
-    """Yield the array of each file in order; raise at the end if any file was unreadable."""
-    failures: list[tuple[Path, str]] = []
+def _decode_files(files: KeyedPaths, decoder: Decoder, failures: dict[int, str]) -> Iterator[_Array]:
+    """Yield the array of each file in order, zeros for an unreadable one, which is added to ``failures``.
+
+    Raises:
+        UserError: At the end, if the content of a file is invalid or no file can be read.
+    """
     # At least two files per thread, regardless of their size, to keep all threads busy.
     block = max(2 * available_cores(), int(_BLOCK_BYTES / 2**30 / max(decoder.gigabytes(1), 1e-9)))
     outcomes = try_files(decoder.read, [path for _, path in files], min(_BLOCK_FILES, block))
-    for (_, path), outcome in zip(files, outcomes, strict=True):
+    blank, invalid = np.zeros(decoder.shape, decoder.dtype), False
+    for row, outcome in enumerate(outcomes):
         if isinstance(outcome, ReadFailure):
-            failures.append((path, outcome.reason))
-        elif not failures:  # after a failure, the rest is read only to report other failures
-            yield outcome
-    if failures:
-        raise UserError(unreadable_message(failures, len(files), decoder.noun, decoder.remedy))
+            failures[row] = outcome.reason
+            invalid |= outcome.is_invalid
+        yield blank if isinstance(outcome, ReadFailure) else outcome
+    _check_failures(files, failures, decoder, invalid)
 
 
-def _load_in_memory(files: KeyedPaths, decoder: Decoder) -> _Array:
-    """Decode files into one array."""
-    arrays = np.empty((len(files), *decoder.shape), decoder.dtype)
-    for i, array in enumerate(_decode_files(files, decoder)):
+def _check_failures(
+    files: KeyedPaths, failures: dict[int, str], decoder: Decoder, invalid: bool = False
+) -> None:
+    """Raise if files are invalid or none can be read."""
+    if failures and (invalid or len(failures) == len(files)):
+        unreadable = [UnreadableFile(files[row][1], reason) for row, reason in failures.items()]
+        raise UserError(unreadable_message(unreadable, len(files), decoder.noun, decoder.remedy))
+
+
+def _load_in_memory(files: KeyedPaths, decoder: Decoder) -> tuple[_Array, dict[int, str]]:
+    """Decode files into one array; return it and the failures."""
+    arrays, failures = np.empty((len(files), *decoder.shape), decoder.dtype), dict[int, str]()
+    for i, array in enumerate(_decode_files(files, decoder, failures)):
         arrays[i] = array
-    return arrays
+    return arrays, failures
 
 
-def _load_cached(files: KeyedPaths, decoder: Decoder, folder: Path) -> Tensor | LazyFileArrays:
+def _load_cached(files: KeyedPaths, decoder: Decoder, folder: Path) -> DecodedFiles:
     """Map the decoded files from a file in the cache folder, which is written first if missing."""
     path = folder / f"{decoder.noun.replace(' ', '-')}-{_cache_digest(files, decoder)}.npy"
     try:
@@ -228,7 +286,7 @@ def _load_cached(files: KeyedPaths, decoder: Decoder, folder: Path) -> Tensor | 
     return _map_arrays(path, len(files), decoder)
 
 
-def _load_temporary(files: KeyedPaths, decoder: Decoder) -> Tensor | LazyFileArrays:
+def _load_temporary(files: KeyedPaths, decoder: Decoder) -> DecodedFiles:
     """Map the decoded files from an unlinked temporary file, which is freed with the tensor."""
     if not _fits_on_disk(Path(tempfile.gettempdir()), files, decoder):
         return _open_on_demand(files, decoder)
@@ -243,36 +301,45 @@ def _fits_on_disk(folder: Path, files: KeyedPaths, decoder: Decoder) -> bool:
     return decoder.gigabytes(len(files)) <= free_disk_gb(folder) - RESERVED_DISK_GB
 
 
-def _open_on_demand(files: KeyedPaths, decoder: Decoder) -> LazyFileArrays:
+def _open_on_demand(files: KeyedPaths, decoder: Decoder) -> DecodedFiles:
     """Return files to decode on demand, after a quick check of each: errors appear now, not hours later."""
-    map_files(decoder.check, [path for _, path in files], decoder.noun, decoder.remedy)
-    return LazyFileArrays(files, decoder)
+    outcomes = enumerate(try_files(decoder.check, [path for _, path in files]))
+    failures = {row: outcome.reason for row, outcome in outcomes if isinstance(outcome, ReadFailure)}
+    _check_failures(files, failures, decoder)
+    return DecodedFiles(LazyFileArrays(files, decoder), failures)
 
 
 def _write_arrays(path: Path, files: KeyedPaths, decoder: Decoder) -> None:
-    """Decode files into a NumPy file, which is written atomically."""
+    """Decode files into a NumPy file, written atomically; failures, if any, follow the arrays as JSON."""
 
     def write(file: IO[bytes]) -> None:
         descr = np.lib.format.dtype_to_descr(decoder.dtype)
         header = {"descr": descr, "fortran_order": False, "shape": (len(files), *decoder.shape)}
         np.lib.format.write_array_header_1_0(file, header)
-        for array in _decode_files(files, decoder):
+        failures = dict[int, str]()
+        for array in _decode_files(files, decoder, failures):
             file.write(array.tobytes())
+        if failures:
+            file.write(json.dumps(failures).encode("ascii"))
 
     write_atomically(path, write)
 
 
-def _map_arrays(path: Path, count: int, decoder: Decoder) -> Tensor:
-    """Memory-map a file of arrays as a tensor."""
+def _map_arrays(path: Path, count: int, decoder: Decoder) -> DecodedFiles:
+    """Memory-map a file of arrays as a tensor, and read the failures that follow them."""
     arrays = np.lib.format.open_memmap(path, mode="r")
     shape = (count, *decoder.shape)
     if arrays.shape != shape or arrays.dtype != decoder.dtype:
         raise ValueError(f"{path} holds {arrays.dtype} {arrays.shape}, not {decoder.dtype} {shape}")
+    with path.open("rb") as file:
+        file.seek(arrays.offset + arrays.nbytes)
+        failures = json.loads(file.read() or b"{}")
     with warnings.catch_warnings():
         # PyTorch has no read-only tensors and warns. The mapping is read-only on purpose: with a writable
         # shared one, a bug could corrupt the cache, and a private one fails if it is larger than the memory.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(arrays)
+        tensor = torch.from_numpy(arrays)
+    return DecodedFiles(tensor, {int(row): reason for row, reason in failures.items()})
 
 
 def _remove_stale_partials(path: Path) -> None:

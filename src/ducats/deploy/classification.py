@@ -11,11 +11,13 @@ from torch import Tensor
 from ducats import dirichlet
 from ducats.data.domain import Images
 from ducats.data.folders import read_image_folder
+from ducats.data.store import check_all_readable
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import TriageRule, load_triage_rule
 from ducats.run.factory import with_aspect_ratio
 from ducats.utils.files import write_csv_atomically
 
+UNREADABLE_FILE = "unreadable.csv"
 PREDICTION_COLUMNS = ("probability", "entropy", "u_data", "u_dis")
 
 
@@ -27,26 +29,55 @@ class Predictions(NamedTuple):
     probabilities: Tensor  # (N, C)
 
 
+class PredictedFolder(NamedTuple):
+    """What became of the images of a folder."""
+
+    n_predicted: int
+    n_unreadable: int
+    unreadable_file: Path  # lists the unreadable images; exists only if there are any
+
+
 def predict(
-    trained: TrainedModel, fabric: Fabric, folder: Path, out: Path, *, class_probabilities: bool = False
-) -> int:
-    """Write the predictions for the images of a folder to a CSV file; return the number of images.
+    trained: TrainedModel,
+    fabric: Fabric,
+    folder: Path,
+    out: Path,
+    *,
+    class_probabilities: bool = False,
+    strict: bool = False,
+) -> PredictedFolder:
+    """Write the predictions for the images of a folder to a CSV file.
+
+    Unreadable images are skipped and listed in ``NAME-unreadable.csv`` beside the file ``NAME.csv``.
 
     Args:
         folder: images, with or without subfolders.
         out: CSV file with the columns key, label, probability, entropy, u_data and u_dis, and also triage
             (accept or review) if the run has a triage rule.
         class_probabilities: add a column with the probability of each class.
+        strict: raise if an image is unreadable.
     """
     rule = load_triage_rule(trained.run_folder.path)
     images = read_image_folder(folder, size=trained.size, channels=trained.channels)
+    if strict:
+        check_all_readable(images.unreadable, len(images))
     images = with_aspect_ratio(images, trained.config.views.test)
     predictions = predict_images(trained, fabric, images)
     header = ["key", "label", *PREDICTION_COLUMNS, *(["triage"] if rule is not None else [])]
     header += [f"p({name})" for name in (trained.classes if class_probabilities else ())]
     rows = _csv_rows(predictions, images.keys, trained.classes, rule, class_probabilities)
     write_csv_atomically(out, header, rows)
-    return len(images)
+    return list_unreadable(images, out.with_name(f"{out.stem}-{UNREADABLE_FILE}"))
+
+
+def list_unreadable(images: Images, path: Path) -> PredictedFolder:
+    """Write path and reason of unreadable images to a CSV file; if there are none, remove an earlier one."""
+    if images.unreadable:
+        rows = [(str(file.path), file.reason) for file in images.unreadable]
+        write_csv_atomically(path, ("path", "reason"), rows)
+    else:
+        path.unlink(missing_ok=True)
+    return PredictedFolder(len(images), len(images.unreadable), path)
 
 
 def predict_images(trained: TrainedModel, fabric: Fabric, images: Images) -> Predictions:

@@ -6,10 +6,11 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
-from ducats.data.domain import UNLABELLED, Domain
+from ducats.data.domain import UNLABELLED, Domain, UnreadableFile
 from ducats.data.evaluation_split import EvaluatedOn, attach_test_set
 from ducats.data.folders import read_labelled_folder
 from ducats.data.segmentation.folders import load_segmentation_folder
+from ducats.data.store import check_all_readable
 from ducats.deploy.trained_model import TrainedModel
 from ducats.evaluation.evaluate import (
     describe_resolution,
@@ -32,6 +33,7 @@ class EvaluationResult:
     evaluated_on: str  # held_out, unlabelled, target, or the folder
     images: int
     resolution: str | None = None  # of the compared label maps; None for per-image labels
+    unreadable: tuple[UnreadableFile, ...] = ()  # files whose images were skipped
 
     def metrics(self, classes: tuple[str, ...], miou_star_exclude: tuple[str, ...] = ()) -> dict[str, Any]:
         """Return all metrics by name.
@@ -42,6 +44,8 @@ class EvaluationResult:
             miou_star_exclude: classes excluded from ``mean_iou_star``; if empty, this metric is omitted.
         """
         result: dict[str, Any] = {"evaluated_on": self.evaluated_on, "images": self.images}
+        if self.unreadable:
+            result["unreadable"] = {str(path): reason for path, reason in self.unreadable}
         if self.resolution is not None:
             result |= {"pixels": self.tally.total, "resolution": self.resolution}
         if not self.tally.total:
@@ -54,13 +58,18 @@ class EvaluationResult:
         return result | values
 
 
-def evaluate_run(trained: TrainedModel, fabric: Fabric, folder: Path | None = None) -> EvaluationResult:
+def evaluate_run(
+    trained: TrainedModel, fabric: Fabric, folder: Path | None = None, *, strict: bool = False
+) -> EvaluationResult:
     """Evaluate on a folder of labelled images, or on those that the run was evaluated on.
 
     The folder has ``class/...``, or ``images/`` and ``labels/`` in segmentation.
+
+    Args:
+        strict: raise if a file is unreadable, instead of skipping its image.
     """
     if trained.per_pixel:
-        return _evaluate_segmentation(trained, fabric, folder)
+        return _evaluate_segmentation(trained, fabric, folder, strict)
     unlabelled_indices, evaluated_on = None, f"the folder {folder}"
     if folder is None:
         test, evaluated_on = load_test_set(trained)
@@ -70,11 +79,15 @@ def evaluate_run(trained: TrainedModel, fabric: Fabric, folder: Path | None = No
             )
     else:
         test = load_labelled_folder(trained, folder)
+    if strict:
+        check_all_readable(test.images.unreadable, len(test))
     tally = evaluate(trained.predictor(fabric), test, indices=unlabelled_indices)
-    return EvaluationResult(tally, evaluated_on, tally.total)
+    return EvaluationResult(tally, evaluated_on, tally.total, unreadable=test.images.unreadable)
 
 
-def _evaluate_segmentation(trained: TrainedModel, fabric: Fabric, folder: Path | None) -> EvaluationResult:
+def _evaluate_segmentation(
+    trained: TrainedModel, fabric: Fabric, folder: Path | None, strict: bool
+) -> EvaluationResult:
     options, known_labels_of, evaluated_on = trained.config.evaluation, None, f"the folder {folder}"
     if folder is None:
         test, evaluated_on = load_test_set(trained)
@@ -84,6 +97,8 @@ def _evaluate_segmentation(trained: TrainedModel, fabric: Fabric, folder: Path |
             ).at_label_resolution
     else:
         test = _load_labelled_maps(trained, folder)
+    if strict:
+        check_all_readable(test.images.unreadable, len(test))
     tally = evaluate_segmentation(
         trained.predictor(fabric),
         test,
@@ -91,7 +106,8 @@ def _evaluate_segmentation(trained: TrainedModel, fabric: Fabric, folder: Path |
         average_flipped=options.average_flipped,
         known_labels_of=known_labels_of,
     )
-    return EvaluationResult(tally, evaluated_on, len(test), describe_resolution(test, options.resolution))
+    resolution = describe_resolution(test, options.resolution)
+    return EvaluationResult(tally, evaluated_on, len(test), resolution, test.images.unreadable)
 
 
 def _load_labelled_maps(trained: TrainedModel, folder: Path) -> Domain:

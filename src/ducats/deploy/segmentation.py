@@ -15,7 +15,13 @@ from ducats import dirichlet
 from ducats.annotation.oracles.mask_files import png_names
 from ducats.data.decoding import read_image_sizes
 from ducats.data.folders import read_image_folder
-from ducats.deploy.classification import PREDICTION_COLUMNS
+from ducats.data.store import check_all_readable
+from ducats.deploy.classification import (
+    PREDICTION_COLUMNS,
+    UNREADABLE_FILE,
+    PredictedFolder,
+    list_unreadable,
+)
 from ducats.deploy.trained_model import TrainedModel
 from ducats.evaluation.evaluate import log_probabilities
 from ducats.models.output import Output
@@ -29,23 +35,33 @@ _MAX_PALETTE_CLASSES = 256  # classes; more need 16-bit PNGs, which have no pale
 
 
 def predict_label_maps(
-    trained: TrainedModel, fabric: Fabric, folder: Path, out: Path, *, uncertainty_maps: bool = False
-) -> int:
-    """Write a label map for each image of a folder, at the size of the image; return the number of images.
+    trained: TrainedModel,
+    fabric: Fabric,
+    folder: Path,
+    out: Path,
+    *,
+    uncertainty_maps: bool = False,
+    strict: bool = False,
+) -> PredictedFolder:
+    """Write a label map for each image of a folder, at the size of the image.
 
     ``out/labels/`` holds one PNG of class indices per image, with a colour palette for up to 256 classes and
     with 16 bits for more. ``out/classes.txt`` lists the index and name of each class. ``out/predictions.csv``
     has one line per image: its file, the means over its pixels, and the fraction of each class. If the run
-    was evaluated with flip averaging, the maps are averaged as well.
+    was evaluated with flip averaging, the maps are averaged as well. Unreadable images are skipped and listed
+    in ``out/unreadable.csv``.
 
     Args:
         folder: images, with or without subfolders.
         uncertainty_maps: also write ``out/uncertainty/``, one NPZ per image with probability, entropy, u_data
             and u_dis of each pixel as float16.
+        strict: raise if an image is unreadable.
     """
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file, not a folder; give another --out")
     images = read_image_folder(folder, size=trained.size, channels=trained.channels)
+    if strict:
+        check_all_readable(images.unreadable, len(images))
     assert images.files is not None
     original_sizes, flip = read_image_sizes(images.files), trained.config.evaluation.average_flipped
     predictor, names = trained.predictor(fabric), png_names(images.keys)
@@ -69,7 +85,7 @@ def predict_label_maps(
     class_list = "".join(f"{number} {name}\n" for number, name in enumerate(trained.classes))
     write_text_atomically(out / "classes.txt", class_list)
     write_csv_atomically(out / "predictions.csv", header, rows)
-    return len(images)
+    return list_unreadable(images, out / UNREADABLE_FILE)
 
 
 def _predict_pixels(

@@ -8,6 +8,7 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 
 from ducats.data.domain import UNLABELLED
+from ducats.data.store import check_all_readable, unreadable_message
 from ducats.deploy.classification import predict_images
 from ducats.deploy.evaluation import load_labelled_folder, load_test_set
 from ducats.deploy.trained_model import TrainedModel
@@ -55,6 +56,7 @@ def triage(
     confidence: float = 0.9,
     folder: Path | None = None,
     acquired_labels: bool = False,
+    strict: bool = False,
 ) -> TriageRule:
     """Find the threshold for accepting predictions without review.
 
@@ -64,6 +66,7 @@ def triage(
         folder: labelled images, ``class/...``; None means the run's own test set.
         acquired_labels: use the labels acquired by the run, with the predictions made when they were
             selected.
+        strict: raise if an image is unreadable, instead of skipping it with a warning.
     """
     for name, value in (("risk", risk), ("confidence", confidence)):
         if not 0 < value < 1:
@@ -78,13 +81,13 @@ def triage(
     calibration_data = (
         _from_acquired_labels(trained.run_folder, criterion)
         if acquired_labels
-        else _from_predictions(trained, fabric, criterion, folder)
+        else _from_predictions(trained, fabric, criterion, folder, strict)
     )
     return _make_rule(calibration_data, trained.run_folder.path, criterion, risk, confidence)
 
 
 def _from_predictions(
-    trained: TrainedModel, fabric: Fabric, criterion: TriageCriterion, folder: Path | None
+    trained: TrainedModel, fabric: Fabric, criterion: TriageCriterion, folder: Path | None, strict: bool
 ) -> CalibrationData:
     """Predict a folder, or the run's test set without the images that the run labelled."""
     used: Any = slice(None)
@@ -99,6 +102,13 @@ def _from_predictions(
     else:
         test = load_labelled_folder(trained, folder)
         description = f"the folder {folder.name}"
+    unreadable = test.images.unreadable
+    if strict:
+        check_all_readable(unreadable, len(test))
+    if unreadable:
+        warnings += (
+            unreadable_message(unreadable, len(test) + len(unreadable), "images", "they are skipped"),
+        )
     predictions = predict_images(trained, fabric, test.images)
     values = predictions.columns[criterion].double().numpy()
     is_wrong = (predictions.label != test.labels[:]).numpy()

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from ducats.config import Config
+from ducats.doctor.folder import diagnose_folder
 from ducats.doctor.images import check_counts, check_images
 from ducats.doctor.label_maps import check_label_maps
 from ducats.doctor.machine import check_disk, check_machine, check_torchvision
 from ducats.doctor.survey import survey_data
 from ducats.utils.findings import Finding, collect_findings
 
-__all__ = ["Finding", "diagnose", "verdict"]
+__all__ = ["Finding", "diagnose", "diagnose_folder", "verdict"]
 
 
 def diagnose(config: Config) -> list[Finding]:
@@ -41,7 +42,7 @@ def _check_settings(config: Config) -> list[Finding]:
     return collect_findings(partial(check_machine, config), *config_checks(config), about="the settings")
 
 
-def verdict(findings: Sequence[Finding]) -> tuple[str, int]:
+def verdict(findings: Sequence[Finding], success: str = "ready to run") -> tuple[str, int]:
     """Return a summary and the exit code: 1 if a run would fail or its result would be invalid.
 
     >>> verdict([Finding("note", "all is well")])
@@ -55,8 +56,8 @@ def verdict(findings: Sequence[Finding]) -> tuple[str, int]:
         return f"{counts}: fix the errors before training.", 1
     if warnings:
         counts = f"No errors and {_pluralise(warnings, 'warning')}"
-        return f"{counts}: ready to run, but read the warnings first.", 0
-    return "No errors and no warnings: ready to run.", 0
+        return f"{counts}: {success}, but read the warnings first.", 0
+    return f"No errors and no warnings: {success}.", 0
 
 
 def _pluralise(count: int, noun: str) -> str:

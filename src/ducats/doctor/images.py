@@ -12,7 +12,7 @@ from ducats.data.benchmarks.benchmark import ImageCount, TaskRole
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import find_unreadable
 from ducats.data.registry import resolve_dataset
-from ducats.doctor.survey import DataSurvey, SplitSurvey, survey_data
+from ducats.doctor.survey import DataSurvey, SplitRole, SplitSurvey, survey_data
 from ducats.utils.findings import (
     Finding,
     Severity,
@@ -25,6 +25,11 @@ from ducats.utils.findings import (
 
 MAX_CLASSES_NAMED = 5  # maximum number of classes with a wrong count in a message
 MAX_FILES_NAMED = 20  # maximum number of unreadable files in a message
+# By whether it is an error.
+UNREADABLE_ADVICE = {
+    True: "remove or replace them",
+    False: "a run skips them (with --strict it refuses): replace or remove them",
+}
 MAX_CLASS_IMBALANCE = 50  # largest class over smallest that is reported
 LEAK_CHECKS: tuple[tuple[TaskRole, TaskRole, Severity, str], ...] = (
     ("source", "test", "error", "so the model is evaluated on training images"),
@@ -34,13 +39,13 @@ LEAK_CHECKS: tuple[tuple[TaskRole, TaskRole, Severity, str], ...] = (
 
 Fingerprint = str  # equal for images with equal bytes
 # Role and index of every occurrence.
-CopiesByFingerprint = Mapping[Fingerprint, Mapping[TaskRole, Sequence[int]]]
+CopiesByFingerprint = Mapping[Fingerprint, Mapping[SplitRole, Sequence[int]]]
 
 
 def check_images(survey: DataSurvey) -> list[Finding]:
     """Run all checks of the images of a survey."""
     splits = survey.splits
-    checks = [partial(_report_counts, split) for split in splits.values()]
+    checks = [partial(report_counts, split) for split in splits.values()]
     source = splits.get("source")
     if source is not None and len(source):
         classes = survey.classes or sorted(source.class_counts())  # a benchmark's lists may be incomplete
@@ -50,11 +55,15 @@ def check_images(survey: DataSurvey) -> list[Finding]:
             if split is source or split.class_counts()
         ]
     unreadable_paths: set[Path] = set()
-    checks += [partial(check_readable, split, unreadable_paths) for split in splits.values()]
+    must_exist = bool(survey.expected_counts)
+    checks += [
+        partial(check_readable, split, unreadable_paths, strict=survey.strict, must_exist=must_exist)
+        for split in splits.values()
+    ]
     return collect_findings(*checks, partial(check_copies, survey, unreadable_paths))
 
 
-def _report_counts(split: SplitSurvey) -> Iterator[Finding]:
+def report_counts(split: SplitSurvey) -> Iterator[Finding]:
     """Report the number of images per class."""
     check_not_empty(split.description, len(split))
     classes = split.class_counts()
@@ -106,18 +115,26 @@ def check_readable(
     paths: Container[Path] | None = None,
     *,
     sample_note: str = "",
-    advice: str = "remove or replace them",
+    strict: bool = False,
+    must_exist: bool = False,
 ) -> Iterator[Finding]:
-    """Decode files in full, all or those in ``paths``; add those that fail to ``unreadable_paths``."""
+    """Decode files in full, all or those in ``paths``; add those that fail to ``unreadable_paths``.
+
+    Args:
+        strict: whether a run refuses unreadable files instead of skipping them.
+        must_exist: whether a run refuses missing files, as those in the list of a benchmark.
+    """
     to_read = [path for path in split.paths if paths is None or path in paths]
     unreadable = find_unreadable(to_read)
     unreadable_paths |= {path for path, _ in unreadable}
     if unreadable:
         names_text = join_names([f"{path} ({reason})" for path, reason in unreadable], MAX_FILES_NAMED)
+        is_error = strict or len(unreadable) == len(to_read)
+        is_error |= must_exist and not all(path.exists() for path, _ in unreadable)
         yield Finding(
-            "error",
+            "error" if is_error else "warning",
             f"{len(unreadable)} of {count_images(len(split))} of the {split.role}{sample_note} cannot be "
-            f"read: {names_text}; {advice}",
+            f"read: {names_text}; {UNREADABLE_ADVICE[is_error]}",
         )
 
 
@@ -132,7 +149,7 @@ def _find_copies(survey: DataSurvey, unreadable_paths: set[Path]) -> CopiesByFin
     """Find fingerprints that occur more than once."""
     files = {path for split in survey.splits.values() for path in split.paths} - unreadable_paths
     fingerprints = _file_fingerprints(files)
-    occurrences: dict[Fingerprint, dict[TaskRole, list[int]]] = defaultdict(lambda: defaultdict(list))
+    occurrences: dict[Fingerprint, dict[SplitRole, list[int]]] = defaultdict(lambda: defaultdict(list))
     for role, split in survey.splits.items():
         for index, fingerprint in enumerate(_split_fingerprints(split, fingerprints)):
             if fingerprint is not None:

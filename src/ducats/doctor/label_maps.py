@@ -13,7 +13,7 @@ from ducats.data.domain import VOID
 from ducats.data.segmentation.label_encoding import LabelEncoding, UnknownIdError
 from ducats.data.segmentation.label_files import read_ids, read_mask
 from ducats.data.store import ReadFailure, try_files
-from ducats.doctor.images import MAX_FILES_NAMED, check_copies, check_readable
+from ducats.doctor.images import MAX_FILES_NAMED, UNREADABLE_ADVICE, check_copies, check_readable
 from ducats.doctor.survey import DataSurvey, SplitSurvey
 from ducats.utils.findings import (
     Check,
@@ -40,7 +40,8 @@ class LabelMapStats:
     class_pixels: _Array  # per class
     void_pixels: int = 0
     n_checked: int = 0  # label maps that were checked
-    unreadable: list[tuple[Path, str]] = field(default_factory=list)
+    unreadable: list[tuple[Path, str]] = field(default_factory=list)  # damaged: a run skips their images
+    invalid: list[tuple[Path, str]] = field(default_factory=list)  # of another format: a run refuses them
     # Files and pixel counts by id.
     unknown_ids: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     invalid_indices: set[int] = field(default_factory=set)  # class indices in built label maps
@@ -59,7 +60,7 @@ def check_label_maps(survey: DataSurvey) -> list[Finding]:
         if not len(split):
             continue  # reported when the files were listed
         checks += [
-            partial(_check_readable, split, unreadable_paths),
+            partial(_check_readable, survey, split, unreadable_paths),
             partial(_check_sizes, split, split.label_files, "label files"),
             partial(_check_sizes, split, split.mask_files, "masks"),
             partial(_check_labels, survey, split),
@@ -67,7 +68,7 @@ def check_label_maps(survey: DataSurvey) -> list[Finding]:
     return collect_findings(*checks, partial(check_copies, survey, unreadable_paths))
 
 
-def _check_readable(split: SplitSurvey, unreadable_paths: set[Path]) -> Iterator[Finding]:
+def _check_readable(survey: DataSurvey, split: SplitSurvey, unreadable_paths: set[Path]) -> Iterator[Finding]:
     """Decode a sample of images, and all with an unreadable header."""
     paths = {split.paths[index] for index in sample_indices(len(split.paths))}
     paths |= {path for path, size in zip(split.paths, split.original_sizes, strict=False) if size is None}
@@ -76,7 +77,7 @@ def _check_readable(split: SplitSurvey, unreadable_paths: set[Path]) -> Iterator
         unreadable_paths,
         paths,
         sample_note=_sample_note(len(split)),
-        advice="remove or replace them, with their label files",
+        strict=survey.strict,
     )
 
 
@@ -106,7 +107,7 @@ def _check_labels(survey: DataSurvey, split: SplitSurvey) -> Iterator[Finding]:
             "note", f"{split.role}: {count_images(len(split))} without labels{_describe_masks(split)}"
         )
         return
-    yield from _report_invalid(split, stats)
+    yield from _report_invalid(split, stats, strict=survey.strict)
     if not stats.total_pixels:
         return
     yield Finding(
@@ -136,15 +137,19 @@ def _check_labels(survey: DataSurvey, split: SplitSurvey) -> Iterator[Finding]:
         )
 
 
-def _report_invalid(split: SplitSurvey, stats: LabelMapStats) -> Iterator[Finding]:
+def _report_invalid(split: SplitSurvey, stats: LabelMapStats, *, strict: bool) -> Iterator[Finding]:
     """Report unreadable label files, unknown ids and invalid class indices."""
     remedy = "replace them" if split.encoding is None else split.encoding.advice
-    if stats.unreadable:
-        names_text = join_names([f"{path} ({reason})" for path, reason in stats.unreadable], MAX_FILES_NAMED)
+    for failures, is_invalid in ((stats.unreadable, False), (stats.invalid, True)):
+        if not failures:
+            continue
+        names_text = join_names([f"{path} ({reason})" for path, reason in failures], MAX_FILES_NAMED)
+        is_error = is_invalid or strict or len(failures) == stats.n_checked
         yield Finding(
-            "error",
-            f"{len(stats.unreadable)} of {len(split)} label files of the {split.role}"
-            f"{_sample_note(len(split))} cannot be read: {names_text}; replace them",
+            "error" if is_error else "warning",
+            f"{len(failures)} of {len(split)} label files of the {split.role}"
+            f"{_sample_note(len(split))} cannot be {'used' if is_invalid else 'read'}: {names_text}; "
+            f"{UNREADABLE_ADVICE[is_error]}",
         )
     if stats.unknown_ids:
         unknown = [_describe_unknown_id(*item) for item in stats.unknown_ids.items()]
@@ -179,7 +184,8 @@ def _collect_stats(survey: DataSurvey, split: SplitSurvey) -> LabelMapStats | No
         for path, outcome in zip(paths, try_files(_make_counter(split.encoding), paths), strict=True):
             stats.n_checked += 1
             if isinstance(outcome, ReadFailure):
-                stats.unreadable.append((path, outcome.reason))
+                failures = stats.invalid if outcome.is_invalid else stats.unreadable
+                failures.append((path, outcome.reason))
             elif isinstance(outcome, UnknownIdError):
                 for id_text, count in outcome.pixel_counts.items():
                     stats.unknown_ids.setdefault(id_text, []).append((str(path), count))

@@ -11,17 +11,20 @@ from pathlib import Path
 from ducats.acquisition.budget import TimeBudget, parse_time_budget, split_budget, split_pixels
 from ducats.acquisition.queries import resolve_query
 from ducats.acquisition.queries.kmeans import check_cluster_count
+from ducats.annotation.question import MAX_LISTED_QUESTIONS
 from ducats.config import Config, query_epochs
 from ducats.data.evaluation_split import EvaluatedOn, TestSetOrigin, n_held_out, resolve_split
-from ducats.data.store import RESERVED_DISK_GB
-from ducats.doctor.survey import DataSurvey
-from ducats.models import offline, resolve_model
+from ducats.data.store import RESERVED_DISK_GB, ReadFailure, try_files
+from ducats.doctor.label_maps import sample_indices
+from ducats.doctor.survey import DataSurvey, SplitSurvey
+from ducats.models import hub, offline, resolve_model
 from ducats.run.checks import VIEW_ROLES, StoredImages, check_segmentation, check_views
 from ducats.run.factory import check_oracle, check_task, make_objective
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
 from ducats.training.streams import check_batch_size
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Finding, collect_findings, count_images, pluralise
+from ducats.utils.image_files import displayed_size
 from ducats.utils.resources import free_disk_gb, free_memory_gb
 
 
@@ -35,6 +38,7 @@ def check_plan(config: Config, survey: DataSurvey) -> list[Finding]:
         partial(_check_batches, config, survey),
         partial(_check_views, config, survey),
         partial(_check_view_sizes, config, survey),
+        partial(_check_enlargement, config, survey),
         partial(_check_weights, config),
         partial(_check_memory, survey),
     )
@@ -58,15 +62,63 @@ def _check_view_sizes(config: Config, survey: DataSurvey) -> Iterator[Finding]:
         )
 
 
+def _check_enlargement(config: Config, survey: DataSurvey) -> Iterator[Finding]:
+    """Warn if images from files are enlarged strongly, which costs time and adds no detail."""
+    small: dict[str, tuple[int, int]] = {}
+    largest, stored_text = 0.0, ""
+    for role, split in survey.splits.items():
+        size = _median_size(split)
+        if size is None or role not in survey.stored_shapes:
+            continue
+        _, *stored = survey.stored_shapes[role]
+        factor = math.sqrt(math.prod(stored) / math.prod(size))
+        if factor >= MIN_REPORTED_ENLARGEMENT:
+            small[role] = size
+            if factor > largest:
+                largest, stored_text = factor, f"{stored[0]} x {stored[1]}"
+    if not small:
+        return
+    height, width = max(small.values(), key=math.prod)
+    setting = f"data.params.size=[{height},{width}]"
+    if not survey.per_pixel:
+        side = min(height, width)
+        # Views without a size of their own show the images as stored.
+        has_size = config.views.source.size is not None
+        setting = f"views.size={max(8, round(side * 7 / 8))}" if has_size else f"data.params.size={side}"
+    sizes = ", ".join(f"{role} {rows} x {columns}" for role, (rows, columns) in small.items())
+    yield Finding(
+        # Benchmarks are published with such settings.
+        "note" if survey.expected_counts else "warning",
+        f"images are small ({sizes}: median height x width) and are enlarged up to {largest:.1f} times to "
+        f"{stored_text}, which takes time and adds no detail; to keep their size, use --set {setting}",
+    )
+
+
+def _median_size(split: SplitSurvey) -> tuple[int, int] | None:
+    """Return height and width of the image with the median area; None if there are no readable files."""
+    sizes: Sequence[tuple[int, int] | ReadFailure | None] = split.original_sizes if split.paths else ()
+    if split.paths and not sizes:
+        paths = [split.paths[index] for index in sample_indices(len(split.paths))]
+        sizes = list(try_files(displayed_size, paths))
+    known = sorted((size for size in sizes if isinstance(size, tuple)), key=math.prod)
+    return known[len(known) // 2] if known else None
+
+
+MIN_REPORTED_ENLARGEMENT = 2.0  # of height and width
+
+
 def _check_weights(config: Config) -> Iterator[Finding]:
     """Report where pretrained weights come from; check that a file of weights fits the model."""
     model, params = resolve_model(config.model.name), config.model.params
     if model.has_timm_backbone and params.get("pretrained", True) and not params.get("weights"):
         default = inspect.signature(model.build).parameters["backbone"].default
         backbone = str(params.get("backbone", default))
-        origin = "are downloaded on first use"
         if offline.has_weights_for(backbone):
             origin = f"come from the package {offline.OFFLINE_PACKAGE}"
+        elif hub.is_cached(backbone):
+            origin = "are on this machine"
+        else:  # whether they can be downloaded is checked with the settings
+            origin = "are not on this machine; a run downloads them first"
         yield Finding("note", f"the weights of timm's {backbone} {origin}")
     if model.has_timm_backbone and params.get("weights"):
         model.build(classes=2, channels=3, **params)  # raises if the weights do not fit the backbone
@@ -295,10 +347,21 @@ def _describe_pixel_budget(
         yield Finding(
             "note",
             f"human annotators label {_format_range(per_round)} pixels in each of "
-            f"{pluralise(len(per_round), 'round')}: masks mark the pixels, and label PNGs are the answers; "
-            "the run pauses each time",
+            f"{pluralise(len(per_round), 'round')}: {_ways_to_answer(config, max(per_round))}; the run "
+            "pauses each time",
         )
     _check_clusters(config, max(count for counts in per_image_and_round for count in counts))
+
+
+def _ways_to_answer(config: Config, n_pixels: int) -> str:
+    """Describe how annotators may label so many pixels in a round."""
+    area = config.task.region_side**2 if config.task.resolved_unit == "region" else 1
+    if config.task.resolved_unit != "superpixel" and n_pixels // area > MAX_LISTED_QUESTIONS:
+        return f"masks mark them, and label PNGs are the answers (too many for a page: {n_pixels // area})"
+    return (
+        f"one {config.task.resolved_unit} after the other in the browser with `ducats label RUN`, or as "
+        "label PNGs for the masks in the run folder"
+    )
 
 
 def _check_clusters(config: Config, max_pixels: int) -> None:

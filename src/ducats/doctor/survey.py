@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -34,14 +34,15 @@ from ducats.utils.findings import Check, Finding, collect_findings, describe_exc
 from ducats.utils.image_files import displayed_size
 
 MAX_ROWS_NAMED = 20  # maximum number of manifest rows that are reported one by one
+SplitRole = TaskRole | Literal["folder"]
 ROLES: tuple[TaskRole, ...] = ("source", "target", "test")
 
 
 @dataclass(frozen=True)
 class SplitSurvey:
-    """Images of the source, target or test set."""
+    """Images of the source, target or test set, or of a folder without settings."""
 
-    role: TaskRole
+    role: SplitRole
     description: str  # for messages: "the source folder photos"
     names: Sequence[str]  # for messages: paths or keys
     labels: Sequence[str]  # class of each image; "" if unknown or in segmentation
@@ -66,7 +67,7 @@ class SplitSurvey:
 class DataSurvey:
     """What is known about the data. A role is missing if it is unused or could not be read."""
 
-    splits: dict[TaskRole, SplitSurvey] = field(default_factory=dict)
+    splits: dict[SplitRole, SplitSurvey] = field(default_factory=dict)
     # Channels, height and width as stored.
     stored_shapes: dict[TaskRole, tuple[int, int, int]] = field(default_factory=dict)
     classes: Sequence[str] = ()  # from a benchmark or class list; if empty, those of the source count
@@ -77,6 +78,7 @@ class DataSurvey:
     memory_gb: float | None = None  # memory for decoded data; None: keep everything in memory
     cache: Path | None = None  # for decoded data that does not fit in memory
     per_pixel: bool = False  # segmentation: labels are per pixel
+    strict: bool = False  # whether unreadable files are an error; else their images are skipped
     findings: list[Finding] = field(default_factory=list)  # what could not be surveyed, and why
 
     def check(self, *checks: Check) -> None:
@@ -88,7 +90,7 @@ class DataSurvey:
         self.findings.append(Finding("error", message))
 
     def add_files(
-        self, role: TaskRole, description: str, files: KeyedPaths, labels: Sequence[str], **more: Any
+        self, role: SplitRole, description: str, files: KeyedPaths, labels: Sequence[str], **more: Any
     ) -> None:
         """Add image files; their paths are their names."""
         paths = [path for _, path in files]
@@ -121,6 +123,7 @@ def survey_data(config: Config) -> DataSurvey:
         survey = _survey_folders(config) if spec.file_layout == "class_folders" else _survey_manifest(config)
     else:
         survey = _survey_built(config)
+    survey.strict = config.data.strict
     survey.findings[:0] = collect_findings(partial(spec.require_params, config.data.name, config.data.params))
     if survey.splits and spec.benchmark is not None:
         survey.expected_counts = spec.benchmark.expected_counts(get_data_param(config, survey, "task"))
@@ -315,6 +318,8 @@ def get_data_param(config: Config, survey: DataSurvey, name: str) -> Any:
     parameter = resolve_dataset(config.data.name).parameters.get(name)
     # A missing parameter is reported elsewhere.
     default = None if parameter is None or parameter.default is parameter.empty else parameter.default
+    if name == "size" and default is not None and config.views.stored_size is not None:
+        default = config.views.stored_size  # as in `load_data`
     value = config.data.params.get(name, default)
     is_valid, description = PARAM_CHECKS.get(name, (lambda given: isinstance(given, str | Path), "a path"))
     if (value is None and default is None) or is_valid(value):

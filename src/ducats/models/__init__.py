@@ -7,6 +7,7 @@ normalise them, because mean and standard deviation depend on the weights.
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from ducats.models.backbone import check_weights
 from ducats.models.classifier import build_without_weights, check_classifier_params, timm_classifier
 from ducats.models.deeplab import check_deeplab_params, deeplab_v2, deeplab_v3plus
 from ducats.models.evidential import EvidentialModel, find_head_weights
@@ -23,6 +24,7 @@ def _timm_model(build: ModelBuilder, check_params: Callable[..., None], *, per_p
         per_pixel=per_pixel,
         build_without_weights=partial(build_without_weights, build),
         check_params=check_params,
+        check_weights=partial(check_weights, build),
         has_timm_backbone=True,
     )
 

@@ -2,7 +2,9 @@
 
 import difflib
 import functools
+import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -42,6 +44,22 @@ def make_backbone(
     if strides == "first":
         move_strides_first(trunk, name)
     return trunk
+
+
+def check_weights(build: Callable[..., nn.Module], **params: Any) -> None:
+    """Raise if a model needs weights that are neither on this machine nor within reach.
+
+    Args:
+        build: builder with the parameters ``backbone``, ``pretrained`` and ``weights``.
+        params: those that are given.
+    """
+    defaults = {name: parameter.default for name, parameter in inspect.signature(build).parameters.items()}
+    backbone, pretrained, weights = (
+        params.get(name, defaults[name]) for name in ("backbone", "pretrained", "weights")
+    )
+    check_backbone_name(backbone)
+    if weights is None and pretrained and not offline.has_weights_for(backbone):
+        hub.check_available(backbone)
 
 
 class FeatureExtractor(NamedTuple):

@@ -68,8 +68,8 @@ class Classifier(nn.Module):
             return None
         return UserError(
             f"the backbone {cfg['architecture']!r} needs images of {expected[0]} x {expected[1]}, not "
-            f"{actual[0]} x {actual[1]}; set this size in every view (--set views.source.size={expected[0]}, "
-            "likewise unlabelled, scoring and test), or choose a backbone without a fixed size, e.g. resnet50"
+            f"{actual[0]} x {actual[1]}; set this size in every view (--set views.size={expected[0]}), or "
+            "choose a backbone without a fixed size, e.g. resnet50"
         )
 
 

@@ -16,6 +16,7 @@ class ModelSpec:
     per_pixel: bool | None = None  # whether it outputs logits per pixel; None: unknown until it is built
     build_without_weights: ModelBuilder | None = None  # the same network, but loads no weights
     check_params: Callable[..., None] | None = None  # rejects parameters before any image is read
+    check_weights: Callable[..., None] | None = None  # raises if this machine cannot get the weights
     has_timm_backbone: bool = False  # whether ``backbone`` names a timm model, loaded if ``pretrained``
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from rich.console import Console
@@ -11,17 +12,26 @@ from rich.table import Table as TerminalTable
 
 from ducats.report.table import EMPTY_CELL, make_table, to_terminal
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels, headline_metric
-from ducats.utils.progress import Event
+from ducats.utils.progress import Activity, Event, listen_to_activities
 from ducats.utils.terminal import TerminalConsole
 
 REFRESH_SECONDS = 0.2  # between updates; reading the losses synchronises with the device
+LINE_SECONDS = 30.0  # without a terminal: between two lines about the same epoch or activity
 PHASE_LABELS = {"train": "training", "evaluate": "evaluating", "query": "querying", "done": "done"}
 
 
 class ProgressDisplay:
-    """Live progress bars in a terminal, one per named run; otherwise one line per epoch and stage."""
+    """Live progress bars in a terminal, one per named run and activity; otherwise lines."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(
+        self, console: Console | None = None, *, transient: bool = False, activities: bool = True
+    ) -> None:
+        """Make a display.
+
+        Args:
+            transient: remove the bars at the end.
+            activities: display the activities of this thread while the display is open.
+        """
         self.console = console or TerminalConsole(stderr=True)
         self.bars = Progress(
             TextColumn("{task.description}", table_column=Column(no_wrap=True)),
@@ -38,17 +48,26 @@ class ProgressDisplay:
             console=self.console,
             disable=not self.console.is_terminal,
             expand=True,
+            transient=transient,
+            speed_estimate_period=1800,  # on a CPU, a step may take a minute
         )
+        self._shows_activities, self._context = activities, ExitStack()
         self._tasks: dict[str, TaskID] = {}
         self._last_update: dict[str, float] = {}
         self._epoch: dict[str, int] = {}
+        self._line_time = time.monotonic()  # of the last line, without a terminal
+        self._first_step: dict[str, tuple[float, int]] = {}  # time and number of the first step seen
+        self._activities: dict[int, TaskID] = {}
 
     def __enter__(self) -> "ProgressDisplay":
         self.bars.start()
+        if self._shows_activities:
+            self._context.enter_context(listen_to_activities(self.on_activity))
         return self
 
     def __exit__(self, *_: object) -> None:
         self.bars.stop()
+        self._context.close()
 
     def __call__(self, event: Event, name: str = "") -> None:
         """Display one event of a run."""
@@ -62,13 +81,46 @@ class ProgressDisplay:
             return
         self._last_update[name] = now
         note = format_values(event.values())
+        first_time, first_step = self._first_step.setdefault(name, (now, event.step))
         if self.console.is_terminal:
             self._update_bar(event, name, note)
-        elif event.phase != "train" or event.epoch != self._epoch.get(name):
+        elif (
+            event.phase != "train"
+            or event.epoch != self._epoch.get(name)
+            or now - self._line_time > LINE_SECONDS
+        ):
             self._epoch[name] = event.epoch
             position = f"epoch {event.epoch}/{event.epochs}, step {event.step}/{event.steps}"
-            line = f"{progress_title(event, name)}, {position} {note}".strip()
-            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            if first_step < event.step < event.steps:
+                seconds = (now - first_time) / (event.step - first_step) * (event.steps - event.step)
+                position += f", about {format_duration(seconds)} left"
+            self._print_line(f"{progress_title(event, name)}, {position} {note}".strip())
+
+    def on_activity(self, activity: Activity) -> None:
+        """Display an activity: a bar while it lasts; without a terminal, lines.
+
+        There is a line at the start of each activity, until events tell what is happening, and at intervals.
+        """
+        if self.console.is_terminal:
+            self._update_activity_bar(activity)
+        elif activity.done == 0 and not activity.ended and not self._first_step:
+            self._print_line(f"{activity.text} …")
+        elif not activity.ended and time.monotonic() - self._line_time > LINE_SECONDS:
+            self._print_line(f"{activity.text}: {activity.done} done")
+
+    def _update_activity_bar(self, activity: Activity) -> None:
+        if activity.ended:
+            task = self._activities.pop(id(activity), None)
+            if task is not None:
+                self.bars.remove_task(task)
+            return
+        if id(activity) not in self._activities:
+            self._activities[id(activity)] = self.bars.add_task(activity.text, total=activity.total, note="")
+        self.bars.update(self._activities[id(activity)], completed=activity.done)
+
+    def _print_line(self, line: str) -> None:
+        self._line_time = time.monotonic()
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _update_bar(self, event: Event, name: str, note: str) -> None:
         if name not in self._tasks:
@@ -90,6 +142,17 @@ def progress_title(event: Event, name: str = "") -> str:
     """
     text = f"stage {event.stage}/{event.stages}, {event.labels} labels, {PHASE_LABELS[event.phase]}"
     return f"{name} {text}".strip()
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration in words.
+
+    >>> format_duration(4), format_duration(250), format_duration(9000)
+    ('4 s', '4 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def format_values(values: Mapping[str, float], max_values: int = 6) -> str:

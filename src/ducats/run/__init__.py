@@ -9,17 +9,23 @@ from lightning_fabric import Fabric
 
 from ducats.run.checkpoint import check_shared_folder
 from ducats.run.checks import check_cuda_graphs, check_run
-from ducats.run.components import Components, RunPlan, run_identity, summarise_data
+from ducats.run.components import Components, RunPlan, run_identity, summarise_data, unreadable_files
 from ducats.run.context import RunContext, WaitCallback, open_context
 from ducats.run.loop import run_loop
-from ducats.runfolder.run_folder import RunFolder
+from ducats.runfolder.run_folder import RunFolder, settings_differences
 from ducats.settings import PerformanceOptions
 from ducats.training.auxiliary import cuda_graph_safe
-from ducats.training.distributed import make_fabric, on_rank_zero, precision_name, release_memory
+from ducats.training.distributed import (
+    all_ranks_or_raise,
+    make_fabric,
+    on_rank_zero,
+    precision_name,
+    release_memory,
+)
 from ducats.training.performance import resolve_performance
 from ducats.training.step import is_trusted_code
-from ducats.utils.errors import AwaitingLabels
-from ducats.utils.progress import EventListener, no_op
+from ducats.utils.errors import AwaitingLabels, UserError
+from ducats.utils.progress import EventListener, activity, no_op
 
 _DEFAULT_PERFORMANCE = PerformanceOptions()
 
@@ -63,21 +69,39 @@ def run(
     run_folder = RunFolder(Path(folder))
     identity = identity or {**run_identity(components, plan), "precision": precision_name(fabric)}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-    on_rank_zero(fabric, lambda: run_folder.claim(identity, summarise_data(components), device=device))
+    data_summary = summarise_data(components)
+    _check_same_data(data_summary, fabric)
+    on_rank_zero(fabric, lambda: run_folder.claim(identity, data_summary, device=device))
     check_shared_folder(run_folder, fabric)
     if run_folder.finished:
         run_folder.release()
         return run_folder
     try:
-        _run_and_close(
-            open_context(components, plan, run_folder, fabric, resolved_performance, on_event, wait)
-        )
+        on_rank_zero(fabric, lambda: run_folder.save_unreadable(unreadable_files(components)))
+        with activity("preparing the training"):
+            context = open_context(components, plan, run_folder, fabric, resolved_performance, on_event, wait)
+        _run_and_close(context)
     except AwaitingLabels as pause:
         raise pause.with_traceback(None)  # noqa: B904 - a pause; its frames would keep the model in memory
     finally:
         release_memory(fabric.device)
         run_folder.release()
     return run_folder
+
+
+def _check_same_data(data_summary: Mapping[str, Any], fabric: Fabric) -> None:
+    """Raise in all processes if one has read other images, e.g. because it could not read a file."""
+    expected = on_rank_zero(fabric, lambda: data_summary)
+
+    def compare() -> None:
+        if data_summary != expected:
+            changed = "; ".join(settings_differences(expected, data_summary))
+            raise UserError(
+                f"process {fabric.global_rank} has read other data than process 0 ({changed}); check that "
+                "all files are readable on every machine, and run the same command again"
+            )
+
+    all_ranks_or_raise(fabric, compare)
 
 
 def _run_and_close(context: RunContext) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ducats.acquisition.budget import TimeBudget
 from ducats.acquisition.queries import QUERIES, QueryFn, QuerySpec, as_query_spec
 from ducats.annotation.oracles import Oracle
-from ducats.data.domain import Domain, Images, Labels
+from ducats.data.domain import Domain, Images, Labels, UnreadableFile
 from ducats.data.evaluation_split import EvaluatedOn
 from ducats.data.views import apply_view, sample_view_params
 from ducats.models import EvidentialModel, find_head_weights, model_names
@@ -132,6 +132,14 @@ def probe_model(components: Components, model: EvidentialModel) -> tuple[QuerySp
             "the query needs units of several pixels: use TaskOptions(unit='region') or another query"
         )
     return query, n_features
+
+
+def unreadable_files(components: Components) -> list[tuple[str, UnreadableFile]]:
+    """Return the set (source, target or test) and the path of each skipped file, every file once."""
+    test = [] if components.test is None else [("test", components.test.images)]
+    image_sets = [("source", components.source.images), ("target", components.pool), *test]
+    files = {file.path: (name, file) for name, images in reversed(image_sets) for file in images.unreadable}
+    return sorted(files.values(), key=lambda found: (found[0], found[1].path))
 
 
 MAX_DIGEST_MAPS = 64  # most label maps in a digest; hashing all maps of a large set would take minutes

@@ -101,6 +101,8 @@ def train_epoch(context: RunContext, epoch: int, targets: KnownTargets) -> None:
         has_labels=targets.has_labels,
         pseudo_labels=context.auxiliaries.pseudo_labels(),
     )
+    first_step = epoch * context.streams.steps_per_epoch
+    context.emit("train", epoch, stage=context.rounds_through(epoch), step=first_step)  # a step may be slow
     with (
         global_seed(plan.seed, "network", epoch, fabric.global_rank),
         compile_formulas(bool(context.performance.compile)),
@@ -109,7 +111,7 @@ def train_epoch(context: RunContext, epoch: int, targets: KnownTargets) -> None:
             context.train_step,
             batches,
             plan.schedule,
-            first_step=epoch * context.streams.steps_per_epoch,
+            first_step=first_step,
             fabric=fabric,
             source_weight=weight_at(plan.source_weight, epoch),
             on_step=lambda step, means: context.emit(

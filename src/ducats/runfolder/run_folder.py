@@ -32,7 +32,7 @@ from ducats.runfolder.label_files import ImageLabelRounds, RoundLabels
 from ducats.runfolder.pool_file import PoolInfo, pool_text, read_pool_file
 from ducats.runfolder.rounds import round_file, round_name, rounds_in
 from ducats.utils.errors import UserError
-from ducats.utils.files import LOCK_FILE, csv_text, make_folder, try_lock
+from ducats.utils.files import LOCK_FILE, csv_text, make_folder, try_lock, write_csv_atomically
 from ducats.utils.yaml_text import load_yaml
 
 RUN_FORMAT = 3  # version of the files in a run folder; raise it when their names or keys change
@@ -48,6 +48,7 @@ class RunFolder:
         self.config_path = folder / "config.yaml"
         self.data_path = folder / "data.yaml"
         self.environment_path = folder / "environment.json"
+        self.unreadable_path = folder / "unreadable.csv"  # only if files were skipped
         self.pool_path = folder / "pool.json"
         self.metrics_path = folder / records.METRICS_FILE
         self.confusion_path = folder / "confusion"
@@ -100,7 +101,8 @@ class RunFolder:
         changed = settings_differences(_read_mapping(path), current) if path.exists() else []
         if changed and not self._has_results:
             # The run failed before its first epoch ended: restart with the new settings, nothing is lost.
-            for stale in (self.config_path, self.data_path, self.pool_path, self.checkpoint_path):
+            stale_paths = (self.config_path, self.data_path, self.pool_path, self.checkpoint_path)
+            for stale in (*stale_paths, self.unreadable_path):
                 checksums.delete(stale)
         elif changed:
             more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
@@ -189,6 +191,12 @@ class RunFolder:
         checksums.verify(self.environment_path)
         found = _read_mapping(self.environment_path) if self.environment_path.exists() else {}
         return {key: value for key, value in found.items() if key != FORMAT_KEY}
+
+    def save_unreadable(self, files: Sequence[tuple[str, tuple[Path, str]]]) -> None:
+        """List the files that were skipped: set, path, reason. An empty list keeps an earlier one."""
+        if files:
+            rows = [(name, str(path), reason) for name, (path, reason) in files]
+            write_csv_atomically(self.unreadable_path, ("set", "path", "reason"), rows)
 
     # -- labels ---------------------------------------------------------------------------------------
 

@@ -165,7 +165,7 @@ def check_sweep_runs(runs: Sequence[SweepRun]) -> None:
 
 
 def _check_run(config: Config) -> None:
-    check_config(config)
+    check_config(config, runs_here=False)  # and finished runs need no weights
     resolve_dataset(config.data.name).require_params(config.data.name, config.data.params)
     options = {"path": "manifest"} | {name: name for name in ("root", "source", "target", "test", "classes")}
     for param, option in options.items():

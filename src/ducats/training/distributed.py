@@ -22,6 +22,7 @@ from ducats.training import launch_environment
 from ducats.training.sharding import make_fsdp_strategy
 from ducats.utils import resources
 from ducats.utils.errors import AwaitingLabels, UserError
+from ducats.utils.resources import available_cores
 
 _T = TypeVar("_T")
 
@@ -48,6 +49,8 @@ def make_fabric(
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+    if "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() > available_cores():
+        torch.set_num_threads(available_cores())  # torch does not know the CPU limit of a container
     # Benchmarking kernels takes seconds for each new shape, and each round brings new shapes.
     torch.backends.cudnn.benchmark = False
     precision = resolve_precision(precision, device)

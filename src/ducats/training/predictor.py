@@ -18,6 +18,7 @@ from ducats.settings import View
 from ducats.training import placement
 from ducats.training.distributed import all_gather_rows, rank_share
 from ducats.utils.errors import UserError
+from ducats.utils.progress import activity
 from ducats.utils.randomness import make_generator
 
 OutputColumns = dict[str, Tensor]
@@ -66,11 +67,14 @@ class Predictor:
         aug_params = sample_aug_params(images, self.view, make_generator(self.seed, *self.stream))
         is_resident = placement.is_on_device(pixels, device)
         load_batch = placement.index_to_device if is_resident else placement.index_to_host
-        with closing(
-            placement.produce(
-                lambda n: load_batch(pixels, batches[n], device), len(batches), prefetched=not is_resident
-            )
-        ) as raw_batches:
+        raw_batches = placement.produce(
+            lambda n: load_batch(pixels, batches[n], device), len(batches), prefetched=not is_resident
+        )
+        n_images = sum(map(len, batches))
+        with (
+            closing(raw_batches),
+            activity(f"predicting {n_images} images", total=n_images) as predicting,
+        ):
             for index, raw in zip(batches, raw_batches, strict=True):
                 augmented = apply_view(
                     placement.to_device(raw, device),
@@ -83,6 +87,7 @@ class Predictor:
                 if self.extra_columns is not None:
                     output = output._replace(extras=self.extra_columns(output))
                 yield index, output
+                predicting.advance(len(index))
 
     def columns(
         self, images: Images, batches: Sequence[Tensor], needs: Sequence[str]

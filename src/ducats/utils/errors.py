@@ -10,3 +10,7 @@ class UserError(ValueError):
 
 class AwaitingLabels(Exception):  # noqa: N818 - not an error: annotators have to answer first
     """The run pauses until its questions are answered; run the same command again to resume."""
+
+
+class InvalidFileError(ValueError):
+    """A file can be decoded, but its content contradicts the settings; it must not be skipped silently."""

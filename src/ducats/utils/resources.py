@@ -1,5 +1,6 @@
 """Cores, free memory, peak memory and free disk space."""
 
+import math
 import os
 import shutil
 import sys
@@ -17,8 +18,12 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_cores() -> int:
-    """Return the number of cores this process may use; in a container or job, fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores this process may use; in a container or job, fewer than the machine has.
+
+    It does not depend on the load: results may depend on the number of threads.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([cores, *(math.ceil(quota) for quota in _cgroup_cores())]))
 
 
 def free_disk_gb(folder: Path) -> float:
@@ -57,6 +62,30 @@ def _system_free_gb() -> float | None:
     with suppress(OSError, ValueError, AttributeError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return None
+
+
+def _cgroup_cores() -> Iterator[float]:
+    """Yield the CPU time per second that each cgroup of this process may use, where it has a limit."""
+    with suppress(OSError, ValueError):
+        for line in (_PROC / "self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, kinds, group = line.split(":", 2)
+            if not kinds:
+                yield from _group_cores(_CGROUPS, group, "cpu.max")
+            elif "cpu" in kinds.split(","):
+                yield from _group_cores(_CGROUPS / "cpu", group, "cpu.cfs_quota_us", "cpu.cfs_period_us")
+
+
+def _group_cores(root: Path, group: str, *names: str) -> Iterator[float]:
+    """Yield quota / period of a cgroup and its ancestors; both are in one file or in two."""
+    here = root / group.lstrip("/")
+    for folder in (here, *here.parents):
+        if not folder.is_relative_to(root):
+            return
+        with suppress(OSError, ValueError):  # no file, or no limit: "max" or -1
+            text = " ".join((folder / name).read_text(encoding="ascii") for name in names)
+            quota, period = map(int, text.split())
+            if quota > 0 and period > 0:
+                yield quota / period
 
 
 def _cgroup_free_gb() -> Iterator[float]:

@@ -1,12 +1,13 @@
 """Parse JSON into dataclasses, with the types of their fields checked."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
 
-def parse_json(kind: type[_T], text: str | bytes) -> _T:
+def parse_json(kind: Callable[..., _T], text: str | bytes) -> _T:
     """Return an instance of a dataclass from a JSON object.
 
     Raises:

@@ -49,7 +49,7 @@ def test_picks_csv_agrees_with_predict(trained: TrainedModel, folder: Path, tmp_
     assert list(rows[0]) == ["rank", "key", "guess", "probability", "entropy", "u_data", "u_dis"]
     for row in rows:
         assert [row["guess"], *list(row.values())[3:]] == list(printed[row["key"]].values())[1:]
-    assert read_csv(tmp_path / "out" / "unreadable.csv") == [{"key": "0/broken.png", "why": "empty file"}]
+    assert read_csv(tmp_path / "out" / "unreadable.csv") == [{"key": "0/broken.png", "reason": "empty file"}]
     summary = json.loads((tmp_path / "out" / "score.json").read_text())
     counts = {"images": 38, "unreadable": 1, "excluded": 0, "picked": 5, "labels": 5, "candidates": 50}
     assert {name: summary[name] for name in counts} == counts

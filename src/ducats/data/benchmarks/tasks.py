@@ -11,8 +11,9 @@ from torch import Tensor
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, FileList, Split, TaskRole
 from ducats.data.class_labels import class_indices
 from ducats.data.decoding import decode_image_sets
-from ducats.data.domain import AdaptationData, Domain
+from ducats.data.domain import AdaptationData, Domain, Images, rows_of
 from ducats.data.spec import DatasetSpec
+from ducats.data.store import unreadable_message
 from ducats.utils.errors import UserError
 from ducats.utils.findings import join_names
 
@@ -162,17 +163,22 @@ def load_task(
         [file_list.files for file_list in by_role.values()], size, cache=cache, memory_gb=memory_gb
     )
     images = dict(zip(by_role, decoded, strict=True))
+    for role, role_images in images.items():  # a damaged file is skipped, but a list must be complete
+        missing = [file for file in role_images.unreadable if not file.path.exists()]
+        if missing:
+            count = len(by_role[role].files)
+            raise UserError(unreadable_message(missing, count, "images", "unpack the data set again"))
+    labels = {role: _labels(by_role[role], images[role], classes) for role in by_role}
     return AdaptationData(
-        source=Domain(images["source"], _labels(by_role["source"], classes), classes),
+        source=Domain(images["source"], labels["source"], classes),
         pool=images["target"],
-        ground_truth=_labels(by_role["target"], classes),
-        test=Domain(images["test"], _labels(by_role["test"], classes), classes)
-        if "test" in by_role
-        else None,
+        ground_truth=labels["target"],
+        test=Domain(images["test"], labels["test"], classes) if "test" in by_role else None,
     )
 
 
-def _labels(file_list: FileList, classes: tuple[str, ...]) -> Tensor:
-    """Return the class index of each image: int64 (N,)."""
+def _labels(file_list: FileList, images: Images, classes: tuple[str, ...]) -> Tensor:
+    """Return the class index of each image that could be read: int64 (N,)."""
     names = [str(path) for _, path in file_list.files]
-    return class_indices(file_list.description, file_list.labels, names, classes)
+    indices = class_indices(file_list.description, file_list.labels, names, classes)
+    return rows_of(images, [key for key, _ in file_list.files], indices)

@@ -1,18 +1,20 @@
 """Pair images with their label files, and report files without a partner."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import torch
 from torch import Tensor
 
 from ducats.data.decoding import read_image_sizes
+from ducats.data.domain import UnreadableFile
 from ducats.data.folders import list_images
 from ducats.data.segmentation.label_files import LOSSY_SUFFIXES
-from ducats.data.store import KeyedPaths
+from ducats.data.store import KeyedPaths, ReadFailure, try_files
 from ducats.utils.errors import UserError
 from ducats.utils.findings import join_names
+from ducats.utils.image_files import displayed_size
 
 _MAX_FILES_NAMED = 3  # maximum number of files in a message
 
@@ -48,6 +50,7 @@ class SplitFiles:
     labels: KeyedPaths | None = None  # with the same keys
     masks: KeyedPaths | None = None  # non-zero where a pixel is void
     problems: tuple[str, ...] = ()  # messages about missing, unpaired or invalid files
+    unreadable: tuple[UnreadableFile, ...] = ()  # files that were dropped, with the files of the same key
 
     def filter_keys(self, predicate: Callable[[str], bool]) -> "SplitFiles":
         """Return the files with accepted keys."""
@@ -57,17 +60,34 @@ class SplitFiles:
         """Return a copy with a prefix on every key."""
         return self._map_files(lambda files: tuple((prefix + key, path) for key, path in files))
 
-    def read_sizes(self) -> Tensor:
-        """Read the height and width of every image from its header: int64 (N, 2).
+    def read_sizes(self) -> tuple["SplitFiles", Tensor]:
+        """Read height and width of every image from its header: int64 (N, 2).
+
+        Images are dropped if their header or that of their label file cannot be read.
 
         Raises:
-            UserError: A label or mask file differs in size from its image.
+            UserError: A label or mask file differs in size from its image, or no image can be read.
         """
-        image_sizes = read_image_sizes([path for _, path in self.images])
-        for files, file_kind in ((self.labels, "label maps"), (self.masks, "masks")):
+        readable = self._drop_unreadable()
+        image_sizes = read_image_sizes([path for _, path in readable.images])
+        for files, file_kind in ((readable.labels, "label maps"), (readable.masks, "masks")):
             if files is not None:
-                _check_sizes(self.images, image_sizes, files, file_kind)
-        return image_sizes
+                _check_sizes(readable.images, image_sizes, files, file_kind)
+        return readable, image_sizes
+
+    def _drop_unreadable(self) -> "SplitFiles":
+        """Drop every image whose header, or that of its label file, cannot be read."""
+        failures: dict[str, UnreadableFile] = {}
+        for files in (self.labels or (), self.images):
+            outcomes = try_files(displayed_size, [path for _, path in files])
+            for (key, path), outcome in zip(files, outcomes, strict=True):
+                if isinstance(outcome, ReadFailure):
+                    failures[key] = UnreadableFile(path, outcome.reason)
+        if failures and len(failures) == len(self.images):
+            path, reason = next(iter(failures.values()))
+            raise UserError(f"none of {len(self.images)} images can be read; first: {path} ({reason})")
+        kept = self.filter_keys(lambda key: key not in failures)
+        return replace(kept, unreadable=tuple(failures.values()))
 
     def _map_files(self, transform: Callable[[KeyedPaths], KeyedPaths]) -> "SplitFiles":
         labels, masks = (None if files is None else transform(files) for files in (self.labels, self.masks))

@@ -122,7 +122,7 @@ def load_segmentation_folder(
     encoding = _make_encoding(base, classes, merge_classes, keep_classes, label_format)
     store = ArrayStore(None, memory_gb)
     files = find_pairs(existing_folder("test", folder), FOLDER_LAYOUT).validated()
-    domain = load_labelled(store, files, encoding, size, files.read_sizes())
+    domain = load_labelled(store, *files.read_sizes(), encoding, size)
     store.warn_if_on_demand()
     return domain
 

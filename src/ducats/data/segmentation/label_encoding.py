@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ducats.data.domain import VOID
-from ducats.utils.errors import UserError
+from ducats.utils.errors import InvalidFileError, UserError
 
 _Array = NDArray[Any]
 LabelFormat = Literal["ids", "red_channel", "colours"]
@@ -18,7 +18,7 @@ LABEL_FORMATS: tuple[str, ...] = get_args(LabelFormat)
 _MAX_IDS_NAMED = 5  # maximum number of unknown ids in a message
 
 
-class UnknownIdError(ValueError):
+class UnknownIdError(InvalidFileError):
     """A label file contains unknown ids; ``pixel_counts`` are by id as text (``id 7``, ``colour 1 2 3``)."""
 
     def __init__(self, pixel_counts: Mapping[str, int]) -> None:

@@ -10,6 +10,7 @@ from PIL import Image
 
 from ducats.data.domain import VOID
 from ducats.data.segmentation.label_encoding import LabelFormat
+from ducats.utils.errors import InvalidFileError
 from ducats.utils.image_files import check_regular_file, load_upright, open_image
 
 _Array = NDArray[Any]
@@ -22,7 +23,7 @@ LOSSY_SUFFIXES = frozenset({".jpg", ".jpeg", ".webp"})  # formats that change or
 
 
 def read_ids(path: Path, label_format: LabelFormat) -> _Array:
-    """Return the raw ids of a label file: (height, width); raise ValueError if it has none."""
+    """Return the raw ids of a label file: (height, width); raise InvalidFileError if it has none."""
     if label_format == "colours":
         colours = _read_colours(path).astype(np.int64)
         ids: _Array = colours[..., 0] << 16 | colours[..., 1] << 8 | colours[..., 2]
@@ -31,7 +32,7 @@ def read_ids(path: Path, label_format: LabelFormat) -> _Array:
     if channels.ndim == 2:
         return channels
     if label_format == "ids" and not (channels == channels[..., :1]).all():
-        raise ValueError(
+        raise InvalidFileError(
             "its channels differ; set data.params.label_format=red_channel if the ids are in the red channel,"
             " or give a class list with colours (r g b name)"
         )
@@ -59,7 +60,7 @@ def read_channels(path: Path) -> _Array:
     if image.mode in ("LA", "PA"):
         return np.asarray(image)[..., 0]
     if image.mode not in ("L", "P", "1", "I") and not image.mode.startswith("I;16"):
-        raise ValueError(f"pixels of mode {image.mode} cannot be ids; save as PNG with 8 or 16 bits")
+        raise InvalidFileError(f"pixels of mode {image.mode} cannot be ids; save as PNG with 8 or 16 bits")
     values = np.asarray(image)
     if colour_type == _GREY and depth in _GREY_SCALE:
         return values // np.uint8(_GREY_SCALE[depth])
@@ -84,10 +85,10 @@ def void_mask(label_map: torch.Tensor) -> torch.Tensor:
 def _read_colours(path: Path) -> _Array:
     """Return the displayed colours: uint8 (height, width, 3)."""
     if _png_header(path)[0] == 16:
-        raise ValueError("16-bit colours are not supported; save with 8 bits")
+        raise InvalidFileError("16-bit colours are not supported; save with 8 bits")
     image = load_upright(path)
     if image.mode.startswith(("I", "F")):
-        raise ValueError(f"pixels of mode {image.mode} cannot be colours; save as PNG with 8 bits")
+        raise InvalidFileError(f"pixels of mode {image.mode} cannot be colours; save as PNG with 8 bits")
     return np.asarray(image.convert("RGB"))
 
 
@@ -100,7 +101,9 @@ def _png_header(path: Path) -> tuple[int, int]:
         return header[24], header[25]
     with open_image(path) as opened:
         if path.suffix.lower() == ".png" or opened.format not in _LOSSLESS_FORMATS:
-            raise ValueError(f"its content is {opened.format}, which may change class ids; save it as PNG")
+            raise InvalidFileError(
+                f"its content is {opened.format}, which may change class ids; save it as PNG"
+            )
     return 0, 0
 
 

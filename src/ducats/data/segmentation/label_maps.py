@@ -1,6 +1,6 @@
 """Label maps decoded from label files, at the size of the stored images and at their original size."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ducats.data.decoding import ImageSize, parse_size
+from ducats.data.domain import Indexable, Subset, UnreadableFile
 from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.label_files import read_ids, read_mask, resize_label_map, void_mask
 from ducats.data.store import ArrayStore, Decoder, KeyedPaths, LazyFileArrays, map_files
@@ -32,11 +33,18 @@ class FileLabelMaps:
 
     ndim = 3
 
-    def __init__(self, maps: Tensor | LazyFileArrays, files: Sequence[Path], encoding: LabelEncoding) -> None:
+    def __init__(
+        self,
+        maps: Indexable,
+        files: Sequence[Path],
+        encoding: LabelEncoding,
+        unreadable: Mapping[str, UnreadableFile] | None = None,
+    ) -> None:
         self.shape: torch.Size = maps.shape
         self.dtype: torch.dtype = maps.dtype
         self.files = tuple(files)
         self.encoding = encoding
+        self.unreadable = unreadable or {}  # by key
         self._maps = maps
 
     def __len__(self) -> int:
@@ -56,7 +64,10 @@ class FileLabelMaps:
 def load_label_maps(
     store: ArrayStore, files: KeyedPaths, encoding: LabelEncoding, size: ImageSize
 ) -> FileLabelMaps:
-    """Decode label files, resized to a height and width, into memory or a cache file."""
+    """Decode label files, resized to a height and width, into memory or a cache file.
+
+    Unreadable files are dropped; those with unknown ids raise.
+    """
     height, width = parse_size(size)
     decoder = Decoder(
         read=lambda path: resize_label_map(_read_encoded(path, encoding), height, width),
@@ -67,7 +78,15 @@ def load_label_maps(
         cache_key=["maps", _DECODER_VERSION, encoding.label_format, encoding.index_by_id],
         remedy=encoding.advice,
     )
-    return FileLabelMaps(store.load(files, decoder), [path for _, path in files], encoding)
+    decoded = store.load(files, decoder)
+    if not decoded.failures:
+        return FileLabelMaps(decoded.arrays, [path for _, path in files], encoding)
+    rows = decoded.readable_rows()
+    unreadable = {
+        files[row][0]: UnreadableFile(files[row][1], reason) for row, reason in decoded.failures.items()
+    }
+    paths = [files[row][1] for row in rows.tolist()]
+    return FileLabelMaps(Subset(decoded.arrays, rows), paths, encoding, unreadable)
 
 
 class VoidMasks:

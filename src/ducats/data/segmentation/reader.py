@@ -6,14 +6,15 @@ from functools import update_wrapper
 from pathlib import Path
 from typing import Generic, Literal, ParamSpec, get_args
 
+import torch
 from torch import Tensor
 
 from ducats.data.decoding import ImageSize, decode_into, parse_size
-from ducats.data.domain import AdaptationData, Domain, Images
+from ducats.data.domain import AdaptationData, Domain, Images, rows_of, subset_images
 from ducats.data.segmentation.file_pairs import SplitFiles
 from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.label_maps import FileLabelMaps, load_label_maps, make_void_masks
-from ducats.data.store import ArrayStore
+from ducats.data.store import ArrayStore, KeyedPaths
 from ducats.utils.errors import UserError
 
 _P = ParamSpec("_P")
@@ -62,6 +63,8 @@ class SegmentationReader(Generic[_P]):
 def load_segmentation_data(listing: SegmentationListing) -> AdaptationData:
     """Decode source, pool and test set; the pool's label maps, if listed, become the ``ground_truth``.
 
+    An image is skipped if it or its label file is unreadable.
+
     If ``void_pixels`` is ``excluded``, pixels that are void in the pool's label files or masks are marked in
     its ``void_masks`` and never queried. If it is ``queried``, they are not marked.
     """
@@ -69,42 +72,51 @@ def load_segmentation_data(listing: SegmentationListing) -> AdaptationData:
     source_size, size = listing.stored_sizes
     store = ArrayStore(listing.cache, listing.memory_gb)
     # Check all headers before decoding, which may take long.
-    file_sets = [
-        None if files is None else files.validated()
-        for files in (listing.source_files, listing.pool_files, listing.test_files)
-    ]
-    original_sizes = [None if files is None else files.read_sizes() for files in file_sets]
-    source = load_labelled(store, listing.source_files, source_encoding, source_size, original_sizes[0])
-    pool = _load_images(store, listing.pool_files, size, original_sizes[1])
-    ground_truth: FileLabelMaps | None = None
-    if listing.pool_files.labels is not None:
-        ground_truth = load_label_maps(store, listing.pool_files.labels, target_encoding, size)
+    source_files, pool_files = (
+        files.validated().read_sizes() for files in (listing.source_files, listing.pool_files)
+    )
+    test_files = None if listing.test_files is None else listing.test_files.validated().read_sizes()
+    source = load_labelled(store, *source_files, source_encoding, source_size)
+    pool, ground_truth = _load(store, *pool_files, target_encoding, size)
     if listing.void_pixels == "excluded":
-        pool = replace(pool, void_masks=make_void_masks(ground_truth, listing.pool_files.masks, size))
-    test = None
-    if listing.test_files is not None:
-        test = load_labelled(store, listing.test_files, target_encoding, size, original_sizes[2])
+        masks = _files_of(pool, pool_files[0].masks)
+        pool = replace(pool, void_masks=make_void_masks(ground_truth, masks, size))
+    test = None if test_files is None else load_labelled(store, *test_files, target_encoding, size)
     store.warn_if_on_demand()
     return AdaptationData(source=source, pool=pool, ground_truth=ground_truth, test=test)
 
 
 def load_labelled(
-    store: ArrayStore,
-    files: SplitFiles,
-    encoding: LabelEncoding,
-    size: ImageSize,
-    original_sizes: Tensor | None,
+    store: ArrayStore, files: SplitFiles, original_sizes: Tensor, encoding: LabelEncoding, size: ImageSize
 ) -> Domain:
     """Decode images and their label files, both resized; ``original_sizes`` is int64 (N, 2)."""
-    assert files.labels is not None
-    return Domain(
-        _load_images(store, files, size, original_sizes),
-        load_label_maps(store, files.labels, encoding, size),
-        encoding.classes,
+    images, label_maps = _load(store, files, original_sizes, encoding, size)
+    assert label_maps is not None
+    return Domain(images, label_maps, encoding.classes)
+
+
+def _load(
+    store: ArrayStore, files: SplitFiles, original_sizes: Tensor, encoding: LabelEncoding, size: ImageSize
+) -> tuple[Images, FileLabelMaps | None]:
+    """Decode images, and their label files if there are any; an image is dropped if either is unreadable."""
+    images, keys = decode_into(store, files.images, size), [key for key, _ in files.images]
+    images = replace(
+        images,
+        original_sizes=rows_of(images, keys, original_sizes),
+        unreadable=files.unreadable + images.unreadable,
     )
+    label_files = _files_of(images, files.labels)
+    if label_files is None:
+        return images, None
+    label_maps = load_label_maps(store, label_files, encoding, size)
+    if label_maps.unreadable:
+        kept = torch.tensor([row for row, key in enumerate(images.keys) if key not in label_maps.unreadable])
+        unreadable = (*images.unreadable, *label_maps.unreadable.values())
+        images = replace(subset_images(images, kept), unreadable=unreadable)
+    return images, label_maps
 
 
-def _load_images(
-    store: ArrayStore, files: SplitFiles, size: ImageSize, original_sizes: Tensor | None
-) -> Images:
-    return replace(decode_into(store, files.images, size), original_sizes=original_sizes)
+def _files_of(images: Images, files: KeyedPaths | None) -> KeyedPaths | None:
+    """Return the files that belong to images."""
+    kept = frozenset(images.keys)
+    return None if files is None else [file for file in files if file[0] in kept]

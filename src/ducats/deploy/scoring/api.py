@@ -71,6 +71,7 @@ def score_pool(
     processes: int | None = None,
     chunks: int | None = None,
     exclude_labelled: bool = False,
+    strict: bool = False,
     batch_size: int | None = None,
     device: str = "auto",
     on_progress: ProgressCallback | None = None,
@@ -89,6 +90,7 @@ def score_pool(
         processes: number of parallel processes; None: 1 locally, as many as fit on a cluster.
         chunks: number of chunks, each saved when it is done; None: one per process, 64 on a cluster.
         exclude_labelled: skip samples that the run has labelled, identified by their keys.
+        strict: raise if a sample is unreadable, after ``unreadable.csv`` is written.
         batch_size: None: the run's ``engine.scoring_batch_size``.
         on_progress: called regularly with the number of samples so far.
 
@@ -156,6 +158,12 @@ def score_pool(
         seconds = time.perf_counter() - start
         summary = {"backend": backend, "processes": processes, **settings}
         merged = merge_chunks(files, streaming_query.n_candidates)
+        write_csv_atomically(out / UNREADABLE_FILE, ("key", "reason"), merged.unreadable)
+        if strict and merged.unreadable:
+            raise UserError(
+                f"{len(merged.unreadable)} of {merged.n_samples} images cannot be read, listed in "
+                f"{out / UNREADABLE_FILE}; replace them, or omit --strict to skip them"
+            )
         return _write_results(trained, streaming_query, merged, out, seconds, missing, summary)
 
 
@@ -220,7 +228,6 @@ def _write_results(
             for chunk in merged.chunks
         ],
     }
-    write_csv_atomically(out / UNREADABLE_FILE, ("key", "why"), unreadable)
     path = out / SUMMARY_FILE
     if missing or not path.exists():  # keep the timings if nothing was scored this time
         write_text_atomically(path, json.dumps(summary | counts, indent=1, ensure_ascii=False) + "\n")

@@ -15,6 +15,7 @@ from ducats.config import ComponentConfig, Config, query_epochs
 from ducats.data.decoding import read_aspect_ratios
 from ducats.data.domain import AdaptationData, Images
 from ducats.data.registry import resolve_dataset
+from ducats.data.store import check_all_readable
 from ducats.ledger import load_ledger
 from ducats.models import EvidentialModel, resolve_model
 from ducats.objectives import ObjectiveSpec, resolve_objective
@@ -26,6 +27,8 @@ from ducats.training.schedules import SCHEDULES, LRSchedule, poly
 from ducats.training.streams import steps_in_epoch
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
+from ducats.utils.findings import join_quoted
+from ducats.utils.progress import activity
 from ducats.utils.randomness import global_seed
 from ducats.utils.registry import bind_params, build_component, check_params, resolve
 
@@ -36,10 +39,30 @@ def load_data(config: Config) -> AdaptationData:
     params = {
         k: Path(v) if k in PATH_PARAMS and isinstance(v, str) else v for k, v in config.data.params.items()
     }
+    if config.views.stored_size is not None and "size" in spec.parameters:
+        params.setdefault("size", config.views.stored_size)
     spec.require_params(config.data.name, params)
-    return build_component(
+    data = build_component(
         "data set", config.data, bind_params("data set", config.data.name, spec.load, 0, params)
     )
+    if isinstance(data, AdaptationData):  # user code may return anything; see `check_run`
+        _check_unreadable(data, strict=config.data.strict)
+    return data
+
+
+def _check_unreadable(data: AdaptationData, *, strict: bool) -> None:
+    """Raise if files are unreadable and all must be readable, or if a source class has no other images."""
+    for images in data.image_sets.values() if strict else ():
+        check_all_readable(images.unreadable, len(images))
+    if data.source.images.unreadable and not data.source.per_pixel:
+        occurring = set(data.source.labels[:].tolist())
+        missing = [name for index, name in enumerate(data.classes) if index not in occurring]
+        if missing:
+            path, reason = data.source.images.unreadable[0]
+            raise UserError(
+                f"no source image of {join_quoted(missing)} can be read; first unreadable file: {path} "
+                f"({reason}); replace the files"
+            )
 
 
 PATH_PARAMS = ("source", "target", "test", "path", "cache", "root")  # parameters of data sets that are paths
@@ -63,7 +86,8 @@ def make_model(config: Config, classes: int, channels: int, *, is_resumable: boo
     params = {"classes": classes, "channels": channels, **config.model.params}
     builder = (spec.build_without_weights if is_resumable else None) or spec.build
     build_fn = bind_params("model", config.model.name, builder, 0, params)
-    with global_seed(config.seed, "model"):
+    what = "building the model" if is_resumable else "building the model and loading its weights"
+    with activity(what), global_seed(config.seed, "model"):
         return EvidentialModel(build_component("model", config.model, build_fn), config.model.evidence)
 
 

@@ -69,17 +69,24 @@ REGISTRIES: Mapping[str, Collection[str]] = {
 }
 
 
-def check_config(config: Config, *, is_resumable: bool = False, per_pixel: bool | None = None) -> None:
+def check_config(
+    config: Config, *, is_resumable: bool = False, per_pixel: bool | None = None, runs_here: bool = True
+) -> None:
     """Raise the first error of ``config_checks``."""
-    raise_first_error(*config_checks(config, is_resumable=is_resumable, per_pixel=per_pixel))
+    raise_first_error(
+        *config_checks(config, is_resumable=is_resumable, per_pixel=per_pixel, runs_here=runs_here)
+    )
 
 
 def config_checks(
-    config: Config, *, is_resumable: bool = False, per_pixel: bool | None = None
+    config: Config, *, is_resumable: bool = False, per_pixel: bool | None = None, runs_here: bool = True
 ) -> list[Check]:
     """Return a check of the task and of each component: its name, its parameters, a call on dummy input.
 
     A run with a checkpoint (``is_resumable``) does not need its pretrained weights, so they are not checked.
+
+    Args:
+        runs_here: whether the run starts on this machine, which then needs the weights or a connection.
     """
     return [
         partial(check_task, config, per_pixel),
@@ -90,6 +97,7 @@ def config_checks(
         partial(check_oracle, config.oracle),
         partial(_check_schedule, config),
         lambda: check_cuda_graphs(config.engine.cuda_graphs, make_objective(config), make_query(config)),
+        *([partial(_check_weights, config)] if runs_here and not is_resumable else []),  # last: takes seconds
     ]
 
 
@@ -139,6 +147,12 @@ def _check_model(config: Config, is_resumable: bool) -> None:
     bind_params("model", name, model.build, 0, params)
     if model.check_params is not None and not is_resumable:
         build_component("model", config.model, partial(model.check_params, **params))
+
+
+def _check_weights(config: Config) -> None:
+    model = resolve_model(config.model.name)
+    if model.check_weights is not None:
+        model.check_weights(**config.model.params)
 
 
 # Only built-in queries and objectives are called: user code may reject such small inputs.
