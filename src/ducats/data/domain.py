@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ducats.utils.errors import UserError
+from ducats.utils.image_files import ValueRange
 
 UNLABELLED = -1  # not labelled yet
 VOID = -2  # labelled as "no class applies": never selected again, never trained on
@@ -66,6 +67,8 @@ class Images:
     original_sizes: Tensor | None = None  # int64 (N, 2), original height and width, if known
     # Non-zero where a pixel is known to have no class, such as the car bonnet.
     void_masks: LabelMaps | None = None
+    # Values of black and white in files with more than 8 bits per value, if known.
+    value_range: ValueRange | None = None
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:

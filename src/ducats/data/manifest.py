@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
-from ducats.data.decoding import decode_image_sets
+from ducats.data.decoding import decode_image_sets, parse_value_range
 from ducats.data.domain import AdaptationData, Domain
 from ducats.utils.errors import UserError
 from ducats.utils.findings import join_names
@@ -38,7 +38,12 @@ class ManifestRow:
 
 
 def manifest(
-    *, path: str | Path, size: int = 256, cache: str | Path | None = None, memory_gb: float | None = None
+    *,
+    path: str | Path,
+    size: int = 256,
+    range: Sequence[float] | None = None,
+    cache: str | Path | None = None,
+    memory_gb: float | None = None,
 ) -> AdaptationData:
     """Read source, pool and test set from a table with one row per image.
 
@@ -57,9 +62,10 @@ def manifest(
     Args:
         path: A ``.csv`` (UTF-8, comma-separated) or ``.parquet`` file.
         size: Height and width that images are resized to, ignoring the aspect ratio.
+        range: The values of black and white, in images with more than 8 bits per value: ``[0, 4095]``.
         cache, memory_gb: See ``decode_images``; the memory is that of all images together.
     """
-    table = Path(path).expanduser()
+    value_range, table = parse_value_range(range), Path(path).expanduser()
     rows = read_manifest(table)
     source = [row for row in rows if row.domain == "source"]
     pool = [row for row in rows if row.domain == "target" and row.split == "train"]
@@ -71,7 +77,7 @@ def manifest(
     ground_truth = _labels("target", table, pool, classes) if pool[0].label else None
     test_labels = _labels("test", table, test, classes)
     file_sets = [[(row.key, row.path) for row in rows_of_set] for rows_of_set in (source, pool, test)]
-    images = decode_image_sets(file_sets, size, cache=cache, memory_gb=memory_gb)
+    images = decode_image_sets(file_sets, size, value_range=value_range, cache=cache, memory_gb=memory_gb)
     return AdaptationData(
         source=Domain(images[0], _labels("source", table, source, classes), classes),
         pool=images[1],

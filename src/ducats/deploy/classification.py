@@ -39,7 +39,9 @@ def predict(
         class_probabilities: add a column with the probability of each class.
     """
     rule = load_triage_rule(trained.run_folder.path)
-    images = read_image_folder(folder, size=trained.size, channels=trained.channels)
+    images = read_image_folder(
+        folder, size=trained.size, channels=trained.channels, value_range=trained.value_range
+    )
     images = with_aspect_ratio(images, trained.config.views.test)
     predictions = predict_images(trained, fabric, images)
     header = ["key", "label", *PREDICTION_COLUMNS, *(["triage"] if rule is not None else [])]

@@ -75,7 +75,8 @@ def load_images(config: Config, keys: Sequence[str]) -> Images:
     files = dict(listing.pool_files.images)
     for key in keys:
         _check_in_data(key, files)
-    return decode_images([(key, files[key]) for key in dict.fromkeys(keys)], listing.size)
+    shown = [(key, files[key]) for key in dict.fromkeys(keys)]
+    return decode_images(shown, listing.size, value_range=listing.value_range)
 
 
 def labelled_image(ledger: Ledger, images: Images, key: str, rounds: Sequence[int]) -> LabelledImage:

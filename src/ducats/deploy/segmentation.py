@@ -45,7 +45,9 @@ def predict_label_maps(
     """
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file, not a folder; give another --out")
-    images = read_image_folder(folder, size=trained.size, channels=trained.channels)
+    images = read_image_folder(
+        folder, size=trained.size, channels=trained.channels, value_range=trained.value_range
+    )
     assert images.files is not None
     original_sizes, flip = read_image_sizes(images.files), trained.config.evaluation.average_flipped
     predictor, names = trained.predictor(fabric), png_names(images.keys)

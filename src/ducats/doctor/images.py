@@ -2,16 +2,18 @@
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from ducats.config import Config
 from ducats.data.benchmarks.benchmark import ImageCount, TaskRole
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import find_unreadable
 from ducats.data.registry import resolve_dataset
+from ducats.data.store import ReadFailure, try_files
 from ducats.doctor.survey import DataSurvey, SplitSurvey, survey_data
 from ducats.utils.findings import (
     Finding,
@@ -21,6 +23,13 @@ from ducats.utils.findings import (
     join_names,
     join_quoted,
     pluralise,
+)
+from ducats.utils.image_files import (
+    PixelFormat,
+    ValueRange,
+    read_pixel_format,
+    suggest_range,
+    value_limits,
 )
 
 MAX_CLASSES_NAMED = 5  # maximum number of classes with a wrong count in a message
@@ -32,6 +41,7 @@ LEAK_CHECKS: tuple[tuple[TaskRole, TaskRole, Severity, str], ...] = (
     ("source", "target", "warning", "so budget may be spent on images that are already labelled"),
 )
 
+_T = TypeVar("_T")
 Fingerprint = str  # equal for images with equal bytes
 # Role and index of every occurrence.
 CopiesByFingerprint = Mapping[Fingerprint, Mapping[TaskRole, Sequence[int]]]
@@ -50,7 +60,9 @@ def check_images(survey: DataSurvey) -> list[Finding]:
             if split is source or split.class_counts()
         ]
     unreadable_paths: set[Path] = set()
-    checks += [partial(check_readable, split, unreadable_paths) for split in splits.values()]
+    checks += [
+        partial(check_readable, split, unreadable_paths, survey.value_range) for split in splits.values()
+    ]
     return collect_findings(*checks, partial(check_copies, survey, unreadable_paths))
 
 
@@ -103,6 +115,7 @@ def _check_classes(split: SplitSurvey, classes: Sequence[str]) -> Iterator[Findi
 def check_readable(
     split: SplitSurvey,
     unreadable_paths: set[Path],
+    value_range: ValueRange | None,
     paths: Container[Path] | None = None,
     *,
     sample_note: str = "",
@@ -110,7 +123,18 @@ def check_readable(
 ) -> Iterator[Finding]:
     """Decode files in full, all or those in ``paths``; add those that fail to ``unreadable_paths``."""
     to_read = [path for path in split.paths if paths is None or path in paths]
-    unreadable = find_unreadable(to_read)
+    formats = _read_all(read_pixel_format, split.paths)
+    if formats:
+        counts = Counter(formats.values()).most_common()
+        formats_text = "; ".join(f"{count_images(count)} with {pixels}" for pixels, count in counts)
+        yield Finding("note", f"{split.role}: {formats_text}")
+    deep = [path for path in to_read if path in formats and formats[path].needs_range]
+    if deep and value_range is None:
+        limits = _read_all(value_limits, deep)
+        unreadable_paths |= limits.keys()
+        to_read = [path for path in to_read if path not in limits]
+        yield from _report_missing_range(split, limits, formats)
+    unreadable = find_unreadable(to_read, value_range)
     unreadable_paths |= {path for path, _ in unreadable}
     if unreadable:
         names_text = join_names([f"{path} ({reason})" for path, reason in unreadable], MAX_FILES_NAMED)
@@ -119,6 +143,32 @@ def check_readable(
             f"{len(unreadable)} of {count_images(len(split))} of the {split.role}{sample_note} cannot be "
             f"read: {names_text}; {advice}",
         )
+
+
+def _read_all(fn: Callable[[Path], _T], paths: Sequence[Path]) -> dict[Path, _T]:
+    """Return the results for the files that can be read."""
+    outcomes = zip(paths, try_files(fn, paths), strict=True)
+    return {path: outcome for path, outcome in outcomes if not isinstance(outcome, ReadFailure)}
+
+
+def _report_missing_range(
+    split: SplitSurvey,
+    limits: Mapping[Path, tuple[float, float]],
+    formats: Mapping[Path, PixelFormat],
+) -> Iterator[Finding]:
+    """Report images with more than 8 bits per value, whose values of black and white are unknown."""
+    if not limits:
+        return
+    smallest, largest = min(low for low, _ in limits.values()), max(high for _, high in limits.values())
+    is_float = any(formats[path].is_float for path in limits)
+    names = join_names([f"{path} ({formats[path]})" for path in limits], MAX_FILES_NAMED)
+    yield Finding(
+        "error",
+        f"{len(limits)} of {count_images(len(split))} of the {split.role} have more than 8 bits per value "
+        f"(values from {smallest:.12g} to {largest:.12g}), so black and white are unknown: {names}; set "
+        "data.params.range="
+        f"{suggest_range(smallest, largest, is_float=is_float)}",
+    )
 
 
 def check_copies(survey: DataSurvey, unreadable_paths: set[Path]) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ from ducats.utils.findings import (
     join_quoted,
     pluralise,
 )
-from ducats.utils.image_files import displayed_size
+from ducats.utils.image_files import ValueRange, displayed_size
 
 FULL_CHECK_LIMIT = 1000  # up to this many files of a kind are all read in full; of more, only a sample:
 N_SAMPLED_FILES = 400  # files, evenly spaced
@@ -59,7 +59,7 @@ def check_label_maps(survey: DataSurvey) -> list[Finding]:
         if not len(split):
             continue  # reported when the files were listed
         checks += [
-            partial(_check_readable, split, unreadable_paths),
+            partial(_check_readable, split, unreadable_paths, survey.value_range),
             partial(_check_sizes, split, split.label_files, "label files"),
             partial(_check_sizes, split, split.mask_files, "masks"),
             partial(_check_labels, survey, split),
@@ -67,13 +67,16 @@ def check_label_maps(survey: DataSurvey) -> list[Finding]:
     return collect_findings(*checks, partial(check_copies, survey, unreadable_paths))
 
 
-def _check_readable(split: SplitSurvey, unreadable_paths: set[Path]) -> Iterator[Finding]:
+def _check_readable(
+    split: SplitSurvey, unreadable_paths: set[Path], value_range: ValueRange | None
+) -> Iterator[Finding]:
     """Decode a sample of images, and all with an unreadable header."""
     paths = {split.paths[index] for index in sample_indices(len(split.paths))}
     paths |= {path for path, size in zip(split.paths, split.original_sizes, strict=False) if size is None}
     return check_readable(
         split,
         unreadable_paths,
+        value_range,
         paths,
         sample_note=_sample_note(len(split)),
         advice="remove or replace them, with their label files",

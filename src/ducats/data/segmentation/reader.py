@@ -15,6 +15,7 @@ from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.label_maps import FileLabelMaps, load_label_maps, make_void_masks
 from ducats.data.store import ArrayStore
 from ducats.utils.errors import UserError
+from ducats.utils.image_files import ValueRange
 
 _P = ParamSpec("_P")
 VoidPixels = Literal["excluded", "queried"]  # of the pool: excluded beforehand, or may be queried
@@ -30,6 +31,7 @@ class SegmentationListing:
     encodings: tuple[LabelEncoding, LabelEncoding]  # of the label files of source and target
     size: ImageSize  # height and width of target images
     source_size: ImageSize | None = None  # of source images; None for the same
+    value_range: ValueRange | None = None  # values of black and white, for more than 8 bits
     void_pixels: VoidPixels = "excluded"  # see ``load_segmentation_data``
     cache: str | Path | None = None  # folder for decoded images and label maps that do not fit in memory
     memory_gb: float | None = None  # memory for both together; None: see ``decode_images``
@@ -74,8 +76,11 @@ def load_segmentation_data(listing: SegmentationListing) -> AdaptationData:
         for files in (listing.source_files, listing.pool_files, listing.test_files)
     ]
     original_sizes = [None if files is None else files.read_sizes() for files in file_sets]
-    source = load_labelled(store, listing.source_files, source_encoding, source_size, original_sizes[0])
-    pool = _load_images(store, listing.pool_files, size, original_sizes[1])
+    value_range = listing.value_range
+    source = load_labelled(
+        store, listing.source_files, source_encoding, source_size, original_sizes[0], value_range
+    )
+    pool = _load_images(store, listing.pool_files, size, original_sizes[1], value_range)
     ground_truth: FileLabelMaps | None = None
     if listing.pool_files.labels is not None:
         ground_truth = load_label_maps(store, listing.pool_files.labels, target_encoding, size)
@@ -83,7 +88,7 @@ def load_segmentation_data(listing: SegmentationListing) -> AdaptationData:
         pool = replace(pool, void_masks=make_void_masks(ground_truth, listing.pool_files.masks, size))
     test = None
     if listing.test_files is not None:
-        test = load_labelled(store, listing.test_files, target_encoding, size, original_sizes[2])
+        test = load_labelled(store, listing.test_files, target_encoding, size, original_sizes[2], value_range)
     store.warn_if_on_demand()
     return AdaptationData(source=source, pool=pool, ground_truth=ground_truth, test=test)
 
@@ -94,17 +99,23 @@ def load_labelled(
     encoding: LabelEncoding,
     size: ImageSize,
     original_sizes: Tensor | None,
+    value_range: ValueRange | None,
 ) -> Domain:
     """Decode images and their label files, both resized; ``original_sizes`` is int64 (N, 2)."""
     assert files.labels is not None
     return Domain(
-        _load_images(store, files, size, original_sizes),
+        _load_images(store, files, size, original_sizes, value_range),
         load_label_maps(store, files.labels, encoding, size),
         encoding.classes,
     )
 
 
 def _load_images(
-    store: ArrayStore, files: SplitFiles, size: ImageSize, original_sizes: Tensor | None
+    store: ArrayStore,
+    files: SplitFiles,
+    size: ImageSize,
+    original_sizes: Tensor | None,
+    value_range: ValueRange | None,
 ) -> Images:
-    return replace(decode_into(store, files.images, size), original_sizes=original_sizes)
+    images = decode_into(store, files.images, size, value_range=value_range)
+    return replace(images, original_sizes=original_sizes)
