@@ -311,7 +311,7 @@ def test_depth_and_bands_are_reported(root: Path) -> None:
     assert_findings(
         make_config(root),
         "note: source: 6 images with 8 bits, 1 band; 2 images with 16 bits, 1 band",
-        "error: 2 of 8 images of the source … 0 to 4000 … a.png (16 bits, 1 band) … range=[0,4095]",
+        "error: 2 of 8 images of the source … 16 bits, 1 band; values from 0 to 4000 … a.png … [0,4095]",
         bands,
     )
     assert_findings(make_config(root, "data.params.range=[0, 4095]"), bands)

@@ -34,6 +34,7 @@ from ducats.utils.image_files import (
 
 MAX_CLASSES_NAMED = 5  # maximum number of classes with a wrong count in a message
 MAX_FILES_NAMED = 20  # maximum number of unreadable files in a message
+MAX_DEEP_FILES_NAMED = 3  # maximum number of files with more than 8 bits in a message
 MAX_CLASS_IMBALANCE = 50  # largest class over smallest that is reported
 LEAK_CHECKS: tuple[tuple[TaskRole, TaskRole, Severity, str], ...] = (
     ("source", "test", "error", "so the model is evaluated on training images"),
@@ -160,14 +161,14 @@ def _report_missing_range(
     if not limits:
         return
     smallest, largest = min(low for low, _ in limits.values()), max(high for _, high in limits.values())
-    is_float = any(formats[path].is_float for path in limits)
-    names = join_names([f"{path} ({formats[path]})" for path in limits], MAX_FILES_NAMED)
+    kinds = sorted({str(formats[path]) for path in limits})
+    suggested = suggest_range(smallest, largest, is_float=any(formats[path].is_float for path in limits))
     yield Finding(
         "error",
         f"{len(limits)} of {count_images(len(split))} of the {split.role} have more than 8 bits per value "
-        f"(values from {smallest:.12g} to {largest:.12g}), so black and white are unknown: {names}; set "
-        "data.params.range="
-        f"{suggest_range(smallest, largest, is_float=is_float)}",
+        f"({' or '.join(kinds)}; values from {smallest:.12g} to {largest:.12g}), so black and white are "
+        f"unknown: {join_names(list(map(str, limits)), MAX_DEEP_FILES_NAMED)}; set "
+        f"data.params.range={suggested}, or other values of black and white",
     )
 
 

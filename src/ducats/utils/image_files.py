@@ -267,8 +267,8 @@ def _load_deep(
         smallest, largest = float(colours.min()), float(colours.max())
         suggested = suggest_range(smallest, largest, is_float=pixel_format.is_float)
         raise PixelFormatError(
-            f"{pixel_format}, largest value {largest:.12g}: the values of black and white are unknown; set"
-            f" data.params.range={suggested} for the run, or save the image with 8 bits"
+            f"{pixel_format}, largest value {largest:.12g}: set data.params.range, such as"
+            f" data.params.range={suggested}, or save it with 8 bits"
         )
     black, white = value_range
     shown = ((colours.astype(np.float64) - black) / (white - black)).clip(0, 1)
