@@ -84,7 +84,7 @@ def test_export_and_run_the_code_of_the_card(
     assert ducats("export", run, "--onnx", "--out", out) == 0
     output = capsys.readouterr().out
     assert "largest differences from PyTorch: probability" in output
-    assert "0 of 8 labels, on 8 target images of the run" in output
+    assert "0 of 4 labels, on 4 target images of the run" in output
     names = {"MODEL_CARD.md", "classes.txt", "model.onnx", "model.safetensors", "preprocess.json"}
     assert {path.name for path in out.iterdir()} == {*names, "read_image.py"}
     assert (out / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
@@ -156,8 +156,8 @@ def test_export_is_checked_on_noise_without_data(run: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(exporter, "load_images", fail)
     pixels, images, checked_on = exporter._check_images(load_trained_model(run))
-    assert pixels.shape == (8, 3, 10, 10)
-    assert images.shape == (8, 3, 8, 8)
+    assert pixels.shape == (4, 3, 10, 10)
+    assert images.shape == (4, 3, 8, 8)
     assert "noise" in checked_on
 
 

@@ -30,7 +30,7 @@ from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically, write_text_atomically
 from ducats.utils.randomness import make_generator
 
-_CHECK_IMAGES = 8  # images that the graph is checked on
+_CHECK_IMAGES = 4  # images that the graph is checked on
 
 
 class ExportResult(NamedTuple):

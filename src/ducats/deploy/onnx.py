@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ducats import dirichlet
-from ducats.deploy.inference_graph import ONNX_OUTPUTS, Log1pAsSeries
+from ducats.deploy.inference_graph import ONNX_OUTPUTS, AccurateLog1p
 from ducats.models import EvidentialModel
 from ducats.models.upsampling import upsample
 from ducats.utils.errors import UserError
@@ -68,8 +68,8 @@ def trace_onnx(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warnings are for the authors of the exporter
         try:
-            # Log1pAsSeries needs strict=False, which runs the Python code.
-            with Log1pAsSeries():
+            # AccurateLog1p needs strict=False, which runs the Python code.
+            with AccurateLog1p():
                 program = torch.export.export(graph, (examples,), dynamic_shapes=dynamic_shapes, strict=False)
             onnx_program: Any = torch.onnx.export(
                 program,
