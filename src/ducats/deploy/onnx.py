@@ -105,7 +105,13 @@ def accept_any_size(model: Any) -> None:
         node.input[:] = ["stored_images" if name == stored.name else name for name in node.input]
     # A fixed number of axes: the number of images is not needed.
     graph.initializer.append(helper.make_tensor("stored_size", TensorProto.INT64, [2], [height, width]))
-    resize = {"mode": "cubic", "cubic_coeff_a": -0.5, "antialias": 1, "exclude_outside": 1, "axes": [2, 3]}
+    resize: dict[str, Any] = {
+        "mode": "cubic",
+        "cubic_coeff_a": -0.5,
+        "antialias": 1,
+        "exclude_outside": 1,
+        "axes": [2, 3],
+    }
     nodes = [
         helper.make_node("Transpose", [stored.name], ["planes"], perm=[0, 3, 1, 2]),
         helper.make_node("Resize", ["planes", "", "", "stored_size"], ["stored_images"], **resize),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
+from PIL.ImageFile import ImageFile as OpenedImage
 
 IMAGE_FILE_SUFFIXES = frozenset(  # in lower case
     {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
@@ -118,7 +119,7 @@ def suggest_range(smallest: float, largest: float, *, is_float: bool = False) ->
     return f"[{min(smallest, 0):g},{white:.12g}]"
 
 
-def open_image(file: ImageFile) -> Image.Image:
+def open_image(file: ImageFile) -> OpenedImage:
     """Open an image without decoding it; raise ValueError if it cannot be one or is too large."""
     if isinstance(file, Path):
         check_regular_file(file)
@@ -162,7 +163,7 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _load_upright(opened: Image.Image) -> Image.Image:
+def _load_upright(opened: OpenedImage) -> Image.Image:
     opened.load()
     try:
         return ImageOps.exif_transpose(opened)
@@ -173,7 +174,7 @@ def _load_upright(opened: Image.Image) -> Image.Image:
 # ---- pixel formats
 
 
-def _pixel_format(opened: Image.Image) -> PixelFormat:
+def _pixel_format(opened: OpenedImage) -> PixelFormat:
     if isinstance(opened, TiffImagePlugin.TiffImageFile):
         stored = _format_from_tags(opened.tag_v2)
         return stored._replace(bands=stored.bands * _count_pages(opened))
@@ -218,14 +219,14 @@ def _count_pages(opened: TiffImagePlugin.TiffImageFile) -> int:
     return pages
 
 
-def _raw_mode(opened: Image.Image) -> str:
+def _raw_mode(opened: OpenedImage) -> str:
     """Return the layout of the stored pixels, such as ``RGB;16B``."""
     arguments = opened.tile[0].args if opened.tile else ()
     first = arguments[0] if isinstance(arguments, tuple) and arguments else arguments
     return first if isinstance(first, str) else ""
 
 
-def _ppm_white(opened: Image.Image) -> int:
+def _ppm_white(opened: OpenedImage) -> int:
     """Return the largest value that a PGM or PPM file declares; Pillow scales it to 255 or 65535."""
     arguments = opened.tile[0].args if opened.format == "PPM" and opened.tile else None
     if isinstance(arguments, tuple) and len(arguments) > 1 and isinstance(arguments[1], int):
@@ -233,7 +234,7 @@ def _ppm_white(opened: Image.Image) -> int:
     return 255
 
 
-def _check_bands(opened: Image.Image) -> PixelFormat:
+def _check_bands(opened: OpenedImage) -> PixelFormat:
     """Return the pixel format; raise if bands would be dropped or values misread."""
     pixel_format = _pixel_format(opened)
     if not isinstance(opened, TiffImagePlugin.TiffImageFile):
@@ -254,7 +255,7 @@ def _refusal(pixel_format: PixelFormat) -> PixelFormatError:
 
 
 def _load_deep(
-    file: ImageFile, opened: Image.Image, pixel_format: PixelFormat, value_range: ValueRange | None
+    file: ImageFile, opened: OpenedImage, pixel_format: PixelFormat, value_range: ValueRange | None
 ) -> Image.Image:
     """Load an image with more than 8 bits per value."""
     is_inverted = (
@@ -280,7 +281,7 @@ def _load_deep(
 
 
 def _deep_values(
-    file: ImageFile, opened: Image.Image, pixel_format: PixelFormat
+    file: ImageFile, opened: OpenedImage, pixel_format: PixelFormat
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Return the stored values, upright: (height, width) or (height, width, 3), and 16-bit alpha if any."""
     raw_mode, ppm_white = _raw_mode(opened), _ppm_white(opened)
