@@ -20,7 +20,7 @@ from ducats.deploy.onnx import (
     trace_onnx,
     write_onnx,
 )
-from ducats.deploy.picks import load_images
+from ducats.deploy.pool_images import load_images
 from ducats.deploy.preprocessing import Preprocessing, make_preprocessing, normalisation
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import load_triage_rule

@@ -1,25 +1,17 @@
 """Figure of the labelled pixels of a run on the images of its data set."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from ducats.annotation.oracles.display_image import load_display_image
-from ducats.config import Config
-from ducats.data.benchmarks.tasks import list_task
-from ducats.data.decoding import ImageSize, decode_images, parse_value_range
 from ducats.data.domain import Images
-from ducats.data.folders import existing_folder, list_images
-from ducats.data.manifest import read_manifest
-from ducats.data.registry import resolve_dataset
-from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader
+from ducats.deploy.pool_images import check_in_data
 from ducats.ledger import Ledger
 from ducats.report.figures.pixels import LabelledImage, prepare_labelled_pixels
 from ducats.report.figures.render import render_file
-from ducats.run.factory import load_data
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically
-from ducats.utils.image_files import ValueRange
 
 IMAGE_WIDTH = 360  # maximum width of an image: six rounds fit on a screen
 
@@ -70,40 +62,9 @@ def select_image_keys(
     ]
 
 
-def load_images(config: Config, keys: Sequence[str]) -> Images:
-    """Load the images with these keys; the whole pool if the data set does not consist of files."""
-    listed = _list_pool_files(config)
-    if listed is None:
-        return load_data(config).pool
-    files, size, value_range = listed
-    for key in keys:
-        _check_in_data(key, files)
-    shown = [(key, files[key]) for key in dict.fromkeys(keys)]
-    return decode_images(shown, size, value_range=value_range)
-
-
-def _list_pool_files(config: Config) -> tuple[dict[str, Path], ImageSize, ValueRange | None] | None:
-    """List the files of the pool by key, with their stored size and range; None if there are no files."""
-    spec, params = resolve_dataset(config.data.name), config.data.params
-    if isinstance(spec.load, SegmentationReader):
-        listing: SegmentationListing = spec.load.list_files(**params)
-        return dict(listing.pool_files.images), listing.size, listing.value_range
-    if spec.benchmark is not None and spec.benchmark.list_files is not None:
-        files = dict(list_task(spec.benchmark, params["root"], params["task"]).by_role["target"].files)
-    elif spec.file_layout == "class_folders":
-        files = dict(list_images(existing_folder("target", params["target"])))
-    elif spec.file_layout == "manifest":
-        rows = read_manifest(Path(params["path"]).expanduser())
-        files = {row.key: row.path for row in rows if (row.domain, row.split) == ("target", "train")}
-    else:
-        return None
-    size = params.get("size", spec.parameters["size"].default)
-    return files, size, parse_value_range(params.get("range"))
-
-
 def labelled_image(ledger: Ledger, images: Images, key: str, rounds: Sequence[int]) -> LabelledImage:
     """Return an image with the labels since the previous round of ``rounds``."""
-    _check_in_data(key, images.keys)
+    check_in_data(key, images.keys)
     index = ledger.keys.index(key)
     assert ledger.sizes is not None
     height, width = ledger.sizes[index].tolist()
@@ -117,8 +78,3 @@ def labelled_image(ledger: Ledger, images: Images, key: str, rounds: Sequence[in
         tuple(label[start:stop] for start, stop in pairwise(counts)),
         IMAGE_WIDTH,
     )
-
-
-def _check_in_data(key: str, available: Container[str]) -> None:
-    if key not in available:
-        raise UserError(f"the data has no image {key!r}, which this run labelled; use the data of the run")
