@@ -101,8 +101,8 @@ def test_export_and_run_the_code_of_the_card(
     ):
         assert words in card
     steps = json.loads((out / "preprocess.json").read_text())
-    assert [step["step"] for step in steps["before_the_model"]] == ["open", "convert"]
-    assert [step["step"] for step in steps["in_the_model"]] == ["resize", "crop", "divide", "normalise"]
+    assert [step["step"] for step in steps["before_the_graph"]] == ["open", "convert"]
+    assert [step["step"] for step in steps["in_the_graph"]] == ["resize", "crop", "divide", "normalise"]
 
     # The code of the card, `predict` and `score` agree on every kind of image.
     kinds, folder = image_kinds(), tmp_path / "kinds"

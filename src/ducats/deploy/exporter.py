@@ -100,7 +100,7 @@ def _metadata(trained: TrainedModel, preprocess: Preprocessing) -> dict[str, obj
         "mode": preprocess.mode,
         "range": preprocess.value_range,
         "size": preprocess.size,
-        "resize": [step for step in steps["in_the_model"] if step["step"] in ("resize", "crop")],
+        "resize": [step for step in steps["in_the_graph"] if step["step"] in ("resize", "crop")],
         **normalisation(trained.model.network),
     }
 

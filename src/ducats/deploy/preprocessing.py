@@ -50,8 +50,8 @@ class Preprocessing(NamedTuple):
             "layout": "N, height, width, channels",
             "dtype": "uint8",
             "channels": self.channels,
-            "before_the_model": [opened, {"step": "convert", "mode": self.mode}],
-            "in_the_model": inside,
+            "before_the_graph": [opened, {"step": "convert", "mode": self.mode}],
+            "in_the_graph": inside,
         }
 
 
