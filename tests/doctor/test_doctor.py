@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,6 +27,7 @@ from ducats.doctor import Finding, diagnose, verdict
 from ducats.doctor import machine as machine_module
 from ducats.doctor import plan as plan_module
 from ducats.utils.findings import Severity
+from image_kinds import png16_bytes, refused_kinds
 
 SETTINGS = (
     "data={name: folders, params: {source: @source, target: @target, test: @test, size: 16}}",
@@ -284,6 +286,7 @@ def test_a_run_raises_what_the_doctor_reports(root: Path, case: tuple[str, *tupl
         ("error: data.params.source is ", "data.params.source=5"),
         ("error: data.params.memory_gb is ", "data.params.memory_gb=true"),
         ("error: data.params.ground_truth is ", "data.params.ground_truth=perhaps"),
+        ("error: data.params.range is ", "data.params.range=[4095, 0]"),
     ],
 )
 def test_findings(root: Path, case: Sequence[Change]) -> None:
@@ -309,6 +312,20 @@ def test_broken_files_are_all_named(root: Path) -> None:
             f"{severity}: 1 of 7 images of the target … page.jpg (not an image)",
             f"{severity}: 23 of 29 images of the test … bad19.png (empty file) and 3 more",
         )
+
+
+def test_depth_and_bands_are_reported(root: Path) -> None:
+    for name, largest in (("source/cat/a.png", 900), ("source/dog/b.png", 4000)):
+        (root / name).write_bytes(png16_bytes(np.linspace(0, largest, 64).reshape(8, 8).astype(np.uint16)))
+    (root / "target/dog/six.tif").write_bytes(refused_kinds()["six-pages.tif"][0])
+    bands = "error: 1 of 7 images of the target … six.tif (8 bits, 6 bands, which is neither grey nor RGB"
+    assert_findings(
+        make_config(root),
+        "note: source: 6 images with 8 bits, 1 band; 2 images with 16 bits, 1 band",
+        "error: 2 of 8 images of the source … 16 bits, 1 band; values from 0 to 4000 … a.png … [0,4095]",
+        bands,
+    )
+    assert_findings(make_config(root, "data.params.range=[0, 4095]"), bands)
 
 
 def test_every_bad_row_of_a_manifest_is_reported(root: Path) -> None:

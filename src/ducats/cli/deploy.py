@@ -22,8 +22,8 @@ def export(
 
     Args:
         run: Run folder.
-        onnx: Also write model.onnx, from images in [0, 1] to probability, u_dis, u_data and label, checked
-            against PyTorch with ONNX Runtime. Needs ducats[export].
+        onnx: Also write model.onnx, from uint8 images of any size to probability, u_dis, u_data and label,
+            checked against PyTorch with ONNX Runtime. Needs ducats[export].
         out: Output folder; default: export in the run folder.
         opset: ONNX opset version, at least 18.
         batch_size: Fixed batch size of the ONNX graph; default: dynamic.

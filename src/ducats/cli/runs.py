@@ -180,7 +180,8 @@ def picks(
         count: Number of images if no keys are given.
     """
     from ducats.deploy import load_run_config
-    from ducats.deploy.picks import load_images, select_image_keys, write_picks_figure
+    from ducats.deploy.picks import select_image_keys, write_picks_figure
+    from ducats.deploy.pool_images import load_images
     from ducats.ledger import load_ledger
     from ducats.runfolder.run_folder import RunFolder
 

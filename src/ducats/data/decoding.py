@@ -1,10 +1,12 @@
 """Decoding of image files to pixel arrays."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +17,13 @@ from torch import Tensor
 from ducats.data.domain import Images, UnreadableFile, subset_images
 from ducats.data.store import ArrayStore, Decoder, KeyedPaths, ReadFailure, map_files, try_files
 from ducats.utils.errors import UserError
-from ducats.utils.image_files import ImageFile, displayed_size, load_image
+from ducats.utils.image_files import ImageFile, ValueRange, check_image, displayed_size, load_image
 
 _PixelArray = NDArray[np.uint8]
 ImageSize = int | Sequence[int]  # the side of a square, or height and width
 
 _PIL_MODES = {1: "L", 3: "RGB"}
-_DECODER_VERSION = 1  # increase it when decoding changes: old caches are then ignored
+_DECODER_VERSION = 2  # increase it when decoding changes: old caches are then ignored
 _REMEDY = "remove or replace them; `ducats doctor` lists them all"
 
 
@@ -30,19 +32,20 @@ def decode_images(
     size: ImageSize,
     *,
     channels: int = 3,
+    value_range: ValueRange | None = None,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> Images:
     """Decode images as a viewer shows them and resize them to one size, in the given order.
 
-    The EXIF orientation is applied, transparency is composited on white, 16 bits are reduced to 8, and only
-    the first frame of an animation is read. Images are resized with Pillow's bicubic filter, ignoring the
-    aspect ratio, as in the published settings. Files that cannot be read are skipped, and listed in
-    ``Images.unreadable``.
+    The EXIF orientation is applied, transparency is composited on white, and only the first frame of an
+    animation is read. Images are resized with Pillow's bicubic filter, ignoring the aspect ratio, as in the
+    published settings. Files that cannot be read are skipped, and listed in ``Images.unreadable``.
 
     Args:
         size: Height and width in pixels; one number for a square.
         channels: 3 for RGB, 1 for grey.
+        value_range: The values of black and white in images with more than 8 bits per value.
         cache: Folder for pixels that do not fit in memory. A later call with the same keys, paths, file
             sizes, modification times and size reuses them. If None, a temporary file is used, which is
             deleted when the process ends.
@@ -51,25 +54,38 @@ def decode_images(
             process. If the disk has no room either, images are decoded on each access.
     """
     store = ArrayStore(cache, memory_gb)
-    images = decode_into(store, files, size, channels=channels)
+    images = decode_into(store, files, size, channels=channels, value_range=value_range)
     store.warn_if_on_demand()
     return images
 
 
 def decode_image_sets(
-    file_sets: Sequence[KeyedPaths], size: ImageSize, *, cache: str | Path | None, memory_gb: float | None
+    file_sets: Sequence[KeyedPaths],
+    size: ImageSize,
+    *,
+    value_range: ValueRange | None = None,
+    cache: str | Path | None,
+    memory_gb: float | None,
 ) -> list[Images]:
     """Decode several sets of RGB images that share one memory budget, first come, first served."""
     store = ArrayStore(cache, memory_gb)
-    decoded = [decode_into(store, files, size) for files in file_sets]
+    decoded = [decode_into(store, files, size, value_range=value_range) for files in file_sets]
     store.warn_if_on_demand()
     return decoded
 
 
-def decode_into(store: ArrayStore, files: KeyedPaths, size: ImageSize, *, channels: int = 3) -> Images:
+def decode_into(
+    store: ArrayStore,
+    files: KeyedPaths,
+    size: ImageSize,
+    *,
+    channels: int = 3,
+    value_range: ValueRange | None = None,
+) -> Images:
     """Decode images into a store that other arrays share, without a warning."""
-    decoded = store.load(files, image_decoder(size, channels))
-    images = Images(tuple(key for key, _ in files), decoded.arrays, tuple(path for _, path in files))
+    decoded = store.load(files, image_decoder(size, channels, value_range))
+    keys, paths = tuple(key for key, _ in files), tuple(path for _, path in files)
+    images = Images(keys, decoded.arrays, paths, value_range=value_range)
     if not decoded.failures:
         return images
     unreadable = tuple(UnreadableFile(files[row][1], reason) for row, reason in decoded.failures.items())
@@ -104,10 +120,34 @@ def parse_size(size: ImageSize) -> tuple[int, int]:
     return height, width
 
 
-def find_unreadable(paths: Sequence[Path]) -> list[tuple[Path, str]]:
+def parse_value_range(value_range: Sequence[float] | None) -> ValueRange | None:
+    """Return the values of black and white, as set by ``data.params.range``.
+
+    >>> parse_value_range([0, 4095]), parse_value_range(None)
+    ((0, 4095), None)
+    """
+    if value_range is None:
+        return None
+    if not is_value_range(value_range):
+        raise UserError(
+            f"data.params.range is {value_range!r}; give the values of black and white, such as [0, 4095]"
+        )
+    black, white = value_range
+    return black, white
+
+
+def is_value_range(given: Any) -> bool:
+    """Return whether this is a pair of increasing numbers."""
+    is_pair = (
+        isinstance(given, list | tuple) and [type(value) in (int, float) for value in given] == [True] * 2
+    )
+    return is_pair and -math.inf < given[0] < given[1] < math.inf
+
+
+def find_unreadable(paths: Sequence[Path], value_range: ValueRange | None = None) -> list[tuple[Path, str]]:
     """Return every file that cannot be decoded, with the reason, in the given order."""
     # bool() discards each image: only the failures are needed.
-    outcomes = try_files(lambda path: bool(load_image(path)), paths)
+    outcomes = try_files(lambda path: bool(load_image(path, value_range)), paths)
     return [
         (path, outcome.reason)
         for path, outcome in zip(paths, outcomes, strict=True)
@@ -126,31 +166,35 @@ def read_image_sizes(files: Sequence[Path], noun: str = "images") -> Tensor:
     return torch.tensor(map_files(displayed_size, files, noun, _REMEDY), dtype=torch.int64).reshape(-1, 2)
 
 
-def image_decoder(size: ImageSize, channels: int = 3) -> Decoder:
+def image_decoder(size: ImageSize, channels: int = 3, value_range: ValueRange | None = None) -> Decoder:
     """Return the decoder of images of this size."""
     height, width = parse_size(size)
     if channels not in _PIL_MODES:
         raise ValueError(f"channels must be 1 (grey) or 3 (RGB), got {channels}")
     return Decoder(
-        read=partial(_decode_image, height=height, width=width, channels=channels),
-        check=displayed_size,
+        read=partial(_decode_image, size=(height, width), channels=channels, value_range=value_range),
+        check=partial(check_image, value_range=value_range),
         shape=(channels, height, width),
         dtype=np.dtype(np.uint8),
         noun="images",
-        cache_key=_DECODER_VERSION,
+        cache_key=(_DECODER_VERSION, value_range),
         remedy=_REMEDY,
     )
 
 
-def decode_image_bytes(data: bytes, size: ImageSize, channels: int = 3) -> _PixelArray:
+def decode_image_bytes(
+    data: bytes, size: ImageSize, channels: int = 3, value_range: ValueRange | None = None
+) -> _PixelArray:
     """Decode one image from the contents of its file: uint8 (channels, height, width)."""
-    height, width = parse_size(size)
-    return _decode_image(BytesIO(data), height, width, channels)
+    return _decode_image(BytesIO(data), parse_size(size), channels, value_range)
 
 
-def _decode_image(file: ImageFile, height: int, width: int, channels: int) -> _PixelArray:
+def _decode_image(
+    file: ImageFile, size: tuple[int, int], channels: int, value_range: ValueRange | None
+) -> _PixelArray:
     """Decode and resize one image: uint8 (channels, height, width)."""
-    image = load_image(file).convert(_PIL_MODES[channels])
+    height, width = size
+    image = load_image(file, value_range).convert(_PIL_MODES[channels])
     image = image.resize((width, height), Image.Resampling.BICUBIC)
     pixels: _PixelArray = np.asarray(image).reshape(height, width, channels)
     return pixels.transpose(2, 0, 1)

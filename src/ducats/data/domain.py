@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ducats.utils.errors import UserError
+from ducats.utils.image_files import ValueRange
 
 UNLABELLED = -1  # not labelled yet
 VOID = -2  # labelled as "no class applies": never selected again, never trained on
@@ -74,6 +75,8 @@ class Images:
     # Non-zero where a pixel is known to have no class, such as the car bonnet.
     void_masks: LabelMaps | None = None
     unreadable: tuple[UnreadableFile, ...] = ()  # files that were skipped
+    # Values of black and white in files with more than 8 bits per value, if known.
+    value_range: ValueRange | None = None
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:

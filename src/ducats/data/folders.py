@@ -8,12 +8,12 @@ from pathlib import Path
 from torch import Tensor
 
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
-from ducats.data.decoding import ImageSize, decode_image_sets, decode_images
+from ducats.data.decoding import ImageSize, decode_image_sets, decode_images, parse_value_range
 from ducats.data.domain import AdaptationData, Domain, Images, rows_of
 from ducats.data.store import KeyedPaths
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Finding, join_quoted, raise_first_error
-from ducats.utils.image_files import is_image_name
+from ducats.utils.image_files import ValueRange, is_image_name
 
 
 def folders(
@@ -22,6 +22,7 @@ def folders(
     target: str | Path,
     test: str | Path | None = None,
     size: int = 256,
+    range: Sequence[float] | None = None,
     ground_truth: bool = False,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
@@ -39,9 +40,11 @@ def folders(
         test: Labelled images of the target domain, laid out like ``source``; classes may be missing. It may
             be the target folder, as in published protocols; images labelled during the run are then included.
         size: Height and width that images are resized to, ignoring the aspect ratio.
+        range: The values of black and white, in images with more than 8 bits per value: ``[0, 4095]``.
         ground_truth: Whether the target's first-level folders are its true classes, for a simulated oracle.
         cache, memory_gb: See ``decode_images``; the memory is that of all images together.
     """
+    value_range = parse_value_range(range)
     source, target = existing_folder("source", source), existing_folder("target", target)
     test = existing_folder("test", test) if test is not None else None
     check_disjoint(source, target, test)
@@ -54,7 +57,11 @@ def folders(
     target_labels = _labels("target", target, target_files, classes) if ground_truth else None
     test_labels = _labels("test", test, test_files, classes) if test is not None else None
     images = decode_image_sets(
-        [source_files, target_files, test_files], size, cache=cache, memory_gb=memory_gb
+        [source_files, target_files, test_files],
+        size,
+        value_range=value_range,
+        cache=cache,
+        memory_gb=memory_gb,
     )
     return AdaptationData(
         source=_domain(images[0], source_files, source_labels, classes),
@@ -72,15 +79,16 @@ def read_labelled_folder(
     *,
     size: ImageSize = 256,
     channels: int = 3,
+    value_range: ValueRange | None = None,
     memory_gb: float | None = None,
 ) -> Domain:
     """Read labelled images, ``class/...``, of known classes, some of which may be missing.
 
-    See ``decode_images`` for ``size``, ``channels`` and ``memory_gb``, here and below.
+    See ``decode_images`` for the other parameters, here and below.
     """
     files = _list_class_images("test", existing_folder("test", folder))
     labels = _labels("test", Path(folder), files, classes)
-    images = decode_images(files, size, channels=channels, memory_gb=memory_gb)
+    images = decode_images(files, size, channels=channels, value_range=value_range, memory_gb=memory_gb)
     return _domain(images, files, labels, classes)
 
 
@@ -94,11 +102,16 @@ def _keys(files: KeyedPaths) -> list[str]:
 
 
 def read_image_folder(
-    folder: Path, *, size: ImageSize = 256, channels: int = 3, memory_gb: float | None = None
+    folder: Path,
+    *,
+    size: ImageSize = 256,
+    channels: int = 3,
+    value_range: ValueRange | None = None,
+    memory_gb: float | None = None,
 ) -> Images:
     """Read unlabelled images at any depth of a folder."""
     files = _list_nonempty("image", existing_folder("image", folder))
-    return decode_images(files, size, channels=channels, memory_gb=memory_gb)
+    return decode_images(files, size, channels=channels, value_range=value_range, memory_gb=memory_gb)
 
 
 def list_images(folder: Path) -> list[tuple[str, Path]]:

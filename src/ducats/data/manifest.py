@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
-from ducats.data.decoding import decode_image_sets
+from ducats.data.decoding import decode_image_sets, parse_value_range
 from ducats.data.domain import AdaptationData, Domain, rows_of
 from ducats.data.parquet import batch_rows, open_parquet, parquet_batches
 from ducats.utils.errors import UserError
@@ -39,7 +39,12 @@ class ManifestRow:
 
 
 def manifest(
-    *, path: str | Path, size: int = 256, cache: str | Path | None = None, memory_gb: float | None = None
+    *,
+    path: str | Path,
+    size: int = 256,
+    range: Sequence[float] | None = None,
+    cache: str | Path | None = None,
+    memory_gb: float | None = None,
 ) -> AdaptationData:
     """Read source, pool and test set from a table with one row per image.
 
@@ -58,9 +63,10 @@ def manifest(
     Args:
         path: A ``.csv`` (UTF-8, comma-separated) or ``.parquet`` file.
         size: Height and width that images are resized to, ignoring the aspect ratio.
+        range: The values of black and white, in images with more than 8 bits per value: ``[0, 4095]``.
         cache, memory_gb: See ``decode_images``; the memory is that of all images together.
     """
-    table = Path(path).expanduser()
+    value_range, table = parse_value_range(range), Path(path).expanduser()
     rows = read_manifest(table)
     source = [row for row in rows if row.domain == "source"]
     pool = [row for row in rows if row.domain == "target" and row.split == "train"]
@@ -73,7 +79,7 @@ def manifest(
     source_labels = _labels("source", table, source, classes)
     test_labels = _labels("test", table, test, classes)
     file_sets = [[(row.key, row.path) for row in rows_of_set] for rows_of_set in (source, pool, test)]
-    images = decode_image_sets(file_sets, size, cache=cache, memory_gb=memory_gb)
+    images = decode_image_sets(file_sets, size, value_range=value_range, cache=cache, memory_gb=memory_gb)
     keys = [[key for key, _ in files] for files in file_sets]
     return AdaptationData(
         source=Domain(images[0], rows_of(images[0], keys[0], source_labels), classes),

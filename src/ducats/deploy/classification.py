@@ -58,7 +58,9 @@ def predict(
         strict: raise if an image is unreadable.
     """
     rule = load_triage_rule(trained.run_folder.path)
-    images = read_image_folder(folder, size=trained.size, channels=trained.channels)
+    images = read_image_folder(
+        folder, size=trained.size, channels=trained.channels, value_range=trained.value_range
+    )
     if strict:
         check_all_readable(images.unreadable, len(images))
     images = with_aspect_ratio(images, trained.config.views.test)

@@ -119,7 +119,9 @@ def _load_labelled_maps(trained: TrainedModel, folder: Path) -> Domain:
             f"data.name={data.name}; omit --data to evaluate on the run's own test images"
         )
     class_list_params = {name: data.params[name] for name in _CLASS_LIST_PARAMS if name in data.params}
-    test = load_segmentation_folder(folder, size=trained.size, **class_list_params)
+    test = load_segmentation_folder(
+        folder, size=trained.size, value_range=trained.value_range, **class_list_params
+    )
     if test.classes != trained.classes:
         raise UserError(
             f"the class list of {trained.run_folder.path} has changed since training (now "
@@ -134,7 +136,13 @@ _CLASS_LIST_PARAMS = ("classes", "root", "merge_classes", "keep_classes", "label
 
 def load_labelled_folder(trained: TrainedModel, folder: Path) -> Domain:
     """Read labelled images, ``class/...``, for the model's test view."""
-    test = read_labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
+    test = read_labelled_folder(
+        folder,
+        trained.classes,
+        size=trained.size,
+        channels=trained.channels,
+        value_range=trained.value_range,
+    )
     return replace(test, images=with_aspect_ratio(test.images, trained.config.views.test))
 
 

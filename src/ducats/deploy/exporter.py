@@ -8,21 +8,29 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ducats.data.views import apply_view
-from ducats.deploy.inference_graph import InferenceGraph
-from ducats.deploy.model_card import render_model_card
-from ducats.deploy.onnx import DEFAULT_OPSET, OnnxDifference, check_onnx, export_onnx, require_onnx
-from ducats.deploy.picks import load_images
-from ducats.deploy.preprocessing import make_preprocessing
+from ducats.data.views import apply_view, sample_view_params
+from ducats.deploy.inference_graph import InferenceGraph, StoredImageGraph
+from ducats.deploy.model_card import READER_FILE, render_model_card
+from ducats.deploy.onnx import (
+    DEFAULT_OPSET,
+    OnnxDifference,
+    accept_any_size,
+    check_onnx,
+    require_onnx,
+    trace_onnx,
+    write_onnx,
+)
+from ducats.deploy.pool_images import load_images
+from ducats.deploy.preprocessing import Preprocessing, make_preprocessing, normalisation
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import load_triage_rule
 from ducats.ledger import load_ledger
-from ducats.training.predictor import sample_aug_params
+from ducats.utils import image_files
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically, write_text_atomically
 from ducats.utils.randomness import make_generator
 
-_CHECK_IMAGES = 8  # images that the graph is checked on
+_CHECK_IMAGES = 4  # images that the graph is checked on
 
 
 class ExportResult(NamedTuple):
@@ -56,16 +64,24 @@ def export(
     difference, check_text, checked_on = None, None, ""
     if onnx:
         require_onnx()
-        images, checked_on = _check_images(trained)
+        pixels, images, checked_on = _check_images(trained)
         flip = trained.per_pixel and trained.config.evaluation.average_flipped
         graph = InferenceGraph(trained.model.cpu(), preprocess.size, trained.channels, flip=flip)
+        onnx_model = trace_onnx(
+            StoredImageGraph(graph, preprocess), pixels[0], opset=opset, batch_size=batch_size
+        )
+        accept_any_size(onnx_model)
         draft = out / ".model.onnx.draft"
         try:
-            export_onnx(graph, images, draft, opset=opset, batch_size=batch_size)
-            difference = check_onnx(trained.model, images, draft, batch_size=batch_size, flip=flip)
+            write_onnx(onnx_model, draft, _metadata(trained, preprocess))
+            inputs = pixels.permute(0, 2, 3, 1)
+            difference = check_onnx(
+                trained.model, images, draft, inputs=inputs, batch_size=batch_size, flip=flip
+            )
             draft.replace(out / "model.onnx")
         finally:
             draft.unlink(missing_ok=True)
+        write_atomically(out / READER_FILE, lambda file: file.write(Path(image_files.__file__).read_bytes()))
         check_text = f"{difference.describe()}, on {checked_on}"
     weights = trained.run_folder.model_path
     with weights.open("rb") as source:
@@ -86,21 +102,33 @@ def _require_finite_weights(trained: TrainedModel) -> None:
             )
 
 
-def _check_images(trained: TrainedModel) -> tuple[Tensor, str]:
-    """Return some preprocessed pool images, or noise if the pool cannot be read."""
+def _metadata(trained: TrainedModel, preprocess: Preprocessing) -> dict[str, object]:
+    """Return what a user of the graph must know: what is done before it, and what it does itself."""
+    steps = preprocess.to_dict()
+    return {
+        "classes": trained.classes,
+        "mode": preprocess.mode,
+        "range": preprocess.value_range,
+        "size": preprocess.size,
+        "resize": [step for step in steps["in_the_graph"] if step["step"] in ("resize", "crop")],
+        **normalisation(trained.model.network),
+    }
+
+
+def _check_images(trained: TrainedModel) -> tuple[Tensor, Tensor, str]:
+    """Return some stored images of the pool, or noise if it cannot be read, and their test view."""
     view, keys = trained.config.views.test, list(load_ledger(trained.run_folder).keys[:_CHECK_IMAGES])
     try:
         images = load_images(trained.config, keys)
         indices = [i for i, key in enumerate(images.keys) if key in set(keys)]
     except (UserError, OSError):
         indices = []
-    if not indices:
-        size = view.output_size(*trained.size)
-        generator = make_generator(0, "export")
-        noise = torch.rand(_CHECK_IMAGES, trained.channels, *size, generator=generator)
-        return noise, f"{_CHECK_IMAGES} images of noise (the images of the run cannot be read)"
-    index = torch.tensor(indices)
-    augmented = apply_view(
-        images.pixels[index], view, sample_aug_params(images, view, make_generator(0, "test"))[index]
-    )
-    return augmented, f"{len(indices)} target images of the run"
+    if indices:
+        pixels, checked_on = images.pixels[torch.tensor(indices)], f"{len(indices)} target images of the run"
+    else:
+        shape, generator = (_CHECK_IMAGES, trained.channels, *trained.size), make_generator(0, "export")
+        pixels = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+        checked_on = f"{_CHECK_IMAGES} images of noise (the images of the run cannot be read)"
+    # The view is not random, see `make_preprocessing`.
+    params = sample_view_params(view, len(pixels), *trained.size, make_generator(0, "test"))
+    return pixels, apply_view(pixels, view, params), checked_on

@@ -1,15 +1,20 @@
-"""A model as an exportable graph, from images to the outputs of `ducats predict`.
+"""A model as an exportable graph, from stored images to the outputs of `ducats predict`.
 
 ONNX has neither digamma nor log1p. The uncertainties do not need digamma: ``ducats.dirichlet.kernels``
 computes them from its recurrence and its asymptotic series. They do need log1p, which exporters write as
-``log(1 + x)``; for an alpha of 1e8, U_dis would then be three times too high. ``log1p_series`` replaces it.
+``log(1 + x)``; for an alpha of 1e8, U_dis would then be three times too high. ``AccurateLog1p`` replaces it.
 """
 
+from collections.abc import Mapping
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+from ducats.data.views import interpolation_weights
+from ducats.deploy.preprocessing import Preprocessing
 from ducats.dirichlet import kernels
 from ducats.models import EvidentialModel
 from ducats.models.frozen_norm import FrozenNorm
@@ -17,18 +22,30 @@ from ducats.models.output import Output
 from ducats.models.upsampling import bilinear_weights
 
 ONNX_OUTPUTS = ("probability", "u_dis", "u_data", "label")
-_ATANH = (1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11)  # atanh(s) = s (1 + s^2/3 + s^4/5 + ...)
-_SERIES_LIMIT = 0.5  # below it, the truncation error is smaller than float32 rounding
 
 
-def log1p_series(x: Tensor) -> Tensor:
-    """Compute ``ln(1 + x)``, x >= 0, as ``2 atanh(x / (2 + x))`` for small x; relative error < 2e-7."""
-    s = x / (2 + x)
-    square = s * s
-    tail = torch.zeros_like(s)
-    for c in reversed(_ATANH):
-        tail = (tail + c) * square
-    return torch.where(x < _SERIES_LIMIT, 2 * s * (1 + tail), torch.log(1 + x))
+def accurate_log1p(x: Tensor) -> Tensor:
+    """Compute ``ln(1 + x)``, x >= 0, from log; relative error < 3e-7.
+
+    The rounding error of u = 1 + x cancels in ``ln(u) x / (u - 1)``. Few operations: each one takes time to
+    export.
+    """
+    u = 1 + x
+    return torch.where(u == 1, x, torch.log(u) * (x / (u - 1)))
+
+
+class AccurateLog1p(TorchFunctionMode):
+    """Replace every log1p by ``accurate_log1p``, also while a model is traced."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Replace log1p and call everything else."""
+        if func in (torch.log1p, torch.Tensor.log1p, torch.special.log1p):
+            return accurate_log1p(args[0])
+        if func in (torch.log1p_, torch.Tensor.log1p_):
+            return args[0].copy_(accurate_log1p(args[0]))
+        return func(*args, **(kwargs or {}))
 
 
 class _Affine(nn.Module):
@@ -81,7 +98,7 @@ class InferenceGraph(nn.Module):
         self.model, self.flip = _fold_frozen_norms(model), flip
         self.eval()
         with torch.no_grad():
-            probe_output = self.model(torch.zeros(2, channels, *size))
+            probe_output = self.model(torch.zeros(1, channels, *size))
         self.per_pixel = probe_output.size is not None
         if self.per_pixel:
             # Computed here: tensors have no values during tracing, and `bilinear_weights` caches its results.
@@ -112,3 +129,39 @@ class InferenceGraph(nn.Module):
             flat_z.reshape(-1, z.shape[1]), needs_grad=False
         ).values
         return z.softmax(1), distribution.reshape(shape), data.reshape(shape)
+
+
+class StoredImageGraph(nn.Module):
+    """Map stored images, uint8 ``(N, channels, height, width)``, to the outputs of an ``InferenceGraph``."""
+
+    row_weights: Tensor
+    column_weights: Tensor
+
+    def __init__(self, inference: InferenceGraph, preprocess: Preprocessing) -> None:
+        super().__init__()
+        # Not `graph`, an attribute of traced modules.
+        self.inference, self.preprocess = inference, preprocess
+        if preprocess.resizes_again:
+            # As `F.interpolate(..., mode="bilinear", antialias=True)`, which not every runtime has.
+            for name, stored, size in zip(
+                ("row_weights", "column_weights"), preprocess.stored_size, preprocess.size, strict=True
+            ):
+                start, length = torch.zeros(1), torch.tensor([float(stored)])
+                position = torch.arange(size, dtype=torch.float32)[None]
+                weights = interpolation_weights(position, start, length, stored, crop_first=True)
+                self.register_buffer(name, weights[0], persistent=False)
+
+    def view(self, pixels: Tensor) -> Tensor:
+        """Return the images that the model gets, float32 in [0, 1]."""
+        if self.preprocess.crop_top_left is not None:
+            (top, left), (height, width) = self.preprocess.crop_top_left, self.preprocess.size
+            pixels = pixels[..., top : top + height, left : left + width]
+        images = pixels.float() / 255
+        if self.preprocess.resizes_again:
+            images = self.row_weights @ images @ self.column_weights.T
+        return images
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the tensors named in ``ONNX_OUTPUTS``."""
+        outputs: tuple[Tensor, Tensor, Tensor, Tensor] = self.inference(self.view(pixels))
+        return outputs

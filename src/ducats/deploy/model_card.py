@@ -23,13 +23,17 @@ _CARD_METRICS = {
     "aurc": "area under the risk-coverage curve",
 }
 _MAX_LISTED_CLASSES = 50
-_ONNX_IMPORTS = """```python
+READER_FILE = "read_image.py"  # a copy of utils/image_files.py
+_ONNX_CODE = f"""```python
+import json
 from pathlib import Path
 import numpy as np
 import onnxruntime
-from PIL import Image, ImageOps
+from {READER_FILE.removesuffix(".py")} import load_image  # in this folder
 session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
-classes = Path("classes.txt").read_text(encoding="utf-8").splitlines()"""
+about = {{name: json.loads(text) for name, text in session.get_modelmeta().custom_metadata_map.items()}}
+image = load_image(Path("image.png"), about["range"]).convert(about["mode"])
+images = np.asarray(image).reshape(1, image.height, image.width, -1)"""
 
 
 def render_model_card(
@@ -127,24 +131,24 @@ def _triage_lines(rule: TriageRule | None) -> Iterator[str]:
 def _onnx_lines(
     trained: TrainedModel, preprocess: Preprocessing, onnx_check: str | None, batch_size: int | None
 ) -> Iterator[str]:
-    height, width = preprocess.size
     count_text = "any number of" if batch_size is None else str(batch_size)
-    shape = f"{batch_size or 'N'}, {preprocess.channels}, {height}, {width}"
-    yield f"`model.onnx` takes {count_text} images as float32 ({shape}) in [0, 1] and normalises them itself."
-    yield "`preprocess.json` lists the preprocessing steps, including transparency and 16-bit images."
+    shape = f"{batch_size or 'N'}, height, width, {preprocess.channels}"
+    yield f"`model.onnx` takes {count_text} images of one size, whichever it is, as uint8 ({shape}),"
+    yield f"{preprocess.mode}. It resizes and normalises them itself. `{READER_FILE}` reads image files as in"
+    yield "training: orientation, transparency, range of values. It needs only NumPy and Pillow."
+    yield "`preprocess.json` lists all steps."
     yield f"Checked at export: {onnx_check}."
     if trained.per_pixel:
-        yield "Output maps have the size of the input."
+        yield f"Output maps have {preprocess.size[0]} x {preprocess.size[1]} pixels."
     yield ""
-    yield _ONNX_IMPORTS
-    yield from preprocess.to_code()
+    yield _ONNX_CODE
     if batch_size is not None and batch_size > 1:
         yield f"images = np.repeat(images, {batch_size}, axis=0)"
     yield 'probability, u_dis, u_data, label = session.run(None, {"images": images})'
     if trained.per_pixel:
-        yield "print([classes[number] for number in np.unique(label[0])], u_dis[0].mean(), u_data[0].mean())"
+        yield 'print([about["classes"][i] for i in np.unique(label[0])], u_dis[0].mean(), u_data[0].mean())'
     else:
-        yield "print(classes[label[0]], probability[0].max(), u_dis[0], u_data[0])"
+        yield 'print(about["classes"][label[0]], probability[0].max(), u_dis[0], u_data[0])'
     yield "```"
 
 

@@ -1,5 +1,6 @@
 """Export a model as an ONNX graph and check it against PyTorch."""
 
+import json
 import warnings
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -9,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ducats import dirichlet
-from ducats.deploy.inference_graph import ONNX_OUTPUTS, InferenceGraph, log1p_series
+from ducats.deploy.inference_graph import ONNX_OUTPUTS, AccurateLog1p
 from ducats.models import EvidentialModel
 from ducats.models.upsampling import upsample
 from ducats.utils.errors import UserError
@@ -52,31 +53,24 @@ def require_onnx() -> None:
         raise UserError(f"ONNX export needs {', '.join(missing)}; run pip install 'ducats[export]'")
 
 
-def export_onnx(
-    graph: InferenceGraph,
-    images: Tensor,
-    path: Path,
-    *,
-    opset: int = DEFAULT_OPSET,
-    batch_size: int | None = None,
-) -> None:
-    """Write a graph on the CPU and its weights to one ONNX file.
+def trace_onnx(
+    graph: nn.Module, example: Tensor, *, opset: int = DEFAULT_OPSET, batch_size: int | None = None
+) -> Any:
+    """Return a graph on the CPU and its weights as an ONNX ``ModelProto``.
 
-    ``images`` are an example of the input; a ``batch_size`` of None means any.
+    ``example`` is one image of the input; a ``batch_size`` of None means any.
     """
     require_onnx()
     if opset < MIN_OPSET:
         raise UserError(f"--opset must be at least {MIN_OPSET}, not {opset}")
-    example = torch.zeros(batch_size or 2, *images.shape[1:])
+    examples = torch.zeros_like(example).expand(batch_size or 2, *example.shape).contiguous()
     dynamic_shapes = None if batch_size else ({0: torch.export.Dim("images")},)
-    decompositions = torch.export.default_decompositions()
-    decompositions[torch.ops.aten.log1p.default] = log1p_series
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warnings are for the authors of the exporter
         try:
-            program = torch.export.export(
-                graph, (example,), dynamic_shapes=dynamic_shapes
-            ).run_decompositions(decompositions)
+            # AccurateLog1p needs strict=False, which runs the Python code.
+            with AccurateLog1p():
+                program = torch.export.export(graph, (examples,), dynamic_shapes=dynamic_shapes, strict=False)
             onnx_program: Any = torch.onnx.export(
                 program,
                 dynamo=True,
@@ -93,25 +87,75 @@ def export_onnx(
     written_opset = {opset_id.domain: opset_id.version for opset_id in model.opset_import}.get("")
     if written_opset != opset:
         raise UserError(f"--opset {opset} is not supported, but {written_opset} is; omit --opset")
+    return model
+
+
+def accept_any_size(model: Any) -> None:
+    """Let a model of stored images take images of any size, uint8 ``(N, height, width, channels)``.
+
+    Its first node then resizes them as Pillow does: some values differ by 1 of 255.
+    """
+    from onnx import TensorProto, helper
+
+    graph, stored = model.graph, model.graph.input[0]
+    count, channels, height, width = (
+        dim.dim_value or dim.dim_param for dim in stored.type.tensor_type.shape.dim
+    )
+    for node in graph.node:
+        node.input[:] = ["stored_images" if name == stored.name else name for name in node.input]
+    # A fixed number of axes: the number of images is not needed.
+    graph.initializer.append(helper.make_tensor("stored_size", TensorProto.INT64, [2], [height, width]))
+    resize: dict[str, Any] = {
+        "mode": "cubic",
+        "cubic_coeff_a": -0.5,
+        "antialias": 1,
+        "exclude_outside": 1,
+        "axes": [2, 3],
+    }
+    nodes = [
+        helper.make_node("Transpose", [stored.name], ["planes"], perm=[0, 3, 1, 2]),
+        helper.make_node("Resize", ["planes", "", "", "stored_size"], ["stored_images"], **resize),
+        *graph.node,
+    ]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    shape = [count, "height", "width", channels]
+    stored.CopyFrom(helper.make_tensor_value_info(stored.name, TensorProto.UINT8, shape))
+
+
+def write_onnx(model: Any, path: Path, metadata: Mapping[str, object]) -> None:
+    """Write a ``ModelProto`` to a file, with each value of the metadata as JSON."""
+    from onnx import helper
+
+    helper.set_model_props(model, {name: json.dumps(value) for name, value in metadata.items()})
     write_atomically(path, lambda file: file.write(model.SerializeToString()))
 
 
 def check_onnx(
-    model: EvidentialModel, images: Tensor, path: Path, *, batch_size: int | None = None, flip: bool = False
+    model: EvidentialModel,
+    images: Tensor,
+    path: Path,
+    *,
+    inputs: Tensor,
+    batch_size: int | None = None,
+    flip: bool = False,
 ) -> OnnxDifference:
     """Compare ONNX Runtime with PyTorch on the CPU; raise if they differ by more than rounding.
 
-    ``batch_size`` and ``flip`` are those of the exported graph.
+    Args:
+        images: input of the PyTorch model, float32 in [0, 1].
+        inputs: the same images as input of the exported graph.
+        batch_size, flip: those of the exported graph.
     """
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     torch_batches, onnx_batches = [], []
-    for batch in images.split(batch_size or len(images)):
+    for batch in torch.arange(len(images)).split(batch_size or len(images)):
         if batch_size and len(batch) < batch_size:  # pad the last batch
-            batch = torch.cat([batch, batch[:1].expand(batch_size - len(batch), -1, -1, -1)])
-        torch_batches.append([tensor.numpy() for tensor in _torch_outputs(model, batch, flip)])
-        onnx_batches.append(session.run(list(ONNX_OUTPUTS), {"images": batch.numpy()}))
+            batch = torch.cat([batch, batch[:1].expand(batch_size - len(batch))])
+        torch_batches.append([tensor.numpy() for tensor in _torch_outputs(model, images[batch], flip)])
+        onnx_batches.append(session.run(list(ONNX_OUTPUTS), {"images": inputs[batch].numpy()}))
     torch_outputs, onnx_outputs = (
         dict(zip(ONNX_OUTPUTS, map(np.concatenate, zip(*batches, strict=True)), strict=True))
         for batches in (torch_batches, onnx_batches)

@@ -1,19 +1,15 @@
 """Figure of the labelled pixels of a run on the images of its data set."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from ducats.annotation.oracles.display_image import load_display_image
-from ducats.config import Config
-from ducats.data.decoding import decode_images
 from ducats.data.domain import Images
-from ducats.data.registry import resolve_dataset
-from ducats.data.segmentation.reader import SegmentationReader
+from ducats.deploy.pool_images import check_in_data
 from ducats.ledger import Ledger
 from ducats.report.figures.pixels import LabelledImage, prepare_labelled_pixels
 from ducats.report.figures.render import render_file
-from ducats.run.factory import load_data
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically
 
@@ -66,21 +62,9 @@ def select_image_keys(
     ]
 
 
-def load_images(config: Config, keys: Sequence[str]) -> Images:
-    """Load the images with these keys; the whole pool if the data set does not consist of files."""
-    reader = resolve_dataset(config.data.name).load
-    if not isinstance(reader, SegmentationReader):
-        return load_data(config).pool
-    listing = reader.list_files(**config.data.params)
-    files = dict(listing.pool_files.images)
-    for key in keys:
-        _check_in_data(key, files)
-    return decode_images([(key, files[key]) for key in dict.fromkeys(keys)], listing.size)
-
-
 def labelled_image(ledger: Ledger, images: Images, key: str, rounds: Sequence[int]) -> LabelledImage:
     """Return an image with the labels since the previous round of ``rounds``."""
-    _check_in_data(key, images.keys)
+    check_in_data(key, images.keys)
     index = ledger.keys.index(key)
     assert ledger.sizes is not None
     height, width = ledger.sizes[index].tolist()
@@ -94,8 +78,3 @@ def labelled_image(ledger: Ledger, images: Images, key: str, rounds: Sequence[in
         tuple(label[start:stop] for start, stop in pairwise(counts)),
         IMAGE_WIDTH,
     )
-
-
-def _check_in_data(key: str, available: Container[str]) -> None:
-    if key not in available:
-        raise UserError(f"the data has no image {key!r}, which this run labelled; use the data of the run")

@@ -1,9 +1,12 @@
-"""Preprocessing of image files as in `ducats predict`, described as JSON and as Python code."""
+"""Preprocessing of image files as in `ducats predict`: before the exported graph, and inside it."""
 
 from typing import Any, NamedTuple
 
+from torch import Tensor, nn
+
 from ducats.deploy.trained_model import TrainedModel
 from ducats.utils.errors import UserError
+from ducats.utils.image_files import ValueRange
 
 _HeightWidth = tuple[int, int]
 
@@ -12,51 +15,44 @@ class Preprocessing(NamedTuple):
     """Steps from an image file to a float array ``(channels, height, width)`` in [0, 1]."""
 
     channels: int
-    resized: _HeightWidth  # height and width after the first resize, which ignores the aspect ratio
+    value_range: ValueRange | None  # values of black and white in files with more than 8 bits per value
+    stored_size: _HeightWidth  # after the first resize, which ignores the aspect ratio
     crop_top_left: tuple[int, int] | None  # top and left of the centre crop; None means no crop
-    size: _HeightWidth  # of the input; without a crop, images are resized again if it differs from `resized`
+    size: _HeightWidth  # of the network's input
+
+    @property
+    def mode(self) -> str:
+        """Pillow's name of the colours."""
+        return "L" if self.channels == 1 else "RGB"
+
+    @property
+    def resizes_again(self) -> bool:
+        """Whether images are resized from the stored size to another one."""
+        return self.crop_top_left is None and self.size != self.stored_size
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the input format and the ordered steps."""
-        steps: list[dict[str, Any]] = [
-            {"step": "open", "orientation": "by EXIF", "transparency": "on white", "bits": 8},
-            {"step": "convert", "mode": _pil_mode(self.channels)},
-            {"step": "resize", "size": list(self.resized), "filter": "bicubic, antialiased (Pillow)"},
+        """Return the ordered steps before the graph and inside it."""
+        opened = {
+            **{"step": "open", "orientation": "by EXIF", "transparency": "on white", "frame": "first"},
+            "range": self.value_range,
+        }
+        inside: list[dict[str, Any]] = [
+            {"step": "resize", "size": self.stored_size, "filter": "bicubic, antialiased, 8 bits (Pillow)"}
         ]
         if self.crop_top_left is not None:
-            steps.append({"step": "crop", "top_left": list(self.crop_top_left), "size": list(self.size)})
-        steps.append({"step": "divide", "by": 255})
-        if self.crop_top_left is None and self.size != self.resized:
-            smooth = "bilinear, antialiased, floats"
-            steps.append({"step": "resize", "size": list(self.size), "filter": smooth})
+            inside.append({"step": "crop", "top_left": self.crop_top_left, "size": self.size})
+        inside.append({"step": "divide", "by": 255})
+        if self.resizes_again:
+            inside.append({"step": "resize", "size": self.size, "filter": "bilinear, antialiased, floats"})
+        inside.append({"step": "normalise"})
         return {
             "input": "images",
-            "layout": "N, channels, height, width",
-            "dtype": "float32",
-            "range": [0, 1],
+            "layout": "N, height, width, channels",
+            "dtype": "uint8",
             "channels": self.channels,
-            "size": list(self.size),
-            "steps": steps,
-            "normalisation": "inside the model",
+            "before_the_graph": [opened, {"step": "convert", "mode": self.mode}],
+            "in_the_graph": inside,
         }
-
-    def to_code(self) -> list[str]:
-        """Return code lines that load the file ``image.png`` as the array ``images``."""
-        (resized_height, resized_width), (height, width) = self.resized, self.size
-        pixels_height, pixels_width = self.resized if self.crop_top_left is None else self.size
-        shape = f"1, {pixels_height}, {pixels_width}, {self.channels}"
-        lines = [
-            f'image = ImageOps.exif_transpose(Image.open("image.png")).convert("{_pil_mode(self.channels)}")',
-            f"image = image.resize(({resized_width}, {resized_height}), Image.Resampling.BICUBIC)",
-        ]
-        if self.crop_top_left is not None:
-            top, left = self.crop_top_left
-            lines.append(f"image = image.crop(({left}, {top}, {left + width}, {top + height}))")
-        lines.append(f"images = np.asarray(image, np.float32).reshape({shape}).transpose(0, 3, 1, 2) / 255")
-        if self.crop_top_left is None and self.size != self.resized:
-            resized = f"Image.fromarray(plane).resize(({width}, {height}), Image.Resampling.BILINEAR)"
-            lines.append(f"images = np.stack([{resized} for plane in images[0]])[None]")
-        return lines
 
 
 def make_preprocessing(trained: TrainedModel) -> Preprocessing:
@@ -68,13 +64,23 @@ def make_preprocessing(trained: TrainedModel) -> Preprocessing:
             "views.test of this run is random or depends on the aspect ratio of each image, so it cannot be "
             "exported; train with views.test.crop=center or none and views.test.resize=squash"
         )
-    size = view.output_size(*trained.size)
-    if view.crop == "none":
-        return Preprocessing(trained.channels, trained.size, None, size)
-    # Halves are rounded to even, as in `data.views` and torchvision.
-    top, left = (round((side - crop_side) / 2) for side, crop_side in zip(trained.size, size, strict=True))
-    return Preprocessing(trained.channels, trained.size, (top, left), size)
+    size, top_left = view.output_size(*trained.size), None
+    if view.crop == "center":
+        # Halves are rounded to even, as in `data.views` and torchvision.
+        top, left = (round((side - crop) / 2) for side, crop in zip(trained.size, size, strict=True))
+        top_left = (top, left)
+    return Preprocessing(trained.channels, trained.value_range, trained.size, top_left, size)
 
 
-def _pil_mode(channels: int) -> str:
-    return "L" if channels == 1 else "RGB"
+def normalisation(network: nn.Module) -> dict[str, list[float] | None]:
+    """Return mean and std that a network of this library normalises images with; None if unknown."""
+    values: tuple[Tensor | None, Tensor | None] = (
+        getattr(network, "mean", None),
+        getattr(network, "std", None),
+    )
+    if isinstance(scale := getattr(network, "scale", None), Tensor):  # (x - mean) / std = scale x + shift
+        values = -network.get_buffer("shift") / scale, 1 / scale
+    return {
+        name: value.flatten().tolist() if isinstance(value, Tensor) else None
+        for name, value in zip(("mean", "std"), values, strict=True)
+    }

@@ -59,7 +59,9 @@ def predict_label_maps(
     """
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file, not a folder; give another --out")
-    images = read_image_folder(folder, size=trained.size, channels=trained.channels)
+    images = read_image_folder(
+        folder, size=trained.size, channels=trained.channels, value_range=trained.value_range
+    )
     if strict:
         check_all_readable(images.unreadable, len(images))
     assert images.files is not None

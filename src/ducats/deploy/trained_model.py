@@ -8,12 +8,14 @@ from lightning_fabric import Fabric
 from pydantic import ValidationError
 
 from ducats.config import Config
+from ducats.data.decoding import parse_value_range
 from ducats.models import EvidentialModel
 from ducats.run.checkpoint import load_model
 from ducats.run.factory import make_model
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.predictor import Predictor
 from ducats.utils.errors import UserError
+from ducats.utils.image_files import ValueRange
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,11 @@ class TrainedModel:
     def per_pixel(self) -> bool:
         """Whether the model predicts a class for each pixel."""
         return self.config.task.name == "segmentation"
+
+    @property
+    def value_range(self) -> ValueRange | None:
+        """Values of black and white in images with more than 8 bits per value; None if not set."""
+        return parse_value_range(self.config.data.params.get("range"))
 
     def predictor(self, fabric: Fabric, *, seed: int = 0, stream: tuple[str, ...] = ("test",)) -> Predictor:
         """Return the model with the test view; see `Predictor` for the arguments."""

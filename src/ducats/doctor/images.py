@@ -2,16 +2,18 @@
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from ducats.config import Config
 from ducats.data.benchmarks.benchmark import ImageCount, TaskRole
 from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import find_unreadable
 from ducats.data.registry import resolve_dataset
+from ducats.data.store import ReadFailure, try_files
 from ducats.doctor.survey import DataSurvey, SplitRole, SplitSurvey, survey_data
 from ducats.utils.findings import (
     Finding,
@@ -22,6 +24,13 @@ from ducats.utils.findings import (
     join_quoted,
     pluralise,
 )
+from ducats.utils.image_files import (
+    PixelFormat,
+    ValueRange,
+    read_pixel_format,
+    suggest_range,
+    value_limits,
+)
 
 MAX_CLASSES_NAMED = 5  # maximum number of classes with a wrong count in a message
 MAX_FILES_NAMED = 20  # maximum number of unreadable files in a message
@@ -30,6 +39,7 @@ UNREADABLE_ADVICE = {
     True: "remove or replace them",
     False: "a run skips them (with --strict it refuses): replace or remove them",
 }
+MAX_DEEP_FILES_NAMED = 3  # maximum number of files with more than 8 bits in a message
 MAX_CLASS_IMBALANCE = 50  # largest class over smallest that is reported
 LEAK_CHECKS: tuple[tuple[TaskRole, TaskRole, Severity, str], ...] = (
     ("source", "test", "error", "so the model is evaluated on training images"),
@@ -37,6 +47,7 @@ LEAK_CHECKS: tuple[tuple[TaskRole, TaskRole, Severity, str], ...] = (
     ("source", "target", "warning", "so budget may be spent on images that are already labelled"),
 )
 
+_T = TypeVar("_T")
 Fingerprint = str  # equal for images with equal bytes
 # Role and index of every occurrence.
 CopiesByFingerprint = Mapping[Fingerprint, Mapping[SplitRole, Sequence[int]]]
@@ -57,7 +68,14 @@ def check_images(survey: DataSurvey) -> list[Finding]:
     unreadable_paths: set[Path] = set()
     must_exist = bool(survey.expected_counts)
     checks += [
-        partial(check_readable, split, unreadable_paths, strict=survey.strict, must_exist=must_exist)
+        partial(
+            check_readable,
+            split,
+            unreadable_paths,
+            survey.value_range,
+            strict=survey.strict,
+            must_exist=must_exist,
+        )
         for split in splits.values()
     ]
     return collect_findings(*checks, partial(check_copies, survey, unreadable_paths))
@@ -112,6 +130,7 @@ def _check_classes(split: SplitSurvey, classes: Sequence[str]) -> Iterator[Findi
 def check_readable(
     split: SplitSurvey,
     unreadable_paths: set[Path],
+    value_range: ValueRange | None,
     paths: Container[Path] | None = None,
     *,
     sample_note: str = "",
@@ -125,7 +144,18 @@ def check_readable(
         must_exist: whether a run refuses missing files, as those in the list of a benchmark.
     """
     to_read = [path for path in split.paths if paths is None or path in paths]
-    unreadable = find_unreadable(to_read)
+    formats = _read_all(read_pixel_format, split.paths)
+    if formats:
+        counts = Counter(formats.values()).most_common()
+        formats_text = "; ".join(f"{count_images(count)} with {pixels}" for pixels, count in counts)
+        yield Finding("note", f"{split.role}: {formats_text}")
+    deep = [path for path in to_read if path in formats and formats[path].needs_range]
+    if deep and value_range is None:
+        limits = _read_all(value_limits, deep)
+        unreadable_paths |= limits.keys()
+        to_read = [path for path in to_read if path not in limits]
+        yield from _report_missing_range(split, limits, formats)
+    unreadable = find_unreadable(to_read, value_range)
     unreadable_paths |= {path for path, _ in unreadable}
     if unreadable:
         names_text = join_names([f"{path} ({reason})" for path, reason in unreadable], MAX_FILES_NAMED)
@@ -136,6 +166,32 @@ def check_readable(
             f"{len(unreadable)} of {count_images(len(split))} of the {split.role}{sample_note} cannot be "
             f"read: {names_text}; {UNREADABLE_ADVICE[is_error]}",
         )
+
+
+def _read_all(fn: Callable[[Path], _T], paths: Sequence[Path]) -> dict[Path, _T]:
+    """Return the results for the files that can be read."""
+    outcomes = zip(paths, try_files(fn, paths), strict=True)
+    return {path: outcome for path, outcome in outcomes if not isinstance(outcome, ReadFailure)}
+
+
+def _report_missing_range(
+    split: SplitSurvey,
+    limits: Mapping[Path, tuple[float, float]],
+    formats: Mapping[Path, PixelFormat],
+) -> Iterator[Finding]:
+    """Report images with more than 8 bits per value, whose values of black and white are unknown."""
+    if not limits:
+        return
+    smallest, largest = min(low for low, _ in limits.values()), max(high for _, high in limits.values())
+    kinds = sorted({str(formats[path]) for path in limits})
+    suggested = suggest_range(smallest, largest, is_float=any(formats[path].is_float for path in limits))
+    yield Finding(
+        "error",
+        f"{len(limits)} of {count_images(len(split))} of the {split.role} have more than 8 bits per value "
+        f"({' or '.join(kinds)}; values from {smallest:.12g} to {largest:.12g}), so black and white are "
+        f"unknown: {join_names(list(map(str, limits)), MAX_DEEP_FILES_NAMED)}; set "
+        f"data.params.range={suggested}, or other values of black and white",
+    )
 
 
 def check_copies(survey: DataSurvey, unreadable_paths: set[Path]) -> Iterator[Finding]:

@@ -75,6 +75,7 @@ def _check_readable(survey: DataSurvey, split: SplitSurvey, unreadable_paths: se
     return check_readable(
         split,
         unreadable_paths,
+        survey.value_range,
         paths,
         sample_note=_sample_note(len(split)),
         strict=survey.strict,

@@ -14,6 +14,7 @@ from torch import Tensor
 from ducats.config import Config
 from ducats.data.benchmarks.benchmark import Benchmark, ImageCount, TaskRole
 from ducats.data.benchmarks.tasks import class_order, list_task
+from ducats.data.decoding import is_value_range, parse_value_range
 from ducats.data.domain import AdaptationData, Images, Labels, Pixels
 from ducats.data.evaluation_split import same_images
 from ducats.data.folders import (
@@ -31,7 +32,7 @@ from ducats.data.segmentation.reader import SegmentationListing, SegmentationRea
 from ducats.data.store import KeyedPaths, ReadFailure, memory_budget, try_files
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Check, Finding, collect_findings, describe_exception
-from ducats.utils.image_files import displayed_size
+from ducats.utils.image_files import ValueRange, displayed_size
 
 MAX_ROWS_NAMED = 20  # maximum number of manifest rows that are reported one by one
 SplitRole = TaskRole | Literal["folder"]
@@ -76,6 +77,7 @@ class DataSurvey:
     has_ground_truth: bool | None = None  # whether the target has ground truth; None if unknown
     target_is_test: bool = False  # intended, as in published protocols
     memory_gb: float | None = None  # memory for decoded data; None: keep everything in memory
+    value_range: ValueRange | None = None  # of images with more than 8 bits per value
     cache: Path | None = None  # for decoded data that does not fit in memory
     per_pixel: bool = False  # segmentation: labels are per pixel
     strict: bool = False  # whether unreadable files are an error; else their images are skipped
@@ -224,7 +226,7 @@ def _survey_segmentation_files(config: Config, reader: SegmentationReader[...]) 
         listing: SegmentationListing = reader.list_files(**params)
         source_size, size = listing.stored_sizes
         source_encoding, encoding = listing.encodings
-        survey.classes = encoding.classes
+        survey.classes, survey.value_range = encoding.classes, listing.value_range
         survey.has_ground_truth = listing.pool_files.labels is not None
         _add_segmentation_files(survey, "source", listing.source_files, source_encoding, source_size)
         _add_segmentation_files(survey, "target", listing.pool_files, encoding, size)
@@ -308,6 +310,7 @@ def _survey_storage(config: Config, *, per_pixel: bool = False) -> DataSurvey:
     survey.cache = None if cache is None else Path(cache).expanduser()
     survey.memory_gb = memory_budget(get_data_param(config, survey, "memory_gb"))
     if not per_pixel:
+        survey.value_range = parse_value_range(get_data_param(config, survey, "range"))
         size = get_data_param(config, survey, "size")
         survey.stored_shapes = {} if size is None else dict.fromkeys(ROLES, (3, size, size))
     return survey
@@ -332,5 +335,6 @@ PARAM_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "size": (lambda given: type(given) is int and given >= 1, "a number of pixels, 1 or more"),
     "memory_gb": (lambda given: type(given) in (int, float) and given >= 0, "a number of gigabytes"),
     "ground_truth": (lambda given: isinstance(given, bool), "true or false"),
+    "range": (is_value_range, "the values of black and white, such as [0, 4095]"),
     "task": (lambda given: isinstance(given, str), "source and target, such as Ar-Cl"),
 }

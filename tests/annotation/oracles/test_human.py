@@ -80,6 +80,7 @@ def test_thumbnails_are_made_from_the_original_file(tmp_path: Path) -> None:
     values[:, 150:] = 257 * 200
     Image.fromarray(values).save(tmp_path / "deep.png")
     thumbnail = thumbnail_of(tmp_path / "deep.png", tmp_path / "b")
+    assert thumbnail.size == (300, 100)  # in full: the page cannot show the file
     assert [thumbnail.getpixel((x, 40)) for x in (20, 230)] == [(40, 40, 40), (200, 200, 200)]
     (tmp_path / "bad.png").write_bytes(b"not an image")
     with pytest.raises(UserError, match=r"bad\.png is not a readable image"):
@@ -88,7 +89,7 @@ def test_thumbnails_are_made_from_the_original_file(tmp_path: Path) -> None:
 
 def thumbnail_of(path: Path, folder: Path) -> Image.Image:
     """Return the thumbnail that annotators see for a file."""
-    pool = Images((path.name,), torch.zeros(1, 3, 4, 4, dtype=torch.uint8), (path,))
+    pool = Images((path.name,), torch.zeros(1, 3, 4, 4, dtype=torch.uint8), (path,), value_range=(0, 65535))
     with pytest.raises(AwaitingLabels):
         HumanOracle(folder, pool, ["cat", "dog"])(Request(1, torch.tensor([0]), torch.tensor([0])))
     return Image.open(folder / "round-01" / "thumbnails" / "0001.png")

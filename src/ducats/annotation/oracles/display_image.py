@@ -17,7 +17,7 @@ def load_display_image(pool: Images, image: int) -> Image.Image:
     """
     if pool.files is not None:
         try:
-            return load_image(pool.files[image]).convert("RGB")
+            return load_image(pool.files[image], pool.value_range).convert("RGB")
         except (OSError, ValueError, SyntaxError) as error:
             raise UserError(
                 f"{pool.files[image]} is not a readable image ({error}); restore the file that was there "

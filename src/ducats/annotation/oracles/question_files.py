@@ -20,8 +20,10 @@ from ducats.ledger import Request, central_pixels
 from ducats.runfolder.hints import AnnotatorHints
 from ducats.runfolder.question_names import OVERLAYS, QUESTIONS_TABLE, THUMBNAILS
 from ducats.utils import files
+from ducats.utils.image_files import read_pixel_format
 
 THUMBNAIL_SIZE = 256
+LARGE_THUMBNAIL_SIZE = 1024  # at most, and not larger than the image
 HINT_COLUMNS = ("guess", "probability", "u_dis", "u_data")  # columns of the CSV files
 HINT_VALUES = ("probability", "u_dis", "u_data", "u_dis_quantile", "u_data_quantile")
 
@@ -98,7 +100,10 @@ def write_image_questions(
 ) -> None:
     """Write the thumbnails and the CSV file to fill in."""
     for question, image in zip(questions, request.image.tolist(), strict=True):
-        thumbnail = _make_thumbnail(load_display_image(pool, image))
+        shown = load_display_image(pool, image)
+        # A file with more than 8 bits is shown by its thumbnail only.
+        is_deep = pool.files is not None and read_pixel_format(pool.files[image]).needs_range
+        thumbnail = _make_thumbnail(shown, LARGE_THUMBNAIL_SIZE if is_deep else THUMBNAIL_SIZE)
         files.write_atomically(folder / question.image_path, partial(thumbnail.save, format="PNG"))
     write_question_table(folder, questions)
 
@@ -118,8 +123,8 @@ def hint_cells(question: Question) -> list[Any]:
     return ["" if value is None else value for value in values]
 
 
-def _make_thumbnail(image: Image.Image) -> Image.Image:
-    scale = THUMBNAIL_SIZE / max(image.size)
+def _make_thumbnail(image: Image.Image, max_size: int) -> Image.Image:
+    scale = min(max_size, max(THUMBNAIL_SIZE, *image.size)) / max(image.size)
     width, height = (max(1, round(side * scale)) for side in image.size)
     return image.resize((width, height))
 

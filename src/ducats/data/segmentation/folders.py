@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ducats.data.decoding import ImageSize
+from ducats.data.decoding import ImageSize, parse_value_range
 from ducats.data.domain import Domain
 from ducats.data.folders import check_disjoint, existing_folder
 from ducats.data.segmentation.class_list import encoding_from_class_list
@@ -13,6 +13,7 @@ from ducats.data.segmentation.label_encoding import LabelEncoding, LabelFormat
 from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader, VoidPixels, load_labelled
 from ducats.data.store import ArrayStore
 from ducats.utils.errors import UserError
+from ducats.utils.image_files import ValueRange
 
 FOLDER_LAYOUT = FileLayout("images", "labels")
 MASK_FOLDER = "masks"
@@ -32,6 +33,7 @@ def segmentation_folders(
     label_format: LabelFormat = "ids",
     size: ImageSize = (512, 1024),
     source_size: ImageSize | None = None,
+    range: Sequence[float] | None = None,
     void_pixels: VoidPixels = "excluded",
     cache: str | Path | None = None,
     memory_gb: float | None = None,
@@ -57,6 +59,7 @@ def segmentation_folders(
             one.
         size: Height and width of target images.
         source_size: Height and width of source images. Defaults to ``size``.
+        range: The values of black and white, in images with more than 8 bits per value: ``[0, 4095]``.
         void_pixels: ``excluded``: void pixels of the pool are excluded beforehand and never queried. With
             ``ground_truth``, their positions (but no classes) are read from the target's label files. If the
             target has a folder ``masks/``, non-zero pixels in its files are excluded as well. ``queried``:
@@ -97,6 +100,7 @@ def segmentation_folders(
         encodings=(encoding, encoding),
         size=size,
         source_size=source_size,
+        value_range=parse_value_range(range),
         void_pixels=void_pixels,
         cache=cache,
         memory_gb=memory_gb,
@@ -112,6 +116,7 @@ def load_segmentation_folder(
     merge_classes: Mapping[str, Sequence[str]] | None = None,
     keep_classes: Sequence[str] | None = None,
     label_format: LabelFormat = "ids",
+    value_range: ValueRange | None = None,
     memory_gb: float | None = None,
 ) -> Domain:
     """Read images with label maps, from a folder with ``images/`` and ``labels/``.
@@ -122,7 +127,7 @@ def load_segmentation_folder(
     encoding = _make_encoding(base, classes, merge_classes, keep_classes, label_format)
     store = ArrayStore(None, memory_gb)
     files = find_pairs(existing_folder("test", folder), FOLDER_LAYOUT).validated()
-    domain = load_labelled(store, *files.read_sizes(), encoding, size)
+    domain = load_labelled(store, *files.read_sizes(), encoding, size, value_range)
     store.warn_if_on_demand()
     return domain
 

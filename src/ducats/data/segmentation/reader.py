@@ -16,6 +16,7 @@ from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.label_maps import FileLabelMaps, load_label_maps, make_void_masks
 from ducats.data.store import ArrayStore, KeyedPaths
 from ducats.utils.errors import UserError
+from ducats.utils.image_files import ValueRange
 
 _P = ParamSpec("_P")
 VoidPixels = Literal["excluded", "queried"]  # of the pool: excluded beforehand, or may be queried
@@ -31,6 +32,7 @@ class SegmentationListing:
     encodings: tuple[LabelEncoding, LabelEncoding]  # of the label files of source and target
     size: ImageSize  # height and width of target images
     source_size: ImageSize | None = None  # of source images; None for the same
+    value_range: ValueRange | None = None  # values of black and white, for more than 8 bits
     void_pixels: VoidPixels = "excluded"  # see ``load_segmentation_data``
     cache: str | Path | None = None  # folder for decoded images and label maps that do not fit in memory
     memory_gb: float | None = None  # memory for both together; None: see ``decode_images``
@@ -76,30 +78,46 @@ def load_segmentation_data(listing: SegmentationListing) -> AdaptationData:
         files.validated().read_sizes() for files in (listing.source_files, listing.pool_files)
     )
     test_files = None if listing.test_files is None else listing.test_files.validated().read_sizes()
-    source = load_labelled(store, *source_files, source_encoding, source_size)
-    pool, ground_truth = _load(store, *pool_files, target_encoding, size)
+    value_range = listing.value_range
+    source = load_labelled(store, *source_files, source_encoding, source_size, value_range)
+    pool, ground_truth = _load(store, *pool_files, target_encoding, size, value_range)
     if listing.void_pixels == "excluded":
         masks = _files_of(pool, pool_files[0].masks)
         pool = replace(pool, void_masks=make_void_masks(ground_truth, masks, size))
-    test = None if test_files is None else load_labelled(store, *test_files, target_encoding, size)
+    test = None
+    if test_files is not None:
+        test = load_labelled(store, *test_files, target_encoding, size, value_range)
     store.warn_if_on_demand()
     return AdaptationData(source=source, pool=pool, ground_truth=ground_truth, test=test)
 
 
 def load_labelled(
-    store: ArrayStore, files: SplitFiles, original_sizes: Tensor, encoding: LabelEncoding, size: ImageSize
+    store: ArrayStore,
+    files: SplitFiles,
+    original_sizes: Tensor,
+    encoding: LabelEncoding,
+    size: ImageSize,
+    value_range: ValueRange | None,
 ) -> Domain:
     """Decode images and their label files, both resized; ``original_sizes`` is int64 (N, 2)."""
-    images, label_maps = _load(store, files, original_sizes, encoding, size)
+    images, label_maps = _load(store, files, original_sizes, encoding, size, value_range)
     assert label_maps is not None
     return Domain(images, label_maps, encoding.classes)
 
 
 def _load(
-    store: ArrayStore, files: SplitFiles, original_sizes: Tensor, encoding: LabelEncoding, size: ImageSize
+    store: ArrayStore,
+    files: SplitFiles,
+    original_sizes: Tensor,
+    encoding: LabelEncoding,
+    size: ImageSize,
+    value_range: ValueRange | None,
 ) -> tuple[Images, FileLabelMaps | None]:
     """Decode images, and their label files if there are any; an image is dropped if either is unreadable."""
-    images, keys = decode_into(store, files.images, size), [key for key, _ in files.images]
+    images, keys = (
+        decode_into(store, files.images, size, value_range=value_range),
+        [key for key, _ in files.images],
+    )
     images = replace(
         images,
         original_sizes=rows_of(images, keys, original_sizes),

@@ -117,7 +117,9 @@ def _score_blocks(
     query = streaming_query.spec if streaming_query.selects else None
     needs_features = query is not None and "features" in query.needs
     device, pending = fabric.device, list[_BlockOutput]()
-    decode = partial(decode_sample, size=trained.size, channels=trained.channels)
+    decode = partial(
+        decode_sample, size=trained.size, channels=trained.channels, value_range=trained.value_range
+    )
     with closing(decode_blocks(blocks, decode, threads)) as stream:
         for block in stream:
             z = features = None

@@ -16,7 +16,7 @@ from torch import Tensor
 from ducats.data.decoding import decode_image_bytes
 from ducats.data.store import ReadFailure, try_file
 from ducats.data.streaming import PoolSample
-from ducats.utils.image_files import displayed_size
+from ducats.utils.image_files import ValueRange, displayed_size
 
 PREFETCH_BLOCKS = 4  # blocks decoded in advance
 MAX_HELD_BYTES = 2**28  # content of samples that wait to be decoded, before more is read
@@ -36,10 +36,12 @@ class DecodedBlock(NamedTuple):
     unreadable: list[tuple[str, str]]  # keys and reasons
 
 
-def decode_sample(sample: PoolSample, size: tuple[int, int], channels: int) -> DecodedImage:
+def decode_sample(
+    sample: PoolSample, size: tuple[int, int], channels: int, value_range: ValueRange | None = None
+) -> DecodedImage:
     """Read a sample and decode it as `ducats predict` does."""
     data = sample.read()
-    pixels = decode_image_bytes(data, size, channels)
+    pixels = decode_image_bytes(data, size, channels, value_range)
     height, width = displayed_size(BytesIO(data))
     return pixels, width / height
 

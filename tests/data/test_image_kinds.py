@@ -1,0 +1,75 @@
+"""Every kind of image file shows the same pixels in `run`, `predict`, `score` and `doctor`, or is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ducats.data.decoding import decode_image_bytes, decode_images, find_unreadable, parse_value_range
+from ducats.utils.errors import UserError
+from ducats.utils.image_files import PixelFormatError, check_image, load_image
+from image_kinds import HEIGHT, VALUE_RANGE, WIDTH, ImageKind, image_kinds, png16_bytes, refused_kinds
+
+
+@pytest.mark.parametrize("kind", image_kinds(), ids=lambda kind: kind.name)
+def test_readable_kinds(kind: ImageKind, tmp_path: Path) -> None:
+    path = tmp_path / kind.name
+    kind.write(path)
+    value_range = VALUE_RANGE if kind.needs_range else None
+    shown = np.asarray(load_image(path, value_range).convert("RGB")).astype(int)
+    expected = kind.shown if kind.shown.ndim == 3 else kind.shown[..., None]
+    assert np.abs(shown - expected).max() <= kind.tolerance
+    check_image(path, value_range)
+    for channels in (1, 3):
+        options = {"channels": channels, "value_range": value_range}
+        decoded = decode_images([("a", path)], (HEIGHT, WIDTH), **options).pixels[0].numpy()  # type: ignore[arg-type]
+        streamed = decode_image_bytes(path.read_bytes(), (HEIGHT, WIDTH), **options)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(decoded, streamed)
+    np.testing.assert_array_equal(decoded, shown.transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in image_kinds() if kind.needs_range], ids=lambda k: k.name)
+def test_more_than_eight_bits_need_a_range(kind: ImageKind, tmp_path: Path) -> None:
+    path = tmp_path / kind.name
+    kind.write(path)
+    for read in (load_image, check_image):
+        with pytest.raises(PixelFormatError, match=r"bits, \d band.*largest value .*data\.params\.range=\["):
+            read(path)
+
+
+@pytest.mark.parametrize("name", refused_kinds())
+def test_lost_bands_are_refused(name: str, tmp_path: Path) -> None:
+    content, reason = refused_kinds()[name]
+    (tmp_path / name).write_bytes(content)
+    for value_range in (None, VALUE_RANGE):
+        ((_, found),) = find_unreadable([tmp_path / name], value_range)
+        assert reason in found
+
+
+def test_sentence_names_file_depth_bands_and_largest_value(tmp_path: Path) -> None:
+    values = np.arange(64, dtype=np.uint16).reshape(8, 8) * 63
+    (tmp_path / "x-ray.png").write_bytes(png16_bytes(values))
+    with pytest.raises(UserError, match=r"x-ray\.png .16 bits, 1 band, largest value 3969.*range=\[0,4095\]"):
+        decode_images([("a", tmp_path / "x-ray.png")], 8)
+
+
+def test_cache_depends_on_the_range(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png16_bytes(np.full((8, 8), 1000, np.uint16)))
+    for white in (4000, 2000):
+        images = decode_images(
+            [("a", tmp_path / "a.png")], 8, value_range=(0, white), cache=tmp_path / "cache", memory_gb=0.0
+        )
+        assert images.pixels[0].unique().tolist() == [round(255 * 1000 / white)]
+        assert images.value_range == (0, white)
+
+
+@pytest.mark.parametrize("given", [[0], [4095, 0], [0, "white"], 4095, [0, float("inf")], [True, 2]])
+def test_invalid_ranges(given: object) -> None:
+    with pytest.raises(UserError, match=r"data\.params\.range"):
+        parse_value_range(given)  # type: ignore[arg-type]
+
+
+def test_eight_bits_ignore_the_range(tmp_path: Path) -> None:
+    Image.new("L", (2, 2), 77).save(tmp_path / "a.png")
+    assert load_image(tmp_path / "a.png", (0, 100)).getpixel((0, 0)) == 77
