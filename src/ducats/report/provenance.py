@@ -205,7 +205,7 @@ def progress_message(run: Run) -> str:
     """Return the progress of an unfinished run and how to resume it; empty if it is finished."""
     if run.finished:
         return ""
-    unanswered_round = _first_unanswered_round(run)
+    unanswered_round = first_unanswered_round(run)
     if unanswered_round:
         return (
             f"This run is waiting for labels: round {unanswered_round} is not answered yet. Answer it with "
@@ -220,7 +220,7 @@ def progress_message(run: Run) -> str:
     )
 
 
-def _first_unanswered_round(run: Run) -> int:
+def first_unanswered_round(run: Run) -> int:
     """Return the first round that annotators have not answered; 0 if there is none."""
     if not run.files.questions_path.is_dir():
         return 0

@@ -7,7 +7,7 @@ from itertools import accumulate
 from ducats.report.comparison.missing import describe_missing_pairs, find_missing_runs
 from ducats.report.comparison.ranks import Ranking, rank_methods, ranking_note, result_sentences
 from ducats.report.figures.comparison import draw_ranks, draw_score_against_cost, method_costs
-from ducats.report.figures.curves import CaptionedFigure, draw_task_curves
+from ducats.report.figures.curves import CaptionedFigure, draw_mean_over_tasks, draw_task_curves
 from ducats.report.figures.runs import format_count
 from ducats.report.figures.style import PLOT_COLOURS, LineStyle, assign_line_styles
 from ducats.report.headline import Headline, make_headline
@@ -35,6 +35,8 @@ class DataSetComparison:
     differences: Table | None  # paired differences; None without tests
     # One per task; empty for a single task, whose curve is elsewhere on the page.
     curves: Mapping[int, CaptionedFigure]
+    # Mean over tasks, for the first screen; None for a single task, for other data sets, or if stages differ.
+    mean_curve: CaptionedFigure | None
     # Line styles of the methods with a colour of their own in the curves.
     coloured_styles: Mapping[str, LineStyle]
     grey_methods: tuple[str, ...]  # the other methods
@@ -75,6 +77,7 @@ class Comparison:
         svgs = [data_set.ranks for data_set in self.data_sets]
         for data_set in self.data_sets:
             svgs += [each.svg for each in (*data_set.curves.values(), *data_set.costs.values())]
+            svgs += [data_set.mean_curve.svg] if data_set.mean_curve else []
         return text_bytes(svgs)
 
 
@@ -191,6 +194,9 @@ def _compare_methods(
             numbers[task]: _draw_task(table, task, coloured_styles, f"{id_prefix}{numbers[task]}-curves")
             for task in (table.tasks if multi_task else ())
         },
+        mean_curve=_draw_mean(table, coloured_styles, f"{id_prefix}mean")
+        if multi_task and not start
+        else None,
         coloured_styles=coloured_styles,
         grey_methods=tuple(ordered[MAX_COLOURED_METHODS:]),
         ranking=ranking,
@@ -198,6 +204,16 @@ def _compare_methods(
         ranks=draw_ranks(ranking, line_styles, f"{id_prefix}{start}-ranks") if ranking else "",
         costs=costs,
     )
+
+
+def _draw_mean(
+    table: TaskTable, coloured_styles: Mapping[str, LineStyle], svg_id: str
+) -> CaptionedFigure | None:
+    by_task = [[run for run in table.runs if task_name(run) == task] for task in table.tasks]
+    svg = draw_mean_over_tasks(by_task, coloured_styles, svg_id) if by_task else ""
+    data_name = f" of {table.data_name}" if table.data_name else ""
+    caption = f"{table.kind.score_name} over {table.kind.labels_axis}, mean over the tasks{data_name}"
+    return CaptionedFigure(caption[:1].upper() + caption[1:], svg) if svg else None
 
 
 def _draw_task(

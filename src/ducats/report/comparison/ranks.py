@@ -85,6 +85,12 @@ def _rank(method: str, ranks: Sequence[float]) -> MethodRank:
     return MethodRank(method, statistics.fmean(ranks), (low, high), (min(ranks), max(ranks)))
 
 
+def best_method(table: TaskTable) -> str:
+    """Return the method with the highest average; empty if no method has a run of every task."""
+    ranked = _rows_by_average(table)
+    return ranked[0][0].method if ranked else ""
+
+
 def result_sentences(table: TaskTable) -> list[str]:
     """State the method with the highest average, its lead, how many tasks it wins, and the rank of DUC."""
     ranked = _rows_by_average(table)

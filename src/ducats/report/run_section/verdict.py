@@ -39,6 +39,8 @@ class Verdict:
     sentence: str
     remarks: tuple[str, ...]
     key_figures: tuple[KeyFigure, ...]
+    context: str  # the remarks without which the main sentence could mislead
+    compared_with_random: bool
 
 
 def make_verdict(run: Run, others: Sequence[Run]) -> Verdict:
@@ -48,7 +50,8 @@ def make_verdict(run: Run, others: Sequence[Run]) -> Verdict:
     """
     gain, comparisons = compute_gain(run), compare_with_random(run, others)
     last = run.result
-    remarks = [*_random_remarks(run, gain, comparisons), *_evaluation_remarks(run)]
+    random_remarks, evaluation_remarks = _random_remarks(run, gain, comparisons), _evaluation_remarks(run)
+    remarks = [*random_remarks, *evaluation_remarks]
     if gain is not None and gain.labels:
         remarks.append(_training_remark(run, others))
         remarks.append(forecast_sentence(forecast_gain(run), run.kind))
@@ -56,7 +59,13 @@ def make_verdict(run: Run, others: Sequence[Run]) -> Verdict:
         remarks.append(
             UNFINISHED_REMARK if run.stages else "The first evaluation comes before the first query."
         )
-    return Verdict(_sentence(run, gain), tuple(remarks), tuple(_key_figures(run, gain, comparisons, last)))
+    return Verdict(
+        sentence=_sentence(run, gain),
+        remarks=tuple(remarks),
+        key_figures=tuple(_key_figures(run, gain, comparisons, last)),
+        context=" ".join([*random_remarks[-1:], *evaluation_remarks]),
+        compared_with_random=bool(comparisons),
+    )
 
 
 def _sentence(run: Run, gain: Gain | None) -> str:
@@ -65,7 +74,10 @@ def _sentence(run: Run, gain: Gain | None) -> str:
     if not run.stages and not run.finished:
         return f"{run.method} has not been evaluated yet."
     if last is None:
-        return f"{run.method} was not evaluated on a test set, so the gain from its labels is unknown."
+        labels = format_label_count(
+            finite_number(run.stages[-1] if run.stages else {}, "labels") or 0, run.kind
+        )
+        return f"{run.method} was not evaluated on a test set, so the gain from {labels} is unknown."
     now = f"{100 * last[run.kind.headline_metric]:.1f}%"
     if gain is None or gain.labels == 0:
         if gain is None and not run.finished:
@@ -90,7 +102,7 @@ def _random_remarks(run: Run, gain: Gain | None, comparisons: Sequence[RandomCom
     if not comparisons:
         return [
             "This report has no comparable run with random selection, so it cannot show whether random "
-            "labels would have done as well. Run the same command with --method random and report both runs."
+            "labels would have done as well."
         ]
     return [comparison_sentence(comparison) for comparison in comparisons]
 
