@@ -193,6 +193,7 @@ STREETS = ("-c", "data/streets")
     [
         ((), ["needs --source and --target"]),
         (("--sauce", "x"), ["Did you mean --source?"]),
+        (("here", "there"), ["Too many arguments: here, there. See ducats run --help"]),
         ((*FOLDERS, "--method", "duk"), ["no config 'methods/duk': did you mean 'methods/duc'?"]),
         ((*FOLDERS, "--manifest", "m.csv"), ["either --manifest or"]),
         ((*FOLDERS, "--set", "train.lr=[1"), ["--set train.lr=[1", "not valid YAML"]),

@@ -109,7 +109,7 @@ NO_GROUND_TRUTH = "data.params.ground_truth=false"
     "case",
     [
         ("source has class folders without images: 'cow'", make_folder("source/cow")),
-        ("1 images outside class folders", lambda root: write_noise(root / "source/loose.png")),
+        ("1 image outside class folders", lambda root: write_noise(root / "source/loose.png")),
         ("not in the source: 'cow' (first: ", lambda root: write_noise(root / "target/cow/1.png")),
         ("not in the source: 'cow' (first: ", lambda root: write_noise(root / "test/cow/1.png")),
         ("has only one class, 'cat'", delete("source/dog", "target/dog", "test/dog")),

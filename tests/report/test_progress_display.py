@@ -1,4 +1,4 @@
-"""Tests of the stage table, for classification and segmentation."""
+"""The stage table, for classification and segmentation, and the live progress bar."""
 
 import io
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ducats.report.progress_display import stage_table
+from ducats.report.progress_display import ProgressDisplay, stage_table
+from ducats.utils.progress import Event
 
 
 def printed(*stages: dict[str, Any]) -> str:
@@ -60,3 +61,21 @@ def test_optional_columns(extras: dict[str, Any], expected: str | None) -> None:
 def test_stage_without_a_test_set_has_dashes() -> None:
     bare = {"stage": 1, "epoch": 4, "labels": 9, "clicks": 9, "seconds": 2.0, "headline_metric": "mean_iou"}
     assert "–" in printed(pixels(0), bare)
+
+
+LOSSES = {"source/nll": 0.123, "source/kl": 0.5, "unlabelled/u_dis": 0.25, "unlabelled/u_data": 1.0}
+
+
+@pytest.mark.parametrize("width", [72, 80, 200])
+def test_the_bar_shows_all_losses_and_leaves_room_for_ctrl_c(width: int) -> None:
+    text = io.StringIO()
+    console = Console(width=width, file=text, force_terminal=True, legacy_windows=False, color_system=None)
+    display = ProgressDisplay(console)
+    display(Event("train", 0, 3, 1, 20, 51, 1000, 1, lambda: LOSSES))
+    console.print(display.bars)
+    shown = " ".join(text.getvalue().split())
+    assert "stage 0/3, 1 label, training" in shown
+    for name, value in LOSSES.items():
+        assert f"{name} {value:.3f}" in shown
+    # A terminal writes ^C behind the bar. If that wrapped, the bar would be drawn twice.
+    assert max(map(len, text.getvalue().splitlines())) <= width - len("^C")

@@ -5,8 +5,18 @@ import sys
 from importlib.metadata import version
 from typing import Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, CycloptsPanel, Parameter, UnusedCliTokensError
 from rich.console import Console
+from rich.panel import Panel
+
+
+def describe_error(error: CycloptsError) -> Panel:
+    """Return an error of the command line in a frame; too many arguments in a plain sentence."""
+    if not isinstance(error, UnusedCliTokensError):
+        return CycloptsPanel(error)
+    command = " ".join(["ducats", *error.command_chain])
+    return CycloptsPanel(f"Too many arguments: {', '.join(error.unused_tokens or ())}. See {command} --help.")
+
 
 app = App(
     name="ducats",
@@ -14,6 +24,7 @@ app = App(
     "images or pixels for labelling, and report the model's uncertainty.",
     version=lambda: version("ducats"),
     suppress_keyboard_interrupt=False,
+    error_formatter=describe_error,
     help_epilogue="Start with `ducats demo`, then `ducats run --source DIR --target DIR`. Segmentation: "
     "`ducats demo --task segmentation`, then `ducats run -c segmentation --source DIR --target DIR --classes "
     "FILE`.",

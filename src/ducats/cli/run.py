@@ -91,8 +91,10 @@ def run(
     if fabric.is_global_zero:
         print_line(
             f"{config.method} on {' '.join(filter(None, (config.data.name, benchmark_task(config))))}: "
-            f"{len(components.source)} source images, {len(components.pool)} target images, "
-            f"{len(components.source.classes)} classes, {describe_budget(components, plan)}; folder {folder}"
+            f"{pluralise(len(components.source), 'source image')}, "
+            f"{pluralise(len(components.pool), 'target image')}, "
+            f"{pluralise(len(components.source.classes), 'class')}, {describe_budget(components, plan)}; "
+            f"folder {folder}"
         )
     steps = plan.steps_per_epoch or steps_in_epoch(
         len(components.source), len(components.pool), plan.batch_size
@@ -125,9 +127,9 @@ def run(
             console.print(stage_table(stages))
         remark = "" if components.test is not None else " (not evaluated: no labelled target images)"
         ledger = load_ledger(run_folder)
-        spent = f"{len(ledger)} labels acquired"
+        spent = f"{pluralise(len(ledger), 'label')} acquired"
         if components.source.per_pixel:
-            spent = f"{len(ledger)} pixels labelled with {ledger.clicks()} clicks"
+            spent = f"{pluralise(len(ledger), 'pixel')} labelled with {pluralise(ledger.clicks(), 'click')}"
         if (seconds := ledger.seconds()) is not None:
             spent += f", {seconds / 60:.1f} minutes of annotation"
         print_line(f"{spent}; model in {run_folder.model_path}{remark}")
@@ -141,14 +143,17 @@ def describe_budget(components: "Components", plan: "RunPlan") -> str:
         return "no labels"
     rounds = pluralise(count, "round")
     if plan.time_budget is not None:
-        unit_name = f"{components.task.resolved_unit}s" if components.source.per_pixel else "labels"
+        unit_name = components.task.resolved_unit if components.source.per_pixel else "label"
         questions = plan.time_budget.questions_in_round(None, 0, 0, count)
-        per_round = f"about {questions} {unit_name} each at {plan.time_budget.seconds_per_label:g} s"
+        per_round = (
+            f"about {pluralise(questions, unit_name)} each at {plan.time_budget.seconds_per_label:g} s"
+        )
         return f"{plan.time_budget} in {rounds}, {per_round}"
     unit_name = (
-        "pixels" if components.selects_pixels else "whole images" if components.source.per_pixel else "labels"
+        "pixel" if components.selects_pixels else "whole image" if components.source.per_pixel else "label"
     )
-    return f"{sum(plan.budget):,} {unit_name} in {rounds}".replace(",", " ")
+    total = sum(plan.budget)
+    return f"{pluralise(total, unit_name, f'{total:,}')} in {rounds}".replace(",", " ")
 
 
 def make_wait_callback(output: Console, poll: float) -> Callable[[int, AwaitingLabels | UserError], None]:

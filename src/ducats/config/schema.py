@@ -24,6 +24,7 @@ from ducats.settings import (
     UnitName,
     View,
 )
+from ducats.utils.findings import pluralise
 
 DEFAULT_VIEWS = StreamViews(
     source=View(crop="random_resized", size=224, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1)),
@@ -311,7 +312,9 @@ def query_epochs(config: Config) -> tuple[int, ...]:
         return acquisition.after_epochs
     rounds = 5 if acquisition.rounds is None else acquisition.rounds
     if rounds > epochs:
-        raise ValueError(f"{rounds} rounds do not fit into {epochs} epochs; lower acquisition.rounds")
+        raise ValueError(
+            f"{rounds} rounds do not fit into {pluralise(epochs, 'epoch')}; lower acquisition.rounds"
+        )
     # Scale the paper's 10, 12, 14, 16, 18 of 50 to any number of rounds and epochs, at least one epoch apart.
     after: list[int] = []
     for round_index in range(rounds):

@@ -96,7 +96,7 @@ def steps_after_sweep(example: Run, missing: Table) -> tuple[NextStep, ...]:
 def _first_steps(steps: Sequence[NextStep | None]) -> tuple[NextStep, ...]:
     """Return the first steps; the last one is always kept."""
     found = [step for step in steps if step is not None]
-    return tuple([*found[: MAX_STEPS - 1], *found[MAX_STEPS - 1 :][-1:]])
+    return (*found[: MAX_STEPS - 1], *found[MAX_STEPS - 1 :][-1:])
 
 
 def _finish_step(run: Run) -> NextStep | None:

@@ -19,6 +19,7 @@ from ducats.report.run_section.section import RunSection
 from ducats.report.run_section.verdict import KeyFigure
 from ducats.report.watch.dashboard import format_duration
 from ducats.runfolder.records import finite_number
+from ducats.utils.findings import pluralise
 
 _T = TypeVar("_T")
 
@@ -99,7 +100,8 @@ def _label_cost(runs: Sequence[Run]) -> KeyFigure:
         note = f"per run of {runs[0].method}" if _same(run.method for run in runs) else "per run, on average"
     clicks = [count for stage in stages if (count := finite_number(stage, "clicks")) is not None]
     if clicks and clicks != labels:
-        note = f"in {sum(clicks) / len(clicks):,.0f} clicks"
+        mean_clicks = sum(clicks) / len(clicks)
+        note = f"in {pluralise(mean_clicks, 'click', f'{mean_clicks:,.0f}')}"
     return KeyFigure(title, f"{mean:,.0f}", note)
 
 

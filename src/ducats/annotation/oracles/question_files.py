@@ -19,6 +19,7 @@ from ducats.ledger import Request, central_pixels
 from ducats.runfolder.hints import AnnotatorHints
 from ducats.runfolder.question_names import OVERLAYS, QUESTIONS_TABLE, THUMBNAILS
 from ducats.utils import files
+from ducats.utils.findings import pluralise
 
 THUMBNAIL_SIZE = 256
 HINT_COLUMNS = ("guess", "probability", "u_dis", "u_data")  # columns of the CSV files
@@ -124,7 +125,7 @@ def contact_sheet(round_number: int, questions: Sequence[Question], classes: Seq
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
         f"<title>Round {round_number}</title><style>{style}</style>"
-        f"<h1>Round {round_number}: {len(questions)} questions</h1>"
+        f"<h1>Round {round_number}: {pluralise(len(questions), 'question')}</h1>"
         f"<p>Classes: {html.escape(', '.join(classes))}; or {VOID_WORD}. "
         "Write your answers to answers.csv.</p>"
         f"<main>{figures}</main></html>\n"

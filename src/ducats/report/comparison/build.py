@@ -8,7 +8,6 @@ from ducats.report.comparison.missing import describe_missing_pairs, find_missin
 from ducats.report.comparison.ranks import Ranking, rank_methods, ranking_note, result_sentences
 from ducats.report.figures.comparison import draw_ranks, draw_score_against_cost, method_costs
 from ducats.report.figures.curves import CaptionedFigure, draw_mean_over_tasks, draw_task_curves
-from ducats.report.figures.runs import format_count
 from ducats.report.figures.style import PLOT_COLOURS, LineStyle, assign_line_styles
 from ducats.report.headline import Headline, make_headline
 from ducats.report.method_results import aggregate_methods, method_names
@@ -18,6 +17,7 @@ from ducats.report.page_budget import text_bytes
 from ducats.report.run_reader import BrokenRun, Run
 from ducats.report.table import EMPTY_CELL, Table, make_table
 from ducats.report.tasks import format_task, task_name
+from ducats.utils.findings import pluralise
 
 DEFAULT_BASELINES = ("random", "duc")  # methods that all others are compared with, as in `ducats table`
 MAX_COLOURED_METHODS = len(PLOT_COLOURS) - 1  # methods with a colour of their own; the others are grey
@@ -156,7 +156,7 @@ def _headline_sentence(tables: Sequence[TaskTable]) -> str:
         return result_sentences(tables[0])[0]
     n_methods = len({row.method for table in tables for row in table.rows})
     tasks = sum(len(table.tasks) for table in tables)
-    return f"{format_count(n_methods, 'method')} on {tasks} tasks of {len(tables)} data sets."
+    return f"{pluralise(n_methods, 'method')} on {pluralise(tasks, 'task')} of {len(tables)} data sets."
 
 
 def _task_name(table: TaskTable, task: str, has_several_data_sets: bool) -> str:
@@ -180,7 +180,9 @@ def _compare_methods(
     has_results = multi_task or any(row.published for row in table.rows)
     costs = {}
     for key in ("seconds", "memory"):
-        caption = f"{table.kind.score_name} against {key}: {len(method_costs(table, key))} methods"
+        caption = (
+            f"{table.kind.score_name} against {key}: {pluralise(len(method_costs(table, key)), 'method')}"
+        )
         if svg := draw_score_against_cost(table, key, line_styles, f"{id_prefix}{start}-{key}"):
             costs[key] = CaptionedFigure(caption, svg)
     return DataSetComparison(
@@ -222,5 +224,5 @@ def _draw_task(
     runs = [run for run in table.runs if task_name(run) == task]
     name = format_task(task) or table.data_name
     title = f"{table.kind.score_name} over {table.kind.labels_axis} on {name}, one line per method"
-    counts = f"{format_count(len(method_names(runs)), 'method')}, {format_count(len(runs), 'run')}"
+    counts = f"{pluralise(len(method_names(runs)), 'method')}, {pluralise(len(runs), 'run')}"
     return CaptionedFigure(f"{name}: {counts}", draw_task_curves(runs, coloured_styles, svg_id, title))

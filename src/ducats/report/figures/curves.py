@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from ducats.report.figures.render import render_svg
-from ducats.report.figures.runs import format_count
 from ducats.report.figures.style import (
     DASHED_LINE,
     DASHES,
@@ -27,6 +26,7 @@ from ducats.report.method_tables.build import FULLY_SUPERVISED
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
 from ducats.runfolder.records import finite_number
+from ducats.utils.findings import pluralise
 
 # Paul Tol's colours, none of which is a method's colour.
 TERM_COLOURS = ("#4477aa", "#cc6677", "#228833", "#aa7744", "#aa3377", "#66ccee")
@@ -56,7 +56,7 @@ class ScoreCurve:
     def describe(self, x_name: str) -> str:
         """Describe the curve as text."""
         return f"{self.label}: " + ", ".join(
-            f"{p.mean:.1f}% at {x_name} {x:g} ({format_count(len(self.scores[x]), 'seed')})"
+            f"{p.mean:.1f}% at {x_name} {x:g} ({pluralise(len(self.scores[x]), 'seed')})"
             for x, p in self.stats.items()
         )
 
@@ -204,7 +204,7 @@ def draw_mean_over_tasks(
                 continue
             _plot_mean(axes, x, [MeanStd(value, None) for value in y], line_styles[method])
 
-    title = f"{kind.score_name} over {kind.labels_axis}, mean over {len(runs_by_task)} tasks"
+    title = f"{kind.score_name} over {kind.labels_axis}, mean over {pluralise(len(runs_by_task), 'task')}"
     return render_svg(draw, CURVE_SIZE, svg_id, title)
 
 

@@ -12,7 +12,6 @@ from ducats.report.figures.base import FigureOptions, PreparedFigure
 from ducats.report.figures.runs import (
     VOID_LABEL,
     RunSequence,
-    format_count,
     is_segmentation,
     require_one_run,
     shorten_start,
@@ -169,8 +168,8 @@ def prepare_labelled_pixels(
 
     title = "Labelled pixels on images"
     summary = (
-        f"{format_count(len(labels), 'pixel')} of {format_count(len(labelled_images), 'image')} "
-        f"in {format_count(len(rounds), 'round')}"
+        f"{pluralise(len(labels), 'pixel', f'{len(labels):,}')} of "
+        f"{pluralise(len(labelled_images), 'image')} in {pluralise(len(rounds), 'round')}"
     )
     legend_height = 0.55 + 0.17 * -(-len(entries) // legend_columns)  # the legend
     size = (figure_width, (tile_inches * height + 0.28) * len(labelled_images) + legend_height)

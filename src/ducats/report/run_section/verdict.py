@@ -17,6 +17,7 @@ from ducats.report.run_section.gain import (
     selects_at_random,
 )
 from ducats.runfolder.records import Record, finite_number
+from ducats.utils.findings import pluralise
 
 # Labels that the gain is stated for: that of a single pixel would be tiny.
 LABELS_PER_GAIN_UNIT = {"label": 1, "labelled pixel": 1000}
@@ -142,7 +143,7 @@ def forecast_sentence(forecast: GainForecast, kind: RunKind) -> str:
     what = f"The next {format_label_count(forecast.n_labels, kind)} would likely add {gain_range}"
     if forecast.low < TIE_TOLERANCE:
         what += ", possibly nothing"
-    how = f"extrapolated with a saturating curve fitted to {forecast.n_stages} stages"
+    how = f"extrapolated with a saturating curve fitted to {pluralise(forecast.n_stages, 'stage')}"
     left_out = (
         f" The last {forecast.excluded_epochs} epochs are left out: they reflect training more than labels."
         if forecast.excluded_epochs
@@ -263,7 +264,7 @@ def format_label_count(labels: float, kind: RunKind) -> str:
     """Format a number of labels: ``65 labels``."""
     if not labels:
         return "no labels"
-    return f"{labels:,.0f} {kind.label_name}{'' if labels == 1 else 's'}"
+    return pluralise(labels, kind.label_name, f"{labels:,.0f}")
 
 
 def _format_interval(interval: ConfidenceInterval) -> str:
