@@ -189,6 +189,10 @@ def test_a_run_raises_what_the_doctor_reports(root: Path, case: tuple[str, *tupl
             "note: evaluated on held-out target images",
         ),
         ("note: test: 6 images in 2 classes", *manifest()),
+        (
+            "note: source: 3 images in 1 class",
+            lambda root: shutil.rmtree(root / "source" / "dog"),
+        ),
         ("note: target and test are the same folder", "data.params.test=@target"),
         ("note: target: 6 images without labels", NO_GROUND_TRUTH),
         (  # hidden files and files that are not images are ignored

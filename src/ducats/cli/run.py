@@ -143,11 +143,9 @@ def describe_budget(components: "Components", plan: "RunPlan") -> str:
         return "no labels"
     rounds = pluralise(count, "round")
     if plan.time_budget is not None:
-        unit_name = components.task.resolved_unit if components.source.per_pixel else "label"
-        questions = plan.time_budget.questions_in_round(None, 0, 0, count)
-        per_round = (
-            f"about {pluralise(questions, unit_name)} each at {plan.time_budget.seconds_per_label:g} s"
-        )
+        unit = components.task.resolved_unit if components.source.per_pixel else "label"
+        questions = pluralise(plan.time_budget.questions_in_round(None, 0, 0, count), unit)
+        per_round = f"about {questions} each at {plan.time_budget.seconds_per_label:g} s"
         return f"{plan.time_budget} in {rounds}, {per_round}"
     unit_name = (
         "pixel" if components.selects_pixels else "whole image" if components.source.per_pixel else "label"

@@ -5,6 +5,7 @@ A run saves them in its folder, with thumbnails of some images; reports and figu
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,14 +89,23 @@ def load_snapshots(folder: Path) -> list[Snapshot]:
 
 
 def load_readable_snapshots(folder: Path) -> tuple[list[Snapshot], list[str]]:
-    """Load all readable snapshots in chronological order, and return a message for each corrupt one."""
+    """Load all readable snapshots in chronological order, and return a message for each corrupt one.
+
+    The figures of a page read the same snapshots one after the other, so the last ones are kept in memory.
+    """
     readable, problems = [], []
     for path in _paths(folder):
         try:
-            readable.append(load_snapshot(path))
+            readable.append(_load_cached(path, (path.stat().st_mtime_ns, path.stat().st_size)))
         except UserError as error:
             problems.append(str(error))
     return readable, problems
+
+
+@lru_cache(maxsize=8)
+def _load_cached(path: Path, _version: tuple[int, int]) -> Snapshot:
+    """Load a snapshot; the time and size of the file are part of the cache key."""
+    return load_snapshot(path)
 
 
 def _paths(folder: Path) -> list[Path]:
@@ -137,10 +147,21 @@ def _check(snapshot: Snapshot) -> None:
 
 def find_thumbnail(folder: Path, image: int) -> Path | None:
     """Return the path of an image's thumbnail; None if the run saved none."""
-    found = (thumbnail_path(folder, image, suffix) for suffix in ("png", "jpg"))
+    stem = _thumbnails_path(folder) / f"{image:06d}"
+    found = (stem.with_suffix(suffix) for suffix in (".png", ".jpg"))
     return next((path for path in found if path.exists()), None)
+
+
+def list_thumbnails(folder: Path) -> dict[int, Path]:
+    """Return the paths of all thumbnails that the run saved, by the number of the image."""
+    paths = sorted(_thumbnails_path(folder).glob("*"))
+    return {int(path.stem): path for path in paths if path.stem.isdigit() and path.suffix in (".png", ".jpg")}
 
 
 def thumbnail_path(folder: Path, image: int, suffix: Literal["png", "jpg"]) -> Path:
     """Return the path at which an image's thumbnail is saved."""
-    return RunFolder(folder).snapshots_path / "thumbnails" / f"{image:06d}.{suffix}"
+    return _thumbnails_path(folder) / f"{image:06d}.{suffix}"
+
+
+def _thumbnails_path(folder: Path) -> Path:
+    return RunFolder(folder).snapshots_path / "thumbnails"

@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
+if TYPE_CHECKING:  # imported on first use: it imports asyncio, which commands without a lock do not need
+    from filelock import FileLock
 
 LOCK_FILE = ".lock"  # in a folder that one process at a time may use
 _LOCK_POLL_SECONDS = 0.02
@@ -51,11 +52,13 @@ def sync_folder(folder: Path) -> None:
             os.close(opened)
 
 
-def try_lock(path: Path, timeout_seconds: float = 0.0) -> FileLock | None:
+def try_lock(path: Path, timeout_seconds: float = 0.0) -> "FileLock | None":
     """Lock a file; return None if another process still holds the lock after the timeout.
 
     The lock ends with the process, even if it is killed. The file stays.
     """
+    from filelock import FileLock, Timeout
+
     lock = FileLock(path, thread_local=False)  # any thread may release it
     try:
         lock.acquire(timeout=timeout_seconds)
@@ -78,5 +81,7 @@ def folder_lock(folder: Path) -> Iterator[bool]:
 def lock_beside(path: Path) -> AbstractContextManager[object]:
     """Lock a file through a hidden file beside it; wait until other processes and threads release it."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    from filelock import FileLock
+
     lock = FileLock(path.with_name(f".{path.name}.lock"))
     return lock.acquire(poll_interval=_LOCK_POLL_SECONDS)

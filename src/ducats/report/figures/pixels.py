@@ -70,8 +70,8 @@ def select_images(run: Run, keys: Sequence[str] = ()) -> list[LabelledImage]:
     names, sizes = pool.keys, pool.sizes
     if not labels_by_round or sizes is None:
         raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")
-    thumbnails = [(index, snapshot_files.find_thumbnail(run.folder, index)) for index in range(len(names))]
-    available = {names[index]: (index, path) for index, path in thumbnails if path is not None}
+    thumbnails = snapshot_files.list_thumbnails(run.folder)
+    available = {names[index]: (index, path) for index, path in thumbnails.items() if index < len(names)}
     if not available:
         raise UserError(
             f"{run.folder} has no thumbnails: it ran with engine.snapshot_samples=0; use `ducats picks`, "
