@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from synthetic_sweeps import write_sweep_run
 
 from ducats.cli import app
 from ducats.report import report_page
+from ducats.report.figures.tsne import embed_run
 from ducats.report.method_results import aggregate_methods
 from ducats.report.next_steps import NextStep, steps_after_comparison, steps_after_run
 from ducats.report.run_reader import Run, find_runs, read_run
 from ducats.report.run_section.class_results import read_class_results
 from ducats.report.run_section.verdict import make_verdict
+from ducats.runfolder.snapshot_files import Snapshot, load_snapshot
 from synthetic_runs import write_pixel_run, write_run
 
 pytestmark = pytest.mark.usefixtures("no_rendering")
@@ -154,3 +157,30 @@ def test_commands_show_relative_folders_only(tmp_path: Path, monkeypatch: pytest
     assert single_run_steps(read_run(Path("runs/a")))["Use the model."].command == "ducats export runs/a"
     absolute = single_run_steps(read_run(tmp_path / "runs" / "a"))
     assert absolute["Use the model."].command == "ducats export a"
+
+
+def test_a_page_does_not_import_what_takes_longer_than_a_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("sklearn", "sklearn.manifold", "scipy.stats"):
+        monkeypatch.setitem(sys.modules, name, None)
+    folder = write_run(tmp_path / "a", rounds=1, per_round=4, pool=40, source=20)
+    coordinates = embed_run(read_run(folder)).coordinates
+    assert coordinates.shape == (60, 2)
+    page = report_page([folder], tmp_path / "page.html").page.read_text(encoding="utf-8")
+    assert 'aria-label="t-SNE' in page
+
+
+def test_the_figures_of_a_page_read_each_snapshot_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_run(tmp_path / "a", rounds=2, per_round=4, pool=40, source=20)
+    loaded = []
+
+    def load(path: Path) -> Snapshot:
+        loaded.append(path.name)
+        return load_snapshot(path)
+
+    monkeypatch.setattr("ducats.runfolder.snapshot_files.load_snapshot", load)
+    report_page([folder], tmp_path / "page.html")
+    assert sorted(loaded) == sorted(path.name for path in (folder / "snapshots").glob("*.npz"))

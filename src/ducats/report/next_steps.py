@@ -133,10 +133,12 @@ def _labelling_step(run: Run) -> NextStep | None:
     gain = f"{format_signed_points(forecast.low)} to {format_signed_points(forecast.high)} points"
     if forecast.estimate < MIN_WORTHWHILE_GAIN:
         return NextStep("Think before labelling more.", f"The next {labels} would add {gain}, likely little.")
-    reason = f"The next {labels} would likely add {gain}"
-    if forecast.low < TIE_TOLERANCE:
-        reason += ", possibly nothing"
-    return NextStep("Label more.", f"{reason}.", _labelling_command(run, forecast))
+    is_sure = forecast.low >= TIE_TOLERANCE
+    return NextStep(
+        "Label more." if is_sure else "Perhaps label more.",
+        f"The next {labels} would likely add {gain}{'' if is_sure else ', possibly nothing'}.",
+        _labelling_command(run, forecast),
+    )
 
 
 def _labelling_command(run: Run, forecast: GainForecast) -> str:
