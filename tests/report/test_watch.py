@@ -168,7 +168,8 @@ def test_corrupt_files_are_reported(run_quickly: Runner, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("width", [45, 60, 80, 140])
 def test_a_table_that_is_too_wide_loses_columns_but_cuts_none(tmp_path: Path, width: int) -> None:
-    folders = [write_run(tmp_path / name, rounds=2, snapshots=False, seconds_per_label=3.0) for name in "ab"]
+    names = ("source-only-0", "source-only-1")
+    folders = [write_run(tmp_path / name, rounds=2, snapshots=False, seconds_per_label=3.0) for name in names]
     lines = render([RunWatcher().read_state(folder) for folder in folders], width).splitlines()
     assert {line[-1] for line in lines} <= set("┓┃┩│┘")
     titles = [title.strip() for title in lines[1].strip("┃").split("┃")]
