@@ -92,7 +92,7 @@ def test_pacs_in_published_folders_ignores_the_lists(tmp_path: Path, within: str
     [
         ("webcam/ruler/0.png", "amazon lacks classes .* has: ruler"),
         ("amazon/ruler/0.png", "webcam lacks classes .* has: ruler"),
-        ("webcam/stray.png", r"webcam has 1 images outside .* stray\.png"),
+        ("webcam/stray.png", r"webcam has 1 image outside .* stray\.png"),
         ("Webcam/mug/0.png", "has 2 folders for webcam: Webcam, webcam"),
     ],
 )

@@ -107,7 +107,7 @@ def test_missing_empty_or_mixed_folder(root: Path, role: str) -> None:
         with pytest.raises(UserError, match=rf"the {role} folder .*{name} {message}"):
             load(root, **{"test": "test", role: name})
     write_image(root / role / "stray.png")
-    with pytest.raises(UserError, match=rf"the {role} folder .* 1 images outside .* as stray\.png"):
+    with pytest.raises(UserError, match=rf"the {role} folder .* 1 image outside .* as stray\.png"):
         load(root, test="test", ground_truth=True)
 
 

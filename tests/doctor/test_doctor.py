@@ -26,6 +26,8 @@ from ducats.data.domain import AdaptationData, Domain, Images
 from ducats.doctor import Finding, diagnose, verdict
 from ducats.doctor import machine as machine_module
 from ducats.doctor import plan as plan_module
+from ducats.doctor.images import report_counts
+from ducats.doctor.survey import SplitSurvey
 from ducats.utils.findings import Severity
 from image_kinds import png16_bytes, refused_kinds
 
@@ -111,7 +113,7 @@ NO_GROUND_TRUTH = "data.params.ground_truth=false"
     "case",
     [
         ("source has class folders without images: 'cow'", make_folder("source/cow")),
-        ("1 images outside class folders", lambda root: write_noise(root / "source/loose.png")),
+        ("1 image outside class folders", lambda root: write_noise(root / "source/loose.png")),
         ("not in the source: 'cow' (first: ", lambda root: write_noise(root / "target/cow/1.png")),
         ("not in the source: 'cow' (first: ", lambda root: write_noise(root / "test/cow/1.png")),
         ("has only one class, 'cat'", delete("source/dog", "target/dog", "test/dog")),
@@ -178,6 +180,15 @@ def test_a_run_raises_what_the_doctor_reports(root: Path, case: tuple[str, *tupl
 
 
 # ---- findings about data and plan
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [("a", "1 image in 1 class"), ("aa", "2 images in 1 class"), ("ab", "2 images in 2 classes, 1 each")],
+)
+def test_counts_of_classes(labels: str, words: str) -> None:
+    split = SplitSurvey("source", "the source", names=[*labels], labels=[*labels])
+    assert next(report_counts(split)).message == f"source: {words}"
 
 
 @pytest.mark.parametrize(

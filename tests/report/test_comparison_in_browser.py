@@ -31,7 +31,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def browser(chromium: webdriver.Chrome, page: Path) -> Iterator[webdriver.Chrome]:
     chromium.get_log("browser")  # type: ignore[no-untyped-call]  # forget those of other pages
-    chromium.get(page.as_uri())
+    chromium.get(f"{page.as_uri()}#comparison")  # opens its fold
     yield chromium
     messages = chromium.get_log("browser")  # type: ignore[no-untyped-call]
     assert [entry for entry in messages if entry["level"] in ("SEVERE", "WARNING")] == []

@@ -49,11 +49,18 @@ def cdp_command(browser: webdriver.Chrome, name: str, **options: Any) -> Any:
     return browser.execute_cdp_cmd(name, options)
 
 
-def show(browser: webdriver.Chrome, page: Path, width: int, scheme: str = "light", media: str = "") -> None:
-    """Open a page with this window width, colour scheme and media type."""
+def show(
+    browser: webdriver.Chrome,
+    page: Path,
+    width: int,
+    scheme: str = "light",
+    media: str = "",
+    height: int = 900,
+) -> None:
+    """Open a page with this window size, colour scheme and media type."""
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     cdp_command(browser, "Emulation.setEmulatedMedia", media=media, features=features)
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == NARROW}
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width == NARROW}
     cdp_command(browser, "Emulation.setDeviceMetricsOverride", **size)
     browser.get(page.as_uri())
 
@@ -88,18 +95,27 @@ def test_nothing_is_wider_than_the_window(
         assert evaluate_script(browser, f"{boxes}.filter(b => b.scrollWidth > b.clientWidth + 1).length") == 0
 
 
-def test_a_single_run_is_expanded_and_several_are_collapsed(
-    browser: webdriver.Chrome, pages: dict[str, Path]
+@pytest.mark.parametrize("name", ["images", "pixels", "several"])
+def test_the_first_screen_shows_verdict_curve_cost_and_next_steps(
+    browser: webdriver.Chrome, pages: dict[str, Path], name: str
 ) -> None:
-    first = "document.querySelector('details.run-section')"
-    show(browser, pages["images"], WIDE)
-    assert evaluate_script(browser, f"{first}.open")
-    for opener in (f"{first}.querySelector('summary')", "document.querySelector('nav a[href$=costs]')"):
-        show(browser, pages["several"], WIDE)
-        assert not evaluate_script(browser, f"{first}.open")
-        evaluate_script(browser, f"{opener}.click()")
-        assert evaluate_script(browser, f"{first}.open")
-        assert evaluate_script(browser, f"{first}.querySelector('section').offsetHeight") > 0
+    show(browser, pages[name], WIDE, height=800)
+    for part in ("h1", ".curve svg[role=img]", ".cost .tiles", ".next li:last-child"):
+        box = evaluate_script(browser, f"document.querySelector('.summary {part}').getBoundingClientRect()")
+        assert box["height"] > 10
+        assert 0 <= box["top"] < box["bottom"] <= 800
+
+
+def test_links_open_folds(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
+    """A link opens a part, and the section of a run around it."""
+    for name in ("images", "several"):
+        show(browser, pages[name], WIDE)
+        costs = "document.querySelector('[id$=costs]')"
+        folds = f"[{costs}.closest('.part'), {costs}.closest('details.run-section')].filter(Boolean)"
+        assert not evaluate_script(browser, f"{folds}.some(d => d.open)")
+        evaluate_script(browser, "document.querySelector('nav a[href$=costs]').click()")
+        assert evaluate_script(browser, f"{folds}.every(d => d.open)")
+        assert evaluate_script(browser, f"{costs}.offsetHeight") > 0
 
 
 def test_dark_mode_has_dark_background_and_light_text(

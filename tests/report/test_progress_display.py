@@ -117,3 +117,21 @@ def test_only_an_open_display_shows_activities() -> None:
     with ProgressDisplay(console, activities=False), activity("reading"):
         pass
     assert text.getvalue() == ""
+
+
+LOSSES = {"source/nll": 0.123, "source/kl": 0.5, "unlabelled/u_dis": 0.25, "unlabelled/u_data": 1.0}
+
+
+@pytest.mark.parametrize("width", [72, 80, 200])
+def test_the_bar_shows_all_losses_and_leaves_room_for_ctrl_c(width: int) -> None:
+    text = io.StringIO()
+    console = Console(width=width, file=text, force_terminal=True, legacy_windows=False, color_system=None)
+    display = ProgressDisplay(console)
+    display(Event("train", 0, 3, 1, 20, 51, 1000, 1, lambda: LOSSES))
+    console.print(display.bars)
+    shown = " ".join(text.getvalue().split())
+    assert "stage 0/3, 1 label, training" in shown
+    for name, value in LOSSES.items():
+        assert f"{name} {value:.3f}" in shown
+    # A terminal writes ^C behind the bar. If that wrapped, the bar would be drawn twice.
+    assert max(map(len, text.getvalue().splitlines())) <= width - len("^C")

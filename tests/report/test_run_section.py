@@ -221,10 +221,7 @@ def test_the_page_is_self_contained_and_has_no_script(run: Path, text: str) -> N
 
 def test_contents_link_to_every_section(page: ParsedPage) -> None:
     sections = ("verdict", "curve", "classes", "calibration", "selections", "paper", "costs", "provenance")
-    assert [link for link in page.links if link in [f"#run-1-{name}" for name in sections]] == [
-        f"#run-1-{name}" for name in sections
-    ]
-    assert "run-1-top" in page.open
+    assert {f"#run-1-{name}" for name in sections} <= set(page.links)
 
 
 @pytest.mark.usefixtures("no_rendering")

@@ -20,6 +20,7 @@ from ducats.runfolder.run_folder import RunFolder
 from ducats.runfolder.search import find_run_folders
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import Event, EventListener
+from synthetic_runs import write_run
 
 NEEDS_PROC_LOCKS = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs /proc/locks")
 
@@ -168,6 +169,18 @@ def test_corrupt_files_are_reported(run_quickly: Runner, tmp_path: Path) -> None
     strange = {"kind": "stage", "stage": 0, "epoch": 1, "labels": 0, "seconds": 1.0, "accuracy": "good"}
     run_folder.metrics_path.write_text(json.dumps(strange | {"ece": None, "headline_metric": "charm"}) + "\n")
     assert "corrupt in line 1" in render([RunWatcher().read_state(run_folder.path)])
+
+
+@pytest.mark.parametrize("width", [45, 60, 80, 140])
+def test_a_table_that_is_too_wide_loses_columns_but_cuts_none(tmp_path: Path, width: int) -> None:
+    names = ("source-only-0", "source-only-1")
+    folders = [write_run(tmp_path / name, rounds=2, snapshots=False, seconds_per_label=3.0) for name in names]
+    lines = render([RunWatcher().read_state(folder) for folder in folders], width).splitlines()
+    assert {line[-1] for line in lines} <= set("┓┃┩│┘")
+    titles = [title.strip() for title in lines[1].strip("┃").split("┃")]
+    every_title = ["run", "status", "labels", "acc %", "ECE %", "over labels", "computing", "annotation"]
+    assert titles == [title for title in every_title if title in titles]
+    assert ("acc %" in titles, "computing" in titles) == (True, width == 140)
 
 
 def test_several_runs_in_a_table(run_quickly: Runner, tmp_path: Path) -> None:

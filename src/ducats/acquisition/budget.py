@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ducats.settings import Rounding
 from ducats.utils.errors import UserError
+from ducats.utils.findings import pluralise
 
 _ROUNDING_TOLERANCE = 1e-9  # 0.1 * 3 is slightly more than 0.3 in binary
 
@@ -133,13 +134,13 @@ def split_budget(
     )
     if sum(per_round) > pool:
         raise UserError(
-            f"the budget {budget!r} is {sum(per_round)} labels in {rounds} rounds, but the pool has "
-            f"{pool} images: lower acquisition.budget"
+            f"the budget {budget!r} is {pluralise(sum(per_round), 'label')} in {pluralise(rounds, 'round')}, "
+            f"but the pool has {pluralise(pool, 'image')}: lower acquisition.budget"
         )
     if min(per_round) == 0:
         raise UserError(
-            f"the budget {budget!r} is {sum(per_round)} labels of a pool of {pool}, too few for {rounds} "
-            "rounds: raise acquisition.budget or lower acquisition.rounds"
+            f"the budget {budget!r} is {pluralise(sum(per_round), 'label')} of a pool of {pool}, too few for "
+            f"{pluralise(rounds, 'round')}: raise acquisition.budget or lower acquisition.rounds"
         )
     return per_round
 
@@ -184,8 +185,8 @@ def split_pixels(
     for image, (image_budget, area) in enumerate(zip(per_image, areas, strict=True)):
         if sum(image_budget) > area:
             raise UserError(
-                f"the budget {budget!r} is {sum(image_budget)} pixels of image {image}, which has {area}: "
-                "lower acquisition.budget"
+                f"the budget {budget!r} is {pluralise(sum(image_budget), 'pixel')} of image {image}, which "
+                f"has {area}: lower acquisition.budget"
             )
     if not all(map(sum, zip(*per_image, strict=True))):
         raise UserError(

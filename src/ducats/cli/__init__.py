@@ -39,6 +39,10 @@ from ducats.cli.shutdown import (
 )
 from ducats.utils.errors import AwaitingLabels, UserError
 
+for command in app:
+    if not command.startswith("-"):
+        app[command].help_format = "markdown"  # paragraphs of a docstring are filled
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; bad input gives a message instead of a traceback."""

@@ -4,25 +4,43 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from importlib.metadata import version
 from typing import Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, CycloptsPanel, Parameter, UnusedCliTokensError
 from rich.console import Console
+from rich.panel import Panel
 
 from ducats.utils.csv_files import write_csv
 from ducats.utils.errors import UserError
 from ducats.utils.terminal import TerminalConsole, printable
+
+
+def describe_error(error: CycloptsError) -> Panel:
+    """Return an error of the command line in a frame; too many arguments in a plain sentence."""
+    if not isinstance(error, UnusedCliTokensError):
+        return CycloptsPanel(error)
+    command = " ".join(["ducats", *(error.command_chain or ())])
+    return CycloptsPanel(f"Too many arguments: {', '.join(error.unused_tokens or ())}. See {command} --help.")
+
+
+def installed_version() -> str:
+    """Return the version of the installed package."""
+    from importlib.metadata import version
+
+    return version("ducats")
+
 
 console = TerminalConsole()
 app = App(
     name="ducats",
     help="Active domain adaptation: train on labelled source images, select the most informative target "
     "images or pixels for labelling, and report the model's uncertainty.",
-    version=lambda: version("ducats"),
+    version=installed_version,
+    help_format="plaintext",  # of the list of commands; Markdown would take a third of its time
     suppress_keyboard_interrupt=False,
     console=console,
     error_console=TerminalConsole(stderr=True),
+    error_formatter=describe_error,
     help_epilogue="Start with `ducats demo`, then `ducats run --source DIR --target DIR`. Segmentation: "
     "`ducats demo --task segmentation`, then `ducats run -c segmentation --source DIR --target DIR --classes "
     "FILE`.",

@@ -108,8 +108,10 @@ def run(
     if fabric.is_global_zero:
         print_line(
             f"{config.method} on {' '.join(filter(None, (config.data.name, benchmark_task(config))))}: "
-            f"{len(components.source)} source images, {len(components.pool)} target images, "
-            f"{len(components.source.classes)} classes, {describe_budget(components, plan)}; folder {folder}"
+            f"{pluralise(len(components.source), 'source image')}, "
+            f"{pluralise(len(components.pool), 'target image')}, "
+            f"{pluralise(len(components.source.classes), 'class')}, {describe_budget(components, plan)}; "
+            f"folder {folder}"
         )
     unreadable = unreadable_files(components)
     if unreadable and fabric.is_global_zero:
@@ -149,11 +151,11 @@ def run(
             console.print(stage_table(stages))
         remark = "" if components.test is not None else " (not evaluated: no labelled target images)"
         ledger = load_ledger(run_folder)
-        spent = f"{len(ledger)} labels acquired"
+        spent = f"{pluralise(len(ledger), 'label')} acquired"
         if components.source.per_pixel:
             by_channel = "; ".join(map(str, summarise_channels(AnnotationStore(run_folder.questions_path))))
-            how = f" ({by_channel})" if by_channel else f" with {ledger.clicks()} clicks"
-            spent = f"{len(ledger)} pixels labelled{how}"
+            how = f" ({by_channel})" if by_channel else f" with {pluralise(ledger.clicks(), 'click')}"
+            spent = f"{pluralise(len(ledger), 'pixel')} labelled{how}"
         if (seconds := ledger.seconds()) is not None:
             timed = describe_timed(ledger.n_timed_units(), ledger.n_units())
             spent += f", {seconds / 60:.1f} minutes of annotation{f' ({timed})' if timed else ''}"
@@ -199,14 +201,15 @@ def describe_budget(components: "Components", plan: "RunPlan") -> str:
         return "no labels"
     rounds = pluralise(count, "round")
     if plan.time_budget is not None:
-        unit_name = f"{components.task.resolved_unit}s" if components.source.per_pixel else "labels"
-        questions = plan.time_budget.questions_in_round(None, 0, 0, count)
-        per_round = f"about {questions} {unit_name} each at {plan.time_budget.seconds_per_label:g} s"
+        unit = components.task.resolved_unit if components.source.per_pixel else "label"
+        questions = pluralise(plan.time_budget.questions_in_round(None, 0, 0, count), unit)
+        per_round = f"about {questions} each at {plan.time_budget.seconds_per_label:g} s"
         return f"{plan.time_budget} in {rounds}, {per_round}"
     unit_name = (
-        "pixels" if components.selects_pixels else "whole images" if components.source.per_pixel else "labels"
+        "pixel" if components.selects_pixels else "whole image" if components.source.per_pixel else "label"
     )
-    return f"{sum(plan.budget):,} {unit_name} in {rounds}".replace(",", " ")
+    total = sum(plan.budget)
+    return f"{pluralise(total, unit_name, f'{total:,}')} in {rounds}".replace(",", " ")
 
 
 def make_wait_callback(output: Console, poll: float) -> Callable[[int, AwaitingLabels | UserError], None]:

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 from ducats.cli.base import Strict, TrustCode, app, console, print_line, print_warning
 from ducats.cli.shutdown import report_exit
 from ducats.utils.errors import UserError
+from ducats.utils.findings import pluralise
 
 
 @app.command
@@ -104,7 +105,7 @@ def score(
         print_line(f"images skipped, already labelled by the run: {result.n_excluded}")
     rate = "" if result.samples_per_second is None else f", {result.samples_per_second:.0f} per second"
     print_line(
-        f"{result.n_samples} images scored{rate}; {len(result.picks)} selected by {result.query}: "
-        f"{result.picks_file}"
+        f"{pluralise(result.n_samples, 'image')} scored{rate}; {len(result.picks)} selected by "
+        f"{result.query}: {result.picks_file}"
     )
     return 0

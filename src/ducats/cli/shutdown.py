@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ducats.cli.base import print_line
 from ducats.training import launch_environment
-from ducats.training.peer_monitor import PEER_LOST_EXIT_CODE, PeerExit, PeerMonitor
 from ducats.utils.terminal import TerminalConsole
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+    from ducats.training.peer_monitor import PeerExit, PeerMonitor
 
 PEER_EXIT_GRACE_SECONDS = 3.0  # within which the exit of a process that broke a collective is detected
 
 
 class _ProcessState:
     arguments: Sequence[str] = ()  # arguments of the command
-    monitor: PeerMonitor | None = None  # of a run with several processes, once they are connected
+    monitor: "PeerMonitor | None" = None  # of a run with several processes, once they are connected
     exit_lock = threading.Lock()  # taken by the first thread that reports a lost process; never released
 
 
@@ -48,13 +49,15 @@ def connect_monitored(fabric: "Fabric") -> None:
     )
 
 
-def exit_on_peer_exit(peer_exit: PeerExit) -> None:
+def exit_on_peer_exit(peer_exit: "PeerExit") -> None:
     """Exit this process immediately because another one is gone."""
     exit_immediately(report_peer_exit(peer_exit))
 
 
-def report_peer_exit(peer_exit: PeerExit) -> int:
+def report_peer_exit(peer_exit: "PeerExit") -> int:
     """Report that another process is gone, notify the remaining ones, and return the exit code."""
+    from ducats.training.peer_monitor import PEER_LOST_EXIT_CODE
+
     _ProcessState.exit_lock.acquire()
     code, message = PEER_LOST_EXIT_CODE, peer_exit.message
     if peer_exit.code is not None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.live import Live
 
 from ducats.cli.base import app, console, print_line
 from ducats.utils.errors import UserError
@@ -33,6 +32,8 @@ def watch(
         once: Print the current state and exit.
         poll: Seconds between updates.
     """
+    from rich.live import Live
+
     from ducats.report.watch.dashboard import Dashboard, status_line
     from ducats.report.watch.reader import RunWatcher
     from ducats.runfolder.search import find_run_folders

@@ -25,6 +25,7 @@ from ducats.settings import (
     UnitName,
     View,
 )
+from ducats.utils.findings import pluralise
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -353,7 +354,9 @@ def query_epochs(config: Config) -> tuple[int, ...]:
         return acquisition.after_epochs
     rounds = 5 if acquisition.rounds is None else acquisition.rounds
     if rounds > epochs:
-        raise ValueError(f"{rounds} rounds do not fit into {epochs} epochs; lower acquisition.rounds")
+        raise ValueError(
+            f"{rounds} rounds do not fit into {pluralise(epochs, 'epoch')}; lower acquisition.rounds"
+        )
     # Scale the paper's 10, 12, 14, 16, 18 of 50 to any number of rounds and epochs, at least one epoch apart.
     after: list[int] = []
     for round_index in range(rounds):

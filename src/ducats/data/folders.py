@@ -12,7 +12,7 @@ from ducats.data.decoding import ImageSize, decode_image_sets, decode_images, pa
 from ducats.data.domain import AdaptationData, Domain, Images, rows_of
 from ducats.data.store import KeyedPaths
 from ducats.utils.errors import UserError
-from ducats.utils.findings import Finding, join_quoted, raise_first_error
+from ducats.utils.findings import Finding, join_quoted, pluralise, raise_first_error
 from ducats.utils.image_files import ValueRange, is_image_name
 
 
@@ -192,8 +192,8 @@ def check_class_folders(role: str, folder: Path, images: Sequence[tuple[str, Pat
     if outside:
         yield Finding(
             "error",
-            f"{describe_folder(role, folder)} has {len(outside)} images outside class folders, such as "
-            f"{outside[0]}; move each into a subfolder named after its class",
+            f"{describe_folder(role, folder)} has {pluralise(len(outside), 'image')} outside class folders, "
+            f"such as {outside[0]}; move each into a subfolder named after its class",
         )
     class_folders = {
         path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")

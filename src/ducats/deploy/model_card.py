@@ -11,7 +11,7 @@ from ducats.deploy.triage_rule import TriageRule
 from ducats.ledger import load_ledger
 from ducats.models import MODELS
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_timed
-from ducats.utils.findings import join_names
+from ducats.utils.findings import join_names, pluralise
 
 _CARD_METRICS = {
     "accuracy": "accuracy (fraction of correct labels)",
@@ -64,7 +64,7 @@ def render_model_card(
 
 def _summary_lines(trained: TrainedModel) -> Iterator[str]:
     unit, names = "pixel" if trained.per_pixel else "image", join_names(trained.classes, _MAX_LISTED_CLASSES)
-    yield f"{len(trained.classes)} classes, a class for each {unit}: {names}. See `classes.txt`."
+    yield f"{pluralise(len(trained.classes), 'class')}, a class for each {unit}: {names}. See `classes.txt`."
     yield ""
     yield "The model also outputs two uncertainties in nats. `u_dis` is due to a lack of evidence: it is high"
     yield "for images unlike the training images. `u_data` is due to class overlap: it is high for images"
@@ -80,12 +80,12 @@ def _training_lines(trained: TrainedModel) -> Iterator[str]:
     }
     task = f", task {params['task']}" if params.get("task") else ""
     yield f"- data: `{config.data.name}`{task}"
-    yield f"- source{names['source']}: {data['source']['images']} labelled images"
-    yield f"- target{names['target']}: {data['pool']['images']} images"
-    unit = "pixels" if trained.per_pixel else "images"
+    yield f"- source{names['source']}: {pluralise(data['source']['images'], 'labelled image')}"
+    yield f"- target{names['target']}: {pluralise(data['pool']['images'], 'image')}"
+    spent = pluralise(ledger.spent(), f"target {'pixel' if trained.per_pixel else 'image'}")
     n_corrected = ledger.corrected_labels(ledger.n_rounds).n_corrected
     corrected = f", {n_corrected} of them corrected" if n_corrected else ""
-    yield f"- acquired labels: {ledger.spent()} target {unit} in {ledger.n_rounds} rounds{corrected}"
+    yield f"- acquired labels: {spent} in {pluralise(ledger.n_rounds, 'round')}{corrected}"
     if (seconds := ledger.seconds()) is not None:
         timed = describe_timed(ledger.n_timed_units(), ledger.n_units())
         yield f"- annotation: {seconds / 60:.1f} minutes{f' ({timed})' if timed else ''}"
@@ -94,7 +94,8 @@ def _training_lines(trained: TrainedModel) -> Iterator[str]:
     model_params = json.dumps(dict(model_config.params))
     yield f"- model: `{model_config.name}` {model_params}, evidence `{model_config.evidence}`"
     modified = datetime.fromtimestamp(trained.run_folder.model_path.stat().st_mtime, UTC)
-    yield f"- date: {modified:%Y-%m-%d}, {config.train.epochs} epochs in `{config.engine.precision}`"
+    epochs = pluralise(config.train.epochs, "epoch")
+    yield f"- date: {modified:%Y-%m-%d}, {epochs} in `{config.engine.precision}`"
     versions = trained.run_folder.environment.get("versions", {})
     if versions:
         yield f"- versions: {', '.join(f'{name} {version}' for name, version in versions.items())}"
@@ -109,7 +110,8 @@ def _evaluation_lines(trained: TrainedModel) -> Iterator[str]:
         yield "Not evaluated: the run had no labelled images outside its training set."
         return
     pixels_text = f", {last['pixels']} pixels" if "pixels" in last else ""
-    yield f"On {EVALUATED_ON_DESCRIPTIONS[last['evaluated_on']]}: {last['images']} images{pixels_text}."
+    images = pluralise(last["images"], "image")
+    yield f"On {EVALUATED_ON_DESCRIPTIONS[last['evaluated_on']]}: {images}{pixels_text}."
     yield ""
     yield "| metric | value |"
     yield "|---|---|"

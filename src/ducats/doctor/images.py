@@ -90,12 +90,12 @@ def report_counts(split: SplitSurvey) -> Iterator[Finding]:
         return
     (largest, max_count), (smallest, min_count) = next(iter(classes.items())), list(classes.items())[-1]
     range_text = (
-        f"{min_count} each"
+        ("" if len(classes) == 1 else f", {min_count} each")
         if max_count == min_count
-        else f"from {min_count} ({smallest!r}) to {max_count} ({largest!r})"
+        else f", from {min_count} ({smallest!r}) to {max_count} ({largest!r})"
     )
     n_classes = pluralise(len(classes), "class")
-    yield Finding("note", f"{split.role}: {count_images(len(split))} in {n_classes}, {range_text}")
+    yield Finding("note", f"{split.role}: {count_images(len(split))} in {n_classes}{range_text}")
     if max_count > MAX_CLASS_IMBALANCE * min_count:
         yield Finding(
             "note",

@@ -228,8 +228,8 @@ def _describe_time_budget(
     if config.task.resolved_unit == "image" and first_round * len(round_epochs) > n_images:
         yield Finding(
             "warning",
-            f"{time_budget} is enough for about {first_round * len(round_epochs)} labels, but the pool has "
-            f"{count_images(n_images)}: later rounds may have nothing left to query; lower "
+            f"{time_budget} is enough for about {pluralise(first_round * len(round_epochs), 'label')}, but "
+            f"the pool has {count_images(n_images)}: later rounds may have nothing left to query; lower "
             "acquisition.budget",
         )
     if has_human_oracle(config, survey):
@@ -336,8 +336,8 @@ def _describe_pixel_budget(
     per_image_and_round_text = _format_range([count for counts in per_image_and_round for count in counts])
     yield Finding(
         "note",
-        f"the budget is {sum(per_round)} pixels ({percent:.3g} %) of {count_images(pool_size)} of the "
-        f"target: {per_image_text} per image, {per_image_and_round_text} per image and round; "
+        f"the budget is {pluralise(sum(per_round), 'pixel')} ({percent:.3g} %) of {count_images(pool_size)} "
+        f"of the target: {per_image_text} per image, {per_image_and_round_text} per image and round; "
         f"{' + '.join(map(str, per_round))} in total after epoch {epochs} of {config.train.epochs}, "
         f"counted at the "
         f"{'size of the network input' if config.task.resolution == 'network' else 'original image size'} "

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ducats.report.method_results import MethodRow
 from ducats.report.run_kinds import CLASSIFICATION, RunKind
+from ducats.utils.findings import pluralise
 
 _HEADLINE_BASELINES = ("random", "source-only")  # the best method is always compared with these
 MAIN_METHOD = "duc"  # the method of this library; its rank is stated even if it is not first
@@ -153,10 +154,10 @@ def _labels_phrase(row: MethodRow) -> str:
     n_labels = _mean_labels(row)
     if n_labels == 0:
         return "no labels"
-    phrase = f"{_format_count(n_labels)} {row.kind.label_name}{'' if n_labels == 1 else 's'}"
+    phrase = pluralise(n_labels, row.kind.label_name, _format_count(n_labels))
     clicks = row.values.get("clicks")
     if clicks is not None and clicks.mean != n_labels:  # clicks differ for regions and images
-        phrase += f" in {_format_count(clicks.mean)} click{'' if clicks.mean == 1 else 's'}"
+        phrase += f" in {pluralise(clicks.mean, 'click', _format_count(clicks.mean))}"
     return phrase
 
 

@@ -43,6 +43,7 @@ class Overview:
     losses: Mapping[str, str]
     loss_term_styles: Mapping[str, LineStyle]
     panels: tuple[FigurePanel, ...]
+    line_styles: Mapping[str, LineStyle]  # of the methods
 
     @property
     def n_figure_bytes(self) -> int:
@@ -52,7 +53,7 @@ class Overview:
         return text_bytes([*svgs, *(panel.svg for panel in self.panels)])
 
 
-EMPTY_OVERVIEW = Overview("", None, (), None, {}, {}, {}, ())
+EMPTY_OVERVIEW = Overview("", None, (), None, {}, {}, {}, (), {})
 
 
 def build_overview(runs: Sequence[Run]) -> Overview:
@@ -80,6 +81,7 @@ def build_overview(runs: Sequence[Run]) -> Overview:
         },
         loss_term_styles=loss_term_styles(runs),
         panels=draw_multi_run_panels(runs, id_prefix),
+        line_styles=line_styles,
     )
 
 

@@ -12,7 +12,7 @@ from ducats.report.annotators import AnnotationStats, annotation_stats, describe
 from ducats.report.comparison.build import Comparison, build_comparison
 from ducats.report.figures.panels import draw_requested_panels, svg_width
 from ducats.report.figures.style import LineStyle, assign_line_styles
-from ducats.report.headline import Headline, make_headline
+from ducats.report.headline import make_headline
 from ducats.report.method_results import aggregate_methods, group_by_kind, method_names
 from ducats.report.method_tables.text import TABLE_NOTE
 from ducats.report.overview import EMPTY_OVERVIEW, Overview, build_overview, run_table, settings_table
@@ -33,6 +33,7 @@ from ducats.report.run_section.section import (
     select_section_runs,
 )
 from ducats.report.run_section.selections import NEAR_DUPLICATE_COSINE, NEIGHBOUR_DISTANCE_PIXELS
+from ducats.report.summary import Summary, summarise_methods, summarise_run, summarise_tasks
 from ducats.report.tasks import collect_data_tasks, task_caption
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_text_atomically
@@ -47,7 +48,7 @@ class KindReport:
     """The part of a page about the runs of one kind."""
 
     runs: tuple[Run, ...]
-    headline: Headline
+    summary: Summary | None  # None until the section of a single run is added
     # Warnings about means that are not comparable, and unreadable answers of annotators.
     cautions: tuple[str, ...]
     comparison: Comparison | None  # of the methods; None if there is nothing to compare
@@ -195,14 +196,18 @@ def _build_report(runs: Sequence[Run], broken: Sequence[BrokenRun]) -> KindRepor
     annotation, warnings = _read_annotation(runs)
     # The section of a single run has its own warnings.
     cautions = [] if multi_task or is_single_run else provenance.collect_cautions(runs)
+    overview = EMPTY_OVERVIEW if multi_task or is_single_run else build_overview(runs)
+    summary = None
+    if comparison and multi_task:
+        summary = summarise_tasks(runs, comparison)
+    elif not is_single_run:
+        summary = summarise_methods(runs, make_headline(aggregate_methods(runs), kind), overview)
     return KindReport(
         runs=tuple(runs),
-        headline=Headline(comparison.headline)
-        if comparison and multi_task
-        else make_headline(aggregate_methods(runs), kind),
+        summary=summary,
         cautions=(*cautions, *warnings),
         comparison=comparison,
-        overview=EMPTY_OVERVIEW if multi_task or is_single_run else build_overview(runs),
+        overview=overview,
         annotation=tuple(annotation),
     )
 
@@ -236,7 +241,4 @@ def _add_sections(report: KindReport, used_bytes: int) -> KindReport:
             break
         sections.append(section)
     report = replace(report, sections=tuple(sections))
-    if not report.is_single_run:
-        return report
-    verdict = sections[0].verdict
-    return replace(report, headline=Headline(verdict.sentence, verdict.remarks))
+    return replace(report, summary=summarise_run(sections[0])) if report.is_single_run else report

@@ -1,17 +1,28 @@
 """Progress of a run in a terminal or a log. Imports no torch."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 from rich.table import Table as TerminalTable
+from rich.text import Text
 
 from ducats.report.table import EMPTY_CELL, make_table, to_terminal
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels, headline_metric
+from ducats.utils.findings import pluralise
 from ducats.utils.progress import Activity, Event, listen_to_activities
 from ducats.utils.terminal import TerminalConsole
 
@@ -33,18 +44,11 @@ class ProgressDisplay:
             activities: display the activities of this thread while the display is open.
         """
         self.console = console or TerminalConsole(stderr=True)
-        self.bars = Progress(
+        self.bars = _Bars(
             TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=12, table_column=Column(min_width=12)),
+            BarColumn(bar_width=None, table_column=Column(min_width=12)),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TimeRemainingColumn(table_column=Column(no_wrap=True)),
-            # The losses fill the rest of the line and are truncated.
-            TextColumn(
-                "{task.fields[note]}",
-                style="dim",
-                markup=False,
-                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
-            ),
             console=self.console,
             disable=not self.console.is_terminal,
             expand=True,
@@ -134,13 +138,41 @@ class ProgressDisplay:
         )
 
 
+class _Bars(Progress):
+    """Progress bars with the losses below, which would be cut in the same line.
+
+    The last columns stay empty: in a full line, the `^C` of a terminal would break the display.
+    """
+
+    def get_renderable(self) -> RenderableType:
+        return _Narrower(super().get_renderable(), len("^C") + 1)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        for task in self.tasks:
+            if note := task.fields["note"]:
+                yield Padding(Text(note, style="dim"), (0, 0, 0, 2))
+
+
+@dataclass(frozen=True)
+class _Narrower:
+    """A renderable that leaves the last columns of the terminal empty."""
+
+    renderable: RenderableType
+    columns: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self.renderable, options.update_width(options.max_width - self.columns))
+
+
 def progress_title(event: Event, name: str = "") -> str:
     """Describe the current stage of a run.
 
     >>> progress_title(Event("train", 2, 5, 12, 50, 600, 2500, 26, dict), "duc")
     'duc stage 2/5, 26 labels, training'
     """
-    text = f"stage {event.stage}/{event.stages}, {event.labels} labels, {PHASE_LABELS[event.phase]}"
+    labels = pluralise(event.labels, "label")
+    text = f"stage {event.stage}/{event.stages}, {labels}, {PHASE_LABELS[event.phase]}"
     return f"{name} {text}".strip()
 
 

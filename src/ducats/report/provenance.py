@@ -13,7 +13,7 @@ from ducats.report.method_results import counted_runs, group_by_kind, method_nam
 from ducats.report.run_reader import Run
 from ducats.report.tasks import DataTask, collect_data_tasks, data_and_task
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels
-from ducats.utils.findings import join_names
+from ducats.utils.findings import join_names, pluralise
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def progress_message(run: Run) -> str:
     """Return the progress of an unfinished run and how to resume it; empty if it is finished."""
     if run.finished:
         return ""
-    unanswered_round = _first_unanswered_round(run)
+    unanswered_round = first_unanswered_round(run)
     if unanswered_round:
         return (
             f"This run is waiting for labels: round {unanswered_round} is not answered yet. Answer it with "
@@ -214,13 +214,13 @@ def progress_message(run: Run) -> str:
     done = max((int(record["epoch"]) for record in run.epochs), default=0)
     train = run.config.get("train")
     epochs = train.get("epochs") if isinstance(train, Mapping) else None
-    progress = f"{done} of {epochs} epochs" if epochs else f"{done} epochs"
+    progress = f"{done} of {pluralise(epochs, 'epoch')}" if epochs else pluralise(done, "epoch")
     return (
         f"This run is not finished: {progress} are done. Run the same `ducats run` command again to resume."
     )
 
 
-def _first_unanswered_round(run: Run) -> int:
+def first_unanswered_round(run: Run) -> int:
     """Return the first round that annotators have not answered; 0 if there is none."""
     if not run.files.questions_path.is_dir():
         return 0
@@ -249,5 +249,5 @@ def read_provenance(run: Run) -> RunProvenance:
 
 def _describe_data(data_record: Mapping[str, Any]) -> str:
     images = data_record.get("images")
-    count_text = f"{images:,} images" if isinstance(images, int) else "images"
+    count_text = pluralise(images, "image", f"{images:,}") if isinstance(images, int) else "images"
     return f"{count_text}, digest {data_record.get('digest', 'not recorded')}"

@@ -15,7 +15,7 @@ from ducats.run.components import Components, RunPlan, pixels_per_image
 from ducats.settings import EvaluationOptions, StreamViews, TaskOptions, View
 from ducats.training.auxiliary import cuda_graph_safe
 from ducats.utils.errors import UserError
-from ducats.utils.findings import Finding, raise_first_error
+from ducats.utils.findings import Finding, pluralise, raise_first_error
 
 VIEW_ROLES: dict[str, TaskRole] = {  # the images that each view is applied to
     "source": "source",
@@ -98,7 +98,8 @@ def check_budget(components: Components, plan: RunPlan) -> None:
         )
     if not components.selects_pixels and sum(budget) > len(components.pool):
         raise UserError(
-            f"the budget of {sum(budget)} labels exceeds the pool of {len(components.pool)} images"
+            f"the budget of {pluralise(sum(budget), 'label')} exceeds the pool of "
+            f"{pluralise(len(components.pool), 'image')}"
         )
 
 

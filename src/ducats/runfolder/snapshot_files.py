@@ -6,6 +6,7 @@ A run saves them in its folder, with thumbnails of some images; reports and figu
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,12 +100,13 @@ def load_newest_snapshot(folder: Path) -> Snapshot | None:
 def load_readable_snapshots(folder: Path) -> tuple[list[Snapshot], list[str]]:
     """Load all readable snapshots in chronological order, and return what is corrupt or missing.
 
-    The messages are one for each snapshot, and one for all thumbnails.
+    The messages are one for each snapshot, and one for all thumbnails. The figures of a page read the same
+    snapshots one after the other, so the last ones are kept in memory.
     """
     readable, problems = [], []
     for path in _paths(folder):
         try:
-            readable.append(load_snapshot(path))
+            readable.append(_load_cached(path, _version(path)))
         except UserError as error:
             problems.append(str(error))
     return readable, [*problems, *_thumbnail_problems(folder)]
@@ -122,6 +124,16 @@ def _thumbnail_problems(folder: Path) -> list[str]:
     if len(problems) > 1:
         return [f"{problems[0]} (and {len(problems) - 1} more)"]
     return problems
+
+
+@lru_cache(maxsize=8)
+def _load_cached(path: Path, _: tuple[int, int] | None) -> Snapshot:
+    return load_snapshot(path)
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Return time and size of a file; None if it is missing."""
+    return (path.stat().st_mtime_ns, path.stat().st_size) if path.exists() else None
 
 
 def _paths(folder: Path) -> list[Path]:
@@ -173,6 +185,16 @@ def find_thumbnail(folder: Path, image: int) -> Path | None:
     return None
 
 
+def list_thumbnails(folder: Path) -> dict[int, Path]:
+    """Return the paths of all thumbnails that the run saved, by the number of the image."""
+    paths = sorted(_thumbnails_path(folder).glob("*"))
+    return {int(path.stem): path for path in paths if path.stem.isdigit() and path.suffix in (".png", ".jpg")}
+
+
 def thumbnail_path(folder: Path, image: int, suffix: Literal["png", "jpg"]) -> Path:
     """Return the path at which an image's thumbnail is saved."""
-    return RunFolder(folder).snapshots_path / "thumbnails" / f"{image:06d}.{suffix}"
+    return _thumbnails_path(folder) / f"{image:06d}.{suffix}"
+
+
+def _thumbnails_path(folder: Path) -> Path:
+    return RunFolder(folder).snapshots_path / "thumbnails"

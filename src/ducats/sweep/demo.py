@@ -17,6 +17,7 @@ from ducats.sweep.runner import run_sweep
 from ducats.sweep.runs import SweepFilter, check_sweep_runs, expand_sweep
 from ducats.sweep.schema import Sweep
 from ducats.utils.errors import UserError
+from ducats.utils.findings import pluralise
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ def demo(
     check_sweep_runs(runs)
     print_line(
         console,
-        f"{spec.title}: {len(sweep.methods)} methods x {len(seeds)} seeds, {workers} in parallel",
+        f"{spec.title}: {len(sweep.methods)} methods x {pluralise(len(seeds), 'seed')}, "
+        f"{workers} in parallel",
     )
     slots = make_slots("cpu", workers, cores=workers, environment={})
     outcome = run_sweep(runs, out, LocalSweepBackend(slots), console)

@@ -8,6 +8,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Column
 
 from ducats.sweep.runs import SweepRun
+from ducats.utils.findings import pluralise
 
 
 class SweepProgress:
@@ -34,7 +35,7 @@ class SweepProgress:
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> "SweepProgress":
-        print_line(self.console, f"{self.count} runs, {self.n_ended} already done")
+        print_line(self.console, f"{pluralise(self.count, 'run')}, {self.n_ended} already done")
         self.progress.start()
         return self
 
@@ -73,4 +74,4 @@ def format_run_list(runs: Sequence[SweepRun], out: Path) -> str:
     states = [(run.state(out), run.name) for run in runs]
     lines = [f"{state:7} {out / name}" for state, name in states]
     counts = [f"{sum(s == state for s, _ in states)} {state}" for state in ("done", "started", "new")]
-    return "\n".join([*lines, f"{len(runs)} runs: {', '.join(counts)}"])
+    return "\n".join([*lines, f"{pluralise(len(runs), 'run')}: {', '.join(counts)}"])

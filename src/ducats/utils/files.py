@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
+if TYPE_CHECKING:  # imported on first use: it imports asyncio, which commands without a lock do not need
+    from filelock import FileLock
 
 from ducats.utils.csv_files import write_csv
 from ducats.utils.errors import UserError
@@ -137,11 +138,13 @@ def sync_folder(folder: Path) -> None:
             os.close(opened)
 
 
-def try_lock(path: Path, timeout_seconds: float = 0.0) -> FileLock | None:
+def try_lock(path: Path, timeout_seconds: float = 0.0) -> "FileLock | None":
     """Lock a file; return None if another process still holds the lock after the timeout.
 
     The lock ends with the process, even if it is killed. The file stays.
     """
+    from filelock import FileLock, Timeout
+
     lock = FileLock(path, thread_local=False)  # any thread may release it
     try:
         with explain_errors(path):
@@ -165,6 +168,8 @@ def folder_lock(folder: Path) -> Iterator[bool]:
 @contextmanager
 def lock_beside(path: Path) -> Iterator[None]:
     """Lock a file through a hidden file beside it; wait until other processes and threads release it."""
+    from filelock import FileLock
+
     make_folder(path.parent)
     lock = FileLock(path.with_name(f".{path.name}.lock"))
     with explain_errors(path):

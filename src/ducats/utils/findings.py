@@ -72,13 +72,13 @@ def join_quoted(names: Iterable[str], max_names: int = 10) -> str:
     return join_names([repr(name) for name in names], max_names)
 
 
-def pluralise(count: int, noun: str) -> str:
-    """Format a number of things.
+def pluralise(count: float, noun: str, number: str = "") -> str:
+    """Format a number of things; ``number`` is the count as text if it is not shown plainly.
 
-    >>> pluralise(1, "image"), pluralise(2, "image"), pluralise(2, "class")
-    ('1 image', '2 images', '2 classes')
+    >>> pluralise(1, "image"), pluralise(2, "image"), pluralise(2, "class"), pluralise(1200, "pixel", "1,200")
+    ('1 image', '2 images', '2 classes', '1,200 pixels')
     """
-    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
+    return f"{number or count} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 def count_images(count: int) -> str:

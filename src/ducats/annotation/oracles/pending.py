@@ -7,6 +7,7 @@ from ducats.annotation import AnnotationStore, QuestionStatus
 from ducats.annotation.summary import annotator_name
 from ducats.runfolder.question_names import ANSWER_TABLES, QUESTIONS_TABLE
 from ducats.runfolder.run_folder import RunFolder
+from ducats.utils.findings import pluralise
 
 MAX_NAMED_ANNOTATORS = 5  # annotators listed in a dispute
 
@@ -19,11 +20,11 @@ def describe_open_images(store: AnnotationStore, round_number: int) -> str:
         return ""
     instructions = answering_instructions(store, table_instructions(folder))
     if not any(one.votes or one.unsure_annotators for one in statuses.values()):
-        plural = "" if len(open_questions) == 1 else "s"
-        return f"round {round_number} waits for {len(open_questions)} label{plural}. {instructions}"
+        labels = pluralise(len(open_questions), "label")
+        return f"round {round_number} waits for {labels}. {instructions}"
     return (
-        f"round {round_number} waits for {len(open_questions)} of {len(statuses)} labels; first: "
-        f"{open_questions[0]!r}{describe_disputes(store, round_number)}. {instructions}"
+        f"round {round_number} waits for {len(open_questions)} of {pluralise(len(statuses), 'label')}; "
+        f"first: {open_questions[0]!r}{describe_disputes(store, round_number)}. {instructions}"
     )
 
 

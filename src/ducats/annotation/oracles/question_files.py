@@ -20,6 +20,7 @@ from ducats.ledger import Request, central_pixels
 from ducats.runfolder.hints import AnnotatorHints
 from ducats.runfolder.question_names import OVERLAYS, QUESTIONS_TABLE, THUMBNAILS
 from ducats.utils import files
+from ducats.utils.findings import pluralise
 from ducats.utils.image_files import read_pixel_format
 
 THUMBNAIL_SIZE = 256
@@ -148,7 +149,7 @@ figcaption b { display: block; color: var(--ink); font-size: 1rem; }
 def contact_sheet(round_number: int, questions: Sequence[Question], classes: Sequence[str]) -> str:
     """Return an HTML page with all questions of a round, for use while filling in answers.csv."""
     theme = resources.files("ducats.annotation.page").joinpath("static/theme.css").read_text(encoding="utf-8")
-    count = "1 image" if len(questions) == 1 else f"{len(questions)} images"
+    count = pluralise(len(questions), "image")
     names = "".join(f"<li>{html.escape(name)}</li>" for name in classes)
     figures = "".join(
         f'<figure><img src="{question.image_path}" alt="Image {question.number}" loading="lazy"><figcaption>'

@@ -6,6 +6,7 @@ from pathlib import Path
 from ducats.data.benchmarks.benchmark import DomainInfo, FileList, Split, normalise_name
 from ducats.data.folders import list_images
 from ducats.utils.errors import UserError
+from ducats.utils.findings import pluralise
 
 
 def list_class_folders(
@@ -32,8 +33,8 @@ def list_class_folders(
     outside = [key for key, _ in images if "/" not in key]
     if outside:
         raise UserError(
-            f"{folder} has {len(outside)} images outside of any class folder, such as {outside[0]};"
-            " it should contain only class folders: move or remove these images"
+            f"{folder} has {pluralise(len(outside), 'image')} outside of any class folder, such as "
+            f"{outside[0]}; it should contain only class folders: move or remove these images"
         )
     prefix = _prefix(root, folder)
     files = [(prefix + key, path) for key, path in images]

@@ -7,8 +7,7 @@ from itertools import accumulate
 from ducats.report.comparison.missing import describe_missing_pairs, find_missing_runs
 from ducats.report.comparison.ranks import Ranking, rank_methods, ranking_note, result_sentences
 from ducats.report.figures.comparison import draw_ranks, draw_score_against_cost, method_costs
-from ducats.report.figures.curves import CaptionedFigure, draw_task_curves
-from ducats.report.figures.runs import format_count
+from ducats.report.figures.curves import CaptionedFigure, draw_mean_over_tasks, draw_task_curves
 from ducats.report.figures.style import PLOT_COLOURS, LineStyle, assign_line_styles
 from ducats.report.headline import Headline, make_headline
 from ducats.report.method_results import aggregate_methods, method_names
@@ -18,6 +17,7 @@ from ducats.report.page_budget import text_bytes
 from ducats.report.run_reader import BrokenRun, Run
 from ducats.report.table import EMPTY_CELL, Table, make_table
 from ducats.report.tasks import format_task, task_name
+from ducats.utils.findings import pluralise
 
 DEFAULT_BASELINES = ("random", "duc")  # methods that all others are compared with, as in `ducats table`
 MAX_COLOURED_METHODS = len(PLOT_COLOURS) - 1  # methods with a colour of their own; the others are grey
@@ -35,6 +35,8 @@ class DataSetComparison:
     differences: Table | None  # paired differences; None without tests
     # One per task; empty for a single task, whose curve is elsewhere on the page.
     curves: Mapping[int, CaptionedFigure]
+    # Mean over tasks, for the first screen; None for a single task, for other data sets, or if stages differ.
+    mean_curve: CaptionedFigure | None
     # Line styles of the methods with a colour of their own in the curves.
     coloured_styles: Mapping[str, LineStyle]
     grey_methods: tuple[str, ...]  # the other methods
@@ -75,6 +77,7 @@ class Comparison:
         svgs = [data_set.ranks for data_set in self.data_sets]
         for data_set in self.data_sets:
             svgs += [each.svg for each in (*data_set.curves.values(), *data_set.costs.values())]
+            svgs += [data_set.mean_curve.svg] if data_set.mean_curve else []
         return text_bytes(svgs)
 
 
@@ -153,7 +156,7 @@ def _headline_sentence(tables: Sequence[TaskTable]) -> str:
         return result_sentences(tables[0])[0]
     n_methods = len({row.method for table in tables for row in table.rows})
     tasks = sum(len(table.tasks) for table in tables)
-    return f"{format_count(n_methods, 'method')} on {tasks} tasks of {len(tables)} data sets."
+    return f"{pluralise(n_methods, 'method')} on {pluralise(tasks, 'task')} of {len(tables)} data sets."
 
 
 def _task_name(table: TaskTable, task: str, has_several_data_sets: bool) -> str:
@@ -177,7 +180,9 @@ def _compare_methods(
     has_results = multi_task or any(row.published for row in table.rows)
     costs = {}
     for key in ("seconds", "memory"):
-        caption = f"{table.kind.score_name} against {key}: {len(method_costs(table, key))} methods"
+        caption = (
+            f"{table.kind.score_name} against {key}: {pluralise(len(method_costs(table, key)), 'method')}"
+        )
         if svg := draw_score_against_cost(table, key, line_styles, f"{id_prefix}{start}-{key}"):
             costs[key] = CaptionedFigure(caption, svg)
     return DataSetComparison(
@@ -191,6 +196,9 @@ def _compare_methods(
             numbers[task]: _draw_task(table, task, coloured_styles, f"{id_prefix}{numbers[task]}-curves")
             for task in (table.tasks if multi_task else ())
         },
+        mean_curve=_draw_mean(table, coloured_styles, f"{id_prefix}mean")
+        if multi_task and not start
+        else None,
         coloured_styles=coloured_styles,
         grey_methods=tuple(ordered[MAX_COLOURED_METHODS:]),
         ranking=ranking,
@@ -200,11 +208,21 @@ def _compare_methods(
     )
 
 
+def _draw_mean(
+    table: TaskTable, coloured_styles: Mapping[str, LineStyle], svg_id: str
+) -> CaptionedFigure | None:
+    by_task = [[run for run in table.runs if task_name(run) == task] for task in table.tasks]
+    svg = draw_mean_over_tasks(by_task, coloured_styles, svg_id) if by_task else ""
+    data_name = f" of {table.data_name}" if table.data_name else ""
+    caption = f"{table.kind.score_name} over {table.kind.labels_axis}, mean over the tasks{data_name}"
+    return CaptionedFigure(caption[:1].upper() + caption[1:], svg) if svg else None
+
+
 def _draw_task(
     table: TaskTable, task: str, coloured_styles: Mapping[str, LineStyle], svg_id: str
 ) -> CaptionedFigure:
     runs = [run for run in table.runs if task_name(run) == task]
     name = format_task(task) or table.data_name
     title = f"{table.kind.score_name} over {table.kind.labels_axis} on {name}, one line per method"
-    counts = f"{format_count(len(method_names(runs)), 'method')}, {format_count(len(runs), 'run')}"
+    counts = f"{pluralise(len(method_names(runs)), 'method')}, {pluralise(len(runs), 'run')}"
     return CaptionedFigure(f"{name}: {counts}", draw_task_curves(runs, coloured_styles, svg_id, title))

@@ -9,6 +9,7 @@ from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.headline import MAIN_METHOD
 from ducats.report.method_tables.build import FULLY_SUPERVISED, TaskTable, TaskTableRow, paired_t_test
 from ducats.report.method_tables.text import format_p_value
+from ducats.utils.findings import pluralise
 
 MIN_COMPARISONS = 10  # minimum number of comparisons for the Nemenyi test
 SIGNIFICANCE_LEVEL = 0.05
@@ -83,6 +84,12 @@ def nemenyi_critical_difference(n_methods: int, n_comparisons: int) -> float:
 def _rank(method: str, ranks: Sequence[float]) -> MethodRank:
     low, _, high = statistics.quantiles(ranks, n=4, method="inclusive")
     return MethodRank(method, statistics.fmean(ranks), (low, high), (min(ranks), max(ranks)))
+
+
+def best_method(table: TaskTable) -> str:
+    """Return the method with the highest average; empty if no method has a run of every task."""
+    ranked = _rows_by_average(table)
+    return ranked[0][0].method if ranked else ""
 
 
 def result_sentences(table: TaskTable) -> list[str]:
@@ -167,7 +174,8 @@ def _difference_phrase(row: TaskTableRow, other: TaskTableRow) -> str:
         return f"level with {other.method}"
     phrase = f"{abs(points):.1f} points {'above' if points > 0 else 'below'} {other.method}"
     if test.p is None:
-        return f"{phrase} ({test.n_pairs} pairs)"
+        return f"{phrase} ({pluralise(test.n_pairs, 'pair')})"
     p = format_p_value(test)
     significance = "" if test.p < SIGNIFICANCE_LEVEL else ", not significant"
-    return f"{phrase} (p {p if p.startswith('<') else f'= {p}'}, {test.n_pairs} pairs{significance})"
+    pairs = pluralise(test.n_pairs, "pair")
+    return f"{phrase} (p {p if p.startswith('<') else f'= {p}'}, {pairs}{significance})"

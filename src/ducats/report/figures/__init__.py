@@ -115,12 +115,15 @@ def save_figure(
     Returns:
         A message for each corrupt snapshot that was skipped.
     """
+    from ducats.report.figures.fonts import with_drawable_classes
     from ducats.report.figures.render import render_file
     from ducats.utils.files import write_atomically
 
     file_format = out.suffix.removeprefix(".").lower()
     if file_format not in FILE_SUFFIXES:
         raise UserError(f"--out {out} must end in .svg, .png or .pdf")
+    if file_format != "svg":
+        runs = [with_drawable_classes(run) for run in runs]
     prepared = prepare_figure(name, runs, round=round, images=images)
     data = render_file(prepared.draw, prepared.size, file_format, prepared.title, prepared.description)
     write_atomically(out, lambda target: target.write(data))

@@ -23,6 +23,7 @@ from ducats.report.method_results import method_names
 from ducats.report.run_reader import finished_or_all
 from ducats.runfolder.records import finite_number
 from ducats.utils.errors import UserError
+from ducats.utils.findings import pluralise
 
 BAR_STYLES = {
     "first stage": (0.4, ""),
@@ -146,7 +147,7 @@ def _draw_ece_bars(
 
 def _format_labels(stages: Sequence[Mapping[str, Any]]) -> str:
     labels = MeanStd.from_values([float(stage["labels"]) for stage in stages]).mean
-    return "before any label" if labels == 0 else f"{format_compact(labels)} labels"
+    return "before any label" if labels == 0 else pluralise(labels, "label", format_compact(labels))
 
 
 def _format_percent(value: MeanStd | None) -> str:

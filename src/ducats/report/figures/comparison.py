@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 
 from ducats.report.comparison.ranks import Ranking
 from ducats.report.figures.render import render_svg
@@ -68,7 +67,6 @@ def draw_score_against_cost(
             )
         if max(cost_by_method.values()) > 10 * min(cost_by_method.values()):
             set_log_scale(axes, "x")
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.set(xlabel=f"{unit} per run, mean over runs", ylabel=f"{table.kind.score_name}, %")
         axes.margins(0.1, 0.12)
         _name_points(figure, axes, {m: (cost_by_method[m], 100 * v.mean) for m, (_, v) in points.items()})

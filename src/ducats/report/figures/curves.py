@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from ducats.report.figures.render import render_svg
-from ducats.report.figures.runs import format_count
 from ducats.report.figures.style import (
     DASHED_LINE,
     DASHES,
@@ -26,9 +26,11 @@ from ducats.report.method_tables.build import FULLY_SUPERVISED
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
 from ducats.runfolder.records import finite_number
+from ducats.utils.findings import pluralise
 
 # Paul Tol's colours, none of which is a method's colour.
 TERM_COLOURS = ("#4477aa", "#cc6677", "#228833", "#aa7744", "#aa3377", "#66ccee")
+CURVE_SIZE = (4.9, 3.4)  # inches
 MAX_LINEAR_AXIS_RATIO = 30  # the x axis is logarithmic if the largest budget is over 30 times the smallest
 
 
@@ -54,7 +56,7 @@ class ScoreCurve:
     def describe(self, x_name: str) -> str:
         """Describe the curve as text."""
         return f"{self.label}: " + ", ".join(
-            f"{p.mean:.1f}% at {x_name} {x:g} ({format_count(len(self.scores[x]), 'seed')})"
+            f"{p.mean:.1f}% at {x_name} {x:g} ({pluralise(len(self.scores[x]), 'seed')})"
             for x, p in self.stats.items()
         )
 
@@ -135,7 +137,7 @@ def draw_learning_curve(
             _format_count_axis(axes, counts)
 
     svg_id = f"{id_prefix}over-{x_key}-{metric_key}"
-    return render_svg(draw, (4.9, 3.4), svg_id, f"{title} over {axis}, one line per method")
+    return render_svg(draw, CURVE_SIZE, svg_id, f"{title} over {axis}, one line per method")
 
 
 def draw_task_curves(
@@ -171,6 +173,39 @@ def draw_task_curves(
                 _fill_deviation(axes, x, stats, style)
 
     return render_svg(draw, (4.0, 2.9), svg_id, title)
+
+
+def draw_mean_over_tasks(
+    runs_by_task: Sequence[Sequence[Run]], line_styles: Mapping[str, LineStyle], svg_id: str
+) -> str:
+    """Draw the mean over tasks, stage by stage; empty if no method has the same stages in every task."""
+    kind = runs_by_task[0][0].kind
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for method in line_styles:
+        curves = [mean_curve(runs, method, kind.headline_metric) for runs in runs_by_task]
+        if len({len(curve) for curve in curves}) == 1 and curves[0]:
+            lines[method] = [
+                (fmean(point.n_spent for point in stage), fmean(100 * point.value.mean for point in stage))
+                for stage in zip(*curves, strict=True)
+            ]
+    if not lines:
+        return ""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.set(xlabel=f"{kind.labels_axis} per task", ylabel=f"{kind.score_name}, %")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        if kind != CLASSIFICATION:
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_compact(value)))
+        for method, points in lines.items():
+            x, y = zip(*points, strict=True)
+            if FULLY_SUPERVISED in method or len(points) == 1:
+                _plot_reference(axes, y[-1], line_styles[method], 0.8)
+                continue
+            _plot_mean(axes, x, [MeanStd(value, None) for value in y], line_styles[method])
+
+    title = f"{kind.score_name} over {kind.labels_axis}, mean over {pluralise(len(runs_by_task), 'task')}"
+    return render_svg(draw, CURVE_SIZE, svg_id, title)
 
 
 def loss_term_styles(runs: Sequence[Run]) -> dict[str, LineStyle]:

@@ -3,6 +3,7 @@
 from matplotlib.figure import Figure
 
 from ducats.report.figures.base import FigureOptions, PreparedFigure
+from ducats.report.figures.fonts import shorten_to_width
 from ducats.report.figures.runs import (
     RunSequence,
     is_segmentation,
@@ -18,6 +19,9 @@ from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
 
 MAX_IMAGES_PER_ROUND = 10  # images per round, as in the paper
+MIN_COLUMNS = 5  # as wide as the text below the images
+COLUMN_WIDTH = 0.92  # inches
+TITLE_WIDTH, TITLE_SIZE = 61.0, 8  # points; the width leaves a gap to the next title
 WRONG_COLOUR = PLOT_COLOURS[1]
 
 
@@ -35,7 +39,7 @@ def prepare_gallery(runs: RunSequence, options: FigureOptions) -> PreparedFigure
         raise UserError(f"{run.folder} is a segmentation run; use `ducats figure pixels`")
     round_snapshots = require_round_snapshots(run, options.round)
     rounds = [(snapshot, first_selected_images(run, snapshot)) for snapshot in round_snapshots]
-    columns = max(1, *(len(picks) for _, picks in rounds))
+    columns = max(MIN_COLUMNS, *(len(picks) for _, picks in rounds))
 
     def draw(figure: Figure) -> None:
         grid = figure.subplots(len(rounds), columns, squeeze=False)
@@ -45,10 +49,14 @@ def prepare_gallery(runs: RunSequence, options: FigureOptions) -> PreparedFigure
             for axes, pick in zip(row, picks, strict=False):
                 show_image(axes, pick.thumbnail, shorten_start(pick.image_name, 12))
                 wrong = bool(pick.label) and not pick.is_correct
-                label = "void" if pick.is_void else pick.label
+                label = "void" if pick.is_void else pick.label or "?"
+                lines = [
+                    shorten_to_width(line, TITLE_WIDTH, TITLE_SIZE, bold=wrong)
+                    for line in (pick.prediction, f"→ {label}")
+                ]
                 axes.set_title(
-                    f"{shorten_start(pick.prediction, 9)} → {shorten_start(label, 9) or '?'}",
-                    fontsize=8,
+                    "\n".join(lines),
+                    fontsize=TITLE_SIZE,
                     color=WRONG_COLOUR if wrong else TEXT_COLOUR,
                     fontweight="bold" if wrong else "normal",
                 )
@@ -66,7 +74,7 @@ def prepare_gallery(runs: RunSequence, options: FigureOptions) -> PreparedFigure
     title = "First selected images of each round"
     summary = f"{len(labelled)} labelled images; {wrong} wrong predictions"
     return PreparedFigure(
-        draw, (0.92 * columns + 0.5, 1.38 * len(rounds) + 0.35), title, f"{title}: {summary}."
+        draw, (COLUMN_WIDTH * columns + 0.5, 1.5 * len(rounds) + 0.35), title, f"{title}: {summary}."
     )
 
 

@@ -15,7 +15,6 @@ from ducats.report.figures.runs import (
     VOID_LABEL,
     RunSequence,
     describe_time,
-    format_count,
     require_one_run,
     shorten_start,
 )
@@ -24,6 +23,7 @@ from ducats.report.run_reader import Run
 from ducats.runfolder import snapshot_files
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
+from ducats.utils.findings import pluralise
 from ducats.utils.npz_columns import AnyArray
 
 MAX_CLASS_BARS = 40  # classes with their own bar; the classes with the fewest labels share one
@@ -75,7 +75,7 @@ def prepare_histogram(runs: RunSequence, _: FigureOptions) -> PreparedFigure:
         "other classes" if c is None else "void" if c == VOID_LABEL else shorten_start(run.class_name(c), 16)
         for c in label_counts.classes
     ]
-    total, rounds = int(label_counts.counts.sum()), format_count(len(label_counts.rounds), "round")
+    total, rounds = int(label_counts.counts.sum()), pluralise(len(label_counts.rounds), "round")
 
     def draw(figure: Figure) -> None:
         row = figure.subplots(1, 2 if first_and_last else 1, squeeze=False, sharey=True)[0]

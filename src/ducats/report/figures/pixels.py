@@ -12,7 +12,6 @@ from ducats.report.figures.base import FigureOptions, PreparedFigure
 from ducats.report.figures.runs import (
     VOID_LABEL,
     RunSequence,
-    format_count,
     is_segmentation,
     require_one_run,
     shorten_start,
@@ -71,8 +70,8 @@ def select_images(run: Run, keys: Sequence[str] = ()) -> list[LabelledImage]:
     names, sizes = pool.keys, pool.sizes
     if not labels_by_round or sizes is None:
         raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")
-    thumbnails = [(index, snapshot_files.find_thumbnail(run.folder, index)) for index in range(len(names))]
-    available = {names[index]: (index, path) for index, path in thumbnails if path is not None}
+    thumbnails = snapshot_files.list_thumbnails(run.folder)
+    available = {names[index]: (index, path) for index, path in thumbnails.items() if index < len(names)}
     if not available:
         raise UserError(
             f"{run.folder} has no thumbnails: it ran with engine.snapshot_samples=0; use `ducats picks`, "
@@ -169,8 +168,8 @@ def prepare_labelled_pixels(
 
     title = "Labelled pixels on images"
     summary = (
-        f"{format_count(len(labels), 'pixel')} of {format_count(len(labelled_images), 'image')} "
-        f"in {format_count(len(rounds), 'round')}"
+        f"{pluralise(len(labels), 'pixel', f'{len(labels):,}')} of "
+        f"{pluralise(len(labelled_images), 'image')} in {pluralise(len(rounds), 'round')}"
     )
     legend_height = 0.55 + 0.17 * -(-len(entries) // legend_columns)  # the legend
     size = (figure_width, (tile_inches * height + 0.28) * len(labelled_images) + legend_height)

@@ -65,12 +65,11 @@ def sample_ids(target: AnyArray, image: AnyArray, position: AnyArray) -> AnyArra
 
 def auroc(low: AnyArray, high: AnyArray) -> float | None:
     """Probability that a value of ``high`` exceeds one of ``low``; ties count half. None if one is empty."""
-    from scipy.stats import rankdata
-
     if not len(low) or not len(high):
         return None
-    ranks = rankdata(np.concatenate([low, high]))[len(low) :]
-    return float((ranks.sum() - len(high) * (len(high) + 1) / 2) / (len(low) * len(high)))
+    ordered = np.sort(low)
+    n_below = sum(np.searchsorted(ordered, high, side).sum() for side in ("left", "right")) / 2
+    return float(n_below / (len(low) * len(high)))
 
 
 def most_frequent_classes(classes: AnyArray, max_classes: int = MAX_COLOURED_CLASSES) -> list[int]:

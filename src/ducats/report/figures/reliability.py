@@ -16,6 +16,7 @@ from ducats.report.method_results import counted_runs, method_names
 from ducats.report.run_kinds import CLASSIFICATION, RunKind
 from ducats.report.run_reader import Run
 from ducats.runfolder.records import Record, finite_number
+from ducats.utils.findings import pluralise
 
 MAX_STAGES = 6  # diagrams of a run; of more stages, evenly spaced ones are shown
 PANELS_PER_ROW = 3
@@ -63,7 +64,7 @@ def draw_method_reliability(runs: Sequence[Run], method: str, line_style: LineSt
             labels = MeanStd.from_values([record["labels"] for record in records]).mean
             error = MeanStd.from_known(finite_number(record, "ece") for record in records)
             error_text = f", error {100 * error.mean:.1f}%" if error else ""
-            axes.set_title(f"{format_labels(labels)} labels{error_text}")
+            axes.set_title(f"{pluralise(labels, 'label', format_labels(labels))}{error_text}")
             axes.set_xlabel("confidence, %")
         for axes in row[len(panels) :]:
             axes.set_visible(False)
@@ -97,13 +98,14 @@ def draw_stage_reliability(
             axes.plot(x, y, "s", color=TEMPERATURE_SCALING_COLOUR, **square_style)
             error = finite_number(stage, "ece")
             error_text = f": {100 * error:.1f}%" if error is not None else ""
-            axes.set_title(f"{format_labels(stage['labels'])} labels{error_text}", fontsize=9)
+            labels_text = pluralise(stage["labels"], "label", format_labels(stage["labels"]))
+            axes.set_title(f"{labels_text}{error_text}", fontsize=9)
             if index % n_columns == 0:
                 axes.set_ylabel("accuracy, %")
             if index + n_columns >= len(shown_stages):
                 axes.set_xlabel("confidence, %")
 
-    title = f"Accuracy against confidence at {len(shown_stages)} stages"
+    title = f"Accuracy against confidence at {pluralise(len(shown_stages), 'stage')}"
     return render_svg(draw, (2.3 * n_columns + 0.4, 2.2 * n_rows + 0.2), f"{id_prefix}reliability", title)
 
 

@@ -12,6 +12,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from PIL import Image
 
+from ducats.report.figures.fonts import use_available_fonts
 from ducats.report.figures.style import MATPLOTLIB_STYLE, TEXT_COLOUR
 
 DrawFunction = Callable[[Figure], None]
@@ -97,7 +98,9 @@ def _render(draw: DrawFunction, size: tuple[float, float], file_format: str) -> 
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
-        if file_format == "svg":
+        if file_format != "svg":
+            use_available_fonts(figure)
+        else:
             figure.patch.set_alpha(0)
             for axes in figure.axes:
                 axes.patch.set_alpha(0)

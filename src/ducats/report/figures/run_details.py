@@ -8,6 +8,7 @@ from ducats.report.figures.style import TEXT_COLOUR, LineStyle
 from ducats.report.run_reader import Run
 from ducats.report.run_section.class_results import ClassResults
 from ducats.runfolder.records import finite_number
+from ducats.utils.findings import pluralise
 
 
 def draw_class_results(class_results: ClassResults, line_style: LineStyle, id_prefix: str) -> str:
@@ -48,7 +49,7 @@ def draw_epoch_seconds(run: Run, line_style: LineStyle, id_prefix: str) -> str:
         axes.set(xlabel="epoch", ylabel="training seconds")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
-    title = f"Training seconds of each of {len(timed)} epochs"
+    title = f"Training seconds of {pluralise(len(timed), 'epoch')}"
     return render_svg(draw, (4.3, 2.5), f"{id_prefix}seconds", title)
 
 

@@ -6,6 +6,7 @@ from ducats.report.run_reader import Run
 from ducats.runfolder import snapshot_files
 from ducats.runfolder.snapshot_files import Snapshot
 from ducats.utils.errors import UserError
+from ducats.utils.findings import pluralise
 
 VOID_LABEL = -2  # annotated as void: no class applies
 RunSequence = Sequence[Run]
@@ -70,16 +71,7 @@ def is_segmentation(run: Run) -> bool:
 
 def format_sample_count(count: int, run: Run) -> str:
     """Format a number of images or pixels."""
-    return format_count(count, "pixel" if is_segmentation(run) else "image")
-
-
-def format_count(count: int, noun: str) -> str:
-    """Format a count with its noun.
-
-    >>> format_count(1, "round"), format_count(1200, "pixel")
-    ('1 round', '1,200 pixels')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return pluralise(count, "pixel" if is_segmentation(run) else "image", f"{count:,}")
 
 
 def shorten_start(text: str, max_length: int = 24) -> str:

@@ -18,6 +18,7 @@ from ducats.report.figures.style import format_compact
 from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.run_reader import Run
 from ducats.utils.errors import UserError
+from ducats.utils.findings import pluralise
 
 KAPPA_KEY = "query.params.kappa"  # the first step of the query keeps kappa times the budget
 BETA_KEY, LAMBDA_KEY = "objective.params.beta", "objective.params.lambda_"
@@ -69,7 +70,7 @@ def prepare_kappa(runs: RunSequence, _: FigureOptions) -> PreparedFigure:
         if len(score_curves) > 1:
             axes.legend(frameon=False, fontsize=8)
         n_runs = sum(curve.n_runs for curve in score_curves)
-        axes.set_title(f"mean ± standard deviation over seeds, n={n_runs} runs")
+        axes.set_title(f"mean ± standard deviation over seeds, n={pluralise(n_runs, 'run')}")
 
     title = f"{metric_name} over kappa"
     return PreparedFigure(
@@ -133,7 +134,7 @@ def prepare_beta_lambda(runs: RunSequence, _: FigureOptions) -> PreparedFigure:
             axes.set_xticks(np.arange(len(betas)) + 0.5, [f"{value:g}" for value in betas])
             axes.set_yticks(np.arange(len(lambdas)) + 0.5, [f"{value:g}" for value in lambdas])
             axes.set(xlabel="β, weight of U_dis", ylabel="λ, weight of U_data")
-            axes.set_title(label or f"{sum(map(len, by_weights.values()))} runs, n per cell")
+            axes.set_title(label or f"{pluralise(sum(map(len, by_weights.values())), 'run')}, n per cell")
             axes.grid(visible=False)
         assert mesh is not None
         figure.colorbar(mesh, ax=list(row), label=f"{metric_name}, %")
@@ -194,13 +195,15 @@ def prepare_budget(runs: RunSequence, _: FigureOptions) -> PreparedFigure:
             frameon=False,
             fontsize=8,
             loc="lower right",
-            title=f"mean ± deviation over seeds, n={n_runs} runs",
+            title=f"mean ± deviation over seeds, n={pluralise(n_runs, 'run')}",
             title_fontsize=8,
         )
 
     title = f"{metric_name} over {labels_axis}"
     summary = "; ".join(curve.describe(labels_axis) for curve in score_curves)
-    return PreparedFigure(draw, (5.2, 3.8), title, f"{title}, final stages of {n_runs} runs. {summary}.")
+    return PreparedFigure(
+        draw, (5.2, 3.8), title, f"{title}, final stages of {pluralise(n_runs, 'run')}. {summary}."
+    )
 
 
 def _scale_by(factor: float) -> Callable[[Any], Any]:

@@ -131,12 +131,9 @@ def prepare_simplex(runs: RunSequence, options: FigureOptions) -> PreparedFigure
     if snapshot.log_alpha.shape[1] < 3:
         raise UserError(f"{run.folder} has only two classes; `ducats figure simplex` needs three classes")
     keys = run.files.load_pool().keys
-    thumbnails = {
-        int(i): snapshot_files.find_thumbnail(run.folder, int(i))
-        for i in np.unique(snapshot.image[snapshot.is_target])
-    }
+    thumbnails = snapshot_files.list_thumbnails(run.folder)
     domain_and_image = zip(snapshot.is_target, snapshot.image, strict=True)
-    has_thumbnail = np.array([t and thumbnails[int(i)] is not None for t, i in domain_and_image])
+    has_thumbnail = np.array([t and int(i) in thumbnails for t, i in domain_and_image])
     rows = (
         rows_of_images(run, snapshot, options.images)
         if options.images

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, Locator, MaxNLocator, NullFormatter, NullLocator
 
 # The colour-blind safe palette of Okabe and Ito without yellow (invisible on white) and black (invisible on
 # black). Markers distinguish methods as well, also in print.
@@ -36,6 +36,7 @@ MATPLOTLIB_STYLE: dict[Any, Any] = {
     "axes.edgecolor": TEXT_COLOUR,
     "axes.labelcolor": TEXT_COLOUR,
     "axes.titlesize": 10,
+    "axes.titley": 1.0,  # no search for a free position, which takes a tenth of the time
     "axes.titlecolor": TEXT_COLOUR,
     "text.color": TEXT_COLOUR,
     "xtick.color": TEXT_COLOUR,
@@ -87,28 +88,58 @@ def format_compact(count: float) -> str:
     return f"{count:.3g}"
 
 
-def format_power_of_ten(value: float) -> str:
-    """Format a power of ten compactly.
+def format_log_tick(value: float) -> str:
+    """Format a value on a logarithmic axis: plain, or as a power of ten if it is very small or large.
 
-    >>> format_power_of_ten(0.0001), format_power_of_ten(1), format_power_of_ten(100)
-    ('10⁻⁴', '1', '10²')
+    >>> [format_log_tick(value) for value in (0.0001, 0.0003, 0.03, 1, 500, 1e6)]
+    ['10⁻⁴', '3·10⁻⁴', '0.03', '1', '500', '10⁶']
     """
-    exponent = round(math.log10(value))
-    return "1" if exponent == 0 else f"10{str(exponent).translate(_SUPERSCRIPTS)}"
+    if 0.001 <= value < 10_000:
+        return f"{value:g}"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    power = f"10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
+    return power if float(mantissa) == 1 else f"{float(mantissa):g}·{power}"
+
+
+class LogTickLocator(Locator):
+    """Ticks of a logarithmic axis at decades; in a smaller range at further values, never fewer than two."""
+
+    MIN_TICKS = 3
+    MULTIPLES = ((1,), (1, 3), (1, 2, 5))  # ticks of each decade, the fewest first
+
+    def __init__(self, max_ticks: int) -> None:
+        self.max_ticks = max_ticks
+
+    def __call__(self) -> list[float]:
+        """Return the ticks of the visible range."""
+        assert self.axis is not None
+        return self.tick_values(*self.axis.get_view_interval())
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        """Return the ticks between two values."""
+        low, high = sorted((vmin, vmax))
+        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        step = max(1, math.ceil((last - first) / self.max_ticks))
+        exponents = [exponent for exponent in range(first, last + 1) if exponent % step == 0]
+        for multiples in self.MULTIPLES:
+            values = [float(f"{multiple}e{exponent}") for exponent in exponents for multiple in multiples]
+            ticks = [value for value in values if low <= value <= high]
+            if len(ticks) >= self.MIN_TICKS:
+                return ticks
+        linear = MaxNLocator(self.max_ticks, min_n_ticks=2).tick_values(low, high)
+        return [float(value) for value in linear if low <= value <= high]
 
 
 def set_log_scale(axes: Axes, axis_name: Literal["x", "y"] = "y", *, narrow: bool = False) -> None:
     """Make an axis logarithmic with plain tick labels: 0.01, 0.1, 1.
 
     Args:
-        narrow: label fewer ticks, as powers of ten, without minor ticks.
+        narrow: label fewer ticks, without minor ticks.
     """
     axes.set(**{f"{axis_name}scale": "log"})
     axis: Axis = getattr(axes, f"{axis_name}axis")
-    axis.set_major_locator(LogLocator(numticks=4 if narrow else 6))
-    axis.set_major_formatter(
-        FuncFormatter(lambda value, _: format_power_of_ten(value) if narrow else f"{value:g}")
-    )
+    axis.set_major_locator(LogTickLocator(4 if narrow else 6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_log_tick(value)))
     axis.set_minor_formatter(NullFormatter())
     if narrow:
         axis.set_minor_locator(NullLocator())

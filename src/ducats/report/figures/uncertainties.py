@@ -107,7 +107,7 @@ def prepare_uncertainties(runs: RunSequence, options: FigureOptions) -> Prepared
         figure.legend(
             handles=handles,
             loc="outside lower center",
-            ncols=3,
+            ncols=3 if columns > 1 else 2,
             frameon=False,
             fontsize=9,
             title=note,

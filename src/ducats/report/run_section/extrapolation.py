@@ -12,6 +12,7 @@ from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
 from ducats.report.run_section.gain import NORMAL_QUANTILE_975, shrunk_proportion
 from ducats.runfolder.records import finite_number
+from ducats.utils.findings import pluralise
 
 MIN_STAGES = 3  # stages needed to fit a curve
 MAX_RANGE_WIDTH = 0.2  # a wider range is not reported
@@ -50,9 +51,12 @@ def forecast_gain(run: Run) -> GainForecast:
     excluded_epochs = _long_last_step([int(stage["epoch"]) for stage in stages])
     used = stages[:-1] if excluded_epochs else stages
     if len(used) < MIN_STAGES:
-        excluded = f" before the last {excluded_epochs} epochs, which reflect training more than labels"
+        excluded = (
+            f" before the last {pluralise(excluded_epochs, 'epoch')}, which reflect training more than labels"
+        )
         needed = f"at least {MIN_STAGES} stages are needed{excluded if excluded_epochs else ''}"
-        return GainForecast(reason_missing=f"{needed}, but there are {len(used)}")
+        there = f"there is {len(used)}" if len(used) == 1 else f"there are {len(used)}"
+        return GainForecast(reason_missing=f"{needed}, but {there}")
     scores = np.array([float(stage[key]) for stage in used])
     images = finite_number(stages[-1], "images") or 0.0
     score_deviation = (

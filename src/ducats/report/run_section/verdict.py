@@ -17,6 +17,7 @@ from ducats.report.run_section.gain import (
     selects_at_random,
 )
 from ducats.runfolder.records import Record, describe_timed_record, finite_number
+from ducats.utils.findings import pluralise
 
 # Labels that the gain is stated for: that of a single pixel would be tiny.
 LABELS_PER_GAIN_UNIT = {"label": 1, "labelled pixel": 1000}
@@ -39,6 +40,8 @@ class Verdict:
     sentence: str
     remarks: tuple[str, ...]
     key_figures: tuple[KeyFigure, ...]
+    context: str  # the remarks without which the main sentence could mislead
+    compared_with_random: bool
 
 
 def make_verdict(run: Run, others: Sequence[Run]) -> Verdict:
@@ -48,7 +51,8 @@ def make_verdict(run: Run, others: Sequence[Run]) -> Verdict:
     """
     gain, comparisons = compute_gain(run), compare_with_random(run, others)
     last = run.result
-    remarks = [*_random_remarks(run, gain, comparisons), *_evaluation_remarks(run)]
+    random_remarks, evaluation_remarks = _random_remarks(run, gain, comparisons), _evaluation_remarks(run)
+    remarks = [*random_remarks, *evaluation_remarks]
     if gain is not None and gain.labels:
         remarks.append(_training_remark(run, others))
         remarks.append(forecast_sentence(forecast_gain(run), run.kind))
@@ -56,7 +60,13 @@ def make_verdict(run: Run, others: Sequence[Run]) -> Verdict:
         remarks.append(
             UNFINISHED_REMARK if run.stages else "The first evaluation comes before the first query."
         )
-    return Verdict(_sentence(run, gain), tuple(remarks), tuple(_key_figures(run, gain, comparisons, last)))
+    return Verdict(
+        sentence=_sentence(run, gain),
+        remarks=tuple(remarks),
+        key_figures=tuple(_key_figures(run, gain, comparisons, last)),
+        context=" ".join([*random_remarks[-1:], *evaluation_remarks]),
+        compared_with_random=bool(comparisons),
+    )
 
 
 def _sentence(run: Run, gain: Gain | None) -> str:
@@ -65,7 +75,10 @@ def _sentence(run: Run, gain: Gain | None) -> str:
     if not run.stages and not run.finished:
         return f"{run.method} has not been evaluated yet."
     if last is None:
-        return f"{run.method} was not evaluated on a test set, so the gain from its labels is unknown."
+        labels = format_label_count(
+            finite_number(run.stages[-1] if run.stages else {}, "labels") or 0, run.kind
+        )
+        return f"{run.method} was not evaluated on a test set, so the gain from {labels} is unknown."
     now = f"{100 * last[run.kind.headline_metric]:.1f}%"
     if gain is None or gain.labels == 0:
         if gain is None and not run.finished:
@@ -90,7 +103,7 @@ def _random_remarks(run: Run, gain: Gain | None, comparisons: Sequence[RandomCom
     if not comparisons:
         return [
             "This report has no comparable run with random selection, so it cannot show whether random "
-            "labels would have done as well. Run the same command with --method random and report both runs."
+            "labels would have done as well."
         ]
     return [comparison_sentence(comparison) for comparison in comparisons]
 
@@ -130,7 +143,7 @@ def forecast_sentence(forecast: GainForecast, kind: RunKind) -> str:
     what = f"The next {format_label_count(forecast.n_labels, kind)} would likely add {gain_range}"
     if forecast.low < TIE_TOLERANCE:
         what += ", possibly nothing"
-    how = f"extrapolated with a saturating curve fitted to {forecast.n_stages} stages"
+    how = f"extrapolated with a saturating curve fitted to {pluralise(forecast.n_stages, 'stage')}"
     left_out = (
         f" The last {forecast.excluded_epochs} epochs are left out: they reflect training more than labels."
         if forecast.excluded_epochs
@@ -253,7 +266,7 @@ def format_label_count(labels: float, kind: RunKind) -> str:
     """Format a number of labels: ``65 labels``."""
     if not labels:
         return "no labels"
-    return f"{labels:,.0f} {kind.label_name}{'' if labels == 1 else 's'}"
+    return pluralise(labels, kind.label_name, f"{labels:,.0f}")
 
 
 def _format_interval(interval: ConfidenceInterval) -> str:

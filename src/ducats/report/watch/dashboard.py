@@ -1,10 +1,11 @@
 """Show runs in the terminal: one in full, several in a table, or one line per run for logs."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -13,10 +14,12 @@ from rich.text import Text
 from ducats.report.progress_display import stage_table
 from ducats.report.watch.run_state import METRIC_NAMES, RunState
 from ducats.report.watch.text_plots import braille_plot, sparkline
+from ducats.utils.findings import pluralise
 
 PHASE_STYLES = {"finished": "green", "waiting": "yellow", "empty": "dim"}
 BAR_WIDTH, PLOT_WIDTH, PLOT_HEIGHT = 30, 36, 6
-FULL_TABLE_COLUMNS = 110  # terminal columns needed for the full table
+# Columns of the table that are left out one by one until it fits the terminal, the least important first.
+OPTIONAL_COLUMNS = ("computing", "over labels", "ECE %", "annotation", "labels")
 UNBOUNDED_COLUMNS = 1000  # terminal columns; wider than any output
 SHORT_METRIC_NAMES = {"accuracy": "acc", "mean_iou": "mIoU"}  # for table headers
 SILENCE_NOTICE_SECONDS = 60.0  # seconds without a write until this is reported
@@ -29,14 +32,13 @@ class Dashboard:
     states: Sequence[RunState]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        def fits(renderable: RenderableType) -> bool:
-            wide_options = options.update(max_width=UNBOUNDED_COLUMNS)
-            return Measurement.get(console, wide_options, renderable).maximum <= options.max_width
+        def measure(renderable: RenderableType) -> Measurement:
+            return Measurement.get(console, options.update(max_width=UNBOUNDED_COLUMNS), renderable)
 
         if len(self.states) == 1:
-            yield _render_run(self.states[0], fits)
+            yield _render_run(self.states[0], lambda shown: measure(shown).maximum <= options.max_width)
         else:
-            yield _render_table(self.states, is_wide=options.max_width >= FULL_TABLE_COLUMNS)
+            yield _render_table(self.states, lambda shown: measure(shown).minimum <= options.max_width)
 
 
 def status_line(state: RunState) -> str:
@@ -53,7 +55,7 @@ def status_line(state: RunState) -> str:
         phrases.append(f"ECE {100 * ece[-1][1]:.1f} %")
     if state.labels_spent is not None:
         # At the last evaluation; more may have been acquired since.
-        phrases[-1] += f" with {state.labels_spent} labels"
+        phrases[-1] += f" with {pluralise(state.labels_spent, 'label')}"
     phrases += _annotation_phrases(state)
     if state.seconds_left is not None:
         phrases.append(f"about {format_duration(state.seconds_left)} left")
@@ -107,7 +109,7 @@ def _cost_phrases(state: RunState) -> list[str]:
     """Summarise the cost of the run and the time left."""
     phrases = []
     if state.n_rounds:
-        phrases.append(f"{state.n_labelled_rounds} of {state.n_rounds} rounds labelled")
+        phrases.append(f"{state.n_labelled_rounds} of {pluralise(state.n_rounds, 'round')} labelled")
     if state.compute_seconds is not None:
         phrases.append(f"{format_duration(state.compute_seconds)} of computing")
     phrases += _annotation_phrases(state)
@@ -177,7 +179,7 @@ def _messages(state: RunState) -> list[RenderableType]:
     return messages + [Text(problem, style="yellow") for problem in state.problems]
 
 
-def _render_table(states: Sequence[RunState], *, is_wide: bool) -> RenderableType:
+def _render_table(states: Sequence[RunState], fits: Callable[[RenderableType], bool]) -> RenderableType:
     metric_names = sorted({SHORT_METRIC_NAMES[state.headline] for state in states})
     columns: dict[str, Callable[[RunState], str]] = {
         "labels": lambda state: "–" if state.labels_spent is None else f"{state.labels_spent:,}",
@@ -190,23 +192,31 @@ def _render_table(states: Sequence[RunState], *, is_wide: bool) -> RenderableTyp
         ),
         "left": lambda state: _format_seconds(state.seconds_left),
     }
-    # Leave out empty columns, and the least important one in a narrow terminal.
     cells = {name: [cell(state) for state in states] for name, cell in columns.items()}
-    shown_columns = [
-        name for name, column in cells.items() if set(column) - {"–", ""} and (is_wide or name != "computing")
-    ]
-    table = Table(header_style="bold")
-    table.add_column("run", overflow="fold", min_width=8)
-    table.add_column("status", overflow="fold", min_width=12)
-    for name in shown_columns:
-        table.add_column(name, justify="left" if name == "over labels" else "right", no_wrap=True)
-    for row, state in enumerate(states):
-        description = Text(state.describe(), style=_style(state))
-        table.add_row(Text(state.name), description, *(cells[name][row] for name in shown_columns))
+    cells = {name: column for name, column in cells.items() if set(column) - {"–", ""}}
+    table = _runs_table(states, cells)
+    for name in OPTIONAL_COLUMNS:
+        if not fits(table):
+            cells.pop(name, None)
+            table = _runs_table(states, cells)
     problems = [
         Text(f"{state.name}: {problem}", style="yellow") for state in states for problem in state.problems
     ]
     return Group(table, *problems)
+
+
+def _runs_table(states: Sequence[RunState], cells: Mapping[str, Sequence[str]]) -> Table:
+    """Return a row per run; ``cells`` are the columns after name and status."""
+    table = Table(header_style="bold")
+    table.add_column("run", overflow="fold", min_width=8)
+    table.add_column("status", overflow="fold", min_width=12)
+    for name, column in cells.items():
+        justify: JustifyMethod = "left" if name == "over labels" else "right"
+        table.add_column(name, justify=justify, no_wrap=True, min_width=max(map(cell_len, (name, *column))))
+    for row, state in enumerate(states):
+        description = Text(state.describe(), style=_style(state))
+        table.add_row(Text(state.name), description, *(column[row] for column in cells.values()))
+    return table
 
 
 def _last_percent(curve: Sequence[tuple[float, float]]) -> str:

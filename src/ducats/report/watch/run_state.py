@@ -26,7 +26,7 @@ class OpenRound:
     def __str__(self) -> str:
         phrases = [f"round {self.number}"]
         if self.questions is not None:
-            phrases.append(f"{self.settled} of {self.questions} questions settled")
+            phrases.append(f"{self.settled} of {pluralise(self.questions, 'question')} settled")
             phrases += [f"{self.disputed} disputed"] if self.disputed else []
         if self.answer_files:
             phrases.append(pluralise(self.answer_files, "answer file"))
@@ -78,15 +78,15 @@ class RunState:
 
     def describe(self) -> str:
         """Describe the current phase in a few words."""
-        total = f" of {self.epochs}" if self.epochs is not None else ""
         if self.phase == "empty":
             return "no run here yet"
         if self.phase == "finished":
-            return f"finished, {self.epoch} epochs"
+            return f"finished, {pluralise(self.epoch, 'epoch')}"
         if self.phase == "waiting":
             paused = "" if self.is_active is not False else "paused, "
             return f"{paused}waiting for annotators: {self.open_round}"
-        done = f"{self.phase}, {self.epoch}{total} epochs"
+        epochs = pluralise(self.epoch if self.epochs is None else self.epochs, "epoch")
+        done = f"{self.phase}, {'' if self.epochs is None else f'{self.epoch} of '}{epochs}"
         return f"stopped while {done}" if self.is_active is False else done
 
 
