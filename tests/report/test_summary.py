@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from synthetic_sweeps import write_sweep_run
 
 from ducats.cli import app
 from ducats.report import report_page
-from ducats.report.figures.tsne import embed_run
 from ducats.report.method_results import aggregate_methods
 from ducats.report.next_steps import NextStep, steps_after_comparison, steps_after_run
 from ducats.report.run_reader import Run, find_runs, read_run
@@ -157,18 +155,6 @@ def test_commands_show_relative_folders_only(tmp_path: Path, monkeypatch: pytest
     assert single_run_steps(read_run(Path("runs/a")))["Use the model."].command == "ducats export runs/a"
     absolute = single_run_steps(read_run(tmp_path / "runs" / "a"))
     assert absolute["Use the model."].command == "ducats export a"
-
-
-def test_a_page_does_not_import_what_takes_longer_than_a_figure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("sklearn", "sklearn.manifold", "scipy.stats"):
-        monkeypatch.setitem(sys.modules, name, None)
-    folder = write_run(tmp_path / "a", rounds=1, per_round=4, pool=40, source=20)
-    coordinates = embed_run(read_run(folder)).coordinates
-    assert coordinates.shape == (60, 2)
-    page = report_page([folder], tmp_path / "page.html").page.read_text(encoding="utf-8")
-    assert 'aria-label="t-SNE' in page
 
 
 def test_the_figures_of_a_page_read_each_snapshot_once(

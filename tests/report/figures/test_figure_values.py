@@ -14,7 +14,6 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from PIL import Image
 from scipy.stats import dirichlet
-from sklearn.manifold import TSNE
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 
@@ -242,27 +241,6 @@ def test_source_neighbour_share_matches_sklearn() -> None:
     assert share == pytest.approx((~target[near[:, 1:]]).mean())
     assert mixed == pytest.approx((~target).sum() / 199)
     assert source_neighbour_share(features, np.ones(200, bool)) is None
-
-
-def test_tsne_is_as_good_as_that_of_sklearn() -> None:
-    rng = np.random.default_rng(0)
-    centres, noise = 5 * rng.normal(size=(4, 10)), rng.normal(size=(120, 10))
-    features = (centres[rng.integers(0, 4, 120)] + noise).astype(np.float32)
-    reference = TSNE(2, perplexity=30.0, random_state=0, max_iter=500, method="exact").fit(features)
-    affinities = tsne._joint_affinities(features, 30.0).astype(np.float64)
-    np.testing.assert_allclose(affinities.sum(), 1, rtol=1e-5)
-
-    def divergence(points: AnyArray) -> float:
-        kernel = 1 / (1 + ((points[:, None] - points) ** 2).sum(-1, dtype=np.float64))
-        np.fill_diagonal(kernel, 0)
-        p, q = affinities[affinities > 0], kernel[affinities > 0] / kernel.sum()
-        return float((p * np.log(p / q)).sum())
-
-    points = tsne._fit_tsne(features)
-    assert points.shape == (120, 2)
-    assert divergence(reference.embedding_) == pytest.approx(reference.kl_divergence_, rel=0.01)
-    assert divergence(points) < 1.05 * reference.kl_divergence_
-    np.testing.assert_array_equal(points, tsne._fit_tsne(features))
 
 
 def test_tsne_keeps_labelled_samples_first(run: Run) -> None:

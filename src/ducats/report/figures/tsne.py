@@ -24,9 +24,6 @@ MAX_TSNE_POINTS = 1500  # maximum number of points
 MAX_TSNE_RUNS = 9  # maximum number of runs; each takes seconds
 TSNE_ITERATIONS = 500  # iterations; the layout hardly changes afterwards
 N_NEIGHBOURS = 10
-EARLY_EXAGGERATION = 12.0  # of the affinities in the first half of the iterations
-INITIAL_SPREAD = 1e-4  # standard deviation of the first coordinate at the start
-BISECTION_STEPS = 30
 
 
 @dataclass(frozen=True)
@@ -62,71 +59,16 @@ def embed_run(run: Run, max_points: int = MAX_TSNE_POINTS) -> TsneEmbedding:
 
 
 def _fit_tsne(features: AnyArray) -> AnyArray:
-    """Embed samples in the plane with exact t-SNE (van der Maaten and Hinton, 2008).
-
-    For this many points it takes less time than importing scikit-learn. One thread: several would wait for
-    each other most of the time, and the last digits would depend on their number.
-    """
+    from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1):
-        return _minimise_divergence(features)
-
-
-def _minimise_divergence(features: AnyArray) -> AnyArray:
-    """Return the embedding: gradient descent with momentum and gains, from two principal components."""
-    n_points = len(features)
-    affinities = _joint_affinities(features, min(30.0, (n_points - 1) / 3))
-    points = _principal_components(features)
-    learning_rate = max(n_points / EARLY_EXAGGERATION / 4, 50.0)
-    update, gains = np.zeros_like(points), np.ones_like(points)
-    ones = np.ones((n_points, 1), np.float32)
-    for iteration in range(TSNE_ITERATIONS):
-        is_early = iteration < TSNE_ITERATIONS // 2
-        squares = (points**2).sum(1, keepdims=True)
-        # 1 + squared distance, as one product
-        kernel = np.hstack([-2 * points, squares + 1, ones]) @ np.hstack([points, ones, squares]).T
-        np.reciprocal(kernel, out=kernel)
-        np.fill_diagonal(kernel, 0)
-        scale = EARLY_EXAGGERATION if is_early else 1.0
-        extended = np.hstack([points, ones])
-        forces = scale * ((affinities * kernel) @ extended) - ((kernel * kernel) @ extended) / kernel.sum()
-        gradient = 4 * (forces[:, 2:] * points - forces[:, :2])
-        gains = np.where(update * gradient < 0, gains + 0.2, gains * 0.8).clip(0.01)
-        update = (0.5 if is_early else 0.8) * update - learning_rate * gains * gradient
-        points = (points + update).astype(np.float32)
-    return points
-
-
-def _joint_affinities(features: AnyArray, perplexity: float) -> AnyArray:
-    """Return symmetric affinities with sum 1; the bandwidth of each point is found by bisection."""
-    features64 = features.astype(np.float64)
-    squares = (features64**2).sum(1)
-    distances = (squares[:, None] + squares - 2 * features64 @ features64.T).clip(0)
-    np.fill_diagonal(distances, np.inf)
-    distances -= distances.min(1, keepdims=True)  # the nearest at 0: no row of affinities underflows
-    scale = np.maximum(np.mean(distances, axis=1, where=np.isfinite(distances)), 1e-12)
-    low, high = np.log(1e-6 / scale), np.log(1e6 / scale)
-    for _ in range(BISECTION_STEPS):
-        middle = (low + high) / 2
-        weights = np.exp(-distances * np.exp(middle)[:, None])
-        shares = weights / weights.sum(1, keepdims=True)
-        entropy = -(shares * np.log(shares, out=np.zeros_like(shares), where=shares > 0)).sum(1)
-        is_wide = entropy > np.log(perplexity)
-        low, high = np.where(is_wide, middle, low), np.where(is_wide, high, middle)
-    affinities: AnyArray = ((shares + shares.T) / (2 * len(features))).astype(np.float32)
-    return affinities
-
-
-def _principal_components(features: AnyArray) -> AnyArray:
-    """Return the first two principal components, tiny, with a fixed sign."""
-    left, values, axes = np.linalg.svd(features - features.mean(0), full_matrices=False)
-    signs = np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])
-    components = (left * values * signs)[:, :2]
-    scale = components[:, 0].std() or 1.0
-    padded: AnyArray = np.zeros((len(features), 2), np.float32)
-    padded[:, : components.shape[1]] = components / scale * INITIAL_SPREAD
-    return padded
+    perplexity = min(30.0, (len(features) - 1) / 3)
+    layout = TSNE(
+        2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=0, max_iter=TSNE_ITERATIONS
+    )
+    with threadpool_limits(1):  # several threads would wait for each other most of the time
+        coordinates: AnyArray = layout.fit_transform(features)
+    return coordinates
 
 
 def prepare_tsne(runs: RunSequence, options: FigureOptions) -> PreparedFigure:
