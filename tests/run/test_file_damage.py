@@ -161,6 +161,17 @@ def test_readers_refuse_a_damaged_file(
         READERS[name](finished)
 
 
+def test_a_finished_run_with_a_damaged_model_is_made_again(finished: RunFolder, folders: Folders) -> None:
+    flip(finished.model_path)
+    with pytest.raises(UserError, match=r"model\.safetensors is corrupt .* delete it"):
+        make_runner(finished.path.parent, quick)()
+    finished.model_path.unlink()
+    (problem,) = RunWatcher().read_state(finished.path).problems
+    assert problem == "model.safetensors is missing"
+    make_runner(finished.path.parent, quick)()
+    assert outcome(finished.path) == outcome(folders.finished)
+
+
 def test_a_finished_run_counts_all_its_labels(
     finished: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:

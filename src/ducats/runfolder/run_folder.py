@@ -122,8 +122,9 @@ class RunFolder:
             checksums.write_text(path, text)
 
     def _verify_results(self) -> None:
-        """Raise if an unfinished run has lost results; without a checkpoint, missing ones are made again."""
+        """Raise if results are damaged or missing; without a checkpoint, missing ones are made again."""
         if self.finished:
+            checksums.verify(self.model_path)
             return
         if not self.checkpoint_path.exists():
             checksums.accept_missing(self.path)

@@ -36,7 +36,7 @@ class RunWatcher:
         run_folder = RunFolder(folder)
         plan = self._plan(run_folder, problems)
         records = _read_records(run_folder.metrics_path, problems)
-        problems += _missing_labels(run_folder)
+        problems += _missing_files(run_folder)
         stages = tuple(record for record in records if record["kind"] == "stage")
         epochs = [record for record in records if record["kind"] == "epoch"]
         evaluated = [record for record in records if record["kind"] in ("stage", "interim")]
@@ -180,9 +180,10 @@ def _read_records(path: Path, problems: list[str]) -> list[Record]:
     return sorted(valid, key=lambda record: (int(record.get("epoch", 0)), record["kind"]))
 
 
-def _missing_labels(run_folder: RunFolder) -> list[str]:
+def _missing_files(run_folder: RunFolder) -> list[str]:
+    needed = (run_folder.labels_path, run_folder.model_path)
     try:
-        missing = checksums.missing(run_folder.path, f"{run_folder.labels_path.name}/*")
+        missing = [name for path in needed for name in checksums.missing(run_folder.path, f"{path.name}*")]
     except (UserError, OSError) as error:
         return [_describe_error(error)]
     return [f"{name} is missing" for name in missing]
