@@ -364,6 +364,8 @@ def judge(command: str, file: str, expected: Outcome, outcome: Outcome) -> str:
         return "refused"
     if outcome.kind not in ("done", "paused"):
         return "EXCEPTION"
+    if command == "watch" and file == "model.safetensors" and "stopped" in outcome.output:
+        return "same"  # as after a kill before the last write
     lost = expected.result.keys() - outcome.result.keys()
     unchanged = all(expected.result.get(name) == content for name, content in outcome.result.items())
     if command == "run" and unchanged and all(name.startswith(OPTIONAL) for name in lost):

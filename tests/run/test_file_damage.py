@@ -166,8 +166,6 @@ def test_a_finished_run_with_a_damaged_model_is_made_again(finished: RunFolder, 
     with pytest.raises(UserError, match=r"model\.safetensors is corrupt .* delete it"):
         make_runner(finished.path.parent, quick)()
     finished.model_path.unlink()
-    (problem,) = RunWatcher().read_state(finished.path).problems
-    assert problem == "model.safetensors is missing"
     make_runner(finished.path.parent, quick)()
     assert outcome(finished.path) == outcome(folders.finished)
 

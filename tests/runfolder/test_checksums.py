@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ducats.annotation import AnnotationStore, QuestionRound, RoundRules
 from ducats.annotation.answer import Answer
 from ducats.annotation.answer_log import AnswerLog
+from ducats.annotation.summary import summarise_rounds
 from ducats.runfolder import checksums
 from ducats.runfolder.checksums import CHECKSUM_FILE
 from ducats.utils.errors import UserError
@@ -164,3 +166,12 @@ def test_damaged_answers_are_noticed(folder: Path, kind: str) -> None:
     DAMAGES[kind](path)
     with pytest.raises(UserError, match=r"answers\.jsonl is (corrupt|missing).*; restore it"):
         AnswerLog(path).answers()
+
+
+def test_a_round_without_its_rules_is_not_left_out(folder: Path) -> None:
+    for number in (1, 2):
+        rules = RoundRules(number, ("cat", "dog"))
+        QuestionRound.write(folder / "questions" / f"round-{number:02d}", rules, [])
+    (folder / "questions" / "round-01" / "rules.json").unlink()
+    with pytest.raises(UserError, match=r"rules\.json is missing"):
+        summarise_rounds(AnnotationStore(folder / "questions"))

@@ -10,7 +10,8 @@ from ducats.annotation.answer import Answer
 from ducats.annotation.question import Question
 from ducats.annotation.rules import QuestionStatus, Vote
 from ducats.annotation.store import AnnotationStore
-from ducats.runfolder.question_names import MASKS
+from ducats.runfolder import checksums
+from ducats.runfolder.question_names import MASKS, RULES
 from ducats.runfolder.records import describe_timed
 from ducats.runfolder.rounds import rounds_in
 
@@ -95,7 +96,9 @@ def annotator_name(name: str) -> str:
 
 
 def summarise_rounds(store: AnnotationStore) -> list[RoundSummary]:
-    """Summarise each round, oldest first."""
+    """Summarise each round, oldest first; raise if the rules of one are missing."""
+    for name in checksums.missing(store.folder.parent, f"{store.folder.name}/*/{RULES}"):
+        checksums.verify(store.folder.parent / name)
     rejected: dict[int, Counter[str]] = {}
     for answer in store.answers():
         if answer.reject_reason is not None:
