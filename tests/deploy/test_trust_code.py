@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from commands import ducats
+from ducats.runfolder import checksums
 from scoring_runs import train_run, write_image_folder
 
 FOREIGN_CODE = """
@@ -49,7 +50,7 @@ def rename(folder: Path, section: str, name: str) -> str:
     for key in section.split("."):
         component = component[key]
     before, component["name"] = component["name"], name
-    path.write_text(yaml.safe_dump(config))
+    checksums.write_text(path, yaml.safe_dump(config))  # as its sender would
     return str(before)
 
 

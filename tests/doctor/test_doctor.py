@@ -329,7 +329,7 @@ def test_depth_and_bands_are_reported(root: Path) -> None:
     for name, largest in (("source/cat/a.png", 900), ("source/dog/b.png", 4000)):
         (root / name).write_bytes(png16_bytes(np.linspace(0, largest, 64).reshape(8, 8).astype(np.uint16)))
     (root / "target/dog/six.tif").write_bytes(refused_kinds()["six-pages.tif"][0])
-    bands = "error: 1 of 7 images of the target … six.tif (8 bits, 6 bands, which is neither grey nor RGB"
+    bands = "warning: 1 of 7 images of the target … six.tif (8 bits, 6 bands, which is neither grey nor RGB"
     assert_findings(
         make_config(root),
         "note: source: 6 images with 8 bits, 1 band; 2 images with 16 bits, 1 band",

@@ -119,7 +119,7 @@ def test_a_running_and_a_killed_run(run_quickly: Runner, tmp_path: Path) -> None
         run_quickly(on_event=listener)
     assert all(state.is_active for _, _, state in observed)
     assert all(state.epoch == epoch for _, epoch, state in observed)
-    assert [state.phase for phase, _, state in observed if phase == "train"] == ["training"] * 4
+    assert [state.phase for phase, _, state in observed if phase == "train"] == ["training"] * 3
     assert {state.phase for phase, _, state in observed if phase == "query"} == {"querying"}
     assert all(state.seconds_left is not None for _, epoch, state in observed if epoch)
 

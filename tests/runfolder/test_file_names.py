@@ -15,6 +15,9 @@ ELSEWHERE = {
     "classes.txt": {"deploy/exporter.py", "deploy/segmentation.py", "deploy/model_card.py"},  # of an output
     "model.safetensors": {"models/hub.py", "deploy/model_card.py"},  # on the hub; in an export
     ".lock": {"utils/files.py"},  # of any folder
+    "unreadable.csv": {  # of an output; described
+        *("deploy/classification.py", "deploy/scoring/files.py", "config/schema.py"),
+    },
 }
 
 

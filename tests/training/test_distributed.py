@@ -92,7 +92,7 @@ def test_system_errors_on_rank_0_are_reported_as_with_one_process(tmp_path: Path
     alone = run_in_ranks(run, tmp_path / "output", 1, lambda *_: {})
     both = run_in_ranks([*run, "--devices", "2"], tmp_path / "output")
     assert (alone.codes, both.codes) == ([2], [2, 2])
-    assert f"ducats: system error {tmp_path / 'file'}" in alone.outputs[0]
+    assert f"ducats: cannot write {tmp_path / 'file' / 'run'}: Not a directory" in alone.outputs[0]
     assert both.outputs == [alone.outputs[0], ""]
 
 

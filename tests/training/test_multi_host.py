@@ -154,5 +154,5 @@ def test_a_waiting_host_prints_a_notice_and_can_be_interrupted(tmp_path: Path) -
     run = ranks.command(SETTINGS, tmp_path / "run", "--nodes", "2")
     done = ranks.run_in_ranks(run, tmp_path / "output", 1, ranks.hosts_by_hand, setup=impatient)
     assert done.codes == [-signal.SIGINT]
-    assert done.outputs[0].startswith("waiting at 127.0.0.1:")
+    assert "\nwaiting at 127.0.0.1:" in done.outputs[0]
     assert done.outputs[0].count("for all 2 processes; press Ctrl-C") == 1

@@ -3,7 +3,8 @@
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, CycloptsPanel, Parameter, UnusedCliTokensError
@@ -66,6 +67,19 @@ def print_line(message: str, style: str | None = None, *, output: Console = cons
 def print_warning(message: str, *, output: Console = console) -> None:
     """Print a warning."""
     print_line(f"warning: {message}", "yellow", output=output)
+
+
+@contextmanager
+def progress_bars() -> Iterator[None]:
+    """Show what takes time, such as reading images, as bars on a terminal; they vanish at the end."""
+    from ducats.report.progress_display import ProgressDisplay
+
+    display = ProgressDisplay(transient=True)
+    if not display.console.is_terminal:
+        yield
+        return
+    with display:
+        yield
 
 
 def print_csv(rows: Iterable[Sequence[Any]]) -> None:

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ducats.cli.base import Strict, TrustCode, app, print_line, print_warning
+from ducats.cli.base import Strict, TrustCode, app, print_line, print_warning, progress_bars
+from ducats.utils.progress import activity
 
 
 @app.command
@@ -28,17 +29,19 @@ def export(
         opset: ONNX opset version, at least 18.
         batch_size: Fixed batch size of the ONNX graph; default: dynamic.
     """
-    from ducats.deploy import export as export_model
-    from ducats.deploy import load_trained_model
-    from ducats.runfolder.run_folder import RunFolder
+    with progress_bars(), activity("loading libraries"):
+        from ducats.deploy import export as export_model
+        from ducats.deploy import load_trained_model
+        from ducats.runfolder.run_folder import RunFolder
 
-    done = export_model(
-        load_trained_model(run, trust_code=trust_code),
-        out or RunFolder(run).export_path,
-        onnx=onnx,
-        opset=opset,
-        batch_size=batch_size,
-    )
+    with progress_bars(), activity(f"exporting the model{' as an ONNX graph' if onnx else ''}"):
+        done = export_model(
+            load_trained_model(run, trust_code=trust_code),
+            out or RunFolder(run).export_path,
+            onnx=onnx,
+            opset=opset,
+            batch_size=batch_size,
+        )
     if done.difference is not None:
         print_line(f"{done.difference.describe()}, on {done.checked_on}")
     print_line(f"model in {done.folder}; usage in MODEL_CARD.md")
@@ -73,22 +76,24 @@ def triage(
             them.
         device: auto, cpu, cuda or mps.
     """
-    from ducats.deploy import load_trained_model, supported_precision
-    from ducats.deploy import triage as find_rule
-    from ducats.training.distributed import make_fabric
+    with progress_bars(), activity("loading libraries"):
+        from ducats.deploy import load_trained_model, supported_precision
+        from ducats.deploy import triage as find_rule
+        from ducats.training.distributed import make_fabric
 
     trained = load_trained_model(run, trust_code=trust_code)
     fabric = make_fabric(device, precision=supported_precision(trained, device))
-    rule = find_rule(
-        trained,
-        fabric,
-        risk=risk,
-        criterion=criterion,
-        confidence=confidence,
-        folder=data,
-        acquired_labels=acquired_labels,
-        strict=strict,
-    )
+    with progress_bars():
+        rule = find_rule(
+            trained,
+            fabric,
+            risk=risk,
+            criterion=criterion,
+            confidence=confidence,
+            folder=data,
+            acquired_labels=acquired_labels,
+            strict=strict,
+        )
     path = rule.save(run)
     print_line(rule.describe())
     print_line(

@@ -5,9 +5,19 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ducats.cli.base import Strict, TrustCode, app, print_csv, print_json, print_line, print_warning
+from ducats.cli.base import (
+    Strict,
+    TrustCode,
+    app,
+    print_csv,
+    print_json,
+    print_line,
+    print_warning,
+    progress_bars,
+)
 from ducats.utils.errors import UserError
 from ducats.utils.findings import pluralise
+from ducats.utils.progress import activity
 
 
 @app.command
@@ -30,12 +40,14 @@ def evaluate(
             the run's class list. Default: the evaluation images of the run.
         device: auto, cpu, cuda or mps.
     """
-    from ducats.deploy import evaluate_run, load_trained_model, supported_precision
-    from ducats.training.distributed import make_fabric
+    with progress_bars(), activity("loading libraries"):
+        from ducats.deploy import evaluate_run, load_trained_model, supported_precision
+        from ducats.training.distributed import make_fabric
 
     trained = load_trained_model(run, trust_code=trust_code)
     fabric = make_fabric(device, precision=supported_precision(trained, device))
-    result = evaluate_run(trained, fabric, data, strict=strict)
+    with progress_bars():
+        result = evaluate_run(trained, fabric, data, strict=strict)
     print_json(result.metrics(trained.classes, trained.config.evaluation.miou_star_exclude))
     return 0
 
@@ -69,9 +81,10 @@ def predict(
             u_data and u_dis of each pixel.
         device: auto, cpu, cuda or mps.
     """
-    from ducats.deploy import load_trained_model, predict_label_maps, supported_precision
-    from ducats.deploy import predict as predict_folder
-    from ducats.training.distributed import make_fabric
+    with progress_bars(), activity("loading libraries"):
+        from ducats.deploy import load_trained_model, predict_label_maps, supported_precision
+        from ducats.deploy import predict as predict_folder
+        from ducats.training.distributed import make_fabric
 
     trained = load_trained_model(run, trust_code=trust_code)
     if class_probabilities and trained.per_pixel:
@@ -85,14 +98,16 @@ def predict(
     fabric = make_fabric(device, precision=supported_precision(trained, device))
     if trained.per_pixel:
         out = out or Path("predictions")
-        done = predict_label_maps(
-            trained, fabric, images, out, uncertainty_maps=uncertainty_maps, strict=strict
-        )
+        with progress_bars():
+            done = predict_label_maps(
+                trained, fabric, images, out, uncertainty_maps=uncertainty_maps, strict=strict
+            )
     else:
         out = out or Path("predictions.csv")
-        done = predict_folder(
-            trained, fabric, images, out, class_probabilities=class_probabilities, strict=strict
-        )
+        with progress_bars():
+            done = predict_folder(
+                trained, fabric, images, out, class_probabilities=class_probabilities, strict=strict
+            )
     skipped = ""
     if done.n_unreadable:
         skipped = f"; {pluralise(done.n_unreadable, 'unreadable image')} skipped, see {done.unreadable_file}"

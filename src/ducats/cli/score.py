@@ -69,6 +69,7 @@ def score(
     from ducats.data.streaming import DEFAULT_MAX_SAMPLE_MB
     from ducats.deploy import load_trained_model
     from ducats.deploy.scoring import ScoringInterrupted, score_pool
+    from ducats.deploy.scoring.files import UNREADABLE_FILE
 
     given = {"ray_address": ray_address, "timeout": timeout}
     backend_params = {name: value for name, value in given.items() if value is not None}
@@ -100,7 +101,7 @@ def score(
     except ScoringInterrupted as error:
         return report_exit(f"ducats: {error}", "red", 1)
     if result.n_unreadable:
-        print_warning(f"unreadable images: {result.n_unreadable}; see {out / 'unreadable.csv'}")
+        print_warning(f"unreadable images: {result.n_unreadable}; see {out / UNREADABLE_FILE}")
     if exclude_labelled:
         print_line(f"images skipped, already labelled by the run: {result.n_excluded}")
     rate = "" if result.samples_per_second is None else f", {result.samples_per_second:.0f} per second"

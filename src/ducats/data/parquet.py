@@ -85,6 +85,13 @@ def _check_cells(name: str, start: int, batch: Any) -> None:
             raise UserError(
                 f"table {name} has a column {column!r} of type {values.type}; it must be text or numbers"
             )
+        try:
+            values.validate(full=True)
+        except pyarrow.ArrowInvalid:
+            raise UserError(
+                f"table {name} has text in the column {column!r} that is not UTF-8, after row {start}; write "
+                "it again as UTF-8"
+            ) from None
         is_text = any(
             test(values.type)
             for test in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)

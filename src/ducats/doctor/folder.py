@@ -119,7 +119,7 @@ def _describe_sizes(sizes: Sequence[tuple[int, int]]) -> str:
     """Describe the sizes of images.
 
     >>> _describe_sizes([(2, 3), (2, 3)]), _describe_sizes([(2, 3), (8, 4), (4, 9)])
-    ('all 2 x 3', 'from 2 x 3 to 8 x 4, shorter side 2 to 4')
+    ('all 2 x 3', 'from 2 x 3 to 4 x 9, shorter side 2 to 4')
     """
     ordered = sorted(sizes, key=lambda size: (size[0] * size[1], size))
     smallest, largest = (f"{height} x {width}" for height, width in (ordered[0], ordered[-1]))

@@ -10,7 +10,7 @@ from lightning_fabric import Fabric
 from ducats.run.checkpoint import check_shared_folder
 from ducats.run.checks import check_cuda_graphs, check_run
 from ducats.run.components import Components, RunPlan, run_identity, summarise_data, unreadable_files
-from ducats.run.context import RunContext, WaitCallback, open_context
+from ducats.run.context import WaitCallback, open_context
 from ducats.run.loop import run_loop
 from ducats.runfolder.run_folder import RunFolder, settings_differences
 from ducats.settings import PerformanceOptions
@@ -78,9 +78,7 @@ def run(
         return run_folder
     try:
         on_rank_zero(fabric, lambda: run_folder.save_unreadable(unreadable_files(components)))
-        with activity("preparing the training"):
-            context = open_context(components, plan, run_folder, fabric, resolved_performance, on_event, wait)
-        _run_and_close(context)
+        _open_and_run(components, plan, run_folder, fabric, resolved_performance, on_event, wait)
     except AwaitingLabels as pause:
         raise pause.with_traceback(None)  # noqa: B904 - a pause; its frames would keep the model in memory
     finally:
@@ -104,7 +102,9 @@ def _check_same_data(data_summary: Mapping[str, Any], fabric: Fabric) -> None:
     all_ranks_or_raise(fabric, compare)
 
 
-def _run_and_close(context: RunContext) -> None:
+def _open_and_run(*context_arguments: Any) -> None:
+    with activity("preparing the training"):
+        context = open_context(*context_arguments)
     try:
         run_loop(context)
     finally:
