@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from question_rounds import submit_answer, write_round
 
 from ducats.annotation import AnnotationStore, QuestionRound
 from ducats.utils.errors import UserError
+from question_rounds import submit_answer, write_round
 
 
 def test_answers_are_logged_with_annotator_time_and_channel(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from question_rounds import CLASSES
 
 from ducats.annotation import VOTING_RULES, Answer, QuestionStatus, RoundRules, question_status
 from ducats.annotation.answer import parse_word
@@ -14,6 +13,7 @@ from ducats.annotation.oracles import HumanOracle
 from ducats.annotation.rules import make_rules
 from ducats.data.toy import toy
 from ducats.utils.errors import UserError
+from question_rounds import CLASSES
 
 
 def status_of(

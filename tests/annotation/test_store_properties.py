@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from question_rounds import CLASSES, write_round
 
 from ducats.annotation import AnnotationStore, Answer, RoundRules, question_status
+from question_rounds import CLASSES, write_round
 
 KEYS = ("a", "b", "c")
 QUESTIONS = st.sampled_from([*KEYS, "d", "elsewhere"])

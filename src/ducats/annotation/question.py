@@ -62,7 +62,7 @@ class RoundRules:
 
     round: int
     classes: tuple[str, ...]
-    rule: str = "first"  # see ``rules.VOTING_RULES``
+    rule: Literal["first", "newest", "majority", "unanimous"] = "first"  # see ``rules.VOTING_RULES``
     min_annotators: int = 1  # number of different annotators that each question needs
     on_unsure: Literal["ask_another", "void"] = "ask_another"  # ask someone else, or label VOID
     allow_new_classes: bool = False  # whether unknown class names are accepted, as VOID

@@ -45,5 +45,5 @@ def read_pool_file(path: Path) -> PoolInfo:
         keys = [str(key) for key in content["keys"]]
         sizes = np.array(content.get("sizes") or [content["size"]] * len(keys), np.int64)
         return PoolInfo(keys, sizes.reshape(len(keys), 2), content["resolution"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise checksums.corrupt(path, f"{type(error).__name__}: {error}") from error

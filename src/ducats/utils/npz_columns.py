@@ -2,8 +2,10 @@
 
 import mmap
 import struct
+import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
@@ -14,7 +16,10 @@ from ducats.utils import files
 
 AnyArray = np.typing.NDArray[Any]
 Columns = Mapping[str, tuple[AnyArray, np.typing.DTypeLike]]  # name -> values, and the dtype to store them in
-READ_ERRORS = (OSError, ValueError, KeyError, EOFError, BadZipFile, struct.error)  # raised for a corrupt file
+READ_ERRORS = (  # raised for a corrupt file
+    *(OSError, ValueError, KeyError, EOFError, BadZipFile, struct.error),
+    *(TokenError, SyntaxError, NotImplementedError, ArithmeticError, zlib.error),
+)
 
 _CHUNK_VALUES = 1 << 22  # values converted at a time
 
@@ -46,7 +51,7 @@ def read_columns(path: Path, mapped: Collection[str]) -> dict[str, AnyArray]:
         mapped: names of long columns. The others are read at once, which verifies their checksums.
 
     Raises:
-        OSError, ValueError, KeyError, EOFError, BadZipFile: the file is corrupt; see ``READ_ERRORS``.
+        READ_ERRORS: the file is corrupt.
     """
     found = {}
     with path.open("rb") as file, ZipFile(file) as archive:
