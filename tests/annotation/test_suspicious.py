@@ -94,3 +94,11 @@ def test_the_command_lists_them(run_folder: RunFolder, capsys: Capture) -> None:
     assert "1 suspicious answer: the model was at least 95 % sure" in listed
     assert "annotator" not in listed
     assert "from 0 to 1" in error_of(capsys, "answers", run_folder.path, "--suspicious", "80")
+
+
+def test_a_corrupt_snapshot_is_named(run_folder: RunFolder, capsys: Capture) -> None:
+    write_snapshot(run_folder.path)
+    (run_folder.snapshots_path / "final.npz").write_bytes(b"")
+    summary = output_of(capsys, "answers", run_folder.path)
+    assert "final.npz is corrupt" in summary.replace("\n", "")
+    assert "2 suspicious answers" in summary

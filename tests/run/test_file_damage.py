@@ -180,6 +180,12 @@ def test_a_finished_run_counts_all_its_labels(
     assert "round-02.npz is missing" in capsys.readouterr().err.replace("\n", "")
 
 
+def test_a_report_without_the_weights_is_the_same(finished: RunFolder) -> None:
+    before = read_run(finished.path)
+    finished.model_path.unlink()
+    assert read_run(finished.path) == before
+
+
 @pytest.mark.parametrize("damage", [flip, Path.unlink])
 def test_watch_names_damaged_metrics(finished: RunFolder, damage: Callable[[Path], object]) -> None:
     damage(finished.metrics_path)

@@ -1,6 +1,6 @@
 """Answers that contradict a confident model. Does not import torch."""
 
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ducats.annotation.question import Question
@@ -39,14 +39,27 @@ class SuspiciousAnswer:
         return max(one.probability for one in (self.asked, self.trained) if one is not None)
 
 
-def suspicious_answers(run_folder: RunFolder, min_probability: float = CONFIDENT) -> list[SuspiciousAnswer]:
+def suspicious_answers(
+    run_folder: RunFolder,
+    min_probability: float = CONFIDENT,
+    *,
+    on_corrupt_snapshot: Callable[[str], object] = lambda _: None,
+) -> list[SuspiciousAnswer]:
     """Return the labels that contradict a confident model, the most confident contradiction first.
 
     A prediction counts if it was made when the question was asked, or if the model contradicts the answer
     even after training on it. Corrected labels are not listed.
+
+    Args:
+        on_corrupt_snapshot: called with a message if the predictions after training cannot be read.
     """
     store = AnnotationStore(run_folder.questions_path)
-    corrected, trained = store.corrected_words(), _predictions_after_training(run_folder)
+    trained: dict[str, tuple[int, float]] = {}
+    try:
+        trained = _predictions_after_training(run_folder)
+    except UserError as error:
+        on_corrupt_snapshot(str(error))
+    corrected = store.corrected_words()
     found = []
     for round_number in store.round_numbers():
         closed, question_round = store.closed_round(round_number), store.question_round(round_number)
@@ -72,9 +85,7 @@ def suspicious_answers(run_folder: RunFolder, min_probability: float = CONFIDENT
 
 def _predictions_after_training(run_folder: RunFolder) -> dict[str, tuple[int, float]]:
     """Return predicted class and probability of the labelled images in the newest snapshot, by key."""
-    pool, snapshot = run_folder.load_pool(), None
-    with suppress(UserError):  # a corrupt one: the predictions at the time of the questions are left
-        snapshot = load_newest_snapshot(run_folder.path)
+    pool, snapshot = run_folder.load_pool(), load_newest_snapshot(run_folder.path)
     if snapshot is None or pool.sizes is not None:
         return {}
     rows = (snapshot.is_target & snapshot.is_labelled & (snapshot.image < len(pool.keys))).nonzero()[0]

@@ -16,7 +16,7 @@ from rich.table import Table
 from ducats.annotation import VOID_WORD, AnnotationStore, Answer, QuestionRound, summary
 from ducats.annotation.answer import AnswerKind
 from ducats.annotation.csv_answers import check_csv_answers
-from ducats.cli.base import app, console, print_csv, print_line
+from ducats.cli.base import app, console, print_csv, print_line, print_warning
 from ducats.runfolder.question_names import ANSWER_TABLES, MASKS
 from ducats.runfolder.rounds import rounds_in
 from ducats.utils.errors import UserError
@@ -148,7 +148,7 @@ def _print_suspicious(run_folder: "RunFolder", min_probability: float | None = N
     threshold = CONFIDENT if min_probability is None else min_probability
     if not 0 <= threshold <= 1:
         raise UserError(f"--suspicious must be a probability from 0 to 1, not {threshold:g}")
-    found = suspicious_answers(run_folder, threshold)
+    found = suspicious_answers(run_folder, threshold, on_corrupt_snapshot=print_warning)
     if not found and min_probability is None:
         return
     number = pluralise(len(found), "suspicious answer")

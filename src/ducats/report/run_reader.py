@@ -95,7 +95,8 @@ def read_run(folder: Path) -> Run:
         config=config,
         stages=_of_kind(records, "stage"),
         epochs=_of_kind(records, "epoch"),
-        finished=run_folder.finished,
+        # Some delete the weights of finished runs, which are large.
+        finished=run_folder.finished or bool(checksums.missing(folder, run_folder.model_path.name)),
         environment=run_folder.environment,
         data=run_folder.data_summary if has_data else {},
     )

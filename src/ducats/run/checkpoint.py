@@ -80,6 +80,7 @@ def write_model(run_folder: RunFolder, state: Mapping[str, Tensor]) -> None:
     """Save the final weights."""
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
     checksums.write(run_folder.model_path, lambda file: file.write(save(tensors)))
+    checksums.confirm(run_folder.model_path)
 
 
 def load_model(run_folder: RunFolder) -> dict[str, Tensor]:

@@ -116,6 +116,18 @@ def write_text(path: Path, text: str) -> None:
     write(path, lambda file: file.write(text.encode("utf-8")))
 
 
+def confirm(path: Path) -> None:
+    """Record the last file of a run once more: from now on, its absence means that it was deleted.
+
+    Until another line follows, it might as well mean that a kill came before its renaming.
+    """
+    if (log_path := _find_log(path)) is None:
+        return
+    with files.lock_beside(log_path):
+        log, name = _settled(log_path), _name(log_path, path)
+        _remember(log_path, _append(log_path, log, name, log.entries[name]))
+
+
 def write_again(path: Path, text: str) -> None:
     """Write a text file that is missing; raise if it was recorded with another content."""
     log_path = _find_log(path)
