@@ -52,6 +52,7 @@ def test_one_run_shows_gain_curve_cost_and_steps(tmp_path: Path) -> None:
     tiles = re.findall(r'<div><span class="soft">(.*?)</span><b>(.*?)</b>', text)
     assert tiles == [("Labels", "30"), ("People", "1.5 min"), ("Machine", "8 s")]
     assert "of 60 target images (50%)" in text
+    assert "30 of 31 answers timed" in text
     actions = re.findall(r"<li><b>(?:<a.*?>)?(.*?)(?:</a>)?</b>", text)
     assert actions == ["Label more.", "Look at class 1.", "Compare with random labels.", "Use the model."]
 

@@ -98,7 +98,8 @@ class ProgressDisplay:
             if first_step < event.step < event.steps:
                 seconds = (now - first_time) / (event.step - first_step) * (event.steps - event.step)
                 position += f", about {format_duration(seconds)} left"
-            self._print_line(f"{progress_title(event, name)}, {position} {note}".strip())
+            losses = f"; {note}" if note else ""
+            self._print_line(f"{progress_title(event, name)}, {position}{losses}")
 
     def on_activity(self, activity: Activity) -> None:
         """Display an activity: a bar while it lasts; without a terminal, lines.

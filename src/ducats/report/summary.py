@@ -18,7 +18,7 @@ from ducats.report.run_reader import Run
 from ducats.report.run_section.section import RunSection
 from ducats.report.run_section.verdict import KeyFigure
 from ducats.report.watch.dashboard import format_duration
-from ducats.runfolder.records import finite_number
+from ducats.runfolder.records import describe_timed, finite_number
 from ducats.utils.findings import pluralise
 
 _T = TypeVar("_T")
@@ -120,7 +120,12 @@ def _time_costs(runs: Sequence[Run]) -> list[KeyFigure]:
     machine = [value for stage in last if (value := finite_number(stage, "seconds")) is not None]
     in_runs = f"in {len(runs)} runs" if len(runs) > 1 else ""
     if people:
-        people_cost = KeyFigure("People", format_duration(sum(people)), in_runs or "of annotation")
+        n_timed, n_answers = (
+            int(sum(finite_number(stage, key) or 0 for stage in last))
+            for key in ("timed_units", "annotation_units")
+        )
+        note = ", ".join(filter(None, (in_runs, describe_timed(n_timed, n_answers)))) or "of annotation"
+        people_cost = KeyFigure("People", format_duration(sum(people)), note)
     elif any(run.files.questions_path.is_dir() for run in runs):
         people_cost = KeyFigure("People", "not timed", "the answers have no times")
     else:
