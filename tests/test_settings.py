@@ -197,6 +197,13 @@ def test_size_of_all_views() -> None:
         load_config(["segmentation"], ["views.size=256"])
 
 
+@pytest.mark.parametrize("settings", [(), ("views.size=96",), ("views.size=96", "views.test.size=64")])
+def test_a_resolved_config_resolves_to_itself(settings: tuple[str, ...]) -> None:
+    config = load_config(["cpu"], settings)
+    assert Config.model_validate(config.identity()).identity() == config.identity()
+    assert Config.model_validate(yaml.safe_load(to_yaml(config))) == config
+
+
 def test_default_unit() -> None:
     assert ducats.TaskOptions().resolved_unit == "pixel"
     assert load_config([]).task.resolved_unit == "image"

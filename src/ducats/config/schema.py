@@ -289,7 +289,9 @@ class Config(BaseModel):
         names, size = ("source", "unlabelled", "scoring", "test"), views.get("size")
         default = DEFAULT_VIEWS
         if type(size) is int and size > 0:  # else refused by the field itself
-            if all(isinstance(views.get(name), Mapping) and "size" in views[name] for name in names):
+            given = [views[name] for name in names if isinstance(views.get(name), Mapping)]
+            others = [view["size"] for view in given if "size" in view and view["size"] != size]
+            if len(others) == len(names):
                 raise ValueError(
                     f"views.size={size} has no effect, because every view has a size of its own; remove it, "
                     "or set data.params.size if they are null (as in segmentation)"
