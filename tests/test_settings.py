@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 import ducats
 from ducats import settings
 from ducats.config import Config, load_config
+from ducats.config.loader import to_yaml
 from ducats.config.schema import DEFAULT_VIEWS, ModelConfig
 from ducats.dirichlet import EVIDENCE_FUNCTIONS
 from ducats.run.factory import load_data

@@ -14,6 +14,7 @@ from ducats.annotation.amend import LabelAmender, NewLabel
 from ducats.annotation.oracles import HumanOracle
 from ducats.data.domain import VOID, Images
 from ducats.ledger import Request, open_ledger
+from ducats.runfolder.amendments import Amendment, Correction
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import AwaitingLabels
 from question_rounds import submit_answer
@@ -193,3 +194,21 @@ def test_pixels_outside_the_mask_and_invalid_pngs_answer_nothing(tmp_path: Path)
     second.answer("3.png#1,2", "dog")  # contradicts the PNG of the other run, and wins
     save_labels(second.round, [2 if i == 8 else 254 for i in range(20)])
     assert second.oracle(pixels(3, 7, 8)).tolist() == [1, 2]
+
+
+def test_answers_to_images_with_long_names_are_shared(tmp_path: Path) -> None:
+    key = "x" * 480 + ".png"
+    pool = Images((key,), PIXELS[:1])
+    first, second = SweepOracle(tmp_path, "duc", pool), SweepOracle(tmp_path, "random", pool)
+    assert first.ask(images(0)) is None
+    first.answer(key, "cow")
+    assert second.oracle(images(0)).tolist() == [2]
+
+
+def test_a_correction_by_a_label_png_does_not_stop_other_runs(tmp_path: Path) -> None:
+    first = SweepOracle(tmp_path, "duc", sizes=SIZES)
+    correction = Correction("4.png", 1, "cat", "dog", 4, ())
+    amendment = Amendment("eve", "2026-01-01T00:00:00+00:00", "a.png", (correction,))
+    RunFolder(tmp_path / "duc").append_amendment(amendment)
+    assert not first.store.round_numbers()
+    assert SweepOracle(tmp_path, "random").ask(images(4)) is None

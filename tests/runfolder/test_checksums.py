@@ -90,7 +90,7 @@ def test_an_older_backup_is_refused(folder: Path) -> None:
 def test_a_damaged_log_is_named(folder: Path, bit: int) -> None:
     flip_bit(folder / CHECKSUM_FILE, bit)
     for use in (lambda: checksums.verify(folder / "pool.json"), lambda: checksums.missing(folder)):
-        with pytest.raises(UserError, match=rf"{CHECKSUM_FILE} is corrupt in line 1; .* accept"):
+        with pytest.raises(UserError, match=rf"{CHECKSUM_FILE} is corrupt after byte 0; .* accept"):
             use()
     (folder / CHECKSUM_FILE).unlink()  # the remedy
     checksums.create(folder)
@@ -101,7 +101,7 @@ def test_lines_are_chained(folder: Path) -> None:
     lines = (folder / CHECKSUM_FILE).read_bytes().splitlines(keepends=True)
     for changed in (lines[1:], [lines[1], lines[0], *lines[2:]], [*lines[:3], *lines[4:]]):
         (folder / CHECKSUM_FILE).write_bytes(b"".join(changed))
-        with pytest.raises(UserError, match="is corrupt in line"):
+        with pytest.raises(UserError, match="is corrupt after byte"):
             checksums.verify(folder / "pool.json")
     (folder / CHECKSUM_FILE).write_bytes(b"".join(lines[:1]))
     with pytest.raises(UserError, match=r"round-01\.npz has no checksum"):
@@ -121,6 +121,7 @@ def test_files_can_be_deleted_and_written_again(folder: Path) -> None:
     checksums.delete(folder / "pool.json")
     checksums.verify(folder / "pool.json")
     checksums.write_again(folder / "pool.json", "anything")
+    checksums.write_text(folder / "data.yaml", "")  # the renaming above is certain now
     (folder / "pool.json").unlink()
     with pytest.raises(UserError, match=r"pool\.json is missing and had another content"):
         checksums.write_again(folder / "pool.json", "something else")
@@ -128,6 +129,61 @@ def test_files_can_be_deleted_and_written_again(folder: Path) -> None:
     (folder / "labels" / "round-01.npz").unlink()
     checksums.accept_missing(folder)
     checksums.verify(folder / "labels" / "round-01.npz")
+
+
+def test_a_file_that_was_never_renamed_may_be_written_with_another_content(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checksums.delete(folder / "pool.json")
+
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", kill)
+        with pytest.raises(KeyboardInterrupt):
+            checksums.write_text(folder / "pool.json", "one")
+    checksums.write_again(folder / "pool.json", "two")
+    checksums.verify(folder / "pool.json")
+
+
+def test_answers_and_corrections_are_never_accepted_as_missing(folder: Path) -> None:
+    precious = ("questions/answers.jsonl", "labels/amendment-00001.json")
+    for name in (*precious, "labels/round-02.npz"):
+        checksums.write_text(folder / name, name)
+    checksums.write_text(folder / "pool.json", "keys")
+    for name in (*precious, "labels/round-02.npz"):
+        (folder / name).unlink()
+    checksums.accept_missing(folder)
+    checksums.verify(folder / "labels/round-02.npz")
+    for name in precious:
+        with pytest.raises(UserError, match="is missing; restore it from a backup"):
+            checksums.verify(folder / name)
+
+
+def test_a_file_that_is_replaced_while_it_is_verified_is_intact(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine, replaced = checksums._file_digest, []
+
+    def digest(path: Path, n_bytes: int | None = None) -> str | None:
+        found = genuine(path, n_bytes)
+        if path.name == "pool.json" and not replaced:
+            replaced.append(path)
+            checksums.write_text(folder / "pool.json", "newer")
+            checksums.write_text(folder / "data.yaml", "newer")
+        return found
+
+    monkeypatch.setattr(checksums, "_file_digest", digest)
+    checksums.verify(folder / "pool.json")
+    assert replaced
+
+
+def test_remedies_of_missing_files_do_not_say_to_delete_them(folder: Path) -> None:
+    for name in ("config.yaml", "metrics.jsonl", "labels/round-01.npz", "snapshots/thumbnails/000001.png"):
+        assert "delete it" in checksums.remedy(folder / name)
+        assert "delete it" not in checksums.remedy(folder / name, is_missing=True)
+        assert "{" not in checksums.remedy(folder / name)
 
 
 def test_files_outside_of_a_run_are_not_verified(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ and of the folder itself if a sweep asks there for all its runs. A run copies th
 own log, so that its folder stays complete and its own rules turn them into labels.
 """
 
+import hashlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,6 +97,8 @@ class AnswerBook:
         for amendment in RunFolder(run).load_amendments():
             word = AnnotatorWord(amendment.annotator, "", None, amendment.made_at, is_copy=False)
             for one in amendment.corrections:
+                if one.round not in store.round_numbers():
+                    continue  # answered by label PNGs only
                 question_round = store.question_round(one.round)
                 question = question_round.by_id.get(one.question)  # None: corrected by a label PNG
                 subject = question and question_subject(question, question_round.rules.classes)
@@ -182,7 +185,7 @@ def import_shared_answers(store: AnnotationStore, round_number: int, book: Answe
                 "question": question.id,
                 "word": word.word,
                 "annotator": word.annotator,
-                "external_id": f"{SHARED_CHANNEL} {question.id} {word.annotator} {word.received_at}",
+                "external_id": _copy_id(question.id, word),
             }
             if word.seconds is not None:
                 counted = own.seconds or 0.0 if own is not None else 0.0
@@ -192,6 +195,12 @@ def import_shared_answers(store: AnnotationStore, round_number: int, book: Answe
     if copies:
         store.receive([copy for _, copy in copies], channel=SHARED_CHANNEL)
     return len(copies)
+
+
+def _copy_id(question: str, word: AnnotatorWord) -> str:
+    """Return an id of fixed length, against copying the same answer twice."""
+    text = f"{question} {word.annotator} {word.received_at}"
+    return f"{SHARED_CHANNEL} {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()}"
 
 
 def answered_questions(store: AnnotationStore) -> Iterator[tuple[Question, Sequence[str], bool]]:

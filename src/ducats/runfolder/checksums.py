@@ -13,9 +13,10 @@ import errno
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -30,43 +31,47 @@ _MAX_DEPTH = 3  # questions/round-01/rules.json
 _BACKUP = "restore it from a backup,"
 _ACCEPT = f"or delete {CHECKSUM_FILE} to accept the files of the run as they are"
 _REPEAT = (
-    f"{_BACKUP} or delete it, checkpoint.pt and model.safetensors and run the same command "
+    f"{_BACKUP} or delete {{it, }}checkpoint.pt and model.safetensors and run the same command "
     "again: the training is repeated with the acquired labels"
 )
 _RELABEL = (
-    "restore it from a backup, it holds acquired labels; without one, delete it, the labels of later rounds, "
-    "checkpoint.pt and model.safetensors and run the same command again to acquire them again"
+    "restore it from a backup, it holds acquired labels; without one, delete {it, }the labels of later "
+    "rounds, checkpoint.pt and model.safetensors and run the same command again to acquire them again"
 )
-_REWRITE = f"{_BACKUP} or delete it and run the same command again"
+_REWRITE = f"{_BACKUP} or {{delete it and }}run the same command again"
 _REQUESTION = (
-    f"{_BACKUP} or delete the folder of the round and run the same command again to write new questions"
+    "restore it from a backup; if the round is not labelled yet, delete its folder and run the same command "
+    "again to write new questions"
 )
-# The checked files of a run, and what to do if one is damaged or missing.
+# The checked files of a run, and what to do if one is damaged or missing; {…} only if it is not missing.
 REMEDIES = {
     "config.yaml": _REWRITE,
     "data.yaml": _REWRITE,
     "environment.json": _REWRITE,
-    "pool.json": f"{_BACKUP} or delete it and model.safetensors and run the same command again",
+    "pool.json": f"{_BACKUP} or delete {{it and }}model.safetensors and run the same command again",
     "metrics.jsonl": _REPEAT,
     "confusion/epoch-*.csv": _REPEAT,
-    "requests/round-*-hints.npz": "delete it: annotators then see no model outputs in this round",
+    "requests/round-*-hints.npz": "{delete it: }annotators then see no model outputs in this round",
     "requests/round-*.npz": _REPEAT,
     "labels/round-*.npz": _RELABEL,
     "labels/amendment-*.json": "restore it from a backup, it holds corrected labels",
     "snapshots/*.npz": _REPEAT,
-    "snapshots/thumbnails/*": "delete it: reports work without it",
-    "checkpoint.pt": "delete it to restart training, labels are kept",
-    "model.safetensors": "delete it and run the same command again: the last checkpoint has the same weights",
-    "loggers.json": "delete it: all records are logged again, as a new run",
-    "triage.json": "delete it and run `ducats triage` again",
+    "snapshots/thumbnails/*": "{delete it: }reports work without it",
+    "checkpoint.pt": "{delete it to }restart training, labels are kept",
+    "model.safetensors": (
+        "{delete it and }run the same command again: the last checkpoint has the same weights"
+    ),
+    "loggers.json": "{delete it: }all records are logged again, as a new run",
+    "triage.json": "{delete it and }run `ducats triage` again",
     f"questions/{names.ANSWER_LOG}": f"{_BACKUP} {_ACCEPT}",
     f"questions/*/{names.CLOSED}": (
-        f"{_BACKUP} or delete it, the labels of this and later rounds, checkpoint.pt and model.safetensors "
-        "and run the same command again: the answers are counted again"
+        f"{_BACKUP} or delete {{it, }}the labels of this and later rounds, checkpoint.pt and "
+        "model.safetensors and run the same command again: the answers are counted again"
     ),
     f"questions/*/{names.RULES}": _REQUESTION,
     f"questions/*/{names.QUESTIONS}": _REQUESTION,
 }
+_PRECIOUS = (f"questions/{names.ANSWER_LOG}", "labels/amendment-*.json")  # nothing can make them again
 
 
 class _Entry(NamedTuple):
@@ -84,6 +89,9 @@ class _Log(NamedTuple):
     before_last: _Entry  # its state before that line
     check: str
     n_bytes: int  # without an incomplete line at the end
+
+
+_EMPTY_LOG = _Log({}, None, _Entry(None), "", 0)
 
 
 # ---- writing
@@ -130,10 +138,14 @@ def confirm(path: Path) -> None:
 
 def write_again(path: Path, text: str) -> None:
     """Write a text file that is missing; raise if it was recorded with another content."""
-    log_path = _find_log(path)
-    entry = None if log_path is None else _read_log(log_path).entries.get(_name(log_path, path))
-    digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
-    if entry is not None and entry.digest not in (None, digest):
+    log_path, digest = _find_log(path), hashlib.sha256(text.encode("utf-8")).hexdigest()
+    known: tuple[str | None, ...] = (None,)
+    if log_path is not None:
+        log, name = _read_log(log_path), _name(log_path, path)
+        # After a kill, the last line may be about a file that was never renamed.
+        before = log.before_last.digest if name == log.last else ""
+        known = (log.entries.get(name, _Entry(None)).digest, before)
+    if not {None, digest}.intersection(known):
         raise UserError(
             f"{path} is missing and had another content than this command would write: restore it from a "
             "backup, undo a change of settings or data, or choose another folder with --out"
@@ -156,12 +168,13 @@ def delete(path: Path) -> None:
 
 
 def accept_missing(folder: Path) -> None:
-    """Record that the files that are missing were deleted on purpose."""
+    """Record that the files that are missing were deleted on purpose, if the run can make them again."""
     log_path = folder / CHECKSUM_FILE
     with files.lock_beside(log_path):
         log = _settled(log_path)
         for name in missing(folder):
-            log = _append(log_path, log, name, _Entry(None))
+            if not any(fnmatchcase(name, pattern) for pattern in _PRECIOUS):
+                log = _append(log_path, log, name, _Entry(None))
         _remember(log_path, log)
 
 
@@ -247,24 +260,31 @@ def verify(path: Path) -> None:
     """
     if (log_path := _find_log(path)) is None:
         return
-    name, n_bytes = _name(log_path, path), None
-    if path.name == names.ANSWER_LOG:  # grows, so its bytes were written before the line
-        if (covered := _read_log(log_path).entries.get(name)) is None:
+    while True:
+        version = _version(log_path)
+        problem = _find_problem(path, _name(log_path, path), _read_log(log_path))
+        if problem is None:
             return
-        n_bytes = covered.n_bytes
-    actual = _file_digest(path, n_bytes)
-    log = _read_log(log_path)  # after the file, whose line was written before its name
+        if _version(log_path) == version:
+            raise problem
+        # Another process has written something meanwhile, perhaps this file: compare again.
+
+
+def _find_problem(path: Path, name: str, log: _Log) -> UserError | None:
     entry = log.entries.get(name)
-    if entry is None and actual is not None:
-        raise UserError(
+    actual = _file_digest(path, None if entry is None else entry.n_bytes)
+    if entry is None:
+        if actual is None or path.name == names.ANSWER_LOG:  # its line follows its bytes
+            return None
+        return UserError(
             f"{path} has no checksum in {CHECKSUM_FILE}, which is incomplete; restore {CHECKSUM_FILE} from a "
             f"backup, {_ACCEPT}"
         )
-    if entry is None or actual == entry.digest or (name == log.last and actual == log.before_last.digest):
-        return
+    if actual == entry.digest or (name == log.last and actual == log.before_last.digest):
+        return None
     if actual is None:
-        raise UserError(f"{path} is missing; {remedy(path)}")
-    raise corrupt(path, f"it does not match its checksum in {CHECKSUM_FILE}")
+        return UserError(f"{path} is missing; {remedy(path, is_missing=True)}")
+    return corrupt(path, f"it does not match its checksum in {CHECKSUM_FILE}")
 
 
 def missing(folder: Path, pattern: str = "*") -> list[str]:
@@ -286,7 +306,7 @@ def missing(folder: Path, pattern: str = "*") -> list[str]:
 def verify_results(folder: Path) -> None:
     """Verify all files that an unfinished run can make again only by repeating its training."""
     for name in _read_log(folder / CHECKSUM_FILE).entries:
-        if remedy(folder / name) in (_REPEAT, _RELABEL):
+        if _remedy_template(folder / name) in (_REPEAT, _RELABEL):
             verify(folder / name)
 
 
@@ -295,8 +315,12 @@ def corrupt(path: Path, reason: object) -> UserError:
     return UserError(f"{path} is corrupt ({' '.join(str(reason).split())}); {remedy(path)}")
 
 
-def remedy(path: Path) -> str:
+def remedy(path: Path, *, is_missing: bool = False) -> str:
     """Return what to do about a damaged or missing file of a run."""
+    return re.sub(r"\{(.*?)\}", "" if is_missing else r"\1", _remedy_template(path))
+
+
+def _remedy_template(path: Path) -> str:
     found = (text for pattern, text in REMEDIES.items() if path.match(pattern))
     return next(found, "restore it from a backup")
 
@@ -326,26 +350,41 @@ def _version(path: Path) -> _Version:
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
+_parsed_logs: dict[Path, tuple[_Version, _Log]] = {}
+
+
 def _read_log(path: Path) -> _Log:
-    return _parse_log(path, _version(path))
+    """Return the contents of a log; what this process has read before is not parsed again."""
+    version = _version(path)
+    known_version, known = _parsed_logs.get(path, (None, _EMPTY_LOG))
+    if known_version == version:
+        return known
+    inode, size, _ = version
+    has_grown = known_version is not None and known_version[0] == inode and known_version[1] < size
+    log = _parse_log(path, known if has_grown else _EMPTY_LOG)
+    _parsed_logs[path] = (version, log)
+    return log
 
 
-@lru_cache(maxsize=8)
-def _parse_log(path: Path, _: _Version) -> _Log:
-    entries: dict[str, _Entry] = {}
-    last, before_last, check, n_bytes = None, _Entry(None), "", 0
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+def _parse_log(path: Path, known: _Log) -> _Log:
+    """Parse the lines that follow the known ones."""
+    with path.open("rb") as file:
+        file.seek(known.n_bytes)
+        lines = file.read().splitlines(keepends=True)
+    entries, last, before_last = dict(known.entries), known.last, known.before_last
+    check, n_bytes = known.check, known.n_bytes
+    for line in lines:
         if not line.endswith(b"\n"):
             break  # left by a kill; its file was not renamed
         try:
             content = json.loads(line)
-            entry, last = _Entry(content["sha256"], content.get("bytes")), str(content["file"])
-            expected, check = _format(check, last, entry)
+            entry, name = _Entry(content["sha256"], content.get("bytes")), str(content["file"])
+            expected, check = _format(check, name, entry)
         except (ValueError, TypeError, KeyError):
             expected = b""
         if line != expected:
-            raise UserError(f"{path} is corrupt in line {number}; {_BACKUP} {_ACCEPT}")
-        before_last = entries.get(str(last), _Entry(None))
-        entries[str(last)] = entry
+            raise UserError(f"{path} is corrupt after byte {n_bytes}; {_BACKUP} {_ACCEPT}")
+        before_last = entries.get(name, _Entry(None))
+        entries[name], last = entry, name
         n_bytes += len(line)
     return _Log(entries, last, before_last, check, n_bytes)

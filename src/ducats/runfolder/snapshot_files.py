@@ -141,7 +141,8 @@ def _paths(folder: Path) -> list[Path]:
     rounds = sorted(files, key=lambda path: (len(path.name), path.name))
     end = snapshot_path(folder, 0)
     lost = [folder / name for name in checksums.missing(folder, f"{end.parent.name}/*.npz")]
-    return [*lost, *rounds, *([end] if end.exists() else [])]
+    lost_rounds = [path for path in lost if path != end]
+    return [*lost_rounds, *rounds, *([end] if end.exists() or end in lost else [])]
 
 
 def load_snapshot(path: Path) -> Snapshot:
