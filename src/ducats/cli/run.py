@@ -177,7 +177,7 @@ def check_answer_files(config: "Config", out: Path | None) -> None:
     folders = [out]
     if out is None:
         engines = [config.engine]
-        if config.engine.precision == "auto":  # becomes one of these; which one, is known only with torch
+        if config.engine.precision == "auto":  # becomes one of these; only torch knows which
             engines = [
                 replace(config.engine, precision="32-true"),
                 replace(config.engine, precision="bf16-mixed"),

@@ -29,7 +29,7 @@ from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 
 TriageCriterion = Literal["u_dis", "entropy", "probability"]
-_SIZE_RATIO = 0.95  # of neighbouring candidate sizes; tried 0.7 to 0.95 in benchmarks/triage.py
+_SIZE_RATIO = 0.95  # of neighbouring candidate sizes; tried 0.7 to 0.98 in benchmarks/triage.py
 _TYPICAL_RISK = 0.05  # with enough images to allow an error at this risk, the first step allows one
 
 

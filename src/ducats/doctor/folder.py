@@ -66,7 +66,7 @@ def diagnose_folder(folder: Path, *, strict: bool = False) -> list[Finding]:
 
 
 def _check_class_folders(folder: Path, images: KeyedPaths) -> Iterator[Finding]:
-    """Report subfolders without images; only of a source they are an error."""
+    """Report subfolders without images; they are an error only for a source."""
     for finding in check_class_folders("image", folder, images):
         yield replace(finding, severity="warning")
 

@@ -49,7 +49,7 @@ def check_available(name: str) -> dict[str, object] | None:
     if int(os.environ.get("TIMM_USE_OLD_CACHE", "0")) or is_cached(name):
         return _cached_overlay(cfg)
     try:
-        with activity(f"looking for the weights of {name} on the net"):
+        with activity(f"looking for the weights of {name} online"):
             _check_reachable(constants.ENDPOINT if cfg.hf_hub_id else str(cfg.url))
     except Exception as error:  # the types depend on huggingface_hub's HTTP library
         raise _download_error(name, error) from error

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
-# A spreadsheet runs a cell that begins with = + - or @ as a formula, also after white space.
+# A spreadsheet runs a cell that begins with = + - or @ as a formula, also after a tab or a line break.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _ESCAPED_FORMULA = re.compile(r"'+[=+\-@\t\r\n]")
 
