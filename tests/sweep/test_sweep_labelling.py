@@ -242,6 +242,21 @@ def test_the_sweep_may_wait_for_answers(tmp_path: Path, monkeypatch: pytest.Monk
     assert output.count("'bird' is not a class") == 1
 
 
+def test_a_typo_does_not_end_a_sweep_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = PeopleSweep(tmp_path, random=[images(1, 2), images(2, 4)], duc=[images(1, 3)])
+    answers = iter([(1, {"2.png": "dog", "3.png": "bird"}), (2, {"3.png": "cat", "4.png": "cat"})])
+
+    def answer_instead(seconds: float) -> None:
+        if seconds == POLL_SECONDS:
+            sweep.answer(*next(answers))
+
+    monkeypatch.setattr("time.sleep", answer_instead)
+    outcome, output = sweep.resume(poll_seconds=POLL_SECONDS)
+    assert (outcome.exit_code, sweep.asked(2)) == (0, ["4.png", "3.png"])
+    assert output.count("'bird' is not a class") == 1
+    assert sweep.resume()[0].exit_code == 0  # the typo is still there, in a round that was asked again
+
+
 # ---- pixels
 
 

@@ -138,18 +138,23 @@ class SweepQuestions:
         with_masks = {number for number in tables if (self.store.round_folder(number) / MASKS).is_dir()}
         return sorted(with_masks.union(self.store.round_numbers()))
 
-    def import_csv(self) -> None:
-        """Log the answers in CSV files; raise if some are invalid, after all others have been logged."""
-        problems = [
-            problem
-            for number in self.store.round_numbers()
-            for problem in import_csv_answers(self.store, number)
-        ]
-        if problems:
-            raise UserError("\n".join(problems))
+    def import_answers(self) -> list[str]:
+        """Log the answers in CSV files, and close the rounds in which all is answered.
+
+        Returns:
+            One message per problem in the newest round, unless it is closed. Mistakes in earlier rounds do not
+            matter: what is still needed of them is asked again.
+        """
+        newest = max(self.round_numbers(), default=0)
+        problems: list[str] = []
         for number in self.store.round_numbers():
-            if all(status.state == "settled" for status in self.store.statuses(number).values()):
+            is_closed = self.store.closed_round(number) is not None
+            found = import_csv_answers(self.store, number)
+            if found and number == newest and not is_closed:
+                problems += found
+            elif all(status.state == "settled" for status in self.store.statuses(number).values()):
                 self.store.close_round(number)
+        return problems
 
     def ask(self, open_rounds: Sequence[OpenRound], book: AnswerBook) -> list[OpenRound]:
         """Write the questions of the largest group of rounds of one kind, unless they are asked already.
