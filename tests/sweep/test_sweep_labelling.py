@@ -289,6 +289,19 @@ def test_pixels_of_all_runs_are_asked_in_one_mask(tmp_path: Path) -> None:
     assert (count.labels, count.given) == (5, 4)
 
 
+def test_regions_with_the_same_centre_are_asked_once_each(tmp_path: Path) -> None:
+    row, column = pixels(1, 3, 6, 7, 8, whole=True), pixels(1, 3, 2, 7, 12, whole=True)
+    sweep = PeopleSweep(tmp_path, random=[row], duc=[column], sizes=SIZES, unit="region")
+    for _ in range(2):
+        assert "2 runs wait for 2 labels. To answer" in sweep.resume()[1]
+    assert not sweep.round_folder(2).exists()
+    assert sweep.asked(1) == ["3.png#1,2", "3.png#1,2 (2)"]
+    rows = zip(sweep.asked(1), ["cat", "dog"], strict=True)
+    write_csv_atomically(sweep.round_folder(1) / "answers.csv", ["id", "label"], list(rows))
+    assert sweep.resume()[0].exit_code == 0
+    assert sweep.backend.labels == {"random": [[0] * 3], "duc": [[1] * 3]}
+
+
 def test_an_image_labelled_as_a_whole_answers_every_run(tmp_path: Path) -> None:
     whole = pixels(1, 3, *range(20), whole=True)
     sweep = PeopleSweep(tmp_path, random=[whole], duc=[whole], sizes=SIZES, unit="image")

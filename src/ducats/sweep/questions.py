@@ -1,6 +1,7 @@
 """Questions of a sweep: what its runs wait for, asked once for all of them in the folder of the sweep."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -142,8 +143,8 @@ class SweepQuestions:
         """Log the answers in CSV files, and close the rounds in which all is answered.
 
         Returns:
-            One message per problem in the newest round, unless it is closed. Mistakes in earlier rounds do not
-            matter: what is still needed of them is asked again.
+            One message per problem in the newest round, unless it is closed. Mistakes in earlier rounds do
+            not matter: what is still needed of them is asked again.
         """
         newest = max(self.round_numbers(), default=0)
         problems: list[str] = []
@@ -210,15 +211,18 @@ class SweepQuestions:
     def _write_round(self, number: int, group: Sequence[OpenRound], rules: RoundRules) -> None:
         folder = self.store.round_folder(number)
         origins: list[tuple[Question, Path]] = []
-        known: set[str] = set()
+        known: set[Hashable] = set()
+        unique_ids = self._unique_ids()
         for index, one in enumerate(group):
             for question in one.questions:
-                if question.id not in known:
-                    known.add(question.id)
+                if _identity(question) not in known:
+                    known.add(_identity(question))
                     segment = (
                         None if question.segment is None else index * SEGMENTS_PER_RUN + question.segment
                     )
-                    numbered = replace(question, number=len(known), segment=segment)
+                    new_id = unique_ids(question)
+                    key = new_id if rules.unit == "image" else question.key  # which answers name
+                    numbered = replace(question, number=len(known), id=new_id, key=key, segment=segment)
                     origins.append((numbered, one.folder))
         if rules.unit == "image":
             questions = []
@@ -257,6 +261,25 @@ class SweepQuestions:
         )
         QuestionRound.write(folder, rules, questions)
 
+    def _unique_ids(self) -> Callable[[Question], str]:
+        """Return a function that gives each question an id that no other question of the sweep has.
+
+        Regions of different runs may have the same centre and so the same id.
+        """
+        taken = {
+            question.id: (question.image_digest, question.area)
+            for number in self.store.round_numbers()
+            for question in self.store.question_round(number).questions
+        }
+
+        def unique_id(question: Question) -> str:
+            content = question.image_digest, question.area
+            others = (f"{question.id} ({number})" for number in itertools.count(2))
+            candidates = itertools.chain([question.id], others)
+            return next(one for one in candidates if taken.setdefault(one, content) == content)
+
+        return unique_id
+
     def _write_masks(self, number: int, group: Sequence[OpenRound]) -> None:
         """Write a round that is answered by label PNGs only."""
         masks: dict[str, RequestedMask] = {}
@@ -294,7 +317,7 @@ class SweepQuestions:
     def n_open(self, group: Sequence[OpenRound]) -> int:
         """Return how many different answers a group waits for."""
         rows = {row["key"] for one in group for row in one.mask_rows}
-        return len(rows | {question.id for one in group for question in one.questions})
+        return len(rows) + len({_identity(question) for one in group for question in one.questions})
 
     def instructions(self) -> str:
         """Return how to answer the newest round."""
@@ -304,6 +327,11 @@ class SweepQuestions:
         if (folder / README).exists():
             return answering_instructions(self.store, f"see {folder / README}")
         return answering_instructions(self.store, table_instructions(folder))
+
+
+def _identity(question: Question) -> Hashable:
+    """Return what is equal if several runs ask the same question."""
+    return question.id, question.image_digest, question.area
 
 
 def _copy(source: Path, target: Path) -> None:
