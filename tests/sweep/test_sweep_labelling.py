@@ -316,6 +316,40 @@ def test_an_image_labelled_as_a_whole_answers_every_run(tmp_path: Path) -> None:
     assert "2 runs asked for 2 labels; 1 was answered by people" in output
 
 
+@pytest.mark.parametrize("unit", ["pixel", "image"])  # with questions, and with label PNGs only
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        (np.full((4, 5), 7), "has the value 7 at x=0, y=0, which is not a class"),
+        (np.zeros((4, 5, 3)), "is a colour image"),
+        (np.zeros((5, 5)), "is 5 x 5, but its mask is 5 x 4"),
+    ],
+)
+def test_invalid_label_pngs_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, values: Any, problem: str
+) -> None:
+    request = pixels(1, 3, 0) if unit == "pixel" else pixels(1, 3, *range(20), whole=True)
+    sweep = PeopleSweep(tmp_path, random=[request], duc=[request], sizes=SIZES, unit=unit)
+    sweep.resume()
+    invalid = Image.fromarray(np.asarray(values, np.uint8))
+    run = sweep.run_of("duc").folder(sweep.out)
+    for folder in (run / "questions" / "round-01", sweep.round_folder(1)):
+        (folder / "answers").mkdir()
+        invalid.save(folder / "answers" / "3.png")
+        with pytest.raises(UserError, match=f"{folder}/answers/3.png {problem}"):  # in its own: by the run
+            sweep.resume()
+        (folder / "answers" / "3.png").unlink()
+
+    def correct_instead(seconds: float) -> None:
+        if seconds == POLL_SECONDS:
+            save_map(sweep.round_folder(1), "3.png", np.zeros(20))
+
+    invalid.save(sweep.round_folder(1) / "answers" / "3.png")
+    monkeypatch.setattr("time.sleep", correct_instead)
+    outcome, output = sweep.resume(poll_seconds=POLL_SECONDS)
+    assert (outcome.exit_code, output.count(problem)) == (0, 1)
+
+
 # ---- cost
 
 

@@ -93,10 +93,12 @@ def _open_round(
     mask_rows = shared_maps.read_mask_table(folder)
     if mask_rows:
         shared_maps.write_shared_maps(folder, book)
+        has_problem = has_problem or bool(shared_maps.invalid_maps(folder))
     if not (folder / RULES).exists():
         is_open = [row for row in mask_rows if shared_maps.unanswered_pixels(folder, row).any()]
         classes = tuple(shared_maps.read_map_classes(folder))
-        return OpenRound(run, number, folder, classes, None, mask_rows=tuple(is_open), can_resume=not is_open)
+        can_resume = not is_open or has_problem
+        return OpenRound(run, number, folder, classes, None, mask_rows=tuple(is_open), can_resume=can_resume)
     import_shared_answers(store, number, book)
     question_round = store.question_round(number)
     rules, statuses = question_round.rules, store.statuses(number)
@@ -143,19 +145,21 @@ class SweepQuestions:
         """Log the answers in CSV files, and close the rounds in which all is answered.
 
         Returns:
-            One message per problem in the newest round, unless it is closed. Mistakes in earlier rounds do
-            not matter: what is still needed of them is asked again.
+            One message per problem in the CSV files and label PNGs of the newest round, unless it is closed.
+            Mistakes in earlier rounds do not matter: what is still needed of them is asked again.
         """
         newest = max(self.round_numbers(), default=0)
+        is_newest_open = bool(newest) and self.store.closed_round(newest) is None
         problems: list[str] = []
         for number in self.store.round_numbers():
-            is_closed = self.store.closed_round(number) is not None
             found = import_csv_answers(self.store, number)
-            if found and number == newest and not is_closed:
+            if found and number == newest and is_newest_open:
                 problems += found
             elif all(status.state == "settled" for status in self.store.statuses(number).values()):
                 self.store.close_round(number)
-        return problems
+        return problems + (
+            shared_maps.invalid_maps(self.store.round_folder(newest)) if is_newest_open else []
+        )
 
     def ask(self, open_rounds: Sequence[OpenRound], book: AnswerBook) -> list[OpenRound]:
         """Write the questions of the largest group of rounds of one kind, unless they are asked already.
