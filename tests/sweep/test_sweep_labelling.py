@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -314,6 +315,21 @@ def test_an_image_labelled_as_a_whole_answers_every_run(tmp_path: Path) -> None:
     expected = np.where(values == 255, -2, values).tolist()
     assert (outcome.exit_code, sweep.backend.labels) == (0, {"random": [expected], "duc": [expected]})
     assert "2 runs asked for 2 labels; 1 was answered by people" in output
+
+
+@pytest.mark.parametrize("killed_in", ["QuestionRound.write", "oracles.mask_files.write_mask_table"])
+def test_a_run_killed_while_it_wrote_its_questions_writes_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_in: str
+) -> None:
+    sweep = PeopleSweep(tmp_path, random=[pixels(1, 3, 7)], duc=[pixels(1, 3, 8)], sizes=SIZES)
+    with monkeypatch.context() as patch:
+        patch.setattr(f"ducats.annotation.{killed_in}", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            sweep.resume()
+    assert "2 runs wait for 2 labels" in sweep.resume()[1]
+    assert len(sweep.asked(1)) == 2
+    for run in sweep.runs:
+        assert (run.folder(sweep.out) / "questions" / "round-01" / "README.txt").exists()
 
 
 @pytest.mark.parametrize("unit", ["pixel", "image"])  # with questions, and with label PNGs only
