@@ -139,11 +139,13 @@ def run_sweep_with_people(
         poll_seconds: keep waiting for answers and check for them at this interval; None: return.
     """
     questions, book = SweepQuestions(out), AnswerBook(folders)
-    asking = [run for run in runs if run.name in people]
+    asking = [run for run in runs if run.name in people and run.state(out) != "done"]
     resumed: set[tuple[str, int]] = set()
     problems: list[str] = []
     while True:
-        problems = _import_answers(questions, problems, poll_seconds, console)
+        problems = _import_answers(
+            questions, problems, console, must_be_valid=bool(asking) and poll_seconds is None
+        )
         waiting = [one for one in find_open_rounds(asking, out, book) if not one.can_resume]
         started = time.monotonic()
         outcome = run_sweep(
@@ -177,14 +179,15 @@ def run_sweep_with_people(
 
 
 def _import_answers(
-    questions: SweepQuestions, known: Sequence[str], poll_seconds: float | None, console: Console
+    questions: SweepQuestions, known: Sequence[str], console: Console, *, must_be_valid: bool = False
 ) -> list[str]:
-    """Import the answers in files and return the problems, which may be corrected while the sweep waits.
+    """Import the answers in files; print the problems that are not known, and return all.
 
-    New ones are printed; without polling, they are raised.
+    Args:
+        must_be_valid: raise if there is a problem. Otherwise, it may be corrected while the sweep waits.
     """
     problems = questions.import_answers()
-    if problems and poll_seconds is None:
+    if problems and must_be_valid:
         raise UserError("\n".join(problems))
     if new := [problem for problem in problems if problem not in known]:
         print_line(console, "\n".join(new), "red")
@@ -202,7 +205,7 @@ def _wait_for_answers(
     """Wait until a run can continue; return the problems that are left."""
     while True:
         time.sleep(poll_seconds)
-        problems = _import_answers(questions, problems, poll_seconds, console)
+        problems = _import_answers(questions, problems, console)
         if any(one.can_resume for one in find_open_rounds(runs, questions.out, book)):
             return problems
 
