@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -242,6 +243,21 @@ def test_the_sweep_may_wait_for_answers(tmp_path: Path, monkeypatch: pytest.Monk
     assert output.count("'bird' is not a class") == 1
 
 
+def test_a_typo_does_not_end_a_sweep_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = PeopleSweep(tmp_path, random=[images(1, 2), images(2, 4)], duc=[images(1, 3)])
+    answers = iter([(1, {"2.png": "dog", "3.png": "bird"}), (2, {"3.png": "cat", "4.png": "cat"})])
+
+    def answer_instead(seconds: float) -> None:
+        if seconds == POLL_SECONDS:
+            sweep.answer(*next(answers))
+
+    monkeypatch.setattr("time.sleep", answer_instead)
+    outcome, output = sweep.resume(poll_seconds=POLL_SECONDS)
+    assert (outcome.exit_code, sweep.asked(2)) == (0, ["4.png", "3.png"])
+    assert output.count("'bird' is not a class") == 1
+    assert sweep.resume()[0].exit_code == 0  # the typo is still there, in a round that was asked again
+
+
 # ---- pixels
 
 
@@ -274,6 +290,19 @@ def test_pixels_of_all_runs_are_asked_in_one_mask(tmp_path: Path) -> None:
     assert (count.labels, count.given) == (5, 4)
 
 
+def test_regions_with_the_same_centre_are_asked_once_each(tmp_path: Path) -> None:
+    row, column = pixels(1, 3, 6, 7, 8, whole=True), pixels(1, 3, 2, 7, 12, whole=True)
+    sweep = PeopleSweep(tmp_path, random=[row], duc=[column], sizes=SIZES, unit="region")
+    for _ in range(2):
+        assert "2 runs wait for 2 labels. To answer" in sweep.resume()[1]
+    assert not sweep.round_folder(2).exists()
+    assert sweep.asked(1) == ["3.png#1,2", "3.png#1,2 (2)"]
+    rows = zip(sweep.asked(1), ["cat", "dog"], strict=True)
+    write_csv_atomically(sweep.round_folder(1) / "answers.csv", ["id", "label"], list(rows))
+    assert sweep.resume()[0].exit_code == 0
+    assert sweep.backend.labels == {"random": [[0] * 3], "duc": [[1] * 3]}
+
+
 def test_an_image_labelled_as_a_whole_answers_every_run(tmp_path: Path) -> None:
     whole = pixels(1, 3, *range(20), whole=True)
     sweep = PeopleSweep(tmp_path, random=[whole], duc=[whole], sizes=SIZES, unit="image")
@@ -286,6 +315,57 @@ def test_an_image_labelled_as_a_whole_answers_every_run(tmp_path: Path) -> None:
     expected = np.where(values == 255, -2, values).tolist()
     assert (outcome.exit_code, sweep.backend.labels) == (0, {"random": [expected], "duc": [expected]})
     assert "2 runs asked for 2 labels; 1 was answered by people" in output
+
+
+@pytest.mark.parametrize("killed_in", ["QuestionRound.write", "oracles.mask_files.write_mask_table"])
+def test_a_run_killed_while_it_wrote_its_questions_writes_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_in: str
+) -> None:
+    sweep = PeopleSweep(tmp_path, random=[pixels(1, 3, 7)], duc=[pixels(1, 3, 8)], sizes=SIZES)
+    with monkeypatch.context() as patch:
+        patch.setattr(f"ducats.annotation.{killed_in}", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            sweep.resume()
+    assert "2 runs wait for 2 labels" in sweep.resume()[1]
+    assert len(sweep.asked(1)) == 2
+    for run in sweep.runs:
+        assert (run.folder(sweep.out) / "questions" / "round-01" / "README.txt").exists()
+
+
+@pytest.mark.parametrize("unit", ["pixel", "image"])  # with questions, and with label PNGs only
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        (np.full((4, 5), 7), "has the value 7 at x=0, y=0, which is not a class"),
+        (np.zeros((4, 5, 3)), "is a colour image"),
+        (np.zeros((5, 5)), "is 5 x 5, but its mask is 5 x 4"),
+    ],
+)
+def test_invalid_label_pngs_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, values: Any, problem: str
+) -> None:
+    request = pixels(1, 3, 0) if unit == "pixel" else pixels(1, 3, *range(20), whole=True)
+    sweep = PeopleSweep(tmp_path, random=[request], duc=[request], sizes=SIZES, unit=unit)
+    sweep.resume()
+    invalid = Image.fromarray(np.asarray(values, np.uint8))
+    run = sweep.run_of("duc").folder(sweep.out)
+    for folder in (run / "questions" / "round-01", sweep.round_folder(1)):
+        (folder / "answers").mkdir()
+        invalid.save(folder / "answers" / "3.png")
+        with pytest.raises(UserError, match=f"{folder}/answers/3.png {problem}"):  # in its own: by the run
+            sweep.resume()
+        (folder / "answers" / "3.png").unlink()
+
+    def correct_instead(seconds: float) -> None:
+        if seconds == POLL_SECONDS:
+            save_map(sweep.round_folder(1), "3.png", np.zeros(20))
+
+    invalid.save(sweep.round_folder(1) / "answers" / "3.png")
+    monkeypatch.setattr("time.sleep", correct_instead)
+    outcome, output = sweep.resume(poll_seconds=POLL_SECONDS)
+    assert (outcome.exit_code, output.count(problem)) == (0, 1)
+    invalid.save(sweep.round_folder(1) / "answers" / "3.png")
+    assert sweep.resume()[0].exit_code == 0  # no run needs it any more
 
 
 # ---- cost

@@ -139,10 +139,13 @@ def run_sweep_with_people(
         poll_seconds: keep waiting for answers and check for them at this interval; None: return.
     """
     questions, book = SweepQuestions(out), AnswerBook(folders)
-    asking = [run for run in runs if run.name in people]
+    asking = [run for run in runs if run.name in people and run.state(out) != "done"]
     resumed: set[tuple[str, int]] = set()
+    problems: list[str] = []
     while True:
-        questions.import_csv()
+        problems = _import_answers(
+            questions, problems, console, must_be_valid=bool(asking) and poll_seconds is None
+        )
         waiting = [one for one in find_open_rounds(asking, out, book) if not one.can_resume]
         started = time.monotonic()
         outcome = run_sweep(
@@ -169,31 +172,42 @@ def run_sweep_with_people(
             break
         hint = f"--wait: checking every {poll_seconds:g} s; Ctrl-C stops waiting"
         print_line(console, f"{message} ({hint})", "yellow")
-        _wait_for_answers(questions, asking, book, poll_seconds, console)
+        problems = _wait_for_answers(questions, asking, book, problems, poll_seconds, console)
     if people and (count := count_labels(runs, out)).labels:
         print_line(console, f"{count}")
     return outcome
+
+
+def _import_answers(
+    questions: SweepQuestions, known: Sequence[str], console: Console, *, must_be_valid: bool = False
+) -> list[str]:
+    """Import the answers in files; print the problems that are not known, and return all.
+
+    Args:
+        must_be_valid: raise if there is a problem. Otherwise, it may be corrected while the sweep waits.
+    """
+    problems = questions.import_answers()
+    if problems and must_be_valid:
+        raise UserError("\n".join(problems))
+    if new := [problem for problem in problems if problem not in known]:
+        print_line(console, "\n".join(new), "red")
+    return problems
 
 
 def _wait_for_answers(
     questions: SweepQuestions,
     runs: Sequence[SweepRun],
     book: AnswerBook,
+    problems: list[str],
     poll_seconds: float,
     console: Console,
-) -> None:
-    """Wait until a run can continue. An invalid answer is printed once and may be corrected."""
-    printed = ""
+) -> list[str]:
+    """Wait until a run can continue; return the problems that are left."""
     while True:
         time.sleep(poll_seconds)
-        try:
-            questions.import_csv()
-        except UserError as error:
-            if str(error) != printed:
-                print_line(console, str(error), "red")
-            printed = str(error)
+        problems = _import_answers(questions, problems, console)
         if any(one.can_resume for one in find_open_rounds(runs, questions.out, book)):
-            return
+            return problems
 
 
 def describe_waiting(

@@ -1,6 +1,7 @@
 """Questions of a sweep: what its runs wait for, asked once for all of them in the folder of the sweep."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -92,10 +93,12 @@ def _open_round(
     mask_rows = shared_maps.read_mask_table(folder)
     if mask_rows:
         shared_maps.write_shared_maps(folder, book)
+        has_problem = has_problem or bool(shared_maps.invalid_maps(folder))
     if not (folder / RULES).exists():
         is_open = [row for row in mask_rows if shared_maps.unanswered_pixels(folder, row).any()]
         classes = tuple(shared_maps.read_map_classes(folder))
-        return OpenRound(run, number, folder, classes, None, mask_rows=tuple(is_open), can_resume=not is_open)
+        can_resume = not is_open or has_problem
+        return OpenRound(run, number, folder, classes, None, mask_rows=tuple(is_open), can_resume=can_resume)
     import_shared_answers(store, number, book)
     question_round = store.question_round(number)
     rules, statuses = question_round.rules, store.statuses(number)
@@ -138,18 +141,25 @@ class SweepQuestions:
         with_masks = {number for number in tables if (self.store.round_folder(number) / MASKS).is_dir()}
         return sorted(with_masks.union(self.store.round_numbers()))
 
-    def import_csv(self) -> None:
-        """Log the answers in CSV files; raise if some are invalid, after all others have been logged."""
-        problems = [
-            problem
-            for number in self.store.round_numbers()
-            for problem in import_csv_answers(self.store, number)
-        ]
-        if problems:
-            raise UserError("\n".join(problems))
+    def import_answers(self) -> list[str]:
+        """Log the answers in CSV files, and close the rounds in which all is answered.
+
+        Returns:
+            One message per problem in the CSV files and label PNGs of the newest round, unless it is closed.
+            Mistakes in earlier rounds do not matter: what is still needed of them is asked again.
+        """
+        newest = max(self.round_numbers(), default=0)
+        is_newest_open = bool(newest) and self.store.closed_round(newest) is None
+        problems: list[str] = []
         for number in self.store.round_numbers():
-            if all(status.state == "settled" for status in self.store.statuses(number).values()):
+            found = import_csv_answers(self.store, number)
+            if found and number == newest and is_newest_open:
+                problems += found
+            elif all(status.state == "settled" for status in self.store.statuses(number).values()):
                 self.store.close_round(number)
+        return problems + (
+            shared_maps.invalid_maps(self.store.round_folder(newest)) if is_newest_open else []
+        )
 
     def ask(self, open_rounds: Sequence[OpenRound], book: AnswerBook) -> list[OpenRound]:
         """Write the questions of the largest group of rounds of one kind, unless they are asked already.
@@ -205,15 +215,18 @@ class SweepQuestions:
     def _write_round(self, number: int, group: Sequence[OpenRound], rules: RoundRules) -> None:
         folder = self.store.round_folder(number)
         origins: list[tuple[Question, Path]] = []
-        known: set[str] = set()
+        known: set[Hashable] = set()
+        unique_ids = self._unique_ids()
         for index, one in enumerate(group):
             for question in one.questions:
-                if question.id not in known:
-                    known.add(question.id)
+                if _identity(question) not in known:
+                    known.add(_identity(question))
                     segment = (
                         None if question.segment is None else index * SEGMENTS_PER_RUN + question.segment
                     )
-                    numbered = replace(question, number=len(known), segment=segment)
+                    new_id = unique_ids(question)
+                    key = new_id if rules.unit == "image" else question.key  # which answers name
+                    numbered = replace(question, number=len(known), id=new_id, key=key, segment=segment)
                     origins.append((numbered, one.folder))
         if rules.unit == "image":
             questions = []
@@ -252,6 +265,25 @@ class SweepQuestions:
         )
         QuestionRound.write(folder, rules, questions)
 
+    def _unique_ids(self) -> Callable[[Question], str]:
+        """Return a function that gives each question an id that no other question of the sweep has.
+
+        Regions of different runs may have the same centre and so the same id.
+        """
+        taken = {
+            question.id: (question.image_digest, question.area)
+            for number in self.store.round_numbers()
+            for question in self.store.question_round(number).questions
+        }
+
+        def unique_id(question: Question) -> str:
+            content = question.image_digest, question.area
+            others = (f"{question.id} ({number})" for number in itertools.count(2))
+            candidates = itertools.chain([question.id], others)
+            return next(one for one in candidates if taken.setdefault(one, content) == content)
+
+        return unique_id
+
     def _write_masks(self, number: int, group: Sequence[OpenRound]) -> None:
         """Write a round that is answered by label PNGs only."""
         masks: dict[str, RequestedMask] = {}
@@ -289,7 +321,7 @@ class SweepQuestions:
     def n_open(self, group: Sequence[OpenRound]) -> int:
         """Return how many different answers a group waits for."""
         rows = {row["key"] for one in group for row in one.mask_rows}
-        return len(rows | {question.id for one in group for question in one.questions})
+        return len(rows) + len({_identity(question) for one in group for question in one.questions})
 
     def instructions(self) -> str:
         """Return how to answer the newest round."""
@@ -299,6 +331,11 @@ class SweepQuestions:
         if (folder / README).exists():
             return answering_instructions(self.store, f"see {folder / README}")
         return answering_instructions(self.store, table_instructions(folder))
+
+
+def _identity(question: Question) -> Hashable:
+    """Return what is equal if several runs ask the same question."""
+    return question.id, question.image_digest, question.area
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -129,12 +129,16 @@ class HumanOracle:
         if has_csv and (has_rules or not self._answerable_by_word(request)):
             self._check_questions_match(request, has_rules=has_rules)
             return
+        mask_rows = None
         if not has_csv and self._sizes is not None:
-            mask_files.write_mask_questions(
-                folder, request, self._pool, self._classes, self._sizes, self._png_names
-            )
-        if not self._answerable_by_word(request):
-            return
+            mask_rows = mask_files.write_masks(folder, request, self._pool, self._sizes, self._png_names)
+        if self._answerable_by_word(request):
+            self._write_word_questions(request, has_csv=has_csv)
+        if mask_rows is not None:  # last: a table without rules means that only label PNGs can answer
+            mask_files.write_mask_table(folder, self._classes, mask_rows)
+
+    def _write_word_questions(self, request: Request, *, has_csv: bool) -> None:
+        folder = self._store.round_folder(request.round)
         hints = self._hints(request.round) if self._hints is not None else None
         unit_hints = question_files.model_hints(hints, self._classes, request.n_units)
         digests = question_files.unit_digests(request, self._pool)

@@ -189,11 +189,11 @@ def pixel_csv_row(question: Question) -> list[Any]:
     return [question.number, question.id, "", *cells]
 
 
-def write_mask_questions(
-    folder: Path, request: Request, pool: Images, classes: Sequence[str], sizes: Tensor, names: Sequence[str]
-) -> None:
-    """Write masks, overlays, class ids and instructions."""
-    rows = []
+def write_masks(
+    folder: Path, request: Request, pool: Images, sizes: Tensor, names: Sequence[str]
+) -> list[list[Any]]:
+    """Write masks and overlays; return the rows of their table."""
+    rows: list[list[Any]] = []
     for image, position, _ in request.by_image():
         height, width = sizes[image].tolist()
         mask = np.zeros(height * width, np.uint8)
@@ -204,7 +204,7 @@ def write_mask_questions(
         write_mask(folder, name, mask, load_display_image(pool, image), has_file=bool(file))
         paths = [f"{folder_name}/{name}" for folder_name in (MASKS, OVERLAYS, ANSWER_MAPS)]
         rows.append([pool.keys[image], len(position), *paths, file, image_digest(pool, image)])
-    write_mask_table(folder, classes, rows)
+    return rows
 
 
 def write_mask(

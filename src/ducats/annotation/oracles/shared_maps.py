@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
-from ducats.annotation.oracles.mask_files import LabelCodes, read_label_png
+from ducats.annotation.oracles.mask_files import LabelCodes, read_label_png, read_labels_at
 from ducats.annotation.shared_answers import AnswerBook
 from ducats.data.segmentation.label_files import read_channels
 from ducats.runfolder.question_names import ANSWER_MAPS, CLASSES, MASKS, QUESTIONS_TABLE, SHARED_MAPS
@@ -76,6 +77,21 @@ def unanswered_pixels(folder: Path, row: MaskRow) -> AnyArray:
     return mask
 
 
+def invalid_maps(folder: Path) -> list[str]:
+    """Return one message for each label PNG of a round that is not valid where pixels are requested."""
+    problems = []
+    for row in read_mask_table(folder):
+        if not (folder / row["answer"]).exists():
+            continue
+        mask, codes = read_mask(folder, row), LabelCodes(len(read_map_classes(folder)))
+        position = torch.from_numpy(np.flatnonzero(mask))
+        try:
+            read_labels_at(folder / row["answer"], position, mask.shape, codes, folder / CLASSES)
+        except UserError as error:
+            problems.append(str(error))
+    return problems
+
+
 def _answers_in(
     folder: Path, row: MaskRow, classes: Sequence[str], shape: tuple[int, ...]
 ) -> AnyArray | None:
@@ -93,7 +109,7 @@ def _answers_in(
 
 
 def _read_values(path: Path, shape: tuple[int, ...]) -> AnyArray | None:
-    """Return the values of a label PNG; None if it is missing or not valid, which its own run reports."""
+    """Return the values of a label PNG; None if it is missing or not valid, see ``invalid_maps``."""
     if not path.exists():
         return None
     try:
