@@ -164,7 +164,8 @@ def test_answers_and_corrections_are_never_accepted_as_missing(folder: Path) -> 
 def test_a_file_that_is_replaced_while_it_is_verified_is_intact(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    genuine, replaced = checksums._file_digest, []
+    genuine = checksums._file_digest
+    replaced: list[Path] = []
 
     def digest(path: Path, n_bytes: int | None = None) -> str | None:
         found = genuine(path, n_bytes)

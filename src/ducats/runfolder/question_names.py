@@ -19,6 +19,6 @@ ANSWER_MAPS = "answers"
 # Written by a run that shares answers with others:
 SHARED_MAPS = "shared"  # label PNGs with the pixels that other runs know
 # For tools:
-RULES = "rules.json"  # written last
+RULES = "rules.json"  # written last, except the table of masks
 QUESTIONS = "questions.jsonl"
 CLOSED = "closed.json"  # the final labels
