@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from page_parser import no_rendering as no_rendering
 from page_parser import write_confusion
 from synthetic_sweeps import write_sweep_run
 
+from ducats.acquisition.budget import parse_budget, parse_time_budget, split_pixels
 from ducats.cli import app
 from ducats.report import report_page
 from ducats.report.method_results import aggregate_methods
@@ -118,6 +120,30 @@ def test_labelling_advice_follows_the_forecast(tmp_path: Path) -> None:
     (people / "questions").mkdir()
     step = single_run_steps(read_run(people))["Label more."]
     assert step.command == "ducats score people TARGET --budget 10 --exclude-labelled --out next"
+
+
+@pytest.mark.parametrize(
+    ("budget", "larger"),
+    [
+        (12_000, "15000"),
+        (45, "57"),
+        ("1.1%", "1.375%"),
+        ("97%", "100%"),
+        ("9000min", "11250min"),
+        ("1.3h", "1.625h"),
+        ("41/image", "52/image"),
+    ],
+)
+def test_the_recommended_budget_can_be_typed(tmp_path: Path, budget: int | str, larger: str) -> None:
+    folder = write_run(tmp_path / "a", rounds=4, accuracies=(0.5, 0.6, 0.68, 0.74, 0.78), snapshots=False)
+    run = read_run(folder)
+    run = replace(run, config={**run.config, "acquisition": {"budget": budget}})
+    command = single_run_steps(run)["Label more."].command
+    assert command == f"ducats run -c a/config.yaml --budget {larger}"
+    if larger.endswith("image"):
+        split_pixels(larger, [100], 4)
+    elif parse_time_budget(larger) is None:
+        parse_budget(larger)
 
 
 def test_an_unfinished_run_is_finished_first(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """What to do after a run or a comparison: the first steps on a page, with commands to copy."""
 
+import math
 import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from ducats.report.headline import TIE_TOLERANCE
 from ducats.report.method_results import MethodRow
@@ -153,7 +156,13 @@ def _labelling_command(run: Run, forecast: GainForecast) -> str:
         return ""
     labels = run.stages[-1]["labels"]
     larger = float(number[0]) * (labels + forecast.n_labels) / labels
-    return f"ducats run -c {_config_path(run)} --budget {larger:.4g}{budget[number.end() :]}"
+    unit = budget[number.end() :].strip()
+    if unit in ("%", "min", "h"):
+        larger = min(larger, 100.0) if unit == "%" else larger
+        amount = np.format_float_positional(larger, precision=4, fractional=False, trim="-")
+    else:
+        amount = str(math.ceil(larger))  # counts are whole numbers
+    return f"ducats run -c {_config_path(run)} --budget {amount}{unit}"
 
 
 def _class_step(class_results: ClassResults | None, anchor: str = "") -> NextStep | None:
