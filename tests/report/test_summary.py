@@ -94,6 +94,16 @@ def test_several_runs_show_the_comparison_and_a_run_of_the_best_method(tmp_path:
     assert "ducats export duc-0" in text
 
 
+def test_more_seeds_are_recommended_for_the_method_with_the_fewest(tmp_path: Path) -> None:
+    for method, n_seeds in (("duc", 5), ("random", 2)):
+        for seed in range(n_seeds):
+            write_run(tmp_path / f"{method}-{seed}", method, seed, rounds=2, pool=60, snapshots=False)
+    runs = find_runs([tmp_path])
+    steps = {step.action: step for step in steps_after_comparison(runs[0], runs, aggregate_methods(runs))}
+    assert steps["Run more seeds."].command == "ducats run -c random-0/config.yaml --seed 2"
+    assert "random has 2 seeds" in steps["Run more seeds."].reason
+
+
 def test_a_sweep_shows_the_mean_over_tasks(tmp_path: Path) -> None:
     folders = [
         write_sweep_run(tmp_path, method, task, 0, accuracy)

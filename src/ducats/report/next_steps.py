@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ducats.report.headline import TIE_TOLERANCE
-from ducats.report.method_results import MethodRow
+from ducats.report.method_results import MethodRow, counted_runs
 from ducats.report.provenance import first_unanswered_round, progress_message
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
@@ -20,6 +20,7 @@ from ducats.report.run_section.extrapolation import GainForecast, forecast_gain
 from ducats.report.run_section.gain import selects_at_random
 from ducats.report.run_section.verdict import Verdict, format_label_count, format_signed_points
 from ducats.report.table import Table
+from ducats.utils.findings import pluralise
 
 MAX_STEPS = 4  # steps that fit on the first screen
 MIN_WORTHWHILE_GAIN = 0.005  # a batch that adds less than half a point is not recommended
@@ -68,7 +69,7 @@ def steps_after_comparison(best: Run, runs: Sequence[Run], rows: Sequence[Method
     steps = [
         _finish_step(unfinished) if unfinished else None,
         _test_set_step(best),
-        _seed_step(best, rows),
+        _seed_step(best, runs, rows),
         _labelling_step(best),
         _class_step(read_class_results(best) if best.result is not None else None),
     ]
@@ -186,14 +187,20 @@ def _class_step(class_results: ClassResults | None, anchor: str = "") -> NextSte
     )
 
 
-def _seed_step(best: Run, rows: Sequence[MethodRow]) -> NextStep | None:
-    if not rows or len(rows) < 2 or min(len(row.seeds) for row in rows) >= RECOMMENDED_SEEDS:
+def _seed_step(best: Run, runs: Sequence[Run], rows: Sequence[MethodRow]) -> NextStep | None:
+    """Recommend the next seed of the method with the fewest; the best one if there are several."""
+    if len(rows) < 2:
         return None
-    seed = 1 + max(seed for row in rows for seed in row.seeds)
+    row = min(rows, key=lambda row: (len(row.seeds), row.method != best.method))
+    if len(row.seeds) >= RECOMMENDED_SEEDS:
+        return None
+    own_runs = [run for run in runs if run.method == row.method and run.kind == row.kind]
+    seed = 1 + max(run.seed for run in own_runs)
     return NextStep(
         "Run more seeds.",
-        f"Some methods have fewer than {RECOMMENDED_SEEDS}, so differences may be due to chance.",
-        f"ducats run -c {_config_path(best)} --seed {seed}",
+        f"{row.method} has {pluralise(len(row.seeds), 'seed')}; with fewer than {RECOMMENDED_SEEDS}, "
+        "differences may be due to chance.",
+        f"ducats run -c {_config_path(counted_runs(own_runs, row.method)[0])} --seed {seed}",
     )
 
 
