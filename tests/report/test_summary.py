@@ -132,6 +132,22 @@ def test_labelling_advice_follows_the_forecast(tmp_path: Path) -> None:
     assert step.command == "ducats score people TARGET --budget 10 --exclude-labelled --out next"
 
 
+def test_another_run_does_not_ask_annotators_again(tmp_path: Path) -> None:
+    images = write_run(tmp_path / "images", rounds=2, pool=60, snapshots=False)
+    ious = (0.3, 0.4, 0.48, 0.54, 0.6)
+    pixels = write_pixel_run(tmp_path / "pixels", rounds=4, pool=4, ious=ious, snapshots=False)
+    step = single_run_steps(read_run(images))["Compare with random labels."]
+    assert (step.command.endswith("=random"), "It takes as many labels" in step.reason) == (True, True)
+    for folder in (images, pixels):
+        (folder / "questions").mkdir()
+    step = single_run_steps(read_run(images))["Compare with random labels."]
+    assert step.command == "ducats run -c images/config.yaml --set query.name=random --answers images"
+    assert "at most as many labels" in step.reason
+    step = single_run_steps(read_run(pixels))["Label more."]
+    assert step.command == "ducats run -c pixels/config.yaml --budget 40/image --answers pixels"
+    app.parse_args(shlex.split(step.command)[1:], exit_on_error=False, print_error=False)
+
+
 @pytest.mark.parametrize(
     ("budget", "larger"),
     [

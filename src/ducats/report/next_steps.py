@@ -55,9 +55,9 @@ def steps_after_run(
         steps.append(
             NextStep(
                 "Compare with random labels.",
-                "Only a run that selects at random shows whether the selection was worth it. It takes as "
-                "many labels; then report both runs.",
-                f"ducats run -c {_config_path(run)} --set query.name=random",
+                "Only a run that selects at random shows whether the selection was worth it. It takes "
+                f"{'at most ' if _asks_people(run) else ''}as many labels; then report both runs.",
+                _run_command(run, "--set query.name=random"),
             )
         )
     return _first_steps([*steps, _model_step(run)])
@@ -146,7 +146,7 @@ def _labelling_step(run: Run) -> NextStep | None:
 
 
 def _labelling_command(run: Run, forecast: GainForecast) -> str:
-    if run.files.questions_path.is_dir() and run.kind == CLASSIFICATION:
+    if _asks_people(run) and run.kind == CLASSIFICATION:
         return (
             f"ducats score {_run_path(run)} TARGET --budget {forecast.n_labels} --exclude-labelled --out next"
         )
@@ -163,7 +163,7 @@ def _labelling_command(run: Run, forecast: GainForecast) -> str:
         amount = np.format_float_positional(larger, precision=4, fractional=False, trim="-")
     else:
         amount = str(math.ceil(larger))  # counts are whole numbers
-    return f"ducats run -c {_config_path(run)} --budget {amount}{unit}"
+    return _run_command(run, f"--budget {amount}{unit}")
 
 
 def _class_step(class_results: ClassResults | None, anchor: str = "") -> NextStep | None:
@@ -200,7 +200,7 @@ def _seed_step(best: Run, runs: Sequence[Run], rows: Sequence[MethodRow]) -> Nex
         "Run more seeds.",
         f"{row.method} has {pluralise(len(row.seeds), 'seed')}; with fewer than {RECOMMENDED_SEEDS}, "
         "differences may be due to chance.",
-        f"ducats run -c {_config_path(counted_runs(own_runs, row.method)[0])} --seed {seed}",
+        _run_command(counted_runs(own_runs, row.method)[0], f"--seed {seed}"),
     )
 
 
@@ -214,12 +214,19 @@ def _model_step(run: Run) -> NextStep | None:
     )
 
 
+def _run_command(run: Run, options: str) -> str:
+    """Return the command for a run like this one; annotators are not asked again for what they answered."""
+    config_path = shlex.quote(str(_shown_path(run.folder) / run.files.config_path.name))
+    answers = f" --answers {_run_path(run)}" if _asks_people(run) else ""
+    return f"ducats run -c {config_path} {options}{answers}"
+
+
+def _asks_people(run: Run) -> bool:
+    return run.files.questions_path.is_dir()
+
+
 def _run_path(run: Run) -> str:
     return shlex.quote(str(_shown_path(run.folder)))
-
-
-def _config_path(run: Run) -> str:
-    return shlex.quote(str(_shown_path(run.folder) / run.files.config_path.name))
 
 
 def _shown_path(folder: Path) -> Path:
