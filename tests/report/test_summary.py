@@ -20,6 +20,7 @@ from ducats.report.next_steps import NextStep, steps_after_comparison, steps_aft
 from ducats.report.run_reader import Run, find_runs, read_run
 from ducats.report.run_section.class_results import read_class_results
 from ducats.report.run_section.verdict import make_verdict
+from ducats.runfolder import checksums
 from ducats.runfolder.snapshot_files import Snapshot, load_snapshot
 from synthetic_runs import write_pixel_run, write_run
 
@@ -180,6 +181,23 @@ def test_an_unfinished_run_is_finished_first(tmp_path: Path) -> None:
     (run.folder / "labels" / "round-02.npz").unlink()
     step = single_run_steps(run)["Answer the open questions."]
     assert step.command == "ducats label a"
+
+
+def test_no_step_needs_weights_that_were_deleted(tmp_path: Path) -> None:
+    accuracies = (0.5, 0.6, 0.68, 0.74, 0.78)
+    measured = write_run(tmp_path / "a", rounds=4, accuracies=accuracies, snapshots=False)
+    unmeasured = forget_scores(write_run(tmp_path / "b", rounds=2, snapshots=False))
+    for folder in (measured, unmeasured):
+        (folder / "questions").mkdir()
+        checksums.create(folder)
+        (folder / "model.safetensors").unlink()
+    runs = find_runs([tmp_path])
+    assert all(run.finished for run in runs)
+    steps = [step for run in runs for step in single_run_steps(run).values()]
+    commands = {shlex.split(step.command)[1] for step in steps if step.command}
+    assert commands == {"run"}
+    assert {"Label more.", "Set aside a test set."} < {step.action for step in steps}
+    assert "Run the same `ducats run` command again" in steps[-1].reason
 
 
 def test_every_command_of_a_step_parses(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def _test_set_step(run: Run) -> NextStep | None:
     return NextStep(
         "Set aside a test set.",
         f"{why}: {TEST_SET_ADVICE}.",
-        f"ducats evaluate {_run_path(run)} --data TEST",
+        f"ducats evaluate {_run_path(run)} --data TEST" if _has_model(run) else "",
     )
 
 
@@ -146,7 +146,7 @@ def _labelling_step(run: Run) -> NextStep | None:
 
 
 def _labelling_command(run: Run, forecast: GainForecast) -> str:
-    if _asks_people(run) and run.kind == CLASSIFICATION:
+    if _asks_people(run) and run.kind == CLASSIFICATION and _has_model(run):
         return (
             f"ducats score {_run_path(run)} TARGET --budget {forecast.n_labels} --exclude-labelled --out next"
         )
@@ -207,6 +207,12 @@ def _seed_step(best: Run, runs: Sequence[Run], rows: Sequence[MethodRow]) -> Nex
 def _model_step(run: Run) -> NextStep | None:
     if not run.finished:
         return None
+    if not _has_model(run):
+        return NextStep(
+            "Make the model again.",
+            f"{run.files.model_path.name} was deleted. Run the same `ducats run` command again; the labels "
+            "are kept.",
+        )
     return NextStep(
         "Use the model.",
         "Export its weights, classes and preprocessing with a model card.",
@@ -219,6 +225,11 @@ def _run_command(run: Run, options: str) -> str:
     config_path = shlex.quote(str(_shown_path(run.folder) / run.files.config_path.name))
     answers = f" --answers {_run_path(run)}" if _asks_people(run) else ""
     return f"ducats run -c {config_path} {options}{answers}"
+
+
+def _has_model(run: Run) -> bool:
+    """Whether the weights of a finished run are there; some delete them."""
+    return run.files.finished
 
 
 def _asks_people(run: Run) -> bool:
