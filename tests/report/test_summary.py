@@ -183,6 +183,20 @@ def test_an_unfinished_run_is_finished_first(tmp_path: Path) -> None:
     assert step.command == "ducats label a"
 
 
+def test_a_round_that_needs_label_pngs_names_their_folder(tmp_path: Path) -> None:
+    run = read_run(write_pixel_run(tmp_path / "a", rounds=2, finished=False, snapshots=False))
+    (run.folder / "labels" / "round-02.npz").unlink()
+    folder = run.folder / "questions" / "round-02"
+    (folder / "masks").mkdir(parents=True)
+    step = single_run_steps(run)["Answer the open questions."]
+    assert "Answer it with label PNGs in a/questions/round-02/answers/, then" in step.reason
+    assert step.command == ""
+    (folder / "rules.json").touch()  # the page can ask the questions, too
+    step = single_run_steps(run)["Answer the open questions."]
+    assert "Answer it with `ducats label`, then" in step.reason
+    assert step.command == "ducats label a"
+
+
 def test_no_step_needs_weights_that_were_deleted(tmp_path: Path) -> None:
     accuracies = (0.5, 0.6, 0.68, 0.74, 0.78)
     measured = write_run(tmp_path / "a", rounds=4, accuracies=accuracies, snapshots=False)

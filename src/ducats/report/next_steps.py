@@ -12,7 +12,7 @@ import numpy as np
 
 from ducats.report.headline import TIE_TOLERANCE
 from ducats.report.method_results import MethodRow, counted_runs
-from ducats.report.provenance import first_unanswered_round, progress_message
+from ducats.report.provenance import first_unanswered_round, label_png_folder, progress_message
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
 from ducats.report.run_section.class_results import ClassResult, ClassResults, read_class_results
@@ -107,7 +107,8 @@ def _finish_step(run: Run) -> NextStep | None:
     if run.finished:
         return None
     if first_unanswered_round(run):
-        return NextStep("Answer the open questions.", progress_message(run), f"ducats label {_run_path(run)}")
+        command = "" if label_png_folder(run) else f"ducats label {_run_path(run)}"
+        return NextStep("Answer the open questions.", progress_message(run), command)
     return NextStep("Finish the run.", progress_message(run))
 
 
