@@ -219,8 +219,10 @@ def progress_message(run: Run) -> str:
     train = run.config.get("train")
     epochs = train.get("epochs") if isinstance(train, Mapping) else None
     progress = f"{done} of {pluralise(epochs, 'epoch')}" if epochs else pluralise(done, "epoch")
+    verb = "is" if 1 in (done, epochs) else "are"
     return (
-        f"This run is not finished: {progress} are done. Run the same `ducats run` command again to resume."
+        f"This run is not finished: {progress} {verb} done. Run the same `ducats run` command again to "
+        "resume."
     )
 
 
