@@ -1,11 +1,13 @@
 """Annotators in the report: statistics by hand, escaping, unreadable images."""
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from minimal_runs import write_run_folder
+from minimal_runs import stage_record, write_run_folder
 from PIL import Image
 
 from ducats.annotation import AnnotationStore, Question, QuestionArea, QuestionRound, RoundRules
@@ -174,3 +176,20 @@ def test_answers_that_runs_share_are_counted_once(tmp_path: Path) -> None:
     assert "asked 4 questions, 3 of them different" in (tmp_path / "report.html").read_text()
     stats = annotation_stats(find_runs([tmp_path / "a"]))
     assert describe_shared_answers(stats) == ""
+
+
+def test_the_time_of_shared_answers_is_not_counted_twice(tmp_path: Path) -> None:
+    for name, digest in (("a", "x"), ("b", "x"), ("c", "y")):
+        (question,) = images(1)
+        store = write_questions(tmp_path / name, [replace(question, image_digest=digest)])
+        submit_answer(store, 0, "anna", "cat", 120.0)
+        record = {**stage_record(1, 1, 0.5), "annotation_seconds": 120.0}
+        (tmp_path / name / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    for other, shown in (
+        ("b", "<b>2.0 min</b> per run, on average; runs share answers"),
+        ("c", "<b>4.0 min</b> in 2 runs"),
+    ):
+        report([tmp_path / "a", tmp_path / other], tmp_path / "out")
+        page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+        tile = page[page.index('<span class="soft">People') :]
+        assert shown in re.sub(r"</?span[^>]*>|\s+", " ", tile[: tile.index("</div>")]).replace("  ", " ")

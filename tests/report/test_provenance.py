@@ -10,7 +10,13 @@ from page_parser import no_rendering as no_rendering
 
 from ducats.report import find_runs, report
 from ducats.report.page import write_page
-from ducats.report.provenance import collect_cautions, differing_settings, group_environments
+from ducats.report.provenance import (
+    collect_cautions,
+    differing_settings,
+    group_environments,
+    progress_message,
+)
+from ducats.report.run_reader import Run
 from synthetic_records import change_records
 
 # -- settings and tasks ----------------------------------------------------------------------------------
@@ -143,3 +149,21 @@ def test_runs_evaluated_on_different_images_give_a_warning(tmp_path: Path) -> No
         "Evaluated on 80 target images, including the labelled ones; or on 20 held-out target images, "
         "never selected for labelling."
     ) in result.table_markdown.read_text()
+
+
+# -- progress --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("done", "train", "phrase"),
+    [
+        (1, {}, "1 epoch is done"),
+        (2, {}, "2 epochs are done"),
+        (1, {"epochs": 20}, "1 of 20 epochs is done"),
+        (0, {"epochs": 20}, "0 of 20 epochs are done"),
+    ],
+)
+def test_progress_is_singular_or_plural(done: int, train: dict[str, int], phrase: str) -> None:
+    epochs = tuple({"kind": "epoch", "epoch": epoch} for epoch in range(1, done + 1))
+    run = Run(Path("a"), "duc", 0, {"train": train}, epochs=epochs)
+    assert phrase in progress_message(run)

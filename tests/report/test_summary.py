@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from page_parser import no_rendering as no_rendering
 from page_parser import write_confusion
 from synthetic_sweeps import write_sweep_run
 
+from ducats.acquisition.budget import parse_budget, parse_time_budget, split_pixels
 from ducats.cli import app
 from ducats.report import report_page
 from ducats.report.method_results import aggregate_methods
@@ -18,6 +20,7 @@ from ducats.report.next_steps import NextStep, steps_after_comparison, steps_aft
 from ducats.report.run_reader import Run, find_runs, read_run
 from ducats.report.run_section.class_results import read_class_results
 from ducats.report.run_section.verdict import make_verdict
+from ducats.runfolder import checksums
 from ducats.runfolder.snapshot_files import Snapshot, load_snapshot
 from synthetic_runs import write_pixel_run, write_run
 
@@ -92,6 +95,16 @@ def test_several_runs_show_the_comparison_and_a_run_of_the_best_method(tmp_path:
     assert "ducats export duc-0" in text
 
 
+def test_more_seeds_are_recommended_for_the_method_with_the_fewest(tmp_path: Path) -> None:
+    for method, n_seeds in (("duc", 5), ("random", 2)):
+        for seed in range(n_seeds):
+            write_run(tmp_path / f"{method}-{seed}", method, seed, rounds=2, pool=60, snapshots=False)
+    runs = find_runs([tmp_path])
+    steps = {step.action: step for step in steps_after_comparison(runs[0], runs, aggregate_methods(runs))}
+    assert steps["Run more seeds."].command == "ducats run -c random-0/config.yaml --seed 2"
+    assert "random has 2 seeds" in steps["Run more seeds."].reason
+
+
 def test_a_sweep_shows_the_mean_over_tasks(tmp_path: Path) -> None:
     folders = [
         write_sweep_run(tmp_path, method, task, 0, accuracy)
@@ -120,6 +133,46 @@ def test_labelling_advice_follows_the_forecast(tmp_path: Path) -> None:
     assert step.command == "ducats score people TARGET --budget 10 --exclude-labelled --out next"
 
 
+def test_another_run_does_not_ask_annotators_again(tmp_path: Path) -> None:
+    images = write_run(tmp_path / "images", rounds=2, pool=60, snapshots=False)
+    ious = (0.3, 0.4, 0.48, 0.54, 0.6)
+    pixels = write_pixel_run(tmp_path / "pixels", rounds=4, pool=4, ious=ious, snapshots=False)
+    step = single_run_steps(read_run(images))["Compare with random labels."]
+    assert (step.command.endswith("=random"), "It takes as many labels" in step.reason) == (True, True)
+    for folder in (images, pixels):
+        (folder / "questions").mkdir()
+    step = single_run_steps(read_run(images))["Compare with random labels."]
+    assert step.command == "ducats run -c images/config.yaml --set query.name=random --answers images"
+    assert "at most as many labels" in step.reason
+    step = single_run_steps(read_run(pixels))["Label more."]
+    assert step.command == "ducats run -c pixels/config.yaml --budget 40/image --answers pixels"
+    app.parse_args(shlex.split(step.command)[1:], exit_on_error=False, print_error=False)
+
+
+@pytest.mark.parametrize(
+    ("budget", "larger"),
+    [
+        (12_000, "15000"),
+        (45, "57"),
+        ("1.1%", "1.375%"),
+        ("97%", "100%"),
+        ("9000min", "11250min"),
+        ("1.3h", "1.625h"),
+        ("41/image", "52/image"),
+    ],
+)
+def test_the_recommended_budget_can_be_typed(tmp_path: Path, budget: int | str, larger: str) -> None:
+    folder = write_run(tmp_path / "a", rounds=4, accuracies=(0.5, 0.6, 0.68, 0.74, 0.78), snapshots=False)
+    run = read_run(folder)
+    run = replace(run, config={**run.config, "acquisition": {"budget": budget}})
+    command = single_run_steps(run)["Label more."].command
+    assert command == f"ducats run -c a/config.yaml --budget {larger}"
+    if larger.endswith("image"):
+        split_pixels(larger, [100], 4)
+    elif parse_time_budget(larger) is None:
+        parse_budget(larger)
+
+
 def test_an_unfinished_run_is_finished_first(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "a", rounds=2, finished=False, snapshots=False))
     assert next(iter(single_run_steps(run))) == "Finish the run."
@@ -128,6 +181,37 @@ def test_an_unfinished_run_is_finished_first(tmp_path: Path) -> None:
     (run.folder / "labels" / "round-02.npz").unlink()
     step = single_run_steps(run)["Answer the open questions."]
     assert step.command == "ducats label a"
+
+
+def test_a_round_that_needs_label_pngs_names_their_folder(tmp_path: Path) -> None:
+    run = read_run(write_pixel_run(tmp_path / "a", rounds=2, finished=False, snapshots=False))
+    (run.folder / "labels" / "round-02.npz").unlink()
+    folder = run.folder / "questions" / "round-02"
+    (folder / "masks").mkdir(parents=True)
+    step = single_run_steps(run)["Answer the open questions."]
+    assert "Answer it with label PNGs in a/questions/round-02/answers/, then" in step.reason
+    assert step.command == ""
+    (folder / "rules.json").touch()  # the page can ask the questions, too
+    step = single_run_steps(run)["Answer the open questions."]
+    assert "Answer it with `ducats label`, then" in step.reason
+    assert step.command == "ducats label a"
+
+
+def test_no_step_needs_weights_that_were_deleted(tmp_path: Path) -> None:
+    accuracies = (0.5, 0.6, 0.68, 0.74, 0.78)
+    measured = write_run(tmp_path / "a", rounds=4, accuracies=accuracies, snapshots=False)
+    unmeasured = forget_scores(write_run(tmp_path / "b", rounds=2, snapshots=False))
+    for folder in (measured, unmeasured):
+        (folder / "questions").mkdir()
+        checksums.create(folder)
+        (folder / "model.safetensors").unlink()
+    runs = find_runs([tmp_path])
+    assert all(run.finished for run in runs)
+    steps = [step for run in runs for step in single_run_steps(run).values()]
+    commands = {shlex.split(step.command)[1] for step in steps if step.command}
+    assert commands == {"run"}
+    assert {"Label more.", "Set aside a test set."} < {step.action for step in steps}
+    assert "Run the same `ducats run` command again" in steps[-1].reason
 
 
 def test_every_command_of_a_step_parses(tmp_path: Path) -> None:

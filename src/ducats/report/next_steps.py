@@ -1,5 +1,6 @@
 """What to do after a run or a comparison: the first steps on a page, with commands to copy."""
 
+import math
 import os
 import re
 import shlex
@@ -7,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ducats.report.headline import TIE_TOLERANCE
-from ducats.report.method_results import MethodRow
-from ducats.report.provenance import first_unanswered_round, progress_message
+from ducats.report.method_results import MethodRow, counted_runs
+from ducats.report.provenance import first_unanswered_round, label_png_folder, progress_message
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
 from ducats.report.run_section.class_results import ClassResult, ClassResults, read_class_results
@@ -17,6 +20,7 @@ from ducats.report.run_section.extrapolation import GainForecast, forecast_gain
 from ducats.report.run_section.gain import selects_at_random
 from ducats.report.run_section.verdict import Verdict, format_label_count, format_signed_points
 from ducats.report.table import Table
+from ducats.utils.findings import pluralise
 
 MAX_STEPS = 4  # steps that fit on the first screen
 MIN_WORTHWHILE_GAIN = 0.005  # a batch that adds less than half a point is not recommended
@@ -51,9 +55,9 @@ def steps_after_run(
         steps.append(
             NextStep(
                 "Compare with random labels.",
-                "Only a run that selects at random shows whether the selection was worth it. It takes as "
-                "many labels; then report both runs.",
-                f"ducats run -c {_config_path(run)} --set query.name=random",
+                "Only a run that selects at random shows whether the selection was worth it. It takes "
+                f"{'at most ' if _asks_people(run) else ''}as many labels; then report both runs.",
+                _run_command(run, "--set query.name=random"),
             )
         )
     return _first_steps([*steps, _model_step(run)])
@@ -65,7 +69,7 @@ def steps_after_comparison(best: Run, runs: Sequence[Run], rows: Sequence[Method
     steps = [
         _finish_step(unfinished) if unfinished else None,
         _test_set_step(best),
-        _seed_step(best, rows),
+        _seed_step(best, runs, rows),
         _labelling_step(best),
         _class_step(read_class_results(best) if best.result is not None else None),
     ]
@@ -103,7 +107,8 @@ def _finish_step(run: Run) -> NextStep | None:
     if run.finished:
         return None
     if first_unanswered_round(run):
-        return NextStep("Answer the open questions.", progress_message(run), f"ducats label {_run_path(run)}")
+        command = "" if label_png_folder(run) else f"ducats label {_run_path(run)}"
+        return NextStep("Answer the open questions.", progress_message(run), command)
     return NextStep("Finish the run.", progress_message(run))
 
 
@@ -117,7 +122,7 @@ def _test_set_step(run: Run) -> NextStep | None:
     return NextStep(
         "Set aside a test set.",
         f"{why}: {TEST_SET_ADVICE}.",
-        f"ducats evaluate {_run_path(run)} --data TEST",
+        f"ducats evaluate {_run_path(run)} --data TEST" if _has_model(run) else "",
     )
 
 
@@ -142,7 +147,7 @@ def _labelling_step(run: Run) -> NextStep | None:
 
 
 def _labelling_command(run: Run, forecast: GainForecast) -> str:
-    if run.files.questions_path.is_dir() and run.kind == CLASSIFICATION:
+    if _asks_people(run) and run.kind == CLASSIFICATION and _has_model(run):
         return (
             f"ducats score {_run_path(run)} TARGET --budget {forecast.n_labels} --exclude-labelled --out next"
         )
@@ -153,7 +158,13 @@ def _labelling_command(run: Run, forecast: GainForecast) -> str:
         return ""
     labels = run.stages[-1]["labels"]
     larger = float(number[0]) * (labels + forecast.n_labels) / labels
-    return f"ducats run -c {_config_path(run)} --budget {larger:.4g}{budget[number.end() :]}"
+    unit = budget[number.end() :].strip()
+    if unit in ("%", "min", "h"):
+        larger = min(larger, 100.0) if unit == "%" else larger
+        amount = np.format_float_positional(larger, precision=4, fractional=False, trim="-")
+    else:
+        amount = str(math.ceil(larger))  # counts are whole numbers
+    return _run_command(run, f"--budget {amount}{unit}")
 
 
 def _class_step(class_results: ClassResults | None, anchor: str = "") -> NextStep | None:
@@ -177,20 +188,32 @@ def _class_step(class_results: ClassResults | None, anchor: str = "") -> NextSte
     )
 
 
-def _seed_step(best: Run, rows: Sequence[MethodRow]) -> NextStep | None:
-    if not rows or len(rows) < 2 or min(len(row.seeds) for row in rows) >= RECOMMENDED_SEEDS:
+def _seed_step(best: Run, runs: Sequence[Run], rows: Sequence[MethodRow]) -> NextStep | None:
+    """Recommend the next seed of the method with the fewest; the best one if there are several."""
+    if len(rows) < 2:
         return None
-    seed = 1 + max(seed for row in rows for seed in row.seeds)
+    row = min(rows, key=lambda row: (len(row.seeds), row.method != best.method))
+    if len(row.seeds) >= RECOMMENDED_SEEDS:
+        return None
+    own_runs = [run for run in runs if run.method == row.method and run.kind == row.kind]
+    seed = 1 + max(run.seed for run in own_runs)
     return NextStep(
         "Run more seeds.",
-        f"Some methods have fewer than {RECOMMENDED_SEEDS}, so differences may be due to chance.",
-        f"ducats run -c {_config_path(best)} --seed {seed}",
+        f"{row.method} has {pluralise(len(row.seeds), 'seed')}; with fewer than {RECOMMENDED_SEEDS}, "
+        "differences may be due to chance.",
+        _run_command(counted_runs(own_runs, row.method)[0], f"--seed {seed}"),
     )
 
 
 def _model_step(run: Run) -> NextStep | None:
     if not run.finished:
         return None
+    if not _has_model(run):
+        return NextStep(
+            "Make the model again.",
+            f"{run.files.model_path.name} was deleted. Run the same `ducats run` command again; the labels "
+            "are kept.",
+        )
     return NextStep(
         "Use the model.",
         "Export its weights, classes and preprocessing with a model card.",
@@ -198,12 +221,24 @@ def _model_step(run: Run) -> NextStep | None:
     )
 
 
+def _run_command(run: Run, options: str) -> str:
+    """Return the command for a run like this one; annotators are not asked again for what they answered."""
+    config_path = shlex.quote(str(_shown_path(run.folder) / run.files.config_path.name))
+    answers = f" --answers {_run_path(run)}" if _asks_people(run) else ""
+    return f"ducats run -c {config_path} {options}{answers}"
+
+
+def _has_model(run: Run) -> bool:
+    """Whether the weights of a finished run are there; some delete them."""
+    return run.files.finished
+
+
+def _asks_people(run: Run) -> bool:
+    return run.files.questions_path.is_dir()
+
+
 def _run_path(run: Run) -> str:
     return shlex.quote(str(_shown_path(run.folder)))
-
-
-def _config_path(run: Run) -> str:
-    return shlex.quote(str(_shown_path(run.folder) / run.files.config_path.name))
 
 
 def _shown_path(folder: Path) -> Path:

@@ -197,11 +197,12 @@ def _build_report(runs: Sequence[Run], broken: Sequence[BrokenRun]) -> KindRepor
     # The section of a single run has its own warnings.
     cautions = [] if multi_task or is_single_run else provenance.collect_cautions(runs)
     overview = EMPTY_OVERVIEW if multi_task or is_single_run else build_overview(runs)
-    summary = None
+    summary, shares_answers = None, bool(describe_shared_answers(annotation))
     if comparison and multi_task:
-        summary = summarise_tasks(runs, comparison)
+        summary = summarise_tasks(runs, comparison, shares_answers=shares_answers)
     elif not is_single_run:
-        summary = summarise_methods(runs, make_headline(aggregate_methods(runs), kind), overview)
+        headline = make_headline(aggregate_methods(runs), kind)
+        summary = summarise_methods(runs, headline, overview, shares_answers=shares_answers)
     return KindReport(
         runs=tuple(runs),
         summary=summary,

@@ -12,7 +12,9 @@ from ducats.report.figures.run_settings import differing_keys, flatten_settings,
 from ducats.report.method_results import counted_runs, group_by_kind, method_names
 from ducats.report.run_reader import Run
 from ducats.report.tasks import DataTask, collect_data_tasks, data_and_task
+from ducats.runfolder.question_names import ANSWER_MAPS, MASKS, RULES
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels
+from ducats.runfolder.rounds import round_name
 from ducats.utils.findings import join_names, pluralise
 
 
@@ -207,16 +209,20 @@ def progress_message(run: Run) -> str:
         return ""
     unanswered_round = first_unanswered_round(run)
     if unanswered_round:
+        folder = label_png_folder(run)
+        channel = f"label PNGs in {folder}" if folder else "`ducats label`"
         return (
             f"This run is waiting for labels: round {unanswered_round} is not answered yet. Answer it with "
-            "`ducats label`, then run the same `ducats run` command again."
+            f"{channel}, then run the same `ducats run` command again."
         )
     done = max((int(record["epoch"]) for record in run.epochs), default=0)
     train = run.config.get("train")
     epochs = train.get("epochs") if isinstance(train, Mapping) else None
     progress = f"{done} of {pluralise(epochs, 'epoch')}" if epochs else pluralise(done, "epoch")
+    verb = "is" if 1 in (done, epochs) else "are"
     return (
-        f"This run is not finished: {progress} are done. Run the same `ducats run` command again to resume."
+        f"This run is not finished: {progress} {verb} done. Run the same `ducats run` command again to "
+        "resume."
     )
 
 
@@ -225,6 +231,17 @@ def first_unanswered_round(run: Run) -> int:
     if not run.files.questions_path.is_dir():
         return 0
     return min(set(run.files.requested_rounds()) - set(run.files.labelled_rounds()), default=0)
+
+
+def label_png_folder(run: Run) -> str:
+    """Return the folder for label PNGs if only they can answer the open round; else an empty string.
+
+    It starts with the name of the run folder, since pages show no more of its path.
+    """
+    folder = run.files.questions_path / round_name(first_unanswered_round(run))
+    if not (folder / MASKS).is_dir() or (folder / RULES).exists():
+        return ""
+    return f"{run.name}/{(folder / ANSWER_MAPS).relative_to(run.folder).as_posix()}/"
 
 
 def read_provenance(run: Run) -> RunProvenance:

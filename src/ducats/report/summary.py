@@ -49,8 +49,14 @@ def summarise_run(section: RunSection) -> Summary:
     )
 
 
-def summarise_methods(runs: Sequence[Run], headline: Headline, overview: Overview) -> Summary:
-    """Summarise several runs on one task; the labels are those of the best method."""
+def summarise_methods(
+    runs: Sequence[Run], headline: Headline, overview: Overview, *, shares_answers: bool
+) -> Summary:
+    """Summarise several runs on one task; the labels are those of the best method.
+
+    Args:
+        shares_answers: whether runs have answers of annotators in common.
+    """
     rows = aggregate_methods(runs)
     best = _best_runs(runs, rows)
     names = overview.results.methods if overview.results else ()
@@ -59,13 +65,13 @@ def summarise_methods(runs: Sequence[Run], headline: Headline, overview: Overvie
         overview.evaluation_note,
         overview.learning_curves[0] if overview.learning_curves else None,
         {name: overview.line_styles[name] for name in names},
-        (_label_cost(best), *_time_costs(runs)),
+        (_label_cost(best), *_time_costs(runs, shares_answers=shares_answers)),
         steps_after_comparison(best[0], runs, rows),
     )
 
 
-def summarise_tasks(runs: Sequence[Run], comparison: Comparison) -> Summary:
-    """Summarise a sweep over several tasks; the example is a run of the best method."""
+def summarise_tasks(runs: Sequence[Run], comparison: Comparison, *, shares_answers: bool) -> Summary:
+    """Summarise a sweep over several tasks like ``summarise_methods``; the example is of the best method."""
     first = comparison.data_sets[0]
     method = best_method(first.table)
     example = next((run for run in first.table.runs if run.method == method), runs[0])
@@ -74,7 +80,7 @@ def summarise_tasks(runs: Sequence[Run], comparison: Comparison) -> Summary:
         describe_evaluation(runs),
         first.mean_curve,
         first.coloured_styles,
-        (_label_cost(runs), *_time_costs(runs)),
+        (_label_cost(runs), *_time_costs(runs, shares_answers=shares_answers)),
         steps_after_sweep(example, comparison.missing),
     )
 
@@ -113,8 +119,11 @@ def _share_of_pool(run: Run, labels: float, kind: RunKind) -> str:
     return f"of {images:,} target images ({100 * labels / images:.2g}%)"
 
 
-def _time_costs(runs: Sequence[Run]) -> list[KeyFigure]:
-    """Return the time of annotators and of machines, over all runs."""
+def _time_costs(runs: Sequence[Run], *, shares_answers: bool = False) -> list[KeyFigure]:
+    """Return the time of annotators and of machines, over all runs.
+
+    If runs share answers, the time of annotators is the mean over runs, each of which counts these answers.
+    """
     last = [run.stages[-1] for run in runs if run.stages]
     people = [value for stage in last if (value := finite_number(stage, "annotation_seconds")) is not None]
     machine = [value for stage in last if (value := finite_number(stage, "seconds")) is not None]
@@ -124,8 +133,13 @@ def _time_costs(runs: Sequence[Run]) -> list[KeyFigure]:
             int(sum(finite_number(stage, key) or 0 for stage in last))
             for key in ("timed_units", "annotation_units")
         )
-        note = ", ".join(filter(None, (in_runs, describe_timed(n_timed, n_answers)))) or "of annotation"
-        people_cost = KeyFigure("People", format_duration(sum(people)), note)
+        total, unit, timed = sum(people), in_runs, describe_timed(n_timed, n_answers)
+        if shares_answers:
+            total, unit = total / len(people), "per run, on average; runs share answers"
+            timed = "not all timed" if timed else ""
+        people_cost = KeyFigure(
+            "People", format_duration(total), ", ".join(filter(None, (unit, timed))) or "of annotation"
+        )
     elif any(run.files.questions_path.is_dir() for run in runs):
         people_cost = KeyFigure("People", "not timed", "the answers have no times")
     else:
