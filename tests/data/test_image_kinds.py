@@ -73,3 +73,11 @@ def test_invalid_ranges(given: object) -> None:
 def test_eight_bits_ignore_the_range(tmp_path: Path) -> None:
     Image.new("L", (2, 2), 77).save(tmp_path / "a.png")
     assert load_image(tmp_path / "a.png", (0, 100)).getpixel((0, 0)) == 77
+
+
+def test_range_is_known_if_a_file_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png16_bytes(np.zeros((8, 8), np.uint16)))
+    (tmp_path / "b.png").touch()
+    files = [(name, tmp_path / name) for name in ("a.png", "b.png")]
+    images = decode_images(files, 8, value_range=(0, 4095))
+    assert (images.keys, images.value_range) == (("a.png",), (0, 4095))
