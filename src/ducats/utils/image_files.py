@@ -33,6 +33,10 @@ class PixelFormatError(ValueError):
     """An image that can be decoded, but not turned into 8-bit grey or RGB without guessing."""
 
 
+class MissingRangeError(PixelFormatError):
+    """An image with more than 8 bits per value, but no range."""
+
+
 class PixelFormat(NamedTuple):
     """How an image file stores its pixels."""
 
@@ -67,8 +71,8 @@ def load_image(file: ImageFile, value_range: ValueRange | None = None) -> Image.
             Values in between are mapped linearly, values beyond are clipped.
 
     Raises:
-        PixelFormatError: Bands would be dropped, or the image has more than 8 bits per value and no range is
-            given.
+        MissingRangeError: The image has more than 8 bits per value and no range is given.
+        PixelFormatError: Bands would be dropped, or values misread.
     """
     with open_image(file) as opened:
         pixel_format = _check_bands(opened)
@@ -104,7 +108,7 @@ def read_pixel_format(file: ImageFile) -> PixelFormat:
 def value_limits(file: ImageFile) -> tuple[float, float]:
     """Return the smallest and largest value of an image with more than 8 bits per value."""
     with open_image(file) as opened:
-        colours, _ = _deep_values(file, opened, _pixel_format(opened))
+        colours, _ = _deep_values(file, opened, _check_bands(opened))
     return float(colours.min()), float(colours.max())
 
 
@@ -262,12 +266,10 @@ def _load_deep(
         pixel_format.bands == 1 and getattr(opened, "tag_v2", {}).get(_PHOTOMETRIC) == _WHITE_IS_ZERO
     )
     colours, alpha = _deep_values(file, opened, pixel_format)
-    if not np.isfinite(colours).all():
-        raise PixelFormatError(f"{pixel_format}, and some values are not numbers; replace them")
     if value_range is None:
         smallest, largest = float(colours.min()), float(colours.max())
         suggested = suggest_range(smallest, largest, is_float=pixel_format.is_float)
-        raise PixelFormatError(
+        raise MissingRangeError(
             f"{pixel_format}, largest value {largest:.12g}: set data.params.range, such as"
             f" data.params.range={suggested}, or save it with 8 bits"
         )
@@ -289,6 +291,8 @@ def _deep_values(
     if "transparency" in opened.info or not (opened.mode[0] in "IF" or colour):
         raise PixelFormatError(f"{pixel_format}: this format cannot be read; save it with 8 bits")
     values: NDArray[Any] = np.asarray(_load_upright(opened))
+    if not np.isfinite(values).all():
+        raise PixelFormatError(f"{pixel_format}, and some values are not numbers; replace them")
     if opened.format == "PPM" and opened.mode == "I":
         return (np.rint(values / 65535 * ppm_white).astype(np.int32) if ppm_white > 255 else values), None
     if colour is None:
