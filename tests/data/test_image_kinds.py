@@ -15,8 +15,17 @@ from ducats.data.decoding import (
 )
 from ducats.doctor import diagnose_folder
 from ducats.utils.errors import UserError
-from ducats.utils.image_files import PixelFormatError, check_image, load_image
-from image_kinds import HEIGHT, VALUE_RANGE, WIDTH, ImageKind, image_kinds, png16_bytes, refused_kinds
+from ducats.utils.image_files import PixelFormatError, check_image, load_image, suggest_range, value_limits
+from image_kinds import (
+    HEIGHT,
+    VALUE_RANGE,
+    WIDTH,
+    ImageKind,
+    image_kinds,
+    png16_bytes,
+    refused_kinds,
+    tiff_bytes,
+)
 
 
 @pytest.mark.parametrize("kind", image_kinds(), ids=lambda kind: kind.name)
@@ -52,6 +61,9 @@ def test_lost_bands_are_refused(name: str, tmp_path: Path) -> None:
     for value_range in (None, VALUE_RANGE):
         ((_, found),) = find_unreadable([tmp_path / name], value_range)
         assert reason in found
+        if name != "not-a-number.tif":  # known only after decoding
+            with pytest.raises(PixelFormatError, match=reason):
+                check_image(tmp_path / name, value_range)
 
 
 def test_sentence_names_file_depth_bands_and_largest_value(tmp_path: Path) -> None:
@@ -128,3 +140,9 @@ def test_doctor_advises_a_range_for_a_folder(tmp_path: Path) -> None:
     (unreadable,) = [message for message in findings if "8 of 10 images cannot be read" in message]
     assert "x-ray.png" not in unreadable
     assert any("pixels: 1 RGB, 1 with 16 bits, 1 band" in message for message in findings)
+
+
+def test_suggested_range_has_all_digits(tmp_path: Path) -> None:
+    assert suggest_range(-1234567, 2345678) == "[-1234567,2345678]"
+    (tmp_path / "a.tif").write_bytes(tiff_bytes([np.full((2, 2), 3_000_000_000, np.uint32)]))
+    assert suggest_range(*value_limits(tmp_path / "a.tif")) == "[0,3000000000]"
