@@ -108,6 +108,7 @@ def image_kinds() -> list[ImageKind]:
         return lambda path: path.write_bytes(content)
 
     signed = deep[..., 0].astype(np.int32)
+    unsigned = np.where(deep[..., 0] > 4095, np.uint32(3_000_000_000), deep[..., 0])
     pgm = b"P5 16 12 4095\n" + deep[..., 0].clip(0, 4095).astype(">u2").tobytes()
     return [
         ImageKind("rgb.png", pil(rgb), rgb),
@@ -136,6 +137,7 @@ def image_kinds() -> list[ImageKind]:
             "white-is-zero.tif", raw(tiff_bytes([deep[..., 0]], 0)), 255 - _windowed(deep[..., 0]), True
         ),
         ImageKind("signed.tif", raw(tiff_bytes([signed - 9], kind=2)), _windowed(signed - 9), True),
+        ImageKind("unsigned.tif", raw(tiff_bytes([unsigned])), _windowed(unsigned), True),
         ImageKind("float.tif", pil(deep[..., 0].astype(np.float32)), _windowed(deep[..., 0]), True),
     ]
 
@@ -148,10 +150,11 @@ def refused_kinds() -> dict[str, tuple[bytes, str]]:
         "six-bands.tif": (tiff_bytes([bands], 1, [0] * 5), "8 bits, 6 bands"),
         "six-bands-rgb.tif": (tiff_bytes([bands], 2, [0] * 3), "8 bits, 6 bands"),
         "six-pages.tif": (tiff_bytes([bands[..., band] for band in range(6)]), "8 bits, 6 bands"),
+        "three-pages.tif": (tiff_bytes([bands[..., band] for band in range(3)]), "neither grey nor RGB"),
         "rgb-and-infrared.tif": (tiff_bytes([bands[..., :4]], 2, [0]), "8 bits, 4 bands"),
         "six-deep-bands.tif": (tiff_bytes([deep], 1, [0] * 5), "16 bits, 6 bands"),
-        "signed-bytes.tif": (tiff_bytes([bands[..., 0]], kind=2), "8 bits, 1 band"),
-        "double.tif": (tiff_bytes([bands[..., 0].astype(float)], kind=3), "floating point, 64 bits"),
+        "signed-bytes.tif": (tiff_bytes([bands[..., 0]], kind=2), "8 bits, 1 band: this format"),
+        "double.tif": (tiff_bytes([bands[..., 0].astype(float)], kind=3), "64 bits, 1 band: this format"),
         "not-a-number.tif": (tiff_bytes([np.full((4, 4), np.nan, np.float32)], kind=3), "not numbers"),
         "grey-alpha.png": (png16_bytes(deep[..., :2]), "16 bits, 2 bands"),
         "deep.ppm": (b"P6 2 2 4095\n" + bytes(24), "16 bits, 3 bands"),

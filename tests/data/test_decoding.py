@@ -440,3 +440,34 @@ def test_blocks_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lim
     monkeypatch.setattr(store, *limit)
     assert torch.equal(decode_images(files, 8).pixels[:], whole)
     assert blocks == [3]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_cached"),
+    [
+        (PermissionError(13, "Permission denied"), False),
+        (OSError(5, "Input/output error"), False),
+        (MemoryError(), False),
+        (OSError("image file is truncated"), True),
+    ],
+    ids=repr,
+)
+def test_temporary_errors_are_not_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, is_cached: bool
+) -> None:
+    files, cache = save(tmp_path), tmp_path / "cache"
+    expected = decode_images(files, 8).pixels[:]
+    open_image = Image.open
+
+    def fail_on_first(path: Path) -> Image.Image:
+        if path == files[0][1]:
+            raise error
+        return open_image(path)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Image, "open", fail_on_first)
+        images = decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB)
+    assert [path for path, _ in images.unreadable] == [files[0][1]]
+    assert torch.equal(images.pixels[:], expected[1:])
+    again = decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB)
+    assert len(again) == len(files) - is_cached

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ducats.data.domain import AdaptationData, Domain, Images, Subset, original_map
-from ducats.data.evaluation_split import attach_test_set
+from ducats.data.domain import AdaptationData, Domain, Images, Subset, UnreadableFile, original_map
+from ducats.data.evaluation_split import attach_test_set, hold_out_source
 from ducats.data.streets import streets
 from ducats.data.toy import toy
 from ducats.utils.errors import UserError
@@ -157,3 +157,22 @@ def test_images_with_label_maps_are_held_out(fraction: float) -> None:
             assert torch.equal(labels[number], label_maps[before])
             assert torch.equal(original_map(labels, number), label_maps.original(before))
             assert torch.equal(original_map(images.void_masks, number), masks.original(before))
+
+
+def test_parts_keep_the_range_but_only_the_larger_one_lists_skipped_files() -> None:
+    skipped = (UnreadableFile(Path("damaged.png"), "empty file"),)
+
+    def skip(images: Images) -> Images:
+        return replace(images, unreadable=skipped, value_range=(0, 4095))
+
+    source = replace(WITH_TEST.source, images=skip(WITH_TEST.source.images))
+    data = replace(WITH_GROUND_TRUTH, source=source, pool=skip(WITH_TEST.pool))
+    split, _ = attach(data, "held_out", 0.25)
+    remaining, held_out = hold_out_source(data, 0.25)
+    assert held_out is not None
+    for larger, smaller in (
+        (split.pool, split.test.images),
+        (remaining.source.images, held_out.images),
+    ):
+        assert larger.value_range == smaller.value_range == (0, 4095)
+        assert (larger.unreadable, smaller.unreadable) == (skipped, ())

@@ -6,15 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from synthetic_label_files import repeat_values, write_colours, write_ids, write_image, write_red
 
 from ducats.config import load_config
 from ducats.data.domain import VOID, AdaptationData
 from ducats.data.registry import DATASETS
 from ducats.data.segmentation.class_list import encoding_from_class_list
-from ducats.data.segmentation.folders import segmentation_folders
+from ducats.data.segmentation.folders import load_segmentation_folder, segmentation_folders
 from ducats.data.segmentation.label_maps import FileLabelMaps, VoidMasks
 from ducats.utils.errors import UserError
+from image_kinds import png16_bytes
 
 CLASS_LIST = (
     "0 road\n1 sidewalk\n2 building\n3 wall\n4 fence\n5 pole\n6 traffic light\n7 traffic sign\n"
@@ -250,3 +252,14 @@ def test_invalid_lists(tmp_path: Path, text: bytes, message: str) -> None:
     (tmp_path / "classes.txt").write_bytes(text)
     with pytest.raises(UserError, match=message):
         encoding_from_class_list(tmp_path / "classes.txt")
+
+
+def test_missing_range_stops_a_run_but_not_the_evaluation_of_a_folder(root: Path) -> None:
+    image = root / "carla_a/images/a.jpg"
+    with Image.open(image) as opened:
+        width, height = opened.size
+    image.write_bytes(png16_bytes(np.full((height, width), 3000, np.uint16)))
+    with pytest.raises(UserError, match=r"a\.jpg .*data\.params\.range=\[0,4095\]"):
+        load_folders(root)
+    found = load_segmentation_folder(root / "carla_a", size=SIZE, classes=root / "classes.txt").images
+    assert [path for path, _ in found.unreadable] == [image]

@@ -17,6 +17,7 @@ from ducats.deploy.pool_images import load_images
 from ducats.ledger import Ledger, Request
 from ducats.report.figures.pixels import NEW_COLOUR
 from ducats.report.figures.render import RASTER_DPI
+from ducats.run.factory import load_data
 from ducats.utils.errors import UserError
 from ducats.utils.palette import TAB20_COLOURS, class_colours
 from image_kinds import png16_bytes
@@ -145,6 +146,18 @@ def test_only_the_chosen_images_of_folders_and_manifests_are_read(tmp_path: Path
     key = "1.png" if layout == "folders" else "target/1.png"
     images = load_images(load_config([], [], {"data": data}), [key])
     assert (images.keys, images.pixels[:].unique().tolist()) == ((key,), [128])
+
+
+def test_images_have_the_size_that_the_run_stored(tmp_path: Path) -> None:
+    for name in ("source/a/0.png", "source/b/0.png", "target/0.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    params = {"source": str(tmp_path / "source"), "target": str(tmp_path / "target")}
+    data = {"name": "folders", "params": params}
+    for settings, size in ((["views.size=14"], 16), (["views.size=14", "data.params.size=20"], 20)):
+        config = load_config([], settings, {"data": data})
+        shown = load_images(config, ["0.png"]).pixels
+        assert shown.shape == load_data(config).pool.pixels.shape == (1, 3, size, size)
 
 
 def test_data_without_files_returns_the_whole_pool() -> None:

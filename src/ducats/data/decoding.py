@@ -67,8 +67,11 @@ def decode_image_sets(
     cache: str | Path | None,
     memory_gb: float | None,
 ) -> list[Images]:
-    """Decode several sets of RGB images that share one memory budget, first come, first served."""
-    store = ArrayStore(cache, memory_gb)
+    """Decode the RGB images of a run: several sets that share one memory budget, first come, first served.
+
+    Unlike in ``decode_images``, an image that needs a range and has none is an error.
+    """
+    store = ArrayStore(cache, memory_gb, requires_range=True)
     decoded = [decode_into(store, files, size, value_range=value_range) for files in file_sets]
     store.warn_if_on_demand()
     return decoded

@@ -4,7 +4,7 @@ A pool is an ``Images``. It has no labels, so code that gets a pool cannot leak 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -122,16 +122,17 @@ class Subset:
 
 
 def subset_images(images: Images, index: Tensor) -> Images:
-    """Return the images at these indices, without copying pixels."""
+    """Return the images at these indices, without copying pixels, and without the list of skipped files."""
     indices = index.tolist()
-    return Images(
-        tuple(images.keys[i] for i in indices),
-        Subset(images.pixels, index),
-        None if images.files is None else tuple(images.files[i] for i in indices),
-        None if images.aspect is None else images.aspect[index],
-        None if images.original_sizes is None else images.original_sizes[index],
-        None if images.void_masks is None else Subset(images.void_masks, index),
-        images.unreadable,
+    return replace(
+        images,
+        keys=tuple(images.keys[i] for i in indices),
+        pixels=Subset(images.pixels, index),
+        files=None if images.files is None else tuple(images.files[i] for i in indices),
+        aspect=None if images.aspect is None else images.aspect[index],
+        original_sizes=None if images.original_sizes is None else images.original_sizes[index],
+        void_masks=None if images.void_masks is None else Subset(images.void_masks, index),
+        unreadable=(),
     )
 
 

@@ -107,8 +107,11 @@ def hold_out_source(data: AdaptationData, fraction: float) -> tuple[AdaptationDa
             "train on or to validate with; choose another fraction, or 0 to hold out none"
         )
     remaining, held_out = (
-        Domain(subset_images(source.images, index), subset_labels(source.labels, index), source.classes)
-        for index in (kept_index, held_out_index)
+        Domain(images, subset_labels(source.labels, index), source.classes)
+        for images, index in (
+            (_remaining_images(source.images, kept_index), kept_index),
+            (subset_images(source.images, held_out_index), held_out_index),
+        )
     )
     return replace(data, source=remaining), held_out
 
@@ -123,7 +126,7 @@ def _split_target(data: AdaptationData, labels: Labels, test_fraction: float) ->
         )
     return AdaptationData(
         source=data.source,
-        pool=subset_images(data.pool, kept_index),
+        pool=_remaining_images(data.pool, kept_index),
         ground_truth=None if data.ground_truth is None else subset_labels(data.ground_truth, kept_index),
         test=Domain(
             subset_images(data.pool, held_out_index),
@@ -131,6 +134,11 @@ def _split_target(data: AdaptationData, labels: Labels, test_fraction: float) ->
             tuple(data.classes),
         ),
     )
+
+
+def _remaining_images(images: Images, index: Tensor) -> Images:
+    """Return the images that are not held out; they list the skipped files, which may belong to either."""
+    return replace(subset_images(images, index), unreadable=images.unreadable)
 
 
 def _stratified_split(labels: Labels, fraction: float, stream: str) -> tuple[Tensor, Tensor]:

@@ -32,6 +32,12 @@ class DatasetSpec:
         """Parameters of the data set by name."""
         return inspect.signature(self.load).parameters
 
+    def with_default_size(self, params: Mapping[str, Any], stored_size: int | None) -> dict[str, Any]:
+        """Return the parameters; a ``size`` that is not set, but accepted, is that of `views.size`."""
+        if stored_size is None or "size" not in self.parameters:
+            return dict(params)
+        return {"size": stored_size, **params}
+
     def require_params(self, name: str, params: Mapping[str, Any]) -> None:
         """Raise if a required parameter is missing."""
         required = [

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
@@ -26,6 +27,7 @@ from torch import Tensor
 from ducats.data.domain import UnreadableFile
 from ducats.utils.errors import InvalidFileError, UserError
 from ducats.utils.files import write_atomically
+from ducats.utils.image_files import MissingRangeError
 from ducats.utils.progress import activity
 from ducats.utils.resources import available_cores, free_disk_gb, free_memory_gb
 
@@ -72,11 +74,19 @@ class DecodedFiles(NamedTuple):
 
 
 class ArrayStore:
-    """Store of decoded arrays. Several sets of files share one memory budget, first come, first served."""
+    """Store of decoded arrays. Several sets of files share one memory budget, first come, first served.
 
-    def __init__(self, cache: str | Path | None, memory_gb: float | None) -> None:
+    Args:
+        requires_range: Whether an image that needs ``data.params.range`` is an error rather than skipped, as
+            in the data of a run, where it can be set.
+    """
+
+    def __init__(
+        self, cache: str | Path | None, memory_gb: float | None, *, requires_range: bool = False
+    ) -> None:
         self._cache = None if cache is None else Path(cache).expanduser()
         self._remaining_gb = memory_budget(memory_gb)
+        self._requires_range = requires_range
         self._decodes_on_demand = False
 
     def load(self, files: KeyedPaths, decoder: Decoder) -> DecodedFiles:
@@ -92,11 +102,11 @@ class ArrayStore:
 
             def read(path: Path) -> _Array:
                 try:
-                    return decoder.read(path)
+                    return self._apply(decoder.read, path)
                 finally:
                     reading.advance()
 
-            reported = replace(decoder, read=read)
+            reported = replace(decoder, read=read, check=partial(self._apply, decoder.check))
             if size_gb <= self._remaining_gb:
                 self._remaining_gb -= size_gb
                 arrays, failures = _load_in_memory(files, reported)
@@ -107,6 +117,15 @@ class ArrayStore:
                 decoded = _load_temporary(files, reported)
         self._decodes_on_demand |= isinstance(decoded.arrays, LazyFileArrays)
         return decoded
+
+    def _apply(self, fn: Callable[[Path], _T], path: Path) -> _T:
+        """Apply ``fn`` to a file; a missing range becomes an error of the settings if it is required."""
+        try:
+            return fn(path)
+        except MissingRangeError as error:
+            if self._requires_range:
+                raise InvalidFileError(str(error)) from None
+            raise
 
     def warn_if_on_demand(self) -> None:
         """Warn if files have to be decoded on demand."""
@@ -180,6 +199,7 @@ class ReadFailure:
 
     reason: str
     is_invalid: bool = False  # it can be decoded, but must not be used
+    is_temporary: bool = False  # it may be readable later, without being modified
 
 
 def try_files(
@@ -221,16 +241,18 @@ def try_file(fn: Callable[[_S], _T], file: _S) -> _T | ReadFailure:
     except IsADirectoryError:
         return ReadFailure("it is a folder")
     except PermissionError:
-        return ReadFailure("no permission to read it")
+        return ReadFailure("no permission to read it", is_temporary=True)
     except UnidentifiedImageError:
         return ReadFailure("not an image")
     except InvalidFileError as error:
         return ReadFailure(str(error), is_invalid=True)
     except Exception as error:  # Pillow's decoders raise many types of exceptions on corrupt files
-        return ReadFailure(str(error) or type(error).__name__)
+        # Pillow's own OSErrors about corrupt files have no errno.
+        is_temporary = isinstance(error, MemoryError) or getattr(error, "errno", None) is not None
+        return ReadFailure(str(error) or type(error).__name__, is_temporary=is_temporary)
 
 
-def _decode_files(files: KeyedPaths, decoder: Decoder, failures: dict[int, str]) -> Iterator[_Array]:
+def _decode_files(files: KeyedPaths, decoder: Decoder, failures: dict[int, ReadFailure]) -> Iterator[_Array]:
     """Yield the array of each file in order, zeros for an unreadable one, which is added to ``failures``.
 
     Raises:
@@ -239,30 +261,32 @@ def _decode_files(files: KeyedPaths, decoder: Decoder, failures: dict[int, str])
     # At least two files per thread, regardless of their size, to keep all threads busy.
     block = max(2 * available_cores(), int(_BLOCK_BYTES / 2**30 / max(decoder.gigabytes(1), 1e-9)))
     outcomes = try_files(decoder.read, [path for _, path in files], min(_BLOCK_FILES, block))
-    blank, invalid = np.zeros(decoder.shape, decoder.dtype), False
+    blank = np.zeros(decoder.shape, decoder.dtype)
     for row, outcome in enumerate(outcomes):
         if isinstance(outcome, ReadFailure):
-            failures[row] = outcome.reason
-            invalid |= outcome.is_invalid
+            failures[row] = outcome
         yield blank if isinstance(outcome, ReadFailure) else outcome
-    _check_failures(files, failures, decoder, invalid)
+    _check_failures(files, failures, decoder)
 
 
-def _check_failures(
-    files: KeyedPaths, failures: dict[int, str], decoder: Decoder, invalid: bool = False
-) -> None:
-    """Raise if files are invalid or none can be read."""
-    if failures and (invalid or len(failures) == len(files)):
-        unreadable = [UnreadableFile(files[row][1], reason) for row, reason in failures.items()]
+def _check_failures(files: KeyedPaths, failures: dict[int, ReadFailure], decoder: Decoder) -> None:
+    """Raise if files are invalid, which are then named first, or if none can be read."""
+    ordered = sorted(failures.items(), key=lambda found: not found[1].is_invalid)
+    if ordered and (ordered[0][1].is_invalid or len(failures) == len(files)):
+        unreadable = [UnreadableFile(files[row][1], failure.reason) for row, failure in ordered]
         raise UserError(unreadable_message(unreadable, len(files), decoder.noun, decoder.remedy))
 
 
 def _load_in_memory(files: KeyedPaths, decoder: Decoder) -> tuple[_Array, dict[int, str]]:
     """Decode files into one array; return it and the failures."""
-    arrays, failures = np.empty((len(files), *decoder.shape), decoder.dtype), dict[int, str]()
+    arrays, failures = np.empty((len(files), *decoder.shape), decoder.dtype), dict[int, ReadFailure]()
     for i, array in enumerate(_decode_files(files, decoder, failures)):
         arrays[i] = array
-    return arrays, failures
+    return arrays, _reasons(failures)
+
+
+def _reasons(failures: dict[int, ReadFailure]) -> dict[int, str]:
+    return {row: failure.reason for row, failure in failures.items()}
 
 
 def _load_cached(files: KeyedPaths, decoder: Decoder, folder: Path) -> DecodedFiles:
@@ -277,13 +301,16 @@ def _load_cached(files: KeyedPaths, decoder: Decoder, folder: Path) -> DecodedFi
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _remove_stale_partials(path)
-        _write_arrays(path, files, decoder)
+        failures = _write_arrays(path, files, decoder)
     except OSError as error:
         raise UserError(
             f"decoded images cannot be written to the cache folder {folder} ({error.strerror or error});"
             " give a writable folder, or increase memory_gb"
         ) from None
-    return _map_arrays(path, len(files), decoder)
+    decoded = _map_arrays(path, len(files), decoder)
+    if any(failure.is_temporary for failure in failures.values()):
+        path.unlink(missing_ok=True)  # so that the next run tries again; the mapping stays valid
+    return decoded
 
 
 def _load_temporary(files: KeyedPaths, decoder: Decoder) -> DecodedFiles:
@@ -304,25 +331,30 @@ def _fits_on_disk(folder: Path, files: KeyedPaths, decoder: Decoder) -> bool:
 def _open_on_demand(files: KeyedPaths, decoder: Decoder) -> DecodedFiles:
     """Return files to decode on demand, after a quick check of each: errors appear now, not hours later."""
     outcomes = enumerate(try_files(decoder.check, [path for _, path in files]))
-    failures = {row: outcome.reason for row, outcome in outcomes if isinstance(outcome, ReadFailure)}
+    failures = {row: outcome for row, outcome in outcomes if isinstance(outcome, ReadFailure)}
     _check_failures(files, failures, decoder)
-    return DecodedFiles(LazyFileArrays(files, decoder), failures)
+    return DecodedFiles(LazyFileArrays(files, decoder), _reasons(failures))
 
 
-def _write_arrays(path: Path, files: KeyedPaths, decoder: Decoder) -> None:
-    """Decode files into a NumPy file, written atomically; failures, if any, follow the arrays as JSON."""
+def _write_arrays(path: Path, files: KeyedPaths, decoder: Decoder) -> dict[int, ReadFailure]:
+    """Decode files into a NumPy file, written atomically; failures, if any, follow the arrays as JSON.
+
+    Returns:
+        The failures by row.
+    """
+    failures = dict[int, ReadFailure]()
 
     def write(file: IO[bytes]) -> None:
         descr = np.lib.format.dtype_to_descr(decoder.dtype)
         header = {"descr": descr, "fortran_order": False, "shape": (len(files), *decoder.shape)}
         np.lib.format.write_array_header_1_0(file, header)
-        failures = dict[int, str]()
         for array in _decode_files(files, decoder, failures):
             file.write(array.tobytes())
         if failures:
-            file.write(json.dumps(failures).encode("ascii"))
+            file.write(json.dumps(_reasons(failures)).encode("ascii"))
 
     write_atomically(path, write)
+    return failures
 
 
 def _map_arrays(path: Path, count: int, decoder: Decoder) -> DecodedFiles:
@@ -344,9 +376,9 @@ def _map_arrays(path: Path, count: int, decoder: Decoder) -> DecodedFiles:
 
 def _remove_stale_partials(path: Path) -> None:
     """Remove partial files left by killed processes; a recent one may still be in use."""
-    for partial in path.parent.glob(f".{path.name}.*.part"):
-        if time.time() - partial.stat().st_mtime > 3600:
-            partial.unlink(missing_ok=True)
+    for found in path.parent.glob(f".{path.name}.*.part"):
+        if time.time() - found.stat().st_mtime > 3600:
+            found.unlink(missing_ok=True)
 
 
 def _cache_digest(files: KeyedPaths, decoder: Decoder) -> str:

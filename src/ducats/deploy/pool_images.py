@@ -30,7 +30,8 @@ def load_images(config: Config, keys: Sequence[str]) -> Images:
 
 def _list_pool_files(config: Config) -> tuple[dict[str, Path], ImageSize, ValueRange | None] | None:
     """List the files of the pool by key, with their stored size and range; None if there are no files."""
-    spec, params = resolve_dataset(config.data.name), config.data.params
+    spec = resolve_dataset(config.data.name)
+    params = spec.with_default_size(config.data.params, config.views.stored_size)
     if isinstance(spec.load, SegmentationReader):
         listing: SegmentationListing = spec.load.list_files(**params)
         return dict(listing.pool_files.images), listing.size, listing.value_range

@@ -11,11 +11,24 @@ from ducats.data.folders import check_class_folders, describe_folder, existing_f
 from ducats.data.segmentation.file_pairs import find_pairs
 from ducats.data.segmentation.folders import FOLDER_LAYOUT
 from ducats.data.store import KeyedPaths, ReadFailure, try_files
-from ducats.doctor.images import MAX_FILES_NAMED, UNREADABLE_ADVICE, check_copies, report_counts
-from ducats.doctor.survey import DataSurvey
+from ducats.doctor.images import (
+    MAX_FILES_NAMED,
+    UNREADABLE_ADVICE,
+    check_copies,
+    report_counts,
+    report_missing_range,
+)
+from ducats.doctor.survey import DataSurvey, SplitSurvey
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Check, Finding, collect_findings, count_images, join_names
-from ducats.utils.image_files import displayed_size, load_image, open_image
+from ducats.utils.image_files import (
+    PixelFormat,
+    displayed_size,
+    load_image,
+    open_image,
+    read_pixel_format,
+    value_limits,
+)
 
 PIXEL_FORMATS = {  # by Pillow's mode
     "1": "black and white",
@@ -25,8 +38,6 @@ PIXEL_FORMATS = {  # by Pillow's mode
     "RGB": "RGB",
     "RGBA": "RGB with alpha",
     "CMYK": "CMYK",
-    "I": "32-bit integer",
-    "F": "floating point",
 }
 
 
@@ -34,7 +45,11 @@ class ImageInfo(NamedTuple):
     """What is known about one readable image."""
 
     size: tuple[int, int]  # height and width, as displayed
-    pixel_format: str
+    description: str  # of its pixels
+    pixel_format: PixelFormat
+    value_limits: (
+        tuple[float, float] | None
+    )  # smallest and largest value, if it has more than 8 bits per value
 
 
 def diagnose_folder(folder: Path, *, strict: bool = False) -> list[Finding]:
@@ -56,12 +71,13 @@ def diagnose_folder(folder: Path, *, strict: bool = False) -> list[Finding]:
     has_classes = not has_label_files and all("/" in key for key, _ in images)
     labels = [key.partition("/")[0] if has_classes else "" for key, _ in images]
     survey.add_files("folder", describe_folder("image", folder), images, labels)
-    checks: list[Check] = [partial(report_counts, survey.splits["folder"])]
+    split = survey.splits["folder"]
+    checks: list[Check] = [partial(report_counts, split)]
     if has_classes and images:
         checks.append(partial(_check_class_folders, folder, images))
     if has_label_files:
         checks.append(partial(_check_pairs, folder))
-    checks.append(partial(_check_files, images, unreadable_paths, strict))
+    checks.append(partial(_check_files, split, unreadable_paths, strict))
     return collect_findings(*checks, partial(check_copies, survey, unreadable_paths))
 
 
@@ -83,9 +99,9 @@ def _check_pairs(folder: Path) -> Iterator[Finding]:
         )
 
 
-def _check_files(images: KeyedPaths, unreadable_paths: set[Path], strict: bool) -> Iterator[Finding]:
-    """Decode all images; report unreadable ones, sizes and colours."""
-    paths = [path for _, path in images]
+def _check_files(split: SplitSurvey, unreadable_paths: set[Path], strict: bool) -> Iterator[Finding]:
+    """Decode all images; report unreadable ones, those that need a range, sizes and colours."""
+    paths = split.paths
     outcomes = list(zip(paths, try_files(_inspect, paths), strict=True))
     failures = [(path, outcome.reason) for path, outcome in outcomes if isinstance(outcome, ReadFailure)]
     unreadable_paths |= {path for path, _ in failures}
@@ -97,22 +113,31 @@ def _check_files(images: KeyedPaths, unreadable_paths: set[Path], strict: bool) 
             f"{len(failures)} of {count_images(len(paths))} cannot be read: {names}; "
             f"{UNREADABLE_ADVICE[is_error]}",
         )
-    infos = [outcome for _, outcome in outcomes if isinstance(outcome, ImageInfo)]
+    infos = {path: outcome for path, outcome in outcomes if isinstance(outcome, ImageInfo)}
+    limits = {path: info.value_limits for path, info in infos.items() if info.value_limits is not None}
+    # A warning, because the folder is fine with a range, which a run of it can set.
+    for finding in report_missing_range(split, limits, {path: infos[path].pixel_format for path in limits}):
+        yield replace(finding, severity="warning")
     if infos:
-        yield Finding("note", f"sizes (height x width): {_describe_sizes([info.size for info in infos])}")
-        formats = Counter(info.pixel_format for info in infos).most_common()
+        sizes_text = _describe_sizes([info.size for info in infos.values()])
+        yield Finding("note", f"sizes (height x width): {sizes_text}")
+        formats = Counter(info.description for info in infos.values()).most_common()
         yield Finding("note", f"pixels: {', '.join(f'{count} {name}' for name, count in formats)}")
 
 
 def _inspect(path: Path) -> ImageInfo:
     """Decode an image in full, as a run does."""
-    load_image(path)
+    pixel_format, limits = read_pixel_format(path), None
+    if pixel_format.needs_range:
+        limits = value_limits(path)
+    else:
+        load_image(path)
     with open_image(path) as opened:
         mode, frames = opened.mode, getattr(opened, "n_frames", 1)
-    pixel_format = PIXEL_FORMATS.get(mode, "16-bit grey" if mode.startswith("I;16") else mode)
+    description = f"with {pixel_format}" if limits else PIXEL_FORMATS.get(mode, mode)
     if frames > 1:
-        pixel_format += " with several frames, of which the first is read"
-    return ImageInfo(displayed_size(path), pixel_format)
+        description += " with several frames, of which the first is read"
+    return ImageInfo(displayed_size(path), description, pixel_format, limits)
 
 
 def _describe_sizes(sizes: Sequence[tuple[int, int]]) -> str:

@@ -154,7 +154,7 @@ def check_readable(
         limits = _read_all(value_limits, deep)
         unreadable_paths |= limits.keys()
         to_read = [path for path in to_read if path not in limits]
-        yield from _report_missing_range(split, limits, formats)
+        yield from report_missing_range(split, limits, formats)
     unreadable = find_unreadable(to_read, value_range)
     unreadable_paths |= {path for path, _ in unreadable}
     if unreadable:
@@ -174,7 +174,7 @@ def _read_all(fn: Callable[[Path], _T], paths: Sequence[Path]) -> dict[Path, _T]
     return {path: outcome for path, outcome in outcomes if not isinstance(outcome, ReadFailure)}
 
 
-def _report_missing_range(
+def report_missing_range(
     split: SplitSurvey,
     limits: Mapping[Path, tuple[float, float]],
     formats: Mapping[Path, PixelFormat],

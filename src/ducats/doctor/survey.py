@@ -318,12 +318,11 @@ def _survey_storage(config: Config, *, per_pixel: bool = False) -> DataSurvey:
 
 def get_data_param(config: Config, survey: DataSurvey, name: str) -> Any:
     """Return a parameter of the data set, or its default. If it is invalid, report it and return None."""
-    parameter = resolve_dataset(config.data.name).parameters.get(name)
+    spec = resolve_dataset(config.data.name)
+    parameter = spec.parameters.get(name)
     # A missing parameter is reported elsewhere.
     default = None if parameter is None or parameter.default is parameter.empty else parameter.default
-    if name == "size" and default is not None and config.views.stored_size is not None:
-        default = config.views.stored_size  # as in `load_data`
-    value = config.data.params.get(name, default)
+    value = spec.with_default_size(config.data.params, config.views.stored_size).get(name, default)
     is_valid, description = PARAM_CHECKS.get(name, (lambda given: isinstance(given, str | Path), "a path"))
     if (value is None and default is None) or is_valid(value):
         return value

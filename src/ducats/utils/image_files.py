@@ -22,7 +22,7 @@ ImageFile = Path | BytesIO  # an image file, or its contents
 ValueRange = tuple[float, float]  # the values that become black and white
 _EXIF_ORIENTATION, _SIDEWAYS_ORIENTATIONS = 0x0112, (5, 6, 7, 8)  # in EXIF
 _BITS, _PHOTOMETRIC, _BANDS, _SAMPLE_FORMAT, _PAGE_KIND = 258, 262, 277, 339, 254  # TIFF tags
-_WHITE_IS_ZERO, _SIGNED, _FLOAT, _REDUCED_OR_MASK = 0, 2, 3, 0b101  # values of these tags
+_WHITE_IS_ZERO, _UNSIGNED, _SIGNED, _FLOAT, _REDUCED_OR_MASK = 0, 1, 2, 3, 0b101  # values of these tags
 # Pillow reads only the upper 8 bits of 16-bit colours, and the lower ones if the byte order is swapped.
 _16_BIT_COLOUR = re.compile(r"(RGBA?);16([BLN])")
 _SWAPPED_BYTES = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
@@ -31,6 +31,10 @@ _USUAL_WHITE = (1023, 4095, 16383, 65535)  # largest values with 10, 12, 14 and 
 
 class PixelFormatError(ValueError):
     """An image that can be decoded, but not turned into 8-bit grey or RGB without guessing."""
+
+
+class MissingRangeError(PixelFormatError):
+    """An image with more than 8 bits per value, but no range."""
 
 
 class PixelFormat(NamedTuple):
@@ -67,11 +71,11 @@ def load_image(file: ImageFile, value_range: ValueRange | None = None) -> Image.
             Values in between are mapped linearly, values beyond are clipped.
 
     Raises:
-        PixelFormatError: Bands would be dropped, or the image has more than 8 bits per value and no range is
-            given.
+        MissingRangeError: The image has more than 8 bits per value and no range is given.
+        PixelFormatError: Bands would be dropped, or values misread.
     """
     with open_image(file) as opened:
-        pixel_format = _check_bands(opened)
+        pixel_format = _check_format(opened)
         if pixel_format.needs_range:
             return _load_deep(file, opened, pixel_format, value_range)
         image = _load_upright(opened)
@@ -84,7 +88,7 @@ def load_image(file: ImageFile, value_range: ValueRange | None = None) -> Image.
 def check_image(file: ImageFile, value_range: ValueRange | None = None) -> None:
     """Raise as ``load_image`` does, except for damage behind the header; fast unless it raises."""
     with open_image(file) as opened:
-        needs_range = _check_bands(opened).needs_range
+        needs_range = _check_format(opened).needs_range
     if needs_range and value_range is None:
         load_image(file)
 
@@ -104,7 +108,7 @@ def read_pixel_format(file: ImageFile) -> PixelFormat:
 def value_limits(file: ImageFile) -> tuple[float, float]:
     """Return the smallest and largest value of an image with more than 8 bits per value."""
     with open_image(file) as opened:
-        colours, _ = _deep_values(file, opened, _pixel_format(opened))
+        colours, _ = _deep_values(file, opened, _check_format(opened))
     return float(colours.min()), float(colours.max())
 
 
@@ -116,7 +120,7 @@ def suggest_range(smallest: float, largest: float, *, is_float: bool = False) ->
     """
     usual = (1.0,) if is_float else _USUAL_WHITE
     white = next((white for white in usual if white >= largest), largest)
-    return f"[{min(smallest, 0):g},{white:.12g}]"
+    return f"[{min(smallest, 0):.12g},{white:.12g}]"
 
 
 def open_image(file: ImageFile) -> OpenedImage:
@@ -133,7 +137,7 @@ def open_image(file: ImageFile) -> OpenedImage:
         pixel_format = _tiff_format(file)
         if pixel_format is None:
             raise
-        raise _refusal(pixel_format) from None
+        raise _refusal(pixel_format, has_other_bands=pixel_format.bands not in (1, 3)) from None
 
 
 def check_regular_file(path: Path) -> None:
@@ -234,21 +238,31 @@ def _ppm_white(opened: OpenedImage) -> int:
     return 255
 
 
-def _check_bands(opened: OpenedImage) -> PixelFormat:
+def _check_format(opened: OpenedImage) -> PixelFormat:
     """Return the pixel format; raise if bands would be dropped or values misread."""
     pixel_format = _pixel_format(opened)
-    if not isinstance(opened, TiffImagePlugin.TiffImageFile):
-        return pixel_format
-    is_signed_byte = pixel_format.bits == 8 and _SIGNED in opened.tag_v2.get(_SAMPLE_FORMAT, (1,))
-    if pixel_format.bands > len(opened.getbands()) or is_signed_byte:
-        raise _refusal(pixel_format)
+    if isinstance(opened, TiffImagePlugin.TiffImageFile):
+        has_other_bands = pixel_format.bands > len(opened.getbands())
+        if has_other_bands or (pixel_format.bits == 8 and _SIGNED in _sample_formats(opened)):
+            raise _refusal(pixel_format, has_other_bands=has_other_bands)
+    if pixel_format.needs_range:
+        is_supported = opened.mode[0] in "IF" or _16_BIT_COLOUR.fullmatch(_raw_mode(opened))
+        if "transparency" in opened.info or not is_supported:
+            raise PixelFormatError(f"{pixel_format}: this format cannot be read; save it with 8 bits")
     return pixel_format
 
 
-def _refusal(pixel_format: PixelFormat) -> PixelFormatError:
-    return PixelFormatError(
-        f"{pixel_format}, which is neither grey nor RGB; save one or three bands that the model should see"
-    )
+def _sample_formats(opened: OpenedImage) -> tuple[int, ...]:
+    """Return the kind of number of each band of a TIFF; unsigned integers in other files."""
+    return tuple(getattr(opened, "tag_v2", {}).get(_SAMPLE_FORMAT, (_UNSIGNED,)))
+
+
+def _refusal(pixel_format: PixelFormat, *, has_other_bands: bool) -> PixelFormatError:
+    if has_other_bands:
+        reason = ", which is neither grey nor RGB; save one or three bands that the model should see"
+    else:
+        reason = ": this format cannot be read; save it with 8 or 16 bits, unsigned"
+    return PixelFormatError(f"{pixel_format}{reason}")
 
 
 # ---- more than 8 bits per value
@@ -262,12 +276,10 @@ def _load_deep(
         pixel_format.bands == 1 and getattr(opened, "tag_v2", {}).get(_PHOTOMETRIC) == _WHITE_IS_ZERO
     )
     colours, alpha = _deep_values(file, opened, pixel_format)
-    if not np.isfinite(colours).all():
-        raise PixelFormatError(f"{pixel_format}, and some values are not numbers; replace them")
     if value_range is None:
         smallest, largest = float(colours.min()), float(colours.max())
         suggested = suggest_range(smallest, largest, is_float=pixel_format.is_float)
-        raise PixelFormatError(
+        raise MissingRangeError(
             f"{pixel_format}, largest value {largest:.12g}: set data.params.range, such as"
             f" data.params.range={suggested}, or save it with 8 bits"
         )
@@ -286,13 +298,16 @@ def _deep_values(
     """Return the stored values, upright: (height, width) or (height, width, 3), and 16-bit alpha if any."""
     raw_mode, ppm_white = _raw_mode(opened), _ppm_white(opened)
     colour = _16_BIT_COLOUR.fullmatch(raw_mode)
-    if "transparency" in opened.info or not (opened.mode[0] in "IF" or colour):
-        raise PixelFormatError(f"{pixel_format}: this format cannot be read; save it with 8 bits")
     values: NDArray[Any] = np.asarray(_load_upright(opened))
+    if not np.isfinite(values).all():
+        raise PixelFormatError(f"{pixel_format}, and some values are not numbers; replace them")
     if opened.format == "PPM" and opened.mode == "I":
         return (np.rint(values / 65535 * ppm_white).astype(np.int32) if ppm_white > 255 else values), None
     if colour is None:
-        return values, None
+        # Pillow reads unsigned 32-bit values as signed ones.
+        is_unsigned = pixel_format.bits == 32 and values.dtype == np.int32 and opened.format == "TIFF"
+        is_unsigned &= _UNSIGNED in _sample_formats(opened)
+        return (values.view(np.uint32) if is_unsigned else values), None
     with open_image(file) as again:
         low_mode = f"{colour[1]};16{_SWAPPED_BYTES[colour[2]]}"
         again.tile = [

@@ -72,7 +72,7 @@ def load_segmentation_data(listing: SegmentationListing) -> AdaptationData:
     """
     source_encoding, target_encoding = listing.encodings
     source_size, size = listing.stored_sizes
-    store = ArrayStore(listing.cache, listing.memory_gb)
+    store = ArrayStore(listing.cache, listing.memory_gb, requires_range=True)
     # Check all headers before decoding, which may take long.
     source_files, pool_files = (
         files.validated().read_sizes() for files in (listing.source_files, listing.pool_files)

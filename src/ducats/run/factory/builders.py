@@ -37,10 +37,9 @@ def load_data(config: Config) -> AdaptationData:
     """Load the data set of a config."""
     spec = resolve_dataset(config.data.name)
     params = {
-        k: Path(v) if k in PATH_PARAMS and isinstance(v, str) else v for k, v in config.data.params.items()
+        k: Path(v) if k in PATH_PARAMS and isinstance(v, str) else v
+        for k, v in spec.with_default_size(config.data.params, config.views.stored_size).items()
     }
-    if config.views.stored_size is not None and "size" in spec.parameters:
-        params.setdefault("size", config.views.stored_size)
     spec.require_params(config.data.name, params)
     data = build_component(
         "data set", config.data, bind_params("data set", config.data.name, spec.load, 0, params)
