@@ -35,7 +35,7 @@ def open_parquet(name: str, file: IO[bytes] | Path) -> Any:
 def parquet_batches(name: str, table: Any, columns: Collection[str]) -> Iterator[tuple[int, Any]]:
     """Yield batches of rows with some of the columns, each with the index of its first row."""
     start, used = 0, [column for column in table.schema_arrow.names if column in columns]
-    batches = table.iter_batches(batch_size=_batch_rows(table.metadata, used), columns=used)
+    batches = table.iter_batches(batch_size=_batch_rows(table.metadata), columns=used)
     while True:
         try:
             batch = next(batches, None)
@@ -64,14 +64,13 @@ def batch_rows(batch: Any, start: int = 0, stop: int | None = None) -> Iterator[
             yield dict(zip(part.schema.names, cells, strict=True))
 
 
-def _batch_rows(metadata: Any, columns: Collection[str]) -> int:
+def _batch_rows(metadata: Any) -> int:
     """Return the number of rows whose cells take at most ``MAX_BATCH_BYTES``, as far as the table tells."""
     row_bytes = 1.0
     for index in range(metadata.num_row_groups):
+        # Of all columns: Arrow aborts the process if the metadata of a single one is corrupt.
         group = metadata.row_group(index)
-        chunks = [group.column(number) for number in range(group.num_columns)]
-        size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
-        row_bytes = max(row_bytes, size / max(1, group.num_rows))
+        row_bytes = max(row_bytes, group.total_byte_size / max(1, group.num_rows))
     return max(1, min(MAX_BATCH_ROWS, int(MAX_BATCH_BYTES / row_bytes)))
 
 

@@ -66,8 +66,10 @@ def _find_write_error(error: BaseException | None, path: Path) -> OSError | None
 
 
 def _describe(error: OSError, path: Path) -> str:
-    """Return the reason, with the free space of the nearest folder that exists."""
+    """Return the reason; of a full disk, with the free space of the nearest folder that exists."""
     reason = os.strerror(error.errno or 0)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return reason
     with suppress(OSError, StopIteration):
         folder = next(parent for parent in path.absolute().parents if parent.is_dir())
         return f"{reason}, {shutil.disk_usage(folder).free / 1e6:,.1f} MB free"

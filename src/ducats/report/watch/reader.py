@@ -13,7 +13,7 @@ from ducats.annotation import AnnotationStore, summary
 from ducats.config import Config, query_epochs
 from ducats.report.watch.run_state import OpenRound, Phase, RunState, keep_valid_values
 from ducats.runfolder import checksums, question_names
-from ducats.runfolder.records import Record, describe_timed_record, read_valid_records
+from ducats.runfolder.records import Record, describe_timed_record, finite_number, read_valid_records
 from ducats.runfolder.rounds import round_name
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
@@ -191,7 +191,9 @@ def _missing_files(run_folder: RunFolder) -> list[str]:
 
 def _numeric_losses(record: Record) -> dict[str, float]:
     return {
-        str(name): float(value) for name, value in record["losses"].items() if isinstance(value, int | float)
+        str(name): value
+        for name in record["losses"]
+        if (value := finite_number(record["losses"], name)) is not None
     }
 
 
