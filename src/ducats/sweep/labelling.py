@@ -163,7 +163,7 @@ def run_sweep_with_people(
             break
         found = find_open_rounds([run for run in asking if run.name in outcome.waiting], out, book)
         answered = {(one.run.name, one.number) for one in found if one.can_resume}
-        if answered - resumed:  # by what another run got in the meantime; once, lest this goes on for ever
+        if answered - resumed:  # by answers to another run; each round once, to end
             resumed |= answered
             continue
         message = describe_waiting(found, questions.ask(found, book), questions, out)

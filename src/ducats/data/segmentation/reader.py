@@ -114,10 +114,8 @@ def _load(
     value_range: ValueRange | None,
 ) -> tuple[Images, FileLabelMaps | None]:
     """Decode images, and their label files if there are any; an image is dropped if either is unreadable."""
-    images, keys = (
-        decode_into(store, files.images, size, value_range=value_range),
-        [key for key, _ in files.images],
-    )
+    images = decode_into(store, files.images, size, value_range=value_range)
+    keys = [key for key, _ in files.images]
     images = replace(
         images,
         original_sizes=rows_of(images, keys, original_sizes),
