@@ -21,6 +21,7 @@ TargetBatching = Literal["separate", "joint", "joint_if_few"]
 Rounding = Literal["nearest_total", "ceil_per_round"]
 TestSplit = Literal["auto", "held_out", "unlabelled", "target", "published"]
 Placement = Literal["auto", "device", "host"]
+Interpolation = Literal["bicubic", "bilinear"]
 
 
 # ---- views
@@ -34,6 +35,11 @@ class View:
         default="squash",
         description="image before the crop; squash: resized to a square; short_side: original aspect "
         "ratio, with the short side equal to the stored side (published for unlabelled target)",
+    )
+    interpolation: Interpolation = Field(
+        default="bicubic",
+        description="Pillow's filter that resizes an image to the stored size; published for unlabelled "
+        "target: bilinear, which stores the images twice",
     )
     crop: Literal["none", "center", "random", "random_resized"] = Field(
         default="none", description="none; center; random: random position; random_resized: RandomResizedCrop"

@@ -114,6 +114,7 @@ def test_parity_matches_the_published_code() -> None:
     assert (office.acquisition.rounding, office.train.labelled_batches) == ("ceil_per_round", "short_last")
     for view in (office.views.unlabelled, office.views.scoring):
         assert (view.resize, view.crop, view.size, view.flip) == ("short_side", "random", 224, 0.0)
+        assert view.interpolation == "bilinear"
     assert office.views.test.crop == "center"
     assert (office.evaluation.split, office.evaluation.every_epochs) == ("published", 5)
     assert office.train.source_weight == {0: 1.0}

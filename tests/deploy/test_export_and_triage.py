@@ -321,3 +321,8 @@ def test_normalisation_is_described(names: tuple[str, str], mean: list[float], s
 def test_random_and_aspect_views_cannot_be_exported(view: str) -> None:
     with pytest.raises(UserError, match=r"views\.test of this run is random"):
         make_preprocessing(trained_with_view(view))
+
+
+def test_bilinear_views_cannot_be_exported() -> None:
+    with pytest.raises(UserError, match="interpolation=bicubic"):
+        make_preprocessing(trained_with_view("{interpolation: bilinear}"))

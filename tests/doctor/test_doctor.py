@@ -170,6 +170,11 @@ NO_GROUND_TRUTH = "data.params.ground_truth=false"
             "data={name: toy}",
             "views.unlabelled={resize: short_side, crop: random, size: 4}",
         ),
+        (
+            "interpolation=bilinear needs images from",
+            "data={name: toy}",
+            "views.scoring.interpolation=bilinear",
+        ),
         ("1 of 6 target rows", *manifest((8, ("target/cat/2.png", "target", "", "train")))),
         ("'cow' (first: ", *manifest((8, ("target/cat/2.png", "target", "cow", "train")))),
     ],

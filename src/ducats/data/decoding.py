@@ -15,7 +15,16 @@ from PIL import Image
 from torch import Tensor
 
 from ducats.data.domain import Images, UnreadableFile, subset_images
-from ducats.data.store import ArrayStore, Decoder, KeyedPaths, ReadFailure, map_files, try_files
+from ducats.data.store import (
+    ArrayStore,
+    Decoder,
+    KeyedPaths,
+    ReadFailure,
+    map_files,
+    try_files,
+    unreadable_message,
+)
+from ducats.settings import Interpolation
 from ducats.utils.errors import UserError
 from ducats.utils.image_files import ImageFile, ValueRange, check_image, displayed_size, load_image
 
@@ -23,6 +32,7 @@ _PixelArray = NDArray[np.uint8]
 ImageSize = int | Sequence[int]  # the side of a square, or height and width
 
 _PIL_MODES = {1: "L", 3: "RGB"}
+_RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 _DECODER_VERSION = 2  # increase it when decoding changes: old caches are then ignored
 _REMEDY = "remove or replace them; `ducats doctor` lists them all"
 
@@ -57,6 +67,27 @@ def decode_images(
     images = decode_into(store, files, size, channels=channels, value_range=value_range)
     store.warn_if_on_demand()
     return images
+
+
+def with_bilinear_pixels(
+    images: Images, *, cache: str | Path | None = None, memory_gb: float | None = None
+) -> Images:
+    """Return the images with a second version of their pixels, resized with a bilinear filter.
+
+    Args:
+        cache: As in ``decode_images``, and so is ``memory_gb``, the memory of the second version alone.
+    """
+    if images.files is None:
+        raise UserError("only images from files can be resized with another filter")
+    channels, *size = images.pixels.shape[1:]
+    decoder = image_decoder(size, channels, images.value_range, "bilinear")
+    store = ArrayStore(cache, memory_gb)
+    decoded = store.load(list(zip(images.keys, images.files, strict=True)), decoder)
+    if decoded.failures:  # readable a moment ago
+        unreadable = [UnreadableFile(images.files[row], reason) for row, reason in decoded.failures.items()]
+        raise UserError(unreadable_message(unreadable, len(images), decoder.noun, decoder.remedy))
+    store.warn_if_on_demand()
+    return replace(images, bilinear_pixels=decoded.arrays)
 
 
 def decode_image_sets(
@@ -169,35 +200,54 @@ def read_image_sizes(files: Sequence[Path], noun: str = "images") -> Tensor:
     return torch.tensor(map_files(displayed_size, files, noun, _REMEDY), dtype=torch.int64).reshape(-1, 2)
 
 
-def image_decoder(size: ImageSize, channels: int = 3, value_range: ValueRange | None = None) -> Decoder:
+def image_decoder(
+    size: ImageSize,
+    channels: int = 3,
+    value_range: ValueRange | None = None,
+    interpolation: Interpolation = "bicubic",
+) -> Decoder:
     """Return the decoder of images of this size."""
     height, width = parse_size(size)
     if channels not in _PIL_MODES:
         raise ValueError(f"channels must be 1 (grey) or 3 (RGB), got {channels}")
     return Decoder(
-        read=partial(_decode_image, size=(height, width), channels=channels, value_range=value_range),
+        read=partial(
+            _decode_image,
+            size=(height, width),
+            channels=channels,
+            value_range=value_range,
+            interpolation=interpolation,
+        ),
         check=partial(check_image, value_range=value_range),
         shape=(channels, height, width),
         dtype=np.dtype(np.uint8),
         noun="images",
-        cache_key=(_DECODER_VERSION, value_range),
+        cache_key=(_DECODER_VERSION, value_range, *([] if interpolation == "bicubic" else [interpolation])),
         remedy=_REMEDY,
     )
 
 
 def decode_image_bytes(
-    data: bytes, size: ImageSize, channels: int = 3, value_range: ValueRange | None = None
+    data: bytes,
+    size: ImageSize,
+    channels: int = 3,
+    value_range: ValueRange | None = None,
+    interpolation: Interpolation = "bicubic",
 ) -> _PixelArray:
     """Decode one image from the contents of its file: uint8 (channels, height, width)."""
-    return _decode_image(BytesIO(data), parse_size(size), channels, value_range)
+    return _decode_image(BytesIO(data), parse_size(size), channels, value_range, interpolation)
 
 
 def _decode_image(
-    file: ImageFile, size: tuple[int, int], channels: int, value_range: ValueRange | None
+    file: ImageFile,
+    size: tuple[int, int],
+    channels: int,
+    value_range: ValueRange | None,
+    interpolation: Interpolation,
 ) -> _PixelArray:
     """Decode and resize one image: uint8 (channels, height, width)."""
     height, width = size
     image = load_image(file, value_range).convert(_PIL_MODES[channels])
-    image = image.resize((width, height), Image.Resampling.BICUBIC)
+    image = image.resize((width, height), _RESAMPLING[interpolation])
     pixels: _PixelArray = np.asarray(image).reshape(height, width, channels)
     return pixels.transpose(2, 0, 1)

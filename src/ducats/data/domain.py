@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ducats.settings import View
 from ducats.utils.errors import UserError
 from ducats.utils.image_files import ValueRange
 
@@ -70,6 +71,7 @@ class Images:
     keys: tuple[str, ...]  # unique and stable: a relative path, or an id from a manifest
     pixels: Pixels  # uint8 (N, channels, height, width); a tensor if memory allows
     files: tuple[Path, ...] | None = None  # the file of each image, if there is one
+    bilinear_pixels: Pixels | None = None  # resized with a bilinear filter, if a view needs them
     aspect: Tensor | None = None  # float32 (N,), original width / height, if known
     original_sizes: Tensor | None = None  # int64 (N, 2), original height and width, if known
     # Non-zero where a pixel is known to have no class, such as the car bonnet.
@@ -82,6 +84,9 @@ class Images:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
             found = f"{self.pixels.dtype} {tuple(self.pixels.shape)}"
             raise UserError(f"pixels must be uint8 (N, channels, height, width), not {found}")
+        if self.bilinear_pixels is not None and self.bilinear_pixels.shape != self.pixels.shape:
+            shapes = tuple(self.bilinear_pixels.shape), tuple(self.pixels.shape)
+            raise ValueError(f"bilinear pixels of shape {shapes[0]}, other pixels of shape {shapes[1]}")
         if len(self.keys) != len(self.pixels):
             raise ValueError(f"{len(self.keys)} keys for {len(self.pixels)} images")
         if self.aspect is not None and self.aspect.shape != (len(self.pixels),):
@@ -93,6 +98,14 @@ class Images:
         if len(set(self.keys)) != len(self.keys):
             duplicate = next(k for k in self.keys if self.keys.count(k) > 1)
             raise UserError(f"two images have the key {duplicate!r}; keys must be unique")
+
+    def pixels_for(self, view: View) -> Pixels:
+        """Return the pixels that the view is applied to."""
+        if view.interpolation == "bicubic":
+            return self.pixels
+        if self.bilinear_pixels is None:
+            raise ValueError("the view needs pixels that were resized with a bilinear filter")
+        return self.bilinear_pixels
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -129,6 +142,7 @@ def subset_images(images: Images, index: Tensor) -> Images:
         keys=tuple(images.keys[i] for i in indices),
         pixels=Subset(images.pixels, index),
         files=None if images.files is None else tuple(images.files[i] for i in indices),
+        bilinear_pixels=None if images.bilinear_pixels is None else Subset(images.bilinear_pixels, index),
         aspect=None if images.aspect is None else images.aspect[index],
         original_sizes=None if images.original_sizes is None else images.original_sizes[index],
         void_masks=None if images.void_masks is None else Subset(images.void_masks, index),

@@ -14,7 +14,7 @@ from ducats.data.folders import read_image_folder
 from ducats.data.store import check_all_readable
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import TriageRule, load_triage_rule
-from ducats.run.factory import with_aspect_ratio
+from ducats.run.factory import prepare_images
 from ducats.utils.files import write_csv_atomically
 
 UNREADABLE_FILE = "unreadable.csv"
@@ -63,7 +63,7 @@ def predict(
     )
     if strict:
         check_all_readable(images.unreadable, len(images))
-    images = with_aspect_ratio(images, trained.config.views.test)
+    images = prepare_images(images, trained.config.views.test)
     predictions = predict_images(trained, fabric, images)
     header = ["key", "label", *PREDICTION_COLUMNS, *(["triage"] if rule is not None else [])]
     header += [f"p({name})" for name in (trained.classes if class_probabilities else ())]

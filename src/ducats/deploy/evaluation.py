@@ -21,7 +21,7 @@ from ducats.evaluation.evaluate import (
 from ducats.evaluation.metrics import Tally, compute_metrics
 from ducats.ledger import TargetMaps, load_ledger
 from ducats.run.components import data_digest
-from ducats.run.factory import load_data, with_aspect_ratio, with_aspect_ratios
+from ducats.run.factory import load_data, prepare_for_views, prepare_images
 from ducats.utils.errors import UserError
 
 
@@ -143,7 +143,7 @@ def load_labelled_folder(trained: TrainedModel, folder: Path) -> Domain:
         channels=trained.channels,
         value_range=trained.value_range,
     )
-    return replace(test, images=with_aspect_ratio(test.images, trained.config.views.test))
+    return replace(test, images=prepare_images(test.images, trained.config.views.test))
 
 
 def load_test_set(trained: TrainedModel) -> tuple[Domain, EvaluatedOn]:
@@ -152,7 +152,7 @@ def load_test_set(trained: TrainedModel) -> tuple[Domain, EvaluatedOn]:
     data, evaluated_on = attach_test_set(
         load_data(config), config.evaluation.split, config.evaluation.test_fraction
     )
-    test = with_aspect_ratios(data, config.views).test
+    test = prepare_for_views(data, config.views).test
     if test is None:
         raise UserError("this run has no test set; give a folder of labelled images with --data")
     saved_summary = trained.run_folder.data_summary

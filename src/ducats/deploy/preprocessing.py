@@ -56,13 +56,18 @@ class Preprocessing(NamedTuple):
 
 
 def make_preprocessing(trained: TrainedModel) -> Preprocessing:
-    """Return the preprocessing of a run's test view; raise if it is random or keeps aspect ratios."""
+    """Return the preprocessing of a run's test view; raise if it cannot be exported."""
     view = trained.config.views.test
     is_random = view.crop in ("random", "random_resized") or view.flip or any(view.jitter) or view.cutout
     if is_random or view.randaugment is not None or view.resize != "squash":
         raise UserError(
             "views.test of this run is random or depends on the aspect ratio of each image, so it cannot be "
             "exported; train with views.test.crop=center or none and views.test.resize=squash"
+        )
+    if view.interpolation != "bicubic":
+        raise UserError(
+            "an exported model resizes images with a bicubic filter; train with "
+            f"views.test.interpolation=bicubic, not {view.interpolation}"
         )
     size, top_left = view.output_size(*trained.size), None
     if view.crop == "center":

@@ -259,10 +259,10 @@ def _check_views(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     needs_strong = False
     with suppress(Exception):  # an invalid objective is reported elsewhere
         needs_strong = make_objective(config).needs_strong_view()
-    stored = {
-        role: StoredImages(*shape, has_aspect=role not in survey.splits or bool(survey.splits[role].paths))
-        for role, shape in survey.stored_shapes.items()
-    }
+    stored = {}
+    for role, shape in survey.stored_shapes.items():
+        has_files = role not in survey.splits or bool(survey.splits[role].paths)
+        stored[role] = StoredImages(*shape, has_aspect=has_files, has_bilinear=has_files)
     if survey.per_pixel or config.task.name == "segmentation":
         yield from check_segmentation(config.task, config.evaluation, config.views, survey.classes)
     yield from check_views(config.views, stored, needs_strong=needs_strong)

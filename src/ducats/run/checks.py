@@ -28,12 +28,13 @@ VIEW_ROLES: dict[str, TaskRole] = {  # the images that each view is applied to
 
 
 class StoredImages(NamedTuple):
-    """Shape of decoded images, and whether the aspect ratios of their files are known."""
+    """Shape of decoded images, and whether views can use what is read from their files."""
 
     channels: int
     height: int
     width: int
     has_aspect: bool
+    has_bilinear: bool
 
 
 def check_run(components: Components, plan: RunPlan) -> None:
@@ -64,7 +65,9 @@ def check_run(components: Components, plan: RunPlan) -> None:
 
 def _stored_images(images: Images) -> StoredImages:
     channels, height, width = images.pixels.shape[1:]
-    return StoredImages(channels, height, width, images.aspect is not None)
+    return StoredImages(
+        channels, height, width, images.aspect is not None, images.bilinear_pixels is not None
+    )
 
 
 def check_budget(components: Components, plan: RunPlan) -> None:
@@ -166,7 +169,7 @@ def check_views(
             continue
         named = {"strong": views.strong_or_default, "labelled": views.labelled_or_source}
         view: View = named.get(name) or getattr(views, name)
-        channels, height, width, has_aspect = stored[role]
+        channels, height, width, has_aspect, has_bilinear = stored[role]
         if view.randaugment is not None and channels not in (1, 3):
             yield Finding(
                 "error",
@@ -178,6 +181,12 @@ def check_views(
                 "error",
                 f"views.{name}.resize=short_side needs images from files, whose original shape is known: "
                 f"set views.{name}.resize=squash",
+            )
+        if view.interpolation == "bilinear" and not has_bilinear:
+            yield Finding(
+                "error",
+                f"views.{name}.interpolation=bilinear needs images from files: "
+                f"set views.{name}.interpolation=bicubic",
             )
         pad = view.pad if view.crop == "random" else 0
         crop_height, crop_width = view.output_size(height, width)

@@ -151,7 +151,9 @@ class PredictorPass:
 
 
 def compatible_view(images: Images, view: View) -> View:
-    """Return the view, with `short_side` replaced by `squash` if the original shapes are unknown."""
+    """Return the view, with defaults in place of what these images lack: aspect ratios, bilinear pixels."""
     if images.aspect is None and view.resize == "short_side":
-        return replace(view, resize="squash")
+        view = replace(view, resize="squash")
+    if images.bilinear_pixels is None:
+        view = replace(view, interpolation="bicubic")
     return view

@@ -33,7 +33,12 @@ def place_images(
     Args:
         placement: ``auto`` moves all of them to a GPU if they take at most half of its free memory.
     """
-    unique = {id(images.pixels): images.pixels for images in image_sets}
+    unique = {
+        id(pixels): pixels
+        for images in image_sets
+        for pixels in (images.pixels, images.bilinear_pixels)
+        if pixels is not None
+    }
     needed_bytes = sum(pixels.shape.numel() for pixels in unique.values())
     if (
         device.type == "cpu"
@@ -42,7 +47,14 @@ def place_images(
     ):
         return list(image_sets)
     moved = {key: _copy(pixels, device) for key, pixels in unique.items()}
-    return [replace(images, pixels=moved[id(images.pixels)]) for images in image_sets]
+    return [
+        replace(
+            images,
+            pixels=moved[id(images.pixels)],
+            bilinear_pixels=moved.get(id(images.bilinear_pixels)),
+        )
+        for images in image_sets
+    ]
 
 
 def place_label_maps(labels: Labels, device: torch.device, placement: Placement = "auto") -> Labels:

@@ -63,7 +63,7 @@ class Predictor:
             append_flipped: append the mirrored images to each batch, which doubles its length.
         """
         self.model.eval()
-        device, pixels = self.fabric.device, images.pixels
+        device, pixels = self.fabric.device, images.pixels_for(self.view)
         aug_params = sample_aug_params(images, self.view, make_generator(self.seed, *self.stream))
         is_resident = placement.is_on_device(pixels, device)
         load_batch = placement.index_to_device if is_resident else placement.index_to_host

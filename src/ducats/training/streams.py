@@ -15,7 +15,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from ducats.data.domain import UNLABELLED, VOID, Domain, Images, Labels
+from ducats.data.domain import UNLABELLED, VOID, Domain, Images, Labels, Pixels
 from ducats.data.views import apply_view, apply_view_to_labels, sample_view_params
 from ducats.objectives import Batch, LabelledImages
 from ducats.settings import LabelledBatches, StreamViews, View
@@ -165,7 +165,7 @@ class Stream:
     Sampled and sent to the device once per epoch, which saves a copy in every step.
     """
 
-    images: Images
+    pixels: Pixels
     view: View
     index: Tensor  # (M,), in the order of use, on the host
     device_index: Tensor  # `index` on the device
@@ -177,7 +177,7 @@ class Stream:
         """Return a batch's pixels and label maps, on the device if stored there, else on the host."""
         batch_slice = self.batch_slices[step]
         index, device_index = self.index[batch_slice], self.device_index[batch_slice]
-        pixels = placement.index_batch(self.images.pixels, index, device_index, device)
+        pixels = placement.index_batch(self.pixels, index, device_index, device)
         if self.labels is None or self.labels.ndim == 1:
             return pixels, None
         return pixels, placement.index_batch(self.labels, index, device_index, device)
@@ -185,7 +185,7 @@ class Stream:
     def is_on_device(self, device: torch.device) -> bool:
         """Return whether all data is on the device."""
         has_label_maps = self.labels is not None and self.labels.ndim > 1
-        return placement.is_on_device(self.images.pixels, device) and (
+        return placement.is_on_device(self.pixels, device) and (
             not has_label_maps or placement.is_on_device(self.labels, device)
         )
 
@@ -330,7 +330,7 @@ class Streams:
         ]
         device_index = fabric.to_device(index)
         return Stream(
-            images,
+            images.pixels_for(view),
             view,
             index,
             device_index,

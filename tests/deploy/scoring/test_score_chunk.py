@@ -18,7 +18,7 @@ from ducats.deploy import TrainedModel
 from ducats.deploy.classification import PREDICTION_COLUMNS, predict_images
 from ducats.deploy.scoring import ChunkResult, make_streaming_query, score_chunk, select_picks
 from ducats.deploy.scoring.streaming_query import StreamingQuery, compute_scores
-from ducats.run.factory import with_aspect_ratio
+from ducats.run.factory import prepare_images
 from ducats.run.select import select_images
 from ducats.training.distributed import make_fabric
 from ducats.utils.randomness import make_generator
@@ -33,6 +33,7 @@ VIEWS = {
     "none": "views.test={crop: none}",
     "center": "views.test={crop: center, size: 6}",
     "short_side": "views.test={resize: short_side, crop: center, size: 6}",
+    "bilinear": "views.test={interpolation: bilinear, crop: none}",
     "flip": "views.test={crop: none, flip: 0.5}",
 }
 
@@ -70,12 +71,12 @@ def with_view(trained: TrainedModel, view: str) -> TrainedModel:
     return replace(trained, config=quick("engine.scoring_batch_size=8", VIEWS[view]))
 
 
-@pytest.mark.parametrize("view", ["none", "center", "short_side"])
+@pytest.mark.parametrize("view", ["none", "center", "short_side", "bilinear"])
 def test_scores_equal_predict_bitwise(trained: TrainedModel, folder: Path, view: str) -> None:
     trained = with_view(trained, view)
     images = read_image_folder(folder, size=trained.size, channels=trained.channels)
     predictions = predict_images(
-        trained, make_fabric("cpu"), with_aspect_ratio(images, trained.config.views.test)
+        trained, make_fabric("cpu"), prepare_images(images, trained.config.views.test)
     )
     candidates = score_all(trained, folder)
     assert len(candidates) == len(images) == 37

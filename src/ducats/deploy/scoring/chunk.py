@@ -118,7 +118,11 @@ def _score_blocks(
     needs_features = query is not None and "features" in query.needs
     device, pending = fabric.device, list[_BlockOutput]()
     decode = partial(
-        decode_sample, size=trained.size, channels=trained.channels, value_range=trained.value_range
+        decode_sample,
+        size=trained.size,
+        channels=trained.channels,
+        value_range=trained.value_range,
+        interpolation=view.interpolation,
     )
     with closing(decode_blocks(blocks, decode, threads)) as stream:
         for block in stream:

@@ -16,6 +16,7 @@ from torch import Tensor
 from ducats.data.decoding import decode_image_bytes
 from ducats.data.store import ReadFailure, try_file
 from ducats.data.streaming import PoolSample
+from ducats.settings import Interpolation
 from ducats.utils.image_files import ValueRange, displayed_size
 
 PREFETCH_BLOCKS = 4  # blocks decoded in advance
@@ -37,11 +38,15 @@ class DecodedBlock(NamedTuple):
 
 
 def decode_sample(
-    sample: PoolSample, size: tuple[int, int], channels: int, value_range: ValueRange | None = None
+    sample: PoolSample,
+    size: tuple[int, int],
+    channels: int,
+    value_range: ValueRange | None = None,
+    interpolation: Interpolation = "bicubic",
 ) -> DecodedImage:
     """Read a sample and decode it as `ducats predict` does."""
     data = sample.read()
-    pixels = decode_image_bytes(data, size, channels, value_range)
+    pixels = decode_image_bytes(data, size, channels, value_range, interpolation)
     height, width = displayed_size(BytesIO(data))
     return pixels, width / height
 

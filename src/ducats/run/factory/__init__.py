@@ -17,8 +17,8 @@ from ducats.run.factory.builders import (
     make_query,
     make_run_plan,
     make_schedule,
-    with_aspect_ratio,
-    with_aspect_ratios,
+    prepare_for_views,
+    prepare_images,
     with_resolved_precision,
 )
 from ducats.run.factory.validation import check_config, check_task, config_checks, describe_params
@@ -39,8 +39,8 @@ __all__ = [
     "make_query",
     "make_run_plan",
     "make_schedule",
-    "with_aspect_ratio",
-    "with_aspect_ratios",
+    "prepare_for_views",
+    "prepare_images",
     "with_resolved_precision",
 ]
 
@@ -65,7 +65,8 @@ def build_run(
     data, _ = hold_out_source(data, config.evaluation.source_holdout_fraction)
     data, evaluated_on = attach_test_set(data, config.evaluation.split, config.evaluation.test_fraction)
     plan = make_run_plan(config, data)
-    data = with_aspect_ratios(data, config.views)
+    params = config.data.params
+    data = prepare_for_views(data, config.views, cache=params.get("cache"), memory_gb=params.get("memory_gb"))
     components = Components(
         model=make_model(
             config,

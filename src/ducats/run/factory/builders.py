@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ducats.acquisition.queries import QuerySpec, resolve_query
 from ducats.annotation.oracles import GroundTruthOracle, HumanOracle, Oracle
 from ducats.annotation.rules import make_rules
 from ducats.config import ComponentConfig, Config, query_epochs
-from ducats.data.decoding import read_aspect_ratios
+from ducats.data.decoding import read_aspect_ratios, with_bilinear_pixels
 from ducats.data.domain import AdaptationData, Images
 from ducats.data.registry import resolve_dataset
 from ducats.data.store import check_all_readable
@@ -258,8 +259,15 @@ def with_resolved_precision(config: Config) -> Config:
     return config.model_copy(update={"engine": engine})
 
 
-def with_aspect_ratios(data: AdaptationData, views: StreamViews) -> AdaptationData:
-    """Return the data with original aspect ratios where a view needs them."""
+def prepare_for_views(
+    data: AdaptationData,
+    views: StreamViews,
+    *,
+    cache: str | Path | None = None,
+    memory_gb: float | None = None,
+) -> AdaptationData:
+    """Return the data with all that the views need from image files, see `prepare_images`."""
+    prepare = partial(prepare_images, cache=cache, memory_gb=memory_gb)
     source, test = data.source, data.test
     tests_on_pool = test is not None and test.images is data.pool
     pool_views = (
@@ -269,16 +277,25 @@ def with_aspect_ratios(data: AdaptationData, views: StreamViews) -> AdaptationDa
         views.scoring,
         *([views.test] if tests_on_pool else []),
     )
-    pool = with_aspect_ratio(data.pool, *pool_views)
+    pool = prepare(data.pool, *pool_views)
     if test is not None:
-        test = replace(test, images=pool if tests_on_pool else with_aspect_ratio(test.images, views.test))
-    source = replace(source, images=with_aspect_ratio(source.images, views.source))
+        test = replace(test, images=pool if tests_on_pool else prepare(test.images, views.test))
+    source = replace(source, images=prepare(source.images, views.source))
     return replace(data, source=source, pool=pool, test=test)
 
 
-def with_aspect_ratio(images: Images, *views: View) -> Images:
-    """Return the images with aspect ratios read from their files if one of the views needs them."""
-    needs_aspect = any(view.resize == "short_side" for view in views)
-    if not needs_aspect or images.aspect is not None or images.files is None:
+def prepare_images(
+    images: Images, *views: View, cache: str | Path | None = None, memory_gb: float | None = None
+) -> Images:
+    """Return the images with what the views need from their files: aspect ratios and bilinear pixels.
+
+    Args:
+        cache: as in `decode_images`, and so is ``memory_gb``; for the bilinear pixels.
+    """
+    if images.files is None:
         return images
-    return replace(images, aspect=read_aspect_ratios(images.files))
+    if images.aspect is None and any(view.resize == "short_side" for view in views):
+        images = replace(images, aspect=read_aspect_ratios(images.files))
+    if images.bilinear_pixels is None and any(view.interpolation == "bilinear" for view in views):
+        images = with_bilinear_pixels(images, cache=cache, memory_gb=memory_gb)
+    return images

@@ -19,7 +19,7 @@ from ducats.deploy import TrainedModel, load_trained_model, supported_precision
 from ducats.evaluation.model_selection import WeightNormalisation, dev_risk
 from ducats.ledger import Request, load_ledger, load_request, open_ledger, save_request
 from ducats.run.components import data_digest
-from ducats.run.factory import load_data, make_oracle, with_aspect_ratio
+from ducats.run.factory import load_data, make_oracle, prepare_images
 from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep.tune.trials import Trial
 from ducats.training.distributed import make_fabric
@@ -178,4 +178,4 @@ def _load_trial(trial: Trial, tuning_data: TuningData) -> tuple[TrainedModel, Fa
 def _predict(trained: TrainedModel, fabric: Fabric, images: Images, columns: tuple[str, ...]) -> SampleTable:
     """Compute the model's outputs for images in the test view."""
     predictor = trained.predictor(fabric, seed=trained.config.seed, stream=("scoring",))
-    return predictor.score_images(with_aspect_ratio(images, predictor.view), columns)
+    return predictor.score_images(prepare_images(images, predictor.view), columns)
