@@ -1,5 +1,6 @@
 """Unlabelled target images of ``parity`` against the published transforms, computed with torchvision."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,12 @@ from ducats.data.domain import UNLABELLED, Domain
 from ducats.data.folders import read_image_folder
 from ducats.models.output import Output
 from ducats.run.factory import prepare_images
+from ducats.settings import StreamViews
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor
 from ducats.training.streams import Streams
 
-STORED, SIDE = 256, 224
+STORED, SIDE = 32, 28  # published: 256 and 224
 PARITY = load_config(["data/office31", "parity"], ["data.params.root=."])
 
 
@@ -32,7 +34,7 @@ def write_images(folder: Path, count: int, sides: tuple[int, int]) -> None:
 
 
 def published_crops(path: Path) -> Tensor:
-    """Return all crops of ``Resize(256), RandomCrop(224)``: ``(positions, 3, 224, 224)``."""
+    """Return all crops of ``Resize(STORED), RandomCrop(SIDE)``: ``(positions, 3, SIDE, SIDE)``."""
     resized = TF.pil_to_tensor(TF.resize(Image.open(path), [STORED], TF.InterpolationMode.BILINEAR))
     windows = resized.unfold(1, SIDE, 1).unfold(2, SIDE, 1)
     crops: Tensor = windows.permute(1, 2, 0, 3, 4).flatten(0, 1)
@@ -54,11 +56,12 @@ class RecordInputs(nn.Module):
 
 @pytest.mark.parametrize("stream", ["unlabelled", "scoring"])
 def test_parity_shows_the_published_pixels(tmp_path: Path, stream: str) -> None:
-    write_images(tmp_path / "pool", 2, (300, 300))
-    views = PARITY.views
-    images = prepare_images(
-        read_image_folder(tmp_path / "pool", size=STORED), views.labelled_or_source, views.unlabelled
+    write_images(tmp_path / "pool", 2, (40, 40))
+    unlabelled, scoring = (
+        replace(view, size=SIDE) for view in (PARITY.views.unlabelled, PARITY.views.scoring)
     )
+    views = StreamViews(unlabelled=unlabelled, scoring=scoring)
+    images = prepare_images(read_image_folder(tmp_path / "pool", size=STORED), views.unlabelled)
     assert images.files is not None
     crops = [published_crops(path) for path in images.files]
     fabric, shown = make_fabric("cpu"), list[Tensor]()
