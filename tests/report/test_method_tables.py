@@ -233,15 +233,19 @@ def test_segmentation_runs_with_unpublished_settings_are_marked(tmp_path: Path, 
         "model": {"name": "deeplab_v2", "params": {"backbone": "resnet50"}},
         "evaluation": {"resolution": "network", "average_flipped": False},
     }
-    for folder, config in (("same", STREETS_CONFIG), ("different", other)):
+    void: Mapping[str, str] = {"void_pixels": "queried"}  # excluded by default
+    for folder, config, params in (("same", STREETS_CONFIG, void), ("different", other, {})):
         for method in ("duc", "source-only"):
-            write_run(tmp_path / folder, method, 0, 0.6, data=data, params={}, config=config)
+            write_run(tmp_path / folder, method, 0, 0.6, data=data, params=params, config=config)
     same, different = (make_tables([tmp_path / folder])[0].rows for folder in ("same", "different"))
     assert [row.unpublished_settings for row in same] == [(), ()]
-    evaluation_settings = ("model.params.backbone", "evaluation.resolution", "evaluation.average_flipped")
+    common = {
+        *("data.params.void_pixels", "model.params.backbone"),
+        *("evaluation.resolution", "evaluation.average_flipped"),
+    }
     assert {row.method: set(row.unpublished_settings) for row in different} == {
-        "source-only": set(evaluation_settings),  # it has no budget
-        "duc": {*evaluation_settings, "acquisition.budget"},
+        "source-only": common,  # it has no budget
+        "duc": {*common, "acquisition.budget"},
     }
 
 
