@@ -226,6 +226,9 @@ STREETS_CONFIG: Mapping[str, Any] = {
 }
 
 
+STREETS_PARAMS: Mapping[str, Any] = {"void_pixels": "queried"}
+
+
 @pytest.mark.parametrize("data", ["gtav_cityscapes", "synthia_cityscapes"])
 def test_segmentation_runs_with_unpublished_settings_are_marked(tmp_path: Path, data: str) -> None:
     other: Mapping[str, Any] = {
@@ -233,8 +236,10 @@ def test_segmentation_runs_with_unpublished_settings_are_marked(tmp_path: Path, 
         "model": {"name": "deeplab_v2", "params": {"backbone": "resnet50"}},
         "evaluation": {"resolution": "network", "average_flipped": False},
     }
-    void: Mapping[str, str] = {"void_pixels": "queried"}  # excluded by default
-    for folder, config, params in (("same", STREETS_CONFIG, void), ("different", other, {})):
+    for folder, config, params in (
+        ("same", STREETS_CONFIG, STREETS_PARAMS),
+        ("different", other, {}),  # by default, void pixels are excluded
+    ):
         for method in ("duc", "source-only"):
             write_run(tmp_path / folder, method, 0, 0.6, data=data, params=params, config=config)
     same, different = (make_tables([tmp_path / folder])[0].rows for folder in ("same", "different"))
@@ -261,7 +266,11 @@ def test_sdm_is_comparable_with_40_epochs(tmp_path: Path) -> None:
 
 
 def test_segmentation_is_ranked_by_miou_and_shows_both_means(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"data": "synthia_cityscapes", "params": {}, "config": STREETS_CONFIG}
+    settings: dict[str, Any] = {
+        "data": "synthia_cityscapes",
+        "params": STREETS_PARAMS,
+        "config": STREETS_CONFIG,
+    }
     for method, seed, value, star in (
         ("duc", 0, 0.66, 0.72),
         ("duc", 1, 0.68, 0.74),
