@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -252,6 +253,15 @@ def test_segmentation_runs_with_unpublished_settings_are_marked(tmp_path: Path, 
         "source-only": common,  # it has no budget
         "duc": {*common, "acquisition.budget"},
     }
+
+
+def test_runs_that_know_void_pixels_are_not_comparable_with_others(tmp_path: Path) -> None:
+    for method, params in (("duc", STREETS_PARAMS), ("entropy", STREETS_PARAMS), ("random", {})):
+        write_run(tmp_path, method, 0, 0.6, data="carla_camvid", params=params)
+    warning = "differ in data.params.void_pixels"
+    assert any(warning in note for note in make_tables([tmp_path])[0].notes)
+    rmtree(next(tmp_path.glob("*random*")))
+    assert not any(warning in note for note in make_tables([tmp_path])[0].notes)
 
 
 def test_sdm_is_comparable_with_40_epochs(tmp_path: Path) -> None:
