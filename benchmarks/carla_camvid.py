@@ -5,6 +5,9 @@
 DIR is the data root of ``data/streets-carla-camvid``; each worker reads it once. FILE contains ImageNet
 weights of a ResNet-50 with the stride in the first convolution of each block. The JSON is rewritten after
 each run and contains all finished runs.
+
+As in published tables, no run knows in advance which target pixels have no class: such pixels can be queried,
+and count towards the budget (``data.params.void_pixels=queried``).
 """
 
 import argparse
@@ -79,20 +82,26 @@ def table() -> list[Row]:
 _data: dict[str, AdaptationData] = {}
 
 
-def run_one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
-    """Run one configuration in this process."""
-    started = time.perf_counter()
+def make_config(row: Row, settings: tuple[str, ...] = ()) -> configs.Config:
+    """Return the config of a run."""
     overrides = [
         f"seed={row.seed}",
         f"model.name={row.network}",
+        "data.params.void_pixels=queried",
         *settings,
         *(LOW_WEIGHT_SETTINGS if row.light else ()),
     ]
     if row.budget is not None:
         overrides.append(f"acquisition.budget={row.budget}")
-    config = with_resolved_precision(
+    return with_resolved_precision(
         configs.load_config(["data/streets-carla-camvid", f"methods/{row.method}"], overrides)
     )
+
+
+def run_one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
+    """Run one configuration in this process."""
+    started = time.perf_counter()
+    config = make_config(row, settings)
     data = _data.setdefault("all", _data.get("all") or load_data(config))
     run_folder = RunFolder(Path(folder) / row.name)
     components, plan = build_run(config, run_folder, data)
@@ -127,7 +136,7 @@ def run_one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
 
 
 def describe_selection(ledger: Ledger, data: AdaptationData, border_distance: int = 3) -> dict[str, Any]:
-    """Return class fractions, connected components per image, and the fraction near a class border."""
+    """Return fractions of classes, void and pixels near a border, and connected components per image."""
     assert ledger.sizes is not None
     assert data.ground_truth is not None
     class_counts = torch.zeros(len(data.classes))
@@ -148,6 +157,7 @@ def describe_selection(ledger: Ledger, data: AdaptationData, border_distance: in
         "classes": dict(
             zip(data.classes, [round(v, 4) for v in (class_counts / total).tolist()], strict=True)
         ),
+        "void": round(1 - float(class_counts.sum()) / total, 4),
         "pieces_per_image": round(pieces / len(ledger.keys), 1),
         f"within_{border_distance}_of_a_border": round(border / total, 4),
     }

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -226,6 +227,9 @@ STREETS_CONFIG: Mapping[str, Any] = {
 }
 
 
+STREETS_PARAMS: Mapping[str, Any] = {"void_pixels": "queried"}
+
+
 @pytest.mark.parametrize("data", ["gtav_cityscapes", "synthia_cityscapes"])
 def test_segmentation_runs_with_unpublished_settings_are_marked(tmp_path: Path, data: str) -> None:
     other: Mapping[str, Any] = {
@@ -233,16 +237,31 @@ def test_segmentation_runs_with_unpublished_settings_are_marked(tmp_path: Path, 
         "model": {"name": "deeplab_v2", "params": {"backbone": "resnet50"}},
         "evaluation": {"resolution": "network", "average_flipped": False},
     }
-    for folder, config in (("same", STREETS_CONFIG), ("different", other)):
+    for folder, config, params in (
+        ("same", STREETS_CONFIG, STREETS_PARAMS),
+        ("different", other, {}),  # by default, void pixels are excluded
+    ):
         for method in ("duc", "source-only"):
-            write_run(tmp_path / folder, method, 0, 0.6, data=data, params={}, config=config)
+            write_run(tmp_path / folder, method, 0, 0.6, data=data, params=params, config=config)
     same, different = (make_tables([tmp_path / folder])[0].rows for folder in ("same", "different"))
     assert [row.unpublished_settings for row in same] == [(), ()]
-    evaluation_settings = ("model.params.backbone", "evaluation.resolution", "evaluation.average_flipped")
-    assert {row.method: set(row.unpublished_settings) for row in different} == {
-        "source-only": set(evaluation_settings),  # it has no budget
-        "duc": {*evaluation_settings, "acquisition.budget"},
+    common = {
+        *("data.params.void_pixels", "model.params.backbone"),
+        *("evaluation.resolution", "evaluation.average_flipped"),
     }
+    assert {row.method: set(row.unpublished_settings) for row in different} == {
+        "source-only": common,  # it has no budget
+        "duc": {*common, "acquisition.budget"},
+    }
+
+
+def test_runs_that_know_void_pixels_are_not_comparable_with_others(tmp_path: Path) -> None:
+    for method, params in (("duc", STREETS_PARAMS), ("entropy", STREETS_PARAMS), ("random", {})):
+        write_run(tmp_path, method, 0, 0.6, data="carla_camvid", params=params)
+    warning = "differ in data.params.void_pixels"
+    assert any(warning in note for note in make_tables([tmp_path])[0].notes)
+    rmtree(next(tmp_path.glob("*random*")))
+    assert not any(warning in note for note in make_tables([tmp_path])[0].notes)
 
 
 def test_sdm_is_comparable_with_40_epochs(tmp_path: Path) -> None:
@@ -257,7 +276,11 @@ def test_sdm_is_comparable_with_40_epochs(tmp_path: Path) -> None:
 
 
 def test_segmentation_is_ranked_by_miou_and_shows_both_means(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"data": "synthia_cityscapes", "params": {}, "config": STREETS_CONFIG}
+    settings: dict[str, Any] = {
+        "data": "synthia_cityscapes",
+        "params": STREETS_PARAMS,
+        "config": STREETS_CONFIG,
+    }
     for method, seed, value, star in (
         ("duc", 0, 0.66, 0.72),
         ("duc", 1, 0.68, 0.74),

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from ducats.utils.progress import Event
 from ducats.utils.randomness import global_seed
 from present import present
 from ranks import outcome
-from tiny_segmentation_data import CLASS_LIST, write_image
+from tiny_segmentation_data import CLASS_LIST, IDS, write_image
 
 HEIGHT, WIDTH, POOL = 16, 32, 5
 PIXELS_PER_IMAGE_AND_ROUND = 13  # 5 % of 512 pixels are 25.6: 26 in two rounds
@@ -289,6 +290,43 @@ def test_unknown_void_costs_budget(run_pixels: Runner, tree: Path, is_synthetic:
     ledger = load_ledger(run_folder)
     assert ledger.labels_per_image().tolist() == [round(0.9 * area) for area in areas]
     assert VOID in {entry.label for entry in ledger.entries()}
+
+
+@pytest.mark.parametrize(
+    ("method", "void_pixels"),
+    [
+        *(("duc", "queried"), ("duc", "excluded"), ("aada-seg", "queried")),
+        *(("mrkld", "queried"), ("mrkld", "excluded")),
+    ],
+)
+def test_only_excluded_void_depends_on_the_label_files_of_the_target(
+    tmp_path: Path, tree: Path, method: str, void_pixels: str
+) -> None:
+    """Up to the first label, or to the end of a method that acquires none."""
+    changed = tmp_path / "changed"
+    shutil.copytree(tree, changed)
+    for path in (changed / "target/labels").iterdir():
+        ids = np.array(Image.open(path))
+        ids[:, :9], ids[-2:] = IDS["void"], IDS["road"]
+        Image.fromarray(ids).save(path)
+    rounds = 0 if method == "mrkld" else 1
+    found = []
+    for root in (tree, changed):
+        data = load_tree(root, void_pixels=void_pixels)
+        run_folder = make_runner(tmp_path / f"from-{root.name}", quick_pixels)(
+            *(*ORIGINAL, "train.epochs=2"),
+            f"acquisition={{budget: 40%, rounds: {rounds}, after_epochs: {[1] * rounds}}}",
+            data=data,
+            method=method,
+        )
+        results, masks = outcome(run_folder.path), data.pool.void_masks
+        assert len(results["requests"]) == rounds
+        chosen = results["requests"] or results["model"]
+        found.append((data.pool.keys, data.pool.pixels[:].tolist(), masks and masks[:].tolist(), chosen))
+    assert [one == other for one, other in zip(*found, strict=True)] == [
+        *(True, True),
+        *[void_pixels == "queried"] * 2,
+    ]
 
 
 @pytest.mark.parametrize(

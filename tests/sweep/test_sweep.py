@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,25 @@ def test_packaged_sweeps_pass_the_checks(name: str, tmp_path: Path) -> None:
     runs = expand_sweep(sweep, sweep_filter, "cpu")
     check_sweep_runs(runs)
     assert len({run.name for run in runs}) == len(runs)
+
+
+@pytest.mark.parametrize("name", ["gtav-cityscapes", "synthia-cityscapes"])
+def test_no_run_of_a_segmentation_table_reads_void_from_label_files(name: str, tmp_path: Path) -> None:
+    runs = expand_sweep(
+        read_sweep(name), SweepFilter(data=DataOptions(source=tmp_path, target=tmp_path)), "cpu"
+    )
+    assert len(runs) == 45
+    for run in runs:
+        assert run.config.data.params["void_pixels"] == "queried", run.name
+        if run.config.objective.name == "duc":
+            assert run.config.objective.params["void"] == "unlabelled", run.name
+
+
+def test_no_run_of_the_camvid_table_reads_void_from_label_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    table = import_module("carla_camvid")
+    configs = [table.make_config(row) for row in table.table()]
+    assert {config.data.params["void_pixels"] for config in configs} == {"queried"}
 
 
 VISDA_SETTINGS = {"eada": ("objective", "align", 0.0005), "euq": ("objective", "eu", 10)}

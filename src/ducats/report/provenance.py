@@ -8,7 +8,13 @@ from typing import Any
 
 import yaml
 
-from ducats.report.figures.run_settings import differing_keys, flatten_settings, strip_folders, to_json
+from ducats.report.figures.run_settings import (
+    differing_keys,
+    find_setting,
+    flatten_settings,
+    strip_folders,
+    to_json,
+)
 from ducats.report.method_results import counted_runs, group_by_kind, method_names
 from ducats.report.run_reader import Run
 from ducats.report.tasks import DataTask, collect_data_tasks, data_and_task
@@ -111,7 +117,7 @@ def collect_cautions(
             "separately."
         ]
         return cautions + [c for group in groups for c in collect_cautions(group, repeated_seed_note)]
-    found_cautions = [_test_set_caution(runs), _evaluation_caution(runs)]
+    found_cautions = [_test_set_caution(runs), _evaluation_caution(runs), _void_caution(runs)]
     found_cautions += [_objective_caution(runs), _no_result_caution(runs)]
     for method in method_names(runs):
         group = [run for run in runs if run.method == method]
@@ -142,6 +148,13 @@ def _evaluation_caution(runs: Sequence[Run]) -> str:
             "held_out."
         )
     return ""
+
+
+def _void_caution(runs: Sequence[Run]) -> str:
+    key = "data.params.void_pixels"
+    if len({find_setting(run.config, key) or "excluded" for run in runs}) < 2:
+        return ""
+    return f"These runs differ in {key}, so their results cannot be compared."
 
 
 def _objective_caution(runs: Sequence[Run]) -> str:

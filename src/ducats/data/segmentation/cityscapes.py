@@ -114,9 +114,10 @@ def gtav_cityscapes(
         classes: 19, or the subset of 16 or 13 that SYNTHIA is evaluated on. All other classes become void.
         size: Height and width of target images.
         source_size: Height and width of source images.
-        void_pixels: ``excluded``: void pixels of the pool (the bonnet, a border) are excluded beforehand and
-            never queried. This reads the positions of void pixels from the target's label files, but no
-            classes. ``queried`` (published): void pixels are not excluded, and querying one costs budget.
+        void_pixels: ``excluded``: void pixels of the pool (the bonnet, a border, all classes that are not
+            used) are excluded beforehand and never queried. This reads their positions, but no classes, from
+            the target's label files, so results are not comparable with published ones. ``queried``
+            (published): void pixels are not excluded, and querying one costs budget.
         extra_ids: Names for ids that are missing from the published lists, such as ``{255: void}``. Unknown
             ids raise.
         skip_keys: Keys of source images to exclude. The two defaults do not match their label files.
