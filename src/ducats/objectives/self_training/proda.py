@@ -213,7 +213,7 @@ def proda(
     losses["pseudo/nll"] = (ce * is_stage_one + is_distillation) * fit
     losses["pseudo/rce"] = rce * is_stage_one * reverse
     losses["pseudo/reg"] = reg * is_stage_one * smooth
-    losses["target/kd"] = kd * is_distillation * divergence
+    losses["target/kd"] = torch.where(stage == 2, kd * divergence, 0.0)  # negative
     if consistency:
         own_assignment = auxiliary.log_assignment(features_of(model(strong_images)), tau)
         divergence = log_assignment.exp() * (log_assignment - own_assignment)
