@@ -63,8 +63,8 @@ def output_space_adversarial_loss(
         target_values = discriminator(target_probability.detach())
         # Reversal does not give this gradient, 2 (t - 1). The fixed weights receive none.
         fixed_weights = {name: weight.detach() for name, weight in discriminator.named_parameters()}
-        model_values: Tensor = functional_call(discriminator, fixed_weights, (target_probability,))
-        own_loss = ((source_values - 1) ** 2).mean() + (target_values**2).mean()
+        model_values = functional_call(discriminator, fixed_weights, (target_probability,))
+        own_loss: Tensor = ((source_values - 1) ** 2).mean() + (target_values**2).mean()
         return own_loss + strength * ((model_values - 1) ** 2).mean()
     scaled_probability = target_probability.detach() + strength * (
         target_probability - target_probability.detach()
