@@ -65,7 +65,8 @@ def output_space_adversarial_loss(
         fixed_weights = {name: weight.detach() for name, weight in discriminator.named_parameters()}
         model_values = functional_call(discriminator, fixed_weights, (target_probability,))
         own_loss: Tensor = ((source_values - 1) ** 2).mean() + (target_values**2).mean()
-        return own_loss + strength * ((model_values - 1) ** 2).mean()
+        model_loss: Tensor = strength * ((model_values - 1) ** 2).mean()
+        return own_loss + model_loss
     scaled_probability = target_probability.detach() + strength * (
         target_probability - target_probability.detach()
     )
