@@ -92,7 +92,7 @@ SELF_TRAINING: dict[str, tuple[str, dict[str, list[int]]]] = {
     ),
     "proda": (
         "{hidden: 4, warmup: 0.25, distillation_start: 0.75, confidence_threshold: 0.2}",
-        {"pseudo/rce": [0, 1, 1, 0], "pseudo/nll": [0, 1, 1, 1]},
+        {"domain/least_squares": [1, 0, 0, 0], "pseudo/rce": [0, 1, 1, 0], "pseudo/nll": [0, 1, 1, 1]},
     ),
     "mada": ("{}", {"pseudo/nll": [0, 0, 1, 1]}),
 }

@@ -1,9 +1,8 @@
-"""Self-training on maps: MRKLD, TPLD, ProDA and Seg-Uncertainty against references on whole maps."""
+"""Self-training on maps: MRKLD, TPLD and Seg-Uncertainty against references on whole maps."""
 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from tiny_maps import (
     POOL_IMAGES,
     SOURCE,
     TARGET,
-    WIDTH,
     TinySegmenter,
     assert_losses,
     at_epoch,
@@ -26,7 +24,6 @@ from tiny_maps import (
     map_batch,
     nll,
     perturb,
-    random_images,
     refresh,
     upsample,
 )
@@ -35,9 +32,7 @@ from torch.nn import functional as F
 
 from ducats.objectives import AuxiliaryModule, Batch, softmax
 from ducats.objectives.auxiliary import features_of
-from ducats.objectives.self_training.colour_jitter import jitter_colours
 from ducats.objectives.self_training.mrkld import mrkld
-from ducats.objectives.self_training.proda import PrototypeTeacher, proda
 from ducats.objectives.self_training.round_schedule import starting_round
 from ducats.objectives.self_training.seg_uncertainty import TwoHeads, seg_uncertainty
 from ducats.objectives.self_training.teacher import CERTAINTY_BIN_WIDTH as BIN
@@ -49,7 +44,7 @@ assert_same_gradients = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-6
 
 @pytest.mark.parametrize(
     ("objective", "auxiliary_module"),
-    [(mrkld, Teacher), (tpld, DensifyingTeacher), (proda, PrototypeTeacher)],
+    [(mrkld, Teacher), (tpld, DensifyingTeacher)],
 )
 def test_before_the_first_round_the_model_learns_from_labels_only(
     objective: Callable[..., dict[str, Tensor]], auxiliary_module: Callable[..., AuxiliaryModule]
@@ -243,121 +238,6 @@ def test_a_batch_with_only_easy_or_hard_images(min_confidence: float) -> None:
     assert all(gradient.isfinite().all() for gradient in found)
 
 
-# ---- ProDA
-
-
-NO_UPDATES: dict[str, Any] = {"jitter": 0.0, "ema_rate": 0.0, "prototype_ema_rate": 0.0, "domain": 0.0}
-
-
-def prototype_teacher(stage: int) -> tuple[TinySegmenter, PrototypeTeacher]:
-    torch.manual_seed(0)
-    model = TinySegmenter()
-    auxiliary = PrototypeTeacher(auxiliary_context(model), hidden=4)
-    assert due_epochs(auxiliary) == [3, 7]
-    refresh(auxiliary, model, *(3, 7)[:stage])
-    assert auxiliary.stage == stage
-    return model, auxiliary
-
-
-def distances(features: Tensor, auxiliary: PrototypeTeacher) -> Tensor:
-    """Distances ``(N, C, h, w)``, one prototype at a time."""
-    return torch.stack([(features - own[:, None, None]).norm(dim=1) for own in auxiliary.prototypes], 1)
-
-
-def class_means(features: Tensor, predicted: Tensor, otherwise: Tensor) -> Tensor:
-    """Mean features ``(C, D)`` of each predicted class, and another value for the other classes."""
-    rows = features.movedim(1, -1)
-    return torch.stack(
-        [
-            rows[predicted == c].mean(0) if (predicted == c).any() else otherwise[c]
-            for c in range(len(otherwise))
-        ]
-    )
-
-
-def test_prototypes_are_means_over_predicted_classes() -> None:
-    _, auxiliary = prototype_teacher(1)
-    output = TinySegmenter()(POOL_IMAGES)
-    predicted = output.z.argmax(1)
-    expected = class_means(features_of(output), predicted, torch.zeros(CLASSES, WIDTH))
-    torch.testing.assert_close(auxiliary.prototypes, expected)
-    assert auxiliary.has_prototype.tolist() == [c in predicted for c in range(CLASSES)]
-
-
-def test_a_class_never_predicted_has_no_assignment() -> None:
-    _, auxiliary = prototype_teacher(1)
-    auxiliary.has_prototype.copy_(torch.tensor([1.0, 0.0, 1.0, 1.0]))
-    log_assignment = auxiliary.log_assignment(torch.rand(2, WIDTH, 3, 4), 1.0)
-    assert log_assignment[:, 1].exp().max() == 0
-    torch.testing.assert_close(log_assignment.exp().sum(1), torch.ones(2, 3, 4))
-
-
-def test_stage_one_rectifies_pseudo_labels() -> None:
-    model, auxiliary = prototype_teacher(1)
-    weights = {"ce": 0.2, "rce": 0.7, "reg": 0.3, "consistency": 2.0}
-    losses = proda(model, map_batch(), auxiliary, tau=0.5, **weights, **NO_UPDATES)
-    teacher, student = auxiliary.teacher(TARGET.images), model(TARGET.images)
-    weight = (-distances(features_of(teacher), auxiliary) / 0.5).softmax(1)
-    score = coarse_probability(teacher.z) * weight
-    predicted = upsample(score / score.sum(1, keepdim=True)).argmax(1)
-    assert (predicted != dense_probability(teacher.z).argmax(1)).any()
-    p = dense_probability(student.z)
-    one_hot = F.one_hot(predicted, CLASSES).movedim(-1, 1).clamp(min=1e-4).float()
-    expected = {
-        "pseudo/nll": 0.2 * nll(p, predicted)[OPEN].mean(),
-        "pseudo/rce": -0.7 * (p * one_hot.log()).sum(1)[OPEN].mean(),
-        "pseudo/reg": -0.3 * p.log().mean(1)[OPEN].mean(),
-    }
-    assert_losses(losses, expected)
-    other = (-distances(features_of(student), auxiliary) / 0.5).softmax(1)
-    found, consistency = losses["target/consistency"], 2.0 * (weight * (weight / other).log()).sum(1).mean()
-    torch.testing.assert_close(found, consistency, rtol=1e-3, atol=1e-6)
-    torch.testing.assert_close(gradients(found, model), gradients(consistency, model), rtol=1e-3, atol=1e-5)
-    frozen = (*auxiliary.teacher.parameters(), *auxiliary.ema_model.parameters())
-    assert not any(p.requires_grad for p in frozen)
-
-
-def test_distillation_keeps_confident_labels_of_a_new_teacher() -> None:
-    model, auxiliary = prototype_teacher(2)
-    losses = proda(model, map_batch(), auxiliary, confidence_threshold=0.9, **NO_UPDATES)
-    second_teacher = TinySegmenter()
-    perturb(second_teacher, seed=1)
-    score, predicted = upsample(coarse_probability(second_teacher(TARGET.images).z)).max(1)
-    kept = OPEN & (score >= 0.9)
-    assert 0 < kept.sum() < OPEN.sum()
-    expected = nll(dense_probability(model(TARGET.images).z), predicted)[kept].mean()
-    torch.testing.assert_close(losses["pseudo/nll"], expected)
-    assert losses["pseudo/rce"] == losses["target/consistency"] == 0
-
-
-def test_moving_average_and_prototypes_are_updated() -> None:
-    model, auxiliary = prototype_teacher(1)
-    before, first = auxiliary.prototypes.clone(), TinySegmenter().head.weight
-    proda(model, map_batch(), auxiliary, ema_rate=0.25, prototype_ema_rate=0.1)
-    averaged = auxiliary.ema_model.model.get_parameter("head.weight")
-    torch.testing.assert_close(averaged, first.lerp(model.head.weight, 0.25))
-    assert torch.equal(auxiliary.teacher.model.get_parameter("head.weight"), first)
-    output = auxiliary.ema_model(TARGET.images)
-    means = class_means(features_of(output), output.z.argmax(1), before)
-    torch.testing.assert_close(auxiliary.prototypes, before.lerp(means, 0.1))
-
-
-def test_jitter_changes_only_colours() -> None:
-    images = random_images(0, 50)
-    torch.manual_seed(3)
-    jittered = jitter_colours(images, 0.4)
-    assert jittered.shape == images.shape
-    assert 0 <= jittered.min() <= jittered.max() <= 1
-    assert (jittered != images).flatten(1).any(1).all()
-    torch.testing.assert_close(jitter_colours(images, 0.0), images)
-    flat = torch.full((200, 3, 2, 2), 0.5)  # no contrast or saturation, so only brightness changes
-    factor = jitter_colours(flat, 0.4)[:, 0, 0, 0] / 0.5
-    assert 0.6 <= factor.min() < 0.65
-    assert 1.35 < factor.max() <= 1.4
-    grey = images[:, :1]
-    assert jitter_colours(grey, 0.4).shape == grey.shape
-
-
 # ---- Seg-Uncertainty
 
 
@@ -419,20 +299,13 @@ def test_both_heads_learn_from_labels_without_unlabelled_target() -> None:
     assert_losses(losses, softmax(model, batch))
 
 
-# ---- Adversarial loss in output space, which warms up ProDA and Seg-Uncertainty
+# ---- Adversarial loss in output space, with binary cross-entropy
 
 
-@pytest.mark.parametrize(
-    ("at_stage", "objective"), [(prototype_teacher, partial(proda, jitter=0.0)), (two_heads, seg_uncertainty)]
-)
 @pytest.mark.parametrize("stage", [0, 1])
-def test_adversarial_loss_trains_the_model_only_in_the_warm_up(
-    at_stage: Callable[[int], tuple[TinySegmenter, Any]],
-    objective: Callable[..., dict[str, Tensor]],
-    stage: int,
-) -> None:
-    model, auxiliary = at_stage(stage)
-    loss = objective(model, map_batch(), auxiliary, domain=0.5)["domain/nll"]
+def test_adversarial_loss_trains_the_model_only_in_the_warm_up(stage: int) -> None:
+    model, auxiliary = two_heads(stage)
+    loss = seg_uncertainty(model, map_batch(), auxiliary, domain=0.5)["domain/nll"]
     source, target = (
         auxiliary.discriminator(coarse_probability(model(images).z))
         for images in (SOURCE.images, TARGET.images)

@@ -234,13 +234,15 @@ class FrozenCopy(nn.Module):
             return self.model(images)  # type: ignore[no-any-return]
 
     @torch.no_grad()
-    def ema_update(self, ema_rate: float = 1.0) -> None:
+    def ema_update(self, ema_rate: float | Tensor = 1.0) -> None:
         """Move the weights towards the model's; 1 copies them, 0.001 is a typical moving average."""
+        averages = isinstance(ema_rate, Tensor) or ema_rate < 1
         # Includes auxiliary modules, which the copy lacks.
         original_state = self._original_model[0].state_dict(keep_vars=True)
         for name, parameter in self.model.state_dict(keep_vars=True).items():
-            if parameter.is_floating_point() and parameter.requires_grad is False and ema_rate < 1:
-                parameter.lerp_(original_state[name], ema_rate)
+            if parameter.is_floating_point() and parameter.requires_grad is False and averages:
+                rate = ema_rate.to(parameter.dtype) if isinstance(ema_rate, Tensor) else ema_rate
+                parameter.lerp_(original_state[name], rate)
             else:
                 parameter.copy_(original_state[name])
 
