@@ -176,8 +176,8 @@ def _greedy_spaced(
 ) -> Tensor:
     """Return the indices of greedily selected rows, in order, none near another.
 
-    ``skipped`` rows are selected only if the others are not enough. Parallel instead of one by one: a row that
-    is first in its neighbourhood is selected in any case, and its neighbours are skipped; repeat for the
+    ``skipped`` rows are selected only if the others are not enough. Parallel instead of one by one: a row
+    that is first in its neighbourhood is selected in any case, and its neighbours are skipped; repeat for the
     rest.
     """
     length, device = len(samples), samples.image.device
