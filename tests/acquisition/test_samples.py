@@ -60,23 +60,33 @@ def test_top_k_matches_a_full_sort(count: int, levels: int) -> None:
     assert torch.equal(top_k(score, count, samples), full_sort_top_k(score, count, samples))
 
 
-def greedy_loop(score: Tensor, count: int, samples: SampleTable, min_distance: int) -> list[int]:
-    """One by one: take the best row that is not near a pick; then repeat among the skipped rows."""
+def greedy_loop(
+    score: Tensor, count: int, samples: SampleTable, min_distance: int, earlier: SampleTable | None = None
+) -> list[int]:
+    """One by one: take the best row that is not near a pick; then repeat among the skipped rows.
+
+    The first time, rows near earlier ones are skipped, too.
+    """
     assert samples.shape is not None
     width, taken = samples.shape[1], list[int]()
     order = full_sort_top_k(score, len(score), samples).tolist()
+    places = list(zip(samples.image.tolist(), samples.position.tolist(), strict=True))
+    blocking = [] if earlier is None else zip(earlier.image.tolist(), earlier.position.tolist(), strict=True)
+    layer_places = list(blocking)
     while len(taken) < min(count, len(order)):
         layer: list[int] = []
         for row in order:
-            y, x = divmod(int(samples.position[row]), width)
-            near = False
-            for other in layer:
-                other_yx = divmod(int(samples.position[other]), width)
-                same = samples.image[row] == samples.image[other]
-                near |= bool(same) and max(abs(y - other_yx[0]), abs(x - other_yx[1])) <= min_distance
+            image, position = places[row]
+            y, x = divmod(position, width)
+            near = any(
+                image == other and max(abs(y - place // width), abs(x - place % width)) <= min_distance
+                for other, place in layer_places
+            )
             if row not in taken and not near and len(taken) + len(layer) < count:
                 layer.append(row)
+                layer_places.append(places[row])
         taken += layer
+        layer_places = []
     return taken
 
 
@@ -94,6 +104,36 @@ def test_min_distance_matches_a_sequential_loop(min_distance: int, count: int, l
     marked = SampleTable(samples.image, samples.position, {}, shape, min_distance)
     assert torch.equal(top_k(score, count, marked), top_k(score, count, samples, min_distance))
     assert torch.equal(top_k(score, count, marked, 1), top_k(score, count, samples, min_distance))
+
+
+@pytest.mark.parametrize("min_distance", [1, 3, 7])
+@pytest.mark.parametrize("count", [1, 12, 90])
+@pytest.mark.parametrize("n_earlier", [0, 3, 40])
+def test_distance_to_earlier_picks_matches_a_sequential_loop(
+    min_distance: int, count: int, n_earlier: int
+) -> None:
+    generator = torch.Generator().manual_seed(min_distance * count + n_earlier)
+    where = torch.randperm(2 * 99, generator=generator)
+    # The earlier picks are at places that the table lacks; one is in an image that it lacks, too.
+    earlier, places = where[:n_earlier], where[n_earlier:150]
+    samples = SampleTable(places // 99 * 3, places % 99, {}, (9, 11))
+    earlier_samples = SampleTable(
+        torch.cat([earlier // 99 * 3, torch.tensor([2])]), torch.cat([earlier % 99, torch.tensor([50])]), {}
+    )
+    score = torch.randint(0, 20, (len(places),), generator=generator).float()
+    expected = greedy_loop(score, count, samples, min_distance, earlier_samples)
+    found = top_k(score, count, samples, min_distance, apart_from=earlier_samples)
+    assert found.tolist() == expected
+
+
+def test_the_best_rows_may_all_be_near_earlier_picks() -> None:
+    samples = SampleTable(torch.zeros(30, dtype=torch.long), torch.arange(30), {}, (1, 30))
+    earlier = SampleTable(torch.zeros(3, dtype=torch.long), torch.tensor([2, 5, 8]), {}, (1, 30))
+    score = torch.arange(30, 0, -1).float()
+    assert top_k(score, 2, samples, 1, apart_from=earlier).tolist() == [0, 10]
+    assert top_k(score, 2, samples, 2, apart_from=earlier).tolist() == [11, 14]
+    # Only places 15 and 16 are free; then the gaps are filled.
+    assert top_k(score[:17], 3, samples[torch.arange(17)], 6, apart_from=earlier).tolist() == [15, 0, 7]
 
 
 def test_images_are_never_near() -> None:

@@ -175,15 +175,18 @@ def test_regions_are_windows_without_overlap(name: str, side: int) -> None:
     assert sum(map(len, regions)) == budget == len({p for region in regions for p in region})
 
 
-def test_regions_exclude_known_pixels() -> None:
+@pytest.mark.parametrize("known", [VOID, 2], ids=["known to be void", "acquired"])
+def test_regions_exclude_known_pixels_and_avoid_acquired_ones(known: int) -> None:
     known_labels = labels()
-    known_labels[4:8, 4:8] = 2
+    known_labels[4:8, 4:8] = known
     z = torch.zeros(2, *SHAPE)
     z[0] = 5.0
     z[0, 8, 8] = 0.0  # most uncertain pixel, so all regions with it are; the first, around (7, 7), is known
     (region,) = regions_of(select_in_test_image(QUERIES["entropy"], Unit("region"), known_labels, 6, z=z))
-    # first unlabelled centre: (7, 8), whose window loses (6..7, 7)
-    assert region == [(6, 8), (6, 9), (7, 8), (7, 9), (8, 7), (8, 8)]
+    if known == VOID:  # first unlabelled centre: (7, 8), whose window loses (6..7, 7)
+        assert region == [(6, 8), (6, 9), (7, 8), (7, 9), (8, 7), (8, 8)]
+    else:  # first centre whose window has no acquired pixel: (7, 9)
+        assert region == [(6, 8), (6, 9), (6, 10), (7, 8), (7, 9), (7, 10)]
 
 
 @pytest.mark.parametrize("name", ["entropy", "margin", "confidence", "u_dis", "u_data", "impurity@2"])

@@ -118,6 +118,8 @@ def test_an_answer_that_no_class_applies_stays_void(tmp_path: Path) -> None:
     ledger.append(Request(1, torch.tensor([0]), torch.tensor([1])), torch.tensor([VOID]))
     maps = TargetMaps(ledger, (2, 2), void=torch.tensor([[[1, 0], [0, 0]]]))
     assert maps[0].tolist() == [[VOID, VOID], [UNLABELLED, UNLABELLED]]
+    assert maps.acquired_mask(0).tolist() == [[False, True], [False, False]]
+    assert not TargetMaps(ledger, (2, 2), n_rounds=0).acquired_mask(0).any()
 
 
 def test_image_and_pixel_targets_are_not_interchangeable(tmp_path: Path) -> None:

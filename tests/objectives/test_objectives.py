@@ -223,6 +223,7 @@ def test_pixels_count_as_samples(name: str, params: dict[str, float]) -> None:
         ("proda", {"distillation_start": 0.3}),  # the end of the warm-up
         ("proda", {"tau": 0.0}),
         ("mada", {"n_anchors": 0}),
+        ("ripu", {"threshold": 0.0}),
     ],
 )
 def test_invalid_params_raise(name: str, params: dict[str, Any]) -> None:
@@ -233,7 +234,10 @@ def test_invalid_params_raise(name: str, params: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "params", "pixels", "message"),
     [
-        *((name, {}, False, "for segmentation") for name in ("mada", "proda", "seg_uncertainty", "tpld")),
+        *(
+            (name, {}, False, "for segmentation")
+            for name in ("mada", "proda", "ripu", "seg_uncertainty", "tpld")
+        ),
         ("tqs", {}, True, "whole images only"),
         ("euq", {}, True, r"objective\.params\.certainty_rate=0"),
         ("duc", {"certainty_rate": 0.1}, True, r"objective\.params\.certainty_rate=0"),

@@ -20,7 +20,7 @@ from ducats.utils.errors import AwaitingLabels
 # Objectives whose auxiliary modules refer to the model or copy it.
 METHODS = (
     *((quick, method) for method in ("clue", "ducats", "tqs")),
-    *((quick_pixels, method) for method in ("mada", "proda", "seg-uncertainty", "tpld")),
+    *((quick_pixels, method) for method in ("proda", "seg-uncertainty", "tpld")),
 )
 
 

@@ -130,6 +130,26 @@ def test_the_budget_is_spent_exactly(run_pixels: Runner, unit: str, query: str) 
         assert POOL * 2 < ledger.clicks() < len(ledger)
 
 
+def test_points_keep_apart_over_all_rounds(run_pixels: Runner) -> None:
+    """Picks without a class, whose labels are void, keep others away, too."""
+    data = replace(STREETS, pool=replace(STREETS.pool, void_masks=None))
+    run_folder = run_pixels(
+        "acquisition={budget: 8/image, rounds: 4, after_epochs: null}",
+        "query.params.radius=2",
+        method="ripu-points",
+        data=data,
+    )
+    labels = [entry.label for entry in load_ledger(run_folder).entries()]
+    assert VOID in labels
+    requests = [present(load_request(run_folder, number)) for number in (1, 2, 3, 4)]
+    for image in range(POOL):
+        position = torch.cat([request.position[request.image == image] for request in requests])
+        y, x = position // WIDTH, position % WIDTH
+        distance = torch.maximum((y - y[:, None]).abs(), (x - x[:, None]).abs())
+        assert len(position) == 8
+        assert int(distance.fill_diagonal_(99).min()) > 2
+
+
 @pytest.mark.parametrize("query", ["random", "duc", "spread"])
 def test_whole_images(run_pixels: Runner, query: str) -> None:
     run_folder = run_pixels("task.unit=image", "acquisition.budget=60%", f"query={{name: {query}}}")

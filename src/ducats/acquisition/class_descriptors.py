@@ -31,11 +31,14 @@ def class_descriptors(z: Tensor, features: Tensor, mask: Tensor | None = None) -
     """Return the mean features of each class of each image, ``(N, C * D)``.
 
     A class with fewer than ``MIN_CLASS_POSITIONS`` positions gets zeros. The arguments are those of
-    `class_feature_sums`.
+    `class_feature_sums`. Gradients are those of the mean times twice the class's share of the positions, so
+    that a position counts the same in a small and in a large class (published code).
     """
     total, size = class_feature_sums(z, features, mask)
     enough = (size >= MIN_CLASS_POSITIONS)[..., None]
-    return torch.where(enough, total / size.clamp(min=1)[..., None], 0.0).flatten(1)
+    mean = total.detach() / size.clamp(min=1)[..., None]
+    with_gradient = total * (2 / (z.shape[-2] * z.shape[-1]))  # 1 / size times 2 size / (h w)
+    return torch.where(enough, mean + (with_gradient - with_gradient.detach()), 0.0).flatten(1)
 
 
 def image_descriptor(

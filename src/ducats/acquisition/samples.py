@@ -71,6 +71,7 @@ class QueryContext:
     source: SampleTable | None = None  # columns in `QuerySpec.source_needs`; None if pixels compete
     head: Tensor | None = None  # (C, D), the last layer's weights, if `QuerySpec.needs_head`
     pool_size: int | None = None  # rows before the first round; None: candidates plus labelled
+    acquired: SampleTable | None = None  # pixels of earlier rounds, also those without a class; no columns
 
     def __post_init__(self) -> None:
         if self.budget < 0:
@@ -103,7 +104,13 @@ def function_name(function: object) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def top_k(score: Tensor, count: int, samples: SampleTable, min_distance: int = 0) -> Tensor:
+def top_k(
+    score: Tensor,
+    count: int,
+    samples: SampleTable,
+    min_distance: int = 0,
+    apart_from: SampleTable | None = None,
+) -> Tensor:
     """Return the indices of the ``count`` highest scores, best first; ties go to the lower location.
 
     Unlike ``topk``, the result is deterministic and does not depend on the order of the rows. A minimum
@@ -114,11 +121,14 @@ def top_k(score: Tensor, count: int, samples: SampleTable, min_distance: int = 0
         count: number of rows to take; all, if there are fewer.
         min_distance: pixels of one image at most this many rows and columns apart are near; the larger of
             this and ``samples.min_distance`` applies. Images are never near.
+        apart_from: pixels that are not candidates, such as earlier picks; those near them (by
+            ``min_distance`` itself) are skipped, too.
 
     >>> samples = SampleTable(torch.tensor([5, 3, 9]), torch.zeros(3, dtype=torch.long), {})
     >>> top_k(torch.tensor([1.0, 1.0, 2.0]), 2, samples)
     tensor([2, 1])
     """
+    own_distance = min_distance
     count, min_distance = min(count, len(score)), max(min_distance, samples.min_distance)
     if count == 0:
         return torch.empty(0, dtype=torch.long, device=score.device)
@@ -126,9 +136,12 @@ def top_k(score: Tensor, count: int, samples: SampleTable, min_distance: int = 0
         raise ValueError("the query's scores contain NaN; check the model and the query's formula")
     if min_distance == 0 or samples.shape is None:
         return _top_k(score, count, samples)
+    n_windows = count + (0 if apart_from is None else len(apart_from))
     # A pick skips at most one window of others, so this many of the best are enough.
-    order = _top_k(score, min(len(score), count * (2 * min_distance + 1) ** 2), samples)
-    return order[_greedy_spaced(samples[order], samples.shape, count, min_distance)]
+    order = _top_k(score, min(len(score), n_windows * (2 * min_distance + 1) ** 2), samples)
+    rows = samples[order]
+    skipped = None if apart_from is None else _is_near(rows, apart_from, samples.shape, own_distance)
+    return order[_greedy_spaced(rows, samples.shape, count, min_distance, skipped)]
 
 
 def random_k(generator: torch.Generator, count: int, samples: SampleTable) -> Tensor:
@@ -146,11 +159,26 @@ def _top_k(score: Tensor, count: int, samples: SampleTable) -> Tensor:
     return order[(score[order] + 0).argsort(stable=True, descending=True)][:count]
 
 
-def _greedy_spaced(samples: SampleTable, shape: tuple[int, int], count: int, min_distance: int) -> Tensor:
+def _is_near(samples: SampleTable, others: SampleTable, shape: tuple[int, int], min_distance: int) -> Tensor:
+    """Return a mask of the rows that are near one of the other pixels."""
+    image = torch.cat([samples.image, others.image]).unique(return_inverse=True)[1]
+    flat_index = image * (shape[0] * shape[1]) + torch.cat([samples.position, others.position])
+    n_images = int(image.max()) + 1
+    others_map = torch.zeros(n_images * shape[0] * shape[1], dtype=torch.uint8, device=image.device)
+    others_map[flat_index[len(samples) :]] = 1
+    return (
+        window_max(others_map.view(n_images, *shape), min_distance).flatten()[flat_index[: len(samples)]] > 0
+    )
+
+
+def _greedy_spaced(
+    samples: SampleTable, shape: tuple[int, int], count: int, min_distance: int, skipped: Tensor | None
+) -> Tensor:
     """Return the indices of greedily selected rows, in order, none near another.
 
-    Parallel instead of one by one: a row that is first in its neighbourhood is selected in any case, and its
-    neighbours are skipped; repeat for the rest.
+    ``skipped`` rows are selected only if the others are not enough. Parallel instead of one by one: a row
+    that is first in its neighbourhood is selected in any case, and its neighbours are skipped; repeat for the
+    rest.
     """
     length, device = len(samples), samples.image.device
     image = samples.image.unique(return_inverse=True)[1]
@@ -159,6 +187,10 @@ def _greedy_spaced(samples: SampleTable, shape: tuple[int, int], count: int, min
     rank = torch.arange(length, 0, -1, dtype=torch.int32, device=device)  # the first row has the highest
     taken = torch.zeros(length, dtype=torch.bool, device=device)
     layers: list[Tensor] = []
+    if skipped is not None:
+        open_rank = rank.masked_fill(skipped, 0)
+        layers.append(_spaced_layer(open_rank, flat_index, map_shape, count, min_distance))
+        taken[layers[0]] = True
     while (remaining := count - sum(map(len, layers))) > 0:
         layer = _spaced_layer(rank.masked_fill(taken, 0), flat_index, map_shape, remaining, min_distance)
         taken[layer] = True

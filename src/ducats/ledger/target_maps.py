@@ -94,6 +94,10 @@ class TargetMaps:
             _fill_void(label_map, void)
         return label_map
 
+    def acquired_mask(self, image: int) -> Tensor:
+        """Return the mask of the acquired pixels of one image at the resolution of its labels."""
+        return torch.from_numpy(self._label_array(image) != UNLABELLED)
+
     def _label_array(self, image: int) -> AnyArray:
         position, label = self._ledger.image_label_arrays(image, self._n_rounds)
         height, width = self._sizes[image]

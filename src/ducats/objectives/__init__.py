@@ -27,6 +27,7 @@ from ducats.objectives.mada import MADA_SPEC
 from ducats.objectives.mme import MME_SPEC
 from ducats.objectives.probes import PROBES
 from ducats.objectives.reduction import masked_means
+from ducats.objectives.ripu import RIPU_SPEC
 from ducats.objectives.sdm import SDM_SPEC
 from ducats.objectives.self_training import MRKLD_SPEC, PRODA_SPEC, SEG_UNCERTAINTY_SPEC, TPLD_SPEC
 from ducats.objectives.softmax import SOFTMAX_SPEC, softmax
@@ -46,6 +47,7 @@ OBJECTIVES: Mapping[str, ObjectiveSpec] = {
     "eada": EADA_SPEC,
     "tqs": TQS_SPEC,
     "sdm": SDM_SPEC,
+    "ripu": RIPU_SPEC,
     "mada": MADA_SPEC,
     "mrkld": MRKLD_SPEC,
     "seg_uncertainty": SEG_UNCERTAINTY_SPEC,

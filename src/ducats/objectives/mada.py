@@ -3,12 +3,16 @@
 import torch
 from torch import Tensor
 
-from ducats.acquisition.class_descriptors import anchor_errors, class_descriptors, fit_anchors
+from ducats.acquisition.class_descriptors import (
+    anchor_errors,
+    class_descriptors,
+    downsample_nearest,
+    fit_anchors,
+)
 from ducats.models.output import Output
 from ducats.objectives.auxiliary import (
     AuxiliaryContext,
     AuxiliaryModule,
-    FrozenCopy,
     FullPass,
     ObjectiveSpec,
     RefreshContext,
@@ -16,9 +20,8 @@ from ducats.objectives.auxiliary import (
     require_feature_width,
 )
 from ducats.objectives.batch import Batch, ForwardFn, Losses, is_unlabelled
-from ducats.objectives.reduction import masked_means
 from ducats.objectives.self_training.output_space import require_segmentation
-from ducats.objectives.self_training.pseudo_label_ops import log_probability_of, stack_outputs
+from ducats.objectives.self_training.pseudo_label_ops import coarse_log_alpha
 from ducats.objectives.self_training.round_schedule import check_round_schedule, starting_round
 from ducats.objectives.softmax import softmax
 
@@ -26,7 +29,7 @@ MIN_SQUARED_ERROR = 1e-12  # lower bound of squared errors, which are divided by
 
 
 class TargetAnchors(AuxiliaryModule):
-    """Target anchors, and a frozen copy of the model that gives the pseudo-labels in stage 2.
+    """Target anchors: centres of the pool's class descriptors at the start of stage 2, then moving averages.
 
     Args:
         warmup: fraction of the training before stage 2.
@@ -45,7 +48,6 @@ class TargetAnchors(AuxiliaryModule):
             )
         self.warmup = warmup
         width = require_feature_width(context, "the objective 'mada'")
-        self.frozen = FrozenCopy(context.model, context.autocast_dtype)
         self.register_buffer("anchors", torch.zeros(n_anchors, context.classes * width))
         self.register_buffer("stage", torch.zeros(()))
 
@@ -54,8 +56,7 @@ class TargetAnchors(AuxiliaryModule):
         return starting_round(context, self.warmup, 1) > 0
 
     def refresh(self, context: RefreshContext, full_pass: FullPass) -> None:  # noqa: ARG002
-        """Copy the model and cluster the class descriptors of the pool."""
-        self.frozen.ema_update()
+        """Cluster the class descriptors of the pool."""
         seed = int(torch.randint(2**31, ()))  # the caller has seeded torch
         descriptors = torch.cat([_descriptors_of(output).cpu() for _, output in full_pass.pool()])
         anchors = fit_anchors(descriptors, self.n_anchors, seed)
@@ -97,7 +98,7 @@ def mada(
     """Cross-entropy on labelled data; in stage 2 also on pseudo-labels, and the distance to anchors.
 
     Args:
-        pseudo: weight of the cross-entropy on pseudo-labels in stage 2.
+        pseudo: weight of the cross-entropy on pseudo-labels, the model's current predictions, in stage 2.
         anchor: weight of the distance to the anchors in stage 2.
         ema_rate: step size of the nearest anchor towards an image.
     """
@@ -105,18 +106,18 @@ def mada(
     if batch.target is None:
         return losses
     images, label_maps = batch.target
-    student, stage = model(images), auxiliary.stage
-
-    def formula(z: Tensor, _: Tensor) -> tuple[Tensor, ...]:
-        own, others = z.chunk(2, 1)
-        return (-log_probability_of(own.log_softmax(1), others.detach().argmax(1)),)
-
-    stacked_output = stack_outputs(student, [auxiliary.frozen(images).z])
-    (fit,) = masked_means(stacked_output, formula, label_maps, is_unlabelled)
-    losses["pseudo/nll"] = pseudo * stage * fit
-    errors = auxiliary.pull_anchors(_descriptors_of(student), ema_rate)
+    output, stage = model(images), auxiliary.stage
+    losses["pseudo/nll"] = pseudo * stage * _self_training_loss(output, label_maps)
+    errors = auxiliary.pull_anchors(_descriptors_of(output), ema_rate)
     losses["target/anchor"] = anchor * stage * errors.mean()
     return losses
+
+
+def _self_training_loss(output: Output, label_maps: Tensor) -> Tensor:
+    """Return the mean cross-entropy to the model's own prediction, over unlabelled positions of its grid."""
+    highest = coarse_log_alpha(output).log_softmax(1).max(1).values
+    is_open = is_unlabelled(downsample_nearest(label_maps, (output.z.shape[2], output.z.shape[3])))
+    return -(highest * is_open).sum() / is_open.sum().clamp(min=1)
 
 
 def _descriptors_of(output: Output) -> Tensor:

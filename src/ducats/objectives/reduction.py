@@ -27,7 +27,12 @@ INDEXING_DEVICES = ("cpu",)  # devices that index the positions that count; on a
 
 
 def masked_means(
-    output: Output, formula: Formula, labels: Tensor, mask_fn: Callable[[Tensor], Tensor]
+    output: Output,
+    formula: Formula,
+    labels: Tensor,
+    mask_fn: Callable[[Tensor], Tensor],
+    *,
+    neighbours: int = 0,
 ) -> tuple[Tensor, ...]:
     """Compute the means of a formula's values over the positions that count; zero if there are none.
 
@@ -37,6 +42,9 @@ def masked_means(
             positions, as it is called with arbitrary subsets of them.
         labels: ``(N,)``, or maps ``(N, H, W)`` of the size of ``output``.
         mask_fn: from labels to a mask of the positions that count.
+        neighbours: if positive, the formula may read pixels up to this distance, and is called with maps of
+            some adjacent rows, ``(N, C, rows, W)``. Only an edge of the image ends such a map where it
+            matters, so the formula pads all edges as those of the image.
 
     >>> z, labels = torch.tensor([[1.0, 0.0], [5.0, 0.0]]), torch.tensor([0, -1])
     >>> masked_means(Output(z, None), lambda z, _: (z[:, 0],), labels, lambda labels: labels >= 0)
@@ -49,7 +57,7 @@ def masked_means(
     expected = (len(output.z), *output.size)
     if tuple(labels.shape) != expected:
         raise ValueError(f"the label maps have shape {tuple(labels.shape)}, but the images need {expected}")
-    spec = _MeanSpec(output.size, output.evidence, formula, labels, mask_fn(labels))
+    spec = _MeanSpec(output.size, output.evidence, formula, labels, mask_fn(labels), neighbours)
     needs_grad = output.z.requires_grad and torch.is_grad_enabled()
     results: tuple[Tensor, ...] = _MaskedMeans.apply(output.z, spec, needs_grad)
     return results
@@ -117,6 +125,7 @@ class _MeanSpec(NamedTuple):
     formula: Formula
     labels: Tensor  # (N, H, W)
     mask: Tensor  # bool (N, H, W)
+    neighbours: int  # distance up to which the formula reads other pixels
 
 
 class _MaskedMeans(torch.autograd.Function):
@@ -148,16 +157,12 @@ def _chunked_sums(z: Tensor, spec: _MeanSpec, needs_grad: bool) -> tuple[list[Te
     sums: list[list[Tensor]] = []  # by chunk, by value
     gradients: list[Tensor] = []
     for images, rows in _chunks(z.shape[1], z.shape[0], spec.size, z.device):
-        coarse_rows = upsampling.coarse_rows(rows, height, z.shape[2])
+        read_rows = slice(max(rows.start - spec.neighbours, 0), min(rows.stop + spec.neighbours, height))
+        coarse_rows = upsampling.coarse_rows(read_rows, height, z.shape[2])
         with torch.set_grad_enabled(needs_grad):
             leaf = z[:, images, coarse_rows].requires_grad_(needs_grad)
-            logits = upsampling.bilinear_matmul(leaf, row_weights[rows, coarse_rows], column_weights)
-            chunk_sums = _chunk_sums(
-                spec,
-                logits.flatten(1),
-                spec.labels[images, rows].flatten(),
-                spec.mask[images, rows].flatten(),
-            )
+            logits = upsampling.bilinear_matmul(leaf, row_weights[read_rows, coarse_rows], column_weights)
+            chunk_sums = _chunk_sums(spec, logits, images, rows, read_rows)
         sums.append([chunk_sum.detach() for chunk_sum in chunk_sums])
         if needs_grad and not gradients:
             gradients = [torch.zeros_like(z, memory_format=torch.contiguous_format) for _ in chunk_sums]
@@ -171,8 +176,16 @@ def _chunked_sums(z: Tensor, spec: _MeanSpec, needs_grad: bool) -> tuple[list[Te
     return [torch.stack(column).sum() for column in zip(*sums, strict=True)], gradients
 
 
-def _chunk_sums(spec: _MeanSpec, logits: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-    """Sum of each value over the positions that count: ``(C, R), (R,), (R,) -> ()``."""
+def _chunk_sums(
+    spec: _MeanSpec, logits: Tensor, images: slice, rows: slice, read_rows: slice
+) -> tuple[Tensor, ...]:
+    """Sum of each value over the positions of ``rows`` that count, from logits ``(C, N, read_rows, W)``."""
+    labels, mask = spec.labels[images, read_rows], spec.mask[images, rows]
+    if spec.neighbours:
+        values = spec.formula(spec.evidence(logits.transpose(0, 1)), labels.long())
+        n_before = rows.start - read_rows.start
+        return tuple(torch.where(mask, v.narrow(1, n_before, mask.shape[1]), 0.0).sum() for v in values)
+    logits, labels, mask = logits.flatten(1), labels.flatten(), mask.flatten()
     if logits.device.type in INDEXING_DEVICES:  # labelled pixels are few
         chosen = mask.nonzero().squeeze(1)
         if len(chosen) < len(mask):

@@ -29,6 +29,7 @@ def select_pixels(
     sizes: Tensor,
     known_labels_of: KnownLabelsFn,
     budget: Sequence[int],
+    acquired_of: Callable[[int], Tensor] | None = None,
     head: Tensor | None = None,
 ) -> Iterator[tuple[int, PixelSelection]]:
     """Yield the pixels to label in each image, in image order; every process gets all of them.
@@ -38,6 +39,8 @@ def select_pixels(
 
     Args:
         sizes: ``(N, 2)``, height and width of the labelling grid.
+        acquired_of: mask of the pixels of an image that were selected in earlier rounds, ``(H, W)``; by
+            default those with a class.
         head: the last layer's weights, if the query reads them.
     """
     fabric = predictor.fabric
@@ -64,6 +67,7 @@ def select_pixels(
                 extras=extras,
                 head=head,
                 known_labels=known_labels_of(image).to(fabric.device),
+                acquired=None if acquired_of is None else acquired_of(image).to(fabric.device),
                 image=image,
                 pixels=pool.pixels[image] if unit.resolved_unit == "superpixel" else None,
                 budget=budget[image],

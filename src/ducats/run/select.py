@@ -145,13 +145,15 @@ def _select_pixels(
         assert plan.pixel_budget is not None
         budgets = split_pixels(plan.pixel_budget, areas, len(plan.query_epochs), plan.rounding)
         budget = [image_budget[round_number - 1] for image_budget in budgets]
+    label_maps = context.label_maps(round_number - 1)
     selections = select_pixels(
         predictor,
         components.pool,
         context.query,
         unit=components.task,
         sizes=context.label_sizes,
-        known_labels_of=context.label_maps(round_number - 1).at_label_resolution,
+        known_labels_of=label_maps.at_label_resolution,
+        acquired_of=label_maps.acquired_mask,
         budget=budget,
         head=context.auxiliaries.head_weights() if context.query.needs_head else None,
     )

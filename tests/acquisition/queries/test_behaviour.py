@@ -10,18 +10,29 @@ from torch import Tensor
 
 from ducats.acquisition.queries import QUERIES
 from ducats.acquisition.units import select_in_image
-from ducats.data.domain import UNLABELLED
+from ducats.data.domain import UNLABELLED, VOID
 from ducats.settings import Unit
 
 
-def select_pixels(name: str, z: Tensor, budget: int, unit: Unit, **params: Any) -> list[tuple[int, int]]:
+def select_pixels(
+    name: str,
+    z: Tensor,
+    budget: int,
+    unit: Unit,
+    *,
+    known_labels: Tensor | None = None,
+    acquired: Tensor | None = None,
+    **params: Any,
+) -> list[tuple[int, int]]:
     """Rows and columns of the pixels selected in one map ``(C, H, W)``."""
+    nothing_known = torch.full(z.shape[1:], UNLABELLED, dtype=torch.int8)
     selection = select_in_image(
         QUERIES[name].bind(params),
         unit,
         z=z,
         features=None,
-        known_labels=torch.full(z.shape[1:], UNLABELLED, dtype=torch.int8),
+        known_labels=nothing_known if known_labels is None else known_labels,
+        acquired=acquired,
         image=0,
         pixels=None,
         budget=budget,
@@ -123,3 +134,48 @@ def test_ripu_takes_the_highest_products(seed: int) -> None:
         select_pixels("ripu_points", z, 5, Unit("pixel"), radius=2)
         == ranked_and_apart(impurity * entropy)[:5]
     )
+
+
+def published_rounds(scores: list[Tensor], count: int, label_radius: int) -> list[list[tuple[int, int]]]:
+    """Pixels of each round as published: one maximum after the other; blocked windows stay blocked."""
+    blocked, rounds = torch.zeros_like(scores[0], dtype=torch.bool), []
+    for score in scores:
+        pixels = list[tuple[int, int]]()
+        for _ in range(count):
+            y, x = divmod(int(score.masked_fill(blocked, -1).argmax()), score.shape[1])
+            blocked[max(0, y - 2) : y + 3, max(0, x - 2) : x + 3] = True
+            pixels += [
+                (i, j)
+                for i in range(max(0, y - label_radius), min(len(score), y + label_radius + 1))
+                for j in range(max(0, x - label_radius), min(score.shape[1], x + label_radius + 1))
+            ]
+        assert not blocked.all()
+        rounds.append(pixels)
+    return rounds
+
+
+@pytest.mark.parametrize("unit", ["pixel", "region"])
+def test_ripu_keeps_windows_of_earlier_rounds_blocked(unit: Any) -> None:
+    # The maps of the three rounds are alike, so the best places are next to earlier picks.
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randn(4, 15, 20, generator=generator, dtype=torch.float64) * 2
+    maps = [first + torch.randn(first.shape, generator=generator) / 5 for _ in range(3)]
+    scores = list[Tensor]()
+    for z in maps:
+        impurity, mean_entropy, entropy = reference_scores(z, 1 if unit == "region" else 2)
+        scores.append(impurity * (mean_entropy if unit == "region" else entropy))
+    name, params = ("ripu", {}) if unit == "region" else ("ripu_points", {"radius": 2})
+    known_labels = torch.full((15, 20), UNLABELLED, dtype=torch.int8)
+    known_labels[:, 0] = VOID  # never acquired: blocks nothing, but cannot be picked
+    acquired = torch.zeros(15, 20, dtype=torch.bool)
+    for score in scores:
+        score[:, 0] = 0
+    for z, expected in zip(maps, published_rounds(scores, 4, int(unit == "region")), strict=True):
+        open_pixels = [(y, x) for y, x in expected if x > 0]
+        found = select_pixels(
+            name, z, len(open_pixels), Unit(unit), known_labels=known_labels, acquired=acquired, **params
+        )
+        assert found == open_pixels
+        for number, (y, x) in enumerate(found):
+            acquired[y, x] = True
+            known_labels[y, x] = VOID if number % 2 else 1  # the annotator may answer that no class applies

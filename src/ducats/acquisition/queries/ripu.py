@@ -27,15 +27,14 @@ def ripu_points(context: QueryContext, *, radius: int = DEFAULT_RADIUS) -> Tenso
 
     Args:
         radius: radius of the window, which is ``2 radius + 1`` pixels wide. Picks are more than this many
-            rows or columns apart, as long as such pixels are left.
+            rows or columns apart, also from those of earlier rounds, as long as such pixels are left.
     """
     if radius < 1:
         raise ValueError(f"query.params.radius must be at least 1, not {radius}; one pixel has no impurity")
     samples = context.candidates
     impurity, entropy = ripu_points_needs({"radius": radius})
-    return top_k(
-        samples.column(impurity) * samples.column(entropy), context.budget, samples, min_distance=radius
-    )
+    score = samples.column(impurity) * samples.column(entropy)
+    return top_k(score, context.budget, samples, min_distance=radius, apart_from=context.acquired)
 
 
 def ripu_points_needs(params: Mapping[str, Any]) -> tuple[str, str]:

@@ -38,6 +38,7 @@ def select_in_image(
     pixels: Tensor | None,
     budget: int,
     generator: torch.Generator,
+    acquired: Tensor | None = None,
     extras: Mapping[str, Tensor] | None = None,
     head: Tensor | None = None,
 ) -> PixelSelection:
@@ -50,12 +51,20 @@ def select_in_image(
         features: ``(D, h, w)``, if the query needs them.
         known_labels: ``(H, W)``, on the same device as ``z``; ``UNLABELLED`` pixels can be selected.
         pixels: the image, uint8 ``(channels, h, w)``; needed for superpixels only.
+        acquired: ``(H, W)``, mask of the pixels that were selected in earlier rounds; by default those with a
+            class in ``known_labels``.
         extras: probe columns, ``(..., h, w)`` each.
         head: the last layer's weights, ``(C, D)``, if the query reads them.
     """
     shape = (int(known_labels.shape[0]), int(known_labels.shape[1]))
     image_query = _ImageQuery(
-        query, PixelColumns(z, features, shape, extras), known_labels.flatten(), image, generator, head
+        query,
+        PixelColumns(z, features, shape, extras),
+        known_labels.flatten(),
+        (known_labels >= 0 if acquired is None else acquired).flatten(),
+        image,
+        generator,
+        head,
     )
     if unit.resolved_unit == "pixel":
         return _select_pixels(image_query, budget)
@@ -108,16 +117,22 @@ class _ImageQuery:
     query: QuerySpec
     pixel_columns: PixelColumns
     known_labels: Tensor  # (H * W,)
+    acquired: Tensor  # bool (H * W,), selected in earlier rounds
     image: int
     generator: torch.Generator
     head: Tensor | None = None
 
     def select(self, candidates: SampleTable, labelled: SampleTable, count: int) -> Tensor:
         """Return the indices of the candidates that the query picks."""
-        count = min(count, len(candidates))
-        return run_query(
-            self.query.fn, QueryContext(candidates, labelled, count, self.generator, None, self.head)
+        context = QueryContext(
+            candidates,
+            labelled,
+            min(count, len(candidates)),
+            self.generator,
+            head=self.head,
+            acquired=self.sample_table(self.acquired.nonzero().squeeze(1), {}),
         )
+        return run_query(self.query.fn, context)
 
     def sample_table(
         self, position: Tensor, columns: dict[str, LazyColumn] | dict[str, Tensor], min_distance: int = 0
@@ -150,7 +165,10 @@ def _select_pixels(image_query: _ImageQuery, budget: int) -> PixelSelection:
 
 
 def _select_regions(image_query: _ImageQuery, budget: int, radius: int) -> PixelSelection:
-    """Select regions, best first, without overlap as long as possible; truncate the last one."""
+    """Select regions, best first; truncate the last one.
+
+    They overlap neither each other nor acquired pixels, as long as possible.
+    """
     needs, pixel_columns, min_distance = image_query.query.needs, image_query.pixel_columns, 2 * radius
 
     def make_samples(position: Tensor) -> SampleTable:
@@ -159,7 +177,8 @@ def _select_regions(image_query: _ImageQuery, budget: int, radius: int) -> Pixel
         )
 
     labelled, open_mask = make_samples(image_query.labelled_positions()), image_query.open_mask()
-    free_centres = torch.ones_like(open_mask)  # centres whose region overlaps no region selected here
+    # Centres whose region overlaps neither acquired pixels nor a region selected here.
+    free_centres = window_max(image_query.acquired.view(pixel_columns.shape).byte(), radius).flatten() == 0
     remaining = min(budget, int(open_mask.sum()))
     positions, sizes = [labelled.position[:0]], [labelled.position[:0]]
     while remaining > 0:
