@@ -25,7 +25,7 @@ from ducats.config.options import DataOptions
 from ducats.data.domain import AdaptationData
 from ducats.ledger import load_ledger
 from ducats.run import run
-from ducats.run.factory import build_run, load_data
+from ducats.run.factory import build_run, load_data, prepare_for_views
 from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep import SweepFilter, SweepRun, expand_sweep, read_sweep
 from ducats.training.distributed import make_fabric
@@ -68,7 +68,7 @@ def run_one(name: str, config: Config, device: str, folder: Path, keep: bool) ->
     started = time.perf_counter()
     task = name.split()[0]
     if task not in _data:
-        _data[task] = load_data(config)
+        _data[task] = prepare_for_views(load_data(config), config.views)
     run_folder = RunFolder(folder / name.replace(" ", "-"))
     components, plan = build_run(config, run_folder, _data[task])
     fabric = make_fabric(device, precision=config.engine.precision)
