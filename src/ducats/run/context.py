@@ -217,6 +217,7 @@ def open_context(
         plan.labelled_batches,
         class_presence(placed.source) if plan.source_sampling == "rare_classes" else None,
         components.objective_spec.needs_strong_view(),
+        auxiliaries.read_stored_images,
     )
     ledger = _open_ledger(components, run_folder, fabric)
     return RunContext(

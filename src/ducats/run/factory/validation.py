@@ -96,7 +96,7 @@ def config_checks(
         partial(_check_objective, config),
         partial(check_oracle, config.oracle),
         partial(_check_schedule, config),
-        lambda: check_cuda_graphs(config.engine.cuda_graphs, make_objective(config), make_query(config)),
+        lambda: check_cuda_graphs(config.engine.cuda_graphs, make_objective(config)),
         *([partial(_check_weights, config)] if runs_here and not is_resumable else []),  # last: takes seconds
     ]
 
@@ -244,7 +244,15 @@ def _call_objective_on_dummy_input(config: Config, objective_spec: ObjectiveSpec
             labelled = LabelledImages(images, torch.tensor([0, 1, 1]))
             objective(
                 CachedForward(model),
-                Batch(labelled, labelled, images, strong=images, pseudo_labelled=labelled),
+                Batch(
+                    labelled,
+                    labelled,
+                    images,
+                    strong=images,
+                    pseudo_labelled=labelled,
+                    stored_source=images.byte(),
+                    stored_labelled=images.byte(),
+                ),
             )
             return
         label_maps = torch.tensor([[0, 1], [UNLABELLED, VOID]], dtype=torch.int8).expand(3, 2, 2)
