@@ -27,7 +27,13 @@ from ducats.objectives import (
     ObjectiveSpec,
 )
 from ducats.run.checks import check_cuda_graphs
-from ducats.run.factory.builders import check_oracle, make_objective, make_query, make_schedule
+from ducats.run.factory.builders import (
+    check_oracle,
+    make_objective,
+    make_query,
+    make_schedule,
+    model_params,
+)
 from ducats.training.schedules import SCHEDULES
 from ducats.utils.findings import Check, Finding, raise_first_error
 from ducats.utils.randomness import global_seed
@@ -142,7 +148,7 @@ def _check_data(config: Config) -> None:
 
 
 def _check_model(config: Config, is_resumable: bool) -> None:
-    name, params = config.model.name, config.model.params
+    name, params = config.model.name, model_params(config)
     model = resolve_model(name)
     bind_params("model", name, model.build, 0, params)
     if model.check_params is not None and not is_resumable:
