@@ -82,6 +82,15 @@ def test_labelled_and_void_images_leave_the_unlabelled_stream() -> None:
         assert not (shown == image).flatten(1).all(1).any()
 
 
+def test_labelled_images_may_stay_in_the_unlabelled_stream() -> None:
+    made = batches(unlabelled_includes_labelled=True, batch_size=79)  # all 80 images but the void one
+    for batch in made:
+        assert len(present(batch.labelled).labels) == 7
+        keys = {tuple(image.flatten().tolist()) for image in present(batch.unlabelled)}
+        expected = toy().pool.pixels.float() / 255
+        assert keys == {tuple(image.flatten().tolist()) for i, image in enumerate(expected) if i != 7}
+
+
 def test_stored_images_are_those_of_the_labelled_streams_before_the_view() -> None:
     views = StreamViews(source=View(crop="center", size=6), labelled=View(crop="center", size=6))
     for batch in batches(views=views, with_stored_images=True):

@@ -343,8 +343,11 @@ class Config(BaseModel):
         del settings["data"]["strict"]  # skipped files change the digests of the data
         if self.views.size is None:
             del settings["views"]["size"]
-        if self.model.bottleneck_relu:  # as in runs before the setting existed
+        # A default leaves the identity as it was before the setting existed.
+        if self.model.bottleneck_relu:
             del settings["model"]["bottleneck_relu"]
+        if not self.train.unlabelled_includes_labelled:
+            del settings["train"]["unlabelled_includes_labelled"]
         return settings
 
     def digest(self) -> str:

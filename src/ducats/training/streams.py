@@ -226,6 +226,7 @@ class Streams:
     steps_per_epoch: int  # batches per epoch
     seed: int
     labelled_batches: LabelledBatches = "even"
+    unlabelled_includes_labelled: bool = False  # classification only
     class_presence: Tensor | None = None  # (source, C) bool, by image and class, to oversample rare classes
     with_strong_view: bool = False  # whether batches include the strong view of unlabelled images
     with_stored_images: bool = False  # whether batches include the stored images of source and labelled
@@ -263,6 +264,8 @@ class Streams:
                 is_unlabelled &= ~is_pseudo_labelled
                 pseudo_labelled = is_pseudo_labelled.nonzero().squeeze(1)
                 streams["certain"] = sample("certain", pool, pseudo_labelled, split, pseudo_labels)
+            if self.unlabelled_includes_labelled:
+                is_unlabelled |= labels >= 0
             unlabelled = is_unlabelled.nonzero().squeeze(1)
             streams["unlabelled"] = sample("unlabelled", pool, unlabelled, full_batches)
             if self.with_strong_view:
