@@ -82,10 +82,9 @@ def test_every_copy_of_the_model_has_the_bottleneck_of_its_run(
     method: str, has_relu: bool, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = "model={name: timm, params: {backbone: test_resnet, pretrained: false, bottleneck: 16}}"
-    options = ("--source", root / "source", "--target", root / "target", "--test", root / "test")
-    options = (*options, "--ground-truth", "--method", method, *SMALL_RUN_OPTIONS[4:])
-    settings = set_options(network, "train.steps_per_epoch=1")
-    assert ducats("run", *options, *settings, "--out", tmp_path / "run") == 0
+    data = ("--source", root / "source", "--target", root / "target", "--test", root / "test")
+    options = (*SMALL_RUN_OPTIONS[4:], *set_options(network, "train.steps_per_epoch=1"), "--method", method)
+    assert ducats("run", *data, "--ground-truth", *options, "--out", tmp_path / "run") == 0
     assert ducats("export", tmp_path / "run", "--out", tmp_path / "export") == 0
     monkeypatch.chdir(tmp_path / "export")
     from_card = run_code(code_blocks(Path("MODEL_CARD.md"))[0])["model"].network

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import torchvision.transforms.v2.functional as TF
 from PIL import Image
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import v2
 
 from ducats.models.output import Output
@@ -288,6 +289,13 @@ def test_augmented_images_are_finite(side: int) -> None:
     stored = torch.randint(256, (200, 1, side, side), dtype=torch.uint8)
     augmented = augment_per_member(stored, (side, side))
     assert bool(((augmented >= 0) & (augmented <= 1)).all())
+
+
+def test_augmentation_reads_no_value_from_the_device() -> None:
+    """Reading one would stop a CUDA graph; tensors without values raise instead."""
+    with FakeTensorMode():
+        stored = torch.zeros(7, 3, 12, 10, dtype=torch.uint8)
+        assert augment_per_member(stored, (9, 9)).shape == (7, 3, 9, 9)
 
 
 def test_committee_learns_from_labelled_images() -> None:

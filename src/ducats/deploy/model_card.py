@@ -92,8 +92,8 @@ def _training_lines(trained: TrainedModel) -> Iterator[str]:
         yield f"- annotation: {seconds / 60:.1f} minutes{f' ({timed})' if timed else ''}"
     yield f"- method: query `{config.query.name}`, objective `{config.objective.name}`, seed {config.seed}"
     model_config = config.model
-    params = json.dumps(model_params(config))
-    yield f"- model: `{model_config.name}` {params}, evidence `{model_config.evidence}`"
+    arguments = json.dumps(model_params(config))
+    yield f"- model: `{model_config.name}` {arguments}, evidence `{model_config.evidence}`"
     modified = datetime.fromtimestamp(trained.run_folder.model_path.stat().st_mtime, UTC)
     epochs = pluralise(config.train.epochs, "epoch")
     yield f"- date: {modified:%Y-%m-%d}, {epochs} in `{config.engine.precision}`"

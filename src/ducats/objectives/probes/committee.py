@@ -58,16 +58,14 @@ class Committee(AuxiliaryModule):
 
     def losses(self, model: CachedForward, batch: Batch) -> Losses:
         """Return the cross-entropy of the members on their shares of the labelled images."""
-        labels, images = [], list[Tensor]()
-        for stream, stored in ((batch.source, batch.stored_source), (batch.labelled, batch.stored_labelled)):
-            if stream is not None:
-                assert stored is not None
-                height, width = stream.images.shape[-2:]
-                done = sum(map(len, labels))
-                images.append(augment_per_member(stored, (height, width), first_member=done))
-                labels.append(stream.labels)
-        features = features_of(model.eval_forward(torch.cat(images)))
-        return {"probe/committee": self.loss(features, torch.cat(labels))}
+        assert batch.stored_source is not None
+        height, width = batch.source.images.shape[-2:]
+        images, labels = augment_per_member(batch.stored_source, (height, width)), batch.source.labels
+        if batch.labelled is not None:
+            assert batch.stored_labelled is not None
+            target = augment_per_member(batch.stored_labelled, (height, width), first_member=len(labels))
+            images, labels = torch.cat([images, target]), torch.cat([labels, batch.labelled.labels])
+        return {"probe/committee": self.loss(features_of(model.eval_forward(images)), labels)}
 
     def loss(self, features: Tensor, labels: Tensor) -> Tensor:
         """Sum of the members' mean cross-entropies; sample i belongs to member i modulo their number."""
