@@ -57,6 +57,8 @@ def describe_params(config: Config) -> dict[str, str]:
             function = component
             signature = inspect.signature(component.func if isinstance(component, partial) else component)
         keywords = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+        if name == "model":  # without the setting of all models
+            keywords = [p for p in keywords if not hasattr(config.model, p.name)]
         text = ", ".join(f"{p.name}" if p.default is p.empty else f"{p.name}={p.default!r}" for p in keywords)
         descriptions[f"{name}.name"] = f"{', '.join(REGISTRIES[name])}, or `package.module:function`"
         descriptions[f"{name}.params"] = f"parameters of {function_name(function)}: {text or 'none'}"
