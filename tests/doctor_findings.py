@@ -10,10 +10,13 @@ from PIL import Image
 
 from ducats.config import Config, load_config
 from ducats.doctor import diagnose
+from ducats.objectives import ObjectiveSpec, softmax
 from ducats.run.checks import check_run
 from ducats.run.factory import build_run
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
+
+SAMPLING_OBJECTIVE = ObjectiveSpec(softmax, cuda_graph_safe=False)
 
 # A setting, in which @ stands for the folder of the data, or an edit of this folder.
 Change = str | Callable[[Path], object]

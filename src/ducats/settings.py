@@ -255,6 +255,11 @@ class TrainingOptions:
         "images; joint_if_few: joint while a batch of labelled images is less than half full; "
         "classification only",
     )
+    unlabelled_includes_labelled: bool = Field(
+        default=False,
+        description="labelled target images stay in the unlabelled stream and are trained on in both "
+        "(published for CLUE); false: they leave it; classification only",
+    )
     source_sampling: Literal["shuffled", "rare_classes"] = Field(
         default="shuffled",
         description="shuffled: each source image once per pass; rare_classes: images with rarely seen "

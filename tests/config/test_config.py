@@ -329,6 +329,8 @@ def test_methods_for_classification(method: str) -> None:
         "evaluation.source_holdout_fraction=0.1",
         "views.strong={cutout: 0.2}",
         "train.target_batching=joint",
+        "model.bottleneck_relu=false",
+        "train.unlabelled_includes_labelled=true",
     ],
 )
 def test_identity_has_every_setting_but_those_of_the_machine(setting: str) -> None:

@@ -77,6 +77,25 @@ def code_blocks(card: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", card.read_text(), re.DOTALL)
 
 
+@pytest.mark.parametrize(("method", "has_relu"), [("duc", True), ("eada", False)])
+def test_every_copy_of_the_model_has_the_bottleneck_of_its_run(
+    method: str, has_relu: bool, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = "model={name: timm, params: {backbone: test_resnet, pretrained: false, bottleneck: 16}}"
+    data = ("--source", root / "source", "--target", root / "target", "--test", root / "test")
+    options = (*SMALL_RUN_OPTIONS[4:], *set_options(network, "train.steps_per_epoch=1"), "--method", method)
+    assert ducats("run", *data, "--ground-truth", *options, "--out", tmp_path / "run") == 0
+    assert ducats("export", tmp_path / "run", "--out", tmp_path / "export") == 0
+    monkeypatch.chdir(tmp_path / "export")
+    from_card = run_code(code_blocks(Path("MODEL_CARD.md"))[0])["model"].network
+    images = torch.rand(20, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        loaded = load_trained_model(tmp_path / "run").model.network.eval()(images)
+        card = from_card(images)
+    assert all(torch.equal(a, b) for a, b in zip(loaded, card, strict=True))
+    assert bool((loaded[1] < 0).any()) is not has_relu
+
+
 def test_export_and_run_the_code_of_the_card(
     run: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -272,11 +272,12 @@ def test_counts_of_classes(labels: str, words: str) -> None:
         ),
         ("error: device 'abacus'", "engine.device=abacus"),
         ("error: 16-mixed needs a GPU", "engine.precision=16-mixed"),
-        (  # the committee of TQS draws random numbers
+        ("error: needs one CUDA device", "engine.cuda_graphs=true", "query.name=tqs"),
+        (
             "error: needs one CUDA device",
             "error: uses random numbers in each step",
             "engine.cuda_graphs=true",
-            "query.name=tqs",
+            "objective.name=doctor_findings:SAMPLING_OBJECTIVE",
         ),
         ("error: the weights file … none.pth", "model={name: timm, params: {weights: @none.pth}}"),
         (

@@ -9,7 +9,7 @@ from ducats.models.classifier import Classifier
 from ducats.utils.errors import UserError
 
 
-def random_classifier(backbone: str, channels: int = 3, **params: str) -> Classifier:
+def random_classifier(backbone: str, channels: int = 3, **params: str | bool) -> Classifier:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return timm_classifier(classes=5, channels=channels, backbone=backbone, pretrained=False, **params)  # type: ignore[arg-type]
@@ -28,6 +28,20 @@ def test_head_matches_the_published_one() -> None:
     assert float(features.detach().min()) >= 0
     assert model.lr_multipliers == {}
     assert model.training
+
+
+def test_bottleneck_without_relu() -> None:
+    """Features are the batch norm of a linear map: published for EADA, TQS, SDM and LADA."""
+    model = random_classifier("resnet18", bottleneck_relu=False)
+    linear, norm = model.bottleneck
+    hidden = model.backbone((some_images(8) - model.mean) / model.std) @ linear.weight.T + linear.bias
+    variance = hidden.var(0, correction=0) + norm.eps
+    expected = (hidden - hidden.mean(0)) / variance.sqrt() * norm.weight + norm.bias
+    logits, features = model(some_images(8))
+    torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-3)
+    assert 0.3 < (features < 0).float().mean() < 0.7
+    assert torch.equal(logits, model.head(features))
+    assert model.state_dict().keys() == random_classifier("resnet18").state_dict().keys()
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,18 @@
 """Every objective works with queries, and its state is saved with the run."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from conftest import Runner, quick, quick_pixels
 from ducats.config import Config
+from ducats.data.toy import toy
 from ducats.ledger import load_ledger
 from ducats.run import run
-from ducats.run.factory import build_run
+from ducats.run.factory import build_run, make_model
 from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
@@ -72,7 +75,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(objective: str, tmp_path: Pat
     if "proda" in objective:
         config = quick_pixels(*settings)
     else:
-        config = quick(*settings, "views.strong={crop: none, randaugment: [2, 10], cutout: 0.5}")
+        strong = "views.strong={crop: none, randaugment: [2, 10], cutout: 0.5}"
+        config = quick(*settings, strong, "train.unlabelled_includes_labelled=true")
     full = run_config(config, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         run_config(config, tmp_path / "cut", stop=8)
@@ -118,3 +122,30 @@ def test_a_classification_run_with_pseudo_labels(tmp_path: Path) -> None:
     config = quick("objective={name: mrkld, params: {warmup: 0.5}}", method="entropy")
     losses = losses_of(run_config(config, tmp_path / "run"))
     assert losses[1]["pseudo/nll"] == 0 < losses[2]["pseudo/nll"]
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_entropy_of_clue_includes_labelled_images(tmp_path: Path, stays: bool) -> None:
+    """Published: images keep their place in the unlabelled stream after they are labelled."""
+    # A step shows all 80 images of the pool (60 if labelled ones leave), and the model does not change.
+    sizes = f"train={{batch_size: {80 if stays else 60}, steps_per_epoch: 1, lr: 1.0e-12}}"
+    settings = [sizes] if stays else [sizes, "train.unlabelled_includes_labelled=false"]
+    config = quick(*settings, method="clue")
+    run_folder = run_config(config, tmp_path / "run")
+    labelled = {entry.key for entry in load_ledger(run_folder).entries()}
+    pool = toy().pool
+    model = make_model(config, classes=4, channels=3).train()
+    shown = [stays or key not in labelled for key in pool.keys]
+    probability = model(pool.pixels[torch.tensor(shown)].float() / 255).z.softmax(1).tolist()
+    entropies = [-sum(p * math.log(p) for p in row) for row in probability]
+    assert len(entropies) == (80 if stays else 60)
+    last = losses_of(run_folder)[-1]
+    assert last["unlabelled/entropy"] == pytest.approx(-0.1 * sum(entropies) / len(entropies), rel=1e-5)
+
+
+def test_pixels_of_clue_are_not_affected(tmp_path: Path) -> None:
+    losses = []
+    for stays in ("true", "false"):
+        config = quick_pixels(f"train.unlabelled_includes_labelled={stays}", method="clue")
+        losses.append(losses_of(run_config(config, tmp_path / stays)))
+    assert losses[0] == losses[1]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import ducats
 from commands import write_images
 from ducats.acquisition.queries import QUERIES
+from ducats.config import Config, load_config
 from ducats.data.toy import toy
 from ducats.deploy import load_trained_model
 from ducats.ledger import Request, load_ledger
@@ -21,6 +22,7 @@ from ducats.report.method_results import summarise_runs
 from ducats.report.run_reader import scan_runs
 from ducats.run.checkpoint import load_checkpoint
 from ducats.run.components import to_plain
+from ducats.run.factory import check_config, make_model
 from ducats.training.schedules import inverse_decay
 from ducats.utils.errors import UserError
 from present import present
@@ -224,3 +226,45 @@ def test_default_strong_view() -> None:
     assert (strong.flip, strong.randaugment, strong.cutout) == (0.5, (2, 10), 0.5)
     own = ducats.View(cutout=0.1)
     assert ducats.StreamViews(strong=own).strong_or_default is own
+
+
+def own_network(*, classes: int, channels: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(8 * 8 * channels, classes))
+
+
+def own_network_with_bottleneck(*, classes: int, channels: int, bottleneck_relu: bool) -> nn.Module:
+    layers = [nn.Linear(8 * 8 * channels, 6), *([nn.ReLU()] if bottleneck_relu else [])]
+    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(6, classes))
+
+
+@pytest.mark.parametrize("method", ["duc", "clue", "eada", "las", "sdm", "tqs"])
+@pytest.mark.parametrize(
+    ("model", "has_bottleneck"),
+    [
+        ("{name: timm, params: {backbone: test_resnet, pretrained: false}}", True),
+        ("{name: 'test_components:own_network_with_bottleneck'}", True),
+        ("{name: 'test_components:own_network'}", False),
+        ("{name: small_cnn}", False),
+        ("{name: deeplab_v2, params: {backbone: test_resnet, pretrained: false, output_stride: 32}}", False),
+    ],
+)
+def test_methods_set_the_relu_of_the_bottleneck_where_there_is_one(
+    method: str, model: str, has_bottleneck: bool
+) -> None:
+    config = load_config([f"methods/{method}"], [f"model={model}"])
+
+    def count_relus(config: Config) -> int:
+        network = make_model(config, classes=4, channels=3, is_resumable=True).network
+        return sum(isinstance(module, nn.ReLU) for module in network.modules())
+
+    with_relu = load_config([f"methods/{method}"], [f"model={model}", "model.bottleneck_relu=true"])
+    is_removed = has_bottleneck and method in ("eada", "las", "sdm", "tqs")
+    assert count_relus(config) == count_relus(with_relu) - is_removed
+    again = load_config([], [], Config.model_validate(config.identity()).model_dump())
+    assert count_relus(again) == count_relus(config)
+
+
+def test_the_bottleneck_is_not_set_twice() -> None:
+    config = load_config([], ["model.params={bottleneck_relu: true}"])
+    with pytest.raises(UserError, match=r"set model\.bottleneck_relu"):
+        check_config(config, is_resumable=True)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ducats.data.domain import UNLABELLED, VOID, Domain, Images, Subset
 from ducats.data.toy import toy
+from ducats.data.views import center_crop
 from ducats.objectives import Batch
 from ducats.settings import StreamViews, View
 from ducats.training.distributed import make_fabric
@@ -79,6 +80,26 @@ def test_labelled_and_void_images_leave_the_unlabelled_stream() -> None:
     shown = torch.cat([present(batch.unlabelled) for batch in made])
     for image in toy().pool.pixels[:8].float() / 255:
         assert not (shown == image).flatten(1).all(1).any()
+
+
+def test_labelled_images_may_stay_in_the_unlabelled_stream() -> None:
+    made = batches(unlabelled_includes_labelled=True, batch_size=79)  # all 80 images but the void one
+    for batch in made:
+        assert len(present(batch.labelled).labels) == 7
+        keys = {tuple(image.flatten().tolist()) for image in present(batch.unlabelled)}
+        expected = toy().pool.pixels[:].float() / 255
+        assert keys == {tuple(image.flatten().tolist()) for i, image in enumerate(expected) if i != 7}
+
+
+def test_stored_images_are_those_of_the_labelled_streams_before_the_view() -> None:
+    views = StreamViews(source=View(crop="center", size=6), labelled=View(crop="center", size=6))
+    for batch in batches(views=views, with_stored_images=True):
+        for stream, stored in ((batch.source, batch.stored_source), (batch.labelled, batch.stored_labelled)):
+            assert present(stored).dtype == torch.uint8
+            assert present(stored).shape[-2:] == toy().pool.pixels.shape[-2:]
+            cropped = center_crop(present(stored), (6, 6)).float() / 255
+            assert torch.equal(cropped, present(stream).images)
+    assert all(batch.stored_source is batch.stored_labelled is None for batch in batches())
 
 
 def test_an_epoch_depends_only_on_seed_and_number() -> None:

@@ -102,6 +102,11 @@ class ModelConfig(ComponentConfig):
         description="function from logits to alpha; exp: as in the paper; exp_at_most_10: as in the "
         "published segmentation code",
     )
+    bottleneck_relu: bool = Field(
+        default=True,
+        description="a ReLU after the batch norm of the bottleneck, so that features are not negative (DUC); "
+        "false: none (published for EADA, TQS, SDM, LADA); only for models with this parameter, such as timm",
+    )
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -338,6 +343,14 @@ class Config(BaseModel):
         del settings["data"]["strict"]  # skipped files change the digests of the data
         if self.views.size is None:
             del settings["views"]["size"]
+        # A default leaves the identity as it was before the setting existed.
+        if self.model.bottleneck_relu:
+            del settings["model"]["bottleneck_relu"]
+        if not self.train.unlabelled_includes_labelled:
+            del settings["train"]["unlabelled_includes_labelled"]
+        for view in settings["views"].values():
+            if isinstance(view, dict) and view["interpolation"] == "bicubic":
+                del view["interpolation"]
         return settings
 
     def digest(self) -> str:

@@ -88,7 +88,7 @@ def blend(images: Tensor, weights: Tensor, kinds: Sequence[int]) -> Tensor:
     image_weight, mean_weight, pixel_weight = weights[:, :, None, None, None].unbind(1)
     if CONTRAST not in kinds and SATURATION not in kinds:
         return torch.mul(images, image_weight).clamp_(0, 1)
-    grey = _grey(images)
+    grey = to_grey(images)
     grey_part = grey.mean(dim=(2, 3), keepdim=True) * mean_weight
     if SATURATION in kinds:
         grey_part = torch.addcmul(grey_part, grey, pixel_weight)
@@ -117,7 +117,7 @@ def shift_hue(images: Tensor, hue_shift: Tensor) -> Tensor:
     return output
 
 
-def _grey(images: Tensor) -> Tensor:
+def to_grey(images: Tensor) -> Tensor:
     """Convert to grey as torchvision does: ``(N, 1, H, W)``."""
     if images.shape[1] == 1:
         return images

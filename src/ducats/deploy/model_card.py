@@ -10,6 +10,7 @@ from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import TriageRule
 from ducats.ledger import load_ledger
 from ducats.models import MODELS
+from ducats.run.factory import model_params
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_timed
 from ducats.utils.findings import join_names, pluralise
 
@@ -91,8 +92,8 @@ def _training_lines(trained: TrainedModel) -> Iterator[str]:
         yield f"- annotation: {seconds / 60:.1f} minutes{f' ({timed})' if timed else ''}"
     yield f"- method: query `{config.query.name}`, objective `{config.objective.name}`, seed {config.seed}"
     model_config = config.model
-    model_params = json.dumps(dict(model_config.params))
-    yield f"- model: `{model_config.name}` {model_params}, evidence `{model_config.evidence}`"
+    arguments = json.dumps(model_params(config))
+    yield f"- model: `{model_config.name}` {arguments}, evidence `{model_config.evidence}`"
     modified = datetime.fromtimestamp(trained.run_folder.model_path.stat().st_mtime, UTC)
     epochs = pluralise(config.train.epochs, "epoch")
     yield f"- date: {modified:%Y-%m-%d}, {epochs} in `{config.engine.precision}`"
@@ -159,7 +160,7 @@ def _loading_lines(trained: TrainedModel) -> Iterator[str]:
     if ":" in model_config.name:
         yield f"`model.safetensors` holds the weights of the network built by `{model_config.name}`."
         return
-    params = {"classes": len(trained.classes), "channels": trained.channels, **model_config.params}
+    params = {"classes": len(trained.classes), "channels": trained.channels, **model_params(trained.config)}
     arguments = ", ".join(f"{name}={value!r}" for name, value in params.items())
     builder = "build_without_weights" if MODELS[model_config.name].build_without_weights else "build"
     yield "The network takes images in [0, 1], normalises them itself and outputs logits. The evidence"

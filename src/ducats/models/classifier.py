@@ -1,4 +1,4 @@
-"""timm backbone with the published head: linear to 256, batch norm, ReLU, linear."""
+"""timm backbone with the published head: linear to 256, batch norm, ReLU (not in all methods), linear."""
 
 import inspect
 from collections.abc import Callable
@@ -35,6 +35,7 @@ class Classifier(nn.Module):
         channels: int,
         *,
         is_pretrained: bool,
+        bottleneck_relu: bool = True,
     ) -> None:
         super().__init__()
         self.lr_multipliers = default_lr_multipliers(is_pretrained)
@@ -42,7 +43,9 @@ class Classifier(nn.Module):
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
         self.backbone = backbone
-        self.bottleneck = nn.Sequential(nn.Linear(width, bottleneck), nn.BatchNorm1d(bottleneck), nn.ReLU())
+        self.bottleneck = nn.Sequential(nn.Linear(width, bottleneck), nn.BatchNorm1d(bottleneck))
+        if bottleneck_relu:
+            self.bottleneck.append(nn.ReLU())
         self.head = nn.Linear(bottleneck, classes)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,6 +110,7 @@ def timm_classifier(
     weights: str | None = None,
     strides: Strides = "timm",
     bottleneck: int = 256,
+    bottleneck_relu: bool = True,
 ) -> Classifier:
     """Build a classifier on any timm backbone.
 
@@ -116,11 +120,18 @@ def timm_classifier(
         weights: file with weights of the backbone, used instead (.safetensors, .pth, .npz).
         strides: placement of the strides in ResNet blocks: `timm`, or `first` (2015 ResNets, Caffe, Keras).
         bottleneck: width of the features, the input of the last layer.
+        bottleneck_relu: whether a ReLU follows the batch norm of the bottleneck.
     """
     trunk = make_backbone(
         backbone, channels=channels, pretrained=pretrained, weights=weights, strides=strides
     )
     is_pretrained = pretrained or weights is not None
     return Classifier(
-        trunk, feature_width(trunk, channels), bottleneck, classes, channels, is_pretrained=is_pretrained
+        trunk,
+        feature_width(trunk, channels),
+        bottleneck,
+        classes,
+        channels,
+        is_pretrained=is_pretrained,
+        bottleneck_relu=bottleneck_relu,
     )

@@ -56,7 +56,7 @@ class AuxiliaryModule(nn.Module):
     """Base class of auxiliary modules. All methods are optional."""
 
     provides: tuple[str, ...] = ()  # columns it provides to queries, from `criteria.PROBE_COLUMNS`
-    cuda_graph_safe = True  # False: `losses` sample in Python, which a CUDA graph would freeze
+    reads_stored_images = False  # whether `losses` read the stored images of a batch
     shardable = False  # True: has no weights and reads none of the model's, so the model may be sharded
 
     def losses(self, model: "CachedForward", batch: Batch) -> Losses:  # noqa: ARG002 - for subclasses

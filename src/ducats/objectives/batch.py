@@ -30,6 +30,8 @@ class Batch:
     target: LabelledImages | None = None  # segmentation: images with maps of labels, UNLABELLED and VOID
     strong: Tensor | None = None  # `unlabelled` in the strong view, if the objective reads it
     pseudo_labelled: LabelledImages | None = None  # target images labelled by the auxiliary module
+    stored_source: Tensor | None = None  # uint8 images of `source` before the view, if a module reads them
+    stored_labelled: Tensor | None = None  # uint8 images of `labelled` before the view
     has_target_labels: bool = True  # whether `target` may have labels; False before the first round
 
 

@@ -15,6 +15,7 @@ class TqsProbes(AuxiliaryModule):
     """A committee and a linear discriminator, trained on the model's features without affecting the model."""
 
     provides = ("committee", "domain")
+    reads_stored_images = True
 
     def __init__(self, context: AuxiliaryContext) -> None:
         super().__init__()
@@ -37,4 +38,4 @@ def tqs(
     return softmax(model, batch, source=source, target=target) | probes.losses(model, batch)
 
 
-TQS_SPEC = ObjectiveSpec(tqs, TqsProbes, cuda_graph_safe=False)
+TQS_SPEC = ObjectiveSpec(tqs, TqsProbes)

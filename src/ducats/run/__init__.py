@@ -14,7 +14,6 @@ from ducats.run.context import WaitCallback, open_context
 from ducats.run.loop import run_loop
 from ducats.runfolder.run_folder import RunFolder, settings_differences
 from ducats.settings import PerformanceOptions
-from ducats.training.auxiliary import cuda_graph_safe
 from ducats.training.distributed import (
     all_ranks_or_raise,
     make_fabric,
@@ -60,9 +59,9 @@ def run(
     """
     check_run(components, plan)
     fabric = fabric or _launch_default_fabric()
-    check_cuda_graphs(performance.cuda_graphs, components.objective_spec, components.query)
-    graph_safe = cuda_graph_safe(components.objective_spec, components.query)
-    is_trusted = is_trusted_code(components.objective_spec.fn, components.model) and graph_safe
+    objective = components.objective_spec
+    check_cuda_graphs(performance.cuda_graphs, objective)
+    is_trusted = is_trusted_code(objective.fn, components.model) and objective.cuda_graph_safe
     resolved_performance = resolve_performance(
         performance, fabric, trusted_code=is_trusted, per_pixel=components.source.per_pixel
     )

@@ -5,7 +5,6 @@ from functools import partial
 from typing import NamedTuple
 
 from ducats.acquisition.budget import split_pixels
-from ducats.acquisition.queries import QueryFn, QuerySpec
 from ducats.acquisition.units.superpixels import import_slic
 from ducats.annotation.oracles import GroundTruthOracle
 from ducats.data.benchmarks.benchmark import TaskRole
@@ -13,7 +12,6 @@ from ducats.data.domain import Images
 from ducats.objectives import ObjectiveSpec
 from ducats.run.components import Components, RunPlan, pixels_per_image
 from ducats.settings import EvaluationOptions, StreamViews, TaskOptions, View
-from ducats.training.auxiliary import cuda_graph_safe
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Finding, pluralise, raise_first_error
 
@@ -106,12 +104,12 @@ def check_budget(components: Components, plan: RunPlan) -> None:
         )
 
 
-def check_cuda_graphs(cuda_graphs: bool | None, objective: ObjectiveSpec, query: QueryFn | QuerySpec) -> None:
+def check_cuda_graphs(cuda_graphs: bool | None, objective: ObjectiveSpec) -> None:
     """Raise UserError if CUDA graphs are requested for code that they would change."""
-    if cuda_graphs and not cuda_graph_safe(objective, query):
+    if cuda_graphs and not objective.cuda_graph_safe:
         raise UserError(
-            "engine.cuda_graphs=true does not work with this objective or query, which uses random numbers "
-            "in each step: remove the setting"
+            "engine.cuda_graphs=true does not work with this objective, which uses random numbers in each "
+            "step: remove the setting"
         )
 
 

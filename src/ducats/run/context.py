@@ -215,8 +215,10 @@ def open_context(
         plan.steps_per_epoch or steps_in_epoch(len(placed.source), len(placed.pool), plan.batch_size),
         plan.seed,
         plan.labelled_batches,
+        plan.unlabelled_includes_labelled,
         class_presence(placed.source) if plan.source_sampling == "rare_classes" else None,
         components.objective_spec.needs_strong_view(),
+        auxiliaries.read_stored_images,
     )
     ledger = _open_ledger(components, run_folder, fabric)
     return RunContext(

@@ -52,6 +52,11 @@ class AuxiliaryModules:
         """The probes, which have losses of their own."""
         return [module for module in self.all_modules if module is not self.objective_module]
 
+    @property
+    def read_stored_images(self) -> bool:
+        """Whether batches must contain the stored images of the labelled streams."""
+        return any(module.reads_stored_images for module in self.all_modules)
+
     def extra_columns(self, output: Output) -> Mapping[str, Tensor]:
         """Compute the extra columns of a batch."""
         return {
@@ -125,12 +130,6 @@ def build_auxiliaries(
                 modules[name] = PROBES[name](context)
     model.auxiliaries.update(modules)
     return AuxiliaryModules(model, classes, n_features)
-
-
-def cuda_graph_safe(objective: ObjectiveSpec, query: object) -> bool:
-    """Return whether neither the objective nor a probe draws random numbers in Python during a step."""
-    needs = query.needs if isinstance(query, QuerySpec) else ()
-    return objective.cuda_graph_safe and all(PROBES[name].cuda_graph_safe for name in needs if name in PROBES)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -189,14 +190,25 @@ class Stream:
             not has_label_maps or placement.is_on_device(self.labels, device)
         )
 
-    def augment(self, step: int, fetched: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
-        """Apply the view to a batch; return augmented images and labels."""
+    def augment(self, step: int, fetched: tuple[Tensor, Tensor | None]) -> "AugmentedBatch":
+        """Apply the view to a batch; return augmented images, labels and stored images."""
         batch_slice, (pixels, maps) = self.batch_slices[step], fetched
         device, aug_params = self.aug_params.device, self.aug_params[self.batch_slices[step]]
-        augmented = apply_view(placement.to_device(pixels, device), self.view, aug_params)
+        stored = placement.to_device(pixels, device)
+        augmented = apply_view(stored, self.view, aug_params)
         if maps is not None:
-            return augmented, apply_view_to_labels(placement.to_device(maps, device), self.view, aug_params)
-        return augmented, None if self.labels is None else self.labels[batch_slice]
+            label_maps = apply_view_to_labels(placement.to_device(maps, device), self.view, aug_params)
+            return AugmentedBatch(augmented, label_maps, stored)
+        labels = None if self.labels is None else self.labels[batch_slice]
+        return AugmentedBatch(augmented, labels, stored)
+
+
+class AugmentedBatch(NamedTuple):
+    """A batch of one stream."""
+
+    images: Tensor
+    labels: Tensor | None
+    stored: Tensor  # the images before the view
 
 
 @dataclass(frozen=True)
@@ -214,8 +226,10 @@ class Streams:
     steps_per_epoch: int  # batches per epoch
     seed: int
     labelled_batches: LabelledBatches = "even"
+    unlabelled_includes_labelled: bool = False  # classification only
     class_presence: Tensor | None = None  # (source, C) bool, by image and class, to oversample rare classes
     with_strong_view: bool = False  # whether batches include the strong view of unlabelled images
+    with_stored_images: bool = False  # whether batches include the stored images of source and labelled
 
     def epoch(
         self,
@@ -250,6 +264,8 @@ class Streams:
                 is_unlabelled &= ~is_pseudo_labelled
                 pseudo_labelled = is_pseudo_labelled.nonzero().squeeze(1)
                 streams["certain"] = sample("certain", pool, pseudo_labelled, split, pseudo_labels)
+            if self.unlabelled_includes_labelled:
+                is_unlabelled |= labels >= 0
             unlabelled = is_unlabelled.nonzero().squeeze(1)
             streams["unlabelled"] = sample("unlabelled", pool, unlabelled, full_batches)
             if self.with_strong_view:
@@ -276,12 +292,18 @@ class Streams:
                 yield Batch(
                     source=_as_labelled(augmented["source"]),
                     labelled=_as_labelled(augmented["labelled"]) if "labelled" in augmented else None,
-                    unlabelled=augmented["unlabelled"][0] if "unlabelled" in augmented else None,
+                    unlabelled=augmented["unlabelled"].images if "unlabelled" in augmented else None,
                     target=_as_labelled(augmented["target"]) if "target" in augmented else None,
-                    strong=augmented["strong"][0] if "strong" in augmented else None,
+                    strong=augmented["strong"].images if "strong" in augmented else None,
                     pseudo_labelled=_as_labelled(augmented["certain"]) if "certain" in augmented else None,
+                    **self._stored_images(augmented),
                     has_target_labels=has_labels,
                 )
+
+    def _stored_images(self, augmented: Mapping[str, AugmentedBatch]) -> Mapping[str, Tensor]:
+        """Return the stored images of the labelled streams, if a module reads them."""
+        names = ("source", "labelled") if self.with_stored_images else ()
+        return {f"stored_{name}": augmented[name].stored for name in names if name in augmented}
 
     def _sample_stream(
         self,
@@ -349,10 +371,9 @@ STREAM_VIEWS = {
 }
 
 
-def _as_labelled(augmented: tuple[Tensor, Tensor | None]) -> LabelledImages:
-    images, labels = augmented
-    assert labels is not None
-    return LabelledImages(images, labels)
+def _as_labelled(batch: AugmentedBatch) -> LabelledImages:
+    assert batch.labels is not None
+    return LabelledImages(batch.images, batch.labels)
 
 
 def _offsets(lengths: Sequence[int]) -> list[int]:

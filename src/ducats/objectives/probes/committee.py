@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +18,8 @@ from ducats.objectives.auxiliary import (
     require_feature_width,
 )
 from ducats.objectives.batch import Batch, Losses, is_labelled
+from ducats.objectives.probes.member_views import MEMBER_VIEWS, apply_member_view, sample_member_view
 from ducats.utils.errors import UserError
-
-if TYPE_CHECKING:
-    from torchvision.transforms import v2
 
 MEMBER_INITS: Sequence[Callable[[Tensor], object]] = (
     partial(nn.init.xavier_uniform_, gain=math.sqrt(2)),  # gain of a ReLU
@@ -36,12 +33,12 @@ MEMBER_INITS: Sequence[Callable[[Tensor], object]] = (
 class Committee(AuxiliaryModule):
     """Five linear classifiers on the model's features, each with its own initialisation and augmentation.
 
-    Each member learns from every fifth labelled image of a batch, with the member's augmentation. This takes
-    one additional forward pass for all members.
+    Each member learns from every fifth labelled image of a batch, in the member's own view of the stored
+    image. This takes one additional forward pass for all members.
     """
 
     provides = ("committee",)
-    cuda_graph_safe = False
+    reads_stored_images = True
 
     def __init__(self, context: AuxiliaryContext) -> None:
         super().__init__()
@@ -61,11 +58,14 @@ class Committee(AuxiliaryModule):
 
     def losses(self, model: CachedForward, batch: Batch) -> Losses:
         """Return the cross-entropy of the members on their shares of the labelled images."""
-        streams = [stream for stream in (batch.source, batch.labelled) if stream is not None]
-        images = torch.cat([stream.images for stream in streams])
-        labels = torch.cat([stream.labels for stream in streams])
-        features = features_of(model.eval_forward(augment_per_member(images)))
-        return {"probe/committee": self.loss(features, labels)}
+        assert batch.stored_source is not None
+        height, width = batch.source.images.shape[-2:]
+        images, labels = augment_per_member(batch.stored_source, (height, width)), batch.source.labels
+        if batch.labelled is not None:
+            assert batch.stored_labelled is not None
+            target = augment_per_member(batch.stored_labelled, (height, width), first_member=len(labels))
+            images, labels = torch.cat([images, target]), torch.cat([labels, batch.labelled.labels])
+        return {"probe/committee": self.loss(features_of(model.eval_forward(images)), labels)}
 
     def loss(self, features: Tensor, labels: Tensor) -> Tensor:
         """Sum of the members' mean cross-entropies; sample i belongs to member i modulo their number."""
@@ -81,41 +81,22 @@ class Committee(AuxiliaryModule):
         return {"committee": self(features_of(output)).softmax(2)}
 
 
-def augment_per_member(images: Tensor) -> Tensor:
-    """Augment each member's images and return them in their order: ``(N, channels, height, width)``.
+def augment_per_member(images: Tensor, size: tuple[int, int], first_member: int = 0) -> Tensor:
+    """Apply the members' augmentations in turn, and crop to ``size``: ``(N, channels, height, width)``.
 
-    Samples from torch's global CPU generator, once for all images of a member.
+    Image i belongs to member ``first_member + i`` modulo their number. Images that are smaller than the crop
+    are enlarged. Samples from torch's default generator of the images' device.
+
+    Args:
+        images: stored images, uint8.
     """
-    result = torch.empty_like(images)
-    for number, augmentation in enumerate(_member_augmentations(images.shape[1])):
-        share = images[number :: len(MEMBER_INITS)]
-        if len(share):
-            augmented = augmentation(share)
-            # A perspective may be degenerate on a small image: torchvision then returns non-finite values.
-            finite = torch.where(augmented.isfinite(), augmented, share)
-            result[number :: len(MEMBER_INITS)] = finite.clamp(0, 1)
+    number = len(MEMBER_VIEWS)
+    result = torch.empty(*images.shape[:2], *size, device=images.device)
+    for offset in range(min(number, len(images))):
+        share, view = images[offset::number].float() / 255, MEMBER_VIEWS[(first_member + offset) % number]
+        height, width = (max(sides) for sides in zip(share.shape[-2:], size, strict=True))
+        if share.shape[-2:] != (height, width):
+            share = F.interpolate(share, (height, width), mode="bilinear")
+        params = sample_member_view(view, len(share), height, width, images.device)
+        result[offset::number] = apply_member_view(share, view, params, size)
     return result
-
-
-def _member_augmentations(channels: int) -> "Sequence[v2.Transform]":
-    """The published augmentations without crops; colour changes only for 1 or 3 channels."""
-    from torchvision.transforms import v2  # takes seconds to import
-
-    coloured = channels in (1, 3)
-
-    def pipeline(*steps: v2.Transform) -> v2.Transform:
-        supported = [
-            step for step in steps if coloured or not isinstance(step, v2.ColorJitter | v2.RandomGrayscale)
-        ]
-        return v2.Compose([v2.RandomHorizontalFlip(), *supported])
-
-    affine = partial(v2.RandomAffine, interpolation=v2.InterpolationMode.BILINEAR)
-    perspective, grey = v2.RandomPerspective(), v2.RandomGrayscale(0.1)
-    colour_jitter = v2.ColorJitter(0.2, 0.2, 0.2)
-    return (
-        pipeline(affine(30, translate=(0.1, 0.1), scale=(0.9, 1.1), shear=0.2), grey),
-        pipeline(perspective, colour_jitter),
-        pipeline(affine(30), colour_jitter),
-        pipeline(affine(10, shear=0.1), perspective),
-        pipeline(perspective, grey),
-    )

@@ -68,6 +68,15 @@ def _check_unreadable(data: AdaptationData, *, strict: bool) -> None:
 PATH_PARAMS = ("source", "target", "test", "path", "cache", "root")  # parameters of data sets that are paths
 
 
+def model_params(config: Config) -> dict[str, Any]:
+    """Return the keyword arguments of the model: its parameters, and the common setting if it accepts it."""
+    name, given = "bottleneck_relu", config.model.params
+    if name in given:
+        raise UserError(f"model.params.{name} is a setting of all models; set model.{name} instead")
+    accepted = inspect.signature(resolve_model(config.model.name).build).parameters
+    return {**given, name: config.model.bottleneck_relu} if name in accepted else dict(given)
+
+
 def make_model(config: Config, classes: int, channels: int, *, is_resumable: bool = False) -> EvidentialModel:
     """Build the model. Random weights are determined by the run's seed.
 
@@ -83,7 +92,7 @@ def make_model(config: Config, classes: int, channels: int, *, is_resumable: boo
         raise UserError(
             f"the model {config.model.name!r} must accept the keyword arguments classes= and channels="
         )
-    params = {"classes": classes, "channels": channels, **config.model.params}
+    params = {"classes": classes, "channels": channels, **model_params(config)}
     builder = (spec.build_without_weights if is_resumable else None) or spec.build
     build_fn = bind_params("model", config.model.name, builder, 0, params)
     what = "building the model" if is_resumable else "building the model and loading its weights"

@@ -27,7 +27,13 @@ from ducats.objectives import (
     ObjectiveSpec,
 )
 from ducats.run.checks import check_cuda_graphs
-from ducats.run.factory.builders import check_oracle, make_objective, make_query, make_schedule
+from ducats.run.factory.builders import (
+    check_oracle,
+    make_objective,
+    make_query,
+    make_schedule,
+    model_params,
+)
 from ducats.training.schedules import SCHEDULES
 from ducats.utils.findings import Check, Finding, raise_first_error
 from ducats.utils.randomness import global_seed
@@ -51,6 +57,8 @@ def describe_params(config: Config) -> dict[str, str]:
             function = component
             signature = inspect.signature(component.func if isinstance(component, partial) else component)
         keywords = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+        if name == "model":  # without the setting of all models
+            keywords = [p for p in keywords if not hasattr(config.model, p.name)]
         text = ", ".join(f"{p.name}" if p.default is p.empty else f"{p.name}={p.default!r}" for p in keywords)
         descriptions[f"{name}.name"] = f"{', '.join(REGISTRIES[name])}, or `package.module:function`"
         descriptions[f"{name}.params"] = f"parameters of {function_name(function)}: {text or 'none'}"
@@ -96,7 +104,7 @@ def config_checks(
         partial(_check_objective, config),
         partial(check_oracle, config.oracle),
         partial(_check_schedule, config),
-        lambda: check_cuda_graphs(config.engine.cuda_graphs, make_objective(config), make_query(config)),
+        lambda: check_cuda_graphs(config.engine.cuda_graphs, make_objective(config)),
         *([partial(_check_weights, config)] if runs_here and not is_resumable else []),  # last: takes seconds
     ]
 
@@ -142,7 +150,7 @@ def _check_data(config: Config) -> None:
 
 
 def _check_model(config: Config, is_resumable: bool) -> None:
-    name, params = config.model.name, config.model.params
+    name, params = config.model.name, model_params(config)
     model = resolve_model(name)
     bind_params("model", name, model.build, 0, params)
     if model.check_params is not None and not is_resumable:
@@ -244,7 +252,15 @@ def _call_objective_on_dummy_input(config: Config, objective_spec: ObjectiveSpec
             labelled = LabelledImages(images, torch.tensor([0, 1, 1]))
             objective(
                 CachedForward(model),
-                Batch(labelled, labelled, images, strong=images, pseudo_labelled=labelled),
+                Batch(
+                    labelled,
+                    labelled,
+                    images,
+                    strong=images,
+                    pseudo_labelled=labelled,
+                    stored_source=images.byte(),
+                    stored_labelled=images.byte(),
+                ),
             )
             return
         label_maps = torch.tensor([[0, 1], [UNLABELLED, VOID]], dtype=torch.int8).expand(3, 2, 2)
