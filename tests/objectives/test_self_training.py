@@ -1,4 +1,4 @@
-"""Self-training on maps: MRKLD, TPLD, ProDA and Seg-Uncertainty against references on whole maps."""
+"""Self-training on maps: MRKLD, TPLD and ProDA against references on whole maps."""
 
 import math
 from collections.abc import Callable
@@ -33,13 +33,12 @@ from tiny_maps import (
 from torch import Tensor
 from torch.nn import functional as F
 
-from ducats.objectives import AuxiliaryModule, Batch, softmax
+from ducats.objectives import AuxiliaryModule, softmax
 from ducats.objectives.auxiliary import features_of
 from ducats.objectives.self_training.colour_jitter import jitter_colours
 from ducats.objectives.self_training.mrkld import mrkld
 from ducats.objectives.self_training.proda import PrototypeTeacher, proda
 from ducats.objectives.self_training.round_schedule import starting_round
-from ducats.objectives.self_training.seg_uncertainty import TwoHeads, seg_uncertainty
 from ducats.objectives.self_training.teacher import CERTAINTY_BIN_WIDTH as BIN
 from ducats.objectives.self_training.teacher import Teacher, certainty_histogram, log_thresholds
 from ducats.objectives.self_training.tpld import DensifyingTeacher, mean_confidence, neighbour_votes, tpld
@@ -358,81 +357,13 @@ def test_jitter_changes_only_colours() -> None:
     assert jitter_colours(grey, 0.4).shape == grey.shape
 
 
-# ---- Seg-Uncertainty
+# ---- Adversarial loss in output space, which warms up ProDA
 
 
-def two_heads(stage: int) -> tuple[TinySegmenter, TwoHeads]:
-    torch.manual_seed(0)
-    model = TinySegmenter()
-    heads = TwoHeads(auxiliary_context(model), dropout=0.0, hidden=4)
-    assert due_epochs(heads) == [5]
-    if stage:
-        refresh(heads, model, 5)
-        perturb(heads.aux, seed=2)
-    return model, heads
-
-
-def kl(p: Tensor, q: Tensor) -> Tensor:
-    return (p * (p / q).log()).sum(1)
-
-
-def both_probabilities(model: TinySegmenter, heads: TwoHeads, images: Tensor) -> tuple[Tensor, Tensor]:
-    output = model(images)
-    return dense_probability(output.z), dense_probability(heads.aux(features_of(output)))
-
-
-def test_stage_one_makes_the_heads_agree() -> None:
-    model, heads = two_heads(0)
-    losses = seg_uncertainty(model, map_batch(), heads, memory=0.3, aux=0.25)
-    p, q = both_probabilities(model, heads, SOURCE.images)
-    expected = {
-        "target/memory": 0.3 * kl(*both_probabilities(model, heads, TARGET.images))[OPEN].mean(),
-        "pseudo/rectified": torch.tensor(0.0),
-        "source/nll": nll(p, SOURCE.labels).mean(),
-        "source/aux": 0.25 * nll(q, SOURCE.labels).mean(),
-    }
-    assert_losses(losses, expected)
-
-
-def test_stage_two_weights_pseudo_labels_by_disagreement() -> None:
-    model, heads = two_heads(1)
-    losses = seg_uncertainty(model, map_batch(), heads, aux=0.5, rectified=0.8)
-    first = heads.frozen_model(TARGET.images)
-    second = heads.frozen_aux.model(features_of(first))
-    predicted = upsample(coarse_probability(first.z) + 0.5 * coarse_probability(second)).argmax(1)
-    p, q = both_probabilities(model, heads, TARGET.images)
-    disagreement = kl(q, p)
-    main, aux = (nll(one, predicted) * torch.exp(-disagreement) + disagreement for one in (p, q))
-    found, expected = losses["pseudo/rectified"], 0.8 * (main + 0.5 * aux)[OPEN].mean()
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-    assert_same_gradients(gradients(found, model), gradients(expected, model))
-    assert losses["target/memory"] == 0
-    frozen = (*heads.frozen_model.parameters(), *heads.frozen_aux.parameters())
-    assert not any(p.requires_grad for p in frozen)
-
-
-def test_both_heads_learn_from_labels_without_unlabelled_target() -> None:
-    model, heads = two_heads(1)
-    batch = Batch(SOURCE, SOURCE, None)
-    losses = seg_uncertainty(model, batch, heads)
-    assert losses.keys() == {"source/nll", "labelled/nll", "source/aux", "labelled/aux"}
-    assert_losses(losses, softmax(model, batch))
-
-
-# ---- Adversarial loss in output space, which warms up ProDA and Seg-Uncertainty
-
-
-@pytest.mark.parametrize(
-    ("at_stage", "objective"), [(prototype_teacher, partial(proda, jitter=0.0)), (two_heads, seg_uncertainty)]
-)
 @pytest.mark.parametrize("stage", [0, 1])
-def test_adversarial_loss_trains_the_model_only_in_the_warm_up(
-    at_stage: Callable[[int], tuple[TinySegmenter, Any]],
-    objective: Callable[..., dict[str, Tensor]],
-    stage: int,
-) -> None:
-    model, auxiliary = at_stage(stage)
-    loss = objective(model, map_batch(), auxiliary, domain=0.5)["domain/nll"]
+def test_adversarial_loss_trains_the_model_only_in_the_warm_up(stage: int) -> None:
+    model, auxiliary = prototype_teacher(stage)
+    loss = proda(model, map_batch(), auxiliary, jitter=0.0, domain=0.5)["domain/nll"]
     source, target = (
         auxiliary.discriminator(coarse_probability(model(images).z))
         for images in (SOURCE.images, TARGET.images)

@@ -55,6 +55,27 @@ def masked_means(
     return results
 
 
+@torch.no_grad()
+def pixel_values(output: Output, formula: Callable[[Tensor, Tensor], Tensor], labels: Tensor) -> Tensor:
+    """Compute one value per pixel without gradients, ``(N, H, W)``; the map of classes is never built.
+
+    Args:
+        formula: from log alpha ``(N, C, ...)`` and labels to one value per position.
+        labels: maps of the size of ``output``.
+    """
+    assert output.size is not None
+    results: Tensor | None = None
+    with torch.autocast(device_type=output.z.device.type, enabled=False):
+        for images, rows in _chunks(len(output.z), output.z.shape[1], output.size, output.z.device):
+            log_alpha = output.evidence(upsampling.interpolate(output.z[images], output.size, rows))
+            values = formula(log_alpha, labels[images, rows].long())
+            if results is None:
+                results = values.new_empty(labels.shape)
+            results[images, rows] = values
+    assert results is not None
+    return results
+
+
 def labelled_losses(
     model: ForwardFn,
     batch: Batch,
