@@ -152,7 +152,7 @@ class TwoHeads(AuxiliaryModule):
 
 
 def fused_log_alpha(main: Output, second: Output, aux: float) -> Tensor:
-    """Return ``main + aux * second``, of log alpha on the network's grid; its softmax fuses the predictions."""
+    """Return ``main + aux * second`` of log alpha on the network's grid: logits of the fused prediction."""
     return coarse_log_alpha(main) + aux * coarse_log_alpha(second)
 
 
