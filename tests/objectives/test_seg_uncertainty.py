@@ -9,6 +9,7 @@ import torch
 from tiny_maps import (
     CLASSES,
     OPEN,
+    SIZE,
     SOURCE,
     TARGET,
     TinySegmenter,
@@ -28,8 +29,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ducats.data.domain import VOID
-from ducats.objectives import Batch, LabelledImages, softmax
-from ducats.objectives.auxiliary import features_of
+from ducats.models import MODELS, EvidentialModel
+from ducats.objectives import AuxiliaryContext, Batch, LabelledImages, softmax
+from ducats.objectives.auxiliary import features_of, split_output
 from ducats.objectives.self_training.seg_uncertainty import (
     ClassBalance,
     TwoHeads,
@@ -57,7 +59,7 @@ def all_gradients(loss: Tensor, model: TinySegmenter, heads: TwoHeads) -> tuple[
 
 def both_logits(model: TinySegmenter, heads: TwoHeads, images: Tensor) -> tuple[Tensor, Tensor]:
     output = model(images)
-    return output.z, heads.aux(features_of(output))
+    return output.z, heads.aux([features_of(output)])[0]
 
 
 def both_probabilities(model: TinySegmenter, heads: TwoHeads, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,9 +197,15 @@ def test_memory_term_is_the_divergence_of_both_heads_from_their_detached_fusion(
 
 
 def fused_pseudo_labels(heads: TwoHeads, aux: float) -> Tensor:
-    first = heads.frozen_model(TARGET.images)
-    second = heads.frozen_aux.model(features_of(first))
-    return upsample((first.z.clamp(max=10) + aux * second.clamp(max=10)).softmax(1)).argmax(1)
+    """Sum of the fused predictions for the image, its mirror image and both at 1.25 times the size."""
+    total = torch.zeros(2, CLASSES, *TARGET.images.shape[2:])
+    for size in (SIZE, (15, 20)):
+        images = F.interpolate(TARGET.images, size, mode="bilinear", align_corners=True)
+        for mirror in (lambda x: x, lambda x: x.flip(-1)):
+            first = heads.frozen_model(mirror(images))
+            second, _ = heads.frozen_aux.model([features_of(first)])
+            total += upsample(mirror((first.z.clamp(max=10) + aux * second.clamp(max=10)).softmax(1)))
+    return total.argmax(1)
 
 
 @pytest.mark.parametrize("max_weight", [7.0, 1.0])
@@ -230,6 +238,34 @@ def test_class_balance_of_pseudo_labels_starts_with_stage_two() -> None:
     heads.pseudo_balance.rarity.fill_(3.0)
     refresh(heads, model, STAGE_TWO_EPOCH)
     assert heads.pseudo_balance.rarity.tolist() == [1.0] * CLASSES
+
+
+# ---- Second classifier
+
+
+@pytest.mark.parametrize("name", ["deeplab_v2", "deeplab_v3plus"])
+def test_second_classifier_reads_the_stage_before_the_last(name: str) -> None:
+    torch.manual_seed(0)
+    network = MODELS[name].build(classes=CLASSES, channels=3, backbone="resnet18", pretrained=False).eval()
+    model = EvidentialModel(network, "exp_at_most_10")
+    before = model(SOURCE.images)
+    heads = TwoHeads(AuxiliaryContext(model, CLASSES, before.features.shape[1], 6, per_pixel=True), hidden=4)
+    perturb(heads.aux)
+    heads.eval()
+    captured: list[Tensor] = []
+    network.backbone.layer3.register_forward_hook(lambda *call: captured.append(call[-1]))
+    output = model(SOURCE.images)
+    torch.testing.assert_close(output.z, before.z, rtol=0, atol=0)
+    expected = sum(
+        F.conv2d(captured[0], branch.weight, branch.bias, padding=rate, dilation=rate)
+        for branch, rate in zip(heads.aux.branches, (6, 12, 18, 24), strict=True)
+    )
+    assert captured[0].shape[1] == 256
+    assert_close(heads.aux_output(output).z, expected)
+    first, second = split_output(output, [1, 1])
+    assert_close(torch.cat([heads.aux_output(part).z for part in (first, second)]), expected)
+    losses = seg_uncertainty(model, map_batch(), heads)  # grids of both heads differ in v3+
+    assert torch.isfinite(torch.stack(list(losses.values()))).all()
 
 
 # ---- Labels of the target, adversary, parameters

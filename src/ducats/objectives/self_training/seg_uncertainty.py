@@ -1,12 +1,15 @@
 """Pseudo-labels rectified by the disagreement of two classifiers (Zheng and Yang, IJCV 2021)."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ducats.data.domain import VOID
 from ducats.dirichlet import negative_log_likelihood
+from ducats.models import upsampling
+from ducats.models.deeplab import HeadV2, request_earlier_features
 from ducats.models.output import Output
 from ducats.objectives.auxiliary import (
     AuxiliaryContext,
@@ -29,6 +32,7 @@ from ducats.objectives.self_training.output_space import (
 from ducats.objectives.self_training.pseudo_label_ops import (
     coarse_log_alpha,
     log_probability_of,
+    resize_to,
     stack_outputs,
 )
 from ducats.objectives.self_training.round_schedule import (
@@ -37,6 +41,8 @@ from ducats.objectives.self_training.round_schedule import (
     starting_round,
 )
 from ducats.objectives.softmax import softmax
+
+AUX_RATES, AUX_STD = (6, 12, 18, 24), 0.001  # dilations and initial weights of the second classifier
 
 
 class ClassBalance(nn.Module):
@@ -66,17 +72,22 @@ class ClassBalance(nn.Module):
 
 
 class TwoHeads(AuxiliaryModule):
-    """Second classifier on the model's features, and frozen copies of both classifiers for pseudo-labels.
+    """Second classifier, and frozen copies of both classifiers for pseudo-labels.
+
+    The second classifier is a head of DeepLab-v2 on the backbone's stage before the last one. For models
+    other than DeepLab, its input are the model's features.
 
     Args:
         warmup: fraction of the training for stage I, which has no pseudo-labels.
         rounds: number of times the copies are updated, first at the start of stage II.
         memory_start: fraction of stage I without memory regularisation.
-        dropout: dropout rate of the features' channels for the second classifier.
+        dropout: dropout rate of the input channels of the second classifier.
         hidden: channels of the first layer of each discriminator.
         max_weight: weight of small classes, and again of rarely seen ones; 1: no class balance.
         small: a class is small if it covers less than this fraction of the batch.
         rarity_rate: update rate of the moving average that finds rarely seen classes; 0: they have weight 1.
+        scales: relative sizes of the images whose predictions are averaged for pseudo-labels; each is also
+            mirrored.
     """
 
     stage: Tensor  # 0 in stage I, 1 in stage II
@@ -94,6 +105,7 @@ class TwoHeads(AuxiliaryModule):
         max_weight: float = 7.0,
         small: float = 1 / 128,
         rarity_rate: float = 0.1,
+        scales: Sequence[float] = (1.0, 1.25),
     ) -> None:
         super().__init__()
         require_segmentation(context, "seg_uncertainty")
@@ -103,9 +115,13 @@ class TwoHeads(AuxiliaryModule):
                 raise ValueError(f"{name} is a fraction and must be in [0, 1], not {value}")
         if max_weight < 1:
             raise ValueError(f"max_weight must be at least 1, not {max_weight}")
-        self.warmup, self.rounds, self.memory_start = warmup, rounds, memory_start
-        width = require_feature_width(context, "the objective 'seg_uncertainty'")
-        self.dropout, self.aux = nn.Dropout2d(dropout), nn.Conv2d(width, context.classes, 1)
+        if not scales or min(scales) <= 0:
+            raise ValueError(f"scales must be a list of positive numbers, not {scales}")
+        self.warmup, self.rounds, self.memory_start, self.scales = warmup, rounds, memory_start, scales
+        width = request_earlier_features(context.model) or require_feature_width(
+            context, "the objective 'seg_uncertainty'"
+        )
+        self.dropout, self.aux = nn.Dropout2d(dropout), HeadV2(width, context.classes, AUX_RATES, AUX_STD)
         self.frozen_model = FrozenCopy(context.model, context.autocast_dtype)
         self.frozen_aux = FrozenCopy(self.aux)
         self.discriminator = OutputDiscriminator(context.classes, hidden)
@@ -132,8 +148,7 @@ class TwoHeads(AuxiliaryModule):
 
     def aux_output(self, output: Output) -> Output:
         """Return the output of the second classifier for the same images."""
-        features = cast_to_weights(features_of(output), self.aux)
-        return output._replace(z=self.aux(self.dropout(features)), features=None)
+        return classify(self.aux, output, self.dropout)
 
     @torch.no_grad()
     def pseudo_labels_of(self, images: Tensor, label_maps: Tensor, aux: float) -> Tensor:
@@ -142,18 +157,32 @@ class TwoHeads(AuxiliaryModule):
         Args:
             aux: weight of the second classifier.
         """
-        first = self.frozen_model(images)
-        second = self.frozen_aux.model(cast_to_weights(features_of(first), self.frozen_aux))
-        probability = fused_log_alpha(first, first._replace(z=second), aux).softmax(1)
-        predicted = pixel_values(
-            Output(probability, None, first.size), lambda values, _: values.argmax(1), label_maps
-        )
+        scores = []
+        for scale in self.scales:
+            size = round(scale * images.shape[2]), round(scale * images.shape[3])
+            resized = images if scale == 1 else upsampling.interpolate(images, size)
+            mirrored = self._copies_probability(resized.flip(3), aux).flip(3)
+            scores.append(Output(self._copies_probability(resized, aux) + mirrored, None, size))
+        predicted = pixel_values(scores, lambda *maps: sum(maps[1:-1], maps[0]).argmax(1), label_maps)
         return torch.where(is_unlabelled(label_maps), predicted, VOID)
+
+    def _copies_probability(self, images: Tensor, aux: float) -> Tensor:
+        first = self.frozen_model(images)
+        return fused_log_alpha(first, classify(self.frozen_aux.model, first), aux).softmax(1)
+
+
+def classify(head: nn.Module, output: Output, dropout: nn.Module | None = None) -> Output:
+    """Return the output of a second classifier for the same images."""
+    features = features_of(output) if output.earlier_features is None else output.earlier_features
+    features = cast_to_weights(features, head)
+    logits, _ = head([features if dropout is None else dropout(features)])
+    return output._replace(z=logits.float() if logits.dtype.itemsize < 4 else logits, features=None)
 
 
 def fused_log_alpha(main: Output, second: Output, aux: float) -> Tensor:
     """Return ``main + aux * second`` of log alpha on the network's grid: logits of the fused prediction."""
-    return coarse_log_alpha(main) + aux * coarse_log_alpha(second)
+    log_alpha = coarse_log_alpha(main)
+    return log_alpha + aux * resize_to(log_alpha.shape[2:], coarse_log_alpha(second))
 
 
 def balanced_nll(output: Output, labels: Tensor, class_weight: Tensor, hard: float) -> Tensor:
@@ -169,7 +198,7 @@ def balanced_nll(output: Output, labels: Tensor, class_weight: Tensor, hard: flo
         return class_weight[label.clamp(min=0)]
 
     if hard:
-        losses = pixel_values(output, lambda z, y: weight_of(y) * negative_log_likelihood(z, y), labels)
+        losses = pixel_values([output], lambda z, y: weight_of(y) * negative_log_likelihood(z, y), labels)
         rank = math.ceil(hard * (losses.numel() - 1))
         labels = torch.where(losses >= losses.flatten().sort().values[rank], labels, VOID)
     loss, weight = masked_means(
