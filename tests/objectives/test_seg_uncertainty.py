@@ -201,10 +201,11 @@ def fused_pseudo_labels(heads: TwoHeads, aux: float) -> Tensor:
     total = torch.zeros(2, CLASSES, *TARGET.images.shape[2:])
     for size in (SIZE, (15, 20)):
         images = F.interpolate(TARGET.images, size, mode="bilinear", align_corners=True)
-        for mirror in (lambda x: x, lambda x: x.flip(-1)):
-            first = heads.frozen_model(mirror(images))
+        for mirrored_dims in ([], [3]):
+            first = heads.frozen_model(images.flip(mirrored_dims))
             second, _ = heads.frozen_aux.model([features_of(first)])
-            total += upsample(mirror((first.z.clamp(max=10) + aux * second.clamp(max=10)).softmax(1)))
+            fused = (first.z.clamp(max=10) + aux * second.clamp(max=10)).softmax(1)
+            total += upsample(fused.flip(mirrored_dims))
     return total.argmax(1)
 
 
@@ -249,17 +250,19 @@ def test_second_classifier_reads_the_stage_before_the_last(name: str) -> None:
     network = MODELS[name].build(classes=CLASSES, channels=3, backbone="resnet18", pretrained=False).eval()
     model = EvidentialModel(network, "exp_at_most_10")
     before = model(SOURCE.images)
-    heads = TwoHeads(AuxiliaryContext(model, CLASSES, before.features.shape[1], 6, per_pixel=True), hidden=4)
+    width = features_of(before).shape[1]
+    heads = TwoHeads(AuxiliaryContext(model, CLASSES, width, 6, per_pixel=True), hidden=4)
     perturb(heads.aux)
     heads.eval()
     captured: list[Tensor] = []
-    network.backbone.layer3.register_forward_hook(lambda *call: captured.append(call[-1]))
+    network.get_submodule("backbone.layer3").register_forward_hook(lambda *call: captured.append(call[-1]))
     output = model(SOURCE.images)
     torch.testing.assert_close(output.z, before.z, rtol=0, atol=0)
-    expected = sum(
-        F.conv2d(captured[0], branch.weight, branch.bias, padding=rate, dilation=rate)
-        for branch, rate in zip(heads.aux.branches, (6, 12, 18, 24), strict=True)
-    )
+    state = heads.aux.state_dict()
+    expected = torch.zeros(())
+    for i, rate in enumerate((6, 12, 18, 24)):
+        weight, bias = state[f"branches.{i}.weight"], state[f"branches.{i}.bias"]
+        expected = expected + F.conv2d(captured[0], weight, bias, padding=rate, dilation=rate)
     assert captured[0].shape[1] == 256
     assert_close(heads.aux_output(output).z, expected)
     first, second = split_output(output, [1, 1])
@@ -312,5 +315,6 @@ def test_published_weights_are_the_defaults() -> None:
     expected = {
         **{"aux": 0.5, "hard": 0.8, "memory": 0.1, "domain": 0.001, "aux_domain": 0.0002, "rectified": 1.0},
         **{"warmup": 0.5, "memory_start": 15 / 25, "dropout": 0.1, "max_weight": 7.0, "rarity_rate": 0.1},
+        **{"scales": (1.0, 1.25), "small": 64**2 / (1024 * 512)},
     }
     assert {name: defaults[name] for name in expected} == expected

@@ -263,7 +263,7 @@ def seg_uncertainty(
     student = model(images)
     student_aux = heads.aux_output(student)
     pseudo_labels = heads.pseudo_labels_of(images, label_maps, aux)
-    pseudo_weight = heads.pseudo_balance(pseudo_labels)
+    pseudo_weight: Tensor = heads.pseudo_balance(pseudo_labels)
 
     def formula(z: Tensor, label: Tensor) -> tuple[Tensor, ...]:
         main_z, aux_z = z.chunk(2, 1)
@@ -273,10 +273,8 @@ def seg_uncertainty(
 
         def rectified_loss(own: Tensor, other: Tensor) -> Tensor:
             disagreement = kl_divergence(other, own)
-            return (
-                -weight * log_probability_of(own, label.clamp(min=0)) * torch.exp(-disagreement)
-                + disagreement
-            )
+            fit = -weight * log_probability_of(own, label.clamp(min=0))
+            return fit * torch.exp(-disagreement) + disagreement
 
         return (
             kl_divergence(log_fused, log_p) + kl_divergence(log_fused, log_q),
