@@ -89,7 +89,10 @@ def test_a_resumed_run_equals_an_uninterrupted_one(objective: str, tmp_path: Pat
 # Parameters of self-training methods, and in which of the four epochs their losses are above 0.
 SELF_TRAINING: dict[str, tuple[str, dict[str, list[int]]]] = {
     "mrkld": ("{warmup: 0.5, rounds: 2}", {"pseudo/nll": [0, 0, 1, 1]}),
-    "seg-uncertainty": ("{hidden: 4}", {"target/memory": [1, 1, 0, 0], "pseudo/rectified": [0, 0, 1, 1]}),
+    "seg-uncertainty": (
+        "{hidden: 4}",
+        {"source/nll": [1, 1, 0, 0], "target/memory": [0, 1, 0, 0], "pseudo/rectified": [0, 0, 1, 1]},
+    ),
     "tpld": (
         "{hidden: 4, warmup: 0.25, rounds: 3, easy_fraction: 0.8}",
         {"pseudo/nll": [0, 1, 1, 1], "domain/nll": [0, 0, 0, 1]},

@@ -1,4 +1,4 @@
-"""Self-training on maps: MRKLD, TPLD and Seg-Uncertainty against references on whole maps."""
+"""Self-training on maps: MRKLD and TPLD against references on whole maps."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from tiny_maps import (
     OPEN,
     PARTLY_LABELLED_TARGET,
     POOL_IMAGES,
-    SOURCE,
     TARGET,
     TinySegmenter,
     assert_losses,
@@ -23,18 +22,15 @@ from tiny_maps import (
     gradients,
     map_batch,
     nll,
-    perturb,
     refresh,
     upsample,
 )
 from torch import Tensor
 from torch.nn import functional as F
 
-from ducats.objectives import AuxiliaryModule, Batch, softmax
-from ducats.objectives.auxiliary import features_of
+from ducats.objectives import AuxiliaryModule, softmax
 from ducats.objectives.self_training.mrkld import mrkld
 from ducats.objectives.self_training.round_schedule import starting_round
-from ducats.objectives.self_training.seg_uncertainty import TwoHeads, seg_uncertainty
 from ducats.objectives.self_training.teacher import CERTAINTY_BIN_WIDTH as BIN
 from ducats.objectives.self_training.teacher import Teacher, certainty_histogram, log_thresholds
 from ducats.objectives.self_training.tpld import DensifyingTeacher, mean_confidence, neighbour_votes, tpld
@@ -236,86 +232,3 @@ def test_a_batch_with_only_easy_or_hard_images(min_confidence: float) -> None:
     assert (losses["pseudo/nll"] > 0) == (min_confidence == 0)
     found = gradients(torch.stack(list(losses.values())).sum(), model)
     assert all(gradient.isfinite().all() for gradient in found)
-
-
-# ---- Seg-Uncertainty
-
-
-def two_heads(stage: int) -> tuple[TinySegmenter, TwoHeads]:
-    torch.manual_seed(0)
-    model = TinySegmenter()
-    heads = TwoHeads(auxiliary_context(model), dropout=0.0, hidden=4)
-    assert due_epochs(heads) == [5]
-    if stage:
-        refresh(heads, model, 5)
-        perturb(heads.aux, seed=2)
-    return model, heads
-
-
-def kl(p: Tensor, q: Tensor) -> Tensor:
-    return (p * (p / q).log()).sum(1)
-
-
-def both_probabilities(model: TinySegmenter, heads: TwoHeads, images: Tensor) -> tuple[Tensor, Tensor]:
-    output = model(images)
-    return dense_probability(output.z), dense_probability(heads.aux(features_of(output)))
-
-
-def test_stage_one_makes_the_heads_agree() -> None:
-    model, heads = two_heads(0)
-    losses = seg_uncertainty(model, map_batch(), heads, memory=0.3, aux=0.25)
-    p, q = both_probabilities(model, heads, SOURCE.images)
-    expected = {
-        "target/memory": 0.3 * kl(*both_probabilities(model, heads, TARGET.images))[OPEN].mean(),
-        "pseudo/rectified": torch.tensor(0.0),
-        "source/nll": nll(p, SOURCE.labels).mean(),
-        "source/aux": 0.25 * nll(q, SOURCE.labels).mean(),
-    }
-    assert_losses(losses, expected)
-
-
-def test_stage_two_weights_pseudo_labels_by_disagreement() -> None:
-    model, heads = two_heads(1)
-    losses = seg_uncertainty(model, map_batch(), heads, aux=0.5, rectified=0.8)
-    first = heads.frozen_model(TARGET.images)
-    second = heads.frozen_aux.model(features_of(first))
-    predicted = upsample(coarse_probability(first.z) + 0.5 * coarse_probability(second)).argmax(1)
-    p, q = both_probabilities(model, heads, TARGET.images)
-    disagreement = kl(q, p)
-    main, aux = (nll(one, predicted) * torch.exp(-disagreement) + disagreement for one in (p, q))
-    found, expected = losses["pseudo/rectified"], 0.8 * (main + 0.5 * aux)[OPEN].mean()
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-    assert_same_gradients(gradients(found, model), gradients(expected, model))
-    assert losses["target/memory"] == 0
-    frozen = (*heads.frozen_model.parameters(), *heads.frozen_aux.parameters())
-    assert not any(p.requires_grad for p in frozen)
-
-
-def test_both_heads_learn_from_labels_without_unlabelled_target() -> None:
-    model, heads = two_heads(1)
-    batch = Batch(SOURCE, SOURCE, None)
-    losses = seg_uncertainty(model, batch, heads)
-    assert losses.keys() == {"source/nll", "labelled/nll", "source/aux", "labelled/aux"}
-    assert_losses(losses, softmax(model, batch))
-
-
-# ---- Adversarial loss in output space, with binary cross-entropy
-
-
-@pytest.mark.parametrize("stage", [0, 1])
-def test_adversarial_loss_trains_the_model_only_in_the_warm_up(stage: int) -> None:
-    model, auxiliary = two_heads(stage)
-    loss = seg_uncertainty(model, map_batch(), auxiliary, domain=0.5)["domain/nll"]
-    source, target = (
-        auxiliary.discriminator(coarse_probability(model(images).z))
-        for images in (SOURCE.images, TARGET.images)
-    )
-    target_loss = F.softplus(target).mean() / 2
-    expected = F.softplus(-source).mean() / 2 + target_loss
-    torch.testing.assert_close(loss, expected)
-    assert_same_gradients(
-        gradients(loss, auxiliary.discriminator), gradients(expected, auxiliary.discriminator)
-    )
-    strength = 0.0 if stage else -0.5  # reversed
-    plain = gradients(target_loss, model)
-    assert_same_gradients(gradients(loss, model), tuple(strength * gradient for gradient in plain))

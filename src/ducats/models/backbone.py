@@ -78,17 +78,19 @@ def make_feature_extractor(
     strides: Strides,
     output_stride: int,
     reductions: tuple[int, ...],
+    earlier_stage: bool = False,
 ) -> FeatureExtractor:
     """Build a backbone that returns feature maps, with the same weights as ``make_backbone``.
 
     Args:
         output_stride: stride of the last map; later stages are dilated instead of strided.
         reductions: strides of the maps to return, in this order; of several maps with one stride, the last.
+        earlier_stage: also return the map before the last one, in second to last place.
     """
     check_backbone_name(name)
     _check_strides(strides)
     check_output_stride(output_stride)
-    indices, widths = _find_stages(name, channels, output_stride, reductions)
+    indices, widths = _find_stages(name, channels, output_stride, reductions, earlier_stage)
     net = _feature_net(name, channels, output_stride, out_indices=indices)
     if pretrained or weights is not None:
         plain = make_backbone(name, channels=channels, pretrained=pretrained, weights=weights, strides="timm")
@@ -115,7 +117,7 @@ def _feature_net(name: str, channels: int, output_stride: int, **params: Any) ->
 
 @functools.cache
 def _find_stages(
-    name: str, channels: int, output_stride: int, reductions: tuple[int, ...]
+    name: str, channels: int, output_stride: int, reductions: tuple[int, ...], earlier_stage: bool = False
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return index and width of the last stage of each stride, from the shapes of the network's outputs.
 
@@ -137,6 +139,8 @@ def _find_stages(
         raise _no_feature_maps_error(
             name, output_stride, f"its stages have strides {', '.join(map(str, strides))}"
         )
+    if earlier_stage and indices[-1] and indices[-1] - 1 not in indices:
+        indices = (*indices[:-1], indices[-1] - 1, indices[-1])
     return indices, tuple(shapes[index][1] for index in indices)
 
 

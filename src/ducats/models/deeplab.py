@@ -25,8 +25,17 @@ LOW_LEVEL_STRIDE = 4  # stride of the low-level map in the decoder of v3+
 class DeepLab(nn.Module):
     """Backbone, from normalised images to a list of maps, and head, from these to logits and features."""
 
-    def __init__(self, backbone: nn.Module, head: nn.Module, channels: int, *, is_pretrained: bool) -> None:
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: nn.Module,
+        channels: int,
+        *,
+        is_pretrained: bool,
+        earlier_width: int,
+    ) -> None:
         super().__init__()
+        self.earlier_width, self.returns_earlier = earlier_width, False
         self.lr_multipliers = classifier.default_lr_multipliers(is_pretrained)
         mean, std = input_normalisation(backbone, channels)
         # (x - mean) / std as one multiply-add, since images are large.
@@ -35,10 +44,23 @@ class DeepLab(nn.Module):
         self.backbone = backbone
         self.head = head
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Return logits ``(N, C, h, w)`` and features ``(N, D, h, w)`` for images in [0, 1]."""
         maps = self.backbone(torch.addcmul(self.get_buffer("shift"), images, self.get_buffer("scale")))
-        return self.head(maps)  # type: ignore[no-any-return]
+        logits, features = self.head(maps)
+        return (logits, features, maps[-2]) if self.returns_earlier else (logits, features)
+
+
+def request_earlier_features(model: nn.Module) -> int:
+    """Let a DeepLab also return the map before the backbone's last one, and return its width.
+
+    Returns 0 if the model has no DeepLab, or its backbone no such map.
+    """
+    for module in model.modules():
+        if isinstance(module, DeepLab):
+            module.returns_earlier = module.earlier_width > 0
+            return module.earlier_width
+    return 0
 
 
 class HeadV2(nn.Module):
@@ -75,7 +97,7 @@ class HeadV3Plus(nn.Module):
         low_width: int = 48,
     ) -> None:
         super().__init__()
-        low, deep = widths
+        low, deep = widths[0], widths[-1]
         self.pointwise = _conv(deep, width, 1, norm)
         self.branches = nn.ModuleList(_separable(deep, width, norm, rate) for rate in rates)
         self.image_pooling = _conv(deep, width, 1, norm)
@@ -90,8 +112,8 @@ class HeadV3Plus(nn.Module):
                 nn.init.kaiming_normal_(module.weight)
 
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Compute logits and features on the grid of the low-level map, the first of two."""
-        low, deep = maps
+        """Compute logits and features on the grid of the low-level map, from it (first) and the last map."""
+        low, deep = maps[0], maps[-1]
         # Adaptive pooling is not deterministic on a GPU.
         pooled = self.image_pooling(deep.mean((2, 3), keepdim=True)).expand(-1, -1, *deep.shape[-2:])
         branch_outputs = [self.pointwise(deep), *(branch(deep) for branch in self.branches), pooled]
@@ -171,11 +193,12 @@ def deeplab_v2(
         strides=strides,
         output_stride=output_stride,
         reductions=(output_stride,),
+        earlier_stage=True,
     )
     is_pretrained = pretrained or weights is not None
     _freeze_if(stages, is_pretrained if frozen is None else frozen, norm_eps)
-    head = HeadV2(stages.widths[0], classes, _checked_rates(rates), head_std)
-    return DeepLab(stages.net, head, channels, is_pretrained=is_pretrained)
+    head = HeadV2(stages.widths[-1], classes, _checked_rates(rates), head_std)
+    return _assemble(stages, head, channels, is_pretrained)
 
 
 def deeplab_v3plus(
@@ -211,11 +234,17 @@ def deeplab_v3plus(
         strides=strides,
         output_stride=output_stride,
         reductions=(LOW_LEVEL_STRIDE, output_stride),
+        earlier_stage=True,
     )
     is_pretrained = pretrained or weights is not None
     _freeze_if(stages, is_pretrained if frozen is None else frozen, norm_eps)
     head = HeadV3Plus(stages.widths, classes, _checked_rates(rates), head_norm, dropout)
-    return DeepLab(stages.net, head, channels, is_pretrained=is_pretrained)
+    return _assemble(stages, head, channels, is_pretrained)
+
+
+def _assemble(stages: FeatureExtractor, head: nn.Module, channels: int, is_pretrained: bool) -> DeepLab:
+    earlier_width = stages.widths[-2] if len(stages.widths) > 1 else 0
+    return DeepLab(stages.net, head, channels, is_pretrained=is_pretrained, earlier_width=earlier_width)
 
 
 def check_deeplab_params(

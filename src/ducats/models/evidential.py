@@ -16,9 +16,10 @@ class EvidentialModel(nn.Module):
     """Wrapper that turns a network's logits into an `Output`. It owns the evidence function.
 
     Args:
-        network: maps images ``(N, channels, height, width)`` to logits ``(N, C, ...)``, or to a pair of
-            logits and features. If it returns logits only, the features are the input of the linear layer
-            that computed them. Logits ``(N, C, h, w)`` are per pixel, on the network's own grid.
+        network: maps images ``(N, channels, height, width)`` to logits ``(N, C, ...)``, or to a tuple of
+            logits, features and optionally features of an earlier stage. If it returns logits only, the
+            features are the input of the linear layer that computed them. Logits ``(N, C, h, w)`` are per
+            pixel, on the network's own grid.
         evidence: name in ``EVIDENCE_FUNCTIONS`` of the function from logits to ``z = log alpha``.
     """
 
@@ -55,11 +56,14 @@ class EvidentialModel(nn.Module):
         returned = self.network(images)
         has_features = isinstance(returned, tuple)
         head_input = self._features(None if has_features else returned)
-        logits, features = returned if has_features else (returned, head_input)
+        logits, features, *earlier = returned if has_features else (returned, head_input)
         self._calls.clear()  # the tensors hold the autograd graph of this step
         if logits.ndim == 4:
             z = logits.float() if logits.dtype.itemsize < 4 else logits
-            return Output(z, features, (images.shape[-2], images.shape[-1]), self._evidence_fn)
+            size = (images.shape[-2], images.shape[-1])
+            return Output(
+                z, features, size, self._evidence_fn, earlier_features=earlier[0] if earlier else None
+            )
         # No autocast for Dirichlet maths: half floats have three digits, and exp overflows at 12.
         with torch.autocast(device_type=images.device.type, enabled=False):
             z = self._evidence_fn(logits.float() if logits.dtype.itemsize < 4 else logits)

@@ -24,3 +24,4 @@ class Output(NamedTuple):
     size: tuple[int, int] | None = None  # height and width of the images; None: z is per image
     evidence: Callable[[Tensor], Tensor] = identity  # from interpolated logits to log alpha
     extras: Mapping[str, Tensor] | None = None  # probe columns, (N, ...) each; per pixel (N, ..., h, w)
+    earlier_features: Tensor | None = None  # (N, E, h, w), see `deeplab.request_earlier_features`

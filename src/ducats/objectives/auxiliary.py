@@ -199,12 +199,17 @@ def split_output(output: Output, lengths: Sequence[int]) -> list[Output]:
     return [
         output._replace(
             z=output.z[end - length : end],
-            features=None if output.features is None else output.features[end - length : end],
+            features=_rows(output.features, end - length, end),
+            earlier_features=_rows(output.earlier_features, end - length, end),
             extras=output.extras
             and {name: column[end - length : end] for name, column in output.extras.items()},
         )
         for end, length in zip(ends, lengths, strict=True)
     ]
+
+
+def _rows(maps: Tensor | None, start: int, end: int) -> Tensor | None:
+    return None if maps is None else maps[start:end]
 
 
 class FrozenCopy(nn.Module):

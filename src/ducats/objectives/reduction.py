@@ -5,7 +5,7 @@ hundred operations from there to a loss and its gradient. Values and gradients a
 chunks of a few rows. Each chunk leaves only sums and a gradient on the network's coarse grid.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -60,6 +60,29 @@ def masked_means(
     spec = _MeanSpec(output.size, output.evidence, formula, labels, mask_fn(labels), neighbours)
     needs_grad = output.z.requires_grad and torch.is_grad_enabled()
     results: tuple[Tensor, ...] = _MaskedMeans.apply(output.z, spec, needs_grad)
+    return results
+
+
+@torch.no_grad()
+def pixel_values(outputs: Sequence[Output], formula: Callable[..., Tensor], labels: Tensor) -> Tensor:
+    """Compute one value per pixel without gradients, ``(N, H, W)``; the map of classes is never built.
+
+    Args:
+        outputs: for the same images, possibly on different grids.
+        formula: from log alpha of each output, ``(N, C, ...)``, and labels to one value per position.
+        labels: maps ``(N, H, W)``.
+    """
+    device, size = labels.device, (labels.shape[1], labels.shape[2])
+    channels = sum(output.z.shape[1] for output in outputs)
+    results: Tensor | None = None
+    with torch.autocast(device_type=device.type, enabled=False):
+        for images, rows in _chunks(len(labels), channels, size, device):
+            log_alphas = (o.evidence(upsampling.interpolate(o.z[images], size, rows)) for o in outputs)
+            values = formula(*log_alphas, labels[images, rows].long())
+            if results is None:
+                results = values.new_empty(labels.shape)
+            results[images, rows] = values
+    assert results is not None
     return results
 
 

@@ -26,7 +26,7 @@ def stack_outputs(
         extra_maps: maps ``(N, K, h, w)`` that are only interpolated.
     """
     grid_size = student.z.shape[2:]
-    others = [_resize_to(grid_size, x.to(student.z.dtype)) for x in (*extra_logits, *extra_maps)]
+    others = [resize_to(grid_size, x.to(student.z.dtype)) for x in (*extra_logits, *extra_maps)]
     n_evidence_channels = student.z.shape[1] * (1 + len(extra_logits))
     z = torch.cat([student.z, *others], 1)
     return Output(
@@ -40,7 +40,7 @@ def _apply_evidence_to_first(evidence: Callable[[Tensor], Tensor], channels: int
     return torch.cat([evidence(logits[:, :channels]), logits[:, channels:]], 1)
 
 
-def _resize_to(grid_size: torch.Size, x: Tensor) -> Tensor:
+def resize_to(grid_size: torch.Size, x: Tensor) -> Tensor:
     """Interpolate a map to a given coarse grid."""
     return x if x.shape[2:] == grid_size else upsampling.interpolate(x, (grid_size[0], grid_size[1]))
 
