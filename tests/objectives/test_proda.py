@@ -200,9 +200,7 @@ def test_moving_average_and_prototypes_are_updated() -> None:
 
 def test_least_squares_adversary_gives_each_side_its_own_gradient() -> None:
     model, discriminator = TinySegmenter(), OutputDiscriminator(CLASSES, 4)
-    found = output_space_adversarial_loss(
-        discriminator, model(SOURCE.images), model(TARGET.images), 0.3, "least_squares"
-    )
+    found = output_space_adversarial_loss(discriminator, model(SOURCE.images), model(TARGET.images), 0.3)
     s, t = (discriminator(coarse_probability(model(x).z)) for x in (SOURCE.images, TARGET.images))
     own, generator = F.mse_loss(s, torch.ones_like(s)) + F.mse_loss(t, torch.zeros_like(t)), (1 - t).square()
     torch.testing.assert_close(found, own + 0.3 * generator.mean())
@@ -215,7 +213,7 @@ def test_the_adversary_is_trained_in_the_warm_up_only(stage: int) -> None:
     model, auxiliary = prototype_teacher(stage)
     loss = proda(model, map_batch(), auxiliary, jitter=0.0)["domain/least_squares"]
     expected = (stage == 0) * output_space_adversarial_loss(
-        auxiliary.discriminator, model(SOURCE.images), model(TARGET.images), 0.01, "least_squares"
+        auxiliary.discriminator, model(SOURCE.images), model(TARGET.images), 0.01
     )
     torch.testing.assert_close(loss, expected)
     for trained in (model, auxiliary.discriminator):

@@ -1,14 +1,12 @@
 """Adversarial adaptation in output space (AdaptSegNet, Tsai et al., CVPR 2018), used as warm-up."""
 
 import itertools
-from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from ducats.models.output import Output
-from ducats.objectives.auxiliary import AuxiliaryContext, reverse_gradient
+from ducats.objectives.auxiliary import AuxiliaryContext
 from ducats.objectives.self_training.pseudo_label_ops import coarse_log_alpha
 from ducats.utils.errors import UserError
 
@@ -34,44 +32,27 @@ class OutputDiscriminator(nn.Module):
 
 
 def output_space_adversarial_loss(
-    discriminator: OutputDiscriminator,
-    source: Output,
-    target: Output,
-    strength: float | Tensor,
-    loss: Literal["bce", "least_squares"] = "bce",
+    discriminator: OutputDiscriminator, source: Output, target: Output, weight: float
 ) -> Tensor:
-    """Loss of a domain discriminator; the model is trained to make target outputs look like source outputs.
+    """Sum of two losses: of a domain discriminator, and of the model, which makes target look like source.
 
-    With ``s`` and ``t``, the discriminator's values for source and target:
-
-    - ``bce``: ``(mean softplus(-s) + mean softplus(t)) / 2`` for the discriminator. The model receives the
-      reversed gradient times ``strength``. The value is the discriminator's loss.
-    - ``least_squares``: ``mean (s - 1)^2 + mean t^2`` for the discriminator, and
-      ``strength * mean (t - 1)^2`` for the model (LSGAN, Mao et al., ICCV 2017). The value is the sum.
+    With ``s`` and ``t``, the discriminator's values for source and target, the discriminator minimises
+    ``mean (s - 1)^2 + mean t^2``, and the model ``weight * mean (t - 1)^2`` (LSGAN, Mao et al., ICCV 2017).
 
     Args:
-        discriminator: trained with full weight.
         source: model output on source images; receives no gradient.
         target: model output on target images.
-        strength: weight of the model's loss; it may change between steps if it is a tensor.
-        loss: the pair of losses.
+        weight: weight of the model's loss.
     """
     source_probability = coarse_log_alpha(source).softmax(1).detach()
     target_probability = coarse_log_alpha(target).softmax(1)
     source_values = discriminator(source_probability)
-    if loss == "least_squares":
-        target_values = discriminator(target_probability.detach())
-        # Reversal does not give this gradient, 2 (t - 1). The fixed weights receive none.
-        fixed_weights = {name: weight.detach() for name, weight in discriminator.named_parameters()}
-        model_values = functional_call(discriminator, fixed_weights, (target_probability,))
-        own_loss: Tensor = ((source_values - 1) ** 2).mean() + (target_values**2).mean()
-        model_loss: Tensor = strength * ((model_values - 1) ** 2).mean()
-        return own_loss + model_loss
-    scaled_probability = target_probability.detach() + strength * (
-        target_probability - target_probability.detach()
-    )
-    target_values = discriminator(reverse_gradient(scaled_probability))
-    return (F.softplus(-source_values).mean() + F.softplus(target_values).mean()) / 2
+    target_values = discriminator(target_probability.detach())
+    own_loss: Tensor = ((source_values - 1) ** 2).mean() + (target_values**2).mean()
+    fixed_weights = {name: parameter.detach() for name, parameter in discriminator.named_parameters()}
+    model_values = functional_call(discriminator, fixed_weights, (target_probability,))
+    model_loss: Tensor = weight * ((model_values - 1) ** 2).mean()
+    return own_loss + model_loss
 
 
 def require_segmentation(context: AuxiliaryContext, objective: str) -> None:

@@ -220,7 +220,7 @@ def proda(
         losses["target/consistency"] = consistency * is_stage_one * divergence.mean()
     if domain:
         losses["domain/least_squares"] = is_warmup * output_space_adversarial_loss(
-            auxiliary.discriminator, model(source_images), student, domain, "least_squares"
+            auxiliary.discriminator, model(source_images), student, domain
         )
     auxiliary.update_prototypes(ema_output, prototype_ema_rate)
     return losses

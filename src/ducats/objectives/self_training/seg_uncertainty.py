@@ -228,17 +228,18 @@ def seg_uncertainty(
 ) -> Losses:
     """Train two classifiers on the source, then on pseudo-labels weighted by their disagreement.
 
-    Stage I: class-balanced cross-entropy of the hardest source pixels, an adversarial loss in output space
-    and, late, the KL divergences of both predictions from their detached fusion. Stage II has only
-    ``w CE exp(-D) + D`` on pseudo-labels, with ``D = KL(aux || main)`` for the main classifier,
+    Stage I: class-balanced cross-entropy of the hardest source pixels, a least-squares adversarial loss in
+    output space and, late, the KL divergences of both predictions from their detached fusion. Stage II has
+    only ``w CE exp(-D) + D`` on pseudo-labels, with ``D = KL(aux || main)`` for the main classifier,
     ``D = KL(main || aux)`` for the second one, and class weights ``w``. Both learn from target labels.
 
     Args:
         aux: weight of the second classifier, in its losses and in fused predictions.
         hard: fraction of the source pixels, the easiest, that have no loss.
         memory: weight of the memory regularisation in stage I.
-        domain: weight of the adversarial loss for the main classifier, in stage I.
-        aux_domain: weight of the adversarial loss for the second classifier, in stage I.
+        domain: weight of ``2 (t - 1)^2`` for the main classifier, with the discriminator's value ``t`` for
+            target, in stage I.
+        aux_domain: the same for the second classifier.
         rectified: weight of the loss on pseudo-labels in stage II.
         source: weight of the loss on the source, in stage I.
     """
@@ -288,12 +289,12 @@ def seg_uncertainty(
     losses["pseudo/rectified"] = rectified * heads.stage * pseudo_loss
     fused_source = Output(fused_log_alpha(source_output, source_aux, aux), None, source_output.size)
     for name, discriminator, output, strength in (
-        ("nll", heads.discriminator, student, domain),
+        ("least_squares", heads.discriminator, student, domain),
         ("aux", heads.aux_discriminator, student_aux, aux_domain),
     ):
         if strength:
-            losses[f"domain/{name}"] = output_space_adversarial_loss(
-                discriminator, fused_source, output, strength * in_stage_one
+            losses[f"domain/{name}"] = in_stage_one * output_space_adversarial_loss(
+                discriminator, fused_source, output, 2 * strength
             )
     return losses
 
