@@ -341,6 +341,21 @@ def test_identity_has_every_setting_but_those_of_the_machine(setting: str) -> No
     assert load_config(["data/digits"], machine).digest() == base.digest()
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["views.unlabelled.interpolation=bilinear", "views.strong={interpolation: bicubic}"],
+        ["views.source.interpolation=bilinear", "views.labelled={interpolation: bicubic}"],
+        ["views.test.interpolation=bilinear"],
+    ],
+)
+def test_the_identity_keeps_the_filter_of_each_view(settings: list[str]) -> None:
+    given = load_config(["data/digits"], settings)
+    reloaded = Config.model_validate(given.identity())
+    assert (reloaded.views, reloaded.digest()) == (given.views, given.digest())
+    assert given.digest() != load_config(["data/digits"]).digest()
+
+
 def test_docs_show_the_config_small() -> None:
     page = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text(encoding="utf-8")
     (shown,) = [block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "small_cnn" in block]

@@ -387,11 +387,13 @@ def test_more_clusters_than_k_means_can_make(root: Path, query: str) -> None:
 def test_memory_counts_images_and_label_maps(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_module, "free_memory_gb", lambda: 8.0)
     large = "data.params.size=[8192, 8192]"  # 12 images of 3 + 1 bytes per pixel
-    for params, words in (
+    bilinear = "views.scoring.interpolation=bilinear"  # stores 4 images twice
+    for params, words, *settings in (
         ("memory_gb: 100", "decoded images and label maps take 3.00 GB; 100 GB may be kept"),
         # The source takes 0.75 + 0.25 GB; no other array fits into the remaining 0.1 GB.
         ("memory_gb: 1.1, cache: @cache", f"so 2.00 GB go to {root / 'cache'}"),
         ("memory_gb: 100, ground_truth: false", "take 2.75 GB"),
+        ("memory_gb: 100, ground_truth: false", "take 3.50 GB", bilinear),
     ):
-        config = make_config(root, large, f"data.params={{{params}}}")
+        config = make_config(root, large, f"data.params={{{params}}}", *settings)
         assert_findings(config, f"note: {words}", "warning: enlarged up to 334.4 times")

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torchvision.transforms.v2 import functional as TF
 
 from ducats.config import load_config
-from ducats.data.domain import UNLABELLED, Domain
+from ducats.data.domain import UNLABELLED, AdaptationData, Domain
 from ducats.data.folders import read_image_folder
 from ducats.models.output import Output
-from ducats.run.factory import prepare_images
-from ducats.settings import StreamViews
+from ducats.run.factory import prepare_for_views, prepare_images
+from ducats.settings import StreamViews, View
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor
 from ducats.training.streams import Streams
@@ -77,3 +77,18 @@ def test_parity_shows_the_published_pixels(tmp_path: Path, stream: str) -> None:
     assert shown
     for image in torch.cat(shown):
         assert min(float((255 * image - crop).abs().amax((1, 2, 3)).min()) for crop in crops) < 1e-2
+
+
+def test_both_versions_share_the_memory(tmp_path: Path) -> None:
+    write_images(tmp_path / "pool", 2, (40, 40))
+    images = read_image_folder(tmp_path / "pool", size=STORED)
+    source = Domain(images, torch.tensor([0, 1]), ("a", "b"))
+    views = StreamViews(scoring=View(interpolation="bilinear"))
+    size_gb = images.pixels.shape.numel() / 2**30
+    for memory_gb, n_cached in ((2 * size_gb, 0), (1.9 * size_gb, 1)):
+        cache = tmp_path / str(n_cached)
+        cache.mkdir()
+        data = prepare_for_views(AdaptationData(source, images), views, cache=cache, memory_gb=memory_gb)
+        assert data.pool.bilinear_pixels is not None
+        assert data.source.images.bilinear_pixels is None
+        assert len(list(cache.iterdir())) == n_cached

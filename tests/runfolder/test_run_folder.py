@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ducats
+from ducats.runfolder import run_folder as run_folder_module
 from ducats.runfolder.run_folder import RunFolder, _source_digest
 from ducats.runfolder.search import find_run_folders
 from ducats.utils.errors import UserError
@@ -61,6 +62,15 @@ def claim(
     run_folder.claim(settings, data or {})
     run_folder.release()
     return run_folder
+
+
+def test_resuming_with_another_version_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim(tmp_path, {})
+    monkeypatch.setattr(run_folder_module, "_source_digest", lambda _: "another")
+    claim(tmp_path, {})  # there are no results to mix
+    RunFolder(tmp_path).save_record({"kind": "epoch", "epoch": 1})
+    with pytest.warns(UserWarning, match="another version of ducats"):
+        claim(tmp_path, {})
 
 
 def test_settings_may_change_until_there_are_results(tmp_path: Path) -> None:

@@ -348,8 +348,9 @@ class Config(BaseModel):
             del settings["model"]["bottleneck_relu"]
         if not self.train.unlabelled_includes_labelled:
             del settings["train"]["unlabelled_includes_labelled"]
-        for view in settings["views"].values():
-            if isinstance(view, dict) and view["interpolation"] == "bicubic":
+        views = [view for view in settings["views"].values() if isinstance(view, dict)]
+        if all(view["interpolation"] == "bicubic" for view in views):
+            for view in views:
                 del view["interpolation"]
         return settings
 

@@ -69,19 +69,12 @@ def decode_images(
     return images
 
 
-def with_bilinear_pixels(
-    images: Images, *, cache: str | Path | None = None, memory_gb: float | None = None
-) -> Images:
-    """Return the images with a second version of their pixels, resized with a bilinear filter.
-
-    Args:
-        cache: As in ``decode_images``, and so is ``memory_gb``, the memory of the second version alone.
-    """
+def with_bilinear_pixels(images: Images, store: ArrayStore) -> Images:
+    """Return the images with a second version of their pixels, resized with a bilinear filter."""
     if images.files is None:
         raise UserError("only images from files can be resized with another filter")
     channels, *size = images.pixels.shape[1:]
     decoder = image_decoder(size, channels, images.value_range, "bilinear")
-    store = ArrayStore(cache, memory_gb)
     decoded = store.load(list(zip(images.keys, images.files, strict=True)), decoder)
     if decoded.failures:  # readable a moment ago
         unreadable = [UnreadableFile(images.files[row], reason) for row, reason in decoded.failures.items()]

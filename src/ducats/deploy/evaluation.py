@@ -21,7 +21,7 @@ from ducats.evaluation.evaluate import (
 from ducats.evaluation.metrics import Tally, compute_metrics
 from ducats.ledger import TargetMaps, load_ledger
 from ducats.run.components import data_digest
-from ducats.run.factory import load_data, prepare_for_views, prepare_images
+from ducats.run.factory import load_data, prepare_images
 from ducats.utils.errors import UserError
 
 
@@ -127,7 +127,7 @@ def _load_labelled_maps(trained: TrainedModel, folder: Path) -> Domain:
             f"the class list of {trained.run_folder.path} has changed since training (now "
             f"{', '.join(test.classes)}; then {', '.join(trained.classes)}); restore it"
         )
-    return test
+    return replace(test, images=prepare_images(test.images, trained.config.views.test))
 
 
 # Parameters that define the label encoding.
@@ -152,9 +152,9 @@ def load_test_set(trained: TrainedModel) -> tuple[Domain, EvaluatedOn]:
     data, evaluated_on = attach_test_set(
         load_data(config), config.evaluation.split, config.evaluation.test_fraction
     )
-    test = prepare_for_views(data, config.views).test
-    if test is None:
+    if data.test is None:
         raise UserError("this run has no test set; give a folder of labelled images with --data")
+    test = replace(data.test, images=prepare_images(data.test.images, config.views.test))
     saved_summary = trained.run_folder.data_summary
     for name, current_digest in (
         ("pool", data_digest(data.pool.keys)),

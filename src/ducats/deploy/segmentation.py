@@ -26,6 +26,7 @@ from ducats.deploy.trained_model import TrainedModel
 from ducats.evaluation.evaluate import log_probabilities
 from ducats.models.output import Output
 from ducats.models.upsampling import upsample
+from ducats.run.factory import prepare_images
 from ducats.training.predictor import check_finite
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically, write_csv_atomically, write_text_atomically
@@ -64,6 +65,7 @@ def predict_label_maps(
     )
     if strict:
         check_all_readable(images.unreadable, len(images))
+    images = prepare_images(images, trained.config.views.test)
     assert images.files is not None
     original_sizes, flip = read_image_sizes(images.files), trained.config.evaluation.average_flipped
     predictor, names = trained.predictor(fabric), png_names(images.keys)

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from math import prod
 from pathlib import Path
 
 from ducats.acquisition.budget import TimeBudget, parse_time_budget, split_budget, split_pixels
@@ -21,6 +22,7 @@ from ducats.models import hub, offline, resolve_model
 from ducats.run.checks import VIEW_ROLES, StoredImages, check_segmentation, check_views
 from ducats.run.factory import check_oracle, check_task, make_objective
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
+from ducats.settings import StreamViews
 from ducats.training.streams import check_batch_size
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Finding, collect_findings, count_images, pluralise
@@ -40,7 +42,7 @@ def check_plan(config: Config, survey: DataSurvey) -> list[Finding]:
         partial(_check_view_sizes, config, survey),
         partial(_check_enlargement, config, survey),
         partial(_check_weights, config),
-        partial(_check_memory, survey),
+        partial(_check_memory, config, survey),
     )
 
 
@@ -268,11 +270,11 @@ def _check_views(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     yield from check_views(config.views, stored, needs_strong=needs_strong)
 
 
-def _check_memory(survey: DataSurvey) -> Iterator[Finding]:
+def _check_memory(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     """Estimate memory and disk space of the decoded images and label maps."""
     memory = disk = 0.0
     remaining = float("inf") if survey.memory_gb is None else survey.memory_gb
-    for size in _array_sizes_gb(survey):
+    for size in (*_array_sizes_gb(survey), *_bilinear_sizes_gb(config.views, survey)):
         if size <= remaining:
             memory, remaining = memory + size, remaining - size
         else:  # as in ArrayStore: an array that does not fit goes to a file as a whole
@@ -313,6 +315,15 @@ def _array_sizes_gb(survey: DataSurvey) -> Iterator[float]:
             if split.label_files or split.label_maps is not None:
                 bytes_per_label = 1 if len(survey.classes) <= 127 else 2
                 yield len(split) * height * width * bytes_per_label / 2**30
+
+
+def _bilinear_sizes_gb(views: StreamViews, survey: DataSurvey) -> Iterator[float]:
+    """Yield the gigabytes of the second versions that are resized with a bilinear filter."""
+    for role, split in survey.splits.items():
+        role_views = [getattr(views, name) for name, of_role in VIEW_ROLES.items() if of_role == role]
+        is_needed = any(view is not None and view.interpolation == "bilinear" for view in role_views)
+        if is_needed and role in survey.stored_shapes:
+            yield len(split) * prod(survey.stored_shapes[role]) / 2**30
 
 
 def _format_gb(gigabytes: float) -> str:

@@ -65,8 +65,8 @@ def _distance_to_neighbourhood(z: Tensor, _: Tensor) -> tuple[Tensor, ...]:
 def _is_boundary(labels: Tensor) -> Tensor:
     """Return a mask of the labelled pixels whose label differs from the mean over their 3 x 3 neighbourhood.
 
-    As published, void counts as 255 and pixels outside the image as 0: at the border of the image, all pixels
-    but those of class 0 are on a boundary.
+    As published, void counts as 255 and pixels outside the image as 0: all pixels at the border of the image
+    are on a boundary, except those that are of class 0 as all their neighbours.
     """
     code = torch.where(labels >= 0, labels.int(), VOID_CODE)
     total = F.pad(code, (1, 1, 1, 1))

@@ -192,13 +192,21 @@ def run_identity(components: Components, plan: RunPlan) -> dict[str, Any]:
     query = components.query.fn if isinstance(components.query, QuerySpec) else components.query
     evidence = components.model.evidence if isinstance(components.model, EvidentialModel) else "exp"
     network = components.model.network if isinstance(components.model, EvidentialModel) else components.model
+    plan_settings = {
+        f.name: to_plain(getattr(plan, f.name)) for f in fields(plan) if f.name not in NOT_IN_IDENTITY
+    }
+    # A default leaves the identity as it was before the setting existed.
+    if not plan.unlabelled_includes_labelled:
+        del plan_settings["unlabelled_includes_labelled"]
+    views = {name: view for name, view in asdict(components.views).items() if view is not None}
+    if all(view["interpolation"] == "bicubic" for view in views.values()):
+        for view in views.values():
+            del view["interpolation"]
     return {
-        "plan": {
-            f.name: to_plain(getattr(plan, f.name)) for f in fields(plan) if f.name not in NOT_IN_IDENTITY
-        },
+        "plan": plan_settings,
         "query": to_plain(query),
         "objective": to_plain(components.objective_spec),
-        "views": to_plain(asdict(components.views)),
+        "views": to_plain({**asdict(components.views), **views}),
         "evaluated_on": components.evaluated_on,
         **({"task": to_plain(asdict(components.task))} if components.source.per_pixel else {}),
         "evaluation": to_plain(asdict(components.evaluation)),

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
@@ -92,9 +93,17 @@ class RunFolder:
         except UserError:
             self.release()
             raise
+        environment = _environment(device or platform.machine())
         if not self.environment_path.exists():
-            environment = _environment(device or platform.machine())
             checksums.write_text(self.environment_path, json.dumps(environment, indent=1))
+        elif self._has_results and not self.finished:
+            started_with = self.environment.get("source_digest")
+            if started_with not in (None, environment["source_digest"]):
+                warnings.warn(
+                    f"{self.path} was started by another version of ducats, so its results may mix two "
+                    "versions; to run it again from the start, choose another folder with --out",
+                    stacklevel=2,
+                )
 
     def _check_or_write(self, path: Path, current: Mapping[str, Any], what: str) -> None:
         current = json.loads(json.dumps(current))

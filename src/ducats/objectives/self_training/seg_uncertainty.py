@@ -75,7 +75,7 @@ class TwoHeads(AuxiliaryModule):
     """Second classifier, and frozen copies of both classifiers for pseudo-labels.
 
     The second classifier is a head of DeepLab-v2 on the backbone's stage before the last one. For models
-    other than DeepLab, its input are the model's features.
+    other than DeepLab, its input is the model's features.
 
     Args:
         warmup: fraction of the training for stage I, which has no pseudo-labels.

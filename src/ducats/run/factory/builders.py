@@ -16,7 +16,7 @@ from ducats.config import ComponentConfig, Config, query_epochs
 from ducats.data.decoding import read_aspect_ratios, with_bilinear_pixels
 from ducats.data.domain import AdaptationData, Images
 from ducats.data.registry import resolve_dataset
-from ducats.data.store import check_all_readable
+from ducats.data.store import ArrayStore, check_all_readable
 from ducats.ledger import load_ledger
 from ducats.models import EvidentialModel, resolve_model
 from ducats.objectives import ObjectiveSpec, resolve_objective
@@ -275,8 +275,18 @@ def prepare_for_views(
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> AdaptationData:
-    """Return the data with all that the views need from image files, see `prepare_images`."""
-    prepare = partial(prepare_images, cache=cache, memory_gb=memory_gb)
+    """Return the data with all that the views need from image files, see `prepare_images`.
+
+    Args:
+        cache: as in `decode_images`.
+        memory_gb: gigabytes for all pixels, those that are decoded already included; None: no limit but the
+            free memory.
+    """
+    if memory_gb is not None:
+        image_sets = [data.source.images, data.pool, *([] if data.test is None else [data.test.images])]
+        decoded = {id(images.pixels): images.pixels.shape.numel() for images in image_sets}
+        memory_gb = max(0.0, memory_gb - sum(decoded.values()) / 2**30)
+    prepare = partial(prepare_images, store=ArrayStore(cache, memory_gb))
     source, test = data.source, data.test
     tests_on_pool = test is not None and test.images is data.pool
     pool_views = (
@@ -293,18 +303,16 @@ def prepare_for_views(
     return replace(data, source=source, pool=pool, test=test)
 
 
-def prepare_images(
-    images: Images, *views: View, cache: str | Path | None = None, memory_gb: float | None = None
-) -> Images:
+def prepare_images(images: Images, *views: View, store: ArrayStore | None = None) -> Images:
     """Return the images with what the views need from their files: aspect ratios and bilinear pixels.
 
     Args:
-        cache: as in `decode_images`, and so is ``memory_gb``; for the bilinear pixels.
+        store: where the bilinear pixels are stored; None: in memory, or in a temporary file.
     """
     if images.files is None:
         return images
     if images.aspect is None and any(view.resize == "short_side" for view in views):
         images = replace(images, aspect=read_aspect_ratios(images.files))
     if images.bilinear_pixels is None and any(view.interpolation == "bilinear" for view in views):
-        images = with_bilinear_pixels(images, cache=cache, memory_gb=memory_gb)
+        images = with_bilinear_pixels(images, store or ArrayStore(None, None))
     return images
