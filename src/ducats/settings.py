@@ -136,6 +136,12 @@ class StreamViews:
     )
 
     @property
+    def uses_bilinear(self) -> bool:
+        """Whether a view needs pixels that were resized with a bilinear filter."""
+        views = (self.source, self.labelled, self.unlabelled, self.scoring, self.test, self.strong)
+        return any(view is not None and view.interpolation == "bilinear" for view in views)
+
+    @property
     def labelled_or_source(self) -> View:
         """The view of labelled target images."""
         return self.source if self.labelled is None else self.labelled

@@ -23,9 +23,8 @@ from doctor_findings import (
 )
 from ducats.config import Config, load_config
 from ducats.data.domain import AdaptationData, Domain, Images
-from ducats.doctor import Finding, diagnose, verdict
+from ducats.doctor import Finding, diagnose, memory, verdict
 from ducats.doctor import machine as machine_module
-from ducats.doctor import plan as plan_module
 from ducats.doctor.images import report_counts
 from ducats.doctor.survey import SplitSurvey
 from ducats.utils.findings import Severity
@@ -418,11 +417,11 @@ def test_user_defined_data_sets_are_built_and_checked(
 
 
 def test_memory_and_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_module, "free_memory_gb", lambda: 1e-6)
+    monkeypatch.setattr(memory, "free_memory_gb", lambda: 1e-6)
     assert_findings(make_config(root), "warning: kept in memory … memory_gb")
     on_disk = ("data.params.memory_gb=0", "data.params.cache=@new/cache")
     assert_findings(make_config(root, *on_disk), f"note: go to {root / 'new/cache'}")
-    monkeypatch.setattr(plan_module, "free_disk_gb", lambda folder: 0.0)
+    monkeypatch.setattr(memory, "free_disk_gb", lambda folder: 0.0)
     monkeypatch.setattr(machine_module, "free_disk_gb", lambda folder: 0.5)
     assert_findings(
         make_config(root, on_disk[0]),

@@ -28,9 +28,8 @@ from ducats.data.domain import AdaptationData, Domain, Images
 from ducats.data.registry import DATASETS
 from ducats.data.segmentation.reader import SegmentationReader
 from ducats.data.store import ReadFailure, try_files
-from ducats.doctor import diagnose
+from ducats.doctor import diagnose, memory
 from ducats.doctor import label_maps as maps_module
-from ducats.doctor import plan as plan_module
 from ducats.models import MODELS
 from ducats.models.output import Output
 
@@ -385,7 +384,7 @@ def test_more_clusters_than_k_means_can_make(root: Path, query: str) -> None:
 
 
 def test_memory_counts_images_and_label_maps(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_module, "free_memory_gb", lambda: 8.0)
+    monkeypatch.setattr(memory, "free_memory_gb", lambda: 8.0)
     large = "data.params.size=[8192, 8192]"  # 12 images of 3 + 1 bytes per pixel
     bilinear = "views.scoring.interpolation=bilinear"  # stores 4 images twice
     for params, words, *settings in (

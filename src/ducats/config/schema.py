@@ -348,10 +348,10 @@ class Config(BaseModel):
             del settings["model"]["bottleneck_relu"]
         if not self.train.unlabelled_includes_labelled:
             del settings["train"]["unlabelled_includes_labelled"]
-        views = [view for view in settings["views"].values() if isinstance(view, dict)]
-        if all(view["interpolation"] == "bicubic" for view in views):
-            for view in views:
-                del view["interpolation"]
+        if not self.views.uses_bilinear:
+            for view in settings["views"].values():
+                if isinstance(view, dict):
+                    del view["interpolation"]
         return settings
 
     def digest(self) -> str:

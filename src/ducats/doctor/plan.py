@@ -2,12 +2,9 @@
 
 import inspect
 import math
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from math import prod
-from pathlib import Path
 
 from ducats.acquisition.budget import TimeBudget, parse_time_budget, split_budget, split_pixels
 from ducats.acquisition.queries import resolve_query
@@ -15,19 +12,18 @@ from ducats.acquisition.queries.kmeans import check_cluster_count
 from ducats.annotation.question import MAX_LISTED_QUESTIONS
 from ducats.config import Config, query_epochs
 from ducats.data.evaluation_split import EvaluatedOn, TestSetOrigin, n_held_out, resolve_split
-from ducats.data.store import RESERVED_DISK_GB, ReadFailure, try_files
+from ducats.data.store import ReadFailure, try_files
 from ducats.doctor.label_maps import sample_indices
+from ducats.doctor.memory import check_memory
 from ducats.doctor.survey import DataSurvey, SplitSurvey
 from ducats.models import hub, offline, resolve_model
 from ducats.run.checks import VIEW_ROLES, StoredImages, check_segmentation, check_views
 from ducats.run.factory import check_oracle, check_task, make_objective
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
-from ducats.settings import StreamViews
 from ducats.training.streams import check_batch_size
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Finding, collect_findings, count_images, pluralise
 from ducats.utils.image_files import displayed_size
-from ducats.utils.resources import free_disk_gb, free_memory_gb
 
 
 def check_plan(config: Config, survey: DataSurvey) -> list[Finding]:
@@ -42,7 +38,7 @@ def check_plan(config: Config, survey: DataSurvey) -> list[Finding]:
         partial(_check_view_sizes, config, survey),
         partial(_check_enlargement, config, survey),
         partial(_check_weights, config),
-        partial(_check_memory, config, survey),
+        partial(check_memory, config.views, survey),
     )
 
 
@@ -268,66 +264,6 @@ def _check_views(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     if survey.per_pixel or config.task.name == "segmentation":
         yield from check_segmentation(config.task, config.evaluation, config.views, survey.classes)
     yield from check_views(config.views, stored, needs_strong=needs_strong)
-
-
-def _check_memory(config: Config, survey: DataSurvey) -> Iterator[Finding]:
-    """Estimate memory and disk space of the decoded images and label maps."""
-    memory = disk = 0.0
-    remaining = float("inf") if survey.memory_gb is None else survey.memory_gb
-    for size in (*_array_sizes_gb(survey), *_bilinear_sizes_gb(config.views, survey)):
-        if size <= remaining:
-            memory, remaining = memory + size, remaining - size
-        else:  # as in ArrayStore: an array that does not fit goes to a file as a whole
-            disk += size
-    if memory + disk == 0:
-        return
-    content = "images and label maps" if survey.per_pixel else "images"
-    cache_folder = survey.cache or Path(tempfile.gettempdir())
-    note = f"decoded {content} take {_format_gb(memory + disk)}"
-    if survey.memory_gb is not None:
-        note += f"; {survey.memory_gb:.3g} GB may be kept in memory (data.params.memory_gb)"
-    if disk:
-        note += f", so {_format_gb(disk)} go to {cache_folder}{'' if survey.cache else ' in every run'}"
-    yield Finding("note", note)
-    free = free_memory_gb()
-    # Built images are in memory already.
-    if survey.memory_gb is not None and free is not None and memory > free:
-        yield Finding(
-            "warning",
-            f"{memory:.1f} GB of {content} would be kept in memory, but only {free:.1f} GB are free; lower "
-            "data.params.memory_gb or data.params.size",
-        )
-    if disk > free_disk_gb(cache_folder) - RESERVED_DISK_GB:
-        yield Finding(
-            "warning",
-            f"{disk:.1f} GB of {content} would be written to {cache_folder}, but only "
-            f"{free_disk_gb(cache_folder):.1f} GB are free there, so they will be decoded again for every "
-            "batch, which is slower; set another data.params.cache or a smaller data.params.size",
-        )
-
-
-def _array_sizes_gb(survey: DataSurvey) -> Iterator[float]:
-    """Yield the gigabytes of each array, in the order of decoding."""
-    for role, split in survey.splits.items():
-        if role in survey.stored_shapes:
-            channels, height, width = survey.stored_shapes[role]
-            yield len(split) * channels * height * width / 2**30
-            if split.label_files or split.label_maps is not None:
-                bytes_per_label = 1 if len(survey.classes) <= 127 else 2
-                yield len(split) * height * width * bytes_per_label / 2**30
-
-
-def _bilinear_sizes_gb(views: StreamViews, survey: DataSurvey) -> Iterator[float]:
-    """Yield the gigabytes of the second versions that are resized with a bilinear filter."""
-    for role, split in survey.splits.items():
-        role_views = [getattr(views, name) for name, of_role in VIEW_ROLES.items() if of_role == role]
-        is_needed = any(view is not None and view.interpolation == "bilinear" for view in role_views)
-        if is_needed and role in survey.stored_shapes:
-            yield len(split) * prod(survey.stored_shapes[role]) / 2**30
-
-
-def _format_gb(gigabytes: float) -> str:
-    return f"{gigabytes:.2f} GB" if gigabytes >= 0.01 else "less than 0.01 GB"
 
 
 def _describe_pixel_budget(

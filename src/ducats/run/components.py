@@ -198,15 +198,16 @@ def run_identity(components: Components, plan: RunPlan) -> dict[str, Any]:
     # A default leaves the identity as it was before the setting existed.
     if not plan.unlabelled_includes_labelled:
         del plan_settings["unlabelled_includes_labelled"]
-    views = {name: view for name, view in asdict(components.views).items() if view is not None}
-    if all(view["interpolation"] == "bicubic" for view in views.values()):
+    views = asdict(components.views)
+    if not components.views.uses_bilinear:
         for view in views.values():
-            del view["interpolation"]
+            if isinstance(view, dict):
+                del view["interpolation"]
     return {
         "plan": plan_settings,
         "query": to_plain(query),
         "objective": to_plain(components.objective_spec),
-        "views": to_plain({**asdict(components.views), **views}),
+        "views": to_plain(views),
         "evaluated_on": components.evaluated_on,
         **({"task": to_plain(asdict(components.task))} if components.source.per_pixel else {}),
         "evaluation": to_plain(asdict(components.evaluation)),
