@@ -8,6 +8,7 @@ There is one module per group of commands.
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from cyclopts import CycloptsError
@@ -27,6 +28,7 @@ from ducats.cli import (  # noqa: F401 - importing them registers their commands
     watch,
 )
 from ducats.cli.base import app as app
+from ducats.cli.base import format_warning
 from ducats.cli.shutdown import (
     discard_stdout,
     exit_immediately,
@@ -47,6 +49,7 @@ for command in app:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; bad input gives a message instead of a traceback."""
     remember_arguments(arguments)
+    warnings.formatwarning = format_warning
     # Waiting threads spin by default; on a shared machine they take the cores from those that compute. Read
     # when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

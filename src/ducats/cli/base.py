@@ -3,8 +3,10 @@
 import json
 import math
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, CycloptsPanel, Parameter, UnusedCliTokensError
@@ -22,6 +24,18 @@ def describe_error(error: CycloptsError) -> Panel:
         return CycloptsPanel(error)
     command = " ".join(["ducats", *(error.command_chain or ())])
     return CycloptsPanel(f"Too many arguments: {', '.join(error.unused_tokens or ())}. See {command} --help.")
+
+
+def format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Format a warning as one line for the user; those of other packages keep the place in their code."""
+    if issubclass(category, UserWarning) and Path(filename).is_relative_to(Path(__file__).parents[1]):
+        return f"ducats: warning: {message}\n"
+    return _default_format_warning(message, category, filename, lineno, line)
+
+
+_default_format_warning = warnings.formatwarning
 
 
 def installed_version() -> str:
