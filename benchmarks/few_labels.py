@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # workers set their threads before importing torch
     from lightning_fabric import Fabric
     from torch import Tensor
 
-    from ducats.run.checkpoint import load_model
     from ducats.run.components import Components
     from ducats.runfolder.run_folder import RunFolder
 
@@ -125,6 +124,7 @@ def run_cell(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -
 def correct_predictions(components: "Components", run_folder: "RunFolder", fabric: "Fabric") -> "Tensor":
     """Return, for each test image, whether the final model classifies it correctly."""
     from ducats.models import EvidentialModel
+    from ducats.run.checkpoint import load_model
     from ducats.training.predictor import Predictor
 
     assert components.test is not None

@@ -9,10 +9,11 @@ from torch import Tensor
 from ducats.acquisition.criteria import CRITERIA
 from ducats.dirichlet import misleading_evidence, negative_log_likelihood, uncertainties
 from ducats.models.output import Output
-from ducats.objectives.auxiliary import AuxiliaryContext, ObjectiveSpec
+from ducats.objectives.auxiliary import AuxiliaryContext, AuxiliaryModule, ObjectiveSpec
 from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled, is_unlabelled
 from ducats.objectives.certainty_sampling import CertaintySampling
 from ducats.objectives.fixmatch import fixmatch_loss, frozen_running_stats
+from ducats.objectives.label_propagation import LabelPropagation
 from ducats.objectives.reduction import masked_means, unlabelled_means
 from ducats.utils.errors import UserError
 
@@ -30,7 +31,7 @@ class UnlabelledTerms(NamedTuple):
 def duc(
     model: ForwardFn,
     batch: Batch,
-    auxiliary: CertaintySampling | None = None,  # noqa: ARG001 - its labels are in the batch
+    auxiliary: AuxiliaryModule | None = None,  # noqa: ARG001 - its labels are in the batch
     *,
     nll: float = 1.0,
     kl: float = 1.0,
@@ -41,6 +42,7 @@ def duc(
     void: Literal["ignored", "unlabelled"] = "ignored",
     fixmatch: float = 0.0,
     tau: float = 0.8,
+    wait_for_labels: bool = False,
 ) -> Losses:
     """Evidential loss on labelled data; uncertainty minimisation on unlabelled target data.
 
@@ -64,6 +66,8 @@ def duc(
         raise ValueError(f"objective.params.void must be 'ignored' or 'unlabelled', not {void!r}")
     is_classification = batch.target is None and batch.source.labels.ndim == 1
     default_lambda = 0.05 if is_classification else 0.01
+    if wait_for_labels and not batch.has_target_labels:
+        beta = lambda_ = 0.0
     unlabelled_terms = UnlabelledTerms(
         {"u_dis": beta, "u_data": default_lambda if lambda_ is None else lambda_},
         dirichlet_uncertainties,
@@ -81,12 +85,30 @@ def duc(
     )
 
 
-def certainty_by_u_dis(context: AuxiliaryContext, *, certainty_rate: float = 0.0) -> CertaintySampling:
+def certainty_by_u_dis(
+    context: AuxiliaryContext,
+    *,
+    certainty_rate: float = 0.0,
+    propagation_rate: float = 0.0,
+    propagation_every: bool = False,
+    propagation_prior: float = 0.2,
+    propagation_alpha: float = 0.9,
+    propagation_max: float = 0.5,
+) -> AuxiliaryModule:
     """Build DUC's auxiliary module: optional certainty sampling by U_dis.
 
     Args:
         certainty_rate: rate of certainty sampling; 0 disables it.
     """
+    if propagation_rate:
+        return LabelPropagation(
+            context,
+            rate=propagation_rate,
+            every_epoch=propagation_every,
+            prior=propagation_prior,
+            alpha=propagation_alpha,
+            max_fraction=propagation_max,
+        )
     return CertaintySampling(context, CRITERIA["u_dis"].fn, rate=certainty_rate)
 
 

@@ -109,6 +109,7 @@ def labelled_losses(
         # Labelled pixels; whole labelled images are a separate stream.
         ("labelled", batch.target if batch.has_target_labels else None, target),
         ("labelled", batch.labelled, target),
+        ("pseudo_labelled", batch.pseudo_labelled, target),
     )
     for stream, data, stream_weight in streams:
         if data is None or not stream_weight:

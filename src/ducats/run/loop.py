@@ -136,10 +136,10 @@ def refresh_auxiliaries(context: RunContext, epoch: int) -> None:
     """Refresh the auxiliary modules with a pass over the pool, if due."""
     plan = context.plan
     round_number = plan.query_epochs.index(epoch) + 1 if epoch in plan.query_epochs else 0
-    refresh_context = RefreshContext(epoch, plan.epochs, round_number, len(plan.query_epochs))
+    rounds = context.rounds_before(epoch)
+    refresh_context = RefreshContext(epoch, plan.epochs, round_number, len(plan.query_epochs), rounds)
     if epoch == plan.epochs or not context.auxiliaries.is_due(refresh_context):
         return
-    rounds = context.rounds_before(epoch)
     targets = None if context.per_pixel else context.from_ledger(lambda ledger: ledger.targets(rounds))
     full_pass = PredictorPass(context.predictor(seed=plan.seed), context.components.pool, targets)
     with global_seed(plan.seed, "refresh", epoch):

@@ -20,6 +20,7 @@ from ducats.acquisition.queries.basic import (
 )
 from ducats.acquisition.queries.clue import CLUE_SPEC
 from ducats.acquisition.queries.coreset import CORESET_SPEC
+from ducats.acquisition.queries.coverage import COVERAGE_SPEC
 from ducats.acquisition.queries.dbal import DBAL_SPEC
 from ducats.acquisition.queries.eada import EADA_SPEC
 from ducats.acquisition.queries.euq import EUQ_SPEC
@@ -55,6 +56,7 @@ QUERIES: Mapping[str, QuerySpec] = {
     "sdm": SDM_SPEC,
     "las": LAS_SPEC,
     "spread": SPREAD_SPEC,
+    "coverage": COVERAGE_SPEC,
     "u_dis": U_DIS_SPEC,
     "u_data": U_DATA_SPEC,
     "mada": MADA_SPEC,

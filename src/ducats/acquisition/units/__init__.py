@@ -130,7 +130,7 @@ class _ImageQuery:
             min(count, len(candidates)),
             self.generator,
             head=self.head,
-            acquired=self.sample_table(self.acquired.nonzero().squeeze(1), {}),
+            acquired=self._acquired_table(),
         )
         return run_query(self.query.fn, context)
 
@@ -144,6 +144,12 @@ class _ImageQuery:
             self.pixel_columns.shape,
             min_distance,
         )
+
+    def _acquired_table(self) -> SampleTable:
+        """Return the acquired pixels, with their features if the query reads features."""
+        position = self.acquired.nonzero().squeeze(1)
+        names = [name for name in self.query.needs if name == "features"]
+        return self.sample_table(position, self.pixel_columns.for_pixels(names, position))
 
     def open_mask(self) -> Tensor:
         """Return the mask of unlabelled pixels, ``(H * W,)``."""
