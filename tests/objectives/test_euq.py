@@ -18,6 +18,7 @@ from tiny_network import (
 from torch import Tensor
 from torch.distributions import Dirichlet, kl_divergence
 
+from ducats.acquisition.criteria import CRITERIA
 from ducats.data.domain import UNLABELLED, VOID, Labels
 from ducats.models.output import Output
 from ducats.objectives import OBJECTIVES, Batch, LabelledImages, RefreshContext, duc
@@ -101,9 +102,9 @@ class FixedPool:
         raise AssertionError("certainty sampling must only read the pool")
 
 
-def certainty_sampling(name: str, pool: int, **params: object) -> CertaintySampling:
-    """The auxiliary module of an objective with these parameters."""
-    build = OBJECTIVES[name].bind(params).auxiliary
+def certainty_sampling(pool: int, **params: object) -> CertaintySampling:
+    """The auxiliary module of EUQ with these parameters."""
+    build = OBJECTIVES["euq"].bind(params).auxiliary
     assert build is not None
     module = build(auxiliary_context(TinyNetwork(), pool=pool))
     assert isinstance(module, CertaintySampling)
@@ -112,7 +113,7 @@ def certainty_sampling(name: str, pool: int, **params: object) -> CertaintySampl
 
 def refresh_before(sampling: CertaintySampling, next_round: int, pool: FixedPool) -> list[int]:
     """Pseudo-labels after a refresh before a round."""
-    sampling.refresh(RefreshContext(next_round, 9, next_round, 5), pool)
+    sampling.refresh(RefreshContext(next_round, 9, next_round, 5, next_round - 1), pool)
     labels = sampling.pseudo_labels()
     assert labels is not None
     return labels.tolist()
@@ -121,9 +122,9 @@ def refresh_before(sampling: CertaintySampling, next_round: int, pool: FixedPool
 def test_certain_images_get_labels_before_each_round() -> None:
     pool_labels = torch.tensor([0, VOID, *[UNLABELLED] * 8])
     pool = FixedPool([0, 0, 0, 1, 1, 2, 2, 0, 1, 2], pool_labels)
-    sampling = certainty_sampling("euq", 10, certainty_rate=0.1, max_fraction=0.6)
-    assert not sampling.is_due(RefreshContext(3, 9, next_round=0, rounds=5))
-    assert sampling.is_due(RefreshContext(3, 9, next_round=1, rounds=5))
+    sampling = certainty_sampling(10, certainty_rate=0.1, max_fraction=0.6)
+    assert not sampling.is_due(RefreshContext(3, 9, next_round=0, rounds=5, rounds_done=1))
+    assert sampling.is_due(RefreshContext(3, 9, next_round=1, rounds=5, rounds_done=0))
     assert refresh_before(sampling, 1, pool) == [-1, -1, 0, -1, -1, -1, -1, -1, -1, -1]
     assert refresh_before(sampling, 2, pool) == [-1, -1, 0, 1, -1, 2, -1, -1, -1, -1]
     # Three more: the next of each class. Then the maximum of 60 % is reached.
@@ -133,28 +134,27 @@ def test_certain_images_get_labels_before_each_round() -> None:
 
 
 def test_an_exhausted_pool() -> None:
-    sampling = certainty_sampling("euq", 3, certainty_rate=1.0, max_fraction=1.0)
+    sampling = certainty_sampling(3, certainty_rate=1.0, max_fraction=1.0)
     pool = FixedPool([0, 1, 1], torch.tensor([UNLABELLED, UNLABELLED, 2]))
     for next_round in (1, 2):
         assert refresh_before(sampling, next_round, pool) == [0, 1, UNLABELLED]
 
 
 def test_seven_per_cent_of_a_hundred_are_seven() -> None:
-    sampling = certainty_sampling("duc", 100, certainty_rate=0.07)
+    sampling = certainty_sampling(100, certainty_rate=0.07)
     pool = FixedPool([n % 3 for n in range(100)], torch.full((100,), UNLABELLED))
     assert sum(label >= 0 for label in refresh_before(sampling, 1, pool)) == 7
 
 
 def test_a_rate_of_zero_has_no_state_and_no_effect() -> None:
-    for sampling in (certainty_sampling("euq", 6, certainty_rate=0.0), certainty_sampling("duc", 6)):
-        assert not sampling.state_dict()
-        assert sampling.pseudo_labels() is None
-        assert not sampling.is_due(RefreshContext(1, 9, 1, 5))
+    sampling = certainty_sampling(6, certainty_rate=0.0)
+    assert not sampling.state_dict()
+    assert sampling.pseudo_labels() is None
+    assert not sampling.is_due(RefreshContext(1, 9, 1, 5, 0))
 
 
 def test_params_reach_the_auxiliary_module() -> None:
-    by_entropy = certainty_sampling("euq", 6, uncertainty="entropy", certainty_rate=0.2)
-    by_u_dis = certainty_sampling("duc", 6, certainty_rate=0.3)
-    assert (by_entropy.rate, by_u_dis.rate) == (0.2, 0.3)
-    assert by_entropy.uncertainty_fn is by_u_dis.uncertainty_fn
-    assert certainty_sampling("euq", 6).uncertainty_fn is not by_u_dis.uncertainty_fn
+    by_entropy = certainty_sampling(6, uncertainty="entropy", certainty_rate=0.2)
+    assert by_entropy.rate == 0.2
+    assert by_entropy.uncertainty_fn is CRITERIA["u_dis"].fn
+    assert certainty_sampling(6).uncertainty_fn is CRITERIA["epistemic_variance"].fn

@@ -76,5 +76,5 @@ def test_strong_view_only_if_needed() -> None:
     assert not spec.needs_strong_view()
     assert not spec.bind({"fixmatch": 0.0, "tau": 0.9}).needs_strong_view()
     assert spec.bind({"fixmatch": 1.0}).needs_strong_view()
-    assert {"fixmatch", "tau", "certainty_rate", "beta"} <= spec.signature.parameters.keys()
+    assert {"fixmatch", "tau", "propagation_rate", "beta"} <= spec.signature.parameters.keys()
     assert "auxiliary" not in spec.signature.parameters

@@ -66,7 +66,8 @@ def test_losses_are_recorded_and_labels_acquired(objective: str, pixels: bool, t
     [
         "{name: eada, params: {align: 0.1}}",
         "{name: tqs, params: {}}",
-        "{name: duc, params: {certainty_rate: 0.05, fixmatch: 1.0, tau: 0.3}}",
+        "{name: euq, params: {certainty_rate: 0.05}}",
+        "{name: duc, params: {propagation_rate: 0.05, fixmatch: 1.0, tau: 0.3}}",
         "{name: proda, params: {hidden: 4, warmup: 0.25, distillation_start: 0.75}}",
         "{name: seg_uncertainty, params: {hidden: 4}}",
         "{name: mada, params: {n_anchors: 2}}",

@@ -212,6 +212,14 @@ def test_pixels_count_as_samples(name: str, params: dict[str, float]) -> None:
         ("duc", {"void": "dropped"}),
         ("euq", {"uncertainty": "both"}),
         ("euq", {"certainty_rate": -1.0}),
+        ("euq", {"propagation_rate": -0.1}),
+        ("duc", {"propagation_rate": 1.1}),
+        ("duc", {"propagation_max": 1.1}),
+        ("softmax", {"propagation_neighbours": 0}),
+        ("softmax", {"propagation_neighbours": 2.5}),
+        ("softmax", {"propagation_alpha": 1.0}),
+        ("softmax", {"propagation_alpha": 0.0}),
+        ("softmax", {"propagation_prior": -0.1}),
         ("mme", {"temperature": 0.0}),
         ("mrkld", {"warmup": 1.0}),
         ("mrkld", {"rounds": 0}),
@@ -240,7 +248,11 @@ def test_invalid_params_raise(name: str, params: dict[str, Any]) -> None:
         ),
         ("tqs", {}, True, "whole images only"),
         ("euq", {}, True, r"objective\.params\.certainty_rate=0"),
-        ("duc", {"certainty_rate": 0.1}, True, r"objective\.params\.certainty_rate=0"),
+        *(
+            (name, {"propagation_rate": 0.1}, True, r"objective\.params\.propagation_rate=0")
+            for name in ("duc", "euq", "softmax")
+        ),
+        ("euq", {"propagation_rate": 0.1, "certainty_rate": 0.1}, False, "both label the pool"),
         ("duc", {"fixmatch": 1.0}, True, "whole images only"),
         ("duc", {"fixmatch": 1.0}, False, "strong view"),
     ],

@@ -80,7 +80,7 @@ class Pool:
 
 
 def at_epoch(epoch: int, epochs: int = 10) -> RefreshContext:
-    return RefreshContext(epoch, epochs, 0, 0)
+    return RefreshContext(epoch, epochs, 0, 0, 0)
 
 
 def due_epochs(auxiliary: AuxiliaryModule) -> list[int]:

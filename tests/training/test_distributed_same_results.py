@@ -77,7 +77,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     ("settings", "tolerance"),
     [
         ((), 1e-5),
-        (("query={name: badge}", "engine.precision=64-true"), 1e-12),  # with random numbers and features
+        # With random numbers, features and pseudo-labels.
+        (
+            (
+                "query={name: badge}",
+                "objective={name: duc, params: {propagation_rate: 0.2}}",
+                "engine.precision=64-true",
+            ),
+            1e-12,
+        ),
     ],
 )
 def test_one_and_two_processes_select_the_same_samples(

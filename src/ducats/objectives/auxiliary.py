@@ -39,7 +39,7 @@ class RefreshContext(NamedTuple):
     epochs: int  # total
     next_round: int  # number of the round that follows, from 1; 0: none
     rounds: int  # total number of rounds
-    rounds_done: int = 0  # completed rounds
+    rounds_done: int  # completed rounds
 
 
 class FullPass(Protocol):

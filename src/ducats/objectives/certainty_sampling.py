@@ -20,7 +20,6 @@ class CertaintySampling(AuxiliaryModule):
         uncertainty_fn: function from log alpha to an uncertainty, low for certain images.
         rate: fraction of the pool that is pseudo-labelled before the first round.
         max_fraction: maximum fraction of the pool that is pseudo-labelled in total.
-        rate_name: name of the rate in the config, for messages.
     """
 
     labels: Tensor
@@ -33,17 +32,16 @@ class CertaintySampling(AuxiliaryModule):
         *,
         rate: float,
         max_fraction: float = 0.5,
-        rate_name: str = "certainty_rate",
     ) -> None:
         super().__init__()
         if not 0 <= rate <= 1 or not 0 <= max_fraction <= 1:
             raise ValueError(
-                f"fractions of the pool must be between 0 and 1, not {rate_name}={rate}, "
+                f"fractions of the pool must be between 0 and 1, not certainty_rate={rate}, "
                 f"max_fraction={max_fraction}"
             )
         if rate and context.per_pixel:
             raise UserError(
-                f"certainty sampling labels whole images, not pixels; set objective.params.{rate_name}=0"
+                "certainty sampling labels whole images, not pixels; set objective.params.certainty_rate=0"
             )
         self.uncertainty_fn, self.rate, self.max_fraction = uncertainty_fn, rate, max_fraction
         if rate:

@@ -5,10 +5,11 @@ from typing import Literal
 from torch import Tensor
 
 from ducats.acquisition.criteria import CRITERIA, aleatoric_variance, epistemic_variance
-from ducats.objectives.auxiliary import AuxiliaryContext, ObjectiveSpec
+from ducats.objectives.auxiliary import AuxiliaryContext, AuxiliaryModule, ObjectiveSpec
 from ducats.objectives.batch import Batch, ForwardFn, Losses
 from ducats.objectives.certainty_sampling import CertaintySampling
 from ducats.objectives.evidential import UnlabelledTerms, dirichlet_uncertainties, evidential_losses
+from ducats.objectives.label_propagation import with_label_propagation
 
 UncertaintyKind = Literal["variance", "entropy"]
 # Published weights of the epistemic uncertainty for Office-Home.
@@ -19,7 +20,7 @@ EPISTEMIC_UNCERTAINTIES = {"variance": CRITERIA["epistemic_variance"].fn, "entro
 def euq(
     model: ForwardFn,
     batch: Batch,
-    certainty_sampling: CertaintySampling,  # noqa: ARG001 - its labels are in the batch
+    auxiliary: AuxiliaryModule,  # noqa: ARG001 - its labels are in the batch
     *,
     uncertainty: UncertaintyKind = "variance",
     eu: float | None = None,
@@ -60,6 +61,8 @@ def certainty_by_epistemic(
 ) -> CertaintySampling:
     """Build EUQ's auxiliary module: certainty sampling by the epistemic uncertainty.
 
+    A positive ``propagation_rate`` replaces it with label propagation.
+
     Args:
         uncertainty: as in the loss.
         certainty_rate: fraction of the pool that is pseudo-labelled before the first round, twice that before
@@ -86,4 +89,4 @@ def _variances(z: Tensor) -> dict[str, Tensor]:
     return {"eu": classes * epistemic_variance(z), "au": classes * aleatoric_variance(z)}
 
 
-EUQ_SPEC = ObjectiveSpec(euq, certainty_by_epistemic)
+EUQ_SPEC = ObjectiveSpec(euq, with_label_propagation(certainty_by_epistemic))

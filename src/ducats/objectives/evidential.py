@@ -6,12 +6,10 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from ducats.acquisition.criteria import CRITERIA
 from ducats.dirichlet import misleading_evidence, negative_log_likelihood, uncertainties
 from ducats.models.output import Output
-from ducats.objectives.auxiliary import AuxiliaryContext, AuxiliaryModule, ObjectiveSpec
+from ducats.objectives.auxiliary import AuxiliaryModule, ObjectiveSpec
 from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled, is_unlabelled
-from ducats.objectives.certainty_sampling import CertaintySampling
 from ducats.objectives.fixmatch import fixmatch_loss, frozen_running_stats
 from ducats.objectives.label_propagation import LabelPropagation
 from ducats.objectives.reduction import masked_means, unlabelled_means
@@ -83,33 +81,6 @@ def duc(
         target=target,
         extra_losses=extra_losses,
     )
-
-
-def certainty_by_u_dis(
-    context: AuxiliaryContext,
-    *,
-    certainty_rate: float = 0.0,
-    propagation_rate: float = 0.0,
-    propagation_every: bool = False,
-    propagation_prior: float = 0.2,
-    propagation_alpha: float = 0.9,
-    propagation_max: float = 0.5,
-) -> AuxiliaryModule:
-    """Build DUC's auxiliary module: optional certainty sampling by U_dis.
-
-    Args:
-        certainty_rate: rate of certainty sampling; 0 disables it.
-    """
-    if propagation_rate:
-        return LabelPropagation(
-            context,
-            rate=propagation_rate,
-            every_epoch=propagation_every,
-            prior=propagation_prior,
-            alpha=propagation_alpha,
-            max_fraction=propagation_max,
-        )
-    return CertaintySampling(context, CRITERIA["u_dis"].fn, rate=certainty_rate)
 
 
 def evidential_losses(
@@ -216,7 +187,7 @@ def _has_no_class(labels: Tensor) -> Tensor:
 
 DUC_SPEC = ObjectiveSpec(
     duc,
-    certainty_by_u_dis,
+    LabelPropagation,
     strong_view_if=lambda params: bool(params.get("fixmatch")),
     search_grid={  # grids of the paper's sensitivity study
         "beta": (0.01, 0.05, 0.1, 0.5, 1.0),

@@ -95,13 +95,15 @@ def labelled_losses(
     source: float = 1.0,
     target: float = 1.0,
 ) -> Losses:
-    """Compute weighted means over labelled positions, as ``source/NAME`` and ``labelled/NAME``.
+    """Compute weighted means over labelled positions.
+
+    Their names are ``source/NAME``, ``labelled/NAME`` and ``pseudo_labelled/NAME``.
 
     Args:
         formula: from log alpha and labels to one value per position for each name.
         weights: weights by name, in the order of the values; zero skips a term.
         source: weight of the terms on the source.
-        target: weight of the terms on the labelled target.
+        target: weight of the terms on labelled and pseudo-labelled target data.
     """
     losses: Losses = {}
     streams = (

@@ -173,12 +173,13 @@ def test_regions_overlap_only_if_no_other_is_left(name: str) -> None:
 CHUNK_SIZES = {
     "distances.ELEMENTS_PER_CHUNK": 64,
     "distances.CENTRES_PER_CHUNK": 3,
+    "distances.SIMILARITIES_PER_CHUNK": 50,
+    "distances.COLUMNS_PER_CHUNK": 7,
     "distances.INITIAL_REFRESH_SIZE": 2,
     "coreset.REFRESH_GROUP_SIZE": 3,
     "coreset.CENTRES_PER_BLOCK": 3,
     "dbal.MAX_CACHED_DISTANCE_BYTES": 0,
     "kmeans.DISTANCES_PER_CHUNK": 50,
-    "las.SIMILARITIES_PER_CHUNK": 50,
     **{f"{name}._SAMPLES_PER_CHUNK": 7 for name in ("clue", "tqs", "waal")},
 }
 

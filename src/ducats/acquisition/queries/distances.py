@@ -15,6 +15,8 @@ from ducats.utils.errors import UserError
 
 ELEMENTS_PER_CHUNK = 2**22  # elements per chunk: a few dozen megabytes with temporaries
 CENTRES_PER_CHUNK = 1024  # centres compared with a chunk at once
+SIMILARITIES_PER_CHUNK = 2**24  # similarities computed at once
+COLUMNS_PER_CHUNK = 2**16  # samples compared with a chunk at once
 INITIAL_REFRESH_SIZE = 64  # samples updated first when searching for the next greedy pick
 DUPLICATE_RTOL = 1e-12  # squared distances below this fraction of the squared norms are rounding: duplicates
 MAX_LAZY_FEATURE_GIB = 4.0  # maximum size of lazily computed features, in units of 2**30 bytes
@@ -197,3 +199,35 @@ def _refreshed_argmax(
         bound[stale] = refresh(stale)
         upper_bounds[stale], fresh[stale] = bound[stale], True
         batch_size *= 4
+
+
+def nearest_neighbours(
+    features: Tensor, neighbour_pool: Tensor, count: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the nearest neighbours of each sample by cosine, and their cosines, ``(rows, K)``, in chunks.
+
+    Args:
+        features: ``(R, D)``, of unit norm.
+        neighbour_pool: ascending indices of the samples that can be neighbours; a sample is not its own
+            neighbour.
+        count: number of neighbours; all others if there are fewer.
+    """
+    device, count = features.device, min(count, len(neighbour_pool) - 1)
+    own_column = torch.full((len(features),), -1, device=device)
+    own_column[neighbour_pool] = torch.arange(len(neighbour_pool), device=device)
+    others = features if len(neighbour_pool) == len(features) else features[neighbour_pool]
+    rows = max(1, SIMILARITIES_PER_CHUNK // max(1, min(len(others), COLUMNS_PER_CHUNK)))
+    for chunk, own in zip(features.split(rows), own_column.split(rows), strict=True):
+        best = features.new_empty(len(chunk), 0)
+        best_columns = torch.empty(len(chunk), 0, dtype=torch.long, device=device)
+        for start in range(0, len(others), COLUMNS_PER_CHUNK):
+            cosine = chunk @ others[start : start + COLUMNS_PER_CHUNK].T
+            is_here = ((own >= start) & (own < start + COLUMNS_PER_CHUNK)).nonzero().squeeze(1)
+            cosine[is_here, own[is_here] - start] = -math.inf
+            found = cosine.topk(min(count, cosine.shape[1]), 1)
+            best = torch.cat([best, found.values], 1)
+            best_columns = torch.cat([best_columns, found.indices + start], 1)
+            if best.shape[1] > count:
+                best, kept = best.topk(count, 1)
+                best_columns = best_columns.gather(1, kept)
+        yield neighbour_pool[best_columns], best

@@ -12,13 +12,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ducats import dirichlet
-from ducats.acquisition.queries.distances import load_features, reorder, sort_by_location
+from ducats.acquisition.queries.distances import (
+    load_features,
+    nearest_neighbours,
+    reorder,
+    sort_by_location,
+)
 from ducats.acquisition.queries.kmeans import FULL_KMEANS_LIMIT, check_kmeans_feasible, one_per_cluster
 from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec
 from ducats.acquisition.queries.subsampling import SubsampleBy, needs_with_subsampling, subsample_candidates
 from ducats.acquisition.samples import QueryContext, SampleTable, random_k, top_k
 
-SIMILARITIES_PER_CHUNK = 2**24  # similarities per pass
 MAX_PAIRS = 5e9  # maximum number of similarities: all pairs of 70 000 candidates
 
 
@@ -130,26 +134,11 @@ def k_nearest(features: Tensor, neighbour_pool: Tensor, K: int) -> tuple[Tensor,
             neighbour.
         K: number of neighbours; all others if there are fewer.
     """
-    device, K = features.device, min(K, len(neighbour_pool) - 1)
-    column = torch.full((len(features),), -1, device=device)
-    column[neighbour_pool] = torch.arange(len(neighbour_pool), device=device)
-    others = features if len(neighbour_pool) == len(features) else features[neighbour_pool]
-    indices, similarities = [], []
-    for chunk, own_columns in zip(
-        features.split(step := max(1, SIMILARITIES_PER_CHUNK // len(neighbour_pool))),
-        column.split(step),
-        strict=True,
-    ):
-        similarity = chunk @ others.T
-        in_pool = (own_columns >= 0).nonzero().squeeze(1)
-        similarity[in_pool, own_columns[in_pool]] = -math.inf
-        found = similarity.topk(K, 1)
-        indices.append(neighbour_pool[found.indices])
-        # The cosine of features without a ReLU may be negative, but a weight must not be.
-        similarities.append(found.values.clamp(min=0))
-    weight = torch.cat(similarities)
+    indices, similarities = zip(*nearest_neighbours(features, neighbour_pool, K), strict=True)
+    # The cosine of features without a ReLU may be negative, but a weight must not be.
+    weight = torch.cat(similarities).clamp(min=0)
     total = weight.sum(1, keepdim=True)
-    return torch.cat(indices), torch.where(total > 0, weight / total.clamp(min=1e-12), 1 / K)
+    return torch.cat(indices), torch.where(total > 0, weight / total.clamp(min=1e-12), 1 / weight.shape[1])
 
 
 LAS_SPEC = QuerySpec(

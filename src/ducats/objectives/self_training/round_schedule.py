@@ -20,7 +20,7 @@ def starting_round(context: RefreshContext, warmup: float, rounds: int) -> int:
     The training after the warm-up is divided into rounds of about equal length. If it is too short for all of
     them, only the last of those that would start at the same epoch starts.
 
-    >>> [starting_round(RefreshContext(epoch, 10, 0, 0), warmup=0.4, rounds=3) for epoch in range(10)]
+    >>> [starting_round(RefreshContext(epoch, 10, 0, 0, 0), warmup=0.4, rounds=3) for epoch in range(10)]
     [0, 0, 0, 0, 1, 0, 2, 0, 3, 0]
     """
     round_number = 0
