@@ -1,6 +1,7 @@
 """Every objective works with queries, and its state is saved with the run."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 from conftest import Runner, quick, quick_pixels
 from ducats.config import Config
 from ducats.data.toy import toy
-from ducats.ledger import load_ledger
+from ducats.ledger import Request, load_ledger
 from ducats.run import run
+from ducats.run.checkpoint import load_checkpoint
 from ducats.run.factory import build_run, make_model
 from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
@@ -85,8 +87,63 @@ def test_a_resumed_run_equals_an_uninterrupted_one(objective: str, tmp_path: Pat
         run_config(config, tmp_path / "cut", stop=8)
     resumed = run_config(config, tmp_path / "cut")
     assert losses_of(full) == losses_of(resumed)
+    assert full.read_records("pseudo_labels") == resumed.read_records("pseudo_labels")
     whole, cut = (run_folder.path / "model.safetensors" for run_folder in (full, resumed))
     assert whole.read_bytes() == cut.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("objective", "refreshes"),
+    [
+        ("{name: softmax, params: {propagation_rate: 0.1}}", [(1, 2, 8), (2, 3, 16)]),
+        ("{name: euq, params: {certainty_rate: 0.1}}", [(0, 1, 8), (1, 2, 24)]),
+    ],
+)
+def test_pseudo_labels_are_recorded_and_not_spent(
+    objective: str, refreshes: list[tuple[int, int, int]], tmp_path: Path
+) -> None:
+    run_folder = run_config(quick(f"objective={objective}", ENTROPY), tmp_path / "run")
+    found = run_folder.read_records("pseudo_labels")
+    assert [(record["stage"], record["epoch"], record["count"]) for record in found] == refreshes
+    first = found[0]["epoch"]
+    assert ["pseudo_labelled/nll" in losses for losses in losses_of(run_folder)] == [
+        epoch >= first for epoch in range(4)
+    ]
+    assert [stage["labels"] for stage in run_folder.stages()] == [0, 10, 20]
+    assert len(load_ledger(run_folder)) == 20
+    # The recorded truth is that of the pool; the pseudo-labels of the last refresh are in the checkpoint.
+    checkpoint = load_checkpoint(run_folder)
+    assert checkpoint is not None
+    labels, truth = checkpoint["auxiliaries"]["objective.labels"], toy().ground_truth
+    assert truth is not None
+    acquired = torch.zeros(80, dtype=torch.bool)
+    ledger = load_ledger(run_folder)
+    acquired[
+        [ledger.keys.index(entry.key) for entry in ledger.entries() if entry.round <= found[-1]["stage"]]
+    ] = True
+    used = (labels >= 0) & ~acquired
+    assert int(used.sum()) == found[-1]["count"]
+    assert int((labels == torch.as_tensor(truth[:]))[used].sum()) == found[-1]["correct"]
+
+
+def test_without_ground_truth_only_the_number_is_recorded(tmp_path: Path) -> None:
+    components, plan = build_run(
+        quick("objective={name: softmax, params: {propagation_rate: 0.1}}", ENTROPY), RunFolder(tmp_path)
+    )
+    oracle = components.oracle
+    asked: list[int] = []
+
+    def annotators(request: Request) -> Any:
+        asked.extend(request.image.tolist())
+        return oracle(request)
+
+    fabric = make_fabric("cpu")
+    fabric.launch()
+    run_folder = run(replace(components, oracle=annotators), plan, tmp_path / "run", fabric=fabric)
+    found = run_folder.read_records("pseudo_labels")
+    assert [record["count"] for record in found] == [8, 16]
+    assert not any("correct" in record for record in found)
+    assert len(asked) == 20
 
 
 # Parameters of self-training methods, and in which of the four epochs their losses are above 0.

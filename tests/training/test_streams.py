@@ -28,7 +28,13 @@ from ducats.utils.randomness import make_generator
 from present import present
 
 
-def batches(epoch: int = 0, seed: int = 0, targets: Tensor | None = None, **more: Any) -> list[Batch]:
+def batches(
+    epoch: int = 0,
+    seed: int = 0,
+    targets: Tensor | None = None,
+    pseudo_labels: Tensor | None = None,
+    **more: Any,
+) -> list[Batch]:
     data = toy()
     if targets is None:
         targets = torch.full((len(data.pool),), UNLABELLED)
@@ -36,7 +42,7 @@ def batches(epoch: int = 0, seed: int = 0, targets: Tensor | None = None, **more
         targets[7] = VOID
     options: dict[str, Any] = {"batch_size": 16, "views": StreamViews(source=View(flip=0.5)), **more}
     streams = Streams(data.source, data.pool, steps_per_epoch=5, seed=seed, **options)
-    return list(streams.epoch(epoch, targets, make_fabric("cpu")))
+    return list(streams.epoch(epoch, targets, make_fabric("cpu"), pseudo_labels=pseudo_labels))
 
 
 def test_each_pass_covers_all_items_and_is_reshuffled() -> None:
@@ -89,6 +95,22 @@ def test_labelled_images_may_stay_in_the_unlabelled_stream() -> None:
         keys = {tuple(image.flatten().tolist()) for image in present(batch.unlabelled)}
         expected = toy().pool.pixels[:].float() / 255
         assert keys == {tuple(image.flatten().tolist()) for i, image in enumerate(expected) if i != 7}
+
+
+def test_pseudo_labelled_images_leave_the_unlabelled_stream() -> None:
+    pseudo_labels = torch.full((80,), UNLABELLED)
+    pseudo_labels[5:10] = 3  # two with acquired labels, one void, two unlabelled
+    pixels = toy().pool.pixels[:].float() / 255
+    for batch in batches(pseudo_labels=pseudo_labels, batch_size=70):  # all 80 images but 7, 1 and 2
+        pseudo_labelled = present(batch.pseudo_labelled)
+        assert pseudo_labelled.labels.tolist() == [3, 3]
+        assert {image.sum().item() for image in pseudo_labelled.images} == {
+            image.sum().item() for image in pixels[8:10]
+        }
+        assert {image.sum().item() for image in present(batch.unlabelled)} == {
+            image.sum().item() for image in pixels[10:]
+        }
+        assert len(present(batch.labelled).labels) == 7
 
 
 def test_stored_images_are_those_of_the_labelled_streams_before_the_view() -> None:

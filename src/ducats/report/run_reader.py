@@ -24,6 +24,7 @@ class Run:
     config: Mapping[str, Any]  # the resolved config
     stages: tuple[Record, ...] = ()  # one record per evaluated stage, oldest first
     epochs: tuple[Record, ...] = ()  # one record of mean losses per epoch, oldest first
+    pseudo_labels: tuple[Record, ...] = ()  # one record of their numbers per refresh, oldest first
     finished: bool = False  # whether the final model was written
     # Versions and machine; empty if not recorded.
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -95,6 +96,7 @@ def read_run(folder: Path) -> Run:
         config=config,
         stages=_of_kind(records, "stage"),
         epochs=_of_kind(records, "epoch"),
+        pseudo_labels=_of_kind(records, "pseudo_labels"),
         # Some delete the weights of finished runs, which are large.
         finished=run_folder.finished or bool(checksums.missing(folder, run_folder.model_path.name)),
         environment=run_folder.environment,

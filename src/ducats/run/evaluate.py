@@ -1,8 +1,12 @@
-"""Evaluate the model after an epoch, if due, and record the metrics."""
+"""Evaluate the model and the pseudo-labels after an epoch, if due, and record the metrics."""
 
 import time
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
+from ducats.annotation.oracles import GroundTruthOracle
 from ducats.data.domain import UNLABELLED
 from ducats.evaluation.evaluate import (
     TemperedEvaluation,
@@ -12,6 +16,7 @@ from ducats.evaluation.evaluate import (
     segmentation_metrics,
 )
 from ducats.evaluation.metrics import Tally, class_accuracy, compute_metrics, reliability_bins
+from ducats.ledger import Request
 from ducats.run.context import RunContext
 from ducats.run.temperature import calibration_record, fit_temperature
 from ducats.training.distributed import peak_memory_over_ranks
@@ -51,6 +56,31 @@ def evaluate_epoch(context: RunContext, epoch: int, seconds: float, started: flo
         names = dict.fromkeys((headline_name, "accuracy", "ece", "nll", "aurc"))
         values = {name: record[name] for name in names}
         context.emit("evaluate", epoch, stage=rounds, values=lambda: values)
+
+
+def record_pseudo_labels(context: RunContext, epoch: int, targets: Tensor) -> None:
+    """Record the number of pseudo-labels, and how many are correct if the oracle has the ground truth.
+
+    Args:
+        epoch: number of completed epochs.
+        targets: acquired labels of the pool, which take precedence.
+    """
+    pseudo_labels = context.auxiliaries.pseudo_labels()
+    if pseudo_labels is None:
+        return
+    image = ((pseudo_labels >= 0) & (targets == UNLABELLED)).nonzero().squeeze(1)
+    rounds, oracle = context.rounds_before(epoch), context.components.oracle
+    record = {"kind": "pseudo_labels", "stage": rounds, "epoch": epoch, "count": len(image)}
+
+    def save() -> None:
+        if any(earlier["epoch"] == epoch for earlier in context.run_folder.read_records("pseudo_labels")):
+            return
+        if isinstance(oracle, GroundTruthOracle):
+            truth = oracle(Request(rounds, image, torch.zeros_like(image)))
+            record["correct"] = int((truth == pseudo_labels[image]).sum())
+        context.run_folder.save_record(record)
+
+    context.on_rank_zero(save)
 
 
 def _spent(context: RunContext, rounds: int) -> dict[str, Any]:

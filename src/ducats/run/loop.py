@@ -11,7 +11,7 @@ from ducats.dirichlet import compile_formulas
 from ducats.objectives import RefreshContext
 from ducats.run.checkpoint import restore_checkpoint, save_checkpoint, save_model
 from ducats.run.context import RunContext
-from ducats.run.evaluate import evaluate_epoch
+from ducats.run.evaluate import evaluate_epoch, record_pseudo_labels
 from ducats.run.hints import save_hints
 from ducats.run.label import acquire_labels
 from ducats.run.select import select_request
@@ -145,3 +145,5 @@ def refresh_auxiliaries(context: RunContext, epoch: int) -> None:
     with global_seed(plan.seed, "refresh", epoch):
         context.auxiliaries.refresh(refresh_context, full_pass)
     broadcast_buffers(context.model.auxiliaries, context.fabric)
+    if targets is not None:
+        record_pseudo_labels(context, epoch, targets)

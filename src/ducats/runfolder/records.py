@@ -135,12 +135,13 @@ _REQUIRED_KEYS = {
     "stage": ("stage", "epoch", "labels", "seconds"),
     "interim": ("epoch", "seconds"),
     "epoch": ("epoch",),
+    "pseudo_labels": ("stage", "epoch", "count"),
 }
 _MAX_EPOCH = 10**7  # readers list all epochs up to the last
 _NUMBER_KEYS = (
     *("accuracy", "mean_class_accuracy", "mean_iou", "mean_iou_star", "ece", "nll", "brier", "aurc"),
     *("clicks", "images", "pixels", "peak_memory_bytes", "annotation_seconds"),
-    *("annotation_units", "timed_units"),
+    *("annotation_units", "timed_units", "correct"),
 )
 
 

@@ -130,6 +130,7 @@ def build_run_section(
         "metrics": stage_tables.metrics_table(run),
         "calibration": stage_tables.calibration_table(run),
         "rounds": stage_tables.rounds_table(selections.rounds, run.kind),
+        "pseudo-labels": stage_tables.pseudo_labels_table(run),
         "costs": stage_tables.cost_table(run),
     }
     figures = {

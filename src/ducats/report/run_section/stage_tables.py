@@ -119,6 +119,27 @@ def rounds_table(query_rounds: Sequence[QueryRound], kind: RunKind) -> Table:
     return table_of(query_rounds, columns)
 
 
+def pseudo_labels_table(run: Run) -> Table:
+    """Return the number of pseudo-labels by the number of rounds before them, and how many are correct.
+
+    If they were refreshed several times between two rounds, the last refresh counts.
+    """
+    last_refreshes = list({record["stage"]: record for record in run.pseudo_labels}.values())
+    columns: dict[str, _StageCell] = {
+        "Rounds before": _raw_cell("stage"),
+        "After epoch": _raw_cell("epoch"),
+        "Pseudo-labels": lambda record: f"{record['count']:,}",
+    }
+    if any("correct" in record for record in last_refreshes):
+        columns["Correct"] = lambda record: _or_empty(finite_number(record, "correct"), "{:,.0f}")
+        columns["Correct %"] = lambda record: _percent(
+            (finite_number(record, "correct") or 0) / record["count"]
+            if record["count"] and "correct" in record
+            else None
+        )
+    return table_of(last_refreshes, columns)
+
+
 def _percent(share: float | None) -> str:
     return _or_empty(share, "{:.1f}", 100)
 
