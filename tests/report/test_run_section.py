@@ -146,6 +146,28 @@ def test_rounds_have_labels_and_correct_predictions(run: Path, page: ParsedPage)
         assert row["Correct %"] == f"{10 * right}"
 
 
+@pytest.mark.parametrize("truth", [True, False])
+def test_pseudo_labels_equal_the_last_record_of_each_stage(
+    run: Path, tmp_path: Path, page: ParsedPage, truth: bool
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    records = [(0, 10, 7, 0), (1, 12, 0, 0), (2, 15, 1300, 1001), (2, 14, 1200, 900)]
+    for stage, epoch, count, correct in records:
+        record = {"kind": "pseudo_labels", "stage": stage, "epoch": epoch, "count": count}
+        RunFolder(folder).save_record(record | ({"correct": correct} if truth else {}))
+    rows = ParsedPage(report_page([folder], tmp_path / "page.html").page.read_text()).table(
+        "run-1-pseudo-labels"
+    )
+    expected = [["0", "10", "7"], ["1", "12", "0"], ["2", "15", "1,300"]]
+    if truth:
+        correct_cells = [["0", "0.0"], ["0", "–"], ["1,001", "77.0"]]
+        expected = [row + more for row, more in zip(expected, correct_cells, strict=True)]
+    assert [list(row.values()) for row in rows] == expected
+    with pytest.raises(KeyError):
+        page.table("run-1-pseudo-labels")  # a run without pseudo-labels
+
+
 def test_main_sentence_uses_the_records(run: Path, page: ParsedPage) -> None:
     first, *_, last = stage_records(run)
     gain = 100 * (last["accuracy"] - first["accuracy"])
