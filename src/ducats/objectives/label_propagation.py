@@ -107,8 +107,8 @@ class LabelPropagation(AuxiliaryModule):
         labels = torch.full_like(known, UNLABELLED)
         if bool((known >= 0).any()):
             scores = self._scores(full_pass, known)
-            total = scores.sum(1)
-            certainty, predicted = (scores / total.clamp(min=1e-30)[:, None]).max(1)
+            (highest, predicted), total = scores.max(1), scores.sum(1)
+            certainty = highest / total
             # Without a prior, there are no scores where no label is connected.
             open_ = ((known == UNLABELLED) & (total > 0)).nonzero().squeeze(1)
             count = round(min(self.rate * context.rounds_done, self.max_fraction) * len(known))
@@ -153,8 +153,9 @@ def propagate_labels(
     y = torch.where((known == UNLABELLED)[:, None], prior * p, 0.0)
     labelled = (known >= 0).nonzero().squeeze(1)
     y[labelled, known[labelled]] = 1.0
-    chunks = [solve(graph, np.ascontiguousarray(part), alpha) for part in y.split(CLASSES_PER_CHUNK, 1)]
-    return torch.from_numpy(np.concatenate(chunks, 1))
+    for part in y.split(CLASSES_PER_CHUNK, 1):  # in place: there may be many images and classes
+        part.copy_(torch.from_numpy(solve(graph, np.ascontiguousarray(part), alpha)))
+    return y
 
 
 def neighbour_graph(features: Tensor, neighbours: int) -> sparse.csr_array:
