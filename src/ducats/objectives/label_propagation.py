@@ -195,7 +195,8 @@ def solve(graph: sparse.csr_array, y: npt.NDArray[np.float32], alpha: float) -> 
     rate = alpha / (1 + math.sqrt(1 - alpha**2))  # of the error, per iteration
     iterations = math.ceil(math.log(SOLVER_TOLERANCE / 2) / math.log(rate))
     constant = np.float32(1 - alpha) * y
-    previous, scores, omega = y, np.float32(alpha) * (graph @ y) + constant, 2.0
+    previous, omega = y, 2.0
+    scores: npt.NDArray[np.float32] = np.float32(alpha) * (graph @ y) + constant
     for _ in range(iterations - 1):
         omega = 1 / (1 - alpha**2 * omega / 4)
         update = graph @ scores
