@@ -1,13 +1,14 @@
 """Our query: greedy coverage of the candidates' uncertainty.
 
-A label also tells about similar samples. Each pick is the candidate whose label would cover the most uncertainty
-that labels and earlier picks leave uncovered. Gains only fall from pick to pick, so lazy greedy selection
-is exact (compare uncertainty herding, Bae et al., ICLR 2025).
+A label also tells about similar samples. Each pick is the candidate whose label would cover the most
+uncertainty that labels and earlier picks leave uncovered. Gains only fall from pick to pick, so lazy greedy
+selection is exact (compare uncertainty herding, Bae et al., ICLR 2025).
 """
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -188,7 +189,8 @@ def _draw_others(
     return free[drawn]
 
 
-class _Points(NamedTuple):
+@dataclass(frozen=True)
+class _Points:
     """Samples as the kernel compares them."""
 
     directions: Tensor  # (n, D), features of unit norm; zeros if the features are
@@ -204,7 +206,7 @@ class _Points(NamedTuple):
         places = torch.stack([samples.position // width, samples.position % width], 1).float()
         return cls(directions, places / (sigma * width))
 
-    def __getitem__(self, index: Any) -> "_Points":
+    def __getitem__(self, index: slice | Tensor) -> "_Points":
         return _Points(self.directions[index], None if self.places is None else self.places[index])
 
 
@@ -270,7 +272,8 @@ def _blocks(count: int, size: int, start: int = 0) -> Iterator[slice]:
 
 
 def _columns_per_block(rows: slice) -> int:
-    return max(1, ELEMENTS_PER_BLOCK // (rows.stop - rows.start))
+    n_rows: int = rows.stop - rows.start
+    return max(1, ELEMENTS_PER_BLOCK // n_rows)
 
 
 COVERAGE_SPEC = QuerySpec(
