@@ -27,14 +27,15 @@ from torch.nn import functional as F
 
 from ducats import dirichlet
 from ducats.acquisition.criteria import probability_margin
-from ducats.acquisition.queries import QUERIES, badge, las
+from ducats.acquisition.queries import QUERIES, badge, coverage, las
 from ducats.acquisition.queries.distances import squared_distance_to_nearest
 from ducats.acquisition.queries.las import propagated_scores
 from ducats.acquisition.samples import QueryContext, SampleTable
 from ducats.utils.randomness import make_generator
 
 # Parameters of each setting, the exact query first. "times": subsample size in multiples of the budget;
-# "neighbours": number of samples in which LAS searches for neighbours; "share": fraction of samples for DBAL.
+# "neighbours": number of samples in which LAS searches for neighbours; "share": fraction of samples for DBAL;
+# "shortlist": only the samples of smallest margin, in multiples of the budget, as in `ducats score`.
 SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "coreset": {
         "exact": {},
@@ -100,6 +101,18 @@ SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "subset of a fifth": {"share": 0.2},
         "subset of a twentieth": {"share": 0.05},
     },
+    "coverage": {
+        "exact": {"subsample": None},
+        "10 b drawn": {"times": 10},
+        "30 b drawn": {"times": 30},
+        "50 b drawn": {"times": 50},
+        "10 b uncertain": {"times": 10, "subsample_by": "highest_entropy"},
+        "30 b uncertain": {"times": 30, "subsample_by": "highest_entropy"},
+        "shortlist of 10 b": {"shortlist": 10, "subsample": None},
+        "shortlist of 20 b": {"shortlist": 20, "subsample": None},
+        "shortlist of 30 b": {"shortlist": 30, "subsample": None},
+        "shortlist of 50 b": {"shortlist": 50, "subsample": None},
+    },
 }
 REPEATED_QUERIES = ("badge", "spread")  # random queries that are fast enough to run twice
 MAX_SAMPLES = {"dbal": 10_000}  # samples; exact DBAL needs the Manhattan distances of all pairs many times
@@ -113,6 +126,7 @@ CRITERIA = {
     "las": "mean disagreement with the neighbours (Q, higher is better)",
     "spread": "mean squared distance of clustered samples to the nearest pick, weighted by entropy",
     "dbal": "mean Manhattan distance to the nearest label, weighted by 1 - margin",
+    "coverage": "share of the uncertainty that picks cover (higher is better)",
 }
 
 
@@ -154,8 +168,10 @@ def measure(name: str, pool: ClusteredPool, budget: int, seed: int) -> list[dict
         settings["again"] = settings["exact"]
     for setting, given in settings.items():
         params = query_params(given, len(pool.z), budget)
+        kept = shortlist(pool, params.pop("shortlist", None), budget)
         spec = QUERIES["random" if setting == "random" else name].bind(params)
         samples = pool.sample_table(spec.needs)
+        samples = samples if kept is None else samples[kept]
         source = None
         if spec.source_needs:
             indices = torch.arange(N_SOURCE)
@@ -165,6 +181,7 @@ def measure(name: str, pool: ClusteredPool, budget: int, seed: int) -> list[dict
         with torch.no_grad(), mock.patch.object(las, "propagated_scores", all_pairs):
             picks = spec.fn(QueryContext(samples, samples[torch.arange(0)], budget, generator, source))
         seconds = time.process_time() - start
+        picks = picks if kept is None else kept[picks]
         exact = picks if setting == "exact" else exact
         cell = {
             "query": name,
@@ -185,6 +202,13 @@ def measure(name: str, pool: ClusteredPool, budget: int, seed: int) -> list[dict
     return cells
 
 
+def shortlist(pool: ClusteredPool, times: int | None, budget: int) -> Tensor | None:
+    """Return the samples of smallest margin, in order of location; None: no shortlist."""
+    if times is None:
+        return None
+    return probability_margin(pool.z).topk(times * budget, largest=False).indices.sort().values
+
+
 def query_params(given: Mapping[str, Any], rows: int, budget: int) -> dict[str, Any]:
     """Return the query parameters of a setting for a pool of this size."""
     params = dict(given)
@@ -202,7 +226,7 @@ def query_params(given: Mapping[str, Any], rows: int, budget: int) -> dict[str, 
 def criterion_of(
     name: str, pool: ClusteredPool, budget: int, all_pairs: "CachedNeighbourScores"
 ) -> Callable[[Tensor], float]:
-    """Return the criterion of a query as a function of the picks; lower is better, except for LAS."""
+    """Return a criterion of the picks; lower is better, except for LAS and coverage."""
     features, entropy = pool.features, dirichlet.entropy(pool.z).double()
     if name == "coreset":
         return lambda picks: float(squared_distance_to_nearest([features], [features[picks]]).max().sqrt())
@@ -218,6 +242,8 @@ def criterion_of(
         return lambda picks: float(all_pairs(*las_inputs, 10)[picks].mean())
     if name == "dbal":
         return _manhattan(pool)
+    if name == "coverage":
+        return _covered_share(pool)
     some = entropy.topk(10 * budget).indices if name == "spread" else torch.arange(len(features))
     weight = entropy[some] / entropy[some].sum()
     return lambda picks: float(
@@ -251,6 +277,18 @@ def _manhattan(pool: ClusteredPool) -> Callable[[Tensor], float]:
     return lambda picks: float(
         (weight * torch.minimum(to_source, nearest(pool.features[picks]))).sum() / weight.sum()
     )
+
+
+def _covered_share(pool: ClusteredPool) -> Callable[[Tensor], float]:
+    weight = 1 - probability_margin(pool.z)
+    directions = F.normalize(pool.features - pool.features.mean(0))
+
+    def share(picks: Tensor) -> float:
+        cosine = torch.cat([(rows @ directions[picks].T).amax(1) for rows in directions.split(2**13)])
+        kernel = ((cosine - 1) / coverage.IMAGE_TEMPERATURE).exp()
+        return float((weight * kernel).sum() / weight.sum())
+
+    return share
 
 
 def accuracy(pool: ClusteredPool, picks: Tensor) -> float:

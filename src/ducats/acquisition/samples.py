@@ -71,7 +71,8 @@ class QueryContext:
     source: SampleTable | None = None  # columns in `QuerySpec.source_needs`; None if pixels compete
     head: Tensor | None = None  # (C, D), the last layer's weights, if `QuerySpec.needs_head`
     pool_size: int | None = None  # rows before the first round; None: candidates plus labelled
-    acquired: SampleTable | None = None  # pixels of earlier rounds, also those without a class; features only
+    # Pixels of earlier rounds, also those without a class, with ``features`` if the query needs them.
+    acquired: SampleTable | None = None
 
     def __post_init__(self) -> None:
         if self.budget < 0:

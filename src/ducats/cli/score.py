@@ -49,7 +49,7 @@ def score(
             do not just rank images choose from the most uncertain ones. Default: the query of the run if
             possible, else duc.
         kappa: Number of candidates as a multiple of the budget, for queries that do not just rank images;
-            default: as in the run, or 10.
+            default: as in the run, or 10 (coverage: 30).
         pool_format: Format of the pool.
         max_sample_mb: Largest image file, in megabytes; default: 256. Larger ones are not read, and listed in
             unreadable.csv.

@@ -24,6 +24,10 @@ from ducats.utils.errors import UserError
          (28, "-margin", None)),
         ((), "spread", None, (70, "entropy", None)),
         ((), "clue", 3.0, (21, "entropy", None)),
+        ((), "coverage", None, (210, "-margin", None)),
+        ((), "coverage", 2.0, (14, "-margin", None)),
+        (("query={name: coverage, params: {uncertainty: entropy}}",), "coverage", None,
+         (210, "entropy", None)),
         ((), "margin", None, (7, "-margin", None)),
         ((), "least_confident", None, (7, "-confidence", None)),
         ((), "random", None, (7, "random", None)),
@@ -38,7 +42,7 @@ def test_candidates_kept(
         streaming_query.first_column,
         streaming_query.second_column,
     ) == expected
-    assert streaming_query.selects == (query in ("spread", "clue"))
+    assert streaming_query.selects == (query in ("spread", "clue", "coverage"))
 
 
 def test_pool_fraction_needs_pool_size() -> None:

@@ -1,33 +1,36 @@
 """Our query: greedy coverage of the candidates' uncertainty.
 
-A label tells about similar samples, too. So each pick is the candidate whose label would cover the most
-uncertainty that earlier labels and picks leave uncovered. The sum is submodular: the gain of a candidate only
-decreases from pick to pick, and lazy greedy selection is exact (uncertainty herding, Bae et al., ICLR 2025).
+A label also tells about similar samples. Each pick is the candidate whose label would cover the most
+uncertainty that labels and earlier picks leave uncovered. Gains only fall from pick to pick, so lazy greedy
+selection is exact (compare uncertainty herding, Bae et al., ICLR 2025).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from ducats.acquisition.queries.distances import (
-    chunk_slices,
-    lazy_greedy,
-    load_features,
-    reorder,
-    sort_by_location,
-)
+from ducats.acquisition.queries.distances import lazy_greedy, load_features, reorder, sort_by_location
 from ducats.acquisition.queries.spec import UNCERTAINTIES, QuerySpec, StreamingRule
 from ducats.acquisition.queries.subsampling import SubsampleBy, subsample_candidates
 from ducats.acquisition.samples import QueryContext, SampleTable, top_k
 from ducats.utils.randomness import uniform_per_location
 
-CoveredUncertainty = Literal["margin", "entropy", "u_data"]
+CoveredUncertainty = Literal["margin", "entropy"]
+
 IMAGE_TEMPERATURE = 0.2
 PIXEL_TEMPERATURE = 0.1
+DEFAULT_SUBSAMPLE = 50_000
+MIN_CANDIDATES_PER_PICK = 10  # minimum size of the subsample, as a multiple of the budget
+MIN_UNCERTAINTY = 1e-6  # added to the uncertainty: if all samples are certain, coverage alone decides
+SHORTLIST_KAPPA = 30.0  # candidates per pick in `ducats score`; 10 lose 30 % of the gain over random picks
+TIE_RTOL = 1e-6  # gains that differ by less than this fraction of the largest one differ by rounding only
+ROWS_PER_BLOCK = 1024  # the kernel is computed in blocks that stay in the processor's cache
+ELEMENTS_PER_BLOCK = 2**20
+SAMPLES_PER_PART = 4096  # labelled samples whose features are in memory at a time
 
 
 def coverage(
@@ -40,120 +43,244 @@ def coverage(
     centred: bool = True,
     max_pixels: int = 8192,
     max_greedy: int = 512,
-    subsample: int | None = None,
+    subsample: int | None = DEFAULT_SUBSAMPLE,
     subsample_by: SubsampleBy = "entropy_weighted",
 ) -> Tensor:
-    """Select samples whose labels would cover the most uncertainty around them (ours)."""
-    for name, value in (("temperature", temperature), ("max_pixels", max_pixels)):
-        if value is not None and value <= 0:
-            raise ValueError(f"query.params.{name} must be above 0, not {value}")
-    candidates = context.candidates
-    inclusion_probability = None
+    """Select samples whose labels would cover the most uncertainty of similar samples (ours).
+
+    Greedy: each pick is the candidate j with the highest gain,
+    ``gain(j) = sum_i u_i max(0, k(i, j) - max_l k(i, l))``, where l runs over labelled samples and picks. In
+    segmentation, l includes pixels that annotators answered with "void". The similarity of features f is
+    ``k(i, j) = exp((cos(f_i, f_j) - 1) / temperature)``, times ``exp(-d^2 / 2)`` if ``sigma`` is set, where d
+    is the distance of two pixels in multiples of ``sigma``.
+
+    Args:
+        uncertainty: ``margin`` (u is 1 minus the margin) or ``entropy``.
+        power: exponent of the uncertainty; 0: all samples count the same.
+        temperature: width of the kernel; None: 0.2 for images and 0.1 for pixels.
+        sigma: standard deviation of the Gaussian of the distance in the image, as a fraction of the image's
+            width; 0: the distance does not count. For pixels only.
+        centred: whether to subtract the mean feature of the candidates first.
+        max_pixels: maximum number of pixels to cover and to select from. If an image has more candidates,
+            those on a regular grid are used.
+        max_greedy: maximum number of greedy picks in one image. Further ones are drawn at random from all its
+            pixels, with probability proportional to u.
+        subsample: number of images to cover and to select from, at least 10 times the budget; None: all.
+            Sampled images are weighted by the inverse of their inclusion probability.
+        subsample_by: ``entropy_weighted`` samples them with probability proportional to the entropy;
+            ``highest_entropy`` takes the highest entropies.
+    """
+    _check_params(uncertainty, power, temperature, sigma, max_pixels, max_greedy)
+    candidates, count = context.candidates, min(context.budget, len(context.candidates))
     if candidates.shape is None:
+        if subsample is not None and subsample >= 1:
+            subsample = max(subsample, MIN_CANDIDATES_PER_PICK * count)
         order, inclusion_probability = subsample_candidates(context, subsample, subsample_by)
+        temperature, n_greedy = temperature or IMAGE_TEMPERATURE, count
     else:
-        order = _grid(candidates, max_pixels)
-    if len(order) <= context.budget:
-        rest = torch.ones(len(candidates), dtype=torch.bool, device=order.device)
-        rest[order] = False
-        rest_index = rest.nonzero().squeeze(1)
-        doubt = _uncertainty(candidates[rest_index], uncertainty, power)
-        extra = rest_index[top_k(doubt, context.budget - len(order), candidates[rest_index])]
-        return torch.cat([order, extra])
+        order, inclusion_probability = _grid(candidates, max_pixels), None
+        temperature, n_greedy = temperature or PIXEL_TEMPERATURE, min(count, len(order), max_greedy)
+    if count == len(candidates) or n_greedy == 0:
+        return sort_by_location(candidates)[:count]
     samples = reorder(candidates, order)
-    weights = _uncertainty(samples, uncertainty, power)
+    weights = _weights(samples, uncertainty, power)
     if inclusion_probability is not None:
         weights = weights / inclusion_probability.to(weights.device)
-    is_pixel = candidates.shape is not None
-    tau = temperature or (PIXEL_TEMPERATURE if is_pixel else IMAGE_TEMPERATURE)
     features = load_features(samples, "coverage").float()
-    mean = features.mean(0) if centred else torch.zeros((), device=features.device)
-    kernel = _Kernel(F.normalize(features - mean), samples, tau, sigma)
-    covered = torch.zeros(len(samples), device=features.device)
-    labelled = context.labelled if context.acquired is None or not context.acquired.columns else context.acquired
-    if len(labelled):
-        known = F.normalize(load_features(labelled, "coverage").float() - mean)
-        for chunk in chunk_slices(len(labelled), len(samples)):
-            covered = torch.maximum(covered, kernel.to(known[chunk], labelled.position[chunk]).amax(1))
-    gains = _Gains(kernel, weights.float(), covered)
-    n_greedy = min(context.budget, max_greedy) if is_pixel else context.budget
-    everything = torch.arange(len(samples), device=features.device)
-    picks = lazy_greedy(samples, n_greedy, gains.refresh(everything), gains.refresh, gains.add)
-    if n_greedy < context.budget:
-        free = torch.ones(len(samples), dtype=torch.bool, device=picks.device)
-        free[picks] = False
-        index = free.nonzero().squeeze(1)
-        sub = samples[index]
-        keys = uniform_per_location(context.generator, sub.image, sub.position).log().to(weights.device)
-        more = top_k(keys / weights[index], context.budget - n_greedy, sub)
-        picks = torch.cat([picks, index[more]])
-    return order[picks]
+    mean = features.mean(0) if centred else None
+    gains = _CoverageGains(_Points.of(samples, features, mean, sigma), weights, temperature)
+    for known in _split(context.labelled if context.acquired is None else context.acquired):
+        known_features = load_features(known, "coverage").float().to(features.device)
+        gains.cover(_Points.of(known, known_features, mean, sigma))
+    bound = gains.of_all()
+    picks = lazy_greedy(
+        samples, n_greedy, bound, gains.of, gains.add, tie_tolerance=TIE_RTOL * float(bound.max())
+    )
+    others = _draw_others(context, order[picks], count - n_greedy, uncertainty, power)
+    return torch.cat([order[picks], others])
+
+
+def _check_params(
+    uncertainty: str,
+    power: float,
+    temperature: float | None,
+    sigma: float,
+    max_pixels: int,
+    max_greedy: int,
+) -> None:
+    if uncertainty not in get_args(CoveredUncertainty):
+        raise ValueError(
+            f"query.params.uncertainty must be one of {', '.join(get_args(CoveredUncertainty))}, "
+            f"not {uncertainty!r}"
+        )
+    if temperature is not None and not 0 < temperature < math.inf:
+        raise ValueError(f"query.params.temperature must be above 0, not {temperature}; None: by task")
+    for name, value, lowest in (
+        ("power", power, 0),
+        ("sigma", sigma, 0),
+        ("max_pixels", max_pixels, 1),
+        ("max_greedy", max_greedy, 1),
+    ):
+        if not lowest <= value < math.inf:
+            raise ValueError(f"query.params.{name} must be at least {lowest}, not {value}")
 
 
 def coverage_needs(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the columns of the uncertainty and the features."""
+    """Return the columns of the uncertainty, the features, and the entropy if images are subsampled."""
     names = [params.get("uncertainty", "margin"), "features"]
-    if params.get("subsample") is not None:
+    if params.get("subsample", DEFAULT_SUBSAMPLE) is not None:
         names.append("entropy")
     return tuple(dict.fromkeys(names))
 
 
+def shortlist_columns(params: Mapping[str, Any]) -> tuple[str]:
+    """Return the column that ranks the most uncertain samples first."""
+    name = params.get("uncertainty", "margin")
+    return ("-margin" if name == "margin" else name,)
+
+
 def _grid(samples: SampleTable, max_pixels: int) -> Tensor:
-    """Indices of at most ``max_pixels`` candidates on a regular grid of the image, in location order."""
+    """Return the indices of all candidates or of those on a grid, in location order."""
     assert samples.shape is not None
-    order = sort_by_location(samples)
-    step = max(1, round(math.sqrt(samples.shape[0] * samples.shape[1] / max_pixels))) if len(samples) > max_pixels else 1
-    if step == 1:
+    order, (height, width) = sort_by_location(samples), samples.shape
+    if len(samples) <= max_pixels:
         return order
-    y, x = samples.position[order] // samples.shape[1], samples.position[order] % samples.shape[1]
+    step = math.ceil(math.sqrt(height * width / max_pixels))
+    y, x = samples.position[order] // width, samples.position[order] % width
     return order[(y % step == step // 2) & (x % step == step // 2)]
 
 
-def _uncertainty(samples: SampleTable, name: str, power: float) -> Tensor:
-    column = samples.column(name).double()
-    return ((1 - column if name == "margin" else column).clamp(min=0) + 1e-6) ** power
+def _weights(samples: SampleTable, uncertainty: CoveredUncertainty, power: float) -> Tensor:
+    """Return u of each sample, ``(n,)`` in float64."""
+    column = samples.column(uncertainty).double()
+    if bool(column.isnan().any()):
+        raise ValueError(f"the column {uncertainty!r} contains NaN; check the model")
+    values = 1 - column if uncertainty == "margin" else column
+    return (values.clamp(min=0) + MIN_UNCERTAINTY) ** power
 
 
-class _Kernel:
-    def __init__(self, directions: Tensor, samples: SampleTable, temperature: float, sigma: float) -> None:
-        self.directions, self.temperature, self.sigma = directions, temperature, sigma
-        self.position, self.shape = samples.position, samples.shape
-
-    def to(self, directions: Tensor, position: Tensor) -> Tensor:
-        k = ((self.directions @ directions.T - 1) / self.temperature).exp_()
-        if self.sigma > 0 and self.shape is not None:
-            width = self.shape[1]
-            scale = self.sigma * width
-            ya, xa = (self.position // width).float() / scale, (self.position % width).float() / scale
-            yb, xb = (position // width).float() / scale, (position % width).float() / scale
-            k *= (-((ya[:, None] - yb) ** 2 + (xa[:, None] - xb) ** 2) / 2).exp_()
-        return k
-
-    def columns(self, index: Tensor) -> Tensor:
-        return self.to(self.directions[index], self.position[index])
+def _split(samples: SampleTable) -> Iterator[SampleTable]:
+    """Yield the samples in parts, so that lazy features are never all in memory."""
+    if not len(samples):
+        return
+    for part in torch.arange(len(samples), device=samples.image.device).split(SAMPLES_PER_PART):
+        yield samples[part]
 
 
-class _Gains:
-    def __init__(self, kernel: _Kernel, weights: Tensor, covered: Tensor) -> None:
-        self._kernel, self._weights, self._covered = kernel, weights, covered
+def _draw_others(
+    context: QueryContext, picks: Tensor, count: int, uncertainty: CoveredUncertainty, power: float
+) -> Tensor:
+    """Return random candidates other than the picks, drawn with probability proportional to u."""
+    if count == 0:
+        return picks[:0]
+    candidates = context.candidates
+    is_free = torch.ones(len(candidates), dtype=torch.bool, device=picks.device)
+    is_free[picks] = False
+    free = is_free.nonzero().squeeze(1)
+    others = candidates[free]
+    weights = _weights(others, uncertainty, power)
+    uniform = uniform_per_location(context.generator, others.image, others.position).to(weights.device)
+    drawn = top_k(
+        uniform.log() / weights,
+        count,
+        others,
+        min_distance=candidates.min_distance,
+        apart_from=candidates[picks],
+    )
+    return free[drawn]
+
+
+@dataclass(frozen=True)
+class _Points:
+    """Samples as the kernel compares them."""
+
+    directions: Tensor  # (n, D), features of unit norm; zeros if the features are
+    places: Tensor | None  # (n, 2), row and column in multiples of sigma; None: they do not count
+
+    @classmethod
+    def of(cls, samples: SampleTable, features: Tensor, mean: Tensor | None, sigma: float) -> "_Points":
+        directions = features.clone() if mean is None else features - mean
+        directions /= directions.norm(dim=1, keepdim=True).clamp_(min=1e-12)
+        if samples.shape is None or sigma == 0:
+            return cls(directions, None)
+        width = samples.shape[1]
+        places = torch.stack([samples.position // width, samples.position % width], 1).float()
+        return cls(directions, places / (sigma * width))
+
+    def __getitem__(self, index: slice | Tensor) -> "_Points":
+        return _Points(self.directions[index], None if self.places is None else self.places[index])
+
+
+class _CoverageGains:
+    """Gains of candidates, given what labels and picks cover so far.
+
+    Args:
+        points: the candidates.
+        weights: u of each candidate, ``(n,)``.
+        temperature: width of the kernel.
+    """
+
+    def __init__(self, points: _Points, weights: Tensor, temperature: float) -> None:
+        self._points, self._weights, self._temperature = points, weights.float(), temperature
+        self._covered = torch.zeros_like(self._weights)  # largest kernel to a label or pick
+
+    def cover(self, labelled: _Points) -> None:
+        """Add labelled samples."""
+        for rows in _blocks(len(self._covered), ROWS_PER_BLOCK):
+            for columns in _blocks(len(labelled.directions), _columns_per_block(rows)):
+                highest = self._kernel(self._points[rows], labelled[columns]).amax(1)
+                self._covered[rows] = torch.maximum(self._covered[rows], highest)
 
     def add(self, pick: int) -> None:
-        index = torch.tensor([pick], device=self._covered.device)
-        self._covered = torch.maximum(self._covered, self._kernel.columns(index)[:, 0])
+        """Add a pick."""
+        kernel = self._kernel(self._points, self._points[pick : pick + 1])[:, 0]
+        self._covered = torch.maximum(self._covered, kernel)
 
-    def refresh(self, index: Tensor) -> Tensor:
-        parts = []
-        for chunk in chunk_slices(len(index), len(self._covered)):
-            new = self._kernel.columns(index[chunk]).sub_(self._covered[:, None]).clamp_(min=0)
-            parts.append(self._weights @ new)
-        return torch.cat(parts).double()
+    def of(self, index: Tensor) -> Tensor:
+        """Return the gains of some candidates, ``(k,)`` in float64."""
+        gains = torch.zeros(len(index), dtype=torch.float64, device=index.device)
+        for rows in _blocks(len(index), ROWS_PER_BLOCK):
+            points = self._points[index[rows]]
+            for columns in _blocks(len(self._covered), _columns_per_block(rows)):
+                kernel = self._kernel(points, self._points[columns])
+                gains[rows] += kernel.sub_(self._covered[columns]).clamp_(min=0) @ self._weights[columns]
+        return gains
+
+    def of_all(self) -> Tensor:
+        """Return the gains of all candidates, ``(n,)`` in float64; computes each pair once."""
+        gains = torch.zeros(len(self._covered), dtype=torch.float64, device=self._covered.device)
+        for rows in _blocks(len(gains), ROWS_PER_BLOCK):
+            for columns in _blocks(len(gains), ROWS_PER_BLOCK, rows.start):
+                kernel = self._kernel(self._points[rows], self._points[columns])
+                gain = (kernel - self._covered[columns]).clamp_(min=0)
+                gains[rows] += gain @ self._weights[columns]
+                if columns.start > rows.start:
+                    gain = kernel.sub_(self._covered[rows, None]).clamp_(min=0)
+                    gains[columns] += self._weights[rows] @ gain
+        return gains
+
+    def _kernel(self, a: _Points, b: _Points) -> Tensor:
+        """Return k of all pairs, ``(len(a), len(b))``."""
+        log_kernel = (a.directions @ b.directions.T).sub_(1).div_(self._temperature)
+        if a.places is not None and b.places is not None:
+            for own, other in zip(a.places.T, b.places.T, strict=True):
+                log_kernel.sub_((own[:, None] - other).square_(), alpha=0.5)
+        return log_kernel.exp_()
+
+
+def _blocks(count: int, size: int, start: int = 0) -> Iterator[slice]:
+    return (slice(first, min(first + size, count)) for first in range(start, count, size))
+
+
+def _columns_per_block(rows: slice) -> int:
+    n_rows: int = rows.stop - rows.start
+    return max(1, ELEMENTS_PER_BLOCK // n_rows)
 
 
 COVERAGE_SPEC = QuerySpec(
     coverage,
     coverage_needs({}),
     coverage_needs,
-    streaming=StreamingRule("shortlist", ("-margin",)),
+    streaming=StreamingRule("shortlist", shortlist_columns({}), shortlist_columns, SHORTLIST_KAPPA),
     explained_by=UNCERTAINTIES,
 )
-_ = get_args

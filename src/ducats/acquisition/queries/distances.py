@@ -156,6 +156,7 @@ def lazy_greedy(
     on_pick: Callable[[int], None],
     first: int | None = None,
     stop_value: float = -math.inf,
+    tie_tolerance: float = 0.0,
 ) -> Tensor:
     """Lazy greedy selection: pick the highest value, update, repeat; ties go to the first.
 
@@ -170,11 +171,14 @@ def lazy_greedy(
         on_pick: called with each pick.
         first: the first pick, if it is given.
         stop_value: stop early when no value is above this.
+        tie_tolerance: values that differ by at most this are ties; above 0 if values are not exact.
     """
     available, picks = AvailableSamples(samples), list[int]()
     fresh = torch.zeros(len(bound), dtype=torch.bool, device=bound.device)
     while len(picks) < count:
-        pick = _refreshed_argmax(bound, fresh, available.mask, refresh) if first is None or picks else first
+        pick = first if first is not None and not picks else None
+        if pick is None:
+            pick = _refreshed_argmax(bound, fresh, available.mask, refresh, tie_tolerance)
         if float(bound[pick]) <= stop_value:
             break
         picks.append(pick)
@@ -185,12 +189,18 @@ def lazy_greedy(
 
 
 def _refreshed_argmax(
-    bound: Tensor, fresh: Tensor, available: Tensor, refresh: Callable[[Tensor], Tensor]
+    bound: Tensor,
+    fresh: Tensor,
+    available: Tensor,
+    refresh: Callable[[Tensor], Tensor],
+    tie_tolerance: float,
 ) -> int:
     upper_bounds, batch_size = bound.masked_fill(~available, -torch.inf), INITIAL_REFRESH_SIZE
     while True:
-        leader = int(upper_bounds.argmax())  # ties go to the first
-        if bool(fresh[leader]):
+        leader = highest = int(upper_bounds.argmax())  # ties go to the first
+        if tie_tolerance:
+            leader = int((upper_bounds >= upper_bounds[highest] - tie_tolerance).byte().argmax())
+        if bool(fresh[highest] & fresh[leader]):
             return leader
         # Also update likely next leaders. The batch grows each time, which keeps the iterations few.
         stale = upper_bounds.topk(min(batch_size, len(upper_bounds)), sorted=False).indices

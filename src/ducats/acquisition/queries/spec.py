@@ -27,6 +27,7 @@ class StreamingRule:
     kind: Literal["rank", "two_rounds", "shortlist"]
     columns: tuple[str, ...]  # one, or two for ``two_rounds``; with default parameters
     columns_fn: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # if they depend on parameters
+    kappa: float = 10.0  # default number of samples kept, as a multiple of the budget; not for ``rank``
 
     def columns_for(self, params: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the columns for these parameters of the query."""

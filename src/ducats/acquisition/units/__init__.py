@@ -61,7 +61,7 @@ def select_in_image(
         query,
         PixelColumns(z, features, shape, extras),
         known_labels.flatten(),
-        (known_labels >= 0 if acquired is None else acquired).flatten(),
+        (known_labels >= 0 if acquired is None else acquired).flatten().clone(),  # updated below
         image,
         generator,
         head,
@@ -117,7 +117,7 @@ class _ImageQuery:
     query: QuerySpec
     pixel_columns: PixelColumns
     known_labels: Tensor  # (H * W,)
-    acquired: Tensor  # bool (H * W,), selected in earlier rounds
+    acquired: Tensor  # bool (H * W,), selected in earlier rounds, or by an earlier call in this one
     image: int
     generator: torch.Generator
     head: Tensor | None = None
@@ -146,7 +146,7 @@ class _ImageQuery:
         )
 
     def _acquired_table(self) -> SampleTable:
-        """Return the acquired pixels, with their features if the query reads features."""
+        """Return the acquired pixels, also those answered "void", with features if the query reads them."""
         position = self.acquired.nonzero().squeeze(1)
         names = [name for name in self.query.needs if name == "features"]
         return self.sample_table(position, self.pixel_columns.for_pixels(names, position))
@@ -197,6 +197,7 @@ def _select_regions(image_query: _ImageQuery, budget: int, radius: int) -> Pixel
         new_pixels, region_index = _region_pixels(centres, radius, pixel_columns.shape, open_mask)
         new_pixels, region_index = new_pixels[:remaining], region_index[:remaining]
         open_mask[new_pixels] = False
+        image_query.acquired[new_pixels] = True
         selected = torch.zeros_like(open_mask, dtype=torch.uint8)
         selected[centres] = 1
         free_centres = free_centres & (
@@ -244,6 +245,7 @@ def _select_superpixels(image_query: _ImageQuery, budget: int, superpixel_map: T
             if not len(new_pixels):
                 break
             waiting[pick] = False
+            image_query.acquired[new_pixels] = True
             positions.append(new_pixels)
             sizes.append(len(new_pixels))
             remaining -= len(new_pixels)

@@ -20,7 +20,6 @@ from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator, uniform_per_location
 from ducats.utils.registry import check_params
 
-DEFAULT_KAPPA = 10.0  # default number of candidates, as a multiple of the budget
 FALLBACK_QUERY = "duc"  # of a run whose own query cannot be streamed
 
 
@@ -52,7 +51,7 @@ def make_streaming_query(
     Args:
         query: a query with a ``streaming_rule``.
         kappa: number of candidates as a multiple of the budget: those that pass the first of two rounds, or
-            from which the query selects. None: the run's value, or 10.
+            from which the query selects. None: the run's value, or the query's default.
         pool_size: number of samples; required if `needs_pool_size`.
     """
     spec, rule = resolve_query(query), _streaming_rule(query)
@@ -68,7 +67,7 @@ def make_streaming_query(
     columns = rule.columns_for(params)
     if rule.kind == "rank":
         return StreamingQuery(query, budget, budget, columns[0])
-    candidate_factor = kappa if kappa is not None else float(params.get("kappa", DEFAULT_KAPPA))
+    candidate_factor = kappa if kappa is not None else float(params.get("kappa", rule.kappa))
     n_wanted = candidate_factor * budget
     if needs_pool_size(config, query):
         if pool_size is None:
