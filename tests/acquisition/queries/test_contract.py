@@ -41,7 +41,7 @@ LARGE: dict[str, tuple[str, dict[str, Any]]] = {
     "dbal refined": ("dbal", {"medoid_passes": 2}),
     "coverage entropy-weighted": ("coverage", {"subsample": 25}),
     "coverage highest entropy": ("coverage", {"subsample": 25, "subsample_by": "highest_entropy"}),
-    "coverage by entropy and distance": ("coverage", {"uncertainty": "entropy", "sigma": 0.1}),
+    "coverage by entropy": ("coverage", {"uncertainty": "entropy"}),
     "coverage on a grid": ("coverage", {"max_pixels": 30, "max_greedy": 4}),
 }
 SUBSAMPLING = ("badge", "clue", "coreset", "las")
@@ -211,7 +211,6 @@ def test_chunk_sizes_do_not_matter(name: str, pixels: bool, monkeypatch: pytest.
         ("coverage", {"uncertainty": "u_data"}),
         ("coverage", {"power": -1.0}),
         ("coverage", {"temperature": 0.0}),
-        ("coverage", {"sigma": -0.1}),
         ("coverage", {"max_pixels": 0}),
         ("coverage", {"max_greedy": 0}),
         ("coverage", {"subsample": 0}),

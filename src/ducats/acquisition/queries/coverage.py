@@ -7,7 +7,6 @@ selection is exact (compare uncertainty herding, Bae et al., ICLR 2025).
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -39,7 +38,6 @@ def coverage(
     uncertainty: CoveredUncertainty = "margin",
     power: float = 1.0,
     temperature: float | None = None,
-    sigma: float = 0.0,
     centred: bool = True,
     max_pixels: int = 8192,
     max_greedy: int = 512,
@@ -51,15 +49,12 @@ def coverage(
     Greedy: each pick is the candidate j with the highest gain,
     ``gain(j) = sum_i u_i max(0, k(i, j) - max_l k(i, l))``, where l runs over labelled samples and picks. In
     segmentation, l includes pixels that annotators answered with "void". The similarity of features f is
-    ``k(i, j) = exp((cos(f_i, f_j) - 1) / temperature)``, times ``exp(-d^2 / 2)`` if ``sigma`` is set, where d
-    is the distance of two pixels in multiples of ``sigma``.
+    ``k(i, j) = exp((cos(f_i, f_j) - 1) / temperature)``.
 
     Args:
         uncertainty: ``margin`` (u is 1 minus the margin) or ``entropy``.
         power: exponent of the uncertainty; 0: all samples count the same.
         temperature: width of the kernel; None: 0.2 for images and 0.1 for pixels.
-        sigma: standard deviation of the Gaussian of the distance in the image, as a fraction of the image's
-            width; 0: the distance does not count. For pixels only.
         centred: whether to subtract the mean feature of the candidates first.
         max_pixels: maximum number of pixels to cover and to select from. If an image has more candidates,
             those on a regular grid are used.
@@ -70,7 +65,7 @@ def coverage(
         subsample_by: ``entropy_weighted`` samples them with probability proportional to the entropy;
             ``highest_entropy`` takes the highest entropies.
     """
-    _check_params(uncertainty, power, temperature, sigma, max_pixels, max_greedy)
+    _check_params(uncertainty, power, temperature, max_pixels, max_greedy)
     candidates, count = context.candidates, min(context.budget, len(context.candidates))
     if candidates.shape is None:
         if subsample is not None and subsample >= 1:
@@ -88,10 +83,10 @@ def coverage(
         weights = weights / inclusion_probability.to(weights.device)
     features = load_features(samples, "coverage").float()
     mean = features.mean(0) if centred else None
-    gains = _CoverageGains(_Points.of(samples, features, mean, sigma), weights, temperature)
+    gains = _CoverageGains(_directions(features, mean), weights, temperature)
     for known in _split(context.labelled if context.acquired is None else context.acquired):
         known_features = load_features(known, "coverage").float().to(features.device)
-        gains.cover(_Points.of(known, known_features, mean, sigma))
+        gains.cover(_directions(known_features, mean))
     bound = gains.of_all()
     picks = lazy_greedy(
         samples, n_greedy, bound, gains.of, gains.add, tie_tolerance=TIE_RTOL * float(bound.max())
@@ -101,12 +96,7 @@ def coverage(
 
 
 def _check_params(
-    uncertainty: str,
-    power: float,
-    temperature: float | None,
-    sigma: float,
-    max_pixels: int,
-    max_greedy: int,
+    uncertainty: str, power: float, temperature: float | None, max_pixels: int, max_greedy: int
 ) -> None:
     if uncertainty not in get_args(CoveredUncertainty):
         raise ValueError(
@@ -117,7 +107,6 @@ def _check_params(
         raise ValueError(f"query.params.temperature must be above 0, not {temperature}; None: by task")
     for name, value, lowest in (
         ("power", power, 0),
-        ("sigma", sigma, 0),
         ("max_pixels", max_pixels, 1),
         ("max_greedy", max_greedy, 1),
     ):
@@ -190,59 +179,45 @@ def _draw_others(
     return free[drawn]
 
 
-@dataclass(frozen=True)
-class _Points:
-    """Samples as the kernel compares them."""
-
-    directions: Tensor  # (n, D), features of unit norm; zeros if the features are
-    places: Tensor | None  # (n, 2), row and column in multiples of sigma; None: they do not count
-
-    @classmethod
-    def of(cls, samples: SampleTable, features: Tensor, mean: Tensor | None, sigma: float) -> "_Points":
-        directions = features.clone() if mean is None else features - mean
-        directions /= directions.norm(dim=1, keepdim=True).clamp_(min=1e-12)
-        if samples.shape is None or sigma == 0:
-            return cls(directions, None)
-        width = samples.shape[1]
-        places = torch.stack([samples.position // width, samples.position % width], 1).float()
-        return cls(directions, places / (sigma * width))
-
-    def __getitem__(self, index: slice | Tensor) -> "_Points":
-        return _Points(self.directions[index], None if self.places is None else self.places[index])
+def _directions(features: Tensor, mean: Tensor | None) -> Tensor:
+    """Return the features, centred and of unit norm; zeros if there is nothing to normalise."""
+    directions = features.clone() if mean is None else features - mean
+    directions /= directions.norm(dim=1, keepdim=True).clamp_(min=1e-12)
+    return directions
 
 
 class _CoverageGains:
     """Gains of candidates, given what labels and picks cover so far.
 
     Args:
-        points: the candidates.
+        directions: features of the candidates, of unit norm: ``(n, D)``.
         weights: u of each candidate, ``(n,)``.
         temperature: width of the kernel.
     """
 
-    def __init__(self, points: _Points, weights: Tensor, temperature: float) -> None:
-        self._points, self._weights, self._temperature = points, weights.float(), temperature
+    def __init__(self, directions: Tensor, weights: Tensor, temperature: float) -> None:
+        self._directions, self._weights, self._temperature = directions, weights.float(), temperature
         self._covered = torch.zeros_like(self._weights)  # largest kernel to a label or pick
 
-    def cover(self, labelled: _Points) -> None:
+    def cover(self, labelled: Tensor) -> None:
         """Add labelled samples."""
         for rows in _blocks(len(self._covered), ROWS_PER_BLOCK):
-            for columns in _blocks(len(labelled.directions), _columns_per_block(rows)):
-                highest = self._kernel(self._points[rows], labelled[columns]).amax(1)
+            for columns in _blocks(len(labelled), _columns_per_block(rows)):
+                highest = self._kernel(self._directions[rows], labelled[columns]).amax(1)
                 self._covered[rows] = torch.maximum(self._covered[rows], highest)
 
     def add(self, pick: int) -> None:
         """Add a pick."""
-        kernel = self._kernel(self._points, self._points[pick : pick + 1])[:, 0]
+        kernel = self._kernel(self._directions, self._directions[pick : pick + 1])[:, 0]
         self._covered = torch.maximum(self._covered, kernel)
 
     def of(self, index: Tensor) -> Tensor:
         """Return the gains of some candidates, ``(k,)`` in float64."""
         gains = torch.zeros(len(index), dtype=torch.float64, device=index.device)
         for rows in _blocks(len(index), ROWS_PER_BLOCK):
-            points = self._points[index[rows]]
+            directions = self._directions[index[rows]]
             for columns in _blocks(len(self._covered), _columns_per_block(rows)):
-                kernel = self._kernel(points, self._points[columns])
+                kernel = self._kernel(directions, self._directions[columns])
                 gains[rows] += kernel.sub_(self._covered[columns]).clamp_(min=0) @ self._weights[columns]
         return gains
 
@@ -251,7 +226,7 @@ class _CoverageGains:
         gains = torch.zeros(len(self._covered), dtype=torch.float64, device=self._covered.device)
         for rows in _blocks(len(gains), ROWS_PER_BLOCK):
             for columns in _blocks(len(gains), ROWS_PER_BLOCK, rows.start):
-                kernel = self._kernel(self._points[rows], self._points[columns])
+                kernel = self._kernel(self._directions[rows], self._directions[columns])
                 gain = (kernel - self._covered[columns]).clamp_(min=0)
                 gains[rows] += gain @ self._weights[columns]
                 if columns.start > rows.start:
@@ -259,13 +234,9 @@ class _CoverageGains:
                     gains[columns] += self._weights[rows] @ gain
         return gains
 
-    def _kernel(self, a: _Points, b: _Points) -> Tensor:
+    def _kernel(self, a: Tensor, b: Tensor) -> Tensor:
         """Return k of all pairs, ``(len(a), len(b))``."""
-        log_kernel = (a.directions @ b.directions.T).sub_(1).div_(self._temperature)
-        if a.places is not None and b.places is not None:
-            for own, other in zip(a.places.T, b.places.T, strict=True):
-                log_kernel.sub_((own[:, None] - other).square_(), alpha=0.5)
-        return log_kernel.exp_()
+        return (a @ b.T).sub_(1).div_(self._temperature).exp_()
 
 
 def _blocks(count: int, size: int, start: int = 0) -> Iterator[slice]:
