@@ -4,11 +4,11 @@
 been acquired for that purpose. ``accuracy`` is measured on the remaining images, which are never used for
 selection.
 
-    python benchmarks/few_labels.py --digits digits.npz --emoji emoji_64.zip --out few_labels.jsonl \
-        --pairs fonts-optdigits fonts-usps --methods duc random spread --budgets 1 2 5 --seeds 0 1 2
+    python benchmarks/few_labels.py --digits digits.npz --emoji emoji_64.zip --out few_labels.jsonl \\
+        --pairs fonts-optdigits fonts-usps --methods ducats duc random --budgets 1 2 5 --seeds 0 1 2
 
 A method is the name of a config, optionally with settings, as in
-``spread:query.params.kappa=5,acquisition.growth=1.5``. Each result is one line of the output file. Results
+``duc:query.params.kappa=5,acquisition.growth=1.5``. Each result is one line of the output file. Results
 already in the file are not computed again.
 """
 
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import domain_pairs
+import variants
 
 if TYPE_CHECKING:  # workers set their threads before importing torch
     from lightning_fabric import Fabric
@@ -45,7 +46,7 @@ def main() -> None:
     parser.add_argument("--digits", type=Path)
     parser.add_argument("--emoji", type=Path)
     parser.add_argument("--pairs", nargs="+", default=[*domain_pairs.DIGITS, *domain_pairs.EMOJI])
-    parser.add_argument("--methods", nargs="+", default=["duc", "random", "spread"])
+    parser.add_argument("--methods", nargs="+", default=["ducats", "duc", "random"])
     parser.add_argument("--budgets", nargs="+", type=float, default=[5.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--device", default="cpu", help="cpu or cuda; all jobs share one GPU")
@@ -95,12 +96,12 @@ def run_cell(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -
 
     torch.set_num_threads(1)
     pair, method, budget, seed = cell
-    name, _, rest = method.partition(":")
+    name, method_settings = variants.parse_variant(method)
     overrides = [
         f"acquisition.budget={budget}%",
         f"seed={seed}",
         f"engine.device={device}",
-        *filter(None, rest.split(",")),
+        *method_settings,
     ]
     settings = with_resolved_precision(config.load_config(["data/digits", f"methods/{name}"], overrides))
     started = time.monotonic()
