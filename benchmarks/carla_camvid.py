@@ -1,10 +1,10 @@
-"""Run the CARLA -> CamVid table: all methods, budgets and seeds, several runs in parallel.
+r"""Run the CARLA -> CamVid table: all methods, budgets and seeds, several runs in parallel.
 
     python benchmarks/carla_camvid.py --root DIR --weights FILE --out carla_camvid.json
 
 By default, the runs are those of `table`. Others:
 
-    python benchmarks/carla_camvid.py --root DIR --weights FILE --out carla_camvid.json --seeds 0 1 2 \\
+    python benchmarks/carla_camvid.py --root DIR --weights FILE --out carla_camvid.json --seeds 0 1 2 \
         --methods random ducats duc:objective.params.kl=0.1 --budgets 10/image 40/image
 
 DIR is the data root of ``data/streets-carla-camvid``; each worker reads it once. FILE contains ImageNet

@@ -1,10 +1,10 @@
-"""Accuracy with few labels: several methods on small domain pairs.
+r"""Accuracy with few labels: several methods on small domain pairs.
 
 ``chosen_by`` is the accuracy on 200 held-out images that settings may be selected by, as if their labels had
 been acquired for that purpose. ``accuracy`` is measured on the remaining images, which are never used for
 selection.
 
-    python benchmarks/few_labels.py --digits digits.npz --emoji emoji_64.zip --out few_labels.jsonl \\
+    python benchmarks/few_labels.py --digits digits.npz --emoji emoji_64.zip --out few_labels.jsonl \
         --pairs fonts-optdigits fonts-usps --methods ducats duc random --budgets 1 2 5 --seeds 0 1 2
 
 A method is the name of a config, optionally with settings, as in

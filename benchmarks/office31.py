@@ -1,4 +1,4 @@
-"""Run the Office-31 tables: the runs of its sweeps, several in parallel; each worker decodes the images once.
+r"""Run the Office-31 tables: the runs of its sweeps, several in parallel; each worker decodes the images once.
 
     python benchmarks/office31.py --root DIR --weights FILE --jobs 4 --out office31.jsonl
 
@@ -6,11 +6,11 @@ By default, the runs are those of ``ducats sweep office31`` and ``office31-ablat
 seeds, A -> W with one, and the ablation on W -> A, the most important first. ``--methods`` gives others, such
 as curves over labels:
 
-    python benchmarks/office31.py --root DIR --weights FILE --tasks W-A --budgets 1% 2.5% 5% --seeds 0 1 2 \\
+    python benchmarks/office31.py --root DIR --weights FILE --tasks W-A --budgets 1% 2.5% 5% --seeds 0 1 2 \
         --methods ducats duc "ducats:acquisition.after_epochs=[10, 12, 14, 16, 18]"
 
-Each result is one line of the output file; runs already in the file are skipped. FILE contains ImageNet weights of a ResNet-50 with the stride in the
-first convolution of each block.
+Each result is one line of the output file; runs already in the file are skipped. FILE contains ImageNet
+weights of a ResNet-50 with the stride in the first convolution of each block.
 """
 
 import argparse
