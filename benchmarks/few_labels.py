@@ -5,10 +5,10 @@ been acquired for that purpose. ``accuracy`` is measured on the remaining images
 selection.
 
     python benchmarks/few_labels.py --digits digits.npz --emoji emoji_64.zip --out few_labels.jsonl \
-        --pairs fonts-optdigits fonts-usps --methods duc random spread --budgets 1 2 5 --seeds 0 1 2
+        --pairs fonts-optdigits fonts-usps --methods duc random ducats --budgets 1 2 5 --seeds 0 1 2
 
 A method is the name of a config, optionally with settings, as in
-``spread:query.params.kappa=5,acquisition.growth=1.5``. Each result is one line of the output file. Results
+``ducats:query.params.power=2,acquisition.growth=1.5``. Each result is one line of the output file. Results
 already in the file are not computed again.
 """
 
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--digits", type=Path)
     parser.add_argument("--emoji", type=Path)
     parser.add_argument("--pairs", nargs="+", default=[*domain_pairs.DIGITS, *domain_pairs.EMOJI])
-    parser.add_argument("--methods", nargs="+", default=["duc", "random", "spread"])
+    parser.add_argument("--methods", nargs="+", default=["duc", "random", "ducats"])
     parser.add_argument("--budgets", nargs="+", type=float, default=[5.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--device", default="cpu", help="cpu or cuda; all jobs share one GPU")

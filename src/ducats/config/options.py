@@ -88,8 +88,8 @@ class RunOptions(DataOptions):
     method: Annotated[
         str | None,
         Parameter(
-            help="Short for -c methods/NAME: duc, spread, random, entropy, source-only, ... See `ducats "
-            "methods`."
+            help="Short for -c methods/NAME: ducats (ours, the default), duc (the paper), random, clue, "
+            "source-only, ... See `ducats methods`."
         ),
     ] = None
     set: Annotated[
