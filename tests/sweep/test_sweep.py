@@ -316,10 +316,7 @@ def test_invalid_devices_and_workers() -> None:
 def test_an_entry_without_a_method_has_that_of_the_base_or_the_default(
     tmp_path: Path, base: list[str], method: str
 ) -> None:
-    grid = {"train.lr": [0.1]}
-    settings = [*QUICK_SWEEP_SETTINGS, "views.labelled=null"]
-    (run,) = make_runs(
-        tmp_path, SweepFilter(seeds=[0]), base=base, settings=settings, methods=[{"grid": grid}]
-    )
+    methods = [{"grid": {"train.lr": [0.1]}}]
+    (run,) = make_runs(tmp_path, base=base, settings=["data.name=toy"], methods=methods)
     assert run.method == f"{method}-lr-0.1"
     assert run.config.query.name == ("coverage" if method == "ducats" else "duc")

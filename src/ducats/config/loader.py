@@ -34,7 +34,11 @@ class _Layer:
 
 
 def load_config(
-    files: Sequence[str | Path] = (), settings: Iterable[str] = (), extra: Settings | None = None
+    files: Sequence[str | Path] = (),
+    settings: Iterable[str] = (),
+    extra: Settings | None = None,
+    *,
+    default_method: Settings | None = None,
 ) -> Config:
     """Merge files, ``key=value`` settings and command-line options into one config.
 
@@ -44,6 +48,7 @@ def load_config(
         files: YAML files, or names of configs included in the package (``methods/duc``, ``duc``).
         settings: ``key=value`` strings such as ``train.lr=0.01``; values are YAML.
         extra: a nested mapping that overrides files and settings, as if it were the last file.
+        default_method: settings of the method to use instead of `ducats`.
     """
     layers = [layer for file in files for layer in _layers_with_base(str(file))]
     layers += [_Layer(f"--set {setting}", _parse_setting(setting), is_option=True) for setting in settings]
@@ -52,7 +57,12 @@ def load_config(
     for layer in layers:
         _check_layer(layer)
     task = _task_name(layers)
-    layers = _with_default_method([_for_task(layer, task) for layer in layers], task)
+    if default_method is None:
+        default = _layers_with_base(f"methods/{DEFAULT_METHOD}")
+    else:
+        default = [_Layer("the default method", default_method)]
+    layers, default = ([_for_task(layer, task) for layer in each] for each in (layers, default))
+    layers = _with_default_method(layers, default)
     merged = _merge_all(layers)
     try:
         return Config.model_validate(merged | _derived_method_name(layers, merged))
@@ -98,15 +108,14 @@ def _for_task(layer: _Layer, task: str) -> _Layer:
     return replace(layer, settings=settings)
 
 
-def _with_default_method(layers: list[_Layer], task: str) -> list[_Layer]:
+def _with_default_method(layers: list[_Layer], default: list[_Layer]) -> list[_Layer]:
     """Insert the default method, unless a file names a method, an objective or a query.
 
-    It is inserted above the data configs of the package, as if it were chosen with ``--method``, and below all
-    other files, which can change it.
+    It is inserted above the data configs of the package, as ``--method`` would be, and below all other files,
+    which can change it.
     """
     if any(_names_method(layer.settings) for layer in layers if not (layer.is_option or layer.is_data)):
         return layers
-    default = [_for_task(layer, task) for layer in _layers_with_base(f"methods/{DEFAULT_METHOD}")]
     above_data = max((i + 1 for i, layer in enumerate(layers) if layer.is_data), default=0)
     return [*layers[:above_data], *default, *layers[above_data:]]
 

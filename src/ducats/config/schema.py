@@ -269,7 +269,8 @@ class EngineConfig(ScoringOptions, PerformanceOptions, _Device):
 class Config(BaseModel):
     """All settings of one run.
 
-    The defaults of method, objective and query are those of the paper. `load_config` fills in the default method.
+    The defaults of method, objective and query are those of the paper; `load_config` fills in the default
+    method.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
