@@ -145,7 +145,7 @@ def test_benchmark_by_root_and_task(
     assert f"warning: {incomplete}" in output
     assert "ducats on office31 A-W: 24 source images, 20 target images, 4 classes" in output
     (run,) = (tmp_path / "runs").iterdir()
-    assert run.name.startswith("office31-A-W-duc-")
+    assert run.name.startswith("office31-A-W-ducats-")
     data = yaml.safe_load((run / "config.yaml").read_text())["data"]
     assert (data["name"], data["params"]["task"]) == ("office31", "A-W")
     assert data["params"]["root"] == str(tmp_path / "office")

@@ -223,7 +223,8 @@ def test_section_segmentation_overrides_its_file(tmp_path: Path) -> None:
     assert images.objective.params == {"beta": 0.5, "propagation_rate": 0.1}
     assert (images.query.params, images.train.lr) == ({"kappa": 5}, 0.1)
     # The order of the files does not matter for the task.
-    for files in (["segmentation", mine], [mine, "segmentation"]):
+    orders: tuple[list[str | Path], ...] = (["segmentation", mine], [mine, "segmentation"])
+    for files in orders:
         pixels = load_config(files)
         # A component with a name starts afresh; one without inherits.
         assert (pixels.objective.params, pixels.query.params) == ({"kl": 0.1}, {"kappa": 5, "epsilon": 0.5})

@@ -197,8 +197,10 @@ def _method_of_run(folder: Path | None) -> dict[str, Any] | None:
     if folder is None or not (run_folder := RunFolder(folder)).is_resumable:
         return None
     settings = run_folder.identity
-    method = {name: settings[name] for name in ("method", "objective", "query") if name in settings}
-    return {**method, "train": {"target_batching": settings["train"]["target_batching"]}} if method else None
+    if "method" not in settings:  # made from Python
+        return None
+    method: dict[str, Any] = {name: settings[name] for name in ("method", "objective", "query")}
+    return {**method, "train": {"target_batching": settings["train"]["target_batching"]}}
 
 
 def _takes(config: "Config", *params: str) -> bool:
