@@ -303,7 +303,7 @@ def test_sentences_name_the_best_method_and_our_rank(runs: Path, tmp_path: Path)
     (table,) = make_tables([tmp_path])
     first, last = result_sentences(table)
     assert first.startswith(
-        "entropy has the highest mean accuracy: 70.7% ± 1.2, 0.7 points above duc (p = 0."
+        "entropy has the highest mean accuracy: 70.7% ± 1.2, 0.7 points above ducats (p = 0."
     )
     assert "not significant" in first
     assert last.startswith("ducats ranks 2 of 2, 0.7 points below entropy (p = 0.")
