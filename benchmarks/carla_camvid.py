@@ -89,8 +89,8 @@ def table() -> list[Row]:
     rows += [Row("random", "40/image"), Row("duc", "40/image"), Row("duc", "40/image", light=True)]
     rows += [Row(method, None) for method in ("mrkld", "seg-uncertainty", "tpld", "proda")]
     rows += [Row(method) for method in ("eada-seg", "aada-seg", "mada")]
-    rows += [Row(method, "40/image") for method in ("ripu-points", "duc-random", "spread", "ducats-seg")]
-    rows += [Row(method, "40/image", 1) for method in ("random", "duc", "duc-random", "ducats-seg")]
+    rows += [Row(method, "40/image") for method in ("ripu-points", "duc-random", "ducats")]
+    rows += [Row(method, "40/image", 1) for method in ("random", "duc", "duc-random", "ducats")]
     return rows
 
 

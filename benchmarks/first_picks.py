@@ -29,7 +29,7 @@ def main() -> None:
     demo_folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
     pool = digits().pool
     pixels = dict(zip(pool.keys, pool.pixels[:].float().flatten(1), strict=True))
-    for method in ("random", "duc", "duc-random", "spread"):
+    for method in ("random", "duc", "ducats"):
         results = [
             first_picks(folder, pixels) for folder in sorted(demo_folder.glob(f"digits-{method}-{'?' * 8}"))
         ]

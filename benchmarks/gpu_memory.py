@@ -36,7 +36,7 @@ JOBS: tuple[tuple[list[str], str, tuple[str, ...]], ...] = (
     ([], "ducats", IMAGES),
     ([], "clue", IMAGES),
     ([], "tqs", IMAGES),
-    (["data/streets"], "ducats-seg", PIXELS),
+    (["data/streets"], "ducats", PIXELS),
     (["data/streets"], "proda", PIXELS),
     (["data/streets"], "tpld", PIXELS),
 )

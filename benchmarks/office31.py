@@ -1,4 +1,4 @@
-r"""Run the Office-31 tables: the runs of its sweeps, several in parallel; each worker decodes the images once.
+r"""Run the Office-31 tables: the runs of its sweeps, several in parallel; each worker decodes images once.
 
     python benchmarks/office31.py --root DIR --weights FILE --jobs 4 --out office31.jsonl
 

@@ -120,9 +120,11 @@ def choices(kind: Any) -> Iterator[Any]:
 
 # Settings that are the default of others.
 DEFAULT_OF = {
+    # The default method has settings of its own for each task.
+    "task.name": {"objective.params", "query.params", "train.target_batching"},
     "views.size": {
         f"views.{name}.size" for name in ("source", "labelled", "unlabelled", "scoring", "test", "strong")
-    }
+    },
 }
 
 

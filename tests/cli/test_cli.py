@@ -143,9 +143,9 @@ def test_benchmark_by_root_and_task(
     incomplete = "amazon: 24 images in 4 classes, but 2817 in 31 classes are published"
     output = output_of(capsys, "run", *office, "amazon->webcam")
     assert f"warning: {incomplete}" in output
-    assert "duc on office31 A-W: 24 source images, 20 target images, 4 classes" in output
+    assert "ducats on office31 A-W: 24 source images, 20 target images, 4 classes" in output
     (run,) = (tmp_path / "runs").iterdir()
-    assert run.name.startswith("office31-A-W-duc-")
+    assert run.name.startswith("office31-A-W-ducats-")
     data = yaml.safe_load((run / "config.yaml").read_text())["data"]
     assert (data["name"], data["params"]["task"]) == ("office31", "A-W")
     assert data["params"]["root"] == str(tmp_path / "office")
@@ -286,7 +286,7 @@ def test_methods_lists_every_config_with_objective_and_query(
 
 def test_config_prints_schema_and_descriptions(capsys: Capture) -> None:
     assert "train" in json.loads(output_of(capsys, "config", "--schema"))["properties"]
-    output = output_of(capsys, "config", "--explain")
+    output = output_of(capsys, "config", "--explain", "--method", "duc")
     assert 'acquisition.budget = "5%"' in output
     assert "parameters of two_round: kappa=10.0, order='dis_data'" in output
     assert "views.source.crop" in output
@@ -429,3 +429,20 @@ def test_waiting_threads_sleep_unless_the_user_decides(
         monkeypatch.delenv("OMP_WAIT_POLICY")
     assert ducats("queries") == 0
     assert os.environ["OMP_WAIT_POLICY"] == (given or "PASSIVE")
+
+
+def test_run_without_a_method_is_ducats_and_a_resumed_run_keeps_its_method(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    default, duc = tmp_path / "default", tmp_path / "duc"
+    assert ducats("run", *QUICK_OPTIONS, "--out", default) == 0
+    identity = RunFolder(default).identity
+    assert (identity["method"], identity["query"]["name"]) == ("ducats", "coverage")
+    assert "segmentation" not in identity
+    # The default may change between two versions; a started run goes on with its own.
+    assert ducats("run", "--method", "duc", *QUICK_OPTIONS, "--out", duc) == 0
+    assert "already finished" in output_of(capsys, "run", *QUICK_OPTIONS, "--out", duc)
+    changed = error_of(capsys, "run", *QUICK_OPTIONS, *set_options("query.name=random"), "--out", duc)
+    assert "was created with another config" in changed
+    changed = error_of(capsys, "run", "--method", "ducats", *QUICK_OPTIONS, "--out", duc)
+    assert "was created with another config" in changed

@@ -47,7 +47,7 @@ def run_options(root: Path, *options: object) -> tuple[object, ...]:
 @pytest.fixture(scope="module")
 def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
-    assert ducats(*run_options(root, "--out", out)) == 0
+    assert ducats(*run_options(root, "--method", "duc", "--out", out)) == 0
     return out
 
 

@@ -33,7 +33,7 @@ def test_later_layers_win(tmp_path: Path) -> None:
 
 def test_another_component_drops_the_previous_parameters(tmp_path: Path) -> None:
     one = write(tmp_path / "one.yaml", "query: {name: duc, params: {kappa: 5, order: data_dis}}\n")
-    assert load_config([one, "methods/spread"]).query.params == {"kappa": 10}
+    assert load_config([one, "methods/las"]).query.params == {"K": 10, "M": 10}
     assert load_config([one], ["query.params.kappa=7"]).query.params == {"kappa": 7, "order": "data_dis"}
     before = ["model.evidence=exp_at_most_10", "model.name=deeplab_v2", "model.params.norm_eps=0.0"]
     model = load_config([], [*before, "model.name=deeplab_v3plus"]).model
@@ -61,8 +61,8 @@ def test_typo_gives_one_line_message(tmp_path: Path, text: str, words: list[str]
 
 
 def test_unknown_config_suggests_the_closest() -> None:
-    with pytest.raises(UserError, match=r"did you mean '.*spread'"):
-        load_config(["methods/spred"])
+    with pytest.raises(UserError, match=r"did you mean '.*ducats'"):
+        load_config(["methods/ducat"])
 
 
 def test_package_configs_load_by_every_spelling() -> None:
@@ -71,8 +71,8 @@ def test_package_configs_load_by_every_spelling() -> None:
     for path in found:
         assert load_config([path])
     assert {
-        load_config([name]).method for name in ("spread", "methods/spread", "configs/methods/spread.yaml")
-    } == {"spread"}
+        load_config([name]).method for name in ("random", "methods/random", "configs/methods/random.yaml")
+    } == {"random"}
 
 
 def test_ablation_rows_match_the_paper() -> None:
@@ -141,11 +141,134 @@ def test_changed_query_or_objective_changes_the_method_name() -> None:
     assert name("query.name=mine:between", "method=own") == "own"
     assert name("query.params.kappa=3", files=("duc",)) == "duc"
     assert name("query.name=random", files=()) == "duc+random"
-    assert name(files=("methods/random", "methods/spread")) == "spread"
+    assert name(files=("methods/random", "methods/sdm")) == "sdm"
+
+
+# ---- the default method
+
+METHOD_SECTIONS = ("method", "objective", "query", "train", "task")
+
+
+def assert_same_method(one: Config, other: Config) -> None:
+    for section in METHOD_SECTIONS:
+        assert getattr(one, section) == getattr(other, section)
+
+
+@pytest.mark.parametrize("files", [(), ("data/digits",), ("cpu",), ("segmentation",), ("data/streets",)])
+def test_ducats_is_the_default_method_of_both_tasks(files: tuple[str, ...]) -> None:
+    loaded = load_config(files)
+    assert loaded.method == "ducats"
+    assert_same_method(loaded, load_config([*files, "methods/ducats"]))
+    assert loaded.digest() == load_config([*files, "methods/ducats"]).digest()
+
+
+def test_config_files_and_settings_change_the_default_method(tmp_path: Path) -> None:
+    default = load_config()
+    mine = write(tmp_path / "mine.yaml", "train: {target_batching: joint}\nquery: {params: {power: 2.0}}\n")
+    changed = load_config([mine])
+    assert (changed.method, changed.train.target_batching) == ("ducats", "joint")
+    assert changed.query.params == {**default.query.params, "power": 2.0}
+    by_setting = load_config([], ["query.name=entropy"])
+    assert (by_setting.method, by_setting.query.name) == ("duc+entropy", "entropy")
+    assert (by_setting.objective, by_setting.train) == (default.objective, default.train)
+    assert load_config([], ["method=mine"]).objective == default.objective
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("method: mine\n", ("mine", "duc", "duc")),
+        ("query: {name: random}\n", ("duc+random", "duc", "random")),
+        ("objective: {name: softmax}\n", ("softmax+duc", "softmax", "duc")),
+    ],
+)
+def test_config_file_with_a_method_replaces_the_default(
+    tmp_path: Path, text: str, expected: tuple[str, str, str]
+) -> None:
+    loaded = load_config([write(tmp_path / "mine.yaml", text)])
+    assert (loaded.method, loaded.objective.name, loaded.query.name) == expected
+    assert loaded.objective.params == loaded.query.params == {}
+    assert loaded.train.target_batching == "separate"
+    # The same in Python, as a mapping.
+    assert load_config([], [], yaml.safe_load(text)) == loaded
+
+
+@pytest.mark.parametrize(
+    "files", [("data/office31", "parity"), ("parity",), ("data/gtav-cityscapes", "parity/segmentation")]
+)
+def test_parity_is_duc_as_published(files: tuple[str, ...]) -> None:
+    loaded = load_config(files)
+    assert (loaded.method, loaded.objective.name, loaded.query.name) == ("duc", "duc", "duc")
+    assert "propagation_rate" not in loaded.objective.params
+    assert loaded.train.target_batching == "separate"
+
+
+# ---- the section `segmentation`
+
+BY_TASK = """
+objective: {name: duc, params: {beta: 0.5, propagation_rate: 0.1}}
+query: {name: duc, params: {kappa: 5}}
+train: {lr: 0.1, epochs: 30, target_batching: joint_if_few}
+method: mine
+segmentation:
+  objective: {name: duc, params: {kl: 0.1}}
+  query: {params: {epsilon: 0.5}}
+  train: {lr: 0.2, target_batching: separate}
+"""
+
+
+def test_section_segmentation_overrides_its_file(tmp_path: Path) -> None:
+    mine = write(tmp_path / "mine.yaml", BY_TASK)
+    images = load_config([mine])
+    assert images.objective.params == {"beta": 0.5, "propagation_rate": 0.1}
+    assert (images.query.params, images.train.lr) == ({"kappa": 5}, 0.1)
+    # The order of the files does not matter for the task.
+    orders: tuple[list[str | Path], ...] = (["segmentation", mine], [mine, "segmentation"])
+    for files in orders:
+        pixels = load_config(files)
+        # A component with a name starts afresh; one without inherits.
+        assert (pixels.objective.params, pixels.query.params) == ({"kl": 0.1}, {"kappa": 5, "epsilon": 0.5})
+        assert (pixels.method, pixels.train.target_batching) == ("mine", "separate")
+    assert (load_config(["segmentation", mine]).train.lr, pixels.train.lr) == (0.2, 3e-3)
+    assert load_config(["segmentation", mine]).train.epochs == 30
+    assert load_config([mine], [], {"task": {"name": "segmentation"}}).train.lr == 0.2
+    later = write(tmp_path / "later.yaml", "train: {lr: 0.3}\n")
+    assert load_config([mine, later], ["task.name=segmentation"]).train.lr == 0.3
+    assert load_config([mine], ["task.name=segmentation", "train.lr=0.4"]).train.lr == 0.4
+    child = write(tmp_path / "child.yaml", "extends: mine.yaml\ntask: {name: segmentation}\n")
+    assert load_config([child]) == load_config([mine], ["task.name=segmentation"])
+
+
+def test_section_segmentation_is_not_part_of_the_config(tmp_path: Path) -> None:
+    loaded = load_config([write(tmp_path / "mine.yaml", BY_TASK)], ["task.name=segmentation"])
+    assert "segmentation" not in yaml.safe_load(config.to_yaml(loaded))
+    again = write(tmp_path / "again.yaml", config.to_yaml(loaded))
+    assert load_config([again]) == loaded
+
+
+@pytest.mark.parametrize("task", ["classification", "segmentation"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("segmentation: {train: {lrr: 1}}\n", ["'segmentation.train.lrr'", "'segmentation.train.lr'"]),
+        ("segmentation: {trian: {}}\n", ["'segmentation.trian'", "did you mean 'segmentation.train'"]),
+        ("segmentation: 3\n", ["`segmentation` must contain settings", "not 3"]),
+        ("segmentation: {task: {name: classification}}\n", ["'segmentation.task.name'"]),
+    ],
+)
+def test_typo_in_section_segmentation(tmp_path: Path, task: str, text: str, words: list[str]) -> None:
+    mine = write(tmp_path / "one.yaml", text)
+    assert_one_line_error([mine], [f"task.name={task}"], "one.yaml", *words)
+
+
+def test_invalid_value_in_section_segmentation_names_the_file(tmp_path: Path) -> None:
+    mine = write(tmp_path / "one.yaml", "segmentation: {train: {lr: -1}}\n")
+    assert_one_line_error([mine], ["task.name=segmentation"], "one.yaml", "train.lr")
+    assert_one_line_error([], ["segmentation.train.lr=1"], "--set", "unknown setting 'segmentation'")
 
 
 def test_resolved_config_round_trips_through_yaml() -> None:
-    loaded = load_config(["data/digits", "methods/spread"])
+    loaded = load_config(["data/digits", "methods/las"])
     assert Config.model_validate(yaml.safe_load(config.to_yaml(loaded))) == loaded
 
 
@@ -294,7 +417,7 @@ def test_every_segmentation_data_set_has_a_config() -> None:
 
 METHODS = sorted(path.stem for path in (config.configs_folder() / "methods").glob("*.yaml"))
 # Need two views, pseudo-labels or committees of whole images.
-IMAGE_ONLY_METHODS = ("duc-fixmatch", "ducats", "euq", "tqs")
+IMAGE_ONLY_METHODS = ("duc-fixmatch", "euq", "tqs")
 SEGMENTATION_METHODS = [m for m in METHODS if load_config([f"methods/{m}"]).task.name == "segmentation"]
 
 

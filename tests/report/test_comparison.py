@@ -298,15 +298,15 @@ def test_sentences_name_the_best_method_and_our_rank(runs: Path, tmp_path: Path)
     )
     assert sentences[1:] == ["duc is first on 3 of 3 tasks."]
     for seed, (ours, other) in enumerate(((0.70, 0.72), (0.71, 0.70), (0.69, 0.70))):
-        write_sweep_run(tmp_path, "duc", "", seed, ours, data="digits")
+        write_sweep_run(tmp_path, "ducats", "", seed, ours, data="digits")
         write_sweep_run(tmp_path, "entropy", "", seed, other, data="digits")
     (table,) = make_tables([tmp_path])
     first, last = result_sentences(table)
     assert first.startswith(
-        "entropy has the highest mean accuracy: 70.7% ± 1.2, 0.7 points above duc (p = 0."
+        "entropy has the highest mean accuracy: 70.7% ± 1.2, 0.7 points above ducats (p = 0."
     )
     assert "not significant" in first
-    assert last.startswith("duc ranks 2 of 2, 0.7 points below entropy (p = 0.")
+    assert last.startswith("ducats ranks 2 of 2, 0.7 points below entropy (p = 0.")
 
 
 @pytest.fixture

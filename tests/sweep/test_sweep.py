@@ -64,7 +64,7 @@ def test_a_sweep_takes_the_data_options_of_a_run(tmp_path: Path) -> None:
     for option in (*(f"--{each.name.replace('_', '-')}" for each in fields(DataOptions)), "--config"):
         assert of_sweep[option].partition(".")[0] == of_run[option].partition(".")[0], option
     data = DataOptions(source=tmp_path, target=tmp_path, test=tmp_path / "held-out")
-    sweep_filter = SweepFilter(data=data, config=["small"], methods=["duc-random"])
+    sweep_filter = SweepFilter(data=data, config=["small"], methods=["ducats-random"])
     (run,) = expand_sweep(read_sweep("folders"), sweep_filter, "cpu")
     assert run.config.data.params["test"] == str(tmp_path / "held-out")
     assert run.config.model.name == "small_cnn"
@@ -310,3 +310,13 @@ def test_invalid_devices_and_workers() -> None:
             make_slots(devices, None, 2, {"CUDA_VISIBLE_DEVICES": "0,1"})
     with pytest.raises(UserError, match="at least 1"):
         make_slots("cpu", 0, 2, {})
+
+
+@pytest.mark.parametrize(("base", "method"), [([], "ducats"), (["parity"], "duc")])
+def test_an_entry_without_a_method_has_that_of_the_base_or_the_default(
+    tmp_path: Path, base: list[str], method: str
+) -> None:
+    methods = [{"grid": {"train.lr": [0.1]}}]
+    (run,) = make_runs(tmp_path, base=base, settings=["data.name=toy"], methods=methods)
+    assert run.method == f"{method}-lr-0.1"
+    assert run.config.query.name == ("coverage" if method == "ducats" else "duc")

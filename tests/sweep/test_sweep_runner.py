@@ -66,10 +66,10 @@ def test_failed_or_waiting_runs_do_not_stop_the_others(tmp_path: Path, replace_r
         entropy="sys.exit(3)",
         margin="os.kill(os.getpid(), 9)",
     )
-    runs = make_runs(tmp_path, methods=["random", "entropy", "margin", "duc", "spread"])
+    runs = make_runs(tmp_path, methods=["random", "entropy", "margin", "duc", "ducats"])
     outcome, output = run_sweep_quietly(runs, tmp_path / "out")
     names = {run.method: run.name for run in runs}
-    assert sorted(outcome.done) == sorted([names["duc"], names["spread"]])
+    assert sorted(outcome.done) == sorted([names["duc"], names["ducats"]])
     assert outcome.waiting == [names["entropy"]]
     assert outcome.failed == {
         names["random"]: "ducats: it broke",

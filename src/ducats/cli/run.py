@@ -34,8 +34,10 @@ def run(
 ) -> int:
     """Train, query, label, repeat. Run the same command again to resume after a kill or a pause.
 
-    With only --source and --target, DUC trains an ImageNet ResNet-50 and queries human annotators: questions
-    with thumbnails are written to the run folder, and the run pauses (exit code 3) until answers.csv exists.
+    With only --source and --target, the method `ducats` trains an ImageNet ResNet-50 and queries human
+    annotators: questions with thumbnails are written to the run folder, and the run pauses (exit code 3)
+    until answers.csv exists. `ducats` asks where a label would settle the most uncertainty around it, and
+    lets acquired labels propagate to similar images; --method duc is the method of the paper.
     With -c segmentation, pixels are labelled: each folder contains images/ and labels/ (optional for the
     target), --classes defines the values of the label files, and masks are answered with label PNGs.
     `ducats config --explain` with the same options lists every setting, `ducats queries` the queries.
@@ -55,7 +57,7 @@ def run(
 
     is_first = launch_environment.node_and_local_rank()[1] == 0
     with ProgressDisplay(transient=True, activities=is_first), activity("loading libraries"):
-        config = options.load()
+        config = options.load(resumed=out)
         check_answer_files(config, out)
         import torch
 
@@ -238,9 +240,9 @@ def demo(
     seeds: Annotated[list[int] | None, Parameter(negative=(), consume_multiple=True)] = None,
     workers: int | None = None,
 ) -> int:
-    """Compare five methods on printed to handwritten digits, without any download.
+    """Compare the default method with DUC and random images on digits, printed to handwritten; no download.
 
-    With --task segmentation, compare three methods on synthetic streets, from rendered to camera-like images.
+    With --task segmentation, do so on synthetic streets, from rendered to camera-like images.
 
     Args:
         task: Task of the demo.

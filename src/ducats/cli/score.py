@@ -47,7 +47,7 @@ def score(
         out: Output folder for picks.csv, unreadable.csv and score.json.
         query: A query that `ducats queries` marks for score, or your own as package.module:name. Queries that
             do not just rank images choose from the most uncertain ones. Default: the query of the run if
-            possible, else duc.
+            possible, else coverage.
         kappa: Number of candidates as a multiple of the budget, for queries that do not just rank images;
             default: as in the run, or 10 (coverage: 30).
         pool_format: Format of the pool.

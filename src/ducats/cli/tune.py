@@ -43,8 +43,9 @@ def tune(
 
     Args:
         options: Options of `ducats run`, the base config of all trials.
-        grid: A setting with its choices, e.g. objective.params.beta=0.1,0.5,1. Repeatable. Default: beta,
-            lambda and kappa of DUC with the values of the paper.
+        grid: A setting with its choices, e.g. objective.params.beta=0.1,0.5,1. Repeatable. Default: the
+            parameters of objective and query that have a search grid; with DUC beta, lambda and kappa, with
+            the values of the paper.
         estimator: dev: deep embedded validation on a held-out fraction of the source
             (evaluation.source_holdout_fraction, default 0.2); target_labels: labels of random target images.
         trials: Number of combinations to try, sampled at random.

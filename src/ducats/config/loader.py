@@ -3,6 +3,7 @@
 import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -11,62 +12,125 @@ import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from ducats.config.schema import Config, ObjectiveConfig, QueryConfig
+from ducats.config.schema import Config, ObjectiveConfig, QueryConfig, TaskConfig
 from ducats.settings import View
 from ducats.utils.errors import UserError
 from ducats.utils.yaml_text import load_yaml
 
-Layer = Mapping[str, Any]
+Settings = Mapping[str, Any]
+
+DEFAULT_METHOD = "ducats"
+TASK_SECTION = "segmentation"  # section of a config file whose settings apply to this task only
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Settings of one origin; later layers override earlier ones."""
+
+    origin: str  # for messages: a file, or an option
+    settings: Settings
+    is_option: bool = False  # `--set`, which changes the default method, but never replaces it
+    is_data: bool = False  # a data config of the package, which belongs to no method
 
 
 def load_config(
-    files: Sequence[str | Path] = (), settings: Iterable[str] = (), extra: Layer | None = None
+    files: Sequence[str | Path] = (),
+    settings: Iterable[str] = (),
+    extra: Settings | None = None,
+    *,
+    default_method: Settings | None = None,
 ) -> Config:
     """Merge files, ``key=value`` settings and command-line options into one config.
+
+    The method is `ducats`, unless a file names a method, an objective or a query.
 
     Args:
         files: YAML files, or names of configs included in the package (``methods/duc``, ``duc``).
         settings: ``key=value`` strings such as ``train.lr=0.01``; values are YAML.
-        extra: a nested mapping that overrides files and settings.
+        extra: a nested mapping that overrides files and settings, as if it were the last file.
+        default_method: settings of the method to use instead of `ducats`.
     """
-    layers: list[tuple[str, Layer]] = []
-    for file in files:
-        layers += _layers_with_base(str(file))
-    layers += [(f"--set {setting}", _parse_setting(setting)) for setting in settings]
+    layers = [layer for file in files for layer in _layers_with_base(str(file))]
+    layers += [_Layer(f"--set {setting}", _parse_setting(setting), is_option=True) for setting in settings]
     if extra:
-        layers.append(("the command line", extra))
-    merged: dict[str, Any] = {}
-    for origin, layer in layers:
-        _check_names(layer, Config, origin)
-        merged = merge_layers(merged, layer)
+        layers.append(_Layer("the command line", extra))
+    for layer in layers:
+        _check_layer(layer)
+    task = _task_name(layers)
+    if default_method is None:
+        default = _layers_with_base(f"methods/{DEFAULT_METHOD}")
+    else:
+        default = [_Layer("the default method", default_method)]
+    layers, default = ([_for_task(layer, task) for layer in each] for each in (layers, default))
+    layers = _with_default_method(layers, default)
+    merged = _merge_all(layers)
     try:
         return Config.model_validate(merged | _derived_method_name(layers, merged))
     except ValidationError as error:
         raise UserError(_validation_message(error, layers)) from None
 
 
-def _layers_with_base(file: str, visited: tuple[str, ...] = ()) -> list[tuple[str, Layer]]:
+def _layers_with_base(file: str, visited: tuple[str, ...] = ()) -> list[_Layer]:
     """Return the file's layer, preceded by the layers of the config named in its ``extends`` key."""
     path = find_config(file)
-    layer = dict(_read_yaml(path))
-    base = layer.pop("extends", None)
+    settings = dict(_read_yaml(path))
+    base = settings.pop("extends", None)
+    layer = _Layer(file, settings, is_data=path.parent == configs_folder() / "data")
     if base is None:
-        return [(file, layer)]
+        return [layer]
     if not isinstance(base, str) or str(path) in visited:
         raise UserError(f"{path}: `extends` must name another config, e.g. segmentation, not {base!r}")
     sibling = path.parent / base  # independent of the working directory
     base = str(sibling) if sibling.is_file() else base
-    return [*_layers_with_base(base, (*visited, str(path))), (file, layer)]
+    return [*_layers_with_base(base, (*visited, str(path))), layer]
 
 
-def _derived_method_name(layers: list[tuple[str, Layer]], merged: Layer) -> dict[str, str]:
+def _merge_all(layers: Sequence[_Layer]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = merge_layers(merged, layer.settings)
+    return merged
+
+
+def _task_name(layers: Sequence[_Layer]) -> str:
+    """Return the task of a run, before its sections for one task are merged."""
+    task = _merge_all(layers).get("task")
+    name = task.get("name") if isinstance(task, Mapping) else None
+    return name if isinstance(name, str) else TaskConfig().name
+
+
+def _for_task(layer: _Layer, task: str) -> _Layer:
+    """Merge the layer's section for a task over its other settings, or drop it if the task is another one."""
+    settings = {key: value for key, value in layer.settings.items() if key != TASK_SECTION}
+    section = layer.settings.get(TASK_SECTION, {})
+    if task == TASK_SECTION:
+        settings = merge_layers(settings, section, keeps_params=False)
+    return replace(layer, settings=settings)
+
+
+def _with_default_method(layers: list[_Layer], default: list[_Layer]) -> list[_Layer]:
+    """Insert the default method, unless a file names a method, an objective or a query.
+
+    It is inserted above the data configs of the package, as ``--method`` would be, and below all other files,
+    which can change it.
+    """
+    if any(_names_method(layer.settings) for layer in layers if not (layer.is_option or layer.is_data)):
+        return layers
+    above_data = max((i + 1 for i, layer in enumerate(layers) if layer.is_data), default=0)
+    return [*layers[:above_data], *default, *layers[above_data:]]
+
+
+def _names_method(settings: Settings) -> bool:
+    components = (settings.get(section) for section in ("objective", "query"))
+    return "method" in settings or any(isinstance(each, Mapping) and "name" in each for each in components)
+
+
+def _derived_method_name(layers: Sequence[_Layer], merged: Settings) -> dict[str, str]:
     """Return a new method name if a later layer changed the query or objective of the named method."""
-    naming_index = max((i for i, (_, layer) in enumerate(layers) if "method" in layer), default=-1)
-    merged_at_naming: dict[str, Any] = {}
-    for _, layer in layers[: naming_index + 1]:
-        merged_at_naming = merge_layers(merged_at_naming, layer)
+    naming_index = max((i for i, layer in enumerate(layers) if "method" in layer.settings), default=-1)
+    merged_at_naming = _merge_all(layers[: naming_index + 1])
 
-    def pairing(settings: Layer) -> tuple[str, str]:
+    def pairing(settings: Settings) -> tuple[str, str]:
         objective = ObjectiveConfig(**settings.get("objective", {}))
         return objective.name, QueryConfig(**settings.get("query", {})).name
 
@@ -142,11 +206,14 @@ def _fields(kind: Any) -> Mapping[str, FieldInfo]:
 _REPLACED_MAPPINGS = ("source_weight",)  # mappings that are replaced, not merged
 
 
-def merge_layers(below: Layer, above: Layer) -> dict[str, Any]:
+def merge_layers(below: Settings, above: Settings, *, keeps_params: bool = True) -> dict[str, Any]:
     """Merge two nested mappings; ``above`` wins.
 
     If ``above`` names another component (``name:``), the keyword arguments of the previous one are dropped.
     Its other settings are kept.
+
+    Args:
+        keeps_params: keep the keyword arguments if ``above`` names the same component.
 
     >>> merge_layers({"query": {"name": "duc", "params": {"kappa": 5}}}, {"query": {"name": "random"}})
     {'query': {'name': 'random'}}
@@ -155,19 +222,21 @@ def merge_layers(below: Layer, above: Layer) -> dict[str, Any]:
     for key, value in above.items():
         old = merged.get(key)
         if isinstance(value, Mapping) and isinstance(old, Mapping) and key not in _REPLACED_MAPPINGS:
-            is_renamed = "name" in value and value["name"] != old.get("name", value["name"])
-            inherited = (
-                {inner: inner_value for inner, inner_value in old.items() if inner != "params"}
-                if is_renamed
-                else old
+            is_same = "name" not in value or (
+                keeps_params and value["name"] == old.get("name", value["name"])
             )
-            merged[key] = merge_layers(inherited, value)
+            inherited = (
+                old
+                if is_same
+                else {inner: inner_value for inner, inner_value in old.items() if inner != "params"}
+            )
+            merged[key] = merge_layers(inherited, value, keeps_params=keeps_params)
         else:
             merged[key] = value
     return merged
 
 
-def _read_yaml(path: Path) -> Layer:
+def _read_yaml(path: Path) -> Settings:
     try:
         layer = load_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -179,7 +248,7 @@ def _read_yaml(path: Path) -> Layer:
     return layer
 
 
-def _parse_setting(setting: str) -> Layer:
+def _parse_setting(setting: str) -> Settings:
     key, equals, text = setting.partition("=")
     if not equals or not key:
         raise UserError(f"--set {setting!r} must have the form key=value, e.g. --set train.lr=0.01")
@@ -194,10 +263,25 @@ def _parse_setting(setting: str) -> Layer:
     return dict(layer)
 
 
-def _check_names(layer: Layer, schema: Any, origin: str, prefix: str = "") -> None:
+def _check_layer(layer: _Layer) -> None:
     """Raise on an unknown name; checking each layer separately lets the message name the file."""
+    settings = dict(layer.settings)
+    section = {} if layer.is_option else settings.pop(TASK_SECTION, {})
+    _check_names(settings, Config, layer.origin)
+    if not isinstance(section, Mapping):
+        raise UserError(f"{layer.origin}: `{TASK_SECTION}` must contain settings, not {section!r}")
+    _check_names(section, Config, layer.origin, f"{TASK_SECTION}.")
+    task = section.get("task")
+    if isinstance(task, Mapping) and "name" in task:
+        raise UserError(
+            f"{layer.origin}: '{TASK_SECTION}.task.name' is {TASK_SECTION} already; set task.name outside "
+            f"the section `{TASK_SECTION}`"
+        )
+
+
+def _check_names(settings: Settings, schema: Any, origin: str, prefix: str = "") -> None:
     fields = _fields(schema)
-    for key, value in layer.items():
+    for key, value in settings.items():
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, n=1)
             hint = f"did you mean '{prefix}{near[0]}'?" if near else f"known: {', '.join(fields)}"
@@ -208,24 +292,24 @@ def _check_names(layer: Layer, schema: Any, origin: str, prefix: str = "") -> No
             _check_names(value, section, origin, f"{prefix}{key}.")
 
 
-def _validation_message(error: ValidationError, layers: list[tuple[str, Layer]]) -> str:
+def _validation_message(error: ValidationError, layers: Sequence[_Layer]) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     what = first["msg"].removeprefix("Value error, ")
     if not where:
         return what
     origin_name = next(
-        (origin for origin, layer in reversed(layers) if _contains_path(layer, first["loc"])), None
+        (layer.origin for layer in reversed(layers) if _contains_path(layer.settings, first["loc"])), None
     )
     return f"{origin_name + ': ' if origin_name else ''}{where}: {what}, got {first['input']!r}"
 
 
-def _contains_path(layer: Any, path: tuple[int | str, ...]) -> bool:
-    """Return whether a layer contains this setting or part of it."""
+def _contains_path(settings: Any, path: tuple[int | str, ...]) -> bool:
+    """Return whether the settings contain this one or part of it."""
     for name in path:
-        if not isinstance(layer, Mapping):
+        if not isinstance(settings, Mapping):
             return True
-        if name not in layer:
+        if name not in settings:
             return False
-        layer = layer[name]
+        settings = settings[name]
     return True

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,8 +89,8 @@ class RunOptions(DataOptions):
     method: Annotated[
         str | None,
         Parameter(
-            help="Short for -c methods/NAME: duc, spread, random, entropy, source-only, ... See `ducats "
-            "methods`."
+            help="Short for -c methods/NAME: ducats (ours, the default), duc (the paper), random, clue, "
+            "source-only, ... See `ducats methods`."
         ),
     ] = None
     set: Annotated[
@@ -127,15 +128,18 @@ class RunOptions(DataOptions):
         int | None, Parameter(help="Number of machines; torchrun or srun starts the same command on each.")
     ] = None
 
-    def load(self) -> "Config":
-        """Return the resolved config."""
+    def load(self, resumed: Path | None = None) -> "Config":
+        """Return the resolved config.
+
+        Args:
+            resumed: folder of a run that may have started; it keeps its method if the options name none.
+        """
         from ducats.config import load_config
 
         files = [*self.config, *([f"methods/{self.method}"] if self.method else [])]
+        load = partial(load_config, files, self.set, default_method=_method_of_run(resumed))
         run_layer = self._run_layer()
-        resolved = load_config(
-            files, self.set, {**run_layer, **self._data_layer(load_config(files, self.set, run_layer))}
-        )
+        resolved = load({**run_layer, **self._data_layer(load(run_layer))})
         if (self.root or self.task) and not _takes(resolved, "root", "task"):
             raise UserError(
                 f"--root and --task are for a benchmark, but the data set is {resolved.data.name!r}; choose "
@@ -184,6 +188,19 @@ class RunOptions(DataOptions):
         if self.strict:
             data["strict"] = True
         return {"data": data} if data else {}
+
+
+def _method_of_run(folder: Path | None) -> dict[str, Any] | None:
+    """Return the settings of a started run that a method defines; None if there is no such run."""
+    from ducats.runfolder.run_folder import RunFolder
+
+    if folder is None or not (run_folder := RunFolder(folder)).is_resumable:
+        return None
+    settings = run_folder.identity
+    if "method" not in settings:  # made from Python
+        return None
+    method: dict[str, Any] = {name: settings[name] for name in ("method", "objective", "query")}
+    return {**method, "train": {"target_batching": settings["train"]["target_batching"]}}
 
 
 def _takes(config: "Config", *params: str) -> bool:

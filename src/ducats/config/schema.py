@@ -267,11 +267,15 @@ class EngineConfig(ScoringOptions, PerformanceOptions, _Device):
 
 
 class Config(BaseModel):
-    """All settings of one run."""
+    """All settings of one run.
+
+    The defaults of method, objective and query are those of the paper; `load_config` fills in the default
+    method.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    method: str = Field(default="duc", description="name shown in tables; has no other effect")
+    method: str = Field(default="duc", description="name shown in tables; --method chooses a method")
     seed: int = Field(default=0, ge=0, description="random seed")
     task: TaskConfig = Field(default=TaskConfig())
     data: DataConfig = Field(default=DataConfig())
@@ -326,8 +330,7 @@ class Config(BaseModel):
         if self.train.target_batching != "separate" and self.task.name == "segmentation":
             raise ValueError(
                 "train.target_batching is for images, not pixels: labelled and unlabelled pixels are in the "
-                "same image already; choose train.target_batching=separate (methods/ducats-seg is "
-                "methods/ducats without it)"
+                "same image already; choose train.target_batching=separate"
             )
         if self.acquisition.growth != 1 and self.acquisition.rounding == "ceil_per_round":
             raise ValueError("acquisition.growth other than 1 needs acquisition.rounding=nearest_total")

@@ -8,7 +8,7 @@ from ducats.report.run_kinds import CLASSIFICATION, RunKind
 from ducats.utils.findings import pluralise
 
 _HEADLINE_BASELINES = ("random", "source-only")  # the best method is always compared with these
-MAIN_METHOD = "duc"  # the method of this library; its rank is stated even if it is not first
+MAIN_METHOD = "ducats"  # the default method; its rank is stated even if it is not first
 TIE_TOLERANCE = 0.0005  # smaller differences vanish in rounding
 
 

@@ -34,13 +34,13 @@ DEMOS: Mapping[str, DemoSpec] = {
     "classification": DemoSpec(
         "Printed to handwritten digits",
         "data/digits",
-        ("source-only", "random", "duc", "duc-random", "spread"),
+        ("random", "duc", "ducats"),
         {"accuracy": ("accuracy %", 100, 1)},
     ),
     "segmentation": DemoSpec(
         "Rendered to camera streets",
         "data/streets",
-        ("source-only", "random", "duc"),
+        ("random", "duc", "ducats"),
         {"mean_iou": ("mIoU %", 100, 1), "accuracy": ("pixel accuracy %", 100, 1)},
     ),
 }

@@ -66,8 +66,9 @@ def expand_sweep(sweep: Sweep, sweep_filter: SweepFilter, device: str) -> list[S
     for seed in seeds:
         if seed < 0:
             raise UserError(f"--seeds must be 0 or more, not {seed}")
-    methods = {str(method.name): method for entry in sweep.methods for method in expand_grid(entry)}
-    if len(methods) < sum(1 for entry in sweep.methods for _ in expand_grid(entry)):
+    expanded = [method for entry in sweep.methods for method in expand_grid(sweep, entry)]
+    methods = {str(method.name): method for method in expanded}
+    if len(methods) < len(expanded):
         raise UserError("two methods of the sweep have the same name; give each a unique `name`")
     tasks = {task.display_name: task for task in sweep.tasks}
     if len(tasks) < len(sweep.tasks):

@@ -85,9 +85,9 @@ def _method_config(name: str) -> str:
     return name if "/" in name or name.endswith(".yaml") else f"methods/{name}"
 
 
-def expand_grid(method: SweepMethod) -> Iterator[SweepMethod]:
-    """Expand an entry into named methods, one per combination of its grid."""
-    name = method.name or config.load_config(method.config).method
+def expand_grid(sweep: Sweep, method: SweepMethod) -> Iterator[SweepMethod]:
+    """Expand an entry of a sweep into named methods, one per combination of its grid."""
+    name = method.name or config.load_config((*sweep.base, *method.config), sweep.settings).method
     for values in itertools.product(*method.grid.values()):
         values_by_setting = dict(zip(method.grid, values, strict=True))
         suffix = "".join(

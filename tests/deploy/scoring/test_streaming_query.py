@@ -79,4 +79,4 @@ def test_invalid_query_or_kappa_is_a_user_error(
 
 def test_default_query_is_that_of_the_run() -> None:
     names = {name: default_query(quick(f"query={{name: {name}}}")) for name in ("spread", "random", "eada")}
-    assert names == {"spread": "spread", "random": "random", "eada": "duc"}
+    assert names == {"spread": "spread", "random": "random", "eada": "coverage"}

@@ -83,7 +83,7 @@ def score_pool(
     Args:
         pool_uri, pool_format, max_sample_mb: pool, see ``open_pool``.
         budget: number of picks, or a percentage of the pool such as ``"1%"``.
-        query: a query with a ``streaming_rule``; None: the run's query if it has one, else `duc`.
+        query: a query with a ``streaming_rule``; None: the run's query if it has one, else `coverage`.
         kappa: see ``make_streaming_query``.
         backend: one of ``SCORING_BACKENDS``.
         backend_params: parameters of the backend; `ray` has ``ray_address`` and ``timeout``.

@@ -20,7 +20,7 @@ from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator, uniform_per_location
 from ducats.utils.registry import check_params
 
-FALLBACK_QUERY = "duc"  # of a run whose own query cannot be streamed
+FALLBACK_QUERY = "coverage"  # of a run whose own query cannot be streamed
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def make_streaming_query(
 
 
 def default_query(config: Config) -> str:
-    """Return the run's query if it can be streamed, and `duc` otherwise."""
+    """Return the run's query if it can be streamed, and that of the default method otherwise."""
     return config.query.name if _streaming_rule(config.query.name) else FALLBACK_QUERY
 
 
