@@ -40,7 +40,6 @@ def duc(
     void: Literal["ignored", "unlabelled"] = "ignored",
     fixmatch: float = 0.0,
     tau: float = 0.8,
-    wait_for_labels: bool = False,
 ) -> Losses:
     """Evidential loss on labelled data; uncertainty minimisation on unlabelled target data.
 
@@ -64,8 +63,6 @@ def duc(
         raise ValueError(f"objective.params.void must be 'ignored' or 'unlabelled', not {void!r}")
     is_classification = batch.target is None and batch.source.labels.ndim == 1
     default_lambda = 0.05 if is_classification else 0.01
-    if wait_for_labels and not batch.has_target_labels:
-        beta = lambda_ = 0.0
     unlabelled_terms = UnlabelledTerms(
         {"u_dis": beta, "u_data": default_lambda if lambda_ is None else lambda_},
         dirichlet_uncertainties,
