@@ -1,5 +1,5 @@
 # Every target sets itself up. A fresh machine needs only Python 3.11 or newer.
-#   make demo    adapt from printed to handwritten digits with five methods; prints a table, writes a report page
+#   make demo    adapt from printed to handwritten digits with three methods; prints a table, writes a report page
 #   make test    install what the tests need, and run all tests
 #   make check   ruff, mypy --strict, import-linter
 #   make env     only create the environment, .venv
