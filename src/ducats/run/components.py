@@ -116,8 +116,8 @@ def probe_model(components: Components, model: EvidentialModel) -> tuple[QuerySp
     query = as_query_spec(components.query).for_model(has_features=output.features is not None)
     if "features" in query.needs and output.features is None:
         raise UserError(
-            "the query needs features, but the model returns none: return (logits, features) from its forward, "
-            "or choose a method whose query needs none, such as --method duc"
+            "the query needs features, but the model returns none: return (logits, features) from its "
+            "forward, or choose a method whose query needs none, such as --method duc"
         )
     if query.needs_head and (
         output.features is None or find_head_weights(model.network, classes, output.features.shape[1]) is None
