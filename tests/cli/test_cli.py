@@ -439,7 +439,7 @@ def test_run_without_a_method_is_ducats_and_a_resumed_run_keeps_its_method(
     identity = RunFolder(default).identity
     assert (identity["method"], identity["query"]["name"]) == ("ducats", "coverage")
     assert "segmentation" not in identity
-    # The default may change between two versions; a started run goes on with its own.
+    # The default may change between two versions; a run that was started keeps its own.
     assert ducats("run", "--method", "duc", *QUICK_OPTIONS, "--out", duc) == 0
     assert "already finished" in output_of(capsys, "run", *QUICK_OPTIONS, "--out", duc)
     changed = error_of(capsys, "run", *QUICK_OPTIONS, *set_options("query.name=random"), "--out", duc)

@@ -191,7 +191,7 @@ class RunOptions(DataOptions):
 
 
 def _method_of_run(folder: Path | None) -> dict[str, Any] | None:
-    """Return the settings of a started run that a method defines; None if there is no such run."""
+    """Return the method, objective and query of a run that was started; None if there is none."""
     from ducats.runfolder.run_folder import RunFolder
 
     if folder is None or not (run_folder := RunFolder(folder)).is_resumable:
