@@ -32,7 +32,8 @@ def save_checkpoint(context: RunContext, epoch: int, seconds: float) -> None:
     state = {
         "epoch": epoch,
         "seconds": seconds,
-        "network": gather_state(model.network.state_dict(), fabric),
+        "network": gather_state(_trained_state(context), fabric),
+        **({} if context.frozen_digest is None else {"frozen_digest": context.frozen_digest}),
         "auxiliaries": model.auxiliaries.state_dict(),
         "optimiser": gather_state(context.optimiser.state_dict(), fabric),
         "precision": fabric.strategy.precision.state_dict(),  # the loss scale of float16
@@ -49,13 +50,27 @@ def restore_checkpoint(context: RunContext) -> tuple[int, float]:
     context.on_rank_zero(lambda: context.run_folder.discard_after(state["epoch"] if state else -1))
     if state is None:
         return 0, 0.0
+    if state.get("frozen_digest") != context.frozen_digest:
+        raise UserError(
+            f"the weights of the frozen backbone are not those that {context.run_folder.path} started with; "
+            "restore them, or start a new run with another --out"
+        )
     network = model.network
-    network.load_state_dict(shard_state(state["network"], network.state_dict(), fabric))
+    frozen = {} if context.frozen_digest is None else network.state_dict()
+    network.load_state_dict({**frozen, **shard_state(state["network"], network.state_dict(), fabric)})
     model.auxiliaries.load_state_dict(state.get("auxiliaries", {}))
     optimiser.load_state_dict(shard_optimiser_state(state["optimiser"], optimiser, fabric))
     adapt_optimiser_state(optimiser, fused=bool(context.performance.fused_optimiser))
     fabric.strategy.precision.load_state_dict(state["precision"])
     return state["epoch"], state["seconds"]
+
+
+def _trained_state(context: RunContext) -> dict[str, Any]:
+    """Return the network's state without a frozen backbone, which may be large and never changes."""
+    state = context.model.network.state_dict()
+    if context.frozen_digest is None:
+        return state
+    return {name: tensor for name, tensor in state.items() if not name.startswith("backbone.")}
 
 
 def save_model(context: RunContext) -> None:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -11,13 +11,16 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from ducats.acquisition.queries import QuerySpec
+from ducats.data.embedding_cache import EmbeddingCache
 from ducats.ledger import Ledger, TargetMaps, load_ledger, open_ledger
 from ducats.models import EvidentialModel
+from ducats.models.freezing import embedding_network
 from ducats.run.components import Components, RunPlan, place_data, probe_model
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import PerformanceOptions, View
 from ducats.training.auxiliary import AuxiliaryModules, build_auxiliaries, compatible_view
 from ducats.training.distributed import autocast_dtype, on_rank_zero
+from ducats.training.embed import Embedder, fixed_views
 from ducats.training.fit import make_optimiser
 from ducats.training.predictor import Predictor
 from ducats.training.sharding import check_shardable
@@ -51,6 +54,7 @@ class RunContext:
     optimiser: SGD
     train_step: Step
     streams: Streams
+    frozen_digest: str | None  # of a frozen backbone, whose weights are not in the checkpoints
     ledger: Ledger | None  # on rank 0 only
     on_event: EventListener
     wait: WaitCallback | None
@@ -170,9 +174,10 @@ def open_context(
         run_folder: claimed by rank 0.
         performance: resolved for the device.
     """
-    placed = place_data(components, fabric.device, performance.image_placement)
     copied = copy.deepcopy(components.model)
     model = copied if isinstance(copied, EvidentialModel) else EvidentialModel(copied)
+    components, frozen_digest = embed_images(components, model, fabric, performance)
+    placed = place_data(components, fabric.device, performance.image_placement)
     query, n_features = probe_model(components, model)  # not `placed`: the model is not on the device yet
     auxiliaries = build_auxiliaries(
         model,
@@ -234,10 +239,39 @@ def open_context(
         optimiser,
         train_step,
         streams,
+        frozen_digest,
         ledger,
         on_event,
         wait,
     )
+
+
+def embed_images(
+    components: Components, model: EvidentialModel, fabric: Fabric, performance: PerformanceOptions
+) -> tuple[Components, str | None]:
+    """Embed all images if the model's backbone is frozen.
+
+    Returns:
+        The components, whose images have embeddings, and the digest of the backbone; without a frozen
+        backbone, the same components and None.
+    """
+    network = embedding_network(model.network)
+    if network is None:
+        return components, None
+    cache = EmbeddingCache(performance.embedding_cache, performance.embedding_cache_gb)
+    embedder = Embedder.build(network, fixed_views(components.views), fabric, cache)
+    source, pool, test = components.source, components.pool, components.test
+    image_sets = {id(images): images for images in (source.images, pool, *([test.images] if test else []))}
+    if fabric.world_size > 1:
+        on_rank_zero(fabric, lambda: [embedder.embed(images) for images in image_sets.values()] and None)
+    embedded = {key: replace(images, embeddings=embedder.embed(images)) for key, images in image_sets.items()}
+    network.to("cpu")
+    return replace(
+        components,
+        source=replace(source, images=embedded[id(source.images)]),
+        pool=embedded[id(pool)],
+        test=None if test is None else replace(test, images=embedded[id(test.images)]),
+    ), embedder.digest
 
 
 def _open_ledger(components: Components, run_folder: RunFolder, fabric: Fabric) -> Ledger | None:

@@ -20,7 +20,7 @@ from ducats.run.factory.builders import (
     model_params,
     prepare_for_views,
     prepare_images,
-    with_resolved_precision,
+    resolve_for_machine,
 )
 from ducats.run.factory.validation import check_config, check_task, config_checks, describe_params
 from ducats.runfolder.run_folder import RunFolder
@@ -43,7 +43,7 @@ __all__ = [
     "model_params",
     "prepare_for_views",
     "prepare_images",
-    "with_resolved_precision",
+    "resolve_for_machine",
 ]
 
 
@@ -60,7 +60,8 @@ def build_run(
         data: loaded data; None loads those of the config.
         shared_answers: folders of sweeps or runs. What annotators answered there is not asked again.
     """
-    is_resumable = run_folder.is_resumable
+    # The weights of a frozen backbone are not in the checkpoints.
+    is_resumable = run_folder.is_resumable and config.model.freeze != "backbone"
     check_config(config, is_resumable=is_resumable, per_pixel=None if data is None else data.source.per_pixel)
     data = data or load_data(config)
     raise_first_error(partial(check_task, config, data.source.per_pixel))
