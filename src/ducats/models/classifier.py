@@ -43,6 +43,7 @@ class Classifier(nn.Module):
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
         self.backbone = backbone
+        self.embedding_width = width
         self.bottleneck = nn.Sequential(nn.Linear(width, bottleneck), nn.BatchNorm1d(bottleneck))
         if bottleneck_relu:
             self.bottleneck.append(nn.ReLU())
