@@ -2,12 +2,12 @@
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import timm
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from conftest import Runner, quick
@@ -21,7 +21,6 @@ from ducats.run.components import run_identity
 from ducats.run.factory import build_run, resolve_for_machine
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
-from ducats.training.embed import Embedder
 from ducats.utils.errors import UserError
 from ducats.utils.progress import Event
 from ranks import outcome
@@ -89,28 +88,32 @@ def test_a_killed_run_resumes(run_quickly: Runner) -> None:
     assert outcome(run_quickly(*FROZEN, method="ducats", folder="killed").path) == expected
 
 
-def test_resuming_with_other_weights_is_refused(run_quickly: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_needs_neither_weights_nor_cache(run_quickly: Runner, tmp_path: Path) -> None:
+    """As with a trained backbone: initial weights are needed only once."""
+    weights = tmp_path / "weights.safetensors"
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        save_file(timm.create_model("test_resnet", num_classes=0).state_dict(), weights)
+    settings = (*FROZEN, f"model.params.weights={weights}")
+    expected = outcome(run_quickly(*settings).path)
+
     class KilledError(BaseException):
         pass
 
     def kill(event: Event) -> None:
-        if event.epoch == 1:
+        if event.phase == "train" and event.epoch == 1:
             raise KilledError
 
     with pytest.raises(KilledError):
-        run_quickly(*FROZEN, on_event=kill)
-    monkeypatch.setattr("ducats.run.context.Embedder.build", _with_digest_of_other_weights())
-    with pytest.raises(UserError, match="not those that"):
-        run_quickly(*FROZEN)
-
-
-def _with_digest_of_other_weights() -> classmethod:  # type: ignore[type-arg]
-    genuine = Embedder.build
-
-    def build(*arguments: object) -> Embedder:
-        return replace(genuine(*arguments[-4:]), digest="other")  # type: ignore[arg-type]
-
-    return classmethod(build)
+        run_quickly(*settings, folder="killed", on_event=kill)
+    weights.unlink()
+    EmbeddingCache().clear()
+    frozen = tmp_path / "killed" / "frozen.safetensors"
+    moved = frozen.rename(tmp_path / "frozen.safetensors")
+    with pytest.raises(UserError, match="frozen"):
+        run_quickly(*settings, folder="killed")
+    moved.rename(frozen)
+    assert outcome(run_quickly(*settings, folder="killed").path) == expected
 
 
 def test_predictions_of_images_equal_those_of_embeddings(run_quickly: Runner) -> None:

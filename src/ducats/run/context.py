@@ -3,10 +3,13 @@
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from lightning_fabric import Fabric
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import SGD
 
@@ -16,6 +19,7 @@ from ducats.ledger import Ledger, TargetMaps, load_ledger, open_ledger
 from ducats.models import EvidentialModel
 from ducats.models.freezing import embedding_network
 from ducats.run.components import Components, RunPlan, place_data, probe_model
+from ducats.runfolder import checksums
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import PerformanceOptions, View
 from ducats.training.auxiliary import AuxiliaryModules, build_auxiliaries, compatible_view
@@ -54,7 +58,7 @@ class RunContext:
     optimiser: SGD
     train_step: Step
     streams: Streams
-    frozen_digest: str | None  # of a frozen backbone, whose weights are not in the checkpoints
+    frozen_names: frozenset[str]  # tensors of a frozen backbone, which are not in the checkpoints
     ledger: Ledger | None  # on rank 0 only
     on_event: EventListener
     wait: WaitCallback | None
@@ -176,7 +180,8 @@ def open_context(
     """
     copied = copy.deepcopy(components.model)
     model = copied if isinstance(copied, EvidentialModel) else EvidentialModel(copied)
-    components, frozen_digest = embed_images(components, model, fabric, performance)
+    frozen_names = load_frozen_weights(run_folder, model)
+    components = embed_images(components, model, fabric, performance)
     placed = place_data(components, fabric.device, performance.image_placement)
     query, n_features = probe_model(components, model)  # not `placed`: the model is not on the device yet
     auxiliaries = build_auxiliaries(
@@ -239,25 +244,39 @@ def open_context(
         optimiser,
         train_step,
         streams,
-        frozen_digest,
+        frozen_names,
         ledger,
         on_event,
         wait,
     )
 
 
-def embed_images(
-    components: Components, model: EvidentialModel, fabric: Fabric, performance: PerformanceOptions
-) -> tuple[Components, str | None]:
-    """Embed all images if the model's backbone is frozen.
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """Read named tensors from a .safetensors file of a run."""
+    checksums.verify(path)
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise checksums.corrupt(path, error) from error
 
-    Returns:
-        The components, whose images have embeddings, and the digest of the backbone; without a frozen
-        backbone, the same components and None.
-    """
+
+def load_frozen_weights(run_folder: RunFolder, model: EvidentialModel) -> frozenset[str]:
+    """Load the weights of a frozen backbone if a run that is resumed has stored them; return their names."""
     network = embedding_network(model.network)
     if network is None:
-        return components, None
+        return frozenset()
+    if run_folder.is_resumable:
+        network.load_state_dict(load_weights(run_folder.frozen_path), strict=False)
+    return frozenset(f"backbone.{name}" for name in network.backbone.state_dict())
+
+
+def embed_images(
+    components: Components, model: EvidentialModel, fabric: Fabric, performance: PerformanceOptions
+) -> Components:
+    """Return the components with the embeddings of all images, if the model's backbone is frozen."""
+    network = embedding_network(model.network)
+    if network is None:
+        return components
     cache = EmbeddingCache(performance.embedding_cache, performance.embedding_cache_gb)
     embedder = Embedder.build(network, fixed_views(components.views), fabric, cache)
     source, pool, test = components.source, components.pool, components.test
@@ -271,7 +290,7 @@ def embed_images(
         source=replace(source, images=embedded[id(source.images)]),
         pool=embedded[id(pool)],
         test=None if test is None else replace(test, images=embedded[id(test.images)]),
-    ), embedder.digest
+    )
 
 
 def _open_ledger(components: Components, run_folder: RunFolder, fabric: Fabric) -> Ledger | None:

@@ -121,7 +121,7 @@ class Embedder:
         name = backbone_name(self.network)
         with activity(f"embedding {len(images)} images with {name}", total=total) as embedding:
             for number, (view, space, index) in enumerate(zip(self.views, self.spaces, missing, strict=True)):
-                for block in index.split(STORE_EVERY_IMAGES):
+                for block in index.split(STORE_EVERY_IMAGES) if len(index) else ():
                     for batch in block.split(BATCH_IMAGES):
                         result[batch, number] = self._forward(images, batch, view)
                         embedding.advance(len(batch))
