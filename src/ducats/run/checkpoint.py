@@ -37,6 +37,8 @@ def save_checkpoint(context: RunContext, epoch: int, seconds: float) -> None:
         "optimiser": gather_state(context.optimiser.state_dict(), fabric),
         "precision": fabric.strategy.precision.state_dict(),  # the loss scale of float16
     }
+    if context.ema is not None:
+        state["ema"] = context.ema.module.state_dict()
     path = context.run_folder.checkpoint_path
     context.on_rank_zero(lambda: checksums.write(path, lambda file: torch.save(state, file)))
 
@@ -53,14 +55,20 @@ def restore_checkpoint(context: RunContext) -> tuple[int, float]:
     network.load_state_dict(shard_state(state["network"], network.state_dict(), fabric))
     model.auxiliaries.load_state_dict(state.get("auxiliaries", {}))
     optimiser.load_state_dict(shard_optimiser_state(state["optimiser"], optimiser, fabric))
-    adapt_optimiser_state(optimiser, fused=bool(context.performance.fused_optimiser))
+    performance = context.performance
+    adapt_optimiser_state(
+        optimiser, fused=bool(performance.fused_optimiser), capturable=bool(performance.cuda_graphs)
+    )
     fabric.strategy.precision.load_state_dict(state["precision"])
+    if context.ema is not None:
+        context.ema.module.load_state_dict(state["ema"])
     return state["epoch"], state["seconds"]
 
 
 def save_model(context: RunContext) -> None:
     """Write the final weights, which marks the run as finished."""
-    weights = gather_state(context.model.network.state_dict(), context.fabric)
+    network = context.model.network if context.ema is None else context.ema.module
+    weights = gather_state(network.state_dict(), context.fabric)
     context.on_rank_zero(lambda: write_model(context.run_folder, weights))
 
 

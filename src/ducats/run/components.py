@@ -21,6 +21,7 @@ from ducats.models import EvidentialModel, find_head_weights, model_names
 from ducats.models.output import Output
 from ducats.objectives import ObjectiveFn, ObjectiveSpec, as_objective_spec, duc
 from ducats.settings import (
+    LATER_OPTIMISATION,
     STRICT,
     EvaluationOptions,
     Optimisation,
@@ -201,6 +202,9 @@ def run_identity(components: Components, plan: RunPlan) -> dict[str, Any]:
     # A default leaves the identity as it was before the setting existed.
     if not plan.unlabelled_includes_labelled:
         del plan_settings["unlabelled_includes_labelled"]
+    for name in LATER_OPTIMISATION:
+        if getattr(plan.optimisation, name) == getattr(Optimisation(), name):
+            del plan_settings["optimisation"][name]
     views = asdict(components.views)
     if not components.views.uses_bilinear:
         for view in views.values():

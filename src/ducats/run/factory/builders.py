@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from ducats.run.components import RunPlan
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import ScoringOptions, StreamViews, TrainingOptions, View
 from ducats.training.distributed import resolve_precision
-from ducats.training.schedules import SCHEDULES, LRSchedule, poly
+from ducats.training.schedules import SCHEDULES, LRSchedule, cosine, poly, with_warmup
 from ducats.training.streams import steps_in_epoch
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
@@ -238,19 +238,23 @@ def make_query(config: Config) -> QuerySpec:
 
 
 def make_schedule(config: Config, steps: int) -> LRSchedule:
-    """Build the learning-rate schedule for a training of ``steps`` steps.
+    """Build the learning-rate schedule for a training of ``steps`` steps, with its warm-up.
 
-    The default horizon of ``poly`` is 1.25 times the training, as published.
+    The default horizon of ``poly`` is 1.25 times the training, as published; that of ``cosine`` is the
+    training.
     """
     schedule_config = config.train.schedule
     function = resolve("schedule", SCHEDULES, schedule_config.name)
     params = dict(schedule_config.params)
-    if function is poly:
-        params.setdefault("horizon", math.ceil(POLY_HORIZON_FACTOR * steps))
-    return bind_params("schedule", schedule_config.name, function, 1, params)
+    if function in HORIZON_FACTORS:
+        params.setdefault("horizon", math.ceil(HORIZON_FACTORS[function] * steps))
+    schedule: LRSchedule = bind_params("schedule", schedule_config.name, function, 1, params)
+    warmup_steps = round(config.train.warmup_fraction * steps)
+    return partial(with_warmup, schedule=schedule, warmup_steps=warmup_steps) if warmup_steps else schedule
 
 
-POLY_HORIZON_FACTOR = 1.25  # horizon of `poly` over training steps; published: 62 500 for 50 000
+# Default horizon of a schedule over training steps; published for `poly`: 62 500 for 50 000.
+HORIZON_FACTORS: Mapping[Callable[..., float], float] = {poly: 1.25, cosine: 1.0}
 
 
 def make_objective(config: Config) -> ObjectiveSpec:
