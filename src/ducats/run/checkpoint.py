@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from ducats.models.lora import merge_lora
 from ducats.run.context import RunContext
 from ducats.runfolder import checksums
 from ducats.runfolder.run_folder import RunFolder
@@ -66,9 +67,9 @@ def restore_checkpoint(context: RunContext) -> tuple[int, float]:
 
 
 def save_model(context: RunContext) -> None:
-    """Write the final weights, which marks the run as finished."""
+    """Write the final weights, with LoRA updates merged, which marks the run as finished."""
     network = context.model.network if context.ema is None else context.ema.module
-    weights = gather_state(network.state_dict(), context.fabric)
+    weights = merge_lora(network, gather_state(network.state_dict(), context.fabric))
     context.on_rank_zero(lambda: write_model(context.run_folder, weights))
 
 

@@ -69,12 +69,23 @@ PATH_PARAMS = ("source", "target", "test", "path", "cache", "root")  # parameter
 
 
 def model_params(config: Config) -> dict[str, Any]:
-    """Return the keyword arguments of the model: its parameters, and the common setting if it accepts it."""
+    """Return the keyword arguments of the model: its parameters, and settings of the run that it accepts."""
     name, given = "bottleneck_relu", config.model.params
     if name in given:
         raise UserError(f"model.params.{name} is a setting of all models; set model.{name} instead")
     accepted = inspect.signature(resolve_model(config.model.name).build).parameters
-    return {**given, name: config.model.bottleneck_relu} if name in accepted else dict(given)
+    offered: dict[str, Any] = {name: config.model.bottleneck_relu}
+    if (side := _side_of_views(config.views)) is not None:
+        offered["img_size"] = side
+    return given | {key: value for key, value in offered.items() if key in accepted and key not in given}
+
+
+def _side_of_views(views: StreamViews) -> int | None:
+    """Return the side of the images if it is the same in all views; else None."""
+    used = (views.source, views.labelled_or_source, views.unlabelled, views.scoring, views.test)
+    sizes = {view.size for view in used}
+    side = sizes.pop() if len(sizes) == 1 else None
+    return side if isinstance(side, int) else None
 
 
 def make_model(config: Config, classes: int, channels: int, *, is_resumable: bool = False) -> EvidentialModel:
