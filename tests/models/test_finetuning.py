@@ -123,7 +123,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(backbone: str) -> None:
         ({"backbone": "resnet18", "gradient_checkpointing": True}, "does not support gradient checkpointing"),
         ({"backbone": "resnet18", "lora_rank": 4}, "needs a backbone with linear layers"),
         ({"backbone": "test_vit", "lora_rank": 0}, "lora_rank is 0"),
-        ({"backbone": "maxvit_nano_rw_256", "img_size": 100}, "cannot be built for 100 x 100"),
+        ({"backbone": "maxvit_nano_rw_256", "img_size": 100}, "cannot be built for images of 100 x 100"),
     ],
 )
 def test_invalid_options_are_rejected_before_any_image_is_read(params: dict[str, Any], message: str) -> None:

@@ -93,6 +93,14 @@ class RunOptions(DataOptions):
             "source-only, ... See `ducats methods`."
         ),
     ] = None
+    backbone: Annotated[
+        str | None,
+        Parameter(
+            help="Sets backbone, optimiser and learning rates: a recipe (resnet, convnext, vit, dinov2, "
+            "dinov3, clip, siglip, offline), short for -c backbones/NAME, or any timm model, e.g. "
+            "vit_base_patch14_dinov2, with the recipe of its family."
+        ),
+    ] = None
     set: Annotated[
         list[str],
         Parameter(negative=(), help="A setting as key=value, e.g. train.lr=0.01. Repeatable."),
@@ -134,11 +142,21 @@ class RunOptions(DataOptions):
         Args:
             resumed: folder of a run that may have started; it keeps its method if the options name none.
         """
-        from ducats.config import load_config
+        from ducats.config import find_recipe, load_config
 
-        files = [*self.config, *([f"methods/{self.method}"] if self.method else [])]
+        recipe = find_recipe(self.backbone) if self.backbone else None
+        files = [
+            *self.config,
+            *([f"methods/{self.method}"] if self.method else []),
+            *([recipe] if recipe else []),
+        ]
         load = partial(load_config, files, self.set, default_method=_method_of_run(resumed))
         run_layer = self._run_layer()
+        if self.backbone and recipe != f"backbones/{self.backbone}":
+            run_layer["model"] = {"params": {"backbone": self.backbone}}
+        elif self.backbone and "backbone" not in load(run_layer).model.params:
+            # Dropped, because --set names another model.
+            run_layer["model"] = {"params": {"backbone": load_config(files).model.params["backbone"]}}
         resolved = load({**run_layer, **self._data_layer(load(run_layer))})
         if (self.root or self.task) and not _takes(resolved, "root", "task"):
             raise UserError(

@@ -129,10 +129,9 @@ def _size_options(name: str, side: int) -> dict[str, Any]:
             return each
         except (AssertionError, RuntimeError, TypeError, ValueError):
             continue
-    expected = " x ".join(map(str, cfg.input_size[-2:]))
     raise UserError(
-        f"the backbone {name!r} needs images of {expected}, and cannot be built for {side} x {side}; set "
-        f"--set views.size={cfg.input_size[-1]}, or another multiple of its patch size, or choose a backbone "
+        f"the backbone {name!r} cannot be built for images of {side} x {side}; set the size of its weights, "
+        f"--set views.size={cfg.input_size[-1]}, or a multiple of its patch size, or choose a backbone "
         "without a fixed size, e.g. resnet50"
     )
 
