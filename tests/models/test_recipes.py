@@ -102,7 +102,7 @@ def take_steps(config: Config, side: int, count: int = 2) -> list[torch.Tensor]:
 
 def test_a_model_without_a_backbone_is_rejected_and_another_one_gets_it() -> None:
     options = RunOptions(config=["data/digits"], backbone="convnext", set=["model.params.pretrained=false"])
-    with pytest.raises(UserError, match="'small_cnn' has no backbone to choose; .* model.name=timm"):
+    with pytest.raises(UserError, match=r"'small_cnn' has no backbone to choose; .*model\.name=timm"):
         check_config(options.load())
     options.set = ["model.name=timm", *options.set]
     config = options.load()

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from conftest import quick
 from ducats.models import small_cnn
 from ducats.models.classifier import timm_classifier
+from ducats.run.factory import check_config
 from ducats.settings import Optimisation
 from ducats.training.fit import adapt_optimiser_state, make_optimiser
 from ducats.utils.errors import UserError
@@ -65,6 +67,8 @@ def test_layer_decay_knows_the_layers_of_convolutional_backbones(backbone: str) 
 def test_layer_decay_needs_a_backbone_with_known_layers() -> None:
     with pytest.raises(UserError, match=r"train\.layer_decay needs a timm backbone"):
         make_optimiser(small_cnn(classes=3, channels=3), Optimisation(layer_decay=0.9))
+    with pytest.raises(UserError, match=r"train\.layer_decay needs a timm backbone"):
+        check_config(quick("train.layer_decay=0.9"))
 
 
 def test_adamw_equals_torch_with_groups_written_by_hand() -> None:

@@ -147,7 +147,7 @@ def timm_classifier(
             timm resamples position embeddings. A run gives the size of its views.
         drop_path: drop rate of the backbone's residual branches (stochastic depth).
         gradient_checkpointing: recompute the backbone's activations in the backward pass, which takes less
-            memory and a third more time; not with batch norms.
+            memory and more time; not with batch norms.
         lora_rank: freeze the backbone and train a low-rank update of each linear layer (LoRA); None: train
             the backbone.
     """

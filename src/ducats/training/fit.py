@@ -85,12 +85,17 @@ def _layer_scales(network: nn.Module, layer_decay: float) -> dict[int, float]:
     """Return the learning-rate factor of each backbone parameter by its id; the last layer has factor 1."""
     trunk = next((module for module in network.modules() if hasattr(module, "group_matcher")), None)
     if trunk is None:
-        raise UserError(
-            "train.layer_decay needs a timm backbone whose layers are known, as in model.name=timm; set it "
-            "to null for this model"
-        )
+        raise unknown_layers_error()
     groups = param_groups_layer_decay(trunk, layer_decay=layer_decay)
     return {id(parameter): group["lr_scale"] for group in groups for parameter in group["params"]}
+
+
+def unknown_layers_error() -> UserError:
+    """Return the error of a network whose layers timm does not know."""
+    return UserError(
+        "train.layer_decay needs a timm backbone whose layers are known, as in model.name=timm; set it to "
+        "null for this model"
+    )
 
 
 def _undecayed(network: nn.Module) -> set[int]:

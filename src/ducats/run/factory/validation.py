@@ -34,6 +34,7 @@ from ducats.run.factory.builders import (
     make_schedule,
     model_params,
 )
+from ducats.training.fit import unknown_layers_error
 from ducats.training.schedules import SCHEDULES
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Check, Finding, raise_first_error
@@ -158,6 +159,8 @@ def _check_model(config: Config, is_resumable: bool) -> None:
         raise UserError(
             f"the model {name!r} has no backbone to choose; use another: --set model.name={others}"
         )
+    if config.train.layer_decay is not None and name in MODELS and name != "timm":
+        raise unknown_layers_error()
     bind_params("model", name, model.build, 0, params)
     if model.check_params is not None and not is_resumable:
         build_component("model", config.model, partial(model.check_params, **params))
