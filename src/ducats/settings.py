@@ -290,7 +290,9 @@ class Optimisation:
     """Settings of the optimiser; the defaults are the published ones for Office-Home."""
 
     optimiser: Literal["sgd", "adamw"] = Field(
-        default="sgd", description="sgd (published), or adamw, preferred by transformers and ConvNeXts"
+        default="sgd",
+        description="sgd (published), or adamw, preferred for transformers and ConvNeXts, with a lower "
+        "train.lr, such as 0.001",
     )
     lr: float = Field(default=4e-3, gt=0, description="initial learning rate")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of SGD")
