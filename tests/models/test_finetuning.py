@@ -1,5 +1,6 @@
 """Options of backbones for fine-tuning: image size, drop path, gradient checkpointing, LoRA."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ducats.models.classifier import (
     timm_classifier,
 )
 from ducats.models.lora import LoRALinear, add_lora, merge_lora
-from ducats.run.factory import check_config, model_params
+from ducats.run.factory import check_config, model_params, resolve_for_machine
 from ducats.utils.errors import UserError
 
 FIXED = "test_vit3"  # takes images of 160 x 160, and has a position embedding
@@ -209,3 +210,11 @@ def test_a_run_with_lora_is_deployed_without_it(run_quickly: Runner) -> None:
     run_folder = run_quickly(model, sizes, "train.ema_decay=0.9", "train.epochs=3")
     network = load_trained_model(run_folder.path).model.network
     assert not any("lora" in name for name in network.state_dict())
+
+
+def test_lora_is_not_frozen_by_default() -> None:
+    config = load_config([], ["data.name=toy", "model.params={backbone: test_vit, lora_rank: 2}"])
+    assert resolve_for_machine(config).model.freeze == "none"
+    frozen = config.model_copy(update={"model": replace(config.model, freeze="backbone")})
+    with pytest.raises(UserError, match=r"but model\.freeze is backbone"):
+        check_config(frozen, is_resumable=True)

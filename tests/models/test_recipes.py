@@ -72,6 +72,8 @@ def test_the_backbone_is_set_with_the_recipe_of_its_family() -> None:
     assert config == expected
     assert (config.train.optimiser, config.train.lr, config.train.layer_decay) == ("adamw", 1e-3, 0.9)
     assert RunOptions(backbone="dinov2").load() == load_config(["backbones/dinov2"])
+    model = RunOptions(backbone=large, finetune=True).load().model
+    assert (model.params, model.freeze) == ({"backbone": large}, "none")
     other = RunOptions(backbone="mobilenetv3_large_100").load()
     assert other == load_config([], ["model.params.backbone=mobilenetv3_large_100"])
 

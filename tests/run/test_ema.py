@@ -25,6 +25,10 @@ from ducats.utils.errors import UserError
 from ducats.utils.progress import Event
 
 DECAY = 0.7
+FROZEN = (
+    "model={name: timm, params: {backbone: test_resnet, pretrained: false, bottleneck: 16}}",
+    "model.freeze=backbone",
+)
 EMA = (f"train.ema_decay={DECAY}", "train.optimiser=adamw", "train.lr=0.01")
 
 
@@ -111,8 +115,12 @@ def test_the_average_is_evaluated_queried_and_saved(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize(("phase", "count"), [("train", 9), ("query", 2)])
-def test_a_killed_run_resumes_bit_for_bit(run_quickly: Runner, phase: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("phase", "count", "settings"), [("train", 9, ()), ("query", 2, ()), ("query", 2, FROZEN)]
+)
+def test_a_killed_run_resumes_bit_for_bit(
+    run_quickly: Runner, phase: str, count: int, settings: tuple[str, ...]
+) -> None:
     n_events = 0
 
     def on_event(event: Event) -> None:
@@ -121,10 +129,14 @@ def test_a_killed_run_resumes_bit_for_bit(run_quickly: Runner, phase: str, count
         if n_events == count:
             ranks.die()
 
-    assert run_in_child(lambda: run_quickly(*EMA, folder="killed", on_event=on_event)) == -signal.SIGKILL
-    undisturbed, resumed = (run_quickly(*EMA, folder=folder) for folder in ("whole", "killed"))
+    def finish(folder: str, **options: Any) -> RunFolder:
+        return run_quickly(*EMA, *settings, folder=folder, **options)
+
+    assert run_in_child(lambda: finish("killed", on_event=on_event)) == -signal.SIGKILL
+    undisturbed, resumed = finish("whole"), finish("killed")
     assert ranks.outcome(resumed.path) == ranks.outcome(undisturbed.path)
     one, other = load_state(undisturbed), load_state(resumed)
+    assert one["network"].keys() == one["ema"].keys()  # neither has the frozen backbone
     for name in ("network", "ema"):
         assert all(torch.equal(tensor, other[name][key]) for key, tensor in one[name].items())
     for number, values in one["optimiser"]["state"].items():

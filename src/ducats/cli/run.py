@@ -68,14 +68,14 @@ def run(
         from ducats.ledger import load_ledger
         from ducats.run import run as run_components
         from ducats.run.components import unreadable_files
-        from ducats.run.factory import build_run, check_config, with_resolved_precision
+        from ducats.run.factory import build_run, check_config, resolve_for_machine
         from ducats.run.loggers import LoggerDispatcher, find_loggers
         from ducats.runfolder.records import describe_timed
         from ducats.runfolder.run_folder import RunFolder
         from ducats.training.distributed import all_ranks_or_raise, make_fabric
         from ducats.training.streams import steps_in_epoch
 
-    config = with_resolved_precision(config)
+    config = resolve_for_machine(config)
     folder = out or default_run_folder(config)
     run_folder = RunFolder(folder)
     with ProgressDisplay(transient=True, activities=is_first), activity("checking the settings"):
@@ -178,13 +178,20 @@ def check_answer_files(config: "Config", out: Path | None) -> None:
 
     folders = [out]
     if out is None:
-        engines = [config.engine]
-        if config.engine.precision == "auto":  # becomes one of these; only torch knows which
+        # What is "auto" becomes one of these; only torch knows which.
+        engines, models = [config.engine], [config.model]
+        if config.engine.precision == "auto":
             engines = [
                 replace(config.engine, precision="32-true"),
                 replace(config.engine, precision="bf16-mixed"),
             ]
-        folders = [default_run_folder(config.model_copy(update={"engine": engine})) for engine in engines]
+        if config.model.freeze == "auto":
+            models = [replace(config.model, freeze="none"), replace(config.model, freeze="backbone")]
+        folders = [
+            default_run_folder(config.model_copy(update={"engine": engine, "model": model}))
+            for engine in engines
+            for model in models
+        ]
     existing = [RunFolder(folder) for folder in folders if folder is not None and folder.is_dir()]
     if len(existing) != 1:
         return

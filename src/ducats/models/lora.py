@@ -14,7 +14,7 @@ from ducats.utils.errors import UserError
 class LoRALinear(nn.Linear):
     """A frozen linear layer plus a trained low-rank update: ``(W + B A) x``.
 
-    A state without ``lora_a`` is that of a merged layer; loading it removes the update.
+    A state without ``lora_a`` is that of a merged layer; loading it makes this a plain linear layer.
     """
 
     def __init__(self, base: nn.Linear, rank: int) -> None:
@@ -35,6 +35,7 @@ class LoRALinear(nn.Linear):
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
         if f"{prefix}lora_a" not in state_dict:
             self.lora_a = self.lora_b = None
+            self.requires_grad_(True)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 

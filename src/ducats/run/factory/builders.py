@@ -19,11 +19,12 @@ from ducats.data.registry import resolve_dataset
 from ducats.data.store import ArrayStore, check_all_readable
 from ducats.ledger import load_ledger
 from ducats.models import EvidentialModel, resolve_model
+from ducats.models.freezing import freeze_backbone
 from ducats.objectives import ObjectiveSpec, resolve_objective
 from ducats.run.components import RunPlan
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import ScoringOptions, StreamViews, TrainingOptions, View
-from ducats.training.distributed import resolve_precision
+from ducats.training.distributed import has_gpu, resolve_precision
 from ducats.training.schedules import SCHEDULES, LRSchedule, cosine, poly, with_warmup
 from ducats.training.streams import steps_in_epoch
 from ducats.training.task import label_grid_sizes
@@ -108,7 +109,10 @@ def make_model(config: Config, classes: int, channels: int, *, is_resumable: boo
     build_fn = bind_params("model", config.model.name, builder, 0, params)
     what = "building the model" if is_resumable else "building the model and loading its weights"
     with activity(what), global_seed(config.seed, "model"):
-        return EvidentialModel(build_component("model", config.model, build_fn), config.model.evidence)
+        network = build_component("model", config.model, build_fn)
+        if config.model.freeze != "auto":
+            freeze_backbone(network, config.model.freeze)
+        return EvidentialModel(network, config.model.evidence)
 
 
 def make_oracle(
@@ -276,11 +280,23 @@ def make_objective(config: Config) -> ObjectiveSpec:
     return spec.bind(params)
 
 
-def with_resolved_precision(config: Config) -> Config:
-    """Return the config with its precision, part of the run's identity, resolved for this machine."""
+def resolve_for_machine(config: Config) -> Config:
+    """Return the config with the parts of the run's identity resolved that depend on this machine."""
     precision = resolve_precision(config.engine.precision, config.engine.device)
     engine = replace(config.engine, precision=precision)  # type: ignore[arg-type] # validated here
-    return config.model_copy(update={"engine": engine})
+    model = config.model
+    if model.freeze == "auto":
+        freezes = not has_gpu(config.engine.device) and has_pretrained_classifier(config)
+        model = replace(model, freeze="backbone" if freezes else "none")
+    return config.model_copy(update={"engine": engine, "model": model})
+
+
+def has_pretrained_classifier(config: Config) -> bool:
+    """Return whether the model is a classifier on a pretrained timm backbone, without LoRA."""
+    spec, params = resolve_model(config.model.name), config.model.params
+    is_pretrained = params.get("pretrained", True) or params.get("weights") is not None
+    has_lora = params.get("lora_rank") is not None
+    return spec.has_timm_backbone and not spec.per_pixel and bool(is_pretrained) and not has_lora
 
 
 def prepare_for_views(

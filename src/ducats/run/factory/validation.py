@@ -159,11 +159,16 @@ def _check_model(config: Config, is_resumable: bool) -> None:
         raise UserError(
             f"the model {name!r} has no backbone to choose; use another: --set model.name={others}"
         )
-    if config.train.layer_decay is not None and name in MODELS and name != "timm":
-        raise unknown_layers_error()
+    if params.get("lora_rank") is not None and config.model.freeze == "backbone":
+        raise UserError(
+            "model.params.lora_rank trains updates of the backbone, but model.freeze is backbone; set "
+            "model.freeze=none, or model.params.lora_rank=null"
+        )
     bind_params("model", name, model.build, 0, params)
     if model.check_params is not None and not is_resumable:
         build_component("model", config.model, partial(model.check_params, **params))
+    if config.train.layer_decay is not None and name in MODELS and name != "timm":
+        raise unknown_layers_error()
 
 
 def _check_weights(config: Config) -> None:
