@@ -21,7 +21,7 @@ SMALL = {  # a small model of each family
     "clip": "vit_xsmall_patch16_clip_224",
     "convnext": "convnext_atto",
     "dinov2": "vit_small_patch14_dinov2",
-    "dinov3": "vit_tiny_patch16_dinov3_qkvb",
+    "dinov3": "vit_small_patch16_dinov3",
     "offline": "tf_efficientnet_lite0",
     "resnet": "resnet10t",
     "siglip": "vit_base_patch16_siglip_224",  # the smallest
