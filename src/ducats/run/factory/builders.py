@@ -227,8 +227,8 @@ def make_run_plan(config: Config, data: AdaptationData) -> RunPlan:
         )
     steps = train.steps_per_epoch or steps_in_epoch(len(data.source), len(pool), train.batch_size)
     return RunPlan(
-        **_settings_of(TrainingOptions, train),
-        **_settings_of(ScoringOptions, config.engine),
+        **settings_of(TrainingOptions, train),
+        **settings_of(ScoringOptions, config.engine),
         query_epochs=epochs_of_rounds,
         budget=budget,
         pixel_budget=acquisition.budget if has_pixel_budget else None,
@@ -240,7 +240,7 @@ def make_run_plan(config: Config, data: AdaptationData) -> RunPlan:
     )
 
 
-def _settings_of(kind: type, section: Any) -> dict[str, Any]:
+def settings_of(kind: type, section: Any) -> dict[str, Any]:
     """Return the settings of a section that are fields of ``kind``."""
     return {field.name: getattr(section, field.name) for field in fields(kind)}
 
