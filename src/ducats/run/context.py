@@ -10,8 +10,9 @@ import torch
 from lightning_fabric import Fabric
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from timm.utils import ModelEmaV3  # type: ignore[attr-defined] # not marked as exported
 from torch import Tensor, nn
-from torch.optim import SGD
+from torch.optim import Optimizer
 
 from ducats.acquisition.queries import QuerySpec
 from ducats.data.domain import Images
@@ -26,6 +27,7 @@ from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import PerformanceOptions, View
 from ducats.training.auxiliary import AuxiliaryModules, build_auxiliaries, compatible_view
 from ducats.training.distributed import autocast_dtype, on_rank_zero
+from ducats.training.ema import make_ema
 from ducats.training.embed import Embedder, fixed_views
 from ducats.training.fit import make_optimiser
 from ducats.training.predictor import Predictor
@@ -57,7 +59,8 @@ class RunContext:
     wrapped_model: nn.Module  # the same, set up by Fabric
     query: QuerySpec
     auxiliaries: AuxiliaryModules
-    optimiser: SGD
+    optimiser: Optimizer
+    ema: ModelEmaV3 | None  # moving average of the network's weights
     train_step: Step
     streams: Streams
     frozen_names: frozenset[str]  # tensors of a frozen backbone, which are not in the checkpoints
@@ -205,6 +208,7 @@ def open_context(
         model.network,
         plan.optimisation,
         fused=bool(performance.fused_optimiser),
+        capturable=bool(performance.cuda_graphs),
         auxiliaries=model.auxiliaries,
     )
     fabric_optimiser: Any = fabric.setup_optimizers(optimiser)
@@ -244,6 +248,7 @@ def open_context(
         query,
         auxiliaries,
         optimiser,
+        make_ema(model.network, plan.optimisation.ema_decay, fabric),
         train_step,
         streams,
         frozen_names,
