@@ -21,7 +21,7 @@ from ducats.ledger import Ledger, TargetMaps, load_ledger, open_ledger
 from ducats.models import EvidentialModel
 from ducats.models.classifier import Classifier
 from ducats.models.freezing import embedding_network
-from ducats.run.components import Components, RunPlan, place_data, probe_model
+from ducats.run.components import Components, RunPlan, place_data, probe_model, steps_per_epoch
 from ducats.runfolder import checksums
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import PerformanceOptions, View
@@ -33,7 +33,7 @@ from ducats.training.fit import make_optimiser
 from ducats.training.predictor import Predictor
 from ducats.training.sharding import check_shardable
 from ducats.training.step import Step
-from ducats.training.streams import Streams, class_presence, steps_in_epoch
+from ducats.training.streams import Streams, class_presence
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import Event, EventListener
@@ -228,7 +228,7 @@ def open_context(
         placed.pool,
         placed.views,
         plan.batch_size,
-        plan.steps_per_epoch or steps_in_epoch(len(placed.source), len(placed.pool), plan.batch_size),
+        steps_per_epoch(placed, plan),
         plan.seed,
         plan.labelled_batches,
         plan.unlabelled_includes_labelled,
