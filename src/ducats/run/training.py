@@ -83,6 +83,8 @@ def set_up_training(
     plan: RunPlan,
     fabric: Fabric,
     performance: PerformanceOptions,
+    *,
+    source_is_target: bool = False,
 ) -> TrainingContext:
     """Place the data, and build auxiliary modules, optimiser and streams.
 
@@ -90,6 +92,7 @@ def set_up_training(
         components: their model is not used.
         model: trained in place.
         performance: resolved for the device.
+        source_is_target: see `Step`.
     """
     placed = place_data(components, fabric.device, performance.image_placement)
     # Not `placed`: the model is not on the device yet.
@@ -129,6 +132,7 @@ def set_up_training(
         probes=auxiliaries.probes,
         auxiliary_parameters=model.auxiliaries.parameters(),
         target_batching=plan.target_batching,
+        source_is_target=source_is_target,
     )
     streams = Streams(
         placed.source,
