@@ -49,17 +49,18 @@ class EmbeddingSpace:
 
     def __init__(self, folder: Path, description: Mapping[str, Any], width: int) -> None:
         self.folder, self.width = folder, width
+        self._index: _Index | None = None
         self._description = {**description, "width": width}
         self._mark_used()
 
     def _mark_used(self) -> None:
         """Set the time of the last use, which is that of the description."""
         path = self.folder / _DESCRIPTION
-        if path.exists():
-            with explain_errors(path):
+        with lock_beside(path), explain_errors(path):
+            if path.exists():
                 path.touch()
-        else:
-            write_text_atomically(path, json.dumps(self._description, indent=1))
+            else:
+                write_text_atomically(path, json.dumps(self._description, indent=1))
 
     def __len__(self) -> int:
         """Return the number of complete rows."""
@@ -74,12 +75,12 @@ class EmbeddingSpace:
         found, count = np.zeros(len(keys), bool), len(self)
         if not count or not len(keys):
             return found
-        index = np.fromfile(self.folder / _KEYS, _KEY, count)
+        if self._index is None or not self._index.fits(count):
+            self._index = _Index(np.fromfile(self.folder / _KEYS, _KEY, count))
         stored = np.memmap(self.folder / _ROWS, np.dtype("<f4"), "r", shape=(count, self.width))
-        position = {key.tobytes(): row for row, key in enumerate(index["key"])}  # the latest row wins
         for number, key in enumerate(keys):
-            row = position.get(key)
-            if row is not None and zlib.crc32(stored[row].tobytes()) == index["crc"][row]:
+            row, crc = self._index.find(key)
+            if row is not None and row < count and zlib.crc32(stored[row].tobytes()) == crc:
                 out[number], found[number] = stored[row], True
         return found
 
@@ -100,6 +101,37 @@ class EmbeddingSpace:
                     file.write(array.tobytes())
                     file.flush()
                     os.fsync(file.fileno())
+
+
+class _Index:
+    """Positions of keys in a file, in 24 bytes per key."""
+
+    MAX_UNREAD_SHARE = 0.1  # rows may be added by this process and others before the file is read again
+
+    def __init__(self, entries: NDArray[np.void]) -> None:
+        self._count, self._entries = len(entries), entries
+        heads = _heads(entries["key"])
+        self._order = np.argsort(heads, kind="stable").astype(np.int64)
+        self._heads = heads[self._order]
+
+    def fits(self, count: int) -> bool:
+        """Return whether the index is recent enough for a file of so many rows."""
+        return self._count <= count <= (1 + self.MAX_UNREAD_SHARE) * self._count
+
+    def find(self, key: bytes) -> tuple[int | None, int]:
+        """Return row and checksum of a key; None if it is unknown. The latest row wins."""
+        head = _heads(np.frombuffer(key, f"V{KEY_BYTES}"))[0]
+        last = int(np.searchsorted(self._heads, head, side="right")) - 1
+        if last < 0 or self._heads[last] != head:
+            return None, 0
+        row = int(self._order[last])
+        entry = self._entries[row]
+        return (row, int(entry["crc"])) if entry["key"].tobytes() == key else (None, 0)
+
+
+def _heads(keys: NDArray[np.void]) -> NDArray[np.uint64]:
+    """Return the first 8 bytes of each key as a number."""
+    return np.ascontiguousarray(keys).view(np.uint64).reshape(-1, KEY_BYTES // 8)[:, 0].copy()
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class Classifier(nn.Module):
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
         self.backbone = backbone
+        self.embedding_width = width
         self.bottleneck = _make_bottleneck(width, bottleneck, relu=bottleneck_relu)
         self.head = nn.Linear(bottleneck, classes)
 

@@ -2,15 +2,15 @@
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
-from ducats.run.context import RunContext
+from ducats.run.context import RunContext, load_weights
 from ducats.runfolder import checksums
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import all_ranks_or_raise, on_rank_zero
@@ -32,8 +32,7 @@ def save_checkpoint(context: RunContext, epoch: int, seconds: float) -> None:
     state = {
         "epoch": epoch,
         "seconds": seconds,
-        "network": gather_state(_trained_state(context), fabric),
-        **({} if context.frozen_digest is None else {"frozen_digest": context.frozen_digest}),
+        "network": gather_state(_select_state(context, frozen=False), fabric),
         "auxiliaries": model.auxiliaries.state_dict(),
         "optimiser": gather_state(context.optimiser.state_dict(), fabric),
         "precision": fabric.strategy.precision.state_dict(),  # the loss scale of float16
@@ -50,13 +49,7 @@ def restore_checkpoint(context: RunContext) -> tuple[int, float]:
     context.on_rank_zero(lambda: context.run_folder.discard_after(state["epoch"] if state else -1))
     if state is None:
         return 0, 0.0
-    if state.get("frozen_digest") != context.frozen_digest:
-        raise UserError(
-            f"the weights of the frozen backbone are not those that {context.run_folder.path} started with; "
-            "restore them, or start a new run with another --out"
-        )
-    network = model.network
-    frozen = {} if context.frozen_digest is None else network.state_dict()
+    network, frozen = model.network, _select_state(context, frozen=True)
     network.load_state_dict({**frozen, **shard_state(state["network"], network.state_dict(), fabric)})
     model.auxiliaries.load_state_dict(state.get("auxiliaries", {}))
     optimiser.load_state_dict(shard_optimiser_state(state["optimiser"], optimiser, fabric))
@@ -65,12 +58,22 @@ def restore_checkpoint(context: RunContext) -> tuple[int, float]:
     return state["epoch"], state["seconds"]
 
 
-def _trained_state(context: RunContext) -> dict[str, Any]:
-    """Return the network's state without a frozen backbone, which may be large and never changes."""
+def save_frozen_weights(context: RunContext) -> None:
+    """Write the weights of a frozen backbone once: they may be large, and a checkpoint is written often."""
+    frozen = gather_state(_select_state(context, frozen=True), context.fabric)
+    path = context.run_folder.frozen_path
+
+    def write() -> None:
+        if frozen and not path.exists():
+            write_weights(path, frozen)
+
+    context.on_rank_zero(write)
+
+
+def _select_state(context: RunContext, *, frozen: bool) -> dict[str, Any]:
+    """Return the state of the network's frozen backbone, or all else."""
     state = context.model.network.state_dict()
-    if context.frozen_digest is None:
-        return state
-    return {name: tensor for name, tensor in state.items() if not name.startswith("backbone.")}
+    return {name: tensor for name, tensor in state.items() if (name in context.frozen_names) == frozen}
 
 
 def save_model(context: RunContext) -> None:
@@ -93,9 +96,14 @@ def load_checkpoint(run_folder: RunFolder) -> dict[str, Any] | None:
 
 def write_model(run_folder: RunFolder, state: Mapping[str, Tensor]) -> None:
     """Save the final weights."""
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
-    checksums.write(run_folder.model_path, lambda file: file.write(save(tensors)))
+    write_weights(run_folder.model_path, state)
     checksums.confirm(run_folder.model_path)
+
+
+def write_weights(path: Path, state: Mapping[str, Tensor]) -> None:
+    """Write named tensors to a .safetensors file of a run."""
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
+    checksums.write(path, lambda file: file.write(save(tensors)))
 
 
 def load_model(run_folder: RunFolder) -> dict[str, Tensor]:
@@ -103,11 +111,7 @@ def load_model(run_folder: RunFolder) -> dict[str, Tensor]:
     path = run_folder.model_path
     if not path.exists():
         raise UserError(f"{run_folder.path} has no model yet: run the same `ducats run` command to finish it")
-    checksums.verify(path)
-    try:
-        return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise checksums.corrupt(path, error) from error
+    return load_weights(path)
 
 
 def check_shared_folder(

@@ -3,9 +3,12 @@
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
 
 from lightning_fabric import Fabric
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from ducats.data.embedding_cache import EmbeddingCache
@@ -14,6 +17,7 @@ from ducats.models import EvidentialModel
 from ducats.models.freezing import embedding_network
 from ducats.run.components import Components, RunPlan
 from ducats.run.training import TrainingContext, set_up_training
+from ducats.runfolder import checksums
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import PerformanceOptions
 from ducats.training.distributed import on_rank_zero
@@ -34,7 +38,7 @@ class RunContext(TrainingContext):
     """Everything that the steps of a run read, in one process."""
 
     run_folder: RunFolder
-    frozen_digest: str | None  # of a frozen backbone, whose weights are not in the checkpoints
+    frozen_names: frozenset[str]  # tensors of a frozen backbone, which are not in the checkpoints
     ledger: Ledger | None  # on rank 0 only
     on_event: EventListener
     wait: WaitCallback | None
@@ -122,31 +126,46 @@ def open_context(
     """
     copied = copy.deepcopy(components.model)
     model = copied if isinstance(copied, EvidentialModel) else EvidentialModel(copied)
-    components, frozen_digest = embed_images(components, model, fabric, performance)
+    frozen_names = load_frozen_weights(run_folder, model)
+    components = embed_images(components, model, fabric, performance)
     training = set_up_training(components, model, plan, fabric, performance)
     ledger = _open_ledger(components, run_folder, fabric)
     return RunContext(
         **vars(training),
         run_folder=run_folder,
-        frozen_digest=frozen_digest,
+        frozen_names=frozen_names,
         ledger=ledger,
         on_event=on_event,
         wait=wait,
     )
 
 
-def embed_images(
-    components: Components, model: EvidentialModel, fabric: Fabric, performance: PerformanceOptions
-) -> tuple[Components, str | None]:
-    """Embed all images if the model's backbone is frozen.
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """Read named tensors from a .safetensors file of a run."""
+    checksums.verify(path)
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise checksums.corrupt(path, error) from error
 
-    Returns:
-        The components, whose images have embeddings, and the digest of the backbone; without a frozen
-        backbone, the same components and None.
-    """
+
+def load_frozen_weights(run_folder: RunFolder, model: EvidentialModel) -> frozenset[str]:
+    """Load the weights of a frozen backbone if a run that is resumed has stored them; return their names."""
     network = embedding_network(model.network)
     if network is None:
-        return components, None
+        return frozenset()
+    if run_folder.is_resumable:
+        network.load_state_dict(load_weights(run_folder.frozen_path), strict=False)
+    return frozenset(f"backbone.{name}" for name in network.backbone.state_dict())
+
+
+def embed_images(
+    components: Components, model: EvidentialModel, fabric: Fabric, performance: PerformanceOptions
+) -> Components:
+    """Return the components with the embeddings of all images, if the model's backbone is frozen."""
+    network = embedding_network(model.network)
+    if network is None:
+        return components
     cache = EmbeddingCache(performance.embedding_cache, performance.embedding_cache_gb)
     embedder = Embedder.build(network, fixed_views(components.views), fabric, cache)
     source, pool, test = components.source, components.pool, components.test
@@ -160,7 +179,7 @@ def embed_images(
         source=replace(source, images=embedded[id(source.images)]),
         pool=embedded[id(pool)],
         test=None if test is None else replace(test, images=embedded[id(test.images)]),
-    ), embedder.digest
+    )
 
 
 def _open_ledger(components: Components, run_folder: RunFolder, fabric: Fabric) -> Ledger | None:

@@ -24,7 +24,9 @@ from ducats.utils.errors import UserError
 from ducats.utils.progress import activity
 from ducats.utils.randomness import global_seed, make_generator
 
-LABELS_PER_ROUND = 0.01  # labels of a round, as a fraction of the pool: by default a run labels 5 % in 5 rounds
+LABELS_PER_ROUND = (
+    0.01  # labels of a round, as a fraction of the pool: by default a run labels 5 % in 5 rounds
+)
 EVEN_COVERAGE = QUERIES["coverage"].bind({"power": 0.0, "subsample_by": "highest_entropy"})
 
 
@@ -246,7 +248,9 @@ class HeadLearner:
         """Return the momentum of each parameter that has one, by name."""
         context = self._open()
         state = context.optimiser.state
-        momenta = {n: state[p].get("momentum_buffer") for n, p in context.model.named_parameters() if p in state}
+        momenta = {
+            n: state[p].get("momentum_buffer") for n, p in context.model.named_parameters() if p in state
+        }
         return {name: momentum for name, momentum in momenta.items() if momentum is not None}
 
     def _load_optimiser_state(self, momenta: dict[str, Tensor]) -> None:

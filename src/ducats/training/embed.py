@@ -2,8 +2,8 @@
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ducats.data.domain import Images
-from ducats.data.embedding_cache import EmbeddingCache, image_key
+from ducats.data.embedding_cache import EmbeddingCache, EmbeddingSpace, image_key
 from ducats.data.views import apply_view, sample_view_params
 from ducats.models.classifier import Classifier
 from ducats.models.freezing import backbone_digest, backbone_name
@@ -26,7 +26,7 @@ from ducats.utils.randomness import make_generator
 from ducats.utils.resources import free_memory_gb
 
 CROP_SCALE = (0.35, 1.0)  # range of the area fraction of a fixed crop
-BATCH_IMAGES = 32  # images per forward pass; few, so that the progress bar moves
+BATCH_IMAGES = 32  # images per forward pass
 STORE_EVERY_IMAGES = 256  # images per write to the cache
 MAX_MEMORY_SHARE = 0.5  # share of the free memory for embeddings; beyond it they go to a temporary file
 
@@ -85,6 +85,7 @@ class Embedder:
     views: Sequence[FixedView]
     fabric: Fabric
     cache: EmbeddingCache
+    spaces: Sequence[EmbeddingSpace]  # of the cache, one per view
     digest: str  # see `backbone_digest`
 
     @classmethod
@@ -92,45 +93,35 @@ class Embedder:
         cls, network: Classifier, views: Sequence[FixedView], fabric: Fabric, cache: EmbeddingCache
     ) -> "Embedder":
         """Move the network to the device and compute its digest."""
-        digest = backbone_digest(network)
-        network = network.to(fabric.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-        return cls(network=network, views=views, fabric=fabric, cache=cache, digest=digest)
-
-    def describe(self, view: FixedView) -> Mapping[str, Any]:
-        """Return all that the embeddings depend on besides the image."""
-        return {
-            "backbone": backbone_name(self.network),
-            "weights": self.digest,
-            "precision": precision_name(self.fabric),
-            **view.describe(),
+        digest, width = backbone_digest(network), network.embedding_width
+        common = {
+            "backbone": backbone_name(network),
+            "weights": digest,
+            "precision": precision_name(fabric),
         }
-
-    @property
-    def width(self) -> int:
-        """Number of values of an embedding."""
-        first = self.network.bottleneck[0]
-        assert isinstance(first, torch.nn.Linear)
-        return first.in_features
+        spaces = [cache.open({**common, **view.describe()}, width) for view in views]
+        network = network.to(fabric.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+        return cls(network=network, views=views, fabric=fabric, cache=cache, spaces=spaces, digest=digest)
 
     def embed(self, images: Images) -> Tensor:
         """Return the embeddings of all fixed views: float32 ``(N, views, D)`` on the CPU."""
-        result = _allocate((len(images), len(self.views), self.width))
+        width = self.network.embedding_width
+        result = _allocate((len(images), len(self.views), width))
         keys = image_keys(images, self.views[0].view)
-        spaces = [self.cache.open(self.describe(view), self.width) for view in self.views]
         missing = []
-        for number, space in enumerate(spaces):
-            rows = np.empty((len(keys), self.width), np.float32)
+        for number, space in enumerate(self.spaces):
+            rows = np.empty((len(keys), width), np.float32)
             known = space.lookup(keys, rows)
             result[:, number] = torch.from_numpy(rows)
             missing.append(torch.from_numpy(~known).nonzero().squeeze(1))
         total = sum(map(len, missing))
         if not total:
             return result
-        stores = self.cache.make_room(4 * self.width * total, spaces)
+        stores = self.cache.make_room(4 * width * total, self.spaces)
         name = backbone_name(self.network)
         with activity(f"embedding {len(images)} images with {name}", total=total) as embedding:
-            for number, (view, space, index) in enumerate(zip(self.views, spaces, missing, strict=True)):
-                for block in index.split(STORE_EVERY_IMAGES):
+            for number, (view, space, index) in enumerate(zip(self.views, self.spaces, missing, strict=True)):
+                for block in index.split(STORE_EVERY_IMAGES) if len(index) else ():
                     for batch in block.split(BATCH_IMAGES):
                         result[batch, number] = self._forward(images, batch, view)
                         embedding.advance(len(batch))
@@ -138,19 +129,32 @@ class Embedder:
                         space.append([keys[i] for i in block.tolist()], result[block, number].numpy())
         return result
 
+    def embed_first_view(self, pixels: Tensor, aspect: Tensor | None) -> Tensor:
+        """Return the embeddings of the first view for a batch of stored images, ``(N, D)`` on the CPU.
+
+        Args:
+            pixels: resized with the filter of the view.
+        """
+        names = tuple(map(str, range(len(pixels))))
+        images = Images(names, pixels, bilinear_pixels=pixels, aspect=aspect)
+        return replace(self, views=self.views[:1], spaces=self.spaces[:1]).embed(images)[:, 0]
+
     @torch.inference_mode()
     def _forward(self, images: Images, index: Tensor, view: FixedView) -> Tensor:
+        # Rounding may depend on the shape of a batch, so all have the same: an embedding depends only on its
+        # image, not on which others were in the cache.
+        count, index = len(index), index.repeat(-(-BATCH_IMAGES // len(index)))[:BATCH_IMAGES]
         stored = placement.index_to_device(images.pixels_for(view.view), index, self.fabric.device)
         pixels = view.apply(stored, None if images.aspect is None else images.aspect[index])
         with self.fabric.autocast():
             embeddings = self.network.embed(pixels.contiguous(memory_format=torch.channels_last))
-        return embeddings.float().cpu()
+        return embeddings[:count].float().cpu()
 
 
 def image_keys(images: Images, view: View) -> list[bytes]:
-    """Return the digest of each image's pixels and, where known, of its aspect ratio."""
+    """Return the digest of each image's pixels and, if the view depends on it, of its aspect ratio."""
     aspects: Sequence[float | None] = [None] * len(images)
-    if images.aspect is not None:
+    if images.aspect is not None and view.resize == "short_side":
         aspects = images.aspect.tolist()
     pixels = images.pixels_for(view)
     return [image_key(pixels[i].cpu().numpy(), aspect) for i, aspect in enumerate(aspects)]

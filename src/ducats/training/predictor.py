@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from lightning_fabric import Fabric
@@ -16,6 +16,7 @@ from ducats.models.upsampling import upsample
 from ducats.settings import View
 from ducats.training import placement
 from ducats.training.distributed import all_gather_rows, rank_share
+from ducats.training.embed import Embedder
 from ducats.training.inputs import model_inputs
 from ducats.utils.errors import UserError
 from ducats.utils.progress import activity
@@ -42,6 +43,7 @@ class Predictor:
     stream: tuple[str, ...] = ("scoring",)  # name of its random stream
     extra_columns: ExtraColumnsFn | None = None  # computes the columns of probes
     two_step_upsampling: bool = False  # see `upsample`
+    embedder: Embedder | None = None  # of a frozen backbone, for images without embeddings
 
     def share(self, indices: Tensor) -> Sequence[Tensor]:
         """Return this process's batches of image indices."""
@@ -57,6 +59,8 @@ class Predictor:
             append_flipped: append the mirrored images to each batch, which doubles its length.
         """
         self.model.eval()
+        if self.embedder is not None and images.embeddings is None:
+            images = replace(images, embeddings=self.embedder.embed(images))
         device, inputs = self.fabric.device, model_inputs(images, self.view)
         stored, generator = inputs.stored, make_generator(self.seed, *self.stream)
         # For all images, so that they do not depend on the batches.

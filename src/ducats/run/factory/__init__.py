@@ -60,8 +60,7 @@ def build_run(
         data: loaded data; None loads those of the config.
         shared_answers: folders of sweeps or runs. What annotators answered there is not asked again.
     """
-    # The weights of a frozen backbone are not in the checkpoints.
-    is_resumable = run_folder.is_resumable and config.model.freeze != "backbone"
+    is_resumable = run_folder.is_resumable
     check_config(config, is_resumable=is_resumable, per_pixel=None if data is None else data.source.per_pixel)
     data = data or load_data(config)
     raise_first_error(partial(check_task, config, data.source.per_pixel))
