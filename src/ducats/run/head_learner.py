@@ -132,8 +132,8 @@ class HeadLearner:
         generator = make_generator(self.plan.seed, "query", number)
         if not self.can_train and context.query.needs:
             samples = predictor.score_images(self._placed_pool(), ("features",))
-            even = torch.zeros(len(samples))
-            samples = replace(samples, columns={**samples.columns, "margin": even, "entropy": even})
+            even = {"margin": torch.zeros(len(samples)), "entropy": torch.ones(len(samples))}
+            samples = replace(samples, columns={**samples.columns, **even})
             return self._select(EVEN_COVERAGE, samples, self.labels, count, generator).image
         samples = predictor.score_images(self._placed_pool(), context.query.needs)
         if self.source is None:

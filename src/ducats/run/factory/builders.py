@@ -215,16 +215,24 @@ def make_run_plan(config: Config, data: AdaptationData) -> RunPlan:
             acquisition.budget, len(pool), len(epochs_of_rounds), acquisition.rounding, acquisition.growth
         )
     steps = train.steps_per_epoch or steps_in_epoch(len(data.source), len(pool), train.batch_size)
-    return RunPlan(
-        **_settings_of(TrainingOptions, train),
-        **_settings_of(ScoringOptions, config.engine),
+    return replace(
+        make_training_plan(config, steps * train.epochs),
         query_epochs=epochs_of_rounds,
         budget=budget,
         pixel_budget=acquisition.budget if has_pixel_budget else None,
         rounding=acquisition.rounding,
         time_budget=time_budget,
-        optimisation=train,
-        schedule=make_schedule(config, steps * train.epochs),
+    )
+
+
+def make_training_plan(config: Config, steps: int) -> RunPlan:
+    """Build a plan for a training of ``steps`` steps, without rounds."""
+    return RunPlan(
+        **_settings_of(TrainingOptions, config.train),
+        **_settings_of(ScoringOptions, config.engine),
+        query_epochs=(),
+        optimisation=config.train,
+        schedule=make_schedule(config, steps),
         seed=config.seed,
     )
 
