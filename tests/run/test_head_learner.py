@@ -46,7 +46,7 @@ def blobs(count: int, shift: float, name: str) -> tuple[Images, Tensor]:
 
 SOURCE_IMAGES, SOURCE_LABELS = blobs(200, 0.0, "source")
 SOURCE = Domain(SOURCE_IMAGES, SOURCE_LABELS, CLASSES)
-POOL, TRUTH = blobs(300, 1.2, "pool")
+POOL, TRUTH = blobs(300, 2.5, "pool")
 
 
 def network(classes: int = 3) -> EmbeddingClassifier:
@@ -92,8 +92,7 @@ def test_few_labels_adapt_to_the_target() -> None:
     for _ in range(5):
         answer(model, 3)
         model.train(25)
-    assert before < 0.9
-    assert accuracy(model) > before + 0.08
+    assert accuracy(model) > before + 0.2
 
 
 def test_starts_without_a_source_or_classes() -> None:
@@ -102,28 +101,23 @@ def test_starts_without_a_source_or_classes() -> None:
     first = model.query(4)
     assert len(first.unique()) == 4
     assert torch.equal(first, model.query(4))
-    asked = 0
-    while asked < 20:
-        for image in answer_with_new_classes(model, 2):
-            assert int(image) >= 0
+    for _ in range(10):
+        answer_with_new_classes(model, 2)
         model.train(20)
-        asked += 2
     assert sorted(model.classes) == sorted(CLASSES)
     truth = torch.tensor([model.classes.index(CLASSES[label]) for label in TRUTH])
     assert float((model.predict(POOL).argmax(1) == truth).float().mean()) > 0.85
 
 
-def answer_with_new_classes(model: HeadLearner, count: int) -> Tensor:
+def answer_with_new_classes(model: HeadLearner, count: int) -> None:
     picks = model.query(count)
     names = [CLASSES[label] for label in TRUTH[picks]]
     model.add_classes([name for name in dict.fromkeys(names) if name not in model.classes])
     model.set_labels(picks, torch.tensor([model.classes.index(name) for name in names]))
-    return picks
 
 
 def test_first_questions_cover_the_pool_evenly() -> None:
-    classes = [set(TRUTH[learner(source=None, classes=()).query(6)].tolist())]
-    assert classes == [{0, 1, 2}]
+    assert set(TRUTH[learner(source=None, classes=()).query(6)].tolist()) == {0, 1, 2}
 
 
 @pytest.mark.parametrize("query", [name for name, spec in QUERIES.items() if not spec.per_pixel])

@@ -265,7 +265,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         """Build the network, with at least one logit: that of the first class, if it is not known yet."""
         n_logits, config = max(1, len(self.classes_)), self._config
         if images.embeddings is None:
-            network = make_model(config, n_logits, channels=3).network
+            network = make_model(config, n_logits, channels=3).unwrap()
             assert isinstance(network, Classifier)
             self._network = network
         else:
