@@ -6,7 +6,7 @@
 Features are random clusters, one per class; the source is a fifth as large as the target. Measures `fit`, the
 refit after one answer (`teach`), a refit that also renews the pseudo-labels (once per 1 % of labels), and a
 question. PYTHON is an interpreter with scikit-activeml, which is not a dependency. There, the source are the
-initial labels, a logistic regression is fitted again after each answer, and the questions come from uncertainty
+initial labels, a logistic regression is fitted again after each answer, and the questions come from margin
 sampling, CoreSet and BADGE. Prints the medians of wall time and CPU time; on a machine that others use, only
 CPU time means something.
 """
