@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SOURCE_FRACTION = 0.2  # size of the source, as a fraction of the target
+MAX_BADGE_GB = 2.0  # its gradients, samples x classes x features in float64, are in memory at once
 NOISE = 6.0  # standard deviation around the centres; more makes the classes overlap
 
 
@@ -38,13 +39,14 @@ def main() -> None:
     if options.child:
         print(json.dumps(rows))
         return
+    print("| samples | | wall s | CPU s |\n| ---: | --- | ---: | ---: |")
+    print_rows(rows)
     if options.skactiveml:
         command = [options.skactiveml, __file__, "--child", *sys.argv[1:]]
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        rows += json.loads(output.splitlines()[-1])
-    print("| samples | | wall s | CPU s |\n| ---: | --- | ---: | ---: |")
-    for row in rows:
-        print(f"| {row['samples']:,} | {row['what']} | {row['wall']:.2f} | {row['cpu']:.2f} |")
+        others = json.loads(output.splitlines()[-1])
+        print_rows(others)
+        rows += others
     if options.json:
         about = {
             "command": " ".join(["python", "benchmarks/live_refit.py", *sys.argv[1:]]),
@@ -52,6 +54,12 @@ def main() -> None:
             **{name: getattr(options, name) for name in ("features", "classes", "threads", "answers")},
         }
         Path(options.json).write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+
+
+def print_rows(rows: list[dict[str, Any]]) -> None:
+    """Print rows of a Markdown table."""
+    for row in rows:
+        print(f"| {row['samples']:,} | {row['what']} | {row['wall']:.2f} | {row['cpu']:.2f} |", flush=True)
 
 
 def parse() -> argparse.Namespace:
@@ -149,8 +157,9 @@ def measure_skactiveml(samples: int, options: argparse.Namespace) -> list[dict[s
     strategies = {
         "UncertaintySampling": UncertaintySampling(method="margin_sampling", random_state=0),
         "CoreSet": CoreSet(random_state=0),
-        "Badge": Badge(random_state=0),
     }
+    if 8 * samples * options.classes * options.features <= MAX_BADGE_GB * 2**30:
+        strategies["Badge"] = Badge(random_state=0)
     for number in range(options.answers):
         for name, strategy in strategies.items():
             if name != "UncertaintySampling" and number >= 3:  # slow

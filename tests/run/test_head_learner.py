@@ -167,13 +167,19 @@ def test_void_and_withdrawn_labels() -> None:
 
 def test_a_new_class_keeps_the_other_weights() -> None:
     model = learner()
+    answer(model, 10)
     model.train(5)
+    pseudo_labels = model._open().auxiliaries.pseudo_labels()
+    assert pseudo_labels is not None
+    assert (pseudo_labels >= 0).any()
     head = model.network.head.weight.detach().clone()
     momentum = model._optimiser_state()
     model.add_classes(["d"])
     assert model.predict(POOL).shape == (len(POOL), 4)
     assert torch.equal(model.network.head.weight[:3], head)
-    kept = model._optimiser_state()
+    kept, kept_labels = model._optimiser_state(), model._open().auxiliaries.pseudo_labels()
+    assert kept_labels is not None
+    assert torch.equal(kept_labels, pseudo_labels)
     assert torch.equal(kept["network.bottleneck.0.weight"], momentum["network.bottleneck.0.weight"])
     model.set_labels(torch.tensor([0, 1]), torch.tensor([3, 3]))
     model.train(5)

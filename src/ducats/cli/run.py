@@ -21,6 +21,7 @@ from ducats.utils.progress import activity, combine_listeners
 if TYPE_CHECKING:
     from ducats.config import Config
     from ducats.run.components import Components, RunPlan
+    from ducats.settings import PerformanceOptions
 
 
 @app.command
@@ -115,6 +116,10 @@ def run(
             f"{pluralise(len(components.source.classes), 'class')}, {describe_budget(components, plan)}; "
             f"folder {folder}"
         )
+    if fabric.is_global_zero and fabric.device.type == "cpu" and not run_folder.is_resumable:
+        with ProgressDisplay(transient=True):
+            described = describe_costs(components, plan, config.engine)
+        print_line(described)
     unreadable = unreadable_files(components)
     if unreadable and fabric.is_global_zero:
         names = join_names([f"{file.path} ({file.reason})" for _, file in unreadable], 3)
@@ -219,6 +224,14 @@ def describe_budget(components: "Components", plan: "RunPlan") -> str:
     )
     total = sum(plan.budget)
     return f"{pluralise(total, unit_name, f'{total:,}')} in {rounds}".replace(",", " ")
+
+
+def describe_costs(components: "Components", plan: "RunPlan", performance: "PerformanceOptions") -> str:
+    """Estimate time and memory of a run on this CPU; with a frozen backbone, of fine-tuning as well."""
+    from ducats.run.estimate import estimate_components
+
+    estimate, finetuning = estimate_components(components, plan, performance)
+    return estimate.describe(finetuning)
 
 
 def make_wait_callback(output: Console, poll: float) -> Callable[[int, AwaitingLabels | UserError], None]:

@@ -129,6 +129,8 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         """
         if X is None and X_target is None:
             raise UserError("fit needs samples; pass X and y, X_target, or all of them")
+        for name in ("_learner", "channel_order_", "target_paths_"):  # of an earlier fit
+            vars(self).pop(name, None)
         self._config = self._make_config()
         self._network: Classifier | EmbeddingClassifier | None = None
         self._embedder: Embedder | None = None
@@ -221,7 +223,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         return learner.predict(images).double()
 
     def _fitted_learner(self) -> HeadLearner:
-        check_is_fitted(self, "classes_")
+        check_is_fitted(self, "_learner")
         learner: HeadLearner = self._learner
         return learner
 

@@ -11,9 +11,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ducats.data.domain import Images
 from ducats.data.embedding_cache import EmbeddingCache
 from ducats.ledger import Ledger, TargetMaps, load_ledger, open_ledger
 from ducats.models import EvidentialModel
+from ducats.models.classifier import Classifier
 from ducats.models.freezing import embedding_network
 from ducats.run.components import Components, RunPlan
 from ducats.run.training import TrainingContext, set_up_training
@@ -159,6 +161,20 @@ def load_frozen_weights(run_folder: RunFolder, model: EvidentialModel) -> frozen
     return frozenset(f"backbone.{name}" for name in network.backbone.state_dict())
 
 
+def make_embedder(
+    components: Components, network: Classifier, fabric: Fabric, performance: PerformanceOptions
+) -> Embedder:
+    """Return the frozen backbone with the fixed views and the cache of a run; moves it to the device."""
+    cache = EmbeddingCache(performance.embedding_cache, performance.embedding_cache_gb)
+    return Embedder.build(network, fixed_views(components.views), fabric, cache)
+
+
+def unique_image_sets(components: Components) -> dict[int, Images]:
+    """Return source, pool and test images by identity: the test set may be the pool."""
+    test = [] if components.test is None else [components.test.images]
+    return {id(images): images for images in (components.source.images, components.pool, *test)}
+
+
 def embed_images(
     components: Components, model: EvidentialModel, fabric: Fabric, performance: PerformanceOptions
 ) -> Components:
@@ -166,10 +182,9 @@ def embed_images(
     network = embedding_network(model.network)
     if network is None:
         return components
-    cache = EmbeddingCache(performance.embedding_cache, performance.embedding_cache_gb)
-    embedder = Embedder.build(network, fixed_views(components.views), fabric, cache)
+    embedder = make_embedder(components, network, fabric, performance)
     source, pool, test = components.source, components.pool, components.test
-    image_sets = {id(images): images for images in (source.images, pool, *([test.images] if test else []))}
+    image_sets = unique_image_sets(components)
     if fabric.world_size > 1:
         on_rank_zero(fabric, lambda: [embedder.embed(images) for images in image_sets.values()] and None)
     embedded = {key: replace(images, embeddings=embedder.embed(images)) for key, images in image_sets.items()}

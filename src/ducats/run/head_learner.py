@@ -88,11 +88,15 @@ class HeadLearner:
         """Append classes; each gets a new logit."""
         self.classes += tuple(names)
         if len(self.classes) > self.network.head.out_features:
-            state = self._optimiser_state()
+            momenta, auxiliaries = self._optimiser_state(), self._open().model.auxiliaries.state_dict()
             self._close()
             with global_seed(self.plan.seed, "new classes", len(self.classes)):
                 grow_head(self.network, len(self.classes))
-            self._load_optimiser_state(state)
+            self._load_optimiser_state(momenta)
+            grown = self._open().model.auxiliaries
+            shapes = {name: tensor.shape for name, tensor in grown.state_dict().items()}
+            kept = {name: tensor for name, tensor in auxiliaries.items() if shapes[name] == tensor.shape}
+            grown.load_state_dict(kept, strict=False)  # such as pseudo-labels
 
     def set_labels(self, index: Tensor, labels: Tensor) -> None:
         """Set labels of pool images: an index into the classes, UNLABELLED to withdraw a label, or VOID."""

@@ -103,6 +103,12 @@ class Embedder:
         network = network.to(fabric.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
         return cls(network=network, views=views, fabric=fabric, cache=cache, spaces=spaces, digest=digest)
 
+    def count_missing(self, images: Images) -> int:
+        """Return how many views of images are not in the cache."""
+        keys = image_keys(images, self.views[0].view)
+        unused = np.empty((len(keys), self.network.embedding_width), np.float32)
+        return sum(int((~space.lookup(keys, unused)).sum()) for space in self.spaces)
+
     def embed(self, images: Images) -> Tensor:
         """Return the embeddings of all fixed views: float32 ``(N, views, D)`` on the CPU."""
         width = self.network.embedding_width

@@ -21,6 +21,7 @@ from ducats.run.factory.builders import (
     prepare_for_views,
     prepare_images,
     resolve_for_machine,
+    settings_of,
 )
 from ducats.run.factory.validation import check_config, check_task, config_checks, describe_params
 from ducats.runfolder.run_folder import RunFolder
@@ -44,6 +45,7 @@ __all__ = [
     "prepare_for_views",
     "prepare_images",
     "resolve_for_machine",
+    "settings_of",
 ]
 
 

@@ -228,8 +228,8 @@ def make_run_plan(config: Config, data: AdaptationData) -> RunPlan:
 def make_training_plan(config: Config, steps: int) -> RunPlan:
     """Build a plan for a training of ``steps`` steps, without rounds."""
     return RunPlan(
-        **_settings_of(TrainingOptions, config.train),
-        **_settings_of(ScoringOptions, config.engine),
+        **settings_of(TrainingOptions, config.train),
+        **settings_of(ScoringOptions, config.engine),
         query_epochs=(),
         optimisation=config.train,
         schedule=make_schedule(config, steps),
@@ -237,7 +237,7 @@ def make_training_plan(config: Config, steps: int) -> RunPlan:
     )
 
 
-def _settings_of(kind: type, section: Any) -> dict[str, Any]:
+def settings_of(kind: type, section: Any) -> dict[str, Any]:
     """Return the settings of a section that are fields of ``kind``."""
     return {field.name: getattr(section, field.name) for field in fields(kind)}
 
