@@ -130,8 +130,9 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         if X is None and X_target is None:
             raise UserError("fit needs samples; pass X and y, X_target, or all of them")
         for name in ("_learner", "channel_order_", "target_paths_"):  # of an earlier fit
-            vars(self).pop(name, None)
+            self.__dict__.pop(name, None)
         self._config = self._make_config()
+        self._make_parts()  # raises before images are read
         self._network: Classifier | EmbeddingClassifier | None = None
         self._embedder: Embedder | None = None
         images, labels = (None, None) if X is None else self._read_source(X, y)
@@ -244,19 +245,27 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         extra = {"seed": int(seed), "model": {"freeze": "backbone", "params": params}, **size}
         return load_config([f"methods/{self.method}"], self.settings, extra)
 
-    def _make_learner(self, network: Classifier | EmbeddingClassifier) -> HeadLearner:
-        config, objective, query = self._config, self.objective, self.query_strategy
+    def _make_parts(self) -> tuple[ObjectiveSpec, QuerySpec]:
+        """Return objective and query: those of the method, unless others are given."""
+        objective, query = self.objective, self.query_strategy
         if isinstance(objective, str):
             objective = resolve_objective(objective).bind({})
         if isinstance(query, str):
             query = resolve_query(query).bind({})
+        return (
+            make_objective(self._config) if objective is None else as_objective_spec(objective),
+            make_query(self._config) if query is None else as_query_spec(query),
+        )
+
+    def _make_learner(self, network: Classifier | EmbeddingClassifier) -> HeadLearner:
+        config, (objective, query) = self._config, self._make_parts()
         return HeadLearner(
             network,
             self._pool,
             self._class_names,
             source=self._source,
-            objective=make_objective(config) if objective is None else as_objective_spec(objective),
-            query=make_query(config) if query is None else as_query_spec(query),
+            objective=objective,
+            query=query,
             views=config.views,
             plan=make_training_plan(config, self.fit_steps),
             evidence=config.model.evidence,
