@@ -11,9 +11,9 @@ initial labels, a logistic regression is fitted again after each answer, and the
 sampling, CoreSet and BADGE. Prints the medians of wall time and CPU time; on a machine that others use, only
 CPU time means something.
 
-With --digits, prints the accuracy on the digits of the demo (their pixels are the features) with 65 labels, and
-the labels at which it first reaches 90 %: a refit after each answer or every 13, ours or random order, with and
-without the source, 3 seeds.
+With --digits, prints the accuracy on the digits of the demo, whose pixels are the features, with 65 labels,
+and the number of labels at which it first reaches 90 %: refits after each answer or after 13, our query or
+random order, with and without the source, 3 seeds.
 """
 
 import argparse
@@ -160,15 +160,14 @@ def measure_digits(options: argparse.Namespace) -> None:
     assert data.test is not None
     assert data.ground_truth is not None
     X, target, test = (x.pixels[:].flatten(1) for x in (data.source.images, data.pool, data.test.images))
-    print(
-        "| source | query | labels per refit | accuracy % | labels to 90 % |\n| --- | --- | --- | --- | --- |"
-    )
+    print("| source | query | labels per refit | accuracy % | labels to 90 % |")
+    print("| --- | --- | ---: | ---: | --- |")
     for has_source, query, per_refit in itertools.product((True, False), ("coverage", "random"), (1, 13)):
         accuracies, reached = [], []
         for seed in range(3):
             strategy = None if query == "coverage" else query
             model = ducats.AdaptiveClassifier(query_strategy=strategy, random_state=seed, device="cpu")
-            model.fit(*((X, data.source.labels) if has_source else ()), X_target=target)
+            model.fit(X if has_source else None, data.source.labels if has_source else None, target)
             curve = {}
             while model.n_labels_ < 65:
                 picks = model.query(per_refit)
