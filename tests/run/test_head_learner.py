@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from ducats.run import run
 from ducats.run.checkpoint import load_model
 from ducats.run.components import Components, RunPlan
 from ducats.run.head_learner import HeadLearner
+from ducats.settings import Optimisation
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import global_seed, make_generator
 
@@ -180,7 +182,8 @@ def test_a_new_class_keeps_the_other_weights() -> None:
     kept, kept_labels = model._optimiser_state(), model._open().auxiliaries.pseudo_labels()
     assert kept_labels is not None
     assert torch.equal(kept_labels, pseudo_labels)
-    assert torch.equal(kept["network.bottleneck.0.weight"], momentum["network.bottleneck.0.weight"])
+    name = "network.bottleneck.0.weight/momentum_buffer"
+    assert torch.equal(kept[name], momentum[name])
     model.set_labels(torch.tensor([0, 1]), torch.tensor([3, 3]))
     model.train(5)
 
@@ -191,19 +194,23 @@ def play(model: HeadLearner, rounds: int) -> None:
         model.train(4)
 
 
+@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
 @pytest.mark.parametrize("source", [SOURCE, None], ids=["source", "cold"])
-def test_calls_and_seed_determine_the_result_also_from_a_saved_state(source: Domain | None) -> None:
-    first, second = learner(source), learner(source)
+def test_calls_and_seed_determine_the_result_also_from_a_saved_state(
+    source: Domain | None, optimiser: Literal["sgd", "adamw"]
+) -> None:
+    plan = replace(PLAN, optimisation=Optimisation(optimiser=optimiser))
+    first, second = learner(source, plan=plan), learner(source, plan=plan)
     play(first, 4)
     play(second, 2)
-    resumed = learner(source)
+    resumed = learner(source, plan=plan)
     resumed.load_state_dict(second.state_dict())
     play(second, 2)
     play(resumed, 2)
     expected = first.predict(POOL)
     assert torch.equal(second.predict(POOL), expected)
     assert torch.equal(resumed.predict(POOL), expected)
-    other = learner(source, plan=replace(PLAN, seed=4))
+    other = learner(source, plan=replace(plan, seed=4))
     play(other, 4)
     assert not torch.equal(other.predict(POOL), expected)
 

@@ -21,6 +21,7 @@ from ducats.models.freezing import embedding_network
 from ducats.models.output import Output
 from ducats.objectives import ObjectiveFn, ObjectiveSpec, as_objective_spec, duc
 from ducats.settings import (
+    LATER_OPTIMISATION,
     STRICT,
     EvaluationOptions,
     Optimisation,
@@ -200,6 +201,9 @@ def run_identity(components: Components, plan: RunPlan) -> dict[str, Any]:
     # A default leaves the identity as it was before the setting existed.
     if not plan.unlabelled_includes_labelled:
         del plan_settings["unlabelled_includes_labelled"]
+    for name in LATER_OPTIMISATION:
+        if getattr(plan.optimisation, name) == getattr(Optimisation(), name):
+            del plan_settings["optimisation"][name]
     views = asdict(components.views)
     if embedding_network(network) is None:
         del views["embedded"]

@@ -19,6 +19,7 @@ from ducats.run.select import score_source_images, select_images
 from ducats.run.training import KnownTargets, TrainingContext, fit_streams, refresh_modules, set_up_training
 from ducats.settings import PerformanceOptions, StreamViews
 from ducats.training.distributed import make_fabric
+from ducats.training.fit import adapt_optimiser_state
 from ducats.training.performance import resolve_performance
 from ducats.utils.errors import UserError
 from ducats.utils.progress import activity
@@ -66,6 +67,8 @@ class HeadLearner:
         self.objective, self.query_spec = objective, query
         self.views, self.plan = views or StreamViews(), plan or RunPlan()
         self.evidence, self.device = evidence, device
+        if self.plan.optimisation.ema_decay is not None:
+            raise UserError("train.ema_decay is for runs in a folder; set train.ema_decay=null")
         self.labels = torch.full((len(pool),), UNLABELLED)  # index into `classes`, UNLABELLED or VOID
         self.epoch = 0  # calls of `train` so far, which determine the batches
         self.step = 0  # training steps so far, which determine the learning rate
@@ -249,21 +252,28 @@ class HeadLearner:
             self._context = None
 
     def _optimiser_state(self) -> dict[str, Tensor]:
-        """Return the momentum of each parameter that has one, by name."""
+        """Return the optimiser's tensors, such as the momentum, by name of the parameter and the tensor."""
         context = self._open()
-        state = context.optimiser.state
-        momenta = {
-            n: state[p].get("momentum_buffer") for n, p in context.model.named_parameters() if p in state
+        return {
+            f"{name}/{key}": tensor
+            for name, parameter in context.model.named_parameters()
+            for key, tensor in context.optimiser.state.get(parameter, {}).items()
+            if isinstance(tensor, Tensor)
         }
-        return {name: momentum for name, momentum in momenta.items() if momentum is not None}
 
-    def _load_optimiser_state(self, momenta: dict[str, Tensor]) -> None:
-        """Set the momentum of the parameters that have kept their shape."""
+    def _load_optimiser_state(self, state: dict[str, Tensor]) -> None:
+        """Set the optimiser's tensors of the parameters that have kept their shape."""
         context = self._open()
         for name, parameter in context.model.named_parameters():
-            if name in momenta and momenta[name].shape == parameter.shape:
-                momentum = momenta[name].to(parameter).clone()
-                context.optimiser.state[parameter]["momentum_buffer"] = momentum
+            tensors = {
+                key.rpartition("/")[2]: t for key, t in state.items() if key.rpartition("/")[0] == name
+            }
+            if tensors and all(t.ndim == 0 or t.shape == parameter.shape for t in tensors.values()):
+                context.optimiser.state[parameter] = {
+                    key: tensor.clone() if tensor.ndim == 0 else tensor.to(parameter).clone()
+                    for key, tensor in tensors.items()
+                }
+        adapt_optimiser_state(context.optimiser, fused=bool(context.performance.fused_optimiser))
 
 
 _PLAIN_STATE = ("classes", "epoch", "step", "round", "_refreshed_round")

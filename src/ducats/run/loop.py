@@ -12,6 +12,7 @@ from ducats.run.label import acquire_labels
 from ducats.run.select import select_request
 from ducats.run.snapshot import save_snapshot
 from ducats.run.training import KnownTargets, fit_streams, refresh_modules
+from ducats.training.ema import averaged_weights
 from ducats.training.placement import place_label_maps
 from ducats.training.sharding import unsharded
 
@@ -31,12 +32,13 @@ def run_loop(context: RunContext) -> None:
         started = time.monotonic()
         with unsharded(context.model):
             refresh_auxiliaries(context, epoch)
-            evaluate_epoch(context, epoch, seconds, started)
-            if epoch in plan.query_epochs:
-                started += query_and_label(context, epoch)  # without the time spent waiting for annotators
-            if epoch == plan.epochs:
-                save_snapshot(context, 0, epoch, context.rounds_through(epoch))
-                break
+            with averaged_weights(context.model.network, context.ema):
+                evaluate_epoch(context, epoch, seconds, started)
+                if epoch in plan.query_epochs:
+                    started += query_and_label(context, epoch)  # without the time waiting for annotators
+                if epoch == plan.epochs:
+                    save_snapshot(context, 0, epoch, context.rounds_through(epoch))
+                    break
         if targets is None or epoch in plan.query_epochs:
             targets = None  # frees device memory for the new label maps
             targets = load_targets(context, context.rounds_through(epoch))

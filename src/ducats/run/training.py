@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 from lightning_fabric import Fabric
+from timm.utils import ModelEmaV3  # type: ignore[attr-defined] # not marked as exported
 from torch import Tensor, nn
-from torch.optim import SGD
+from torch.optim import Optimizer
 
 from ducats.acquisition.queries import QuerySpec
 from ducats.data.domain import Labels
@@ -17,7 +18,8 @@ from ducats.objectives import RefreshContext
 from ducats.run.components import Components, RunPlan, place_data, probe_model
 from ducats.settings import PerformanceOptions, View
 from ducats.training.auxiliary import AuxiliaryModules, PredictorPass, build_auxiliaries, compatible_view
-from ducats.training.distributed import autocast_dtype, broadcast_buffers
+from ducats.training.distributed import autocast_dtype, average_buffers, broadcast_buffers
+from ducats.training.ema import make_ema
 from ducats.training.fit import fit_epoch, make_optimiser
 from ducats.training.predictor import Predictor
 from ducats.training.sharding import check_shardable
@@ -38,7 +40,8 @@ class TrainingContext:
     wrapped_model: nn.Module  # the same, set up by Fabric
     query: QuerySpec
     auxiliaries: AuxiliaryModules
-    optimiser: SGD
+    optimiser: Optimizer
+    ema: ModelEmaV3 | None  # moving average of the network's weights
     train_step: Step
     streams: Streams
 
@@ -119,6 +122,7 @@ def set_up_training(
         model.network,
         plan.optimisation,
         fused=bool(performance.fused_optimiser),
+        capturable=bool(performance.cuda_graphs),
         auxiliaries=model.auxiliaries,
     )
     fabric_optimiser: Any = fabric.setup_optimizers(optimiser)
@@ -157,6 +161,7 @@ def set_up_training(
         query=query,
         auxiliaries=auxiliaries,
         optimiser=optimiser,
+        ema=make_ema(model.network, plan.optimisation.ema_decay, fabric),
         train_step=train_step,
         streams=streams,
     )
@@ -196,19 +201,28 @@ def fit_streams(
         has_labels=targets.has_labels,
         pseudo_labels=context.auxiliaries.pseudo_labels(),
     )
+
+    def update_ema(step: int, means: Callable[[], dict[str, float]]) -> None:
+        if context.ema is not None:
+            context.ema.update(context.model.network, step)
+        on_step(step, means)
+
     with (
         global_seed(plan.seed, "network", epoch, fabric.global_rank),
         compile_formulas(bool(context.performance.compile)),
     ):
-        return fit_epoch(
+        losses = fit_epoch(
             context.train_step,
             batches,
             plan.schedule,
             first_step=first_step,
             fabric=fabric,
             source_weight=source_weight,
-            on_step=on_step,
+            on_step=update_ema,
         )
+    if context.ema is not None:
+        average_buffers(context.ema.module, fabric)
+    return losses
 
 
 def refresh_modules(
