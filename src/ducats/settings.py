@@ -142,7 +142,7 @@ class StreamViews:
         "`unlabelled` plus RandAugment (2 operations of magnitude 10) and a cutout of half the side",
     )
     embedded: int = Field(
-        default=2,
+        default=4,
         ge=1,
         description="frozen backbone: number of fixed views of each image that are embedded; the first is "
         "`test`, the second its mirror image, the others are crops, the same for all images. Random views "
@@ -261,7 +261,10 @@ class TrainingOptions:
         default=32, ge=2, description="images per step from each stream, summed over all processes"
     )
     steps_per_epoch: int | None = Field(
-        default=None, ge=1, description="null: full batches in the larger of source and initial pool"
+        default=None,
+        ge=1,
+        description="null: full batches in the larger of source and initial pool; with a frozen backbone, at "
+        "most 40",
     )
     labelled_batches: LabelledBatches = Field(
         default="even",

@@ -35,6 +35,7 @@ from ducats.settings import (
 from ducats.training import placement
 from ducats.training.inputs import model_inputs
 from ducats.training.schedules import LRSchedule, inverse_decay
+from ducats.training.streams import steps_in_epoch
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator
@@ -79,6 +80,16 @@ class RunPlan(ScoringOptions, TrainingOptions):
     optimisation: Optimisation = Optimisation()
     schedule: LRSchedule = inverse_decay
     seed: int = 0
+
+
+def steps_per_epoch(components: Components, plan: RunPlan) -> int:
+    """Return the steps of an epoch: those of the plan, or as many as the data has batches."""
+    model = components.model
+    network = model.network if isinstance(model, EvidentialModel) else model
+    head_only = components.pool.embeddings is not None or embedding_network(network) is not None
+    return plan.steps_per_epoch or steps_in_epoch(
+        len(components.source), len(components.pool), plan.batch_size, head_only=head_only
+    )
 
 
 def pixels_per_image(components: Components) -> Tensor:

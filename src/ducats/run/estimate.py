@@ -51,7 +51,9 @@ class Workload:
     @property
     def steps_per_epoch(self) -> int:
         """Training steps of an epoch."""
-        return self.plan.steps_per_epoch or steps_in_epoch(self.n_source, self.n_pool, self.plan.batch_size)
+        return self.plan.steps_per_epoch or steps_in_epoch(
+            self.n_source, self.n_pool, self.plan.batch_size, head_only=self.n_to_embed is not None
+        )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ducats.data.domain import Labels
 from ducats.dirichlet import compile_formulas
 from ducats.models import EvidentialModel
 from ducats.objectives import RefreshContext
-from ducats.run.components import Components, RunPlan, place_data, probe_model
+from ducats.run.components import Components, RunPlan, place_data, probe_model, steps_per_epoch
 from ducats.settings import PerformanceOptions, View
 from ducats.training.auxiliary import AuxiliaryModules, PredictorPass, build_auxiliaries, compatible_view
 from ducats.training.distributed import autocast_dtype, average_buffers, broadcast_buffers
@@ -24,7 +24,7 @@ from ducats.training.fit import fit_epoch, make_optimiser
 from ducats.training.predictor import Predictor
 from ducats.training.sharding import check_shardable
 from ducats.training.step import Step
-from ducats.training.streams import Streams, class_presence, steps_in_epoch
+from ducats.training.streams import Streams, class_presence
 from ducats.utils.randomness import derive_seed, global_seed
 
 
@@ -143,7 +143,7 @@ def set_up_training(
         placed.pool,
         placed.views,
         plan.batch_size,
-        plan.steps_per_epoch or steps_in_epoch(len(placed.source), len(placed.pool), plan.batch_size),
+        steps_per_epoch(placed, plan),
         plan.seed,
         plan.labelled_batches,
         plan.unlabelled_includes_labelled,

@@ -225,7 +225,9 @@ def make_run_plan(config: Config, data: AdaptationData) -> RunPlan:
         budget = split_budget(
             acquisition.budget, len(pool), len(epochs_of_rounds), acquisition.rounding, acquisition.growth
         )
-    steps = train.steps_per_epoch or steps_in_epoch(len(data.source), len(pool), train.batch_size)
+    steps = train.steps_per_epoch or steps_in_epoch(
+        len(data.source), len(pool), train.batch_size, head_only=config.model.freeze == "backbone"
+    )
     return replace(
         make_training_plan(config, steps * train.epochs),
         query_epochs=epochs_of_rounds,
