@@ -9,13 +9,20 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-def test_the_python_example_runs_in_under_twenty_lines(
+def python_examples(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
+
+
+def test_the_python_examples_run_in_under_ten_and_twenty_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
-    assert len([line for line in code.splitlines() if line.strip()]) < 20
+    estimator, run = python_examples("README.md")
+    for code, limit in ((estimator, 10), (run, 20)):
+        assert len([line for line in code.splitlines() if line.strip()]) < limit
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {})
+    exec(compile(estimator, "README.md", "exec"), {})
+    assert float(capsys.readouterr().out) > 0.9
+    exec(compile(run, "README.md", "exec"), {})
     output = capsys.readouterr().out.splitlines()
     assert len(output) == 41
     assert output[-1].endswith("with 40 labels")

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ducats.models import EvidentialModel as EvidentialModel
     from ducats.models.output import Output as Output
     from ducats.objectives import OBJECTIVES as OBJECTIVES
+    from ducats.run.adaptive_classifier import AdaptiveClassifier as AdaptiveClassifier
     from ducats.run.checkpoint import load_model as load_model
     from ducats.run.components import Components as Components
     from ducats.run.components import RunPlan as RunPlan
@@ -81,6 +82,7 @@ _LAZY_IMPORTS = {
     "OBJECTIVES": "objectives",
     "HumanOracle": "annotation.oracles",
     "GroundTruthOracle": "annotation.oracles",
+    "AdaptiveClassifier": "run.adaptive_classifier",
     "load_model": "run.checkpoint",
     "Components": "run.components",
     "RunPlan": "run.components",

@@ -239,8 +239,14 @@ def _decode_image(
     interpolation: Interpolation,
 ) -> _PixelArray:
     """Decode and resize one image: uint8 (channels, height, width)."""
+    return resize_image(load_image(file, value_range), size, channels, interpolation)
+
+
+def resize_image(
+    image: Image.Image, size: tuple[int, int], channels: int = 3, interpolation: Interpolation = "bicubic"
+) -> _PixelArray:
+    """Resize an image, ignoring its aspect ratio: uint8 (channels, height, width)."""
     height, width = size
-    image = load_image(file, value_range).convert(_PIL_MODES[channels])
-    image = image.resize((width, height), _RESAMPLING[interpolation])
+    image = image.convert(_PIL_MODES[channels]).resize((width, height), _RESAMPLING[interpolation])
     pixels: _PixelArray = np.asarray(image).reshape(height, width, channels)
     return pixels.transpose(2, 0, 1)

@@ -48,10 +48,10 @@ def folders(
     source, target = existing_folder("source", source), existing_folder("target", target)
     test = existing_folder("test", test) if test is not None else None
     check_disjoint(source, target, test)
-    source_files = _list_class_images("source", source)
-    classes = source_classes(describe_folder("source", source), [_class_of(key) for key, _ in source_files])
-    target_files = _list_class_images("target", target) if ground_truth else _list_nonempty("target", target)
-    test_files = _list_class_images("test", test) if test is not None else []
+    source_files = list_class_images("source", source)
+    classes = source_classes(describe_folder("source", source), [class_of(key) for key, _ in source_files])
+    target_files = list_class_images("target", target) if ground_truth else _list_nonempty("target", target)
+    test_files = list_class_images("test", test) if test is not None else []
     # All checks come before decoding, which may take minutes.
     source_labels = _labels("source", source, source_files, classes)
     target_labels = _labels("target", target, target_files, classes) if ground_truth else None
@@ -86,7 +86,7 @@ def read_labelled_folder(
 
     See ``decode_images`` for the other parameters, here and below.
     """
-    files = _list_class_images("test", existing_folder("test", folder))
+    files = list_class_images("test", existing_folder("test", folder))
     labels = _labels("test", Path(folder), files, classes)
     images = decode_images(files, size, channels=channels, value_range=value_range, memory_gb=memory_gb)
     return _domain(images, files, labels, classes)
@@ -179,7 +179,7 @@ def _list_nonempty(role: str, folder: Path) -> list[tuple[str, Path]]:
     return images
 
 
-def _list_class_images(role: str, folder: Path) -> list[tuple[str, Path]]:
+def list_class_images(role: str, folder: Path) -> list[tuple[str, Path]]:
     """List the images of a folder; raise if one is outside a class folder or a class folder is empty."""
     images = _list_nonempty(role, folder)
     raise_first_error(partial(check_class_folders, role, folder, images))
@@ -198,7 +198,7 @@ def check_class_folders(role: str, folder: Path, images: Sequence[tuple[str, Pat
     class_folders = {
         path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
     }
-    empty = sorted(class_folders - {_class_of(key) for key, _ in images})
+    empty = sorted(class_folders - {class_of(key) for key, _ in images})
     if empty:
         yield Finding(
             "error",
@@ -212,12 +212,12 @@ def describe_folder(role: str, folder: Path) -> str:
     return f"the {role} folder {folder}"
 
 
-def _class_of(key: str) -> str:
+def class_of(key: str) -> str:
     """Return the class folder of a key."""
     return key.split("/", 1)[0]
 
 
 def _labels(role: str, folder: Path, images: Sequence[tuple[str, Path]], classes: Sequence[str]) -> Tensor:
     """Return the class index of each image, from its folder: int64 (N,)."""
-    labels, names = [_class_of(key) for key, _ in images], [str(path) for _, path in images]
+    labels, names = [class_of(key) for key, _ in images], [str(path) for _, path in images]
     return class_indices(describe_folder(role, folder), labels, names, classes)

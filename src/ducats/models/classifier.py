@@ -45,9 +45,7 @@ class Classifier(nn.Module):
         self.register_buffer("std", std, persistent=False)
         self.backbone = backbone
         self.embedding_width = width
-        self.bottleneck = nn.Sequential(nn.Linear(width, bottleneck), nn.BatchNorm1d(bottleneck))
-        if bottleneck_relu:
-            self.bottleneck.append(nn.ReLU())
+        self.bottleneck = _make_bottleneck(width, bottleneck, relu=bottleneck_relu)
         self.head = nn.Linear(bottleneck, classes)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,6 +79,37 @@ class Classifier(nn.Module):
             "build it for another one (model.params.img_size), or choose a backbone without a fixed size, "
             "e.g. resnet50"
         )
+
+
+class EmbeddingClassifier(nn.Module):
+    """Bottleneck and head of `Classifier` without a backbone, for given embeddings ``(N, width)``."""
+
+    def __init__(
+        self, width: int, classes: int, *, bottleneck: int = 256, bottleneck_relu: bool = True
+    ) -> None:
+        super().__init__()
+        self.bottleneck = _make_bottleneck(width, bottleneck, relu=bottleneck_relu)
+        self.head = nn.Linear(bottleneck, classes)
+
+    def forward(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits and features."""
+        features = self.bottleneck(embeddings)
+        return self.head(features), features
+
+
+def _make_bottleneck(width: int, bottleneck: int, *, relu: bool) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Linear(width, bottleneck), nn.BatchNorm1d(bottleneck)]
+    return nn.Sequential(*layers, *([nn.ReLU()] if relu else []))
+
+
+@torch.no_grad()
+def grow_head(network: Classifier | EmbeddingClassifier, classes: int) -> None:
+    """Give the head more logits, in place; the existing ones keep their weights."""
+    old = network.head
+    grown = nn.Linear(old.in_features, classes).to(old.weight)
+    grown.weight[: old.out_features] = old.weight
+    grown.bias[: old.out_features] = old.bias
+    network.head = grown
 
 
 def check_classifier_params(

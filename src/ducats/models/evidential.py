@@ -51,6 +51,12 @@ class EvidentialModel(nn.Module):
             self._hooks.pop(module).remove()
         return layer_input
 
+    def unwrap(self) -> nn.Module:
+        """Return the network without the hooks of this wrapper, which must not be used any more."""
+        while self._hooks:
+            self._hooks.popitem()[1].remove()
+        return self.network
+
     def forward(self, images: Tensor) -> Output:
         """Return log alpha in float32 for float32 images in [0, 1]; maps stay logits, to be interpolated."""
         returned = self.network(images)

@@ -4,40 +4,29 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import torch
 from lightning_fabric import Fabric
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from timm.utils import ModelEmaV3  # type: ignore[attr-defined] # not marked as exported
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
-from ducats.acquisition.queries import QuerySpec
 from ducats.data.domain import Images
 from ducats.data.embedding_cache import EmbeddingCache
 from ducats.ledger import Ledger, TargetMaps, load_ledger, open_ledger
 from ducats.models import EvidentialModel
 from ducats.models.classifier import Classifier
 from ducats.models.freezing import embedding_network
-from ducats.run.components import Components, RunPlan, place_data, probe_model, steps_per_epoch
+from ducats.run.components import Components, RunPlan
+from ducats.run.training import TrainingContext, set_up_training
 from ducats.runfolder import checksums
 from ducats.runfolder.run_folder import RunFolder
-from ducats.settings import PerformanceOptions, View
-from ducats.training.auxiliary import AuxiliaryModules, build_auxiliaries, compatible_view
-from ducats.training.distributed import autocast_dtype, on_rank_zero
-from ducats.training.ema import make_ema
+from ducats.settings import PerformanceOptions
+from ducats.training.distributed import on_rank_zero
 from ducats.training.embed import Embedder, fixed_views
-from ducats.training.fit import make_optimiser
-from ducats.training.predictor import Predictor
-from ducats.training.sharding import check_shardable
-from ducats.training.step import Step
-from ducats.training.streams import Streams, class_presence
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import Event, EventListener
-from ducats.utils.randomness import derive_seed
 
 _T = TypeVar("_T")
 
@@ -46,32 +35,15 @@ _T = TypeVar("_T")
 WaitCallback = Callable[[int, AwaitingLabels | UserError], None]
 
 
-@dataclass(frozen=True)
-class RunContext:
+@dataclass(frozen=True, kw_only=True)
+class RunContext(TrainingContext):
     """Everything that the steps of a run read, in one process."""
 
-    components: Components  # with images and label maps where the device reads them fastest
-    plan: RunPlan
     run_folder: RunFolder
-    fabric: Fabric
-    performance: PerformanceOptions  # resolved for the device
-    model: EvidentialModel
-    wrapped_model: nn.Module  # the same, set up by Fabric
-    query: QuerySpec
-    auxiliaries: AuxiliaryModules
-    optimiser: Optimizer
-    ema: ModelEmaV3 | None  # moving average of the network's weights
-    train_step: Step
-    streams: Streams
     frozen_names: frozenset[str]  # tensors of a frozen backbone, which are not in the checkpoints
     ledger: Ledger | None  # on rank 0 only
     on_event: EventListener
     wait: WaitCallback | None
-
-    def close(self) -> None:
-        """Drop what would keep the model in memory: captured graphs, and modules that refer back to it."""
-        self.train_step.release_graphs()
-        self.model.auxiliaries.clear()
 
     def on_rank_zero(self, fn: Callable[[], _T]) -> _T:
         """Run on rank 0; broadcast the result or the exception."""
@@ -86,11 +58,6 @@ class RunContext:
 
         return self.on_rank_zero(read_ledger)
 
-    @property
-    def per_pixel(self) -> bool:
-        """Whether labels are maps."""
-        return self.components.source.per_pixel
-
     def rounds_before(self, epoch: int) -> int:
         """Return the number of rounds after earlier epochs, without a round after this epoch."""
         return sum(after < epoch for after in self.plan.query_epochs)
@@ -98,30 +65,6 @@ class RunContext:
     def rounds_through(self, epoch: int) -> int:
         """Return the number of rounds after earlier epochs and after this epoch."""
         return sum(after <= epoch for after in self.plan.query_epochs)
-
-    def predictor(self, *, seed: int = 0) -> Predictor:
-        """Return the model with the scoring view; the seed is that of its random augmentation."""
-        return Predictor(
-            model=self.wrapped_model,
-            view=self.components.views.scoring,
-            batch_size=self.plan.scoring_batch_size,
-            fabric=self.fabric,
-            seed=seed,
-            two_step_upsampling=self.components.task.two_step_upsampling,
-        )
-
-    def round_predictor(self, round_number: int) -> Predictor:
-        """Return the predictor of a round, 0 at the end of the run.
-
-        A view with random augmentation shows the pool in the same way to the query, to the hints for
-        annotators and to the snapshot.
-        """
-        stream = "query" if self.per_pixel else "scoring"
-        return self.predictor(seed=derive_seed(self.plan.seed, stream, round_number) if round_number else 0)
-
-    def source_view(self) -> View:
-        """Return the scoring view as far as it applies to source images."""
-        return compatible_view(self.components.source.images, self.components.views.scoring)
 
     @property
     def label_sizes(self) -> Tensor:
@@ -187,74 +130,15 @@ def open_context(
     model = copied if isinstance(copied, EvidentialModel) else EvidentialModel(copied)
     frozen_names = load_frozen_weights(run_folder, model)
     components = embed_images(components, model, fabric, performance)
-    placed = place_data(components, fabric.device, performance.image_placement)
-    query, n_features = probe_model(components, model)  # not `placed`: the model is not on the device yet
-    auxiliaries = build_auxiliaries(
-        model,
-        components.objective_spec,
-        query,
-        classes=len(components.source.classes),
-        n_features=n_features,
-        pool_size=len(components.pool),
-        per_pixel=components.source.per_pixel,
-        seed=plan.seed,
-        autocast_dtype=autocast_dtype(fabric),
-    )
-    if performance.channels_last:
-        model.to(memory_format=torch.channels_last)
-    check_shardable(model, fabric)
-    wrapped_model = fabric.setup_module(model)
-    optimiser = make_optimiser(  # after the set-up, which may have sharded the weights
-        model.network,
-        plan.optimisation,
-        fused=bool(performance.fused_optimiser),
-        capturable=bool(performance.cuda_graphs),
-        auxiliaries=model.auxiliaries,
-    )
-    fabric_optimiser: Any = fabric.setup_optimizers(optimiser)
-    train_step = Step(
-        wrapped_model,
-        fabric_optimiser,
-        components.objective_spec.bind_auxiliary(auxiliaries.objective_module),
-        fabric,
-        use_cuda_graphs=bool(performance.cuda_graphs),
-        max_grad_norm=plan.optimisation.clip_grad_norm,
-        probes=auxiliaries.probes,
-        auxiliary_parameters=model.auxiliaries.parameters(),
-        target_batching=plan.target_batching,
-    )
-    streams = Streams(
-        placed.source,
-        placed.pool,
-        placed.views,
-        plan.batch_size,
-        steps_per_epoch(placed, plan),
-        plan.seed,
-        plan.labelled_batches,
-        plan.unlabelled_includes_labelled,
-        class_presence(placed.source) if plan.source_sampling == "rare_classes" else None,
-        components.objective_spec.needs_strong_view(),
-        auxiliaries.read_stored_images,
-    )
+    training = set_up_training(components, model, plan, fabric, performance)
     ledger = _open_ledger(components, run_folder, fabric)
     return RunContext(
-        placed,
-        plan,
-        run_folder,
-        fabric,
-        performance,
-        model,
-        wrapped_model,
-        query,
-        auxiliaries,
-        optimiser,
-        make_ema(model.network, plan.optimisation.ema_decay, fabric),
-        train_step,
-        streams,
-        frozen_names,
-        ledger,
-        on_event,
-        wait,
+        **vars(training),
+        run_folder=run_folder,
+        frozen_names=frozen_names,
+        ledger=ledger,
+        on_event=on_event,
+        wait=wait,
     )
 
 

@@ -1,13 +1,8 @@
 """Active-learning loop: train, evaluate, query, label, repeat. Resumable at any line."""
 
 import time
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from torch import Tensor
-
-from ducats.data.domain import Labels
-from ducats.dirichlet import compile_formulas
 from ducats.objectives import RefreshContext
 from ducats.run.checkpoint import restore_checkpoint, save_checkpoint, save_frozen_weights, save_model
 from ducats.run.context import RunContext
@@ -16,13 +11,10 @@ from ducats.run.hints import save_hints
 from ducats.run.label import acquire_labels
 from ducats.run.select import select_request
 from ducats.run.snapshot import save_snapshot
-from ducats.training.auxiliary import PredictorPass
-from ducats.training.distributed import average_buffers, broadcast_buffers
+from ducats.run.training import KnownTargets, fit_streams, refresh_modules
 from ducats.training.ema import averaged_weights
-from ducats.training.fit import fit_epoch
 from ducats.training.placement import place_label_maps
 from ducats.training.sharding import unsharded
-from ducats.utils.randomness import global_seed
 
 
 def run_loop(context: RunContext) -> None:
@@ -69,14 +61,6 @@ def query_and_label(context: RunContext, epoch: int) -> float:
     return 0.0 if is_labelled else acquire_labels(context, round_number)
 
 
-class KnownTargets(NamedTuple):
-    """Labels of the pool that training may use."""
-
-    labels: Labels  # of images or pixels; UNLABELLED and VOID are negative
-    whole_images: Tensor | None  # indices of the images that were labelled whole, if that is the unit
-    has_labels: bool  # whether any label was acquired
-
-
 def load_targets(context: RunContext, rounds: int) -> KnownTargets:
     """Return the labels after a number of rounds; label maps are placed on the device if they fit."""
     has_labels = context.from_ledger(lambda ledger: ledger.spent(rounds) > 0)
@@ -95,38 +79,20 @@ def load_targets(context: RunContext, rounds: int) -> KnownTargets:
 
 def train_epoch(context: RunContext, epoch: int, targets: KnownTargets) -> None:
     """Train for one epoch and record its losses."""
-    started, plan, fabric = time.monotonic(), context.plan, context.fabric
-    batches = context.streams.epoch(
-        epoch,
-        targets.labels,
-        fabric,
-        whole_images=targets.whole_images,
-        has_labels=targets.has_labels,
-        pseudo_labels=context.auxiliaries.pseudo_labels(),
-    )
+    started, plan = time.monotonic(), context.plan
     first_step = epoch * context.streams.steps_per_epoch
     context.emit("train", epoch, stage=context.rounds_through(epoch), step=first_step)  # a step may be slow
-
-    def on_step(step: int, means: Callable[[], dict[str, float]]) -> None:
-        if context.ema is not None:
-            context.ema.update(context.model.network, step)
-        context.emit("train", epoch, stage=context.rounds_through(epoch), step=step, values=means)
-
-    with (
-        global_seed(plan.seed, "network", epoch, fabric.global_rank),
-        compile_formulas(bool(context.performance.compile)),
-    ):
-        losses = fit_epoch(
-            context.train_step,
-            batches,
-            plan.schedule,
-            first_step=first_step,
-            fabric=fabric,
-            source_weight=weight_at(plan.source_weight, epoch),
-            on_step=on_step,
-        )
-    if context.ema is not None:
-        average_buffers(context.ema.module, fabric)
+    losses = fit_streams(
+        context,
+        context.streams,
+        epoch,
+        targets,
+        first_step=first_step,
+        source_weight=weight_at(plan.source_weight, epoch),
+        on_step=lambda step, means: context.emit(
+            "train", epoch, stage=context.rounds_through(epoch), step=step, values=means
+        ),
+    )
     seconds = round(time.monotonic() - started, 3)
     record = {"kind": "epoch", "epoch": epoch + 1, "losses": losses, "seconds": seconds}
     context.on_rank_zero(lambda: context.run_folder.save_record(record))
@@ -150,9 +116,6 @@ def refresh_auxiliaries(context: RunContext, epoch: int) -> None:
     if epoch == plan.epochs or not context.auxiliaries.is_due(refresh_context):
         return
     targets = None if context.per_pixel else context.from_ledger(lambda ledger: ledger.targets(rounds))
-    full_pass = PredictorPass(context.predictor(seed=plan.seed), context.components.pool, targets)
-    with global_seed(plan.seed, "refresh", epoch):
-        context.auxiliaries.refresh(refresh_context, full_pass)
-    broadcast_buffers(context.model.auxiliaries, context.fabric)
+    refresh_modules(context, refresh_context, targets)
     if targets is not None:
         record_pseudo_labels(context, epoch, targets)

@@ -16,6 +16,7 @@ from ducats.ledger import Ledger, Request, RequestWriter, load_request, save_req
 from ducats.run.components import pixels_per_image
 from ducats.run.context import RunContext
 from ducats.run.pixel_selection import all_open_pixels, score_whole_images, select_pixels
+from ducats.run.training import TrainingContext
 from ducats.settings import Unit
 from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
@@ -42,7 +43,7 @@ def select_request(context: RunContext, round_number: int) -> None:
         samples, source = _score_label_maps(context, predictor, round_number)
     else:
         samples = predictor.score_images(context.components.pool, context.query.needs)
-        source = _score_source_images(context, predictor, round_number)
+        source = score_source_images(context, predictor, round_number)
 
     def save(ledger: Ledger) -> None:
         known_labels = _known_labels(context, ledger, round_number, budget)
@@ -78,7 +79,9 @@ def _unit_budget(context: RunContext, ledger: Ledger, round_number: int) -> int 
     )
 
 
-def _score_source_images(context: RunContext, predictor: Predictor, round_number: int) -> SampleTable | None:
+def score_source_images(
+    context: TrainingContext, predictor: Predictor, round_number: int
+) -> SampleTable | None:
     """Return the source images as a table, if the query reads them."""
     if not context.query.source_needs:
         return None

@@ -47,6 +47,7 @@ class Step:
         auxiliary_parameters: parameters of the auxiliary modules. Their gradients are clipped separately, and
             a step may leave them unused.
         target_batching: which streams pass through the network as one batch.
+        source_is_target: whether the source images are labelled target images, and are batched as such.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class Step:
         probes: Sequence[AuxiliaryModule] = (),
         auxiliary_parameters: Iterable[nn.Parameter] = (),
         target_batching: TargetBatching = "separate",
+        source_is_target: bool = False,
     ) -> None:
-        self.probes, self.join_streams = probes, TARGET_BATCHING[target_batching]
+        self.probes = probes
+        self.join_streams = partial(TARGET_BATCHING[target_batching], source_is_target=source_is_target)
         self._auxiliary_parameters = [
             parameter for parameter in auxiliary_parameters if parameter.requires_grad
         ]
@@ -200,24 +203,30 @@ class Step:
         return captured.losses
 
 
-def join_target(batch: Batch) -> Sequence[Tensor]:
+def join_target(batch: Batch, *, source_is_target: bool = False) -> Sequence[Tensor]:
     """Join labelled and unlabelled target images (classification only)."""
-    labelled = [part.images for part in (batch.labelled, batch.pseudo_labelled) if part is not None]
+    streams = (batch.source if source_is_target else None, batch.labelled, batch.pseudo_labelled)
+    labelled = [part.images for part in streams if part is not None]
     if batch.unlabelled is None or not labelled or batch.source.labels.ndim > 1:
         return ()
     group = [batch.unlabelled, *labelled]
     return group if len({images.shape[1:] for images in group}) == 1 else ()
 
 
-def join_target_if_few(batch: Batch) -> Sequence[Tensor]:
+def join_target_if_few(batch: Batch, *, source_is_target: bool = False) -> Sequence[Tensor]:
     """Join target images if a labelled batch is smaller than half of the unlabelled one."""
-    group = join_target(batch)
+    group = join_target(batch, source_is_target=source_is_target)
     # From half a batch on, batch statistics are reliable, and a separate pass of labelled images is better.
     return group if any(2 * len(images) < len(group[0]) for images in group[1:]) else ()
 
 
-TARGET_BATCHING: Mapping[TargetBatching, Callable[[Batch], Sequence[Tensor]]] = {
-    "separate": lambda _: (),  # each stream is a batch of its own, as published
+def keep_separate(batch: Batch, *, source_is_target: bool = False) -> Sequence[Tensor]:  # noqa: ARG001
+    """Join nothing: each stream is a batch of its own, as published."""
+    return ()
+
+
+TARGET_BATCHING: Mapping[TargetBatching, Callable[..., Sequence[Tensor]]] = {
+    "separate": keep_separate,
     "joint": join_target,
     "joint_if_few": join_target_if_few,
 }

@@ -228,16 +228,24 @@ def make_run_plan(config: Config, data: AdaptationData) -> RunPlan:
     steps = train.steps_per_epoch or steps_in_epoch(
         len(data.source), len(pool), train.batch_size, head_only=config.model.freeze == "backbone"
     )
-    return RunPlan(
-        **settings_of(TrainingOptions, train),
-        **settings_of(ScoringOptions, config.engine),
+    return replace(
+        make_training_plan(config, steps * train.epochs),
         query_epochs=epochs_of_rounds,
         budget=budget,
         pixel_budget=acquisition.budget if has_pixel_budget else None,
         rounding=acquisition.rounding,
         time_budget=time_budget,
-        optimisation=train,
-        schedule=make_schedule(config, steps * train.epochs),
+    )
+
+
+def make_training_plan(config: Config, steps: int) -> RunPlan:
+    """Build a plan for a training of ``steps`` steps, without rounds."""
+    return RunPlan(
+        **settings_of(TrainingOptions, config.train),
+        **settings_of(ScoringOptions, config.engine),
+        query_epochs=(),
+        optimisation=config.train,
+        schedule=make_schedule(config, steps),
         seed=config.seed,
     )
 
