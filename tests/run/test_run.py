@@ -17,6 +17,7 @@ from ducats.data.domain import UNLABELLED, AdaptationData
 from ducats.data.streets import streets
 from ducats.data.toy import toy
 from ducats.ledger import Ledger, TargetMaps, load_ledger
+from ducats.objectives import duc
 from ducats.run import _check_same_data, run
 from ducats.run.checkpoint import load_model
 from ducats.run.factory import build_run
@@ -174,7 +175,7 @@ def linear_components(**changes: Any) -> ducats.Components:
     data = toy()
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
     oracle = ducats.GroundTruthOracle(data.ground_truth)
-    return replace(ducats.Components(net, data.source, data.pool, oracle), **changes)
+    return replace(ducats.Components(net, data.source, data.pool, oracle, QUERIES["duc"], duc), **changes)
 
 
 @pytest.mark.parametrize(

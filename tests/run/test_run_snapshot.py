@@ -111,6 +111,7 @@ def test_a_random_model_is_not_changed(tmp_path: Path) -> None:
         data.pool,
         ducats.GroundTruthOracle(data.ground_truth),
         query=QUERIES["random"],
+        objective=duc,
     )
     plan = ducats.RunPlan(epochs=2, query_epochs=(0, 1), budget=(3, 3), batch_size=8, steps_per_epoch=2)
     for n_samples in (0, 50):

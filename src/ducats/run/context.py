@@ -196,6 +196,7 @@ def open_context(
         auxiliaries=model.auxiliaries,
     )
     fabric_optimiser: Any = fabric.setup_optimizers(optimiser)
+    assert plan.target_batching is not None, "filled in by `with_default_method`"
     train_step = Step(
         wrapped_model,
         fabric_optimiser,
