@@ -20,6 +20,7 @@ from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.data.streets import streets
 from ducats.data.toy import toy
 from ducats.ledger import Request, load_ledger
+from ducats.objectives import duc
 from ducats.run import run, snapshot
 from ducats.run.components import run_identity
 from ducats.run.factory import build_run
