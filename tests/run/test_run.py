@@ -133,7 +133,7 @@ def test_evaluation_does_not_affect_training_or_selection(
 
 
 def test_global_random_state_does_not_affect_the_run(run_quickly: Runner) -> None:
-    settings = ("query={name: spread}", "train={epochs: 3, steps_per_epoch: 2}")
+    settings = ("query={name: clue}", "train={epochs: 3, steps_per_epoch: 2}")
     torch.manual_seed(1)
     one = run_quickly(*settings, folder="a")
     torch.rand(100)

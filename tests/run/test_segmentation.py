@@ -105,7 +105,7 @@ def check_stages(run_folder: RunFolder, pixels: int, excluded: Sequence[str] = (
 @pytest.mark.parametrize(
     ("unit", "query"),
     [
-        *(("pixel", query) for query in ("random", "spread", "ripu_points, params: {radius: 3}")),
+        *(("pixel", query) for query in ("random", "coverage", "ripu_points, params: {radius: 3}")),
         *(("region", query) for query in ("margin", "ripu")),
         *(("superpixel", query) for query in ("entropy", "duc")),
     ],
@@ -150,7 +150,7 @@ def test_points_keep_apart_over_all_rounds(run_pixels: Runner) -> None:
         assert int(distance.fill_diagonal_(99).min()) > 2
 
 
-@pytest.mark.parametrize("query", ["random", "duc", "spread"])
+@pytest.mark.parametrize("query", ["random", "duc", "coverage"])
 def test_whole_images(run_pixels: Runner, query: str) -> None:
     run_folder = run_pixels("task.unit=image", "acquisition.budget=60%", f"query={{name: {query}}}")
     ledger = load_ledger(run_folder)
