@@ -44,7 +44,7 @@ from ducats.models import EvidentialModel
 from ducats.run import run
 from ducats.run.checkpoint import load_model
 from ducats.run.components import Components
-from ducats.run.factory import build_run, load_data, with_resolved_precision
+from ducats.run.factory import build_run, load_data, resolve_for_machine
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ducats.training.predictor import Predictor
@@ -110,7 +110,7 @@ def make_config(row: Row, settings: tuple[str, ...] = ()) -> configs.Config:
     ]
     if row.budget is not None:
         overrides.append(f"acquisition.budget={row.budget}")
-    return with_resolved_precision(
+    return resolve_for_machine(
         configs.load_config(["data/streets-carla-camvid", f"methods/{method}"], overrides)
     )
 

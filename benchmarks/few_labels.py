@@ -93,7 +93,7 @@ def run_cell(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -
     from ducats import config
     from ducats.ledger import load_ledger
     from ducats.run import run
-    from ducats.run.factory import build_run, with_resolved_precision
+    from ducats.run.factory import build_run, resolve_for_machine
     from ducats.runfolder.run_folder import RunFolder
     from ducats.training.distributed import make_fabric
 
@@ -106,7 +106,7 @@ def run_cell(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -
         f"engine.device={device}",
         *method_settings,
     ]
-    settings = with_resolved_precision(config.load_config(["data/digits", f"methods/{name}"], overrides))
+    settings = resolve_for_machine(config.load_config(["data/digits", f"methods/{name}"], overrides))
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         run_folder = RunFolder(Path(folder) / "run")

@@ -51,6 +51,12 @@ def _group(item: pytest.Item) -> int:
     return 0 if forks else 2
 
 
+@pytest.fixture(autouse=True, scope="session")
+def embedding_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Use a cache of embeddings of its own, not the user's; commands started by tests use it, too."""
+    os.environ["DUCATS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 # Images as they are, without augmentation.
 PLAIN_VIEWS = (
     "views={source: {crop: none, size: null, flip: 0, jitter: [0, 0, 0, 0]}, "

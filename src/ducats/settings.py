@@ -6,7 +6,7 @@ never sees a whole config.
 """
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
@@ -22,6 +22,7 @@ Rounding = Literal["nearest_total", "ceil_per_round"]
 TestSplit = Literal["auto", "held_out", "unlabelled", "target", "published"]
 Placement = Literal["auto", "device", "host"]
 Interpolation = Literal["bicubic", "bilinear"]
+Freeze = Literal["none", "backbone"] | Annotated[int, Field(ge=0)]
 
 
 # ---- views
@@ -101,6 +102,12 @@ class View:
             raise ValueError("jitter must not be negative, and hue must be at most 0.5")
         return value
 
+    @property
+    def is_random(self) -> bool:
+        """Whether two applications to the same image may differ."""
+        augments = self.flip > 0 or any(self.jitter) or self.randaugment is not None or self.cutout > 0
+        return augments or self.crop in ("random", "random_resized")
+
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Return height and width of the output for stored images of this height and width.
 
@@ -133,6 +140,13 @@ class StreamViews:
         default=None,
         description="second view of unlabelled target, for objectives that compare two views; null: "
         "`unlabelled` plus RandAugment (2 operations of magnitude 10) and a cutout of half the side",
+    )
+    embedded: int = Field(
+        default=2,
+        ge=1,
+        description="frozen backbone: number of fixed views of each image that are embedded; the first is "
+        "`test`, the second its mirror image, the others are crops, the same for all images. Random views "
+        "choose one of them",
     )
 
     @property
@@ -344,4 +358,15 @@ class PerformanceOptions:
         default=None,
         description="compile the per-pixel losses: seconds at the start, milliseconds saved per step; "
         "null: for segmentation on a GPU with triton",
+    )
+    embedding_cache: str | None = Field(
+        default=None,
+        description="folder of the embeddings of frozen backbones, shared by all runs; null: "
+        "$DUCATS_CACHE, or ducats in the user's cache folder",
+    )
+    embedding_cache_gb: float = Field(
+        default=20.0,
+        ge=0,
+        description="largest size of that folder; the embeddings that were not used for longest are removed "
+        "first; 0: store none",
     )

@@ -16,7 +16,6 @@ from conftest import quick
 from ducats.data.decoding import decode_images
 from ducats.data.domain import Images
 from ducats.data.toy import toy
-from ducats.data.views import apply_view
 from ducats.deploy import exporter, load_trained_model
 from ducats.deploy.inference_graph import InferenceGraph, StoredImageGraph
 from ducats.deploy.preprocessing import make_preprocessing, normalisation
@@ -24,7 +23,7 @@ from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import load_triage_rule
 from ducats.models import EvidentialModel
 from ducats.runfolder.run_folder import RunFolder
-from ducats.training.predictor import sample_aug_params
+from ducats.training.inputs import PixelInputs
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator
 from image_kinds import image_kinds, refused_kinds
@@ -318,7 +317,8 @@ def test_graph_preprocesses_like_predict(view: str, channels: int) -> None:
     preprocess, test = make_preprocessing(trained), trained.config.views.test
     pixels = torch.randint(256, (2, channels, 10, 12), dtype=torch.uint8)
     images = Images(("a", "b"), pixels)
-    expected = apply_view(pixels, test, sample_aug_params(images, test, make_generator(0, "test")))
+    inputs = PixelInputs(images, test)
+    expected = inputs.apply(pixels, inputs.sample_params(torch.arange(2), make_generator(0, "test")))
     graph = InferenceGraph(EvidentialModel(torch.nn.Flatten()), preprocess.size, channels)
     torch.testing.assert_close(StoredImageGraph(graph, preprocess).view(pixels), expected)
 

@@ -89,8 +89,8 @@ def test_lines_of_phases_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[1] == "reading 3 images: 2 done"
     assert [line.partition(", step ")[2] for line in lines[2:]] == [
         "0/10",
-        "2/10, about 3 min left",
-        "4/10, about 2 min left",
+        "2/10, about 3.0 min left",
+        "4/10, about 2.0 min left",
     ]
 
 

@@ -10,7 +10,7 @@ from ducats.data.domain import Images
 from ducats.data.views import apply_view
 from ducats.models import EvidentialModel, small_cnn, small_fcn
 from ducats.settings import View
-from ducats.training.predictor import sample_aug_params
+from ducats.training.inputs import PixelInputs
 from ducats.utils.randomness import global_seed, make_generator
 
 Array = NDArray[np.float64]
@@ -35,7 +35,9 @@ def outputs_one_by_one(
     model: EvidentialModel, images: Images, view: View, seed: int
 ) -> tuple[Tensor, Tensor]:
     """Return logits and features, image by image, with the random crops of a predictor."""
-    aug_params = sample_aug_params(images, view, make_generator(seed, "scoring"))
+    aug_params = PixelInputs(images, view).sample_params(
+        torch.arange(len(images)), make_generator(seed, "scoring")
+    )
     model.eval()
     with torch.no_grad():
         outputs = [

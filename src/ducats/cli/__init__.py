@@ -15,6 +15,7 @@ from cyclopts import CycloptsError
 
 from ducats.cli import (  # noqa: F401 - importing them registers their commands
     answers,
+    cache,
     deploy,
     figure,
     inspect,

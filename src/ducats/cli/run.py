@@ -21,6 +21,7 @@ from ducats.utils.progress import activity, combine_listeners
 if TYPE_CHECKING:
     from ducats.config import Config
     from ducats.run.components import Components, RunPlan
+    from ducats.settings import PerformanceOptions
 
 
 @app.command
@@ -68,14 +69,14 @@ def run(
         from ducats.ledger import load_ledger
         from ducats.run import run as run_components
         from ducats.run.components import unreadable_files
-        from ducats.run.factory import build_run, check_config, with_resolved_precision
+        from ducats.run.factory import build_run, check_config, resolve_for_machine
         from ducats.run.loggers import LoggerDispatcher, find_loggers
         from ducats.runfolder.records import describe_timed
         from ducats.runfolder.run_folder import RunFolder
         from ducats.training.distributed import all_ranks_or_raise, make_fabric
         from ducats.training.streams import steps_in_epoch
 
-    config = with_resolved_precision(config)
+    config = resolve_for_machine(config)
     folder = out or default_run_folder(config)
     run_folder = RunFolder(folder)
     with ProgressDisplay(transient=True, activities=is_first), activity("checking the settings"):
@@ -115,6 +116,10 @@ def run(
             f"{pluralise(len(components.source.classes), 'class')}, {describe_budget(components, plan)}; "
             f"folder {folder}"
         )
+    if fabric.is_global_zero and fabric.device.type == "cpu" and not run_folder.is_resumable:
+        with ProgressDisplay(transient=True):
+            described = describe_costs(components, plan, config.engine)
+        print_line(described)
     unreadable = unreadable_files(components)
     if unreadable and fabric.is_global_zero:
         names = join_names([f"{file.path} ({file.reason})" for _, file in unreadable], 3)
@@ -178,13 +183,20 @@ def check_answer_files(config: "Config", out: Path | None) -> None:
 
     folders = [out]
     if out is None:
-        engines = [config.engine]
-        if config.engine.precision == "auto":  # becomes one of these; only torch knows which
+        # What is "auto" becomes one of these; only torch knows which.
+        engines, models = [config.engine], [config.model]
+        if config.engine.precision == "auto":
             engines = [
                 replace(config.engine, precision="32-true"),
                 replace(config.engine, precision="bf16-mixed"),
             ]
-        folders = [default_run_folder(config.model_copy(update={"engine": engine})) for engine in engines]
+        if config.model.freeze == "auto":
+            models = [replace(config.model, freeze="none"), replace(config.model, freeze="backbone")]
+        folders = [
+            default_run_folder(config.model_copy(update={"engine": engine, "model": model}))
+            for engine in engines
+            for model in models
+        ]
     existing = [RunFolder(folder) for folder in folders if folder is not None and folder.is_dir()]
     if len(existing) != 1:
         return
@@ -212,6 +224,14 @@ def describe_budget(components: "Components", plan: "RunPlan") -> str:
     )
     total = sum(plan.budget)
     return f"{pluralise(total, unit_name, f'{total:,}')} in {rounds}".replace(",", " ")
+
+
+def describe_costs(components: "Components", plan: "RunPlan", performance: "PerformanceOptions") -> str:
+    """Estimate time and memory of a run on this CPU; with a frozen backbone, of fine-tuning as well."""
+    from ducats.run.estimate import estimate_components
+
+    estimate, finetuning = estimate_components(components, plan, performance)
+    return estimate.describe(finetuning)
 
 
 def make_wait_callback(output: Console, poll: float) -> Callable[[int, AwaitingLabels | UserError], None]:

@@ -115,6 +115,14 @@ class RunOptions(DataOptions):
     ] = None
     rounds: Annotated[int | None, Parameter(help="Number of rounds over which the budget is split.")] = None
     epochs: Annotated[int | None, Parameter(help="Number of training epochs.")] = None
+    finetune: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            help="Train the whole network, short for --set model.freeze=none. Without a GPU, the default is "
+            "to embed each image once with the pretrained backbone and to train only the head.",
+        ),
+    ] = False
     seed: Annotated[int | None, Parameter(help="Random seed.")] = None
     device: Annotated[str | None, Parameter(help="auto, cpu, cuda or mps.")] = None
     processes: Annotated[
@@ -140,6 +148,7 @@ class RunOptions(DataOptions):
         load = partial(load_config, files, self.set, default_method=_method_of_run(resumed))
         run_layer = self._run_layer()
         resolved = load({**run_layer, **self._data_layer(load(run_layer))})
+        resolved = _with_freeze_of_run(resolved, resumed)
         if (self.root or self.task) and not _takes(resolved, "root", "task"):
             raise UserError(
                 f"--root and --task are for a benchmark, but the data set is {resolved.data.name!r}; choose "
@@ -153,6 +162,7 @@ class RunOptions(DataOptions):
             "oracle": _drop_none(name=self.oracle),
             "acquisition": _drop_none(budget=self.budget, rounds=self.rounds),
             "train": _drop_none(epochs=self.epochs),
+            "model": {"freeze": "none"} if self.finetune else {},
             "engine": _drop_none(device=self.device, processes=self.processes, nodes=self.nodes),
             **_drop_none(seed=self.seed),
         }
@@ -201,6 +211,19 @@ def _method_of_run(folder: Path | None) -> dict[str, Any] | None:
         return None
     method: dict[str, Any] = {name: settings[name] for name in ("method", "objective", "query")}
     return {**method, "train": {"target_batching": settings["train"]["target_batching"]}}
+
+
+def _with_freeze_of_run(config: "Config", folder: Path | None) -> "Config":
+    """Return the config; if it leaves `model.freeze` to the machine, with that of the run in this folder."""
+    from ducats.runfolder.run_folder import RunFolder
+
+    if config.model.freeze != "auto" or folder is None or not (run_folder := RunFolder(folder)).is_resumable:
+        return config
+    model = run_folder.identity.get("model", {})
+    if "name" not in model:  # made from Python
+        return config
+    # Runs of earlier versions train the whole network.
+    return config.model_copy(update={"model": replace(config.model, freeze=model.get("freeze", "none"))})
 
 
 def _takes(config: "Config", *params: str) -> bool:

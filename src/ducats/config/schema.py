@@ -15,6 +15,7 @@ from ducats.settings import (
     STRICT,
     STRONG_AUGMENTATION,
     EvaluationOptions,
+    Freeze,
     Optimisation,
     PerformanceOptions,
     Rounding,
@@ -102,6 +103,12 @@ class ModelConfig(ComponentConfig):
         default="exp",
         description="function from logits to alpha; exp: as in the paper; exp_at_most_10: as in the "
         "published segmentation code",
+    )
+    freeze: Freeze | Literal["auto"] = Field(
+        default="auto",
+        description="what is not trained: none; backbone: images are embedded once, and only the head is "
+        "trained, which takes minutes on a CPU; or the number of the backbone's first stages; auto: backbone "
+        "for a pretrained timm classifier without a GPU, else none",
     )
     bottleneck_relu: bool = Field(
         default=True,
@@ -358,6 +365,10 @@ class Config(BaseModel):
         if self.views.size is None:
             del settings["views"]["size"]
         # A default leaves the identity as it was before the setting existed.
+        if self.model.freeze in ("auto", "none", 0):
+            del settings["model"]["freeze"]
+        if self.model.freeze != "backbone":
+            del settings["views"]["embedded"]
         if self.model.bottleneck_relu:
             del settings["model"]["bottleneck_relu"]
         if not self.train.unlabelled_includes_labelled:

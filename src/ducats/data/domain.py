@@ -73,6 +73,8 @@ class Images:
     files: tuple[Path, ...] | None = None  # the file of each image, if there is one
     bilinear_pixels: Pixels | None = None  # resized with a bilinear filter, if a view needs them
     aspect: Tensor | None = None  # float32 (N,), original width / height, if known
+    # float32 (N, views, D), fixed views as embedded by a frozen backbone; the model reads them, not pixels.
+    embeddings: Tensor | None = None
     original_sizes: Tensor | None = None  # int64 (N, 2), original height and width, if known
     # Non-zero where a pixel is known to have no class, such as the car bonnet.
     void_masks: LabelMaps | None = None
@@ -87,6 +89,12 @@ class Images:
         if self.bilinear_pixels is not None and self.bilinear_pixels.shape != self.pixels.shape:
             shapes = tuple(self.bilinear_pixels.shape), tuple(self.pixels.shape)
             raise ValueError(f"bilinear pixels of shape {shapes[0]}, other pixels of shape {shapes[1]}")
+        if self.embeddings is not None and (
+            self.embeddings.ndim != 3 or len(self.embeddings) != len(self.pixels)
+        ):
+            raise ValueError(
+                f"embeddings of shape {tuple(self.embeddings.shape)} for {len(self.pixels)} images"
+            )
         if len(self.keys) != len(self.pixels):
             raise ValueError(f"{len(self.keys)} keys for {len(self.pixels)} images")
         if self.aspect is not None and self.aspect.shape != (len(self.pixels),):
@@ -144,6 +152,7 @@ def subset_images(images: Images, index: Tensor) -> Images:
         files=None if images.files is None else tuple(images.files[i] for i in indices),
         bilinear_pixels=None if images.bilinear_pixels is None else Subset(images.bilinear_pixels, index),
         aspect=None if images.aspect is None else images.aspect[index],
+        embeddings=None if images.embeddings is None else images.embeddings[index],
         original_sizes=None if images.original_sizes is None else images.original_sizes[index],
         void_masks=None if images.void_masks is None else Subset(images.void_masks, index),
         unreadable=(),

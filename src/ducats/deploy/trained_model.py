@@ -9,10 +9,13 @@ from pydantic import ValidationError
 
 from ducats.config import Config
 from ducats.data.decoding import parse_value_range
+from ducats.data.embedding_cache import EmbeddingCache
 from ducats.models import EvidentialModel
+from ducats.models.freezing import embedding_network
 from ducats.run.checkpoint import load_model
 from ducats.run.factory import make_model
 from ducats.runfolder.run_folder import RunFolder
+from ducats.training.embed import Embedder, fixed_views
 from ducats.training.predictor import Predictor
 from ducats.utils.errors import UserError
 from ducats.utils.image_files import ValueRange
@@ -48,7 +51,15 @@ class TrainedModel:
             fabric=fabric,
             seed=seed,
             stream=stream,
+            embedder=self.embedder(fabric),
         )
+
+    def embedder(self, fabric: Fabric) -> Embedder | None:
+        """Return the frozen backbone with the cache of embeddings; None if the backbone was trained."""
+        network = embedding_network(self.model.network)
+        if network is None:
+            return None
+        return Embedder.build(network, fixed_views(self.config.views)[:1], fabric, EmbeddingCache())
 
 
 def load_trained_model(folder: Path, *, trust_code: bool = False) -> TrainedModel:

@@ -18,8 +18,20 @@ from ducats.doctor.memory import check_memory
 from ducats.doctor.survey import DataSurvey, SplitSurvey
 from ducats.models import hub, offline, resolve_model
 from ducats.run.checks import VIEW_ROLES, StoredImages, check_segmentation, check_views
-from ducats.run.factory import check_oracle, check_task, make_objective
+from ducats.run.components import RunPlan
+from ducats.run.estimate import Workload, estimate_finetuning, estimate_run
+from ducats.run.factory import (
+    check_oracle,
+    check_task,
+    make_model,
+    make_objective,
+    make_query,
+    resolve_for_machine,
+    settings_of,
+)
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
+from ducats.settings import ScoringOptions, TrainingOptions
+from ducats.training.distributed import has_gpu
 from ducats.training.streams import check_batch_size
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Finding, collect_findings, count_images, pluralise
@@ -39,7 +51,44 @@ def check_plan(config: Config, survey: DataSurvey) -> list[Finding]:
         partial(_check_enlargement, config, survey),
         partial(_check_weights, config),
         partial(check_memory, config.views, survey),
+        partial(_estimate_costs, config, survey),
     )
+
+
+def _estimate_costs(config: Config, survey: DataSurvey) -> Iterator[Finding]:
+    """Report an estimate of time and memory without a GPU, from timed steps of the model."""
+    is_known = {"source", "target"} <= survey.splits.keys() and "target" in survey.stored_shapes
+    if has_gpu(config.engine.device) or not is_known:
+        return
+    config = resolve_for_machine(config)
+    n_source, n_pool = len(survey.splits["source"]), pool_size(config, survey)
+    evaluated_on, test_origin = _resolve_split(config, survey)
+    n_test = len(survey.splits["test"]) if "test" in survey.splits else len(survey.splits["target"]) - n_pool
+    if evaluated_on != "held_out":
+        n_test = n_pool if survey.has_ground_truth else 0
+    freezes = config.model.freeze == "backbone"
+    n_images = n_source + n_pool + (n_test if test_origin != "target" else 0)
+    classes = survey.classes or tuple(survey.splits["source"].class_counts())
+    workload = Workload(
+        plan=RunPlan(
+            **settings_of(TrainingOptions, config.train),
+            **settings_of(ScoringOptions, config.engine),
+            query_epochs=query_epochs(config),
+            optimisation=config.train,
+        ),
+        views=config.views,
+        n_source=n_source,
+        n_pool=n_pool,
+        n_evaluated=n_test,
+        classes=len(classes),
+        stored_shape=survey.stored_shapes["target"],
+        per_pixel=survey.per_pixel,
+        n_to_embed=n_images * config.views.embedded if freezes else None,
+    )
+    model = make_model(config, len(classes), workload.stored_shape[0], is_resumable=True)
+    parts = model, make_objective(config), make_query(config), workload
+    finetuning = estimate_finetuning(*parts) if freezes else None
+    yield Finding("note", estimate_run(*parts).describe(finetuning))
 
 
 def _check_view_sizes(config: Config, survey: DataSurvey) -> Iterator[Finding]:

@@ -43,21 +43,26 @@ class Classifier(nn.Module):
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
         self.backbone = backbone
+        self.embedding_width = width
         self.bottleneck = nn.Sequential(nn.Linear(width, bottleneck), nn.BatchNorm1d(bottleneck))
         if bottleneck_relu:
             self.bottleneck.append(nn.ReLU())
         self.head = nn.Linear(bottleneck, classes)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits and features for images in [0, 1]."""
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits and features for images in [0, 1], or for their embeddings ``(N, width)``."""
+        features = self.bottleneck(self.embed(inputs) if inputs.ndim == 4 else inputs)
+        return self.head(features), features
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return the output of the backbone, ``(N, width)``, for images in [0, 1]."""
         try:
-            pooled = self.backbone((images - self.mean) / self.std)
+            embeddings: Tensor = self.backbone((images - self.mean) / self.std)
         except torch.OutOfMemoryError:
             raise
         except (AssertionError, RuntimeError) as error:
             raise self._image_size_error(images) or error from error
-        features = self.bottleneck(pooled)
-        return self.head(features), features
+        return embeddings
 
     def _image_size_error(self, images: Tensor) -> UserError | None:
         """Return an error if the images do not have the fixed input size of the backbone; else None.

@@ -4,6 +4,7 @@ Batch statistics of a few large images are unreliable, so segmentation networks 
 Weights and statistics are buffers here, so neither the optimiser nor the training mode changes them.
 """
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -100,18 +101,23 @@ def _version(tensor: Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-def freeze_norms(network: nn.Module, eps: float | None = None) -> int:
-    """Replace every batch norm of a network by a frozen one, in place; return their number.
+def freeze_norms(
+    network: nn.Module, eps: float | None = None, *, names: Collection[str] | None = None
+) -> int:
+    """Replace batch norms of a network by frozen ones, in place; return their number.
 
     Args:
         network: network to modify; other kinds of norms have no batch statistics and stay.
         eps: added to the variances; None: that of each norm. The published networks use 0.
+        names: only norms with these names; None: all.
     """
     if eps is not None and not 0 <= eps < float("inf"):
         raise UserError(f"model.params.norm_eps is {eps}, but must be 0, a small positive number, or null")
     count = 0
     for name, module in list(network.named_modules()):
         if not isinstance(module, nn.BatchNorm2d) or module.running_var is None:
+            continue
+        if names is not None and name not in names:
             continue
         own = module.eps if eps is None else eps
         if bool((module.running_var + own <= 0).any()):

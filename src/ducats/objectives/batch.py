@@ -16,7 +16,7 @@ Losses = dict[str, Tensor]  # weighted scalars; the names appear in progress and
 class LabelledImages(NamedTuple):
     """Images and their labels."""
 
-    images: Tensor  # float32 (N, channels, height, width) in [0, 1]
+    images: Tensor  # float32 (N, channels, height, width) in [0, 1], or embeddings (N, D)
     labels: Tensor  # int64 (N,), or integer maps (N, height, width); negative values are ignored
 
 
@@ -30,8 +30,10 @@ class Batch:
     target: LabelledImages | None = None  # segmentation: images with maps of labels, UNLABELLED and VOID
     strong: Tensor | None = None  # `unlabelled` in the strong view, if the objective reads it
     pseudo_labelled: LabelledImages | None = None  # target images labelled by the auxiliary module
-    stored_source: Tensor | None = None  # uint8 images of `source` before the view, if a module reads them
-    stored_labelled: Tensor | None = None  # uint8 images of `labelled` before the view
+    # `source` and `labelled` before the view, if a module reads them: uint8 images, or embeddings of all
+    # fixed views (N, views, D).
+    stored_source: Tensor | None = None
+    stored_labelled: Tensor | None = None
     has_target_labels: bool = True  # whether `target` may have labels; False before the first round
 
 

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from ducats.report.table import EMPTY_CELL, make_table, to_terminal
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels, headline_metric
-from ducats.utils.findings import pluralise
+from ducats.utils.findings import format_duration, pluralise
 from ducats.utils.progress import Activity, Event, listen_to_activities
 from ducats.utils.terminal import TerminalConsole
 
@@ -111,7 +111,7 @@ class ProgressDisplay:
         elif activity.done == 0 and not activity.ended and not self._first_step:
             self._print_line(f"{activity.text} …")
         elif not activity.ended and time.monotonic() - self._line_time > LINE_SECONDS:
-            self._print_line(f"{activity.text}: {activity.done} done")
+            self._print_line(f"{activity.text}: {activity.done} done{_time_left(activity)}")
 
     def _update_activity_bar(self, activity: Activity) -> None:
         if activity.ended:
@@ -137,6 +137,13 @@ class ProgressDisplay:
             description=progress_title(event, name),
             note=note,
         )
+
+
+def _time_left(activity: Activity) -> str:
+    if not activity.total or not activity.done:
+        return ""
+    seconds = (time.monotonic() - activity.started) / activity.done * (activity.total - activity.done)
+    return f", about {format_duration(seconds)} left"
 
 
 class _Bars(Progress):
@@ -175,17 +182,6 @@ def progress_title(event: Event, name: str = "") -> str:
     labels = pluralise(event.labels, "label")
     text = f"stage {event.stage}/{event.stages}, {labels}, {PHASE_LABELS[event.phase]}"
     return f"{name} {text}".strip()
-
-
-def format_duration(seconds: float) -> str:
-    """Format a duration in words.
-
-    >>> format_duration(4), format_duration(250), format_duration(9000)
-    ('4 s', '4 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def format_values(values: Mapping[str, float], max_values: int = 6) -> str:

@@ -17,9 +17,8 @@ from ducats.report.run_kinds import RunKind
 from ducats.report.run_reader import Run
 from ducats.report.run_section.section import RunSection
 from ducats.report.run_section.verdict import KeyFigure
-from ducats.report.watch.dashboard import format_duration
 from ducats.runfolder.records import describe_timed, finite_number
-from ducats.utils.findings import pluralise
+from ducats.utils.findings import format_duration, pluralise
 
 _T = TypeVar("_T")
 

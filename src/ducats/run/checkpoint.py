@@ -2,15 +2,15 @@
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
-from ducats.run.context import RunContext
+from ducats.run.context import RunContext, load_weights
 from ducats.runfolder import checksums
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import all_ranks_or_raise, on_rank_zero
@@ -32,7 +32,7 @@ def save_checkpoint(context: RunContext, epoch: int, seconds: float) -> None:
     state = {
         "epoch": epoch,
         "seconds": seconds,
-        "network": gather_state(model.network.state_dict(), fabric),
+        "network": gather_state(_select_state(context, frozen=False), fabric),
         "auxiliaries": model.auxiliaries.state_dict(),
         "optimiser": gather_state(context.optimiser.state_dict(), fabric),
         "precision": fabric.strategy.precision.state_dict(),  # the loss scale of float16
@@ -49,13 +49,31 @@ def restore_checkpoint(context: RunContext) -> tuple[int, float]:
     context.on_rank_zero(lambda: context.run_folder.discard_after(state["epoch"] if state else -1))
     if state is None:
         return 0, 0.0
-    network = model.network
-    network.load_state_dict(shard_state(state["network"], network.state_dict(), fabric))
+    network, frozen = model.network, _select_state(context, frozen=True)
+    network.load_state_dict({**frozen, **shard_state(state["network"], network.state_dict(), fabric)})
     model.auxiliaries.load_state_dict(state.get("auxiliaries", {}))
     optimiser.load_state_dict(shard_optimiser_state(state["optimiser"], optimiser, fabric))
     adapt_optimiser_state(optimiser, fused=bool(context.performance.fused_optimiser))
     fabric.strategy.precision.load_state_dict(state["precision"])
     return state["epoch"], state["seconds"]
+
+
+def save_frozen_weights(context: RunContext) -> None:
+    """Write the weights of a frozen backbone once: they may be large, and a checkpoint is written often."""
+    frozen = gather_state(_select_state(context, frozen=True), context.fabric)
+    path = context.run_folder.frozen_path
+
+    def write() -> None:
+        if frozen and not path.exists():
+            write_weights(path, frozen)
+
+    context.on_rank_zero(write)
+
+
+def _select_state(context: RunContext, *, frozen: bool) -> dict[str, Any]:
+    """Return the state of the network's frozen backbone, or all else."""
+    state = context.model.network.state_dict()
+    return {name: tensor for name, tensor in state.items() if (name in context.frozen_names) == frozen}
 
 
 def save_model(context: RunContext) -> None:
@@ -78,9 +96,14 @@ def load_checkpoint(run_folder: RunFolder) -> dict[str, Any] | None:
 
 def write_model(run_folder: RunFolder, state: Mapping[str, Tensor]) -> None:
     """Save the final weights."""
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
-    checksums.write(run_folder.model_path, lambda file: file.write(save(tensors)))
+    write_weights(run_folder.model_path, state)
     checksums.confirm(run_folder.model_path)
+
+
+def write_weights(path: Path, state: Mapping[str, Tensor]) -> None:
+    """Write named tensors to a .safetensors file of a run."""
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
+    checksums.write(path, lambda file: file.write(save(tensors)))
 
 
 def load_model(run_folder: RunFolder) -> dict[str, Tensor]:
@@ -88,11 +111,7 @@ def load_model(run_folder: RunFolder) -> dict[str, Tensor]:
     path = run_folder.model_path
     if not path.exists():
         raise UserError(f"{run_folder.path} has no model yet: run the same `ducats run` command to finish it")
-    checksums.verify(path)
-    try:
-        return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise checksums.corrupt(path, error) from error
+    return load_weights(path)
 
 
 def check_shared_folder(

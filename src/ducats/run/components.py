@@ -16,8 +16,8 @@ from ducats.acquisition.queries import QueryFn, QuerySpec, as_query_spec
 from ducats.annotation.oracles import Oracle
 from ducats.data.domain import Domain, Images, Labels, UnreadableFile
 from ducats.data.evaluation_split import EvaluatedOn
-from ducats.data.views import apply_view, sample_view_params
 from ducats.models import EvidentialModel, find_head_weights, model_names
+from ducats.models.freezing import embedding_network
 from ducats.models.output import Output
 from ducats.objectives import ObjectiveFn, ObjectiveSpec, as_objective_spec
 from ducats.settings import (
@@ -33,6 +33,7 @@ from ducats.settings import (
     TrainingOptions,
 )
 from ducats.training import placement
+from ducats.training.inputs import model_inputs
 from ducats.training.schedules import LRSchedule, inverse_decay
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
@@ -101,11 +102,9 @@ def probe_model(components: Components, model: EvidentialModel) -> tuple[QuerySp
         The query with its columns, and the number of features, 0 if the model returns none.
     """
     model.eval()
-    pixels, view = components.pool.pixels[:1], components.views.scoring
-    aspect = None if components.pool.aspect is None else components.pool.aspect[:1]
-    height, width = pixels.shape[-2:]
-    aug_params = sample_view_params(view, 1, height, width, make_generator(0, "first look"), aspect)
-    augmented = apply_view(pixels, view, aug_params)
+    first, inputs = torch.zeros(1, dtype=torch.long), model_inputs(components.pool, components.views.scoring)
+    aug_params = inputs.sample_params(first, make_generator(0, "first look"))
+    augmented = inputs.apply(inputs.stored[first], aug_params)
     try:
         output: Output = model(augmented)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
@@ -211,6 +210,8 @@ def run_identity(components: Components, plan: RunPlan) -> dict[str, Any]:
     if not plan.unlabelled_includes_labelled:
         del plan_settings["unlabelled_includes_labelled"]
     views = asdict(components.views)
+    if embedding_network(network) is None:
+        del views["embedded"]
     if not components.views.uses_bilinear:
         for view in views.values():
             if isinstance(view, dict):

@@ -2,22 +2,31 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from lightning_fabric import Fabric
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import SGD
 
 from ducats.acquisition.queries import QuerySpec
+from ducats.data.domain import Images
+from ducats.data.embedding_cache import EmbeddingCache
 from ducats.ledger import Ledger, TargetMaps, load_ledger, open_ledger
 from ducats.models import EvidentialModel
+from ducats.models.classifier import Classifier
+from ducats.models.freezing import embedding_network
 from ducats.run.components import Components, RunPlan, place_data, probe_model
+from ducats.runfolder import checksums
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import PerformanceOptions, View
 from ducats.training.auxiliary import AuxiliaryModules, build_auxiliaries, compatible_view
 from ducats.training.distributed import autocast_dtype, on_rank_zero
+from ducats.training.embed import Embedder, fixed_views
 from ducats.training.fit import make_optimiser
 from ducats.training.predictor import Predictor
 from ducats.training.sharding import check_shardable
@@ -51,6 +60,7 @@ class RunContext:
     optimiser: SGD
     train_step: Step
     streams: Streams
+    frozen_names: frozenset[str]  # tensors of a frozen backbone, which are not in the checkpoints
     ledger: Ledger | None  # on rank 0 only
     on_event: EventListener
     wait: WaitCallback | None
@@ -170,9 +180,11 @@ def open_context(
         run_folder: claimed by rank 0.
         performance: resolved for the device.
     """
-    placed = place_data(components, fabric.device, performance.image_placement)
     copied = copy.deepcopy(components.model)
     model = copied if isinstance(copied, EvidentialModel) else EvidentialModel(copied)
+    frozen_names = load_frozen_weights(run_folder, model)
+    components = embed_images(components, model, fabric, performance)
+    placed = place_data(components, fabric.device, performance.image_placement)
     query, n_features = probe_model(components, model)  # not `placed`: the model is not on the device yet
     auxiliaries = build_auxiliaries(
         model,
@@ -235,9 +247,65 @@ def open_context(
         optimiser,
         train_step,
         streams,
+        frozen_names,
         ledger,
         on_event,
         wait,
+    )
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """Read named tensors from a .safetensors file of a run."""
+    checksums.verify(path)
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise checksums.corrupt(path, error) from error
+
+
+def load_frozen_weights(run_folder: RunFolder, model: EvidentialModel) -> frozenset[str]:
+    """Load the weights of a frozen backbone if a run that is resumed has stored them; return their names."""
+    network = embedding_network(model.network)
+    if network is None:
+        return frozenset()
+    if run_folder.is_resumable:
+        network.load_state_dict(load_weights(run_folder.frozen_path), strict=False)
+    return frozenset(f"backbone.{name}" for name in network.backbone.state_dict())
+
+
+def make_embedder(
+    components: Components, network: Classifier, fabric: Fabric, performance: PerformanceOptions
+) -> Embedder:
+    """Return the frozen backbone with the fixed views and the cache of a run; moves it to the device."""
+    cache = EmbeddingCache(performance.embedding_cache, performance.embedding_cache_gb)
+    return Embedder.build(network, fixed_views(components.views), fabric, cache)
+
+
+def unique_image_sets(components: Components) -> dict[int, Images]:
+    """Return source, pool and test images by identity: the test set may be the pool."""
+    test = [] if components.test is None else [components.test.images]
+    return {id(images): images for images in (components.source.images, components.pool, *test)}
+
+
+def embed_images(
+    components: Components, model: EvidentialModel, fabric: Fabric, performance: PerformanceOptions
+) -> Components:
+    """Return the components with the embeddings of all images, if the model's backbone is frozen."""
+    network = embedding_network(model.network)
+    if network is None:
+        return components
+    embedder = make_embedder(components, network, fabric, performance)
+    source, pool, test = components.source, components.pool, components.test
+    image_sets = unique_image_sets(components)
+    if fabric.world_size > 1:
+        on_rank_zero(fabric, lambda: [embedder.embed(images) for images in image_sets.values()] and None)
+    embedded = {key: replace(images, embeddings=embedder.embed(images)) for key, images in image_sets.items()}
+    network.to("cpu")
+    return replace(
+        components,
+        source=replace(source, images=embedded[id(source.images)]),
+        pool=embedded[id(pool)],
+        test=None if test is None else replace(test, images=embedded[id(test.images)]),
     )
 
 

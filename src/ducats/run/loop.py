@@ -9,7 +9,7 @@ from torch import Tensor
 from ducats.data.domain import Labels
 from ducats.dirichlet import compile_formulas
 from ducats.objectives import RefreshContext
-from ducats.run.checkpoint import restore_checkpoint, save_checkpoint, save_model
+from ducats.run.checkpoint import restore_checkpoint, save_checkpoint, save_frozen_weights, save_model
 from ducats.run.context import RunContext
 from ducats.run.evaluate import evaluate_epoch, record_pseudo_labels
 from ducats.run.hints import save_hints
@@ -32,6 +32,7 @@ def run_loop(context: RunContext) -> None:
     plan = context.plan
     first_epoch, seconds = restore_checkpoint(context)
     if first_epoch == 0:
+        save_frozen_weights(context)
         save_checkpoint(context, 0, 0.0)  # a custom model may initialise differently the next time
     targets: KnownTargets | None = None
     for epoch in range(first_epoch, plan.epochs + 1):  # number of completed epochs

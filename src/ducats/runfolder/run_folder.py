@@ -58,6 +58,7 @@ class RunFolder:
         self.questions_path = folder / "questions"  # see ``question_names``
         self.snapshots_path = folder / "snapshots"  # see ``snapshot_files``
         self.checkpoint_path = folder / "checkpoint.pt"
+        self.frozen_path = folder / "frozen.safetensors"
         self.model_path = folder / "model.safetensors"
         self.loggers_path = folder / "loggers.json"
         self.tensorboard_path = folder / "tensorboard"
@@ -110,8 +111,8 @@ class RunFolder:
         changed = settings_differences(_read_mapping(path), current) if path.exists() else []
         if changed and not self._has_results:
             # The run failed before its first epoch ended: restart with the new settings, nothing is lost.
-            stale_paths = (self.config_path, self.data_path, self.pool_path, self.checkpoint_path)
-            for stale in (*stale_paths, self.unreadable_path):
+            stale_paths = (self.config_path, self.data_path, self.pool_path, self.unreadable_path)
+            for stale in (*stale_paths, self.checkpoint_path, self.frozen_path):
                 checksums.delete(stale)
         elif changed:
             more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""

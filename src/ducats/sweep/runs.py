@@ -10,7 +10,7 @@ from ducats.config import Config
 from ducats.config.options import DataOptions, RunOptions, default_run_folder
 from ducats.data.registry import resolve_dataset
 from ducats.report.tasks import data_and_task
-from ducats.run.factory import check_config, with_resolved_precision
+from ducats.run.factory import check_config, resolve_for_machine
 from ducats.runfolder.run_folder import RunFolder
 from ducats.sweep.schema import Sweep, SweepMethod, SweepTask, expand_grid
 from ducats.utils.errors import UserError
@@ -144,7 +144,7 @@ def _build_config(
         **vars(sweep_filter.data),
     )
     try:
-        return with_resolved_precision(options.load())
+        return resolve_for_machine(options.load())
     except UserError as error:
         raise UserError(
             f"{method.name}{f' on {task.display_name}' if task.display_name else ''}: {error}"

@@ -119,6 +119,13 @@ def resolve_precision(precision: str, device: str) -> str:
     return "bf16-mixed" if cuda and torch.cuda.get_device_capability() >= (8, 0) else "32-true"
 
 
+def has_gpu(device: str) -> bool:
+    """Return whether a run with this setting of ``engine.device`` uses a GPU."""
+    if device == "auto":
+        return torch.cuda.is_available() or torch.backends.mps.is_available()
+    return device != "cpu"
+
+
 def precision_name(fabric: Fabric) -> str:
     """Return Fabric's name of the precision."""
     return str(fabric.strategy.precision.precision)

@@ -33,6 +33,8 @@ def make_optimiser(
     groups: dict[float, list[nn.Parameter]] = {}
     used = set()
     for name, parameter in network.named_parameters():
+        if not parameter.requires_grad:
+            continue
         prefix = next((p for p in multipliers if name == p or name.startswith(f"{p}.")), None)
         used.add(prefix)
         groups.setdefault(multipliers.get(prefix or "", 1.0), []).append(parameter)

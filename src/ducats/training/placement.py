@@ -33,28 +33,31 @@ def place_images(
     Args:
         placement: ``auto`` moves all of them to a GPU if they take at most half of its free memory.
     """
-    unique = {
-        id(pixels): pixels
-        for images in image_sets
-        for pixels in (images.pixels, images.bilinear_pixels)
-        if pixels is not None
-    }
-    needed_bytes = sum(pixels.shape.numel() for pixels in unique.values())
+    unique = {id(array): array for images in image_sets for array in _arrays_to_place(images)}
+    needed_bytes = sum(array.shape.numel() * array.dtype.itemsize for array in unique.values())
     if (
         device.type == "cpu"
         or placement == "host"
         or not _fits("decoded images", needed_bytes, device, placement, MAX_DEVICE_MEMORY_SHARE)
     ):
         return list(image_sets)
-    moved = {key: _copy(pixels, device) for key, pixels in unique.items()}
+    moved = {key: _copy(array, device) for key, array in unique.items()}
     return [
         replace(
             images,
-            pixels=moved[id(images.pixels)],
-            bilinear_pixels=moved.get(id(images.bilinear_pixels)),
+            pixels=moved.get(id(images.pixels), images.pixels),
+            bilinear_pixels=moved.get(id(images.bilinear_pixels), images.bilinear_pixels),
+            embeddings=moved.get(id(images.embeddings)),
         )
         for images in image_sets
     ]
+
+
+def _arrays_to_place(images: Images) -> list[Indexable]:
+    """Return what the model reads: embeddings if there are any, else pixels."""
+    if images.embeddings is not None:
+        return [images.embeddings]
+    return [images.pixels, *([] if images.bilinear_pixels is None else [images.bilinear_pixels])]
 
 
 def place_label_maps(labels: Labels, device: torch.device, placement: Placement = "auto") -> Labels:

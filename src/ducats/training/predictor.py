@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from lightning_fabric import Fabric
@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from ducats.acquisition.criteria import PROBE_COLUMNS, compute_columns, require_probe
 from ducats.acquisition.samples import SampleTable
 from ducats.data.domain import Images
-from ducats.data.views import apply_view, sample_view_params
 from ducats.models.output import Output
 from ducats.models.upsampling import upsample
 from ducats.settings import View
 from ducats.training import placement
 from ducats.training.distributed import all_gather_rows, rank_share
+from ducats.training.embed import Embedder
+from ducats.training.inputs import model_inputs
 from ducats.utils.errors import UserError
 from ducats.utils.progress import activity
 from ducats.utils.randomness import make_generator
@@ -24,12 +25,6 @@ from ducats.utils.randomness import make_generator
 OutputColumns = dict[str, Tensor]
 ExtraColumnsFn = Callable[[Output], Mapping[str, Tensor]]  # columns that probes add to the model's output
 MAX_PENDING_BATCHES = 16  # batches kept on the device before they are copied to the host together
-
-
-def sample_aug_params(images: Images, view: View, generator: torch.Generator) -> Tensor:
-    """Sample augmentation parameters, one row per image, independent of the batching."""
-    height, width = images.pixels.shape[-2:]
-    return sample_view_params(view, len(images), height, width, generator, images.aspect)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +43,7 @@ class Predictor:
     stream: tuple[str, ...] = ("scoring",)  # name of its random stream
     extra_columns: ExtraColumnsFn | None = None  # computes the columns of probes
     two_step_upsampling: bool = False  # see `upsample`
+    embedder: Embedder | None = None  # of a frozen backbone, for images without embeddings
 
     def share(self, indices: Tensor) -> Sequence[Tensor]:
         """Return this process's batches of image indices."""
@@ -63,12 +59,16 @@ class Predictor:
             append_flipped: append the mirrored images to each batch, which doubles its length.
         """
         self.model.eval()
-        device, pixels = self.fabric.device, images.pixels_for(self.view)
-        aug_params = sample_aug_params(images, self.view, make_generator(self.seed, *self.stream))
-        is_resident = placement.is_on_device(pixels, device)
+        if self.embedder is not None and images.embeddings is None:
+            images = replace(images, embeddings=self.embedder.embed(images))
+        device, inputs = self.fabric.device, model_inputs(images, self.view)
+        stored, generator = inputs.stored, make_generator(self.seed, *self.stream)
+        # For all images, so that they do not depend on the batches.
+        aug_params = inputs.sample_params(torch.arange(len(images)), generator)
+        is_resident = placement.is_on_device(stored, device)
         load_batch = placement.index_to_device if is_resident else placement.index_to_host
         raw_batches = placement.produce(
-            lambda n: load_batch(pixels, batches[n], device), len(batches), prefetched=not is_resident
+            lambda n: load_batch(stored, batches[n], device), len(batches), prefetched=not is_resident
         )
         n_images = sum(map(len, batches))
         with (
@@ -76,10 +76,8 @@ class Predictor:
             activity(f"predicting {n_images} images", total=n_images) as predicting,
         ):
             for index, raw in zip(batches, raw_batches, strict=True):
-                augmented = apply_view(
-                    placement.to_device(raw, device),
-                    self.view,
-                    aug_params[index].to(device, non_blocking=True),
+                augmented = inputs.apply(
+                    placement.to_device(raw, device), aug_params[index].to(device, non_blocking=True)
                 )
                 output: Output = self.model(
                     torch.cat([augmented, augmented.flip(-1)]) if append_flipped else augmented

@@ -16,11 +16,12 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from ducats.data.domain import UNLABELLED, VOID, Domain, Images, Labels, Pixels
-from ducats.data.views import apply_view, apply_view_to_labels, sample_view_params
+from ducats.data.domain import UNLABELLED, VOID, Domain, Images, Labels
+from ducats.data.views import apply_view_to_labels
 from ducats.objectives import Batch, LabelledImages
 from ducats.settings import LabelledBatches, StreamViews, View
 from ducats.training import placement
+from ducats.training.inputs import ModelInputs, model_inputs
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator
 
@@ -166,38 +167,37 @@ class Stream:
     Sampled and sent to the device once per epoch, which saves a copy in every step.
     """
 
-    pixels: Pixels
-    view: View
+    inputs: ModelInputs
     index: Tensor  # (M,), in the order of use, on the host
     device_index: Tensor  # `index` on the device
-    aug_params: Tensor  # (M, K), on the device
+    aug_params: Tensor  # (M, ...), on the device
     labels: Labels | None  # (M,), of `index`, on the device; or the label maps of all images
     batch_slices: Sequence[slice]  # one per batch
 
     def fetch(self, step: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
-        """Return a batch's pixels and label maps, on the device if stored there, else on the host."""
+        """Return a batch as stored and its label maps, on the device if stored there, else on the host."""
         batch_slice = self.batch_slices[step]
         index, device_index = self.index[batch_slice], self.device_index[batch_slice]
-        pixels = placement.index_batch(self.pixels, index, device_index, device)
+        stored = placement.index_batch(self.inputs.stored, index, device_index, device)
         if self.labels is None or self.labels.ndim == 1:
-            return pixels, None
-        return pixels, placement.index_batch(self.labels, index, device_index, device)
+            return stored, None
+        return stored, placement.index_batch(self.labels, index, device_index, device)
 
     def is_on_device(self, device: torch.device) -> bool:
         """Return whether all data is on the device."""
         has_label_maps = self.labels is not None and self.labels.ndim > 1
-        return placement.is_on_device(self.pixels, device) and (
+        return placement.is_on_device(self.inputs.stored, device) and (
             not has_label_maps or placement.is_on_device(self.labels, device)
         )
 
     def augment(self, step: int, fetched: tuple[Tensor, Tensor | None]) -> "AugmentedBatch":
         """Apply the view to a batch; return augmented images, labels and stored images."""
-        batch_slice, (pixels, maps) = self.batch_slices[step], fetched
+        batch_slice, (stored, maps) = self.batch_slices[step], fetched
         device, aug_params = self.aug_params.device, self.aug_params[self.batch_slices[step]]
-        stored = placement.to_device(pixels, device)
-        augmented = apply_view(stored, self.view, aug_params)
+        stored = placement.to_device(stored, device)
+        augmented = self.inputs.apply(stored, aug_params)
         if maps is not None:
-            label_maps = apply_view_to_labels(placement.to_device(maps, device), self.view, aug_params)
+            label_maps = apply_view_to_labels(placement.to_device(maps, device), self.inputs.view, aug_params)
             return AugmentedBatch(augmented, label_maps, stored)
         labels = None if self.labels is None else self.labels[batch_slice]
         return AugmentedBatch(augmented, labels, stored)
@@ -208,7 +208,7 @@ class AugmentedBatch(NamedTuple):
 
     images: Tensor
     labels: Tensor | None
-    stored: Tensor  # the images before the view
+    stored: Tensor  # the images before the view, or their embeddings of all views
 
 
 @dataclass(frozen=True)
@@ -330,11 +330,8 @@ class Streams:
             order = shuffled_batches(indices, self.batch_size, self.steps_per_epoch, generator, split)
         batches = [pad_batch(batch, world_size) for batch in order]
         index = torch.cat(batches)
-        height, width = images.pixels.shape[-2:]
-        aspect = None if images.aspect is None else images.aspect[index]
-        aug_params = sample_view_params(
-            view, len(index), height, width, make_generator(self.seed, name, "view", epoch), aspect
-        )
+        inputs = model_inputs(images, view)
+        aug_params = inputs.sample_params(index, make_generator(self.seed, name, "view", epoch))
         # Parameters belong to positions in the global batch: views are the same for any number of ranks.
         lengths = [len(batch) // world_size for batch in batches]
         rank_positions = torch.cat(
@@ -352,8 +349,7 @@ class Streams:
         ]
         device_index = fabric.to_device(index)
         return Stream(
-            images.pixels_for(view),
-            view,
+            inputs,
             index,
             device_index,
             fabric.to_device(aug_params[rank_positions]),

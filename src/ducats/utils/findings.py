@@ -84,3 +84,17 @@ def pluralise(count: float, noun: str, number: str = "") -> str:
 def count_images(count: int) -> str:
     """Format a number of images."""
     return pluralise(count, "image")
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration.
+
+    >>> [format_duration(s) for s in (4.2, 59.7, 90, 5400, 200000)]
+    ['4 s', '60 s', '1.5 min', '1.5 h', '2.3 days']
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    for size, name, limit in ((60, "min", 3600), (3600, "h", 2 * 86400)):
+        if seconds < limit:
+            return f"{seconds / size:.1f} {name}"
+    return f"{seconds / 86400:.1f} days"

@@ -1,6 +1,7 @@
 """Progress: events of a run, and activities such as reading images."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -54,6 +55,7 @@ class Activity:
         self.total = total  # None if its length is unknown
         self.done = 0
         self.ended = False
+        self.started = time.monotonic()
         self._listener, self._lock = listener, threading.Lock()
 
     def advance(self, count: int = 1) -> None:

@@ -117,6 +117,7 @@ def _score_blocks(
     query = streaming_query.spec if streaming_query.selects else None
     needs_features = query is not None and "features" in query.needs
     device, pending = fabric.device, list[_BlockOutput]()
+    embedder = trained.embedder(fabric)
     decode = partial(
         decode_sample,
         size=trained.size,
@@ -128,13 +129,19 @@ def _score_blocks(
         for block in stream:
             z = features = None
             if block.key:
-                # Seeded by block, so random augmentation does not depend on the number of processes.
-                generator = make_generator(seed, "scoring", block.pool_index[0])
-                aug_params = sample_view_params(view, len(block.key), *trained.size, generator, block.aspect)
-                pixels = block.pixels.pin_memory() if device.type == "cuda" else block.pixels
-                pixels = placement.to_device(pixels, device)
                 with torch.inference_mode():
-                    output = model(apply_view(pixels, view, aug_params.to(device)))
+                    if embedder is None:
+                        # Seeded by block, so random augmentation does not depend on the number of processes.
+                        generator = make_generator(seed, "scoring", block.pool_index[0])
+                        aug_params = sample_view_params(
+                            view, len(block.key), *trained.size, generator, block.aspect
+                        )
+                        pixels = block.pixels.pin_memory() if device.type == "cuda" else block.pixels
+                        pixels = placement.to_device(pixels, device)
+                        inputs = apply_view(pixels, view, aug_params.to(device))
+                    else:
+                        inputs = embedder.embed_first_view(block.pixels, block.aspect).to(device)
+                    output = model(inputs)
                 z, features = output.z, output.features if needs_features else None
                 if query and "features" in query.for_model(has_features=features is not None).needs:
                     require_features(features)

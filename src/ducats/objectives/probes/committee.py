@@ -59,11 +59,11 @@ class Committee(AuxiliaryModule):
     def losses(self, model: CachedForward, batch: Batch) -> Losses:
         """Return the cross-entropy of the members on their shares of the labelled images."""
         assert batch.stored_source is not None
-        height, width = batch.source.images.shape[-2:]
-        images, labels = augment_per_member(batch.stored_source, (height, width)), batch.source.labels
+        shape = batch.source.images.shape[1:]
+        images, labels = views_of_members(batch.stored_source, shape), batch.source.labels
         if batch.labelled is not None:
             assert batch.stored_labelled is not None
-            target = augment_per_member(batch.stored_labelled, (height, width), first_member=len(labels))
+            target = views_of_members(batch.stored_labelled, shape, first_member=len(labels))
             images, labels = torch.cat([images, target]), torch.cat([labels, batch.labelled.labels])
         return {"probe/committee": self.loss(features_of(model.eval_forward(images)), labels)}
 
@@ -79,6 +79,19 @@ class Committee(AuxiliaryModule):
     def extra_columns(self, output: Output) -> Mapping[str, Tensor]:
         """Return the probabilities of each member."""
         return {"committee": self(features_of(output)).softmax(2)}
+
+
+def views_of_members(stored: Tensor, shape: torch.Size, first_member: int = 0) -> Tensor:
+    """Return each image in the view of its member, ``(N, *shape)``; member ``first_member`` has the first.
+
+    Args:
+        stored: images, or embeddings of fixed views ``(N, views, D)``, which the members share out.
+        shape: of the network's input.
+    """
+    if stored.ndim == 4:
+        return augment_per_member(stored, (shape[-2], shape[-1]), first_member)
+    member = (first_member + torch.arange(len(stored), device=stored.device)) % len(MEMBER_VIEWS)
+    return stored[torch.arange(len(stored), device=stored.device), member % stored.shape[1]]
 
 
 def augment_per_member(images: Tensor, size: tuple[int, int], first_member: int = 0) -> Tensor:

@@ -14,7 +14,7 @@ from rich.text import Text
 from ducats.report.progress_display import stage_table
 from ducats.report.watch.run_state import METRIC_NAMES, RunState
 from ducats.report.watch.text_plots import braille_plot, sparkline
-from ducats.utils.findings import pluralise
+from ducats.utils.findings import format_duration, pluralise
 
 PHASE_STYLES = {"finished": "green", "waiting": "yellow", "empty": "dim"}
 BAR_WIDTH, PLOT_WIDTH, PLOT_HEIGHT = 30, 36, 6
@@ -60,20 +60,6 @@ def status_line(state: RunState) -> str:
     if state.seconds_left is not None:
         phrases.append(f"about {format_duration(state.seconds_left)} left")
     return ", ".join(phrases) + "".join(f"; {problem}" for problem in state.problems)
-
-
-def format_duration(seconds: float) -> str:
-    """Format a duration.
-
-    >>> [format_duration(s) for s in (4.2, 59.7, 90, 5400, 200000)]
-    ['4 s', '60 s', '1.5 min', '1.5 h', '2.3 days']
-    """
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    for size, name, limit in ((60, "min", 3600), (3600, "h", 2 * 86400)):
-        if seconds < limit:
-            return f"{seconds / size:.1f} {name}"
-    return f"{seconds / 86400:.1f} days"
 
 
 def _render_run(state: RunState, fits: Callable[[RenderableType], bool]) -> RenderableType:

@@ -20,7 +20,8 @@ from ducats.run.factory.builders import (
     model_params,
     prepare_for_views,
     prepare_images,
-    with_resolved_precision,
+    resolve_for_machine,
+    settings_of,
 )
 from ducats.run.factory.validation import check_config, check_task, config_checks, describe_params
 from ducats.runfolder.run_folder import RunFolder
@@ -43,7 +44,8 @@ __all__ = [
     "model_params",
     "prepare_for_views",
     "prepare_images",
-    "with_resolved_precision",
+    "resolve_for_machine",
+    "settings_of",
 ]
 
 

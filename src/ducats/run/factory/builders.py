@@ -19,11 +19,12 @@ from ducats.data.registry import resolve_dataset
 from ducats.data.store import ArrayStore, check_all_readable
 from ducats.ledger import load_ledger
 from ducats.models import EvidentialModel, resolve_model
+from ducats.models.freezing import freeze_backbone
 from ducats.objectives import ObjectiveSpec, resolve_objective
 from ducats.run.components import RunPlan
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import ScoringOptions, StreamViews, TrainingOptions, View
-from ducats.training.distributed import resolve_precision
+from ducats.training.distributed import has_gpu, resolve_precision
 from ducats.training.schedules import SCHEDULES, LRSchedule, poly
 from ducats.training.streams import steps_in_epoch
 from ducats.training.task import label_grid_sizes
@@ -97,7 +98,10 @@ def make_model(config: Config, classes: int, channels: int, *, is_resumable: boo
     build_fn = bind_params("model", config.model.name, builder, 0, params)
     what = "building the model" if is_resumable else "building the model and loading its weights"
     with activity(what), global_seed(config.seed, "model"):
-        return EvidentialModel(build_component("model", config.model, build_fn), config.model.evidence)
+        network = build_component("model", config.model, build_fn)
+        if config.model.freeze != "auto":
+            freeze_backbone(network, config.model.freeze)
+        return EvidentialModel(network, config.model.evidence)
 
 
 def make_oracle(
@@ -212,8 +216,8 @@ def make_run_plan(config: Config, data: AdaptationData) -> RunPlan:
         )
     steps = train.steps_per_epoch or steps_in_epoch(len(data.source), len(pool), train.batch_size)
     return RunPlan(
-        **_settings_of(TrainingOptions, train),
-        **_settings_of(ScoringOptions, config.engine),
+        **settings_of(TrainingOptions, train),
+        **settings_of(ScoringOptions, config.engine),
         query_epochs=epochs_of_rounds,
         budget=budget,
         pixel_budget=acquisition.budget if has_pixel_budget else None,
@@ -225,7 +229,7 @@ def make_run_plan(config: Config, data: AdaptationData) -> RunPlan:
     )
 
 
-def _settings_of(kind: type, section: Any) -> dict[str, Any]:
+def settings_of(kind: type, section: Any) -> dict[str, Any]:
     """Return the settings of a section that are fields of ``kind``."""
     return {field.name: getattr(section, field.name) for field in fields(kind)}
 
@@ -261,11 +265,22 @@ def make_objective(config: Config) -> ObjectiveSpec:
     return spec.bind(params)
 
 
-def with_resolved_precision(config: Config) -> Config:
-    """Return the config with its precision, part of the run's identity, resolved for this machine."""
+def resolve_for_machine(config: Config) -> Config:
+    """Return the config with the parts of the run's identity resolved that depend on this machine."""
     precision = resolve_precision(config.engine.precision, config.engine.device)
     engine = replace(config.engine, precision=precision)  # type: ignore[arg-type] # validated here
-    return config.model_copy(update={"engine": engine})
+    model = config.model
+    if model.freeze == "auto":
+        freezes = not has_gpu(config.engine.device) and has_pretrained_classifier(config)
+        model = replace(model, freeze="backbone" if freezes else "none")
+    return config.model_copy(update={"engine": engine, "model": model})
+
+
+def has_pretrained_classifier(config: Config) -> bool:
+    """Return whether the model is a classifier on a pretrained timm backbone."""
+    spec, params = resolve_model(config.model.name), config.model.params
+    is_pretrained = params.get("pretrained", True) or params.get("weights") is not None
+    return spec.has_timm_backbone and not spec.per_pixel and bool(is_pretrained)
 
 
 def prepare_for_views(

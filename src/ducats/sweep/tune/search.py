@@ -10,7 +10,7 @@ from ducats import config as configs
 from ducats.config import Config, query_epochs
 from ducats.evaluation.model_selection import WeightNormalisation
 from ducats.ledger import load_ledger
-from ducats.run.factory import check_config, with_resolved_precision
+from ducats.run.factory import check_config, resolve_for_machine
 from ducats.sweep.tune.scorers import (
     DevScorer,
     TargetLabelScorer,
@@ -97,7 +97,7 @@ def tune(
         raise UserError(
             "`ducats tune` supports only classification; for segmentation, compare runs with `ducats report`"
         )
-    config, loss = with_resolved_precision(config), loss or DEFAULT_LOSS[estimator]
+    config, loss = resolve_for_machine(config), loss or DEFAULT_LOSS[estimator]
     grid = grid or default_grid(config)
     source_holdout = config.evaluation.source_holdout_fraction or (
         DEFAULT_SOURCE_HOLDOUT if estimator == "dev" else 0.0

@@ -1,0 +1,333 @@
+"""Estimate the time and memory of a run on a CPU from timed steps, before it starts."""
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ducats.acquisition.queries import QuerySpec, as_query_spec
+from ducats.data.domain import UNLABELLED, Images
+from ducats.models import EvidentialModel
+from ducats.models.freezing import embedding_network
+from ducats.objectives import Batch, LabelledImages, ObjectiveSpec, RefreshContext
+from ducats.run.components import Components, RunPlan
+from ducats.run.context import make_embedder, unique_image_sets
+from ducats.run.snapshot import source_samples
+from ducats.settings import PerformanceOptions, StreamViews, View
+from ducats.training.auxiliary import AuxiliaryModules, build_auxiliaries
+from ducats.training.distributed import make_fabric
+from ducats.training.embed import fixed_views
+from ducats.training.fit import make_optimiser
+from ducats.training.inputs import model_inputs
+from ducats.training.step import Step
+from ducats.training.streams import steps_in_epoch
+from ducats.utils.findings import format_duration
+from ducats.utils.progress import activity
+from ducats.utils.randomness import global_seed
+
+SAMPLE_IMAGES = 2  # per stream in a timed step; times are scaled to the batch size
+EMBEDDED_IMAGES = 16  # in a timed forward pass
+MIN_TIMED_SECONDS = 0.5  # fast steps are repeated
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a run has to do: numbers and shapes of the images, and the plan."""
+
+    plan: RunPlan
+    views: StreamViews
+    n_source: int
+    n_pool: int
+    n_evaluated: int  # images of the test set; 0: none
+    classes: int
+    stored_shape: tuple[int, int, int]  # channels, height, width
+    per_pixel: bool
+    n_to_embed: int | None = None  # views of images for a frozen backbone; None: it is trained
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Training steps of an epoch."""
+        return self.plan.steps_per_epoch or steps_in_epoch(self.n_source, self.n_pool, self.plan.batch_size)
+
+
+@dataclass(frozen=True)
+class RunEstimate:
+    """Estimated cost of a run."""
+
+    seconds: float  # of training, scoring and evaluation
+    memory_gb: float  # at most, besides the decoded images
+    embedding_seconds: float | None = None  # of a frozen backbone; None: nothing is embedded
+
+    def describe(self, finetuning: "RunEstimate | None" = None) -> str:
+        """Describe the estimate in a line.
+
+        >>> RunEstimate(9000, 3.2).describe()
+        'training: about 2.5 h on this CPU, with 3.2 GB of memory besides the images'
+        """
+        memory = f"{self.memory_gb:.1f} GB of memory besides the images"
+        if self.embedding_seconds is None:
+            return f"training: about {format_duration(self.seconds)} on this CPU, with {memory}"
+        is_embedded = self.embedding_seconds == 0
+        text = (
+            f"frozen backbone: about {format_duration(self.embedding_seconds)} to embed the images, once, and"
+        )
+        text = "frozen backbone, all images are embedded: about" if is_embedded else text
+        text += f" {format_duration(self.seconds)} to train the head, with {memory}"
+        if finetuning is None:
+            return text
+        hours = format_duration(finetuning.seconds)
+        return f"{text}; --finetune trains the whole network: about {hours}, {finetuning.memory_gb:.1f} GB"
+
+
+def estimate_components(
+    components: Components, plan: RunPlan, performance: PerformanceOptions
+) -> tuple[RunEstimate, RunEstimate | None]:
+    """Estimate a run on this CPU and, if its backbone is frozen, the same run with fine-tuning."""
+    model = (
+        components.model
+        if isinstance(components.model, EvidentialModel)
+        else EvidentialModel(components.model)
+    )
+    pool, network, n_to_embed = components.pool, embedding_network(model.network), None
+    if network is not None:
+        embedder = make_embedder(components, copy.deepcopy(network), make_fabric("cpu"), performance)
+        with activity("looking for embeddings"):
+            n_to_embed = sum(map(embedder.count_missing, unique_image_sets(components).values()))
+    channels, height, width = pool.pixels.shape[1:]
+    workload = Workload(
+        plan=plan,
+        views=components.views,
+        n_source=len(components.source),
+        n_pool=len(pool),
+        n_evaluated=0 if components.test is None else len(components.test),
+        classes=len(components.source.classes),
+        stored_shape=(channels, height, width),
+        per_pixel=components.source.per_pixel,
+        n_to_embed=n_to_embed,
+    )
+    parts = model, components.objective_spec, as_query_spec(components.query), workload
+    return estimate_run(*parts), None if network is None else estimate_finetuning(*parts)
+
+
+def estimate_run(
+    model: EvidentialModel, objective: ObjectiveSpec, query: QuerySpec, workload: Workload
+) -> RunEstimate:
+    """Time steps of a copy of the model on random images; queries and reading are not included."""
+    network = embedding_network(model.network)
+    with activity("estimating the time"), torch.random.fork_rng(devices=[]):
+        trial = _Trial.build(
+            model, objective, query, workload, None if network is None else network.embedding_width
+        )
+        memory = trial.memory_bytes()  # also warms up
+        plan = workload.plan
+        steps = plan.epochs * workload.steps_per_epoch
+        first_round = plan.query_epochs[0] if plan.query_epochs else plan.epochs
+        first_steps = first_round * workload.steps_per_epoch
+        seconds = trial.time_forward() * trial.n_scored()
+        for has_labels, n_steps in ((False, first_steps), (True, steps - first_steps)):
+            seconds += n_steps * trial.time_step(has_labels=has_labels) if n_steps else 0.0
+        embedding = None
+        if workload.n_to_embed is not None:
+            embedding = workload.n_to_embed * _time_embedding(model, workload) if workload.n_to_embed else 0.0
+        return RunEstimate(seconds, memory / 2**30, embedding)
+
+
+def estimate_finetuning(
+    model: EvidentialModel, objective: ObjectiveSpec, query: QuerySpec, workload: Workload
+) -> RunEstimate:
+    """Estimate the same run with a backbone that is trained, too."""
+    trained = copy.deepcopy(model)
+    trained.network.requires_grad_(True)
+    return estimate_run(trained, objective, query, replace(workload, n_to_embed=None))
+
+
+@torch.inference_mode()
+def _time_embedding(model: EvidentialModel, workload: Workload) -> float:
+    """Return the seconds to embed one view of an image."""
+    network = copy.deepcopy(embedding_network(model.network))
+    assert network is not None
+    network.eval().to(memory_format=torch.channels_last)
+    images = _random_images(workload, EMBEDDED_IMAGES, None)
+    view = fixed_views(workload.views)[0]
+
+    def embed() -> None:
+        pixels = view.apply(images.pixels[:], None)
+        network.embed(pixels.contiguous(memory_format=torch.channels_last))
+
+    return _seconds_per_call(embed) / EMBEDDED_IMAGES
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A copy of a run's model and optimiser, trained on random images."""
+
+    workload: Workload
+    model: EvidentialModel
+    auxiliaries: AuxiliaryModules
+    step: Step
+    query: QuerySpec
+    needs_strong: bool
+    embedding_width: int | None  # None: the network reads images
+
+    @classmethod
+    def build(
+        cls,
+        model: EvidentialModel,
+        objective: ObjectiveSpec,
+        query: QuerySpec,
+        workload: Workload,
+        embedding_width: int | None,
+    ) -> "_Trial":
+        model, plan = copy.deepcopy(model), workload.plan
+        images = _random_images(workload, 1, embedding_width)
+        with torch.no_grad():
+            features = model.eval()(_augment(images, workload.views.test)).features
+        with global_seed(0, "estimate"):
+            auxiliaries = build_auxiliaries(
+                model,
+                objective,
+                query,
+                classes=workload.classes,
+                n_features=0 if features is None else int(features.shape[1]),
+                pool_size=workload.n_pool,
+                per_pixel=workload.per_pixel,
+                seed=0,
+            )
+        fabric = make_fabric("cpu")
+        wrapped: Any = fabric.setup_module(model)
+        optimiser: Any = fabric.setup_optimizers(
+            make_optimiser(model.network, plan.optimisation, auxiliaries=model.auxiliaries)
+        )
+        step = Step(
+            wrapped,
+            optimiser,
+            objective.bind_auxiliary(auxiliaries.objective_module),
+            fabric,
+            probes=auxiliaries.probes,
+            auxiliary_parameters=model.auxiliaries.parameters(),
+            target_batching=plan.target_batching,
+        )
+        return cls(workload, model, auxiliaries, step, query, objective.needs_strong_view(), embedding_width)
+
+    @property
+    def _batch_images(self) -> int:
+        """Images per stream in a timed step."""
+        batch_size = self.workload.plan.batch_size
+        return batch_size if self.embedding_width is not None else min(SAMPLE_IMAGES, batch_size)
+
+    def time_step(self, *, has_labels: bool) -> float:
+        """Return the seconds of a training step, its augmentation included."""
+        self.step.model.train()
+        seconds = _seconds_per_call(lambda: self.step(self._make_batch(has_labels), 1.0), warm_up=False)
+        return seconds * self.workload.plan.batch_size / self._batch_images
+
+    @torch.inference_mode()
+    def time_forward(self) -> float:
+        """Return the seconds of a forward pass of one image, its view included."""
+        self.model.eval()
+        images = _random_images(self.workload, self._batch_images, self.embedding_width)
+        view = self.workload.views.scoring
+        return _seconds_per_call(lambda: self.model(_augment(images, view))) / len(images)
+
+    def n_scored(self) -> int:
+        """Return the number of images in all passes without gradients."""
+        work, plan = self.workload, self.workload.plan
+        rounds = len(plan.query_epochs)
+        refreshes = 0
+        for epoch in range(plan.epochs):
+            next_round = plan.query_epochs.index(epoch) + 1 if epoch in plan.query_epochs else 0
+            rounds_done = sum(after < epoch for after in plan.query_epochs)
+            refreshes += self.auxiliaries.is_due(
+                RefreshContext(epoch, plan.epochs, next_round, rounds, rounds_done)
+            )
+        snapshot = min(plan.snapshot_samples, work.n_pool)
+        snapshot += min(source_samples(plan.snapshot_samples), work.n_source)
+        queries = rounds * work.n_pool if self.query.needs else 0
+        return queries + refreshes * work.n_pool + (rounds + 1) * (work.n_evaluated + snapshot)
+
+    def memory_bytes(self) -> int:
+        """Return the memory of weights, gradients, momentum and what a step keeps for its backward pass."""
+        weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        trained = sum(p.numel() * p.element_size() for p in self.model.parameters() if p.requires_grad)
+        kept: dict[int, int] = {}
+
+        def note(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        self.step.model.train()
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            self.step(self._make_batch(has_labels=True), 1.0)
+        activations = max(0, sum(kept.values()) - weights)
+        return weights + 2 * trained + activations * self.workload.plan.batch_size // self._batch_images
+
+    def _make_batch(self, has_labels: bool) -> Batch:
+        views, count = self.workload.views, self._batch_images
+        stored = _random_images(self.workload, count, self.embedding_width)
+
+        def augment(view: View) -> Tensor:
+            return _augment(stored, view)
+
+        def labelled(view: View) -> LabelledImages:
+            images = augment(view)
+            shape = (count, *images.shape[-2:]) if self.workload.per_pixel else (count,)
+            return LabelledImages(images, torch.randint(self.workload.classes, shape))
+
+        if self.workload.per_pixel:
+            target = labelled(views.unlabelled)
+            is_open = torch.rand(target.labels.shape) < (0.95 if has_labels else 2.0)
+            maps = torch.where(is_open, UNLABELLED, target.labels)
+            return Batch(
+                labelled(views.source),
+                None,
+                None,
+                LabelledImages(target.images, maps),
+                has_target_labels=has_labels,
+            )
+        target_view = views.labelled_or_source
+        has_pseudo_labels = has_labels and self.auxiliaries.pseudo_labels() is not None
+        reads_stored = self.auxiliaries.read_stored_images
+        raw = stored.embeddings if stored.embeddings is not None else stored.pixels[:]
+        return Batch(
+            labelled(views.source),
+            labelled(target_view) if has_labels else None,
+            augment(views.unlabelled),
+            strong=augment(views.strong_or_default) if self.needs_strong else None,
+            pseudo_labelled=labelled(target_view) if has_pseudo_labels else None,
+            stored_source=raw if reads_stored else None,
+            stored_labelled=raw if reads_stored and has_labels else None,
+        )
+
+
+def _random_images(workload: Workload, count: int, embedding_width: int | None) -> Images:
+    """Return images of the stored shape, or with embeddings."""
+    pixels = torch.randint(256, (count, *workload.stored_shape), dtype=torch.uint8)
+    n_views = workload.views.embedded
+    return Images(
+        tuple(map(str, range(count))),
+        pixels,
+        bilinear_pixels=pixels,
+        aspect=torch.ones(count),
+        embeddings=None if embedding_width is None else torch.rand(count, n_views, embedding_width),
+    )
+
+
+def _augment(images: Images, view: View) -> Tensor:
+    inputs, index = model_inputs(images, view), torch.arange(len(images))
+    return inputs.apply(inputs.stored[index], inputs.sample_params(index, torch.Generator().manual_seed(0)))
+
+
+def _seconds_per_call(call: Callable[[], object], *, warm_up: bool = True) -> float:
+    """Return the mean seconds of a call, after one that is not counted."""
+    if warm_up:
+        call()
+    started, count = time.perf_counter(), 0
+    while count == 0 or time.perf_counter() - started < MIN_TIMED_SECONDS:
+        call()
+        count += 1
+    return (time.perf_counter() - started) / count
