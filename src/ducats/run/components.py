@@ -126,7 +126,7 @@ def probe_model(components: Components, model: EvidentialModel) -> tuple[QuerySp
         raise UserError(
             "the query needs features, but the model returns none: return (logits, features) from its "
             "forward, or choose a method that needs none, such as --method duc (in Python, "
-            "Components(query=ducats.QUERIES['duc']))"
+            "Components(query=QUERIES['duc'], objective=OBJECTIVES['duc']))"
         )
     if query.needs_head and (
         output.features is None or find_head_weights(model.network, classes, output.features.shape[1]) is None
