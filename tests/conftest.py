@@ -78,6 +78,14 @@ QUICK = (
     PLAIN_VIEWS,
 )
 
+# A frozen backbone, in addition to QUICK.
+FROZEN = (
+    "model={name: timm, params: {backbone: test_resnet, pretrained: false, bottleneck: 16}}",
+    "model.freeze=backbone",
+    "views.source={flip: 0.5}",
+    "views.embedded=3",
+)
+
 # The same for pixels: 5 pool images of 16 x 32, 5 % of each in 2 rounds, 4 epochs of 2 steps.
 QUICK_PIXELS = (
     "data.params={n_source: 6, n_pool: 5, n_test: 3, height: 16, width: 32}",

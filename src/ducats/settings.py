@@ -142,7 +142,7 @@ class StreamViews:
         "`unlabelled` plus RandAugment (2 operations of magnitude 10) and a cutout of half the side",
     )
     embedded: int = Field(
-        default=2,
+        default=4,
         ge=1,
         description="frozen backbone: number of fixed views of each image that are embedded; the first is "
         "`test`, the second its mirror image, the others are crops, the same for all images. Random views "
@@ -261,7 +261,10 @@ class TrainingOptions:
         default=32, ge=2, description="images per step from each stream, summed over all processes"
     )
     steps_per_epoch: int | None = Field(
-        default=None, ge=1, description="null: full batches in the larger of source and initial pool"
+        default=None,
+        ge=1,
+        description="null: full batches in the larger of source and initial pool; with a frozen backbone, at "
+        "most 40",
     )
     labelled_batches: LabelledBatches = Field(
         default="even",
@@ -301,13 +304,21 @@ class TrainingOptions:
 
 @dataclass(frozen=True, config=STRICT)
 class Optimisation:
-    """Settings of SGD; the defaults are the published ones for Office-Home."""
+    """Settings of the optimiser; the defaults are the published ones for Office-Home."""
 
+    optimiser: Literal["sgd", "adamw"] = Field(
+        default="sgd",
+        description="sgd (published), or adamw, preferred for transformers and ConvNeXts, with a lower "
+        "train.lr, such as 0.001",
+    )
     lr: float = Field(default=4e-3, gt=0, description="initial learning rate")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of SGD")
-    nesterov: bool = Field(default=True, description="Nesterov momentum")
+    nesterov: bool = Field(default=True, description="Nesterov momentum of SGD")
     weight_decay: float = Field(
-        default=1e-3, ge=0, description="applied to all parameters, including biases and norms"
+        default=1e-3,
+        ge=0,
+        description="sgd: applied to all parameters, including biases and norms (published); adamw: not to "
+        "biases, norms and position embeddings",
     )
     clip_grad_norm: float | None = Field(
         default=None, gt=0, description="maximum gradient norm over all parameters; null: no clipping"
@@ -317,6 +328,24 @@ class Optimisation:
         description="learning-rate factor by prefix of the parameter name; null: the model's default (0.1 "
         "for a pretrained backbone)",
     )
+    layer_decay: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="layer-wise learning-rate decay: the rate of each layer of a timm backbone is that of "
+        "the next layer times this factor; null: the same rate for all layers",
+    )
+    ema_decay: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="decay per step of an exponential moving average of the weights (0.999), which is "
+        "evaluated, queried with and saved at the end; the decay is smaller in the first steps; null: none",
+    )
+
+
+# Newer than the first run folders: at its default, such a setting leaves the identity of a run as it was.
+LATER_OPTIMISATION = ("optimiser", "layer_decay", "ema_decay")
 
 
 @dataclass(frozen=True, config=STRICT)

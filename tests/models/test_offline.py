@@ -17,7 +17,7 @@ State = dict[str, Tensor]
 
 @pytest.fixture(autouse=True)
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str, channels: int) -> None:
+    def refuse(name: str, *_: object) -> None:
         raise ConnectionError(f"{name} was looked for on the hub")
 
     monkeypatch.setattr(hub, "fetch_pretrained", refuse)

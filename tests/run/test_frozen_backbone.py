@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from conftest import Runner, quick
+from conftest import FROZEN, Runner, quick
 from ducats.config import configs_folder, load_config
 from ducats.data.embedding_cache import EmbeddingCache
 from ducats.deploy.classification import from_log_alpha, predict_images
@@ -25,12 +25,6 @@ from ducats.utils.errors import UserError
 from ducats.utils.progress import Event
 from ranks import outcome
 
-FROZEN = (
-    "model={name: timm, params: {backbone: test_resnet, pretrained: false, bottleneck: 16}}",
-    "model.freeze=backbone",
-    "views.source={flip: 0.5}",
-    "views.embedded=3",
-)
 METHODS = [
     path.stem
     for path in sorted((configs_folder() / "methods").glob("*.yaml"))

@@ -167,6 +167,15 @@ def test_a_run_resumes_with_another_strategy(
     assert_same_run(finished_run(tmp_path / "run", 2, then), undisturbed, 1e-5)
 
 
+def test_adamw_resumes_with_fsdp(tmp_path: Path) -> None:
+    adamw = ("train.optimiser=adamw", "train.lr=0.005", "train.epochs=2", "acquisition={after_epochs: [1]}")
+    assert run_ranks(tmp_path / "run", 2, *adamw, before=kill_in_epoch(0)).codes[0] < 0
+    resumed = finished_run(tmp_path / "run", 2, FSDP, *adamw)
+    other = load_model(finished_run(tmp_path / "one", 1, *adamw))
+    for name, weight in load_model(resumed).items():
+        torch.testing.assert_close(weight, other[name], rtol=1e-4, atol=1e-4)
+
+
 def test_fsdp_rejects_auxiliary_modules_with_weights(tmp_path: Path) -> None:
     ended = run_ranks(tmp_path / "run", 2, FSDP, "query={name: aada}", "objective={name: adversarial}")
     assert ended.codes == [2, 2]

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 
 from conftest import quick, quick_pixels
 from ducats.data.streets import streets
@@ -50,8 +51,34 @@ def test_the_plan_computes_the_steps() -> None:
     # By default, an epoch is full batches of the larger of source and pool.
     plan = make_run_plan(quick_pixels("train.steps_per_epoch=null"), data)
     assert plan.schedule(4) == poly(4, horizon=15)  # 4 epochs of 3
-    # Other schedules have no horizon.
-    rates = [
-        make_run_plan(quick(f"train.schedule.name={n}"), toy()).schedule(3) for n in SCHEDULES if n != "poly"
-    ]
-    assert rates == [pytest.approx(1.003**-0.75), 1.0]
+    # 4 epochs of 3; two schedules have no horizon.
+    rates = {n: make_run_plan(quick(f"train.schedule.name={n}"), toy()).schedule(3) for n in SCHEDULES}
+    assert rates == pytest.approx(
+        {
+            "inverse_decay": 1.003**-0.75,
+            "poly": (1 - 3 / 15) ** 0.9,
+            "cosine": math.cos(math.pi / 8) ** 2,  # a quarter of the way
+            "constant": 1.0,
+        }
+    )
+
+
+def test_warm_up_and_cosine_equal_torch() -> None:
+    """With torch's ramp times its cosine, which are applied at the same time."""
+    steps, warmup = 40, 8
+    schedule = make_schedule(
+        quick("train.schedule.name=cosine", f"train.warmup_fraction={warmup / steps}"), steps
+    )
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    ramp = torch.optim.lr_scheduler.LinearLR(optimiser, start_factor=1 / warmup, total_iters=warmup - 1)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=steps)
+    for step in range(steps):
+        assert schedule(step) == pytest.approx(optimiser.param_groups[0]["lr"], abs=1e-9), step
+        optimiser.step()
+        ramp.step()
+        cosine.step()
+
+
+def test_a_run_too_short_for_its_warm_up_has_none() -> None:
+    schedule = make_schedule(quick("train.schedule.name=constant", "train.warmup_fraction=0.1"), 4)
+    assert [schedule(step) for step in range(4)] == [1.0] * 4

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial, wraps
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
@@ -98,15 +98,18 @@ def our_losses(
     image_placement: Placement = "host",
     clip: float | None = None,
     target_batching: TargetBatching = "separate",
+    optimisation: Optimisation = OPTIMISATION,
 ) -> list[float]:
     data, resolved = toy(size=16), resolve_performance(options, fabric)
     source, pool = placement.place_images([data.source.images, data.pool], fabric.device, image_placement)
     bare = make_model()
     if resolved.channels_last:
         bare.to(memory_format=torch.channels_last)
-    optimiser = make_optimiser(bare.network, OPTIMISATION, fused=bool(resolved.fused_optimiser))
-    model, stepper = fabric.setup(bare, optimiser)
     graphs = bool(resolved.cuda_graphs)
+    optimiser = make_optimiser(
+        bare.network, optimisation, fused=bool(resolved.fused_optimiser), capturable=graphs
+    )
+    model, stepper = fabric.setup(bare, optimiser)
     step = Step(
         model,
         stepper,
@@ -165,10 +168,19 @@ def same_bits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("same_bits")
 @pytest.mark.parametrize("image_placement", ["device", "host"])
 @pytest.mark.parametrize(
-    ("clip", "target_batching"), [(None, "separate"), (0.05, "separate"), (None, "joint")]
+    ("clip", "target_batching", "optimiser"),
+    [
+        (None, "separate", "sgd"),
+        (0.05, "separate", "sgd"),
+        (None, "joint", "sgd"),
+        (0.05, "separate", "adamw"),
+    ],
 )
 def test_captured_steps_equal_eager_ones_on_a_gpu(
-    image_placement: Placement, clip: float | None, target_batching: TargetBatching
+    image_placement: Placement,
+    clip: float | None,
+    target_batching: TargetBatching,
+    optimiser: Literal["sgd", "adamw"],
 ) -> None:
     fabric = make_fabric("cuda", precision="32-true", deterministic=True)
     eager, captured = (
@@ -178,6 +190,7 @@ def test_captured_steps_equal_eager_ones_on_a_gpu(
             image_placement=image_placement,
             clip=clip,
             target_batching=target_batching,
+            optimisation=replace(OPTIMISATION, optimiser=optimiser),
         )
         for graphs in (False, True)
     )

@@ -68,13 +68,12 @@ def run(
         from ducats.doctor.images import completeness_warnings
         from ducats.ledger import load_ledger
         from ducats.run import run as run_components
-        from ducats.run.components import unreadable_files
+        from ducats.run.components import steps_per_epoch, unreadable_files
         from ducats.run.factory import build_run, check_config, resolve_for_machine
         from ducats.run.loggers import LoggerDispatcher, find_loggers
         from ducats.runfolder.records import describe_timed
         from ducats.runfolder.run_folder import RunFolder
         from ducats.training.distributed import all_ranks_or_raise, make_fabric
-        from ducats.training.streams import steps_in_epoch
 
     config = resolve_for_machine(config)
     folder = out or default_run_folder(config)
@@ -127,16 +126,13 @@ def run(
             f"{pluralise(len(unreadable), 'unreadable file')} skipped: {names}; listed in "
             f"{run_folder.unreadable_path}; --strict refuses such data"
         )
-    steps = plan.steps_per_epoch or steps_in_epoch(
-        len(components.source), len(components.pool), plan.batch_size
-    )
     with (
         ProgressDisplay(activities=fabric.is_global_zero) as display,
         LoggerDispatcher(
             loggers if fabric.is_global_zero else {},
             folder,
             settings=config.identity(),
-            steps_per_epoch=steps,
+            steps_per_epoch=steps_per_epoch(components, plan),
             warn=partial(print_warning, output=display.console),
         ) as logs,
     ):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ducats.config.layers import configs_folder as configs_folder
     from ducats.config.loader import describe_settings as describe_settings
     from ducats.config.loader import find_config as find_config
+    from ducats.config.loader import find_recipe as find_recipe
     from ducats.config.loader import load_config as load_config
     from ducats.config.loader import to_yaml as to_yaml
     from ducats.config.schema import ComponentConfig as ComponentConfig
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _LAZY_IMPORTS = {
     "configs_folder": "layers",
-    **dict.fromkeys(("describe_settings", "find_config", "load_config", "to_yaml"), "loader"),
+    **dict.fromkeys(("describe_settings", "find_config", "find_recipe", "load_config", "to_yaml"), "loader"),
     **dict.fromkeys(("ComponentConfig", "Config", "query_epochs"), "schema"),
 }
 

@@ -1,6 +1,7 @@
 """Load a config from files, settings and options, and write it as YAML."""
 
 import difflib
+import fnmatch
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from ducats.config.schema import Config, ObjectiveConfig, QueryConfig, TaskConfi
 from ducats.settings import View
 from ducats.utils.errors import UserError
 from ducats.utils.yaml_text import load_yaml
+
+RECIPE_PATTERNS = "applies_to"  # key of a recipe in configs/backbones: the timm architectures that it is for
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ def _layers_with_base(file: str, visited: tuple[str, ...] = ()) -> list[_Layer]:
     path = find_config(file)
     settings = dict(read_yaml(path))
     base = settings.pop("extends", None)
+    settings.pop(RECIPE_PATTERNS, None)
     layer = _Layer(file, settings, is_data=path.parent == configs_folder() / "data")
     if base is None:
         return [layer]
@@ -155,6 +159,28 @@ def find_config(name: str | Path) -> Path:
     group = f"{stem.split('/')[0]}/"
     listed = [config for config in known if config.startswith(group)] or known
     raise UserError(f"no config {str(name)!r}; give the path of a file, or one of {', '.join(listed)}")
+
+
+def find_recipe(backbone: str) -> str | None:
+    """Return the config of the recipe for a backbone, if there is one; the longest matching pattern wins.
+
+    Args:
+        backbone: name of a recipe, or of a timm model, with or without tag.
+
+    >>> [find_recipe(name) for name in ("clip", "vit_base_patch14_dinov2.lvd142m", "mobilenetv3_large_100")]
+    ['backbones/clip', 'backbones/dinov2', None]
+    """
+    recipes = {path.stem: path for path in (configs_folder() / "backbones").glob("*.yaml")}
+    if backbone in recipes:
+        return f"backbones/{backbone}"
+    architecture = backbone.split(".")[0]
+    matches = [
+        (len(pattern), f"backbones/{name}")
+        for name, path in recipes.items()
+        for pattern in read_yaml(path).get(RECIPE_PATTERNS, ())
+        if fnmatch.fnmatchcase(architecture, pattern)
+    ]
+    return max(matches)[1] if matches else None
 
 
 def to_yaml(config: Config) -> str:

@@ -93,6 +93,14 @@ class RunOptions(DataOptions):
             "source-only, ... See `ducats methods`."
         ),
     ] = None
+    backbone: Annotated[
+        str | None,
+        Parameter(
+            help="Sets backbone, optimiser and learning rates: a recipe (resnet, convnext, vit, dinov2, "
+            "dinov3, clip, siglip, offline), short for -c backbones/NAME, or any timm model, e.g. "
+            "vit_base_patch14_dinov2, with the recipe of its family."
+        ),
+    ] = None
     set: Annotated[
         list[str],
         Parameter(negative=(), help="A setting as key=value, e.g. train.lr=0.01. Repeatable."),
@@ -142,11 +150,23 @@ class RunOptions(DataOptions):
         Args:
             resumed: folder of a run that may have started; it keeps its method if the options name none.
         """
-        from ducats.config import load_config
+        from ducats.config import find_recipe, load_config
 
-        files = [*self.config, *([f"methods/{self.method}"] if self.method else [])]
+        recipe = find_recipe(self.backbone) if self.backbone else None
+        files = [
+            *self.config,
+            *([f"methods/{self.method}"] if self.method else []),
+            *([recipe] if recipe else []),
+        ]
         load = partial(load_config, files, self.set, default_method=_method_of_run(resumed))
         run_layer = self._run_layer()
+        backbone = self.backbone
+        if backbone and recipe == f"backbones/{backbone}":
+            # The recipe names it; but if --set names another model, it was dropped.
+            is_set = "backbone" in load(run_layer).model.params
+            backbone = None if is_set else load_config(files).model.params["backbone"]
+        if backbone:
+            run_layer["model"] = {**run_layer.get("model", {}), "params": {"backbone": backbone}}
         resolved = load({**run_layer, **self._data_layer(load(run_layer))})
         resolved = _with_freeze_of_run(resolved, resumed)
         if (self.root or self.task) and not _takes(resolved, "root", "task"):

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from ducats.config.layers import default_method, merge_layers, names_method
 from ducats.runfolder.records import METRICS_FILE
 from ducats.settings import (
+    LATER_OPTIMISATION,
     STRICT,
     STRONG_AUGMENTATION,
     EvaluationOptions,
@@ -165,6 +166,13 @@ class TrainConfig(Optimisation, TrainingOptions):
     """Training; one continuous training spans all rounds."""
 
     schedule: ScheduleConfig = Field(default=ScheduleConfig(), description="learning-rate schedule")
+    warmup_fraction: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="fraction of the training steps in which the learning rates rise linearly to those of "
+        "the schedule; 0: no warm-up (published)",
+    )
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -354,6 +362,15 @@ class Config(BaseModel):
             raise ValueError("acquisition.growth other than 1 needs acquisition.rounding=nearest_total")
         return self
 
+    @model_validator(mode="after")
+    def _check_ema(self) -> "Config":
+        if self.train.ema_decay is not None and self.engine.strategy == "fsdp":
+            raise ValueError(
+                "train.ema_decay cannot be combined with engine.strategy=fsdp: set train.ema_decay=null, or "
+                "use engine.strategy=ddp"
+            )
+        return self
+
     def identity(self) -> dict[str, Any]:
         """Return the settings that identify the run: all except data.strict and those of the machine."""
         settings = self.model_dump(mode="json")
@@ -371,8 +388,9 @@ class Config(BaseModel):
             del settings["views"]["embedded"]
         if self.model.bottleneck_relu:
             del settings["model"]["bottleneck_relu"]
-        if not self.train.unlabelled_includes_labelled:
-            del settings["train"]["unlabelled_includes_labelled"]
+        for name in ("unlabelled_includes_labelled", "warmup_fraction", *LATER_OPTIMISATION):
+            if getattr(self.train, name) == getattr(TrainConfig(), name):
+                del settings["train"][name]
         if not self.views.uses_bilinear:
             for view in settings["views"].values():
                 if isinstance(view, dict):

@@ -58,8 +58,12 @@ def check_plan(config: Config, survey: DataSurvey) -> list[Finding]:
 def _estimate_costs(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     """Report an estimate of time and memory without a GPU, from timed steps of the model."""
     is_known = {"source", "target"} <= survey.splits.keys() and "target" in survey.stored_shapes
-    if has_gpu(config.engine.device) or not is_known:
-        return
+    if not has_gpu(config.engine.device) and is_known:
+        with suppress(Exception):  # whatever is invalid is reported elsewhere
+            yield Finding("note", _describe_costs(config, survey))
+
+
+def _describe_costs(config: Config, survey: DataSurvey) -> str:
     config = resolve_for_machine(config)
     n_source, n_pool = len(survey.splits["source"]), pool_size(config, survey)
     evaluated_on, test_origin = _resolve_split(config, survey)
@@ -88,7 +92,7 @@ def _estimate_costs(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     model = make_model(config, len(classes), workload.stored_shape[0], is_resumable=True)
     parts = model, make_objective(config), make_query(config), workload
     finetuning = estimate_finetuning(*parts) if freezes else None
-    yield Finding("note", estimate_run(*parts).describe(finetuning))
+    return estimate_run(*parts).describe(finetuning)
 
 
 def _check_view_sizes(config: Config, survey: DataSurvey) -> Iterator[Finding]:

@@ -43,9 +43,17 @@ def resolve_model(name: str) -> ModelSpec:
     return resolve("model", MODELS, name, as_model_spec)
 
 
-def model_names(*, per_pixel: bool) -> str:
-    """Return the names of the models that output logits per pixel, or per image, for a message."""
-    return " or ".join(name for name, spec in MODELS.items() if spec.per_pixel is per_pixel)
+def model_names(*, per_pixel: bool, has_backbone: bool = False) -> str:
+    """Return the names of the models that output logits per pixel, or per image, for a message.
+
+    Args:
+        has_backbone: only those with a timm backbone.
+    """
+    return " or ".join(
+        name
+        for name, spec in MODELS.items()
+        if spec.per_pixel is per_pixel and spec.has_timm_backbone >= has_backbone
+    )
 
 
 __all__ = [

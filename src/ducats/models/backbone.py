@@ -15,6 +15,7 @@ from timm.models.resnet import Bottleneck
 from torch import Tensor, nn
 
 from ducats.models import hub, offline, weights_file
+from ducats.models.lora import add_lora
 from ducats.utils.errors import UserError
 
 Strides = Literal["timm", "first"]
@@ -22,15 +23,33 @@ OUTPUT_STRIDES = (8, 16, 32)
 
 
 def make_backbone(
-    name: str, *, channels: int, pretrained: bool, weights: str | None, strides: Strides
+    name: str,
+    *,
+    channels: int,
+    pretrained: bool,
+    weights: str | None,
+    strides: Strides,
+    img_size: int | None = None,
+    drop_path: float = 0.0,
+    gradient_checkpointing: bool = False,
+    lora_rank: int | None = None,
 ) -> nn.Module:
-    """Build a backbone without classifier, with weights from a file, the offline package or timm."""
+    """Build a backbone without classifier, with weights from a file, the offline package or timm.
+
+    Args:
+        img_size: side of the images, for a backbone that takes one size only; None: that of its weights.
+            timm resamples position embeddings.
+        drop_path: drop rate of residual branches (stochastic depth).
+        gradient_checkpointing: recompute activations in the backward pass.
+        lora_rank: train only low-rank updates of the linear layers, see `lora`.
+    """
     check_backbone_name(name)
     _check_strides(strides)
+    options = _timm_options(name, img_size, drop_path)
     if weights is None and pretrained and not offline.has_weights_for(name):
-        trunk = hub.fetch_pretrained(name, channels)
+        trunk = hub.fetch_pretrained(name, channels, options)
     else:
-        trunk = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels)
+        trunk = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels, **options)
         if weights is not None:
             path = Path(weights).expanduser()
             weights_file.load_weights(
@@ -43,7 +62,102 @@ def make_backbone(
             )
     if strides == "first":
         move_strides_first(trunk, name)
+    if gradient_checkpointing:
+        _enable_gradient_checkpointing(trunk, name)
+    if lora_rank is not None:
+        add_lora(trunk, lora_rank, torch.zeros(1, channels, *_input_size(trunk)), name)
     return trunk
+
+
+def check_backbone_options(
+    name: str,
+    *,
+    img_size: int | None = None,
+    drop_path: float = 0.0,
+    gradient_checkpointing: bool = False,
+    lora_rank: int | None = None,
+) -> None:
+    """Raise if the backbone does not support these options of `make_backbone`."""
+    if img_size is not None and (not isinstance(img_size, int) or img_size < 1):
+        raise UserError(
+            f"model.params.img_size is {img_size!r}; give the side of the images in pixels, or null"
+        )
+    if not isinstance(drop_path, int | float) or not 0 <= drop_path < 1:
+        raise UserError(f"model.params.drop_path is {drop_path!r}; give a rate of at least 0 and less than 1")
+    if lora_rank is not None and (not isinstance(lora_rank, int) or lora_rank < 1):
+        raise UserError(f"model.params.lora_rank is {lora_rank!r}; give a number of at least 1, or null")
+    options = _timm_options(name, img_size, drop_path)
+    if drop_path or gradient_checkpointing or lora_rank is not None:
+        try:
+            trunk = _build_on_meta(name, **options)
+        except TypeError:  # an unexpected keyword argument
+            raise UserError(
+                f"the backbone {name!r} has no drop path; set model.params.drop_path=0, or choose another, "
+                "e.g. convnext_tiny"
+            ) from None
+        if gradient_checkpointing:
+            _enable_gradient_checkpointing(trunk, name)
+        if lora_rank is not None:
+            add_lora(trunk, lora_rank, torch.zeros(1, 3, *_input_size(trunk), device="meta"), name)
+
+
+def _input_size(trunk: nn.Module) -> tuple[int, int]:
+    """Return the height and width that a backbone was built for."""
+    cfg = trunk.pretrained_cfg
+    assert isinstance(cfg, dict)
+    return int(cfg["input_size"][-2]), int(cfg["input_size"][-1])
+
+
+def _timm_options(name: str, img_size: int | None, drop_path: float) -> dict[str, Any]:
+    """Return the options of `timm.create_model` for an image size and a drop rate."""
+    size = {} if img_size is None else _size_options(name, img_size)
+    return {**size, "drop_path_rate": drop_path} if drop_path else size
+
+
+@functools.cache
+def _size_options(name: str, side: int) -> dict[str, Any]:
+    """Return timm's options for images of this size; none if the backbone takes them as it is."""
+    cfg = timm.get_pretrained_cfg(name)
+    if cfg is None or not cfg.fixed_input_size or tuple(cfg.input_size[-2:]) == (side, side):
+        return {}
+    options = {"img_size": side, "pretrained_cfg_overlay": {"input_size": (3, side, side)}}
+    # Many backbones that timm lists with a fixed size take others too, and stay as they are.
+    for each in ({}, options):
+        try:
+            with torch.device("meta"):
+                _build_on_meta(name, **each)(torch.empty(1, 3, side, side))
+            return each
+        except (AssertionError, RuntimeError, TypeError, ValueError):
+            continue
+    raise UserError(
+        f"the backbone {name!r} cannot be built for images of {side} x {side}; set the size of its weights, "
+        f"--set views.size={cfg.input_size[-1]}, or a multiple of its patch size, or choose a backbone "
+        "without a fixed size, e.g. resnet50"
+    )
+
+
+def _build_on_meta(name: str, **options: Any) -> nn.Module:
+    with torch.device("meta"):  # only shapes, no memory
+        trunk: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **options)
+    return trunk.eval()
+
+
+def _enable_gradient_checkpointing(trunk: nn.Module, name: str) -> None:
+    has_batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in trunk.modules())
+    try:
+        if has_batch_norm:
+            raise TypeError("its batch norms would count every batch twice")
+        trunk.set_grad_checkpointing(True)  # type: ignore[operator]
+    except (AssertionError, AttributeError, TypeError) as error:
+        raise UserError(
+            f"the backbone {name!r} does not support gradient checkpointing ({error}); set "
+            "model.params.gradient_checkpointing=false"
+        ) from None
+
+
+def uses_gradient_checkpointing(network: nn.Module) -> bool:
+    """Return whether a part of the network recomputes its activations in the backward pass."""
+    return any(getattr(module, "grad_checkpointing", False) is True for module in network.modules())
 
 
 def check_weights(build: Callable[..., nn.Module], **params: Any) -> None:
@@ -211,7 +325,7 @@ def feature_width(trunk: nn.Module, channels: int) -> int:
     assert isinstance(cfg, dict)
     trunk.eval()
     with torch.no_grad():
-        features = trunk(torch.zeros(1, channels, *cfg["input_size"][-2:]))
+        features = trunk(torch.zeros(1, channels, *_input_size(trunk)))
     trunk.train()
     if not isinstance(features, torch.Tensor) or features.ndim != 2 or not features.shape[1]:
         raise UserError(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ducats.models.backbone import (
     Strides,
     check_backbone_name,
+    check_backbone_options,
     feature_width,
     input_normalisation,
     make_backbone,
@@ -76,14 +77,31 @@ class Classifier(nn.Module):
             return None
         return UserError(
             f"the backbone {cfg['architecture']!r} needs images of {expected[0]} x {expected[1]}, not "
-            f"{actual[0]} x {actual[1]}; set this size in every view (--set views.size={expected[0]}), or "
-            "choose a backbone without a fixed size, e.g. resnet50"
+            f"{actual[0]} x {actual[1]}; set the same size in every view (--set views.size={expected[0]}), "
+            "build it for another one (model.params.img_size), or choose a backbone without a fixed size, "
+            "e.g. resnet50"
         )
 
 
-def check_classifier_params(*, backbone: str = "resnet50", weights: str | None = None, **_: object) -> None:
-    """Raise if the backbone is unknown or the file of weights is missing, before any image is read."""
+def check_classifier_params(
+    *,
+    backbone: str = "resnet50",
+    weights: str | None = None,
+    img_size: int | None = None,
+    drop_path: float = 0.0,
+    gradient_checkpointing: bool = False,
+    lora_rank: int | None = None,
+    **_: object,
+) -> None:
+    """Raise if the backbone or its options are invalid, or its weights are missing; reads no image."""
     check_backbone_name(backbone)
+    check_backbone_options(
+        backbone,
+        img_size=img_size,
+        drop_path=drop_path,
+        gradient_checkpointing=gradient_checkpointing,
+        lora_rank=lora_rank,
+    )
     if weights is not None and not Path(weights).expanduser().is_file():
         raise UserError(f"the weights file {weights} does not exist; check model.params.weights")
 
@@ -116,6 +134,10 @@ def timm_classifier(
     strides: Strides = "timm",
     bottleneck: int = 256,
     bottleneck_relu: bool = True,
+    img_size: int | None = None,
+    drop_path: float = 0.0,
+    gradient_checkpointing: bool = False,
+    lora_rank: int | None = None,
 ) -> Classifier:
     """Build a classifier on any timm backbone.
 
@@ -126,9 +148,24 @@ def timm_classifier(
         strides: placement of the strides in ResNet blocks: `timm`, or `first` (2015 ResNets, Caffe, Keras).
         bottleneck: width of the features, the input of the last layer.
         bottleneck_relu: whether a ReLU follows the batch norm of the bottleneck.
+        img_size: side of the images, for backbones that take one size only; None: that of their weights.
+            timm resamples position embeddings. A run gives the size of its views.
+        drop_path: drop rate of the backbone's residual branches (stochastic depth).
+        gradient_checkpointing: recompute the backbone's activations in the backward pass, which takes less
+            memory and more time; not with batch norms.
+        lora_rank: freeze the backbone and train a low-rank update of each linear layer (LoRA); None: train
+            the backbone.
     """
     trunk = make_backbone(
-        backbone, channels=channels, pretrained=pretrained, weights=weights, strides=strides
+        backbone,
+        channels=channels,
+        pretrained=pretrained,
+        weights=weights,
+        strides=strides,
+        img_size=img_size,
+        drop_path=drop_path,
+        gradient_checkpointing=gradient_checkpointing,
+        lora_rank=lora_rank,
     )
     is_pretrained = pretrained or weights is not None
     return Classifier(

@@ -3,8 +3,10 @@
 import functools
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import shorten
+from typing import Any
 
 import timm
 import torch
@@ -19,12 +21,20 @@ from ducats.utils.progress import activity
 REACHABLE_TIMEOUT = 5.0
 
 
-def fetch_pretrained(name: str, channels: int) -> nn.Module:
-    """Build a backbone with timm's weights. A cached file is used without contacting the hub."""
-    overlay = check_available(name)
+def fetch_pretrained(name: str, channels: int, options: Mapping[str, Any] = {}) -> nn.Module:
+    """Build a backbone with timm's weights. A cached file is used without contacting the hub.
+
+    Args:
+        options: further options of `timm.create_model`.
+    """
+    overlay = {**(check_available(name) or {}), **options.get("pretrained_cfg_overlay", {})}
     try:
         trunk: nn.Module = timm.create_model(
-            name, pretrained=True, num_classes=0, in_chans=channels, pretrained_cfg_overlay=overlay
+            name,
+            pretrained=True,
+            num_classes=0,
+            in_chans=channels,
+            **{**options, "pretrained_cfg_overlay": overlay or None},
         )
     except Exception as error:
         raise _download_error(name, error) from error

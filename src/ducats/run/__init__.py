@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
+from ducats.models.backbone import uses_gradient_checkpointing
 from ducats.run.checkpoint import check_shared_folder
 from ducats.run.checks import check_cuda_graphs, check_run
 from ducats.run.components import Components, RunPlan, run_identity, summarise_data, unreadable_files
@@ -63,7 +64,11 @@ def run(
     fabric = fabric or _launch_default_fabric()
     objective = components.objective_spec
     check_cuda_graphs(performance.cuda_graphs, objective)
-    is_trusted = is_trusted_code(objective.fn, components.model) and objective.cuda_graph_safe
+    is_trusted = (
+        is_trusted_code(objective.fn, components.model)
+        and objective.cuda_graph_safe
+        and not uses_gradient_checkpointing(components.model)  # restores random states within a step
+    )
     resolved_performance = resolve_performance(
         performance, fabric, trusted_code=is_trusted, per_pixel=components.source.per_pixel
     )

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
+from ducats.models.lora import merge_lora
 from ducats.run.context import RunContext, load_weights
 from ducats.runfolder import checksums
 from ducats.runfolder.run_folder import RunFolder
@@ -32,11 +33,13 @@ def save_checkpoint(context: RunContext, epoch: int, seconds: float) -> None:
     state = {
         "epoch": epoch,
         "seconds": seconds,
-        "network": gather_state(_select_state(context, frozen=False), fabric),
+        "network": gather_state(_select_state(context, model.network, frozen=False), fabric),
         "auxiliaries": model.auxiliaries.state_dict(),
         "optimiser": gather_state(context.optimiser.state_dict(), fabric),
         "precision": fabric.strategy.precision.state_dict(),  # the loss scale of float16
     }
+    if context.ema is not None:
+        state["ema"] = _select_state(context, context.ema.module, frozen=False)
     path = context.run_folder.checkpoint_path
     context.on_rank_zero(lambda: checksums.write(path, lambda file: torch.save(state, file)))
 
@@ -49,18 +52,24 @@ def restore_checkpoint(context: RunContext) -> tuple[int, float]:
     context.on_rank_zero(lambda: context.run_folder.discard_after(state["epoch"] if state else -1))
     if state is None:
         return 0, 0.0
-    network, frozen = model.network, _select_state(context, frozen=True)
+    network = model.network
+    frozen = _select_state(context, network, frozen=True)
     network.load_state_dict({**frozen, **shard_state(state["network"], network.state_dict(), fabric)})
     model.auxiliaries.load_state_dict(state.get("auxiliaries", {}))
     optimiser.load_state_dict(shard_optimiser_state(state["optimiser"], optimiser, fabric))
-    adapt_optimiser_state(optimiser, fused=bool(context.performance.fused_optimiser))
+    performance = context.performance
+    adapt_optimiser_state(
+        optimiser, fused=bool(performance.fused_optimiser), capturable=bool(performance.cuda_graphs)
+    )
     fabric.strategy.precision.load_state_dict(state["precision"])
+    if context.ema is not None:
+        context.ema.module.load_state_dict({**frozen, **state["ema"]})
     return state["epoch"], state["seconds"]
 
 
 def save_frozen_weights(context: RunContext) -> None:
     """Write the weights of a frozen backbone once: they may be large, and a checkpoint is written often."""
-    frozen = gather_state(_select_state(context, frozen=True), context.fabric)
+    frozen = gather_state(_select_state(context, context.model.network, frozen=True), context.fabric)
     path = context.run_folder.frozen_path
 
     def write() -> None:
@@ -70,15 +79,16 @@ def save_frozen_weights(context: RunContext) -> None:
     context.on_rank_zero(write)
 
 
-def _select_state(context: RunContext, *, frozen: bool) -> dict[str, Any]:
-    """Return the state of the network's frozen backbone, or all else."""
-    state = context.model.network.state_dict()
+def _select_state(context: RunContext, network: nn.Module, *, frozen: bool) -> dict[str, Any]:
+    """Return the state of a network's frozen backbone, or all else."""
+    state = network.state_dict()
     return {name: tensor for name, tensor in state.items() if (name in context.frozen_names) == frozen}
 
 
 def save_model(context: RunContext) -> None:
-    """Write the final weights, which marks the run as finished."""
-    weights = gather_state(context.model.network.state_dict(), context.fabric)
+    """Write the final weights, with LoRA updates merged, which marks the run as finished."""
+    network = context.model.network if context.ema is None else context.ema.module
+    weights = merge_lora(network, gather_state(network.state_dict(), context.fabric))
     context.on_rank_zero(lambda: write_model(context.run_folder, weights))
 
 

@@ -21,6 +21,7 @@ from ducats.models.freezing import embedding_network
 from ducats.models.output import Output
 from ducats.objectives import ObjectiveFn, ObjectiveSpec, as_objective_spec
 from ducats.settings import (
+    LATER_OPTIMISATION,
     STRICT,
     EvaluationOptions,
     Optimisation,
@@ -35,6 +36,7 @@ from ducats.settings import (
 from ducats.training import placement
 from ducats.training.inputs import model_inputs
 from ducats.training.schedules import LRSchedule, inverse_decay
+from ducats.training.streams import steps_in_epoch
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator
@@ -87,6 +89,16 @@ class RunPlan(ScoringOptions, TrainingOptions):
     schedule: LRSchedule = inverse_decay
     seed: int = 0
     target_batching: TargetBatching | None = None  # type: ignore[assignment] # None: as in the default method
+
+
+def steps_per_epoch(components: Components, plan: RunPlan) -> int:
+    """Return the steps of an epoch: those of the plan, or as many as the data has batches."""
+    model = components.model
+    network = model.network if isinstance(model, EvidentialModel) else model
+    head_only = components.pool.embeddings is not None or embedding_network(network) is not None
+    return plan.steps_per_epoch or steps_in_epoch(
+        len(components.source), len(components.pool), plan.batch_size, head_only=head_only
+    )
 
 
 def pixels_per_image(components: Components) -> Tensor:
@@ -209,6 +221,9 @@ def run_identity(components: Components, plan: RunPlan) -> dict[str, Any]:
     # A default leaves the identity as it was before the setting existed.
     if not plan.unlabelled_includes_labelled:
         del plan_settings["unlabelled_includes_labelled"]
+    for name in LATER_OPTIMISATION:
+        if getattr(plan.optimisation, name) == getattr(Optimisation(), name):
+            del plan_settings["optimisation"][name]
     views = asdict(components.views)
     if embedding_network(network) is None:
         del views["embedded"]

@@ -10,8 +10,9 @@ import torch
 from lightning_fabric import Fabric
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from timm.utils import ModelEmaV3  # type: ignore[attr-defined] # not marked as exported
 from torch import Tensor, nn
-from torch.optim import SGD
+from torch.optim import Optimizer
 
 from ducats.acquisition.queries import QuerySpec
 from ducats.data.domain import Images
@@ -20,18 +21,19 @@ from ducats.ledger import Ledger, TargetMaps, load_ledger, open_ledger
 from ducats.models import EvidentialModel
 from ducats.models.classifier import Classifier
 from ducats.models.freezing import embedding_network
-from ducats.run.components import Components, RunPlan, place_data, probe_model
+from ducats.run.components import Components, RunPlan, place_data, probe_model, steps_per_epoch
 from ducats.runfolder import checksums
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import PerformanceOptions, View
 from ducats.training.auxiliary import AuxiliaryModules, build_auxiliaries, compatible_view
 from ducats.training.distributed import autocast_dtype, on_rank_zero
+from ducats.training.ema import make_ema
 from ducats.training.embed import Embedder, fixed_views
 from ducats.training.fit import make_optimiser
 from ducats.training.predictor import Predictor
 from ducats.training.sharding import check_shardable
 from ducats.training.step import Step
-from ducats.training.streams import Streams, class_presence, steps_in_epoch
+from ducats.training.streams import Streams, class_presence
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import Event, EventListener
@@ -57,7 +59,8 @@ class RunContext:
     wrapped_model: nn.Module  # the same, set up by Fabric
     query: QuerySpec
     auxiliaries: AuxiliaryModules
-    optimiser: SGD
+    optimiser: Optimizer
+    ema: ModelEmaV3 | None  # moving average of the network's weights
     train_step: Step
     streams: Streams
     frozen_names: frozenset[str]  # tensors of a frozen backbone, which are not in the checkpoints
@@ -205,6 +208,7 @@ def open_context(
         model.network,
         plan.optimisation,
         fused=bool(performance.fused_optimiser),
+        capturable=bool(performance.cuda_graphs),
         auxiliaries=model.auxiliaries,
     )
     fabric_optimiser: Any = fabric.setup_optimizers(optimiser)
@@ -225,7 +229,7 @@ def open_context(
         placed.pool,
         placed.views,
         plan.batch_size,
-        plan.steps_per_epoch or steps_in_epoch(len(placed.source), len(placed.pool), plan.batch_size),
+        steps_per_epoch(placed, plan),
         plan.seed,
         plan.labelled_batches,
         plan.unlabelled_includes_labelled,
@@ -245,6 +249,7 @@ def open_context(
         query,
         auxiliaries,
         optimiser,
+        make_ema(model.network, plan.optimisation.ema_decay, fabric),
         train_step,
         streams,
         frozen_names,

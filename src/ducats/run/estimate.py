@@ -51,7 +51,9 @@ class Workload:
     @property
     def steps_per_epoch(self) -> int:
         """Training steps of an epoch."""
-        return self.plan.steps_per_epoch or steps_in_epoch(self.n_source, self.n_pool, self.plan.batch_size)
+        return self.plan.steps_per_epoch or steps_in_epoch(
+            self.n_source, self.n_pool, self.plan.batch_size, head_only=self.n_to_embed is not None
+        )
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,7 @@ class _Trial:
         return queries + refreshes * work.n_pool + (rounds + 1) * (work.n_evaluated + snapshot)
 
     def memory_bytes(self) -> int:
-        """Return the memory of weights, gradients, momentum and what a step keeps for its backward pass."""
+        """Return the memory of weights, optimiser state and what a step keeps for its backward pass."""
         weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
         trained = sum(p.numel() * p.element_size() for p in self.model.parameters() if p.requires_grad)
         kept: dict[int, int] = {}
@@ -265,7 +267,11 @@ class _Trial:
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             self.step(self._make_batch(has_labels=True), 1.0)
         activations = max(0, sum(kept.values()) - weights)
-        return weights + 2 * trained + activations * self.workload.plan.batch_size // self._batch_images
+        options = self.workload.plan.optimisation
+        copies = {"sgd": 2, "adamw": 3}[options.optimiser]  # gradients and moments
+        averages = 0 if options.ema_decay is None else weights
+        kept_bytes = activations * self.workload.plan.batch_size // self._batch_images
+        return weights + copies * trained + averages + kept_bytes
 
     def _make_batch(self, has_labels: bool) -> Batch:
         views, count = self.workload.views, self._batch_images

@@ -1,7 +1,7 @@
 """Active-learning loop: train, evaluate, query, label, repeat. Resumable at any line."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from torch import Tensor
@@ -17,7 +17,8 @@ from ducats.run.label import acquire_labels
 from ducats.run.select import select_request
 from ducats.run.snapshot import save_snapshot
 from ducats.training.auxiliary import PredictorPass
-from ducats.training.distributed import broadcast_buffers
+from ducats.training.distributed import average_buffers, broadcast_buffers
+from ducats.training.ema import averaged_weights
 from ducats.training.fit import fit_epoch
 from ducats.training.placement import place_label_maps
 from ducats.training.sharding import unsharded
@@ -39,12 +40,13 @@ def run_loop(context: RunContext) -> None:
         started = time.monotonic()
         with unsharded(context.model):
             refresh_auxiliaries(context, epoch)
-            evaluate_epoch(context, epoch, seconds, started)
-            if epoch in plan.query_epochs:
-                started += query_and_label(context, epoch)  # without the time spent waiting for annotators
-            if epoch == plan.epochs:
-                save_snapshot(context, 0, epoch, context.rounds_through(epoch))
-                break
+            with averaged_weights(context.model.network, context.ema):
+                evaluate_epoch(context, epoch, seconds, started)
+                if epoch in plan.query_epochs:
+                    started += query_and_label(context, epoch)  # without the time waiting for annotators
+                if epoch == plan.epochs:
+                    save_snapshot(context, 0, epoch, context.rounds_through(epoch))
+                    break
         if targets is None or epoch in plan.query_epochs:
             targets = None  # frees device memory for the new label maps
             targets = load_targets(context, context.rounds_through(epoch))
@@ -104,6 +106,12 @@ def train_epoch(context: RunContext, epoch: int, targets: KnownTargets) -> None:
     )
     first_step = epoch * context.streams.steps_per_epoch
     context.emit("train", epoch, stage=context.rounds_through(epoch), step=first_step)  # a step may be slow
+
+    def on_step(step: int, means: Callable[[], dict[str, float]]) -> None:
+        if context.ema is not None:
+            context.ema.update(context.model.network, step)
+        context.emit("train", epoch, stage=context.rounds_through(epoch), step=step, values=means)
+
     with (
         global_seed(plan.seed, "network", epoch, fabric.global_rank),
         compile_formulas(bool(context.performance.compile)),
@@ -115,10 +123,10 @@ def train_epoch(context: RunContext, epoch: int, targets: KnownTargets) -> None:
             first_step=first_step,
             fabric=fabric,
             source_weight=weight_at(plan.source_weight, epoch),
-            on_step=lambda step, means: context.emit(
-                "train", epoch, stage=context.rounds_through(epoch), step=step, values=means
-            ),
+            on_step=on_step,
         )
+    if context.ema is not None:
+        average_buffers(context.ema.module, fabric)
     seconds = round(time.monotonic() - started, 3)
     record = {"kind": "epoch", "epoch": epoch + 1, "losses": losses, "seconds": seconds}
     context.on_rank_zero(lambda: context.run_folder.save_record(record))

@@ -1,11 +1,17 @@
 """Optimiser and training epoch."""
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from timm.optim import (  # type: ignore[attr-defined] # not marked as exported
+    create_optimizer_v2,
+    param_groups_layer_decay,
+    param_groups_weight_decay,
+)
 from torch import Tensor, nn
-from torch.optim import SGD
+from torch.optim import Optimizer
 
 from ducats.objectives import Batch
 from ducats.settings import Optimisation
@@ -16,56 +22,106 @@ from ducats.utils.errors import UserError
 
 
 def make_optimiser(
-    network: nn.Module, settings: Optimisation, *, fused: bool = False, auxiliaries: nn.Module | None = None
-) -> SGD:
-    """Build SGD with one parameter group per learning-rate factor.
+    network: nn.Module,
+    settings: Optimisation,
+    *,
+    fused: bool = False,
+    capturable: bool = False,
+    auxiliaries: nn.Module | None = None,
+) -> Optimizer:
+    """Build the optimiser with one parameter group per learning-rate factor and weight decay.
 
     The first matching prefix wins; other parameters have factor 1. Without multipliers, those in the
     network's ``lr_multipliers`` attribute are used, if it has one.
 
     Args:
         fused: update each group with one kernel.
+        capturable: allow steps to be captured as CUDA graphs; needs ``fused``.
         auxiliaries: auxiliary modules, trained at the full rate.
     """
     multipliers = settings.lr_multipliers
     if multipliers is None:
         multipliers = getattr(network, "lr_multipliers", {})
-    groups: dict[float, list[nn.Parameter]] = {}
+    layer_scales = {} if settings.layer_decay is None else _layer_scales(network, settings.layer_decay)
+    undecayed = _undecayed(network) if settings.optimiser == "adamw" else set()
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     used = set()
     for name, parameter in network.named_parameters():
         if not parameter.requires_grad:
             continue
         prefix = next((p for p in multipliers if name == p or name.startswith(f"{p}.")), None)
         used.add(prefix)
-        groups.setdefault(multipliers.get(prefix or "", 1.0), []).append(parameter)
+        factor = multipliers.get(prefix or "", 1.0) * layer_scales.get(id(parameter), 1.0)
+        weight_decay = 0.0 if id(parameter) in undecayed else settings.weight_decay
+        groups.setdefault((factor, weight_decay), []).append(parameter)
     if auxiliaries is not None and (
         auxiliary_parameters := [p for p in auxiliaries.parameters() if p.requires_grad]
     ):
-        groups.setdefault(1.0, []).extend(auxiliary_parameters)
+        groups.setdefault((1.0, settings.weight_decay), []).extend(auxiliary_parameters)
     unused = multipliers.keys() - used
     if unused:
         top_level_names = sorted({name.split(".")[0] for name, _ in network.named_parameters()})
         raise UserError(
             f"train.lr_multipliers has unknown prefixes {sorted(unused)}; the model has {top_level_names}"
         )
-    return SGD(
-        [{"params": parameters, "first_lr": factor * settings.lr} for factor, parameters in groups.items()],
+    options: dict[str, Any] = {"capturable": capturable}
+    if settings.optimiser == "sgd":
+        options = {
+            "momentum": settings.momentum,
+            "nesterov": settings.nesterov and settings.momentum > 0,
+        }
+    return create_optimizer_v2(
+        [
+            {"params": parameters, "first_lr": factor * settings.lr, "weight_decay": weight_decay}
+            for (factor, weight_decay), parameters in groups.items()
+        ],
+        opt=settings.optimiser,
         lr=settings.lr,
-        momentum=settings.momentum,
-        nesterov=settings.nesterov and settings.momentum > 0,
         weight_decay=settings.weight_decay,
         fused=fused,
+        **options,
     )
 
 
-def adapt_optimiser_state(optimiser: SGD, *, fused: bool) -> None:
+def _layer_scales(network: nn.Module, layer_decay: float) -> dict[int, float]:
+    """Return the learning-rate factor of each backbone parameter by its id; the last layer has factor 1."""
+    trunk = next((module for module in network.modules() if hasattr(module, "group_matcher")), None)
+    if trunk is None:
+        raise unknown_layers_error()
+    groups = param_groups_layer_decay(trunk, layer_decay=layer_decay)
+    return {id(parameter): group["lr_scale"] for group in groups for parameter in group["params"]}
+
+
+def unknown_layers_error() -> UserError:
+    """Return the error of a network whose layers timm does not know."""
+    return UserError(
+        "train.layer_decay needs a timm backbone whose layers are known, as in model.name=timm; set it to "
+        "null for this model"
+    )
+
+
+def _undecayed(network: nn.Module) -> set[int]:
+    """Return the ids of parameters without weight decay: biases, norms, and those that timm names."""
+    groups = param_groups_weight_decay(network, 1.0)
+    for module in network.modules():
+        if callable(named := getattr(module, "no_weight_decay", None)):
+            groups += param_groups_weight_decay(module, 1.0, no_weight_decay_list=named())
+    return {id(parameter) for group in groups if not group["weight_decay"] for parameter in group["params"]}
+
+
+def adapt_optimiser_state(optimiser: Optimizer, *, fused: bool, capturable: bool = False) -> None:
     """Adapt a loaded state to this process: a run may resume with other performance settings."""
     for group in optimiser.param_groups:
         group["fused"] = fused
+        if "capturable" in group:
+            group["capturable"] = capturable
         for parameter in group["params"]:
-            momentum = optimiser.state[parameter].get("momentum_buffer")
-            if momentum is not None and momentum.stride() != parameter.stride():
-                optimiser.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
+            state = optimiser.state[parameter]
+            for name, value in state.items():
+                if name == "step":  # of AdamW: a fused kernel reads it on the device
+                    state[name] = value.to(parameter.device if fused else "cpu")
+                elif isinstance(value, Tensor) and value.stride() != parameter.stride():
+                    state[name] = torch.empty_like(parameter).copy_(value)
 
 
 def fit_epoch(
@@ -110,7 +166,7 @@ def fit_epoch(
     return result
 
 
-def _check_finite(losses: Mapping[str, float], optimiser: SGD) -> None:
+def _check_finite(losses: Mapping[str, float], optimiser: Optimizer) -> None:
     non_finite = [name for name, value in losses.items() if not abs(value) < float("inf")]
     if non_finite:
         raise UserError(

@@ -139,7 +139,10 @@ def shard_optimiser_state(state: Mapping[str, Any], optimiser: Optimizer, fabric
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     sharded_state = {
         number: {
-            name: _shard_like(value, parameters[number]) if isinstance(value, Tensor) else value
+            # AdamW's step count is a scalar, the same on all ranks.
+            name: _shard_like(value, parameters[number])
+            if isinstance(value, Tensor) and value.ndim
+            else value
             for name, value in values.items()
         }
         for number, values in state["state"].items()

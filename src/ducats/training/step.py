@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.optim import SGD
+from torch.optim import Optimizer
 
 from ducats.objectives import AuxiliaryModule, Batch, CachedForward, LabelledImages, ObjectiveFn
 from ducats.settings import TargetBatching
@@ -52,7 +52,7 @@ class Step:
     def __init__(
         self,
         model: nn.Module,
-        optimiser: SGD,
+        optimiser: Optimizer,
         objective: ObjectiveFn,
         fabric: Fabric,
         *,

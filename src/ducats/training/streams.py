@@ -37,13 +37,22 @@ def check_batch_size(batch_size: int, world_size: int) -> None:
         )
 
 
-def steps_in_epoch(source: int, pool: int, batch_size: int) -> int:
+MAX_HEAD_STEPS = 40  # per epoch, for a head on embeddings; longer training makes it worse
+
+
+def steps_in_epoch(source: int, pool: int, batch_size: int, *, head_only: bool = False) -> int:
     """Return the steps of an epoch: full batches of the larger of source and pool, as published.
+
+    Args:
+        head_only: whether only a head is trained, on embeddings; then there are at most `MAX_HEAD_STEPS`.
 
     >>> steps_in_epoch(source=2427, pool=4365, batch_size=32)
     136
+    >>> steps_in_epoch(source=2427, pool=4365, batch_size=32, head_only=True)
+    40
     """
-    return max(1, source // batch_size, pool // batch_size)
+    steps = max(1, source // batch_size, pool // batch_size)
+    return min(steps, MAX_HEAD_STEPS) if head_only else steps
 
 
 def full_batches(order: Tensor, batch_size: int) -> Sequence[Tensor]:

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from ducats.run.components import RunPlan
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import ScoringOptions, StreamViews, TrainingOptions, View
 from ducats.training.distributed import has_gpu, resolve_precision
-from ducats.training.schedules import SCHEDULES, LRSchedule, poly
+from ducats.training.schedules import SCHEDULES, LRSchedule, cosine, poly, with_warmup
 from ducats.training.streams import steps_in_epoch
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import UserError
@@ -70,12 +70,23 @@ PATH_PARAMS = ("source", "target", "test", "path", "cache", "root")  # parameter
 
 
 def model_params(config: Config) -> dict[str, Any]:
-    """Return the keyword arguments of the model: its parameters, and the common setting if it accepts it."""
+    """Return the keyword arguments of the model: its parameters, and settings of the run that it accepts."""
     name, given = "bottleneck_relu", config.model.params
     if name in given:
         raise UserError(f"model.params.{name} is a setting of all models; set model.{name} instead")
     accepted = inspect.signature(resolve_model(config.model.name).build).parameters
-    return {**given, name: config.model.bottleneck_relu} if name in accepted else dict(given)
+    offered: dict[str, Any] = {name: config.model.bottleneck_relu}
+    if (side := _side_of_views(config.views)) is not None:
+        offered["img_size"] = side
+    return given | {key: value for key, value in offered.items() if key in accepted and key not in given}
+
+
+def _side_of_views(views: StreamViews) -> int | None:
+    """Return the side of the images if it is the same in all views; else None."""
+    used = (views.source, views.labelled_or_source, views.unlabelled, views.scoring, views.test)
+    sizes = {view.size for view in used}
+    side = sizes.pop() if len(sizes) == 1 else None
+    return side if isinstance(side, int) else None
 
 
 def make_model(config: Config, classes: int, channels: int, *, is_resumable: bool = False) -> EvidentialModel:
@@ -214,7 +225,9 @@ def make_run_plan(config: Config, data: AdaptationData) -> RunPlan:
         budget = split_budget(
             acquisition.budget, len(pool), len(epochs_of_rounds), acquisition.rounding, acquisition.growth
         )
-    steps = train.steps_per_epoch or steps_in_epoch(len(data.source), len(pool), train.batch_size)
+    steps = train.steps_per_epoch or steps_in_epoch(
+        len(data.source), len(pool), train.batch_size, head_only=config.model.freeze == "backbone"
+    )
     return RunPlan(
         **settings_of(TrainingOptions, train),
         **settings_of(ScoringOptions, config.engine),
@@ -242,19 +255,23 @@ def make_query(config: Config) -> QuerySpec:
 
 
 def make_schedule(config: Config, steps: int) -> LRSchedule:
-    """Build the learning-rate schedule for a training of ``steps`` steps.
+    """Build the learning-rate schedule for a training of ``steps`` steps, with its warm-up.
 
-    The default horizon of ``poly`` is 1.25 times the training, as published.
+    The default horizon of ``poly`` is 1.25 times the training, as published; that of ``cosine`` is the
+    training.
     """
     schedule_config = config.train.schedule
     function = resolve("schedule", SCHEDULES, schedule_config.name)
     params = dict(schedule_config.params)
-    if function is poly:
-        params.setdefault("horizon", math.ceil(POLY_HORIZON_FACTOR * steps))
-    return bind_params("schedule", schedule_config.name, function, 1, params)
+    if function in HORIZON_FACTORS:
+        params.setdefault("horizon", math.ceil(HORIZON_FACTORS[function] * steps))
+    schedule: LRSchedule = bind_params("schedule", schedule_config.name, function, 1, params)
+    warmup_steps = round(config.train.warmup_fraction * steps)
+    return partial(with_warmup, schedule=schedule, warmup_steps=warmup_steps) if warmup_steps else schedule
 
 
-POLY_HORIZON_FACTOR = 1.25  # horizon of `poly` over training steps; published: 62 500 for 50 000
+# Default horizon of a schedule over training steps; published for `poly`: 62 500 for 50 000.
+HORIZON_FACTORS: Mapping[Callable[..., float], float] = {poly: 1.25, cosine: 1.0}
 
 
 def make_objective(config: Config) -> ObjectiveSpec:
@@ -277,10 +294,11 @@ def resolve_for_machine(config: Config) -> Config:
 
 
 def has_pretrained_classifier(config: Config) -> bool:
-    """Return whether the model is a classifier on a pretrained timm backbone."""
+    """Return whether the model is a classifier on a pretrained timm backbone, without LoRA."""
     spec, params = resolve_model(config.model.name), config.model.params
     is_pretrained = params.get("pretrained", True) or params.get("weights") is not None
-    return spec.has_timm_backbone and not spec.per_pixel and bool(is_pretrained)
+    has_lora = params.get("lora_rank") is not None
+    return spec.has_timm_backbone and not spec.per_pixel and bool(is_pretrained) and not has_lora
 
 
 def prepare_for_views(

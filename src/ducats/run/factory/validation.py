@@ -34,7 +34,9 @@ from ducats.run.factory.builders import (
     make_schedule,
     model_params,
 )
+from ducats.training.fit import unknown_layers_error
 from ducats.training.schedules import SCHEDULES
+from ducats.utils.errors import UserError
 from ducats.utils.findings import Check, Finding, raise_first_error
 from ducats.utils.randomness import global_seed
 from ducats.utils.registry import bind_params, build_component, resolve
@@ -152,9 +154,21 @@ def _check_data(config: Config) -> None:
 def _check_model(config: Config, is_resumable: bool) -> None:
     name, params = config.model.name, model_params(config)
     model = resolve_model(name)
+    if "backbone" in params and name in MODELS and not model.has_timm_backbone:
+        others = model_names(per_pixel=model.per_pixel is True, has_backbone=True)
+        raise UserError(
+            f"the model {name!r} has no backbone to choose; use another: --set model.name={others}"
+        )
+    if params.get("lora_rank") is not None and config.model.freeze == "backbone":
+        raise UserError(
+            "model.params.lora_rank trains updates of the backbone, but model.freeze is backbone; set "
+            "model.freeze=none, or model.params.lora_rank=null"
+        )
     bind_params("model", name, model.build, 0, params)
     if model.check_params is not None and not is_resumable:
         build_component("model", config.model, partial(model.check_params, **params))
+    if config.train.layer_decay is not None and name in MODELS and name != "timm":
+        raise unknown_layers_error()
 
 
 def _check_weights(config: Config) -> None:

@@ -1,0 +1,112 @@
+"""The estimate counts what a run does; that its seconds are right is measured in benchmarks/estimate.py."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import FROZEN, Runner, quick, quick_pixels
+from ducats.config import Config
+from ducats.models.output import Output
+from ducats.run import estimate
+from ducats.run.estimate import RunEstimate, estimate_components
+from ducats.run.factory import build_run
+from ducats.runfolder.run_folder import RunFolder
+from ducats.settings import PerformanceOptions
+from ducats.training.predictor import Predictor
+from ducats.training.step import Step
+
+PERFORMANCE = PerformanceOptions()
+
+
+def estimate_config(config: Config) -> tuple[RunEstimate, RunEstimate | None]:
+    components, plan = build_run(config, RunFolder(Path("unused")))
+    return estimate_components(components, plan, PERFORMANCE)
+
+
+@pytest.fixture
+def one_second_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def call_once(call: Callable[[], object], **_: bool) -> float:
+        call()
+        return 1.0
+
+    monkeypatch.setattr(estimate, "_seconds_per_call", call_once)
+
+
+@pytest.mark.usefixtures("one_second_per_call")
+@pytest.mark.parametrize("method", ["ducats", "duc", "random", "clue", "tqs", "duc-fixmatch", "euq"])
+def test_counts_are_those_of_a_run(run_quickly: Runner, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """A step of 16 images per stream takes 16 / 2 calls, and a forward pass of 2 images one."""
+    settings = ("train.batch_size=8", "engine.snapshot_samples=30")
+    estimated, _ = estimate_config(quick(*settings, method=method))
+    scored, steps = 0, 0
+    genuine_forward, genuine_step = Predictor.forward, Step.__call__
+
+    def count_images(
+        self: Predictor, images: Any, batches: Sequence[Tensor], **more: bool
+    ) -> Iterator[tuple[Tensor, Output]]:
+        nonlocal scored
+        scored += sum(map(len, batches))
+        return genuine_forward(self, images, batches, **more)
+
+    def count_step(self: Step, *arguments: Any) -> dict[str, Tensor]:
+        nonlocal steps
+        steps += 1
+        return genuine_step(self, *arguments)
+
+    monkeypatch.setattr(Predictor, "forward", count_images)
+    monkeypatch.setattr(Step, "__call__", count_step)
+    run_quickly(*settings, method=method)
+    expected = steps * 8 / estimate.SAMPLE_IMAGES + scored / estimate.SAMPLE_IMAGES
+    assert estimated.seconds == pytest.approx(expected, rel=0.1)  # selected images are in the snapshots, too
+    assert estimated.embedding_seconds is None
+
+
+@pytest.mark.usefixtures("one_second_per_call")
+def test_a_frozen_backbone_is_compared_with_fine_tuning(run_quickly: Runner) -> None:
+    settings = (*FROZEN, "model.params.bottleneck=9")  # embeddings of other tests do not count
+    config = quick(*settings, "seed=11")
+    frozen, finetuning = estimate_config(config)
+    assert finetuning is not None
+    assert frozen.embedding_seconds is not None
+    assert frozen.embedding_seconds > 0
+    assert finetuning.embedding_seconds is None
+    assert finetuning.seconds > frozen.seconds
+    assert finetuning.memory_gb > 2 * frozen.memory_gb
+    run_quickly(*settings, "seed=11")
+    frozen, _ = estimate_config(config)
+    assert frozen.embedding_seconds == 0
+    assert "all images are embedded" in frozen.describe(finetuning)
+
+
+@pytest.mark.usefixtures("one_second_per_call")
+def test_segmentation_is_estimated() -> None:
+    estimated, finetuning = estimate_config(quick_pixels())
+    assert estimated.seconds > 8
+    assert finetuning is None
+
+
+def test_an_estimate_changes_nothing() -> None:
+    components, plan = build_run(quick(*FROZEN), RunFolder(Path("unused")))
+    before = {name: tensor.clone() for name, tensor in components.model.state_dict().items()}
+    trainable = [p.requires_grad for p in components.model.parameters()]
+    state = torch.random.get_rng_state()
+    estimate_components(components, plan, PERFORMANCE)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert trainable == [p.requires_grad for p in components.model.parameters()]
+    after = components.model.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
+@pytest.mark.usefixtures("one_second_per_call")
+def test_memory_grows_with_batch_and_optimiser() -> None:
+    small, large = (estimate_config(quick(f"train.batch_size={size}"))[0].memory_gb for size in (8, 64))
+    assert large > 4 * small
+    sgd, adamw = (
+        estimate_config(quick("model.params.features=4096", f"train.optimiser={name}"))[0].memory_gb
+        for name in ("sgd", "adamw")
+    )
+    assert adamw > sgd
