@@ -73,11 +73,8 @@ SEGMENTATION = (
     *("duc", "duc-random", "ducats", "entropy", "fully-supervised", "least_confident", "margin", "random"),
     "source-only",
 )
-SPREAD = "query={name: spread, params: {kappa: 10}}"  # a query of no method
 # Settings on top of a method, by task: (name, method, settings).
 VARIANTS = (
-    ("toy", "spread", "duc", (SPREAD,)),
-    ("streets", "spread", "duc", (SPREAD,)),
     ("toy", "ducats-joint", "ducats", ("train.target_batching=joint",)),
     ("toy", "duc-kappa", "duc", ("query.params.kappa=2",)),
     ("toy", "duc-float64", "duc", ("engine.precision=64-true",)),

@@ -9,7 +9,7 @@ selection.
 
 A method is the name of a config, optionally with settings, as in
 ``duc:query.params.kappa=5,acquisition.growth=1.5``. Each result is one line of the output file. Results
-already in the file are not computed again.
+already in the file are not computed again. ``--plot curves.png`` draws the accuracy over the budgets.
 """
 
 import argparse
@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda; all jobs share one GPU")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, default=Path("few_labels.jsonl"))
+    parser.add_argument("--plot", type=Path, help="image of the curves, mean and standard deviation")
     options = parser.parse_args()
     cells = [
         (pair, method, budget, seed)
@@ -73,6 +74,8 @@ def main() -> None:
                 file.write(json.dumps({"cell": cell, **numbers}) + "\n")
             print(f"{count}/{len(missing)}", *cell, numbers["accuracy"], flush=True)
     print(results_table(cells, done))
+    if options.plot is not None:
+        plot_curves(cells, done, options.plot)
 
 
 def read_results(path: Path) -> dict[Cell, dict[str, Any]]:
@@ -156,6 +159,32 @@ def results_table(cells: list[Cell], done: dict[Cell, dict[str, Any]]) -> str:
         mean = statistics.mean(statistics.mean(found[name]) for name in names)
         lines.append(f"| {budget:g} % | {method} | {' | '.join(values)} | {mean:.1f} |")
     return "\n".join(lines)
+
+
+def plot_curves(cells: list[Cell], done: dict[Cell, dict[str, Any]], path: Path) -> None:
+    """Draw accuracy over budget, a panel per pair and a line per method, with bands of one deviation."""
+    from matplotlib.figure import Figure
+
+    pairs, methods = (list(dict.fromkeys(names)) for names in list(zip(*cells, strict=True))[:2])
+    figure = Figure(figsize=(5 * len(pairs), 4), layout="constrained")
+    panels = figure.subplots(1, len(pairs), sharey=True, squeeze=False)[0]
+    for panel, pair in zip(panels, pairs, strict=True):
+        for method, marker in zip(methods, "osD^vP*X" * len(methods), strict=False):
+            values = defaultdict(list)
+            for cell in sorted(done):
+                if cell[:2] == (pair, method) and cell in cells:
+                    values[cell[2]].append(done[cell]["accuracy"])
+            budgets, runs = list(values), list(values.values())
+            mean = [statistics.mean(each) for each in runs]
+            std = [statistics.stdev(each) if len(each) > 1 else 0.0 for each in runs]
+            (line,) = panel.plot(budgets, mean, marker=marker, markersize=4, label=method)
+            low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
+            panel.fill_between(budgets, low, high, alpha=0.15, color=line.get_color(), linewidth=0)
+        panel.set(title=str(pair).replace("-", " → "), xlabel="labels, % of the pool")
+        panel.grid(alpha=0.3)
+    panels[0].set(ylabel="accuracy on the test set, %")
+    panels[-1].legend(loc="lower right")
+    figure.savefig(path, dpi=110)
 
 
 def _mean_and_std(values: list[float]) -> str:

@@ -94,7 +94,6 @@ SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "full_kmeans_limit": 0.0,
         },
     },
-    "spread": {"exact": {"full_kmeans_limit": math.inf}, "mini-batches": {"full_kmeans_limit": 0.0}},
     "dbal": {
         "exact": {"subsample": 10**9},
         "subset of half": {"share": 0.5},
@@ -114,7 +113,7 @@ SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "shortlist of 50 b": {"shortlist": 50, "subsample": None},
     },
 }
-REPEATED_QUERIES = ("badge", "spread")  # random queries that are fast enough to run twice
+REPEATED_QUERIES = ("badge",)  # random queries that are fast enough to run twice
 MAX_SAMPLES = {"dbal": 10_000}  # samples; exact DBAL needs the Manhattan distances of all pairs many times
 N_DISTANCE_SAMPLES = 10_000  # samples for the mean distance to the nearest pick
 
@@ -124,7 +123,6 @@ CRITERIA = {
     "badge": "mean squared distance of a gradient to that of the nearest pick",
     "clue": "mean squared distance to the nearest pick, weighted by entropy",
     "las": "mean disagreement with the neighbours (Q, higher is better)",
-    "spread": "mean squared distance of clustered samples to the nearest pick, weighted by entropy",
     "dbal": "mean Manhattan distance to the nearest label, weighted by 1 - margin",
     "coverage": "share of the uncertainty that picks cover (higher is better)",
 }
@@ -162,7 +160,7 @@ def parse() -> argparse.Namespace:
 def measure(name: str, pool: ClusteredPool, budget: int, seed: int) -> list[dict[str, Any]]:
     """Measure all settings of a query on one pool, random picks, and the exact query with another seed."""
     all_pairs, exact, cells = CachedNeighbourScores(), torch.empty(0), []
-    criterion, some = criterion_of(name, pool, budget, all_pairs), pool.features[:N_DISTANCE_SAMPLES]
+    criterion, some = criterion_of(name, pool, all_pairs), pool.features[:N_DISTANCE_SAMPLES]
     settings = {**SETTINGS[name], "random": {}}
     if name in REPEATED_QUERIES:
         settings["again"] = settings["exact"]
@@ -224,7 +222,7 @@ def query_params(given: Mapping[str, Any], rows: int, budget: int) -> dict[str, 
 
 
 def criterion_of(
-    name: str, pool: ClusteredPool, budget: int, all_pairs: "CachedNeighbourScores"
+    name: str, pool: ClusteredPool, all_pairs: "CachedNeighbourScores"
 ) -> Callable[[Tensor], float]:
     """Return a criterion of the picks; lower is better, except for LAS and coverage."""
     features, entropy = pool.features, dirichlet.entropy(pool.z).double()
@@ -244,11 +242,8 @@ def criterion_of(
         return _manhattan(pool)
     if name == "coverage":
         return _covered_share(pool)
-    some = entropy.topk(10 * budget).indices if name == "spread" else torch.arange(len(features))
-    weight = entropy[some] / entropy[some].sum()
-    return lambda picks: float(
-        (weight * squared_distance_to_nearest([features[some]], [features[picks]])).sum()
-    )
+    weight = entropy / entropy.sum()
+    return lambda picks: float((weight * squared_distance_to_nearest([features], [features[picks]])).sum())
 
 
 class CachedNeighbourScores:

@@ -20,8 +20,7 @@ from PIL import Image
 from ducats.annotation import AnnotationStore
 from ducats.annotation.csv_answers import read_csv_answers
 from ducats.annotation.summary import summarise_annotators, summarise_rounds
-from ducats.config import load_config
-from ducats.config.loader import configs_folder, describe_settings, to_yaml
+from ducats.config import configs_folder, describe_settings, load_config, to_yaml
 from ducats.data.decoding import decode_image_sets
 from ducats.data.manifest import scan_manifest
 from ducats.ledger import load_ledger

@@ -1,12 +1,14 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import yaml
 
 from ducats import config
 from ducats.config import Config, configs_folder, load_config, query_epochs
+from ducats.config.schema import QueryConfig, TaskConfig
 from ducats.run.factory import check_config
 from ducats.utils.errors import UserError
 
@@ -160,6 +162,31 @@ def test_ducats_is_the_default_method_of_both_tasks(files: tuple[str, ...]) -> N
     assert loaded.method == "ducats"
     assert_same_method(loaded, load_config([*files, "methods/ducats"]))
     assert loaded.digest() == load_config([*files, "methods/ducats"]).digest()
+
+
+@pytest.mark.parametrize("task", ["classification", "segmentation"])
+def test_config_in_python_has_the_default_method(task: Literal["classification", "segmentation"]) -> None:
+    loaded = load_config([], [f"task.name={task}"])
+    assert loaded.method == "ducats"
+    assert Config(task=TaskConfig(name=task)) == loaded == Config.model_validate({"task": {"name": task}})
+    changed = Config.model_validate({"task": {"name": task}, "train": {"lr": 0.1}})
+    assert changed == load_config([], [f"task.name={task}", "train.lr=0.1"])
+
+
+@pytest.mark.parametrize("task", ["classification", "segmentation"])
+def test_config_in_python_that_names_a_query_has_the_objective_of_duc(
+    task: Literal["classification", "segmentation"],
+) -> None:
+    expected = load_config([], [], {"task": {"name": task}, "query": {"name": "random"}})
+    for query in (QueryConfig(name="random"), {"name": "random"}):
+        named = Config.model_validate({"task": {"name": task}, "query": query})
+        assert (named.objective, named.query, named.train) == (
+            expected.objective,
+            expected.query,
+            expected.train,
+        )
+    assert (expected.objective.name, expected.objective.params) == ("duc", {})
+    assert expected.train.target_batching == "separate"
 
 
 def test_config_files_and_settings_change_the_default_method(tmp_path: Path) -> None:

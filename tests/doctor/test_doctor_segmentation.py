@@ -366,7 +366,7 @@ def test_specs_say_whether_labels_and_logits_are_per_pixel() -> None:
             assert model.per_pixel is (logits.ndim == 4)
 
 
-@pytest.mark.parametrize("query", ["spread", "clue", "las"])
+@pytest.mark.parametrize("query", ["clue", "las"])
 def test_more_clusters_than_k_means_can_make(root: Path, query: str) -> None:
     large = "data.params.size=[300, 300]"
     name = f"query={{name: {query}}}"

@@ -39,8 +39,8 @@ FILES = ("report.html", "table.md", "table.csv", "summary.json")
 
 
 def test_read_run_returns_identity_and_records(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "a", "spread", 3))
-    assert (run.name, run.method, run.seed, run.finished) == ("a", "spread", 3, True)
+    run = read_run(write_run(tmp_path / "a", "clue", 3))
+    assert (run.name, run.method, run.seed, run.finished) == ("a", "clue", 3, True)
     assert [s["labels"] for s in run.stages] == [0, 10]
     assert len(run.epochs) == 4
     assert run.environment["versions"] == {"torch": "2.6.0"}

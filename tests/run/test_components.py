@@ -12,17 +12,19 @@ from torch import Tensor, nn
 
 import ducats
 from commands import write_images
-from ducats.acquisition.queries import QUERIES
+from ducats.acquisition.queries import QUERIES, as_query_spec
 from ducats.config import Config, load_config
+from ducats.data.streets import streets
 from ducats.data.toy import toy
 from ducats.deploy import load_trained_model
 from ducats.ledger import Request, load_ledger
-from ducats.objectives import duc, softmax
+from ducats.objectives import as_objective_spec, duc, softmax
 from ducats.report.method_results import summarise_runs
 from ducats.report.run_reader import scan_runs
 from ducats.run.checkpoint import load_checkpoint
 from ducats.run.components import to_plain
-from ducats.run.factory import check_config, make_model
+from ducats.run.default_method import with_default_method
+from ducats.run.factory import check_config, make_model, make_objective, make_query
 from ducats.training.schedules import inverse_decay
 from ducats.utils.errors import UserError
 from present import present
@@ -36,7 +38,8 @@ def net(classes: int = 4) -> nn.Module:
 def make_components(**changes: Any) -> ducats.Components:
     data = toy()
     oracle = ducats.GroundTruthOracle(data.ground_truth)
-    return replace(ducats.Components(net(), data.source, data.pool, oracle, test=data.test), **changes)
+    components = ducats.Components(net(), data.source, data.pool, oracle, QUERIES["duc"], duc, data.test)
+    return replace(components, **changes)
 
 
 PLAN = ducats.RunPlan(epochs=2, query_epochs=(1,), budget=(5,), steps_per_epoch=2)
@@ -131,7 +134,7 @@ def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
     ducats.adapt(make_components(query=record_columns), PLAN, tmp_path / "b")
     assert columns == [{"z"}, {"z", "features"}]
     with pytest.raises(UserError, match="needs features, but the model returns none"):
-        ducats.adapt(make_components(model=conv, query=QUERIES["spread"]), PLAN, tmp_path / "c")
+        ducats.adapt(make_components(model=conv, query=None), PLAN, tmp_path / "c")
 
 
 @pytest.mark.parametrize(
@@ -178,6 +181,40 @@ def test_an_api_run_cannot_be_evaluated_from_the_command_line(finished: ducats.R
         load_trained_model(finished.path)
 
 
+def test_default_method_of_a_run_from_python(tmp_path: Path) -> None:
+    """The same as naming its parts, which are described in the config of the method only."""
+    plan = replace(PLAN, epochs=3, query_epochs=(0, 1), budget=(5, 5))
+    config = load_config()
+    named = make_components(query=make_query(config), objective=make_objective(config))
+    named_plan = replace(plan, target_batching=config.train.target_batching)
+    one = ducats.adapt(named, named_plan, tmp_path / "named")
+    other = ducats.adapt(replace(named, query=None, objective=None), plan, tmp_path / "default")
+    assert one.identity == other.identity
+    assert labelled_keys(one) == labelled_keys(other)
+    assert other.read_records("pseudo_labels")
+
+
+@pytest.mark.parametrize("task", ["classification", "segmentation"])
+def test_default_method_by_task_and_by_part(task: str) -> None:
+    config = load_config([], [f"task.name={task}"])
+    own: dict[str, Any] = {"query": QUERIES["random"], "objective": softmax, "target_batching": "joint"}
+    default: dict[str, Any] = {
+        "query": make_query(config),
+        "objective": make_objective(config),
+        "target_batching": config.train.target_batching,
+    }
+    data = toy() if task == "classification" else streets(n_source=2, n_pool=2, n_test=2, height=16, width=32)
+    for given in ((), ("query",), ("objective",), ("target_batching",), tuple(own)):
+        parts = {name: own[name] if name in given else None for name in own}
+        plan = replace(PLAN, target_batching=parts.pop("target_batching"))
+        components = make_components(source=data.source, **parts)
+        components, plan = with_default_method(components, plan)
+        expected = {name: own[name] if name in given else default[name] for name in own}
+        assert to_plain(components.query_spec.fn) == to_plain(as_query_spec(expected["query"]).fn)
+        assert to_plain(components.objective_spec) == to_plain(as_objective_spec(expected["objective"]))
+        assert plan.target_batching == expected["target_batching"]
+
+
 def test_paths_may_be_strings_and_ground_truth_a_list(tmp_path: Path) -> None:
     data = toy(n_source_per_class=2, n_pool=8)
     names = [data.classes[int(label)] for label in data.source.labels[:]]
@@ -188,7 +225,7 @@ def test_paths_may_be_strings_and_ground_truth_a_list(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no ground truth.*ducats.HumanOracle"):
         ducats.GroundTruthOracle(own.ground_truth)
     oracle = ducats.HumanOracle(str(tmp_path / "questions"), own.pool, own.classes)
-    mine = ducats.Components(net(), own.source, own.pool, oracle)
+    mine = ducats.Components(net(), own.source, own.pool, oracle, QUERIES["duc"])
     with pytest.raises(ducats.AwaitingLabels, match="waits for 5 labels"):
         ducats.adapt(mine, PLAN, str(tmp_path / "r"))
     answered = replace(mine, oracle=ducats.GroundTruthOracle([0] * len(own.pool)))

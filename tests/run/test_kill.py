@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 Write = Callable[..., None]
 IMAGES = (
-    "query={name: spread}",
+    "query={name: clue}",
     "train.steps_per_epoch=2",
     "views.scoring={crop: random, pad: 1}",
     "views.source={crop: random, pad: 1}",

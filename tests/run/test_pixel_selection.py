@@ -180,7 +180,7 @@ def test_whole_image_columns_average_unlabelled_pixels() -> None:
     maps = known_labels(SIZES)
     maps[3][:] = 0  # fully labelled: still a row, over all its pixels
     needs = ("entropy", "u_dis", "z", "features")
-    found = score_pool(QuerySpec(QUERIES["spread"].fn, needs), SIZES, maps)
+    found = score_pool(QuerySpec(QUERIES["coverage"].fn, needs), SIZES, maps)
     assert found.image.tolist() == [0, 1, 2, 3, 4]
     assert found.features.shape == (5, 16)
     for image, (height, width) in enumerate(SIZES.tolist()):

@@ -17,6 +17,7 @@ from ducats.data.domain import UNLABELLED, AdaptationData
 from ducats.data.streets import streets
 from ducats.data.toy import toy
 from ducats.ledger import Ledger, TargetMaps, load_ledger
+from ducats.objectives import duc
 from ducats.run import _check_same_data, run
 from ducats.run.checkpoint import load_model
 from ducats.run.factory import build_run
@@ -132,7 +133,7 @@ def test_evaluation_does_not_affect_training_or_selection(
 
 
 def test_global_random_state_does_not_affect_the_run(run_quickly: Runner) -> None:
-    settings = ("query={name: spread}", "train={epochs: 3, steps_per_epoch: 2}")
+    settings = ("query={name: clue}", "train={epochs: 3, steps_per_epoch: 2}")
     torch.manual_seed(1)
     one = run_quickly(*settings, folder="a")
     torch.rand(100)
@@ -174,7 +175,7 @@ def linear_components(**changes: Any) -> ducats.Components:
     data = toy()
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
     oracle = ducats.GroundTruthOracle(data.ground_truth)
-    return replace(ducats.Components(net, data.source, data.pool, oracle), **changes)
+    return replace(ducats.Components(net, data.source, data.pool, oracle, QUERIES["duc"], duc), **changes)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from ducats.data.domain import UNLABELLED, VOID, Images
 from ducats.data.streets import streets
 from ducats.data.toy import toy
 from ducats.ledger import Request, load_ledger
+from ducats.objectives import duc
 from ducats.run import run, snapshot
 from ducats.run.components import run_identity
 from ducats.run.factory import build_run
@@ -111,6 +112,7 @@ def test_a_random_model_is_not_changed(tmp_path: Path) -> None:
         data.pool,
         ducats.GroundTruthOracle(data.ground_truth),
         query=QUERIES["random"],
+        objective=duc,
     )
     plan = ducats.RunPlan(epochs=2, query_epochs=(0, 1), budget=(3, 3), batch_size=8, steps_per_epoch=2)
     for n_samples in (0, 50):

@@ -39,7 +39,7 @@ PIXEL_QUERIES = [
     if not query.source_needs and not any(need in (*IMAGE_COLUMNS, "committee") for need in query.needs)
 ]
 REGION_QUERIES = ("ripu", "margin", "least_confident", "las")  # run with regions; the others with pixels
-IMAGE_QUERIES = ("random", "duc", "spread", "ripu")
+IMAGE_QUERIES = ("random", "duc", "coverage", "ripu")
 
 
 def broken(context: QueryContext) -> torch.Tensor:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ducats.config.loader import configs_folder as configs_folder
+    from ducats.config.layers import configs_folder as configs_folder
     from ducats.config.loader import describe_settings as describe_settings
     from ducats.config.loader import find_config as find_config
     from ducats.config.loader import find_recipe as find_recipe
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from ducats.config.schema import query_epochs as query_epochs
 
 _LAZY_IMPORTS = {
-    **dict.fromkeys(
-        ("configs_folder", "describe_settings", "find_config", "find_recipe", "load_config", "to_yaml"),
-        "loader",
-    ),
+    "configs_folder": "layers",
+    **dict.fromkeys(("describe_settings", "find_config", "find_recipe", "load_config", "to_yaml"), "loader"),
     **dict.fromkeys(("ComponentConfig", "Config", "query_epochs"), "schema"),
 }
 

@@ -5,7 +5,6 @@ import fnmatch
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -13,16 +12,22 @@ import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from ducats.config.layers import (
+    DEFAULT_METHOD,
+    TASK_SECTION,
+    Settings,
+    configs_folder,
+    for_task,
+    merge_layers,
+    names_method,
+    read_yaml,
+)
 from ducats.config.schema import Config, ObjectiveConfig, QueryConfig, TaskConfig
 from ducats.settings import View
 from ducats.utils.errors import UserError
 from ducats.utils.yaml_text import load_yaml
 
-Settings = Mapping[str, Any]
-
-DEFAULT_METHOD = "ducats"
 RECIPE_PATTERNS = "applies_to"  # key of a recipe in configs/backbones: the timm architectures that it is for
-TASK_SECTION = "segmentation"  # section of a config file whose settings apply to this task only
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ def load_config(
 def _layers_with_base(file: str, visited: tuple[str, ...] = ()) -> list[_Layer]:
     """Return the file's layer, preceded by the layers of the config named in its ``extends`` key."""
     path = find_config(file)
-    settings = dict(_read_yaml(path))
+    settings = dict(read_yaml(path))
     base = settings.pop("extends", None)
     settings.pop(RECIPE_PATTERNS, None)
     layer = _Layer(file, settings, is_data=path.parent == configs_folder() / "data")
@@ -104,11 +109,7 @@ def _task_name(layers: Sequence[_Layer]) -> str:
 
 def _for_task(layer: _Layer, task: str) -> _Layer:
     """Merge the layer's section for a task over its other settings, or drop it if the task is another one."""
-    settings = {key: value for key, value in layer.settings.items() if key != TASK_SECTION}
-    section = layer.settings.get(TASK_SECTION, {})
-    if task == TASK_SECTION:
-        settings = merge_layers(settings, section, keeps_params=False)
-    return replace(layer, settings=settings)
+    return replace(layer, settings=for_task(layer.settings, task))
 
 
 def _with_default_method(layers: list[_Layer], default: list[_Layer]) -> list[_Layer]:
@@ -117,15 +118,10 @@ def _with_default_method(layers: list[_Layer], default: list[_Layer]) -> list[_L
     It is inserted above the data configs of the package, as ``--method`` would be, and below all other files,
     which can change it.
     """
-    if any(_names_method(layer.settings) for layer in layers if not (layer.is_option or layer.is_data)):
+    if any(names_method(layer.settings) for layer in layers if not (layer.is_option or layer.is_data)):
         return layers
     above_data = max((i + 1 for i, layer in enumerate(layers) if layer.is_data), default=0)
     return [*layers[:above_data], *default, *layers[above_data:]]
-
-
-def _names_method(settings: Settings) -> bool:
-    components = (settings.get(section) for section in ("objective", "query"))
-    return "method" in settings or any(isinstance(each, Mapping) and "name" in each for each in components)
 
 
 def _derived_method_name(layers: Sequence[_Layer], merged: Settings) -> dict[str, str]:
@@ -181,15 +177,10 @@ def find_recipe(backbone: str) -> str | None:
     matches = [
         (len(pattern), f"backbones/{name}")
         for name, path in recipes.items()
-        for pattern in _read_yaml(path).get(RECIPE_PATTERNS, ())
+        for pattern in read_yaml(path).get(RECIPE_PATTERNS, ())
         if fnmatch.fnmatchcase(architecture, pattern)
     ]
     return max(matches)[1] if matches else None
-
-
-def configs_folder() -> Path:
-    """Return the folder of the configs included in the package."""
-    return Path(str(resources.files("ducats"))) / "configs"
 
 
 def to_yaml(config: Config) -> str:
@@ -226,51 +217,6 @@ def describe_settings(section: Any = None, prefix: str = "") -> list[tuple[str, 
 def _fields(kind: Any) -> Mapping[str, FieldInfo]:
     """Return the settings of a config or of a section; of any other type, none."""
     return getattr(kind, "__pydantic_fields__", {})
-
-
-_REPLACED_MAPPINGS = ("source_weight",)  # mappings that are replaced, not merged
-
-
-def merge_layers(below: Settings, above: Settings, *, keeps_params: bool = True) -> dict[str, Any]:
-    """Merge two nested mappings; ``above`` wins.
-
-    If ``above`` names another component (``name:``), the keyword arguments of the previous one are dropped.
-    Its other settings are kept.
-
-    Args:
-        keeps_params: keep the keyword arguments if ``above`` names the same component.
-
-    >>> merge_layers({"query": {"name": "duc", "params": {"kappa": 5}}}, {"query": {"name": "random"}})
-    {'query': {'name': 'random'}}
-    """
-    merged = dict(below)
-    for key, value in above.items():
-        old = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(old, Mapping) and key not in _REPLACED_MAPPINGS:
-            is_same = "name" not in value or (
-                keeps_params and value["name"] == old.get("name", value["name"])
-            )
-            inherited = (
-                old
-                if is_same
-                else {inner: inner_value for inner, inner_value in old.items() if inner != "params"}
-            )
-            merged[key] = merge_layers(inherited, value, keeps_params=keeps_params)
-        else:
-            merged[key] = value
-    return merged
-
-
-def _read_yaml(path: Path) -> Settings:
-    try:
-        layer = load_yaml(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if layer is None:
-        return {}
-    if not isinstance(layer, Mapping):
-        raise UserError(f"{path} must contain `key: value` settings, not {type(layer).__name__}")
-    return layer
 
 
 def _parse_setting(setting: str) -> Settings:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
+from ducats.config.layers import default_method, merge_layers, names_method
 from ducats.runfolder.records import METRICS_FILE
 from ducats.settings import (
     LATER_OPTIMISATION,
@@ -284,8 +285,8 @@ class EngineConfig(ScoringOptions, PerformanceOptions, _Device):
 class Config(BaseModel):
     """All settings of one run.
 
-    The defaults of method, objective and query are those of the paper; `load_config` fills in the default
-    method.
+    The default method, `ducats`, is filled in unless a method, an objective or a query is named. If only one
+    of objective and query is named, the other one is DUC's.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -303,6 +304,16 @@ class Config(BaseModel):
     acquisition: AcquisitionConfig = Field(default=AcquisitionConfig())
     evaluation: EvaluationConfig = Field(default=EvaluationConfig())
     engine: EngineConfig = Field(default=EngineConfig())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_default_method(cls, settings: Any) -> Any:
+        """Merge the settings over the default method. A section that is an object replaces the method's."""
+        if not isinstance(settings, Mapping) or names_method(settings):
+            return settings
+        task = settings.get("task")
+        name = task.get("name") if isinstance(task, Mapping) else getattr(task, "name", None)
+        return merge_layers(default_method(name or TaskConfig().name), settings)
 
     @field_validator("views", mode="before")
     @classmethod

@@ -12,6 +12,7 @@ from ducats.run.checkpoint import check_shared_folder
 from ducats.run.checks import check_cuda_graphs, check_run
 from ducats.run.components import Components, RunPlan, run_identity, summarise_data, unreadable_files
 from ducats.run.context import WaitCallback, open_context
+from ducats.run.default_method import with_default_method
 from ducats.run.loop import run_loop
 from ducats.runfolder.run_folder import RunFolder, settings_differences
 from ducats.settings import PerformanceOptions
@@ -58,6 +59,7 @@ def run(
         UserError: invalid input.
         AwaitingLabels: annotators have to answer and ``wait`` is None; call again when they have.
     """
+    components, plan = with_default_method(components, plan)
     check_run(components, plan)
     fabric = fabric or _launch_default_fabric()
     objective = components.objective_spec

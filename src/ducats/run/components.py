@@ -12,14 +12,14 @@ from pydantic.dataclasses import dataclass as validated_dataclass
 from torch import Tensor, nn
 
 from ducats.acquisition.budget import TimeBudget
-from ducats.acquisition.queries import QUERIES, QueryFn, QuerySpec, as_query_spec
+from ducats.acquisition.queries import QueryFn, QuerySpec, as_query_spec
 from ducats.annotation.oracles import Oracle
 from ducats.data.domain import Domain, Images, Labels, UnreadableFile
 from ducats.data.evaluation_split import EvaluatedOn
 from ducats.models import EvidentialModel, find_head_weights, model_names
 from ducats.models.freezing import embedding_network
 from ducats.models.output import Output
-from ducats.objectives import ObjectiveFn, ObjectiveSpec, as_objective_spec, duc
+from ducats.objectives import ObjectiveFn, ObjectiveSpec, as_objective_spec
 from ducats.settings import (
     LATER_OPTIMISATION,
     STRICT,
@@ -29,6 +29,7 @@ from ducats.settings import (
     Rounding,
     ScoringOptions,
     StreamViews,
+    TargetBatching,
     TaskOptions,
     TrainingOptions,
 )
@@ -49,8 +50,8 @@ class Components:
     source: Domain
     pool: Images
     oracle: Oracle
-    query: QueryFn | QuerySpec = QUERIES["duc"]
-    objective: ObjectiveFn | ObjectiveSpec = duc
+    query: QueryFn | QuerySpec | None = None  # None: that of the default method
+    objective: ObjectiveFn | ObjectiveSpec | None = None  # None: that of the default method
     test: Domain | None = None  # used for evaluation only
     evaluated_on: EvaluatedOn = "held_out"  # unless "held_out", test.images must be the pool
     views: StreamViews = field(default_factory=StreamViews)
@@ -58,8 +59,15 @@ class Components:
     evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)
 
     @property
+    def query_spec(self) -> QuerySpec:
+        """The query with its columns."""
+        assert self.query is not None, "filled in by `with_default_method`"
+        return as_query_spec(self.query)
+
+    @property
     def objective_spec(self) -> ObjectiveSpec:
         """The objective with its auxiliary modules."""
+        assert self.objective is not None, "filled in by `with_default_method`"
         return as_objective_spec(self.objective)
 
     @property
@@ -80,6 +88,7 @@ class RunPlan(ScoringOptions, TrainingOptions):
     optimisation: Optimisation = Optimisation()
     schedule: LRSchedule = inverse_decay
     seed: int = 0
+    target_batching: TargetBatching | None = None  # type: ignore[assignment] # None: as in the default method
 
 
 def steps_per_epoch(components: Components, plan: RunPlan) -> int:
@@ -124,11 +133,12 @@ def probe_model(components: Components, model: EvidentialModel) -> tuple[QuerySp
             f"another model, such as model.name={suggestion}"
         )
     n_features = 0 if output.features is None else int(output.features.shape[1])
-    query = as_query_spec(components.query).for_model(has_features=output.features is not None)
+    query = components.query_spec.for_model(has_features=output.features is not None)
     if "features" in query.needs and output.features is None:
         raise UserError(
             "the query needs features, but the model returns none: return (logits, features) from its "
-            "forward, or choose a method whose query needs none, such as --method duc"
+            "forward, or choose a method that needs none, such as --method duc (in Python, "
+            "Components(query=QUERIES['duc'], objective=OBJECTIVES['duc']))"
         )
     if query.needs_head and (
         output.features is None or find_head_weights(model.network, classes, output.features.shape[1]) is None
@@ -203,7 +213,6 @@ def summarise_data(components: Components) -> dict[str, Any]:
 
 def run_identity(components: Components, plan: RunPlan) -> dict[str, Any]:
     """Return the identity of a run made from Python: plan, query, objective, views and model shape."""
-    query = components.query.fn if isinstance(components.query, QuerySpec) else components.query
     evidence = components.model.evidence if isinstance(components.model, EvidentialModel) else "exp"
     network = components.model.network if isinstance(components.model, EvidentialModel) else components.model
     plan_settings = {
@@ -224,7 +233,7 @@ def run_identity(components: Components, plan: RunPlan) -> dict[str, Any]:
                 del view["interpolation"]
     return {
         "plan": plan_settings,
-        "query": to_plain(query),
+        "query": to_plain(components.query_spec.fn),
         "objective": to_plain(components.objective_spec),
         "views": to_plain(views),
         "evaluated_on": components.evaluated_on,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ducats.acquisition.queries import QuerySpec, as_query_spec
+from ducats.acquisition.queries import QuerySpec
 from ducats.data.domain import UNLABELLED, Images
 from ducats.models import EvidentialModel
 from ducats.models.freezing import embedding_network
@@ -111,7 +111,7 @@ def estimate_components(
         per_pixel=components.source.per_pixel,
         n_to_embed=n_to_embed,
     )
-    parts = model, components.objective_spec, as_query_spec(components.query), workload
+    parts = model, components.objective_spec, components.query_spec, workload
     return estimate_run(*parts), None if network is None else estimate_finetuning(*parts)
 
 
@@ -204,6 +204,7 @@ class _Trial:
         optimiser: Any = fabric.setup_optimizers(
             make_optimiser(model.network, plan.optimisation, auxiliaries=model.auxiliaries)
         )
+        assert plan.target_batching is not None, "filled in by `with_default_method`"
         step = Step(
             wrapped,
             optimiser,

@@ -126,6 +126,7 @@ def set_up_training(
         auxiliaries=model.auxiliaries,
     )
     fabric_optimiser: Any = fabric.setup_optimizers(optimiser)
+    assert plan.target_batching is not None, "filled in by `with_default_method`"
     train_step = Step(
         wrapped_model,
         fabric_optimiser,

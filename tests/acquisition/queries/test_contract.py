@@ -36,7 +36,6 @@ LARGE: dict[str, tuple[str, dict[str, Any]]] = {
     "las entropy-weighted": ("las", {"subsample": 25, "subsample_by": "entropy_weighted"}),
     "las with few neighbour candidates": ("las", {"max_pairs": 1000.0}),
     "las highest entropy": ("las", {"subsample": 25, "subsample_by": "highest_entropy", "max_pairs": 1000.0}),
-    "spread in batches": ("spread", {"full_kmeans_limit": 0.0}),
     "dbal of a subset": ("dbal", {"subsample": 25}),
     "dbal refined": ("dbal", {"medoid_passes": 2}),
     "coverage entropy-weighted": ("coverage", {"subsample": 25}),
@@ -161,8 +160,8 @@ def test_a_permuted_pool_permutes_the_picks(name: str, pixels: bool) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    # LAS, spread and points of RIPU rank more regions than fit side by side.
-    [n for n in QUERIES if not (needs_whole_images(n) or n.startswith(("las", "spread", "ripu_points")))],
+    # LAS and points of RIPU rank more regions than fit side by side.
+    [n for n in QUERIES if not (needs_whole_images(n) or n.startswith(("las", "ripu_points")))],
 )
 def test_regions_overlap_only_if_no_other_is_left(name: str) -> None:
     samples = replace(table(name, 96, True), min_distance=4)
@@ -220,17 +219,11 @@ def test_chunk_sizes_do_not_matter(name: str, pixels: bool, monkeypatch: pytest.
         ("duc", {"kappa": 0.9}),
         ("eada", {"pool_fraction": 0.0}),
         ("euq", {"kappa": 0.9}),
-        ("euq", {"uncertainty": "spread"}),
+        ("euq", {"uncertainty": "margin"}),
         ("las", {"K": 0}),
         ("las", {"M": -0.1}),
         ("mada", {"n_anchors": 0}),
         ("ripu_points", {"radius": 0}),
-        ("spread", {"kappa": 0.9}),
-        ("spread", {"dedup_cosine": 0.0}),
-        ("spread", {"dedup_cosine": 1.1}),
-        ("spread", {"space": "other"}),
-        ("spread", {"weights_by": "heavy"}),
-        ("spread", {"candidates_by": "all"}),
         ("tqs", {"sigma": 0.0}),
         ("tqs", {"candidate_factor": 0.9}),
         *((name, {"subsample": 0}) for name in SUBSAMPLING),
@@ -265,7 +258,6 @@ def lazy_features(name: str, count: int, width: int, pixels: bool, computed: lis
         *((name, 3, {}, "query.params.subsample", "task.unit=superpixel") for name in ("badge", "coreset")),
         ("dbal", 3, {"subsample": 50_000}, "query.params.subsample", "task.unit=superpixel"),
         *((name, 3, {}, "query.params.subsample", "task.unit=image") for name in ("clue", "las")),
-        ("spread", 2500, {}, "lower query.params.kappa", "task.unit=image"),
     ],
 )
 @pytest.mark.parametrize("pixels", [False, True])
@@ -319,9 +311,6 @@ def test_random_depends_on_the_seed_and_undeclared_columns_raise() -> None:
         ("duc", {"epsilon": 1e-7}, ("published_u_dis@1e-07", "u_data")),
         ("euq", {}, ("epistemic_variance", "aleatoric_variance")),
         ("euq", {"uncertainty": "entropy"}, ("u_dis", "u_data")),
-        ("spread", {}, ("entropy", "features")),
-        ("spread", {"candidates_by": "u_dis", "weights_by": "uniform"}, ("u_dis", "features")),
-        ("spread", {"space": "gradients"}, ("entropy", "features", "z")),
         ("tqs", {}, ("margin", "committee", "domain", "confidence")),
         ("tqs", {"candidate_factor": 2}, ("margin", "committee", "domain")),
         ("ripu_points", {}, ("impurity@32", "entropy")),

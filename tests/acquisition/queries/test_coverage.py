@@ -77,11 +77,13 @@ def reference(
         covered = kernel_reference(samples, labelled, mean, temperature).max(1)
     picks = list[int]()
     for _ in range(budget):
-        gains = [
-            -1.0 if j in picks else float((u * np.maximum(0, kernel[:, j] - covered)).sum())
-            for j in range(len(samples))
-        ]
-        picks.append(int(np.argmax(gains)))
+        gains = np.array(
+            [
+                -1.0 if j in picks else float((u * np.maximum(0, kernel[:, j] - covered)).sum())
+                for j in range(len(samples))
+            ]
+        )
+        picks.append(int(np.argmax(gains >= gains.max() - 1e-9)))  # with equal weights, two may tie exactly
         covered = np.maximum(covered, kernel[:, picks[-1]])
     return picks
 

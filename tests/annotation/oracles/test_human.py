@@ -133,10 +133,10 @@ def test_the_store_has_the_questions_and_the_model_hints(tmp_path: Path) -> None
         np.array([1, 0, -1], np.int16), known, known / 2, zero, known / 3, zero, np.full(3, -1)
     )
     store = store_with_questions(
-        tmp_path, hints={2: hints}.get, query="spread", max_seconds=lambda number: 7.0 * number
+        tmp_path, hints={2: hints}.get, query="clue", max_seconds=lambda number: 7.0 * number
     )
     question_round = store.question_round(2)
-    rules = RoundRules(2, ("cat", "dog"), query="spread", max_seconds=14.0)
+    rules = RoundRules(2, ("cat", "dog"), query="clue", max_seconds=14.0)
     assert question_round.rules == rules
     assert [(q.id, q.guess, q.probability, q.u_dis, q.segment) for q in question_round.questions] == [
         (POOL.keys[4], "dog", 0.9, 0.45, None),

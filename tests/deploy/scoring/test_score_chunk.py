@@ -117,13 +117,13 @@ def test_candidates_do_not_depend_on_number_of_chunks(
 
 @pytest.mark.parametrize("query", [name for name in STREAMING_QUERIES if name != "random"])
 def test_picks_equal_the_query_over_the_full_table(trained: TrainedModel, folder: Path, query: str) -> None:
-    """DUC, `spread` and ranking queries are exact; the others if every image is a candidate."""
-    kappa = {"duc": 3.0, "spread": 3.0}.get(query, 20.0 if query not in RANKING_QUERIES else None)
+    """DUC and ranking queries are exact; the others if every image is a candidate."""
+    kappa = 3.0 if query == "duc" else 20.0 if query not in RANKING_QUERIES else None
     streaming_query = make_streaming_query(trained.config, query, 4, kappa=kappa)
     result = score_in_chunk(trained, folder, streaming_query)
     picks = select_picks(streaming_query, result.candidates, result.labelled, trained.config.seed)
     images = read_image_folder(folder, size=trained.size, channels=trained.channels)
-    params = {"kappa": kappa} if query in ("duc", "spread") else {}
+    params = {"kappa": kappa} if query == "duc" else {}
     query_spec = QUERIES[query].bind(params)
     predictor = replace(trained.predictor(make_fabric("cpu"), stream=("scoring",)), batch_size=8)
     samples = predictor.score_images(images, query_spec.needs)

@@ -119,7 +119,7 @@ def test_picks_do_not_depend_on_number_of_processes(
 ) -> None:
     pool = str(write_shard_folder(workspace / "shards", 3))
     for processes in ("1", "2"):
-        options = ["--budget", "10%", "--query", "spread", "--processes", processes, "--device", "cpu"]
+        options = ["--budget", "10%", "--query", "clue", "--processes", processes, "--device", "cpu"]
         assert ducats("score", "run", pool, "--trust-code", *options, "--out", processes) == 0
         assert "33 images scored" in capsys.readouterr().out
     one, two = ((workspace / name / "picks.csv").read_bytes() for name in ("1", "2"))

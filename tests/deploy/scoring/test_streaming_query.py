@@ -18,11 +18,8 @@ from ducats.utils.errors import UserError
         (("query.params={epsilon: 1.0e-7}",), "duc", None, (70, "published_u_dis@1e-07", "u_data")),
         (("query.params={pool_fraction: 0.01}",), "duc", None, (100, "u_dis", "u_data")),
         (("query.params={pool_fraction: 0.0001}",), "duc", None, (7, "u_dis", "u_data")),
-        (("query={name: spread, params: {kappa: 4, candidates_by: margin}}",), "duc", None,
+        (("query={name: coverage, params: {uncertainty: entropy}}",), "duc", None,
          (70, "u_dis", "u_data")),
-        (("query={name: spread, params: {kappa: 4, candidates_by: margin}}",), "spread", None,
-         (28, "-margin", None)),
-        ((), "spread", None, (70, "entropy", None)),
         ((), "clue", 3.0, (21, "entropy", None)),
         ((), "coverage", None, (210, "-margin", None)),
         ((), "coverage", 2.0, (14, "-margin", None)),
@@ -42,7 +39,7 @@ def test_candidates_kept(
         streaming_query.first_column,
         streaming_query.second_column,
     ) == expected
-    assert streaming_query.selects == (query in ("spread", "clue", "coverage"))
+    assert streaming_query.selects == (query in ("clue", "coverage"))
 
 
 def test_pool_fraction_needs_pool_size() -> None:
@@ -60,7 +57,7 @@ def test_pool_fraction_needs_pool_size() -> None:
         ((), "mada", None, "--query mada cannot score a pool; choose from: random"),
         ((), "duc", 0.5, "at least 1, not 0.5"),
         ((), "duc", math.inf, "at least 1, not inf"),
-        ((), "spread", math.nan, "at least 1, not nan"),
+        ((), "clue", math.nan, "at least 1, not nan"),
         ((), "entropy", 3.0, "--kappa does not apply to --query entropy"),
         (
             ("query={name: coreset, params: {centres: source_and_labelled}}",),
@@ -78,5 +75,5 @@ def test_invalid_query_or_kappa_is_a_user_error(
 
 
 def test_default_query_is_that_of_the_run() -> None:
-    names = {name: default_query(quick(f"query={{name: {name}}}")) for name in ("spread", "random", "eada")}
-    assert names == {"spread": "spread", "random": "random", "eada": "coverage"}
+    names = {name: default_query(quick(f"query={{name: {name}}}")) for name in ("clue", "random", "eada")}
+    assert names == {"clue": "clue", "random": "random", "eada": "coverage"}

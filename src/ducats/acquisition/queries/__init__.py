@@ -32,7 +32,6 @@ from ducats.acquisition.queries.spec import QueryFn as QueryFn
 from ducats.acquisition.queries.spec import QuerySpec as QuerySpec
 from ducats.acquisition.queries.spec import StreamingRule as StreamingRule
 from ducats.acquisition.queries.spec import as_query_spec as as_query_spec
-from ducats.acquisition.queries.spread import SPREAD_SPEC
 from ducats.acquisition.queries.tqs import TQS_SPEC
 from ducats.acquisition.queries.two_round import DUC_SPEC
 from ducats.acquisition.queries.waal import WAAL_SPEC
@@ -55,7 +54,6 @@ QUERIES: Mapping[str, QuerySpec] = {
     "euq": EUQ_SPEC,
     "sdm": SDM_SPEC,
     "las": LAS_SPEC,
-    "spread": SPREAD_SPEC,
     "coverage": COVERAGE_SPEC,
     "u_dis": U_DIS_SPEC,
     "u_data": U_DATA_SPEC,

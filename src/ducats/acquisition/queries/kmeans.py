@@ -52,31 +52,21 @@ def one_per_cluster(
     return torch.cat([picks, rest]).to(features.device)
 
 
-def check_kmeans_feasible(
-    query: str,
-    samples: SampleTable,
-    n_clusters: int,
-    *,
-    max_gib: float = MAX_FEATURE_GIB,
-    bytes_per_value: int = 4,
-    reduce_hint: str = "set query.params.subsample",
-) -> None:
+def check_kmeans_feasible(query: str, samples: SampleTable, n_clusters: int) -> None:
     """Raise if k-means is infeasible, before the features are computed.
 
     Args:
         query: name of the query, for the message.
-        max_gib: maximum size of the features, in units of 2**30 bytes.
-        reduce_hint: how to cluster fewer samples, for the message.
 
     Raises:
         UserError: If there are too many clusters or the features are too large.
     """
     check_cluster_count(query, n_clusters)
-    needed_gib = len(samples) * feature_width(samples) * bytes_per_value / 2**30
-    if needed_gib > max_gib:
+    needed_gib = len(samples) * feature_width(samples) * 4 / 2**30
+    if needed_gib > MAX_FEATURE_GIB:
         raise UserError(
             f"the query {query!r} needs to cluster {needed_gib:.1f} GB of features; the maximum is "
-            f"{max_gib:g} GB. To fix it: {reduce_hint}, {KMEANS_REMEDY}"
+            f"{MAX_FEATURE_GIB:g} GB. To fix it: set query.params.subsample, {KMEANS_REMEDY}"
         )
 
 

@@ -13,7 +13,7 @@ from ducats.utils.errors import UserError
 
 # Default values of parameters: key -> (names of the queries or objectives that have it, default).
 PARAM_DEFAULTS: Mapping[str, tuple[tuple[str, ...], float]] = {
-    "query.params.kappa": (("duc", "spread", "euq"), 10.0),
+    "query.params.kappa": (("duc", "euq"), 10.0),
     "objective.params.beta": (("duc",), 1.0),
     "objective.params.lambda_": (("duc",), 0.05),
 }
