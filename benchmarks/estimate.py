@@ -42,7 +42,9 @@ def compare(data: Mapping[str, str], settings: str) -> dict[str, Any]:
         config = resolve_for_machine(load_config(files, [*folders, *common, *own]))
         components, plan = build_run(config, RunFolder(Path(folder) / "run"))
         started = time.perf_counter()
-        estimate, finetuning = estimate_components(components, plan, config.engine)
+        estimates = estimate_components(components, plan, config.engine)
+        assert estimates is not None
+        estimate, finetuning = estimates
         estimating = time.perf_counter() - started
         fabric = make_fabric("cpu")
         started = time.perf_counter()

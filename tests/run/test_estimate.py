@@ -24,7 +24,9 @@ PERFORMANCE = PerformanceOptions()
 
 def estimate_config(config: Config) -> tuple[RunEstimate, RunEstimate | None]:
     components, plan = build_run(config, RunFolder(Path("unused")))
-    return estimate_components(components, plan, PERFORMANCE)
+    estimates = estimate_components(components, plan, PERFORMANCE)
+    assert estimates is not None
+    return estimates
 
 
 @pytest.fixture
@@ -82,11 +84,13 @@ def test_a_frozen_backbone_is_compared_with_fine_tuning(run_quickly: Runner) -> 
     assert "all images are embedded" in frozen.describe(finetuning)
 
 
-@pytest.mark.usefixtures("one_second_per_call")
-def test_segmentation_is_estimated() -> None:
-    estimated, finetuning = estimate_config(quick_pixels())
-    assert estimated.seconds > 8
-    assert finetuning is None
+@pytest.mark.parametrize("make", [quick_pixels, quick])
+def test_no_estimate_of_segmentation_or_without_memory(
+    make: Callable[[], Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "free_memory_gb", lambda: 1e-4)
+    components, plan = build_run(make(), RunFolder(Path("unused")))
+    assert estimate_components(components, plan, PERFORMANCE) is None
 
 
 def test_an_estimate_changes_nothing() -> None:

@@ -117,8 +117,9 @@ def run(
         )
     if fabric.is_global_zero and fabric.device.type == "cpu" and not run_folder.is_resumable:
         with ProgressDisplay(transient=True):
-            described = describe_costs(components, plan, config.engine)
-        print_line(described)
+            costs = describe_costs(components, plan, config.engine)
+        if costs:
+            print_line(costs)
     unreadable = unreadable_files(components)
     if unreadable and fabric.is_global_zero:
         names = join_names([f"{file.path} ({file.reason})" for _, file in unreadable], 3)
@@ -223,11 +224,14 @@ def describe_budget(components: "Components", plan: "RunPlan") -> str:
 
 
 def describe_costs(components: "Components", plan: "RunPlan", performance: "PerformanceOptions") -> str:
-    """Estimate time and memory of a run on this CPU; with a frozen backbone, of fine-tuning as well."""
+    """Estimate time and memory of a run on this CPU; with a frozen backbone, of fine-tuning as well.
+
+    Empty if there is no estimate.
+    """
     from ducats.run.estimate import estimate_components
 
-    estimate, finetuning = estimate_components(components, plan, performance)
-    return estimate.describe(finetuning)
+    estimates = estimate_components(components, plan, performance)
+    return "" if estimates is None else estimates[0].describe(estimates[1])
 
 
 def make_wait_callback(output: Console, poll: float) -> Callable[[int, AwaitingLabels | UserError], None]:

@@ -19,7 +19,7 @@ from ducats.doctor.survey import DataSurvey, SplitSurvey
 from ducats.models import hub, offline, resolve_model
 from ducats.run.checks import VIEW_ROLES, StoredImages, check_segmentation, check_views
 from ducats.run.components import RunPlan
-from ducats.run.estimate import Workload, estimate_finetuning, estimate_run
+from ducats.run.estimate import Workload, estimate_run
 from ducats.run.factory import (
     check_oracle,
     check_task,
@@ -58,9 +58,11 @@ def check_plan(config: Config, survey: DataSurvey) -> list[Finding]:
 def _estimate_costs(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     """Report an estimate of time and memory without a GPU, from timed steps of the model."""
     is_known = {"source", "target"} <= survey.splits.keys() and "target" in survey.stored_shapes
-    if not has_gpu(config.engine.device) and is_known:
-        with suppress(Exception):  # whatever is invalid is reported elsewhere
-            yield Finding("note", _describe_costs(config, survey))
+    if has_gpu(config.engine.device) or survey.per_pixel or not is_known:
+        return
+    with suppress(Exception):  # whatever is invalid is reported elsewhere
+        if costs := _describe_costs(config, survey):
+            yield Finding("note", costs)
 
 
 def _describe_costs(config: Config, survey: DataSurvey) -> str:
@@ -86,13 +88,11 @@ def _describe_costs(config: Config, survey: DataSurvey) -> str:
         n_evaluated=n_test,
         classes=len(classes),
         stored_shape=survey.stored_shapes["target"],
-        per_pixel=survey.per_pixel,
         n_to_embed=n_images * config.views.embedded if freezes else None,
     )
     model = make_model(config, len(classes), workload.stored_shape[0], is_resumable=True)
-    parts = model, make_objective(config), make_query(config), workload
-    finetuning = estimate_finetuning(*parts) if freezes else None
-    return estimate_run(*parts).describe(finetuning)
+    estimates = estimate_run(model, make_objective(config), make_query(config), workload)
+    return "" if estimates is None else estimates[0].describe(estimates[1])
 
 
 def _check_view_sizes(config: Config, survey: DataSurvey) -> Iterator[Finding]:

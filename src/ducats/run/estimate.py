@@ -1,23 +1,24 @@
-"""Estimate the time and memory of a run on a CPU from timed steps, before it starts."""
+"""Estimate the time and memory of a classifier's run on a CPU from timed steps, before it starts."""
 
 import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ducats.acquisition.queries import QuerySpec
-from ducats.data.domain import UNLABELLED, Images
+from ducats.data.domain import Images
 from ducats.models import EvidentialModel
+from ducats.models.classifier import Classifier
 from ducats.models.freezing import embedding_network
 from ducats.objectives import Batch, LabelledImages, ObjectiveSpec, RefreshContext
 from ducats.run.components import Components, RunPlan
 from ducats.run.context import make_embedder, unique_image_sets
 from ducats.run.snapshot import source_samples
-from ducats.settings import PerformanceOptions, StreamViews, View
+from ducats.settings import Optimisation, PerformanceOptions, StreamViews, View
 from ducats.training.auxiliary import AuxiliaryModules, build_auxiliaries
 from ducats.training.distributed import make_fabric
 from ducats.training.embed import fixed_views
@@ -28,10 +29,15 @@ from ducats.training.streams import steps_in_epoch
 from ducats.utils.findings import format_duration
 from ducats.utils.progress import activity
 from ducats.utils.randomness import global_seed
+from ducats.utils.resources import free_memory_gb
 
 SAMPLE_IMAGES = 2  # per stream in a timed step; times are scaled to the batch size
-EMBEDDED_IMAGES = 16  # in a timed forward pass
-MIN_TIMED_SECONDS = 0.5  # fast steps are repeated
+EMBEDDED_IMAGES = 8  # in a timed forward pass
+MIN_TIMED_SECONDS = 0.5  # fast calls are repeated
+MAX_WARM_UP_SECONDS = 2.0  # a slower first call is counted, and the only one
+MAX_STREAMS = 5  # of a step: source, labelled, pseudo-labelled, unlabelled, strong
+MAX_MEMORY_SHARE = 0.5  # of the free memory for timed steps
+TRAINING_FORWARDS = 3  # a training step takes about as long as three forward passes
 
 
 @dataclass(frozen=True)
@@ -45,15 +51,15 @@ class Workload:
     n_evaluated: int  # images of the test set; 0: none
     classes: int
     stored_shape: tuple[int, int, int]  # channels, height, width
-    per_pixel: bool
     n_to_embed: int | None = None  # views of images for a frozen backbone; None: it is trained
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Training steps of an epoch."""
-        return self.plan.steps_per_epoch or steps_in_epoch(
-            self.n_source, self.n_pool, self.plan.batch_size, head_only=self.n_to_embed is not None
+    def n_steps(self, *, head_only: bool) -> tuple[tuple[bool, int], ...]:
+        """Return the training steps without (False) and with (True) target labels."""
+        per_epoch = self.plan.steps_per_epoch or steps_in_epoch(
+            self.n_source, self.n_pool, self.plan.batch_size, head_only=head_only
         )
+        first_round = self.plan.query_epochs[0] if self.plan.query_epochs else self.plan.epochs
+        return (False, first_round * per_epoch), (True, (self.plan.epochs - first_round) * per_epoch)
 
 
 @dataclass(frozen=True)
@@ -87,8 +93,13 @@ class RunEstimate:
 
 def estimate_components(
     components: Components, plan: RunPlan, performance: PerformanceOptions
-) -> tuple[RunEstimate, RunEstimate | None]:
-    """Estimate a run on this CPU and, if its backbone is frozen, the same run with fine-tuning."""
+) -> tuple[RunEstimate, RunEstimate | None] | None:
+    """Estimate the run of a classifier on this CPU and, if its backbone is frozen, that of fine-tuning.
+
+    Returns None for segmentation, and if this machine has too little memory for a step.
+    """
+    if components.source.per_pixel:
+        return None
     model = (
         components.model
         if isinstance(components.model, EvidentialModel)
@@ -108,51 +119,71 @@ def estimate_components(
         n_evaluated=0 if components.test is None else len(components.test),
         classes=len(components.source.classes),
         stored_shape=(channels, height, width),
-        per_pixel=components.source.per_pixel,
         n_to_embed=n_to_embed,
     )
-    parts = model, components.objective_spec, components.query_spec, workload
-    return estimate_run(*parts), None if network is None else estimate_finetuning(*parts)
+    return estimate_run(model, components.objective_spec, components.query_spec, workload)
 
 
 def estimate_run(
     model: EvidentialModel, objective: ObjectiveSpec, query: QuerySpec, workload: Workload
-) -> RunEstimate:
-    """Time steps of a copy of the model on random images; queries and reading are not included."""
+) -> tuple[RunEstimate, RunEstimate | None] | None:
+    """Time steps of a copy of the model on random images; queries and reading are not included.
+
+    Returns:
+        The estimate and, if the backbone is frozen, that of fine-tuning; None if this machine has too little
+        memory for a step.
+    """
     network = embedding_network(model.network)
     with activity("estimating the time"), torch.random.fork_rng(devices=[]):
+        if not _fits_in_memory(model, workload):
+            return None
         trial = _Trial.build(
             model, objective, query, workload, None if network is None else network.embedding_width
         )
-        memory = trial.memory_bytes()  # also warms up
-        plan = workload.plan
-        steps = plan.epochs * workload.steps_per_epoch
-        first_round = plan.query_epochs[0] if plan.query_epochs else plan.epochs
-        first_steps = first_round * workload.steps_per_epoch
+        memory = trial.memory_bytes() / 2**30  # also warms up
         seconds = trial.time_forward() * trial.n_scored()
-        for has_labels, n_steps in ((False, first_steps), (True, steps - first_steps)):
+        for has_labels, n_steps in workload.n_steps(head_only=network is not None):
             seconds += n_steps * trial.time_step(has_labels=has_labels) if n_steps else 0.0
-        embedding = None
-        if workload.n_to_embed is not None:
-            embedding = workload.n_to_embed * _time_embedding(model, workload) if workload.n_to_embed else 0.0
-        return RunEstimate(seconds, memory / 2**30, embedding)
+        if network is None or workload.n_to_embed is None:
+            return RunEstimate(seconds, memory), None
+        per_image = _time_embedding(network, workload)
+        estimate = RunEstimate(seconds, memory, workload.n_to_embed * per_image)
+        return estimate, _estimate_finetuning(trial, network, per_image)
 
 
-def estimate_finetuning(
-    model: EvidentialModel, objective: ObjectiveSpec, query: QuerySpec, workload: Workload
-) -> RunEstimate:
-    """Estimate the same run with a backbone that is trained, too."""
-    trained = copy.deepcopy(model)
-    trained.network.requires_grad_(True)
-    return estimate_run(trained, objective, query, replace(workload, n_to_embed=None))
+def _fits_in_memory(model: EvidentialModel, workload: Workload) -> bool:
+    """Return whether timed steps need less than half of the free memory, judged by one image."""
+    image = _augment(_random_images(workload, 1, None), workload.views.test)
+    trial = copy.deepcopy(model).requires_grad_(True).eval()
+    n_images = SAMPLE_IMAGES * MAX_STREAMS
+    needed = n_images * _kept_bytes(lambda: trial(image)) + _state_bytes(trial, workload.plan.optimisation)
+    free = free_memory_gb()
+    return free is None or needed < MAX_MEMORY_SHARE * free * 2**30
+
+
+def _estimate_finetuning(trial: "_Trial", network: Classifier, forward_seconds: float) -> RunEstimate:
+    """Estimate the same run with a trained backbone, from forward passes only: backward ones may be slow.
+
+    Args:
+        trial: of the frozen network.
+        forward_seconds: of the backbone, for one image.
+    """
+    work = trial.workload
+    n_images, n_forwarded = trial.n_scored(), 0
+    for has_labels, n_steps in work.n_steps(head_only=False):
+        n_forwarded = trial.count_forwarded(has_labels=has_labels)
+        n_images += TRAINING_FORWARDS * n_steps * n_forwarded
+    trained = copy.deepcopy(network).requires_grad_(True)
+    pixels = _augment(_random_images(work, SAMPLE_IMAGES, None), work.views.test)
+    kept = _kept_bytes(lambda: trained.train()(pixels)) * n_forwarded // SAMPLE_IMAGES
+    memory = _state_bytes(trained, work.plan.optimisation) + kept
+    return RunEstimate(n_images * forward_seconds, memory / 2**30)
 
 
 @torch.inference_mode()
-def _time_embedding(model: EvidentialModel, workload: Workload) -> float:
+def _time_embedding(network: Classifier, workload: Workload) -> float:
     """Return the seconds to embed one view of an image."""
-    network = copy.deepcopy(embedding_network(model.network))
-    assert network is not None
-    network.eval().to(memory_format=torch.channels_last)
+    network = copy.deepcopy(network).eval().to(memory_format=torch.channels_last)
     images = _random_images(workload, EMBEDDED_IMAGES, None)
     view = fixed_views(workload.views)[0]
 
@@ -161,6 +192,28 @@ def _time_embedding(model: EvidentialModel, workload: Workload) -> float:
         network.embed(pixels.contiguous(memory_format=torch.channels_last))
 
     return _seconds_per_call(embed) / EMBEDDED_IMAGES
+
+
+def _state_bytes(model: nn.Module, options: Optimisation) -> int:
+    """Return the memory of weights, gradients, the optimiser's state and the average of the weights."""
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    copies = {"sgd": 2, "adamw": 3}[options.optimiser]  # gradients and moments
+    return weights + copies * trained + (0 if options.ema_decay is None else weights)
+
+
+def _kept_bytes(call: Callable[[], object]) -> int:
+    """Return the memory of all that a call keeps for its backward pass, weights included."""
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        call()
+    return sum(kept.values())
 
 
 @dataclass(frozen=True)
@@ -196,7 +249,7 @@ class _Trial:
                 classes=workload.classes,
                 n_features=0 if features is None else int(features.shape[1]),
                 pool_size=workload.n_pool,
-                per_pixel=workload.per_pixel,
+                per_pixel=False,
                 seed=0,
             )
         fabric = make_fabric("cpu")
@@ -254,24 +307,24 @@ class _Trial:
 
     def memory_bytes(self) -> int:
         """Return the memory of weights, optimiser state and what a step keeps for its backward pass."""
-        weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        trained = sum(p.numel() * p.element_size() for p in self.model.parameters() if p.requires_grad)
-        kept: dict[int, int] = {}
-
-        def note(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            kept[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
         self.step.model.train()
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            self.step(self._make_batch(has_labels=True), 1.0)
-        activations = max(0, sum(kept.values()) - weights)
-        options = self.workload.plan.optimisation
-        copies = {"sgd": 2, "adamw": 3}[options.optimiser]  # gradients and moments
-        averages = 0 if options.ema_decay is None else weights
-        kept_bytes = activations * self.workload.plan.batch_size // self._batch_images
-        return weights + copies * trained + averages + kept_bytes
+        kept = _kept_bytes(lambda: self.step(self._make_batch(has_labels=True), 1.0))
+        weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        activations = max(0, kept - weights) * self.workload.plan.batch_size // self._batch_images
+        return _state_bytes(self.model, self.workload.plan.optimisation) + activations
+
+    def count_forwarded(self, *, has_labels: bool) -> int:
+        """Return the number of images that a step forwards; needs a network that reads embeddings."""
+        count = 0
+
+        def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            nonlocal count
+            count += len(inputs[0])
+
+        hook = self.model.network.register_forward_pre_hook(note)
+        self.step(self._make_batch(has_labels), 1.0)
+        hook.remove()
+        return count
 
     def _make_batch(self, has_labels: bool) -> Batch:
         views, count = self.workload.views, self._batch_images
@@ -281,21 +334,8 @@ class _Trial:
             return _augment(stored, view)
 
         def labelled(view: View) -> LabelledImages:
-            images = augment(view)
-            shape = (count, *images.shape[-2:]) if self.workload.per_pixel else (count,)
-            return LabelledImages(images, torch.randint(self.workload.classes, shape))
+            return LabelledImages(augment(view), torch.randint(self.workload.classes, (count,)))
 
-        if self.workload.per_pixel:
-            target = labelled(views.unlabelled)
-            is_open = torch.rand(target.labels.shape) < (0.95 if has_labels else 2.0)
-            maps = torch.where(is_open, UNLABELLED, target.labels)
-            return Batch(
-                labelled(views.source),
-                None,
-                None,
-                LabelledImages(target.images, maps),
-                has_target_labels=has_labels,
-            )
         target_view = views.labelled_or_source
         has_pseudo_labels = has_labels and self.auxiliaries.pseudo_labels() is not None
         reads_stored = self.auxiliaries.read_stored_images
@@ -330,9 +370,12 @@ def _augment(images: Images, view: View) -> Tensor:
 
 
 def _seconds_per_call(call: Callable[[], object], *, warm_up: bool = True) -> float:
-    """Return the mean seconds of a call, after one that is not counted."""
+    """Return the mean seconds of a call, after a fast one that is not counted."""
+    started = time.perf_counter()
     if warm_up:
         call()
+        if (seconds := time.perf_counter() - started) > MAX_WARM_UP_SECONDS:
+            return seconds
     started, count = time.perf_counter(), 0
     while count == 0 or time.perf_counter() - started < MIN_TIMED_SECONDS:
         call()
