@@ -86,10 +86,10 @@ def test_lines_of_phases_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
         with activity("predicting 4 images", total=4):
             pass  # an event has announced it
     lines = text.getvalue().splitlines()
-    assert lines[1] == "reading 3 images: 2 done"
+    assert lines[1].startswith("reading 3 images: 2 done, about ")
     assert [line.partition(", step ")[2] for line in lines[2:]] == [
         "0/10",
-        "2/10, about 3.0 min left",
+        "2/10, about 2.7 min left",
         "4/10, about 2.0 min left",
     ]
 

@@ -36,12 +36,13 @@ def one_second_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
         return 1.0
 
     monkeypatch.setattr(estimate, "_seconds_per_call", call_once)
+    monkeypatch.setattr(estimate, "STEP_SECONDS", 100.0)  # so that full batches are timed
 
 
 @pytest.mark.usefixtures("one_second_per_call")
 @pytest.mark.parametrize("method", ["ducats", "duc", "random", "clue", "tqs", "duc-fixmatch", "euq"])
 def test_counts_are_those_of_a_run(run_quickly: Runner, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    """A step of 16 images per stream takes 16 / 2 calls, and a forward pass of 2 images one."""
+    """A call is a step of a full batch, or a forward pass of a batch: here both take a second."""
     settings = ("train.batch_size=8", "engine.snapshot_samples=30")
     estimated, _ = estimate_config(quick(*settings, method=method))
     scored, steps = 0, 0
@@ -62,7 +63,7 @@ def test_counts_are_those_of_a_run(run_quickly: Runner, monkeypatch: pytest.Monk
     monkeypatch.setattr(Predictor, "forward", count_images)
     monkeypatch.setattr(Step, "__call__", count_step)
     run_quickly(*settings, method=method)
-    expected = steps * 8 / estimate.SAMPLE_IMAGES + scored / estimate.SAMPLE_IMAGES
+    expected = steps + scored / 8
     assert estimated.seconds == pytest.approx(expected, rel=0.1)  # selected images are in the snapshots, too
     assert estimated.embedding_seconds is None
 

@@ -115,7 +115,7 @@ def test_grid_is_ranked_saved_and_not_repeated(tmp_path: Path) -> None:
     assert searched_settings(best) == found.results[0].settings
     assert best.evaluation.source_holdout_fraction == 0  # the best config trains on the full source
     assert best.model_copy(update={"objective": quick().objective, "query": quick().query}) == quick(
-        "engine.precision=32-true"
+        "engine.precision=32-true", "model.freeze=none"
     )
     assert search(tmp_path, grid=GRID, launcher=launcher) == found
     assert len(launcher.names) == 4

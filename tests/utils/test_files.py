@@ -150,6 +150,7 @@ def test_files_are_written_in_one_place() -> None:
         "utils/files.py": "here",
         "runfolder/checksums.py": "appends lines",
         "annotation/answer_log.py": "appends lines",
+        "data/embedding_cache.py": "appends rows",
         "cli/shutdown.py": "the null device",
         "annotation/page/server.py": "a private file",
         "utils/child_process.py": "output of a child",

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -230,7 +231,9 @@ def describe_costs(components: "Components", plan: "RunPlan", performance: "Perf
     """
     from ducats.run.estimate import estimate_components
 
-    estimates = estimate_components(components, plan, performance)
+    estimates = None
+    with suppress(Exception):  # the run itself reports what is wrong
+        estimates = estimate_components(components, plan, performance)
     return "" if estimates is None else estimates[0].describe(estimates[1])
 
 

@@ -32,6 +32,7 @@ from ducats.run.factory import (
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
 from ducats.settings import ScoringOptions, TrainingOptions
 from ducats.training.distributed import has_gpu
+from ducats.training.step import is_trusted_code
 from ducats.training.streams import check_batch_size
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Finding, collect_findings, count_images, pluralise
@@ -91,6 +92,8 @@ def _describe_costs(config: Config, survey: DataSurvey) -> str:
         n_to_embed=n_images * config.views.embedded if freezes else None,
     )
     model = make_model(config, len(classes), workload.stored_shape[0], is_resumable=True)
+    if not is_trusted_code(make_objective(config).fn, model):
+        return ""
     estimates = estimate_run(model, make_objective(config), make_query(config), workload)
     return "" if estimates is None else estimates[0].describe(estimates[1])
 

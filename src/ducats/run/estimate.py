@@ -1,9 +1,10 @@
 """Estimate the time and memory of a classifier's run on a CPU from timed steps, before it starts."""
 
 import copy
+import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,14 +25,15 @@ from ducats.training.distributed import make_fabric
 from ducats.training.embed import fixed_views
 from ducats.training.fit import make_optimiser
 from ducats.training.inputs import model_inputs
-from ducats.training.step import Step
+from ducats.training.step import Step, is_trusted_code
 from ducats.training.streams import steps_in_epoch
 from ducats.utils.findings import format_duration
 from ducats.utils.progress import activity
 from ducats.utils.randomness import global_seed
 from ducats.utils.resources import free_memory_gb
 
-SAMPLE_IMAGES = 2  # per stream in a timed step; times are scaled to the batch size
+SAMPLE_IMAGES = 2  # per stream in the first step
+STEP_SECONDS = 3.0  # timed steps have so many images that they take about as long, at most a full batch
 EMBEDDED_IMAGES = 8  # in a timed forward pass
 MIN_TIMED_SECONDS = 0.5  # fast calls are repeated
 MAX_WARM_UP_SECONDS = 2.0  # a slower first call is counted, and the only one
@@ -96,9 +98,10 @@ def estimate_components(
 ) -> tuple[RunEstimate, RunEstimate | None] | None:
     """Estimate the run of a classifier on this CPU and, if its backbone is frozen, that of fine-tuning.
 
-    Returns None for segmentation, and if this machine has too little memory for a step.
+    Returns None for segmentation, for user code, which may not expect random images, and if this machine has
+    too little memory for a step.
     """
-    if components.source.per_pixel:
+    if components.source.per_pixel or not is_trusted_code(components.objective_spec.fn, components.model):
         return None
     model = (
         components.model
@@ -141,6 +144,7 @@ def estimate_run(
             model, objective, query, workload, None if network is None else network.embedding_width
         )
         memory = trial.memory_bytes() / 2**30  # also warms up
+        trial = trial if network is not None else trial.with_larger_batch()
         seconds = trial.time_forward() * trial.n_scored()
         for has_labels, n_steps in workload.n_steps(head_only=network is not None):
             seconds += n_steps * trial.time_step(has_labels=has_labels) if n_steps else 0.0
@@ -185,10 +189,10 @@ def _time_embedding(network: Classifier, workload: Workload) -> float:
     """Return the seconds to embed one view of an image."""
     network = copy.deepcopy(network).eval().to(memory_format=torch.channels_last)
     images = _random_images(workload, EMBEDDED_IMAGES, None)
-    view = fixed_views(workload.views)[0]
+    views = itertools.cycle(reversed(fixed_views(workload.views)))  # crops take longer than the centre
 
     def embed() -> None:
-        pixels = view.apply(images.pixels[:], None)
+        pixels = next(views).apply(images.pixels[:], None)
         network.embed(pixels.contiguous(memory_format=torch.channels_last))
 
     return _seconds_per_call(embed) / EMBEDDED_IMAGES
@@ -227,6 +231,7 @@ class _Trial:
     query: QuerySpec
     needs_strong: bool
     embedding_width: int | None  # None: the network reads images
+    stored: Images  # of each stream in a timed step; times are scaled to the batch size
 
     @classmethod
     def build(
@@ -267,27 +272,31 @@ class _Trial:
             auxiliary_parameters=model.auxiliaries.parameters(),
             target_batching=plan.target_batching,
         )
-        return cls(workload, model, auxiliaries, step, query, objective.needs_strong_view(), embedding_width)
+        count = plan.batch_size if embedding_width is not None else min(SAMPLE_IMAGES, plan.batch_size)
+        stored = _random_images(workload, count, embedding_width)
+        needs_strong = objective.needs_strong_view()
+        return cls(workload, model, auxiliaries, step, query, needs_strong, embedding_width, stored)
 
-    @property
-    def _batch_images(self) -> int:
-        """Images per stream in a timed step."""
-        batch_size = self.workload.plan.batch_size
-        return batch_size if self.embedding_width is not None else min(SAMPLE_IMAGES, batch_size)
+    def with_larger_batch(self) -> "_Trial":
+        """Return a trial whose steps take about `STEP_SECONDS`: small batches are slower per image."""
+        self.step.model.train()
+        seconds = _seconds_per_call(lambda: self.step(self._make_batch(has_labels=True), 1.0), warm_up=False)
+        count = int(len(self.stored) * max(1.0, STEP_SECONDS / seconds))
+        count = min(count, self.workload.plan.batch_size)
+        return replace(self, stored=_random_images(self.workload, count, self.embedding_width))
 
     def time_step(self, *, has_labels: bool) -> float:
         """Return the seconds of a training step, its augmentation included."""
         self.step.model.train()
         seconds = _seconds_per_call(lambda: self.step(self._make_batch(has_labels), 1.0), warm_up=False)
-        return seconds * self.workload.plan.batch_size / self._batch_images
+        return seconds * self.workload.plan.batch_size / len(self.stored)
 
     @torch.inference_mode()
     def time_forward(self) -> float:
         """Return the seconds of a forward pass of one image, its view included."""
         self.model.eval()
-        images = _random_images(self.workload, self._batch_images, self.embedding_width)
         view = self.workload.views.scoring
-        return _seconds_per_call(lambda: self.model(_augment(images, view))) / len(images)
+        return _seconds_per_call(lambda: self.model(_augment(self.stored, view))) / len(self.stored)
 
     def n_scored(self) -> int:
         """Return the number of images in all passes without gradients."""
@@ -310,7 +319,7 @@ class _Trial:
         self.step.model.train()
         kept = _kept_bytes(lambda: self.step(self._make_batch(has_labels=True), 1.0))
         weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        activations = max(0, kept - weights) * self.workload.plan.batch_size // self._batch_images
+        activations = max(0, kept - weights) * self.workload.plan.batch_size // len(self.stored)
         return _state_bytes(self.model, self.workload.plan.optimisation) + activations
 
     def count_forwarded(self, *, has_labels: bool) -> int:
@@ -327,14 +336,13 @@ class _Trial:
         return count
 
     def _make_batch(self, has_labels: bool) -> Batch:
-        views, count = self.workload.views, self._batch_images
-        stored = _random_images(self.workload, count, self.embedding_width)
+        views, stored = self.workload.views, self.stored
 
         def augment(view: View) -> Tensor:
             return _augment(stored, view)
 
         def labelled(view: View) -> LabelledImages:
-            return LabelledImages(augment(view), torch.randint(self.workload.classes, (count,)))
+            return LabelledImages(augment(view), torch.randint(self.workload.classes, (len(stored),)))
 
         target_view = views.labelled_or_source
         has_pseudo_labels = has_labels and self.auxiliaries.pseudo_labels() is not None
