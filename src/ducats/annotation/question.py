@@ -71,6 +71,15 @@ class RoundRules:
     query_summary: str = ""  # why a sample is picked, shown to annotators; may contain "{unit}"
     explained_by: tuple[str, ...] = ()  # uncertainties that explain a pick instead: u_dis, u_data
     max_seconds: float | None = None  # limit on the annotation time, after which the round closes
+    # Live labelling: every open image may be answered, in any order, and answers may name new classes.
+    live: bool = False
+
+    def write(self, folder: Path) -> None:
+        """Write the rules into the folder of their round."""
+        fields = asdict(self)
+        if not self.live:
+            del fields["live"]
+        checksums.write_text(folder / RULES, json.dumps(fields, ensure_ascii=False, indent=1) + "\n")
 
 
 @dataclass(frozen=True)
@@ -91,8 +100,7 @@ class QuestionRound:
         """Write a round. ``rules.json`` is written last; its presence marks the round as complete."""
         lines = [question.to_json() + "\n" for question in questions]
         checksums.write(folder / QUESTIONS, lambda file: file.write("".join(lines).encode("utf-8")))
-        text = json.dumps(asdict(rules), ensure_ascii=False, indent=1) + "\n"
-        checksums.write_text(folder / RULES, text)
+        rules.write(folder)
 
     @classmethod
     def read(cls, folder: Path) -> "QuestionRound":

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from ducats.runfolder.question_names import ANSWER_LOG, CLOSED, RULES
 from ducats.runfolder.rounds import round_name, rounds_in
 from ducats.utils.typed_json import parse_json
 
+MAX_CLASS_NAME_LENGTH = 100
 MAX_ANSWER_SECONDS = 24 * 3600.0  # longest plausible time for one answer
 
 
@@ -27,7 +28,8 @@ class ClosedRound:
     words: Mapping[str, str]  # by question id
     kinds: Mapping[str, str]
     seconds: Mapping[str, float]  # annotation time by question id
-    reason: str  # settled: every question has a label; time_limit: the time limit was reached
+    # settled: every question has a label; time_limit: the time limit was reached; stopped: live labelling ended
+    reason: str
     answered_by_png: frozenset[str] = frozenset()  # questions answered by label PNGs only
 
 
@@ -64,6 +66,12 @@ class AnnotationStore:
             self._question_rounds[round_number] = QuestionRound.read(self.round_folder(round_number))
         return self._question_rounds[round_number]
 
+    def forget_round(self, round_number: int) -> None:
+        """Read the questions of a round again when they are needed: they were written anew."""
+        with self._lock:
+            self._question_rounds.pop(round_number, None)
+            self._known_rounds.discard(round_number)
+
     def open_round(self) -> QuestionRound | None:
         """Return the round that is waiting for answers, if any."""
         numbers = self.round_numbers()
@@ -77,6 +85,27 @@ class AnnotationStore:
             if round_number not in self._known_rounds:
                 self._round_of.update(dict.fromkeys(self.question_round(round_number).by_id, round_number))
                 self._known_rounds.add(round_number)
+
+    def add_class(self, round_number: int, name: str) -> str:
+        """Append a class to the rules of an open live round, unless it is there; return its name.
+
+        Raises:
+            ValueError: the name is empty, too long or reserved.
+        """
+        with self._lock, self.log.locked():
+            question_round = self.question_round(round_number)
+            kind, name = parse_word(replace_surrogates(name), question_round.rules.classes)
+            if kind == "class":
+                return name
+            if kind != "new" or len(name) > MAX_CLASS_NAME_LENGTH:
+                raise ValueError(
+                    f"{name[:MAX_CLASS_NAME_LENGTH]!r} cannot be a class; choose a name of at most "
+                    f"{MAX_CLASS_NAME_LENGTH} characters other than void, unsure and skip"
+                )
+            rules = replace(question_round.rules, classes=(*question_round.rules.classes, name))
+            rules.write(question_round.folder)
+            self._question_rounds[round_number] = replace(question_round, rules=rules)
+        return name
 
     # -- answers --------------------------------------------------------------------------------------
 
@@ -153,7 +182,7 @@ class AnnotationStore:
             )
         rules = self.question_round(round_number).rules
         kind, word = parse_word(replace_surrogates(word), rules.classes)
-        if kind == "new" and not rules.allow_new_classes:
+        if kind == "new" and not rules.allow_new_classes:  # the page adds new classes of a live round first
             reject_reason = reject_reason or "unknown class"
         elif self.closed_round(round_number) is not None:
             reject_reason = reject_reason or "late"
@@ -218,6 +247,17 @@ class AnnotationStore:
 
     # -- labels ---------------------------------------------------------------------------------------
 
+    def stop_round(self, round_number: int) -> ClosedRound:
+        """Close a live round with the labels that it has."""
+        with self._lock, self.log.locked():
+            if self.closed_round(round_number) is None:
+                statuses = self.statuses(round_number)
+                answered = {question: one for question, one in statuses.items() if one.seconds or one.votes}
+                self._write_closed(round_number, answered, "stopped")
+        closed = self.closed_round(round_number)
+        assert closed is not None
+        return closed
+
     def close_round(self, round_number: int, *, answered_by_png: Collection[str] = ()) -> ClosedRound | None:
         """Close a round if possible and return its labels; return None if it still waits for answers.
 
@@ -237,21 +277,32 @@ class AnnotationStore:
             open_questions = statuses.keys() - settled.keys() - set(answered_by_png)
             if open_questions and (rules.max_seconds is None or total_seconds < rules.max_seconds):
                 return None
-            words = {question: str(status.word) for question, status in settled.items()}
-            value: dict[str, Any] = {
-                "reason": "time_limit" if open_questions else "settled",
-                "words": words,
-                "kinds": {question: parse_word(word, rules.classes)[0] for question, word in words.items()},
-                "seconds": {question: round(status.seconds, 3) for question, status in statuses.items()},
-            }
-            if png_only := [
-                question for question in statuses if question not in words and question in answered_by_png
-            ]:
-                value["answered_by_png"] = png_only
-            checksums.write_text(
-                self.round_folder(round_number) / CLOSED, json.dumps(value, ensure_ascii=False)
-            )
+            png_only = [
+                question for question in statuses if question not in settled and question in answered_by_png
+            ]
+            reason = "time_limit" if open_questions else "settled"
+            self._write_closed(round_number, statuses, reason, answered_by_png=png_only)
         return self.closed_round(round_number)
+
+    def _write_closed(
+        self,
+        round_number: int,
+        statuses: Mapping[str, QuestionStatus],
+        reason: str,
+        *,
+        answered_by_png: Sequence[str] = (),
+    ) -> None:
+        classes = self.question_round(round_number).rules.classes
+        words = {question: str(one.word) for question, one in statuses.items() if one.state == "settled"}
+        value: dict[str, Any] = {
+            "reason": reason,
+            "words": words,
+            "kinds": {question: parse_word(word, classes)[0] for question, word in words.items()},
+            "seconds": {question: round(one.seconds, 3) for question, one in statuses.items()},
+        }
+        if answered_by_png:
+            value["answered_by_png"] = answered_by_png
+        checksums.write_text(self.round_folder(round_number) / CLOSED, json.dumps(value, ensure_ascii=False))
 
     def closed_round(self, round_number: int) -> ClosedRound | None:
         """Return the labels of a round if it is closed."""

@@ -1,17 +1,34 @@
 """The command `ducats label`, which serves the labelling page."""
 
+import hashlib
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter, validators
 
 from ducats.cli.base import app, print_line, print_warning
+from ducats.config.options import ConfigFiles, RunOptions
+from ducats.utils.errors import UserError
+from ducats.utils.findings import pluralise
+
+if TYPE_CHECKING:
+    from ducats.run.live_run import LiveRun
 
 
 @app.command
 def label(
-    run: Path,
+    folder: Path,
     *,
+    classes: str | None = None,
+    source: Path | None = None,
+    test: Path | None = None,
+    backbone: str | None = None,
+    out: Path | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    config: ConfigFiles = [],  # noqa: B006 - never changed
+    set: Annotated[list[str], Parameter(negative=(), help="A setting as key=value. Repeatable.")] = [],  # noqa: B006
     host: str = "127.0.0.1",
     port: int = 0,
     annotator: str = "",
@@ -20,13 +37,26 @@ def label(
     token_file: Annotated[Path | None, Parameter(negative=())] = None,
     open_browser: Annotated[bool, Parameter(name="--open", negative="--no-open")] = True,
 ) -> int:
-    """Label images, pixels or groups of similar images of a run in the browser, with keyboard shortcuts.
+    """Label a folder of images, or the questions of a run, in the browser, with keyboard shortcuts.
 
-    The run may be waiting (`ducats run --wait`) or paused; if it is paused, run it again once the round is
-    complete. Ctrl-C stops the server. Saved answers are on disk.
+    **A folder of images**, with --classes "cat, dog, other" or --source: each image is embedded once, and the
+    model learns from each answer, so that the next question is chosen with all that is known. Classes can be
+    added on the page, and similar images confirmed together. Ctrl-C ends the session: a run with all labels
+    is trained in --out, for `ducats report`, `predict`, `export` and `triage`. Run the same command again to
+    label more. No answer is lost if the command is killed.
+
+    **A run folder**: the run may be waiting (`ducats run --wait`) or paused; if it is paused, run it again
+    once the round is complete. Ctrl-C stops the server. Saved answers are on disk.
 
     Args:
-        run: Run folder.
+        folder: Folder of images to label live, or run folder.
+        classes: Live: names of the classes, separated by commas, or a file with one name per line.
+        source: Live: folder of images that are labelled already, one subfolder per class.
+        test: Live: folder of labelled images for evaluation only, with the layout of --source.
+        backbone: Live: backbone that embeds the images, see `ducats run`.
+        out: Live: run folder; default: runs/label-NAME-DIGEST, the same for the same folder of images.
+        seed: Live: random seed.
+        device: Live: auto, cpu, cuda or mps.
         host: Address to listen on; the default is reachable from this machine only.
         port: Port to listen on; default: derived from the path of the run, the same each time.
         annotator: Annotator name for all answers; default: the page asks each annotator once.
@@ -37,29 +67,123 @@ def label(
         open_browser: Open the page in a browser.
     """
     from ducats.annotation.page import server
-    from ducats.utils.network import is_loopback
 
     server.check_installed()
-    server.check_run_folder(run)
     token = server.load_or_create_token(token_file)
+    page: dict[str, Any] = {
+        "host": host,
+        "token": token,
+        "annotator": annotator,
+        "blind": blind,
+        "accept_threshold": accept_threshold,
+        "open_browser": open_browser,
+    }
+    if classes is None and source is None:
+        server.check_run_folder(folder)
+        _check_not_live(folder)
+        _serve(folder, port, page)
+        return 0
+    if server.is_run_folder(folder):
+        raise UserError(
+            f"{folder} is a run folder; omit --classes and --source to label its questions, or give a folder "
+            "of images"
+        )
+    options = RunOptions(
+        config=config,
+        set=["model.freeze=backbone", *set],
+        source=source,
+        target=folder,
+        test=test,
+        classes=classes,
+        backbone=backbone,
+        seed=seed,
+        device=device,
+    )
+    return _label_live(options, out or _default_folder(folder), port, page)
+
+
+def _serve(run: Path, port: int, page: dict[str, Any], **more: Any) -> None:
+    from ducats.annotation.page import server
+    from ducats.utils.network import is_loopback
+
+    host = page["host"]
     sock = server.open_socket(host, port, run)
-    url = server.page_url(sock, host, token)
     if not is_loopback(host):
         print_warning(
             f"{host} is reachable from other machines. Anyone with the token can see the images and "
             "answer, and the connection is not encrypted. It is safer to omit --host and use a tunnel: "
             "`ssh -L PORT:localhost:PORT THIS-MACHINE`."
         )
-    print_line(f"labelling page at {url}")
-    print_line("Ctrl-C stops the server", "dim")
-    server.serve_page(
-        run,
-        sock,
-        host=host,
-        token=token,
-        annotator=annotator,
-        blind=blind,
-        accept_threshold=accept_threshold,
-        open_browser=open_browser,
+    print_line(f"labelling page at {server.page_url(sock, host, page['token'])}")
+    print_line("Ctrl-C stops the server" if not more else "Ctrl-C ends the session", "dim")
+    server.serve_page(run, sock, **page, **more)
+
+
+def _check_not_live(folder: Path) -> None:
+    """Raise if the newest round of a run is labelled live: its questions are chosen by a model that learns."""
+    from ducats.annotation import AnnotationStore
+    from ducats.runfolder.run_folder import RunFolder
+
+    open_round = AnnotationStore(RunFolder(folder).questions_path).open_round()
+    if open_round is not None and open_round.rules.live:
+        names = ", ".join(open_round.rules.classes)
+        raise UserError(
+            f"{folder} is labelled live; to label more, give the folder of the images again: ducats label "
+            f'IMAGES --classes "{names}" --out {folder}'
+        )
+
+
+def _default_folder(images: Path) -> Path:
+    """Return the run folder of a folder of images."""
+    resolved = images.expanduser().resolve()
+    return Path("runs") / f"label-{resolved.name}-{hashlib.sha256(str(resolved).encode()).hexdigest()[:6]}"
+
+
+def _label_live(options: RunOptions, out: Path, port: int, page: dict[str, Any]) -> int:
+    """Label a folder of images while a model learns; train a run when the session ends."""
+    from ducats.report.progress_display import ProgressDisplay
+    from ducats.utils.progress import activity
+
+    with ProgressDisplay(transient=True):
+        with activity("loading libraries"):
+            from ducats.run.factory import check_config, resolve_for_machine
+            from ducats.run.live_run import LiveRun
+            from ducats.runfolder.run_folder import RunFolder
+
+            config = resolve_for_machine(options.load())
+        run_folder = RunFolder(out)
+        check_config(config, is_resumable=run_folder.is_resumable)
+        live_run = LiveRun.open(config, run_folder)
+    try:
+        with ProgressDisplay(transient=True):
+            session = live_run.session()
+        data = live_run.data
+        print_line(
+            f"live labelling of {pluralise(len(data.pool), 'image')} in {options.target}: "
+            f"{pluralise(len(data.classes), 'class')}, {pluralise(session.learner.n_labels, 'label')} so far; "
+            f"folder {out}"
+        )
+        with session, suppress(KeyboardInterrupt):
+            _serve(out, port, page, live=session)
+        return _finish(live_run)
+    finally:
+        run_folder.release()
+
+
+def _finish(live_run: "LiveRun") -> int:
+    """Train a run with all labels and say what can be done with it."""
+    from ducats.cli.run import print_results
+    from ducats.report.progress_display import ProgressDisplay
+
+    print_line("training a run with all labels; Ctrl-C postpones it to the next session", "dim")
+    with ProgressDisplay() as display:
+        has_labels = live_run.finish(display)
+    if not has_labels:
+        print_line("no labels yet; run the same command again to label")
+        return 0
+    folder = live_run.run_folder.path
+    print_results(live_run.run_folder, has_test=live_run.data.test is not None)
+    print_line(
+        f"next: ducats report {folder}; ducats predict {folder} IMAGES; or label more with the same command"
     )
     return 0

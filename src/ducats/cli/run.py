@@ -22,6 +22,7 @@ from ducats.utils.progress import activity, combine_listeners
 if TYPE_CHECKING:
     from ducats.config import Config
     from ducats.run.components import Components, RunPlan
+    from ducats.runfolder.run_folder import RunFolder
     from ducats.settings import PerformanceOptions
 
 
@@ -54,7 +55,7 @@ def run(
         poll: With --wait: seconds between checks for answers.
     """
     check_poll(poll)
-    from ducats.report.progress_display import ProgressDisplay, stage_table
+    from ducats.report.progress_display import ProgressDisplay
     from ducats.training import launch_environment
 
     is_first = launch_environment.node_and_local_rank()[1] == 0
@@ -63,16 +64,12 @@ def run(
         check_answer_files(config, out)
         import torch
 
-        from ducats.annotation import AnnotationStore
-        from ducats.annotation.summary import summarise_channels
         from ducats.data.registry import resolve_dataset
         from ducats.doctor.images import completeness_warnings
-        from ducats.ledger import load_ledger
         from ducats.run import run as run_components
         from ducats.run.components import steps_per_epoch, unreadable_files
         from ducats.run.factory import build_run, check_config, resolve_for_machine
         from ducats.run.loggers import LoggerDispatcher, find_loggers
-        from ducats.runfolder.records import describe_timed
         from ducats.runfolder.run_folder import RunFolder
         from ducats.training.distributed import all_ranks_or_raise, make_fabric
 
@@ -152,25 +149,36 @@ def run(
         if finished:
             hint = "use another --seed or --out for a new run"
             print_line(f"already finished; results from its folder ({hint})")
-        if stages := run_folder.stages():
-            console.print(stage_table(stages))
-        remark = "" if components.test is not None else " (not evaluated: no labelled target images)"
-        ledger = load_ledger(run_folder)
-        spent = f"{pluralise(len(ledger), 'label')} acquired"
-        if components.source.per_pixel:
-            by_channel = "; ".join(map(str, summarise_channels(AnnotationStore(run_folder.questions_path))))
-            how = f" ({by_channel})" if by_channel else f" with {pluralise(ledger.clicks(), 'click')}"
-            spent = f"{pluralise(len(ledger), 'pixel')} labelled{how}"
-        if (seconds := ledger.seconds()) is not None:
-            timed = describe_timed(ledger.n_timed_units(), ledger.n_units())
-            spent += f", {seconds / 60:.1f} minutes of annotation{f' ({timed})' if timed else ''}"
-        if n_corrected := ledger.corrected_labels().n_corrected:
-            spent += f", {n_corrected} corrected"
-        if unreadable:
-            skipped = pluralise(len(unreadable), "unreadable file")
-            remark += f"; {skipped} skipped, see {run_folder.unreadable_path}"
-        print_line(f"{spent}; model in {run_folder.model_path}{remark}")
+        print_results(run_folder, has_test=components.test is not None, n_unreadable=len(unreadable))
     return 0
+
+
+def print_results(run_folder: "RunFolder", *, has_test: bool, n_unreadable: int = 0) -> None:
+    """Print the metrics of a finished run, what was spent, and where its model is."""
+    from ducats.annotation import AnnotationStore
+    from ducats.annotation.summary import summarise_channels
+    from ducats.ledger import load_ledger
+    from ducats.report.progress_display import stage_table
+    from ducats.runfolder.records import describe_timed
+
+    if stages := run_folder.stages():
+        console.print(stage_table(stages))
+    remark = "" if has_test else " (not evaluated: no labelled target images)"
+    ledger = load_ledger(run_folder)
+    spent = f"{pluralise(len(ledger), 'label')} acquired"
+    if ledger.sizes is not None:
+        by_channel = "; ".join(map(str, summarise_channels(AnnotationStore(run_folder.questions_path))))
+        how = f" ({by_channel})" if by_channel else f" with {pluralise(ledger.clicks(), 'click')}"
+        spent = f"{pluralise(len(ledger), 'pixel')} labelled{how}"
+    if (seconds := ledger.seconds()) is not None:
+        timed = describe_timed(ledger.n_timed_units(), ledger.n_units())
+        spent += f", {seconds / 60:.1f} minutes of annotation{f' ({timed})' if timed else ''}"
+    if n_corrected := ledger.corrected_labels().n_corrected:
+        spent += f", {n_corrected} corrected"
+    if n_unreadable:
+        skipped = pluralise(n_unreadable, "unreadable file")
+        remark += f"; {skipped} skipped, see {run_folder.unreadable_path}"
+    print_line(f"{spent}; model in {run_folder.model_path}{remark}")
 
 
 def check_answer_files(config: "Config", out: Path | None) -> None:

@@ -29,7 +29,7 @@ from ducats.dirichlet import expected_probability, uncertainties
 from ducats.models.classifier import Classifier, EmbeddingClassifier
 from ducats.objectives import ObjectiveFn, ObjectiveSpec, as_objective_spec, resolve_objective
 from ducats.run.factory.builders import make_model, make_objective, make_query, make_training_plan
-from ducats.run.head_learner import HeadLearner
+from ducats.run.head_learner import FIT_STEPS, REFIT_STEPS, HeadLearner
 from ducats.training.distributed import make_fabric
 from ducats.training.embed import Embedder, fixed_views
 from ducats.utils.errors import UserError
@@ -92,8 +92,8 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         objective: str | ObjectiveFn | ObjectiveSpec | None = None,
         settings: Sequence[str] = (),
         classes: Sequence[Any] | None = None,
-        fit_steps: int = 500,
-        teach_steps: int = 50,
+        fit_steps: int = FIT_STEPS,
+        teach_steps: int = REFIT_STEPS,
         backbone: str = "resnet50",
         pretrained: bool = True,
         weights: str | None = None,

@@ -28,6 +28,8 @@ from ducats.utils.randomness import global_seed, make_generator
 LABELS_PER_ROUND = (
     0.01  # labels of a round, as a fraction of the pool: by default a run labels 5 % in 5 rounds
 )
+FIT_STEPS = 500  # default training steps of a first training
+REFIT_STEPS = 50  # default training steps after new labels
 EVEN_COVERAGE = QUERIES["coverage"].bind({"power": 0.0, "subsample_by": "highest_entropy"})
 
 

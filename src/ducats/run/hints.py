@@ -45,9 +45,14 @@ def image_hints(predictor: Predictor, pool: Images, request: Request) -> Annotat
 
     All processes take part, and all get the hints. The predictor must be the one that the query used.
     """
-    z = predictor.score_images(pool, ("z",)).z
+    return pool_hints(predictor.score_images(pool, ("z",)).z, request.image)
+
+
+@torch.inference_mode()
+def pool_hints(z: Tensor, images: Tensor | None = None) -> AnnotatorHints:
+    """Compute the hints of images of the pool, by default of all, from log alpha of the whole pool."""
     probability, guess = expected_probability(z).max(1)
-    uncertainty, requested = uncertainties(z), request.image
+    uncertainty = uncertainties(z)
     dis, data = uncertainty.distribution, uncertainty.data
     columns = [
         guess,
@@ -58,7 +63,8 @@ def image_hints(predictor: Predictor, pool: Images, request: Request) -> Annotat
         _share_below(data, data),
         torch.full_like(guess, -1),
     ]
-    return _make_hints(torch.stack([column[requested].double() for column in columns], 1))
+    rows = torch.stack([column.double() for column in columns], 1)
+    return _make_hints(rows if images is None else rows[images])
 
 
 @torch.inference_mode()

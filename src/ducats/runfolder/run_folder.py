@@ -77,12 +77,8 @@ class RunFolder:
         Args:
             device: name of the device, stored with the versions; by default the machine's.
         """
-        make_folder(self.path)
-        self._lock = try_lock(self.lock_path)
-        if self._lock is None:
-            raise UserError(f"another process is working on {self.path}: wait for it, or stop it")
+        self.lock()
         try:
-            self.check_format()
             for draft in self.path.rglob(".*.part"):  # left by a kill
                 is_of_tool = self.questions_path in draft.parents or draft.match(f".{AMENDMENT_FILES}*")
                 if not (is_of_tool and _writer_is_alive(draft)):
@@ -105,6 +101,45 @@ class RunFolder:
                     "versions; to run it again from the start, choose another folder with --out",
                     stacklevel=2,
                 )
+
+    def lock(self) -> None:
+        """Create the folder and lock it for this process; raise if another one works on it."""
+        make_folder(self.path)
+        self._lock = try_lock(self.lock_path)
+        if self._lock is None:
+            raise UserError(f"another process is working on {self.path}: wait for it, or stop it")
+        try:
+            self.check_format()
+        except UserError:
+            self.release()
+            raise
+
+    def discard_outdated(self, identity: Mapping[str, Any], keys: Sequence[str]) -> None:
+        """Delete what a run cannot keep with other settings or another pool, so that it is made again.
+
+        Args:
+            identity: settings of the run. If they differ from those in the folder, all results are deleted.
+            keys: of the pool. If they differ, requests and labels are deleted, too: they refer to its images
+                by index. The caller can make them again.
+        """
+        known_keys = list(self.load_pool().keys)
+        other_pool = bool(known_keys) and known_keys != list(keys)
+        has_config = self.config_path.exists()
+        plain = json.loads(json.dumps(identity))
+        if has_config and not other_pool and not settings_differences(self.identity, plain):
+            return
+        if other_pool and self.load_amendments():
+            raise UserError(
+                f"{self.path} has amended labels, and images were added or removed since; choose another folder "
+                "with --out, or restore the images"
+            )
+        # The weights first: without them, the run is not finished.
+        results = [self.model_path, self.checkpoint_path, self.metrics_path, self.triage_path]
+        results += [*self.confusion_path.glob("*.csv"), *self.snapshots_path.rglob("*.*")]
+        if other_pool:
+            results += [*self.labels_path.glob("*.npz"), *self.requests_path.glob("*.npz"), self.pool_path]
+        for path in (*results, self.data_path, self.config_path):
+            checksums.delete(path)
 
     def _check_or_write(self, path: Path, current: Mapping[str, Any], what: str) -> None:
         current = json.loads(json.dumps(current))

@@ -15,6 +15,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from ducats.annotation import AnnotationStore
 from ducats.annotation.page import server
+from ducats.annotation.page.live import LiveModel
 from headless_browser import chromium as chromium
 from headless_browser import needs_a_browser as needs_a_browser
 
@@ -34,7 +35,13 @@ class Server:
     """The page's server in a process of its own, forked: nothing needs to be imported again."""
 
     def __init__(
-        self, run: Path, *, annotator: str = "Ada", blind: bool = False, token_file: Path | None = None
+        self,
+        run: Path,
+        *,
+        annotator: str = "Ada",
+        blind: bool = False,
+        token_file: Path | None = None,
+        live: LiveModel | None = None,
     ) -> None:
         host, token = "127.0.0.1", server.load_or_create_token(token_file)
         with server.open_socket(host, 0, run) as sock:
@@ -45,6 +52,7 @@ class Server:
                 "annotator": annotator,
                 "blind": blind,
                 "accept_threshold": 0.5,
+                "live": live,
             }
             fork = multiprocessing.get_context("fork")
             self.process = fork.Process(

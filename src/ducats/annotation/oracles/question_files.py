@@ -101,12 +101,28 @@ def write_image_questions(
 ) -> None:
     """Write the thumbnails and the CSV file to fill in."""
     for question, image in zip(questions, request.image.tolist(), strict=True):
-        shown = load_display_image(pool, image)
-        # A file with more than 8 bits is shown by its thumbnail only.
-        is_deep = pool.files is not None and read_pixel_format(pool.files[image]).needs_range
-        thumbnail = _make_thumbnail(shown, LARGE_THUMBNAIL_SIZE if is_deep else THUMBNAIL_SIZE)
-        files.write_atomically(folder / question.image_path, partial(thumbnail.save, format="PNG"))
+        _write_thumbnail(folder, question, pool, image)
     write_question_table(folder, questions)
+
+
+def write_deep_thumbnails(
+    folder: Path, request: Request, questions: Sequence[Question], pool: Images
+) -> None:
+    """Write the thumbnails of images that cannot be shown from their files."""
+    for question, image in zip(questions, request.image.tolist(), strict=True):
+        if pool.files is None or _is_deep(pool, image):
+            _write_thumbnail(folder, question, pool, image)
+
+
+def _is_deep(pool: Images, image: int) -> bool:
+    """Whether the file has more than 8 bits per value; such an image is shown by its thumbnail only."""
+    return pool.files is not None and read_pixel_format(pool.files[image]).needs_range
+
+
+def _write_thumbnail(folder: Path, question: Question, pool: Images, image: int) -> None:
+    max_size = LARGE_THUMBNAIL_SIZE if _is_deep(pool, image) else THUMBNAIL_SIZE
+    thumbnail = _make_thumbnail(load_display_image(pool, image), max_size)
+    files.write_atomically(folder / question.image_path, partial(thumbnail.save, format="PNG"))
 
 
 def write_question_table(folder: Path, questions: Sequence[Question]) -> None:

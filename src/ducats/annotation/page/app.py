@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
@@ -14,17 +15,20 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from ducats.annotation import AnnotationStore, Question
-from ducats.annotation.answer import replace_surrogates
+from ducats.annotation.answer import parse_word, replace_surrogates
 from ducats.annotation.page import payloads
 from ducats.annotation.page.guard import RequestGuard
+from ducats.annotation.page.live import LiveModel
 from ducats.annotation.page.question_images import ImageView, QuestionImages
 from ducats.annotation.page.round_progress import RoundProgress
-from ducats.runfolder.question_names import MASKS, RULES
+from ducats.runfolder.question_names import MASKS, QUESTIONS
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 
 STATIC_FOLDER = Path(__file__).with_name("static")
 QUESTIONS_PER_STATE = 6  # questions sent to a page at once: one to show, the rest to preload
+LIVE_QUESTIONS_PER_STATE = 2  # the same while a model learns: later ones will be chosen with more answers
+LIVE_WAIT_SECONDS = 0.5  # for the model to learn from an answer before the next question is chosen
 MAX_GRID_TILES = 60
 MAX_ANSWERS_PER_REQUEST = 1000
 MAX_NAME_LENGTH = 80  # of an annotator's name
@@ -43,13 +47,20 @@ class LabellingPage:
         annotator: name used for every browser. If empty, each browser asks for a name.
         blind: hide the model's guess and its uncertainties.
         accept_threshold: probability from which Enter accepts a guess.
+        live: a model that learns from each answer.
     """
 
     def __init__(
-        self, run_folder: Path, *, accept_threshold: float, annotator: str = "", blind: bool = False
+        self,
+        run_folder: Path,
+        *,
+        accept_threshold: float,
+        annotator: str = "",
+        blind: bool = False,
+        live: LiveModel | None = None,
     ) -> None:
-        self.run_folder = run_folder
-        self.store = AnnotationStore(RunFolder(run_folder).questions_path)
+        self.run_folder, self.live = run_folder, live
+        self.store = AnnotationStore(RunFolder(run_folder).questions_path) if live is None else live.store
         self.annotator = annotator.strip()
         self.blind = blind
         self.accept_threshold = accept_threshold
@@ -86,7 +97,7 @@ class LabellingPage:
 
     def round_stamp(self, number: int) -> str:
         """Return an id that is unique across runs; browsers cache images under it."""
-        written = (self.store.round_folder(number) / RULES).stat().st_mtime_ns
+        written = (self.store.round_folder(number) / QUESTIONS).stat().st_mtime_ns
         return f"{self.run_id}-{number}-{written:x}"
 
     def annotator_name(self, name: Any) -> str:
@@ -128,16 +139,30 @@ class LabellingPage:
             "rules": payloads.round_payload(progress.question_round),
             "counts": counts,
         }
+        if self.live is not None:
+            payload["live"] = payloads.learning_payload(self.live.summary(), blind=self.blind)
         if annotator and not is_complete:
-            questions = progress.next_questions(annotator, QUESTIONS_PER_STATE)
+            if self.live is None:
+                questions = progress.next_questions(annotator, QUESTIONS_PER_STATE)
+            else:
+                first = self.live.first_questions()
+                questions = progress.next_questions(annotator, LIVE_QUESTIONS_PER_STATE, first)
             payload["next"] = [self.question_payload(progress, one, annotator) for one in questions]
         return payload
 
     def question_payload(self, progress: RoundProgress, question: Question, annotator: str) -> dict[str, Any]:
         """Return one question as one annotator sees it."""
         return payloads.question_payload(
-            progress, question, annotator, blind=self.blind, accept_threshold=self.accept_threshold
+            progress,
+            self.with_hints(question),
+            annotator,
+            blind=self.blind,
+            accept_threshold=self.accept_threshold,
         )
+
+    def with_hints(self, question: Question) -> Question:
+        """Return a question with the guess of the model that learns, if there is one."""
+        return question if self.live is None else self.live.with_hints(question)
 
     def undoable_acts(self, annotator: str) -> dict[str, Any]:
         """Return the acts that an annotator can undo, oldest first."""
@@ -155,7 +180,11 @@ class LabellingPage:
             {**one, "annotator": annotator, "reject_reason": None} if isinstance(one, dict) else one
             for one in answers
         ]
+        if self.live is not None:
+            self._add_classes(submitted)
         self.store.receive(submitted, channel="page")
+        if self.live is not None:
+            self.live.notify()
         rejected = {}
         for one in submitted:
             if (
@@ -173,15 +202,34 @@ class LabellingPage:
             "rejected": {external_id: reason for external_id, reason in rejected.items() if reason},
         }
 
+    def _add_classes(self, answers: list[Any]) -> None:
+        """Add the new classes that answers name to the open round; the store rejects other words."""
+        question_round = self.store.open_round()
+        for one in answers:
+            word = one.get("word") if isinstance(one, dict) else None
+            if (
+                question_round is not None
+                and isinstance(word, str)
+                and one.get("question") in question_round.by_id
+            ):
+                if parse_word(replace_surrogates(word), question_round.rules.classes)[0] == "new":
+                    with suppress(ValueError):
+                        self.store.add_class(question_round.rules.round, word)
+                        question_round = self.store.open_round()
+
     def guess_group(self, annotator: str, guess: str) -> dict[str, Any]:
         """Return open questions for which the model predicts the same class."""
         progress = None if self.blind else self.open_round()
         if progress is None:
             return {"guesses": [], "guess": "", "questions": [], "stamp": ""}
-        groups = progress.open_by_guess(annotator)
+        groups = progress.open_by_guess(annotator, self.with_hints)
         guess = guess if guess in groups else next(iter(groups), "")
         likely_first = sorted(
-            groups.get(guess, []), key=lambda one: not payloads.is_acceptable(one, self.accept_threshold)
+            groups.get(guess, []),
+            key=lambda one: (
+                not payloads.is_acceptable(one, self.accept_threshold),
+                0.0 if self.live is None else -(one.probability or 0.0),
+            ),
         )
         return {
             "guesses": [[name, len(questions)] for name, questions in groups.items()],
@@ -208,7 +256,10 @@ async def _receive_answers(request: Request, page: LabellingPage) -> dict[str, A
     annotator = page.annotator_name(annotator)
 
     def act() -> dict[str, Any]:
-        return {**page.store_answers(annotator, answers), **page.page_state(annotator)}
+        stored = page.store_answers(annotator, answers)
+        if page.live is not None:  # the answers are on disk; the next question should know them
+            page.live.wait_until_current(LIVE_WAIT_SECONDS)
+        return {**stored, **page.page_state(annotator)}
 
     return await run_in_threadpool(act)
 

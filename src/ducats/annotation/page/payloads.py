@@ -2,10 +2,12 @@
 
 import string
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ducats.annotation import Question, QuestionRound
 from ducats.annotation.page.explanation import explain_pick
+from ducats.annotation.page.live import LearningSummary
 from ducats.annotation.page.question_images import is_original_missing
 from ducats.annotation.page.round_progress import RoundProgress
 from ducats.utils.palette import class_colours
@@ -35,7 +37,7 @@ def round_payload(question_round: QuestionRound) -> dict[str, Any]:
     return {
         "round": rules.round,
         "unit": rules.unit,
-        "newClasses": rules.allow_new_classes,
+        "newClasses": rules.allow_new_classes or rules.live,
         "maxSeconds": rules.max_seconds,
         "voidKey": "x" if "0" in assigned else "0",
         "classes": [
@@ -43,6 +45,14 @@ def round_payload(question_round: QuestionRound) -> dict[str, Any]:
             for name, key, colour in zip(names, assigned, class_colours(names), strict=True)
         ],
     }
+
+
+def learning_payload(summary: LearningSummary, *, blind: bool) -> dict[str, Any]:
+    """Return what the model has learnt so far; a blind page does not show how good its guesses are."""
+    payload = asdict(summary)
+    if blind:
+        payload |= {"recent": 0, "recent_right": 0}
+    return payload
 
 
 def is_acceptable(question: Question, accept_threshold: float) -> bool:

@@ -3,8 +3,9 @@
 import threading
 import time
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ducats.annotation import AnnotationStore, Answer, Question, QuestionRound, QuestionStatus
@@ -51,6 +52,7 @@ class RoundProgress:
     def refresh(self) -> None:
         """Read the answers added since the last call."""
         with self._lock:
+            self.question_round = self._store.question_round(self.question_round.rules.round)  # new classes
             answers, first = self._store.answers(), self._n_read == 0
             touched: dict[str, None] = {}
             for log_index, answer in enumerate(answers[self._n_read :], start=self._n_read):
@@ -79,29 +81,35 @@ class RoundProgress:
         for annotator in _annotators(now):
             self._answered_by.setdefault(annotator, set()).add(question)
         (self._disputed.add if now.state == "disputed" else self._disputed.discard)(question)
-        position = bisect_left(self._waiting, index)
-        waits = position < len(self._waiting) and self._waiting[position] == index
-        if now.state == "settled" and waits:
-            del self._waiting[position]
-        elif now.state != "settled" and not waits:
+        if now.state == "settled" and self._waits(index):
+            del self._waiting[bisect_left(self._waiting, index)]
+        elif now.state != "settled" and not self._waits(index):
             insort(self._waiting, index)
+
+    def _waits(self, index: int) -> bool:
+        position = bisect_left(self._waiting, index)
+        return position < len(self._waiting) and self._waiting[position] == index
 
     def status(self, question: str) -> QuestionStatus | None:
         """Return the status of a question, or None if it has no answers."""
         return self._status.get(question)
 
-    def next_questions(self, annotator: str, count: int) -> list[Question]:
+    def next_questions(self, annotator: str, count: int, first: Sequence[int] = ()) -> list[Question]:
         """Return the next questions for an annotator.
 
         The order is: questions they have not answered, in order of selection, with those held by other
         annotators last; disputed questions (their own only if someone answered after them); skipped ones;
         unsure ones.
+
+        Args:
+            first: indices of questions that precede the order of selection.
         """
         with self._lock:
             now, latest = self._clock(), self._latest.get(annotator, {})
             free: list[Question] = []
             busy: list[Question] = []
-            for index in self._waiting:
+            preferred = [index for index in first if self._waits(index)]
+            for index in dict.fromkeys(chain(preferred, self._waiting)):
                 question = self.question_round.questions[index]
                 if question.id in latest or question.id in self._disputed:
                     continue
@@ -154,12 +162,18 @@ class RoundProgress:
             return True
         return status.state != "settled" and all(vote.annotator != annotator for vote in status.votes)
 
-    def open_by_guess(self, annotator: str) -> dict[str, list[Question]]:
-        """Group an annotator's open questions by the model's guess, largest group first."""
+    def open_by_guess(
+        self, annotator: str, with_hints: Callable[[Question], Question] = lambda question: question
+    ) -> dict[str, list[Question]]:
+        """Group an annotator's open questions by the model's guess, largest group first.
+
+        Args:
+            with_hints: returns a question with the model's current guess.
+        """
         groups: dict[str, list[Question]] = {}
         with self._lock:
             for index in self._waiting:
-                question = self.question_round.questions[index]
+                question = with_hints(self.question_round.questions[index])
                 if question.guess is not None and self._is_open_for(annotator, question):
                     groups.setdefault(question.guess, []).append(question)
         return dict(sorted(groups.items(), key=lambda group: -len(group[1])))

@@ -9,9 +9,13 @@ import webbrowser
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from ducats.annotation.page.live import LiveModel
 
 PORT_RANGE = range(20000, 32000)  # below the ephemeral port ranges of operating systems
 MIN_TOKEN_LENGTH = 16
@@ -20,12 +24,19 @@ MIN_TOKEN_LENGTH = 16
 def check_run_folder(run_folder: Path) -> None:
     """Raise if a folder is not a run folder."""
     files = RunFolder(run_folder)
-    if not files.config_path.exists() and not files.questions_path.is_dir():
+    if not is_run_folder(run_folder):
         raise UserError(
             f"{run_folder} is not a run folder (it has neither {files.config_path.name} nor "
-            f"{files.questions_path.name}/); give the folder that `ducats run` printed"
+            f"{files.questions_path.name}/); give the folder that `ducats run` printed, or label a folder of "
+            f'images with --classes: ducats label {run_folder} --classes "cat, dog"'
         )
     files.check_format()
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Return whether a folder has the files of a run."""
+    files = RunFolder(folder)
+    return files.config_path.exists() or files.questions_path.is_dir()
 
 
 def check_installed() -> None:
@@ -117,6 +128,7 @@ def serve_page(
     annotator: str = "",
     blind: bool = False,
     open_browser: bool = False,
+    live: "LiveModel | None" = None,
 ) -> None:
     """Serve the page on a socket from ``open_socket`` until the process is stopped; see ``LabellingPage``."""
     import uvicorn
@@ -128,7 +140,9 @@ def serve_page(
     # Other users of this machine can see the browser's command line, so this token works only once.
     single_use_token = secrets.token_urlsafe(24) if open_browser else ""
     app = make_app(
-        LabellingPage(run_folder, annotator=annotator, blind=blind, accept_threshold=accept_threshold),
+        LabellingPage(
+            run_folder, annotator=annotator, blind=blind, accept_threshold=accept_threshold, live=live
+        ),
         token=token,
         host=host,
         cookie=cookie,

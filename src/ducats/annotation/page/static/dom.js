@@ -21,6 +21,8 @@ export function percent(share) {
   return value > 0 && value < 1 ? "under 1%" : `${Math.round(value)}%`;
 }
 
+export const count = (number) => number.toLocaleString("en").replaceAll(",", "\u202f");
+
 export function minutes(seconds) {
   return seconds < 90 ? `${Math.max(0, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`;
 }

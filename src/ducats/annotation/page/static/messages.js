@@ -9,6 +9,9 @@ const MESSAGES = {
     "Thank you! All questions of this round are answered. The next ones will appear here as soon as the model has " +
     "learned from them. Until it starts, you can undo your last answer.\nIf you started the run yourself: with " +
     "--wait it resumes automatically, otherwise run the same command again."],
+  labelled: ["All images are labelled",
+    "Thank you! You can still undo your last answer. To train a model with all labels, press Ctrl-C where `ducats " +
+    "label` was started."],
   finished: ["All done", "Thank you! There are no more questions."],
   saving: ["Saving…", "If the server cannot be reached, your answers stay in this browser until it can."],
   others: ["Nothing left for you to answer",
@@ -37,7 +40,7 @@ export function showMessage(state, round) {
   only("message");
   document.body.dataset.shown = "";
   document.body.dataset.state = state;
-  $("last-undo").hidden = !["complete", "others"].includes(state);
+  $("last-undo").hidden = !["complete", "labelled", "others"].includes(state);
   $("message").querySelector("h1").textContent = title.replace("ROUND", round);
   $("message").querySelector("p").textContent = text;
 }

@@ -9,6 +9,7 @@ import { Outbox } from "./outbox.js";
 import * as show from "./show.js";
 
 const PRELOAD = 5, POLL_FAST_MS = 2000, POLL_SLOW_MS = 10000;
+const LEARNING_MS = 800; // longest wait for a question that is chosen with the latest answer
 const net = new Net(), clock = new Clock();
 const outbox = new Outbox(net, showStatus, onReply);
 const grid = new Grid(net, submit, () => outbox.idle(), (one) => received.set(one.id, one));
@@ -23,7 +24,7 @@ const received = new Map(); // question id -> latest data from the server
 const images = new Map(); // URL -> preloaded image
 let ready = false; // the image is visible, so the question can be answered
 let mode = "one", zoom = 0, context = false, together = false;
-let polling;
+let polling, learning;
 
 function showStatus(text, kind) {
   $("saved").textContent = text;
@@ -67,6 +68,7 @@ async function apply(reply, serial, known = new Set()) {
   const first = info === null;
   if (!first && serial < info.serial) return;
   const fresh = first || reply.stamp !== info.stamp;
+  const newClass = !fresh && reply.rules?.classes.length !== info.rules?.classes.length;
   info = { ...reply, serial };
   if (first && (await begin())) return;
   for (const [question, upto] of answered) if (serial > upto) answered.delete(question);
@@ -75,8 +77,11 @@ async function apply(reply, serial, known = new Set()) {
     received.clear();
     notice("");
     leaveGrid();
-    if (info.rules) show.classes(info, (name) => answer(name));
     if (info.rules) await loadUndo();
+  }
+  if (info.rules && (fresh || newClass)) {
+    show.classes(info, (name) => answer(name));
+    if (current) show.panel(current);
   }
   if (info.counts) show.progress(info);
   const waiting = outbox.pending();
@@ -138,7 +143,8 @@ function showNext() {
   current = queue.shift() ?? null;
   if (current) return showCurrent();
   const idle = outbox.all().length ? "saving" : "others";
-  const state = info.state === "asking" ? idle : info.state;
+  const complete = info.live && info.state === "complete" ? "labelled" : info.state;
+  const state = info.state === "asking" ? idle : complete;
   showMessage(state, info.round);
   clearTimeout(polling);
   polling = setTimeout(poll, POLL_FAST_MS);
@@ -224,7 +230,10 @@ function answer(word) {
   const ids = together ? [current.id, ...current.together] : [current.id];
   ready = false;
   submit(ids, word);
-  showNext();
+  if (!info.live) return showNext();
+  // The reply has the next question, chosen by a model that has learnt from this answer.
+  clearTimeout(learning);
+  learning = setTimeout(() => current || showNext(), LEARNING_MS);
 }
 
 async function undo() {

@@ -1,5 +1,5 @@
 // Shows one question: its image, the model's guess and hints, and the classes.
-import { $, altText, make, minutes, percent } from "./dom.js";
+import { $, altText, count, make, minutes, percent } from "./dom.js";
 
 const WORDS = { void: "none of these", unsure: "not sure" };
 export const wordText = (word) => WORDS[word] ?? word;
@@ -9,7 +9,49 @@ export function address(info, question, view, more = {}) {
   return `/image/${view}/${info.rules.round}/${question.number}?${query}`;
 }
 
+// Shows what a model that learns from each answer knows so far.
+export function learnt(live) {
+  $("learnt").hidden = !live;
+  $("advice").hidden = !live?.advice && !live?.error;
+  if (!live) return;
+  $("advice").textContent = live.error
+    ? `The model no longer learns (${live.error}). Answers are still saved: restart the command.` : live.advice;
+  $("advice").className = live.error ? "failed" : "";
+  const guesses = live.recent ? ` Its guess was right for ${live.recent_right} of the last ${live.recent} answers.` : "";
+  $("learnt-text").textContent = live.classes.some((one) => one.predicted)
+    ? `It is sure of ${count(live.sure)} of the other ${count(live.images - live.labels)} images.${guesses}`
+    : "Nothing yet: it learns from your first answers.";
+  $("learnt-classes").replaceChildren(...live.classes.map((one) => {
+    const bar = make("i", { "aria-hidden": "true" });
+    bar.style.width = `${100 * (one.certainty ?? 0)}%`;
+    const sure = one.certainty === null ? "–" : percent(one.certainty);
+    return make("tr", {}, make("th", { scope: "row" }, one.name), make("td", {}, count(one.labelled)),
+      make("td", {}, count(one.predicted)), make("td", { class: "bar" }, bar, make("span", {}, sure)));
+  }));
+}
+
+function liveProgress(info) {
+  const { labels, images, sure } = info.live;
+  const parts = [`${count(labels)} labelled`];
+  if (info.counts.mine) parts.push(`${count(info.counts.mine)} by you`);
+  if (info.counts.disputed) parts.push(`people disagree on ${info.counts.disputed}`);
+  parts.push(`the model is sure of ${count(sure)} of ${count(images - labels)}`);
+  $("round").textContent = "Live";
+  return [parts, labels + sure, images];
+}
+
 export function progress(info) {
+  learnt(info.live);
+  const [parts, done, all] = info.live ? liveProgress(info) : roundProgress(info);
+  $("counts").textContent = parts.join(" · ");
+  const bar = $("progress");
+  bar.hidden = false;
+  bar.setAttribute("aria-valuemax", all);
+  bar.setAttribute("aria-valuenow", done);
+  $("done").style.width = `${(100 * done) / Math.max(all, 1)}%`;
+}
+
+function roundProgress(info) {
   const { all, settled, disputed, mine, seconds } = info.counts;
   const parts = [`${settled} of ${all} done`];
   if (mine) parts.push(`${mine} by you`);
@@ -19,12 +61,7 @@ export function progress(info) {
   }
   if (info.rules.maxSeconds) parts.push(`${minutes(info.rules.maxSeconds - seconds)} of labelling time left`);
   $("round").textContent = `Round ${info.rules.round}`;
-  $("counts").textContent = parts.join(" · ");
-  const bar = $("progress");
-  bar.hidden = false;
-  bar.setAttribute("aria-valuemax", all);
-  bar.setAttribute("aria-valuenow", settled);
-  $("done").style.width = `${(100 * settled) / Math.max(all, 1)}%`;
+  return [parts, settled, all];
 }
 
 export function classes(info, choose) {

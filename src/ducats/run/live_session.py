@@ -1,0 +1,252 @@
+"""Live labelling: a head that learns from each answer, beside the server of the labelling page."""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from ducats.annotation import VOID_WORD, AnnotationStore, Answer, Question
+from ducats.annotation.oracles.question_files import model_hints
+from ducats.annotation.page.live import ClassSummary, LearningSummary
+from ducats.data.domain import UNLABELLED, VOID
+from ducats.evaluation.prediction_stability import PredictionStability
+from ducats.run.head_learner import FIT_STEPS, REFIT_STEPS, HeadLearner
+from ducats.run.hints import pool_hints
+from ducats.runfolder.hints import AnnotatorHints
+
+QUESTIONS_AHEAD = 12  # questions selected after each refit, for all annotators
+POLL_SECONDS = 2.0  # between two looks for answers from elsewhere, such as CSV files
+RECENT_ANSWERS = 20
+SURE_PROBABILITY = 0.9
+
+
+@dataclass(frozen=True)
+class _Learnt:
+    """All that the page reads, published at once after each refit."""
+
+    n_answers: int = 0  # answers in the log that the model knows
+    first: tuple[int, ...] = ()  # questions to ask next
+    hints: AnnotatorHints | None = None  # one entry per pool image; None before the first training
+    classes: tuple[str, ...] = ()
+    summary: LearningSummary = field(default_factory=lambda: LearningSummary(0, 0, 0, 0, 0, ()))
+
+
+class LiveSession(AbstractContextManager["LiveSession"]):
+    """Fit a head, and refit it after each answer, in a thread; see `LiveModel` for what the page calls.
+
+    Args:
+        learner: not trained yet; its pool has the images of all rounds.
+        store: its newest round is open and live; the ids of questions are keys of the pool.
+        fit_steps: training steps with the labels that are known at the start.
+        refit_steps: training steps after new answers.
+    """
+
+    def __init__(
+        self,
+        learner: HeadLearner,
+        store: AnnotationStore,
+        *,
+        fit_steps: int = FIT_STEPS,
+        refit_steps: int = REFIT_STEPS,
+    ) -> None:
+        self.learner, self.store = learner, store
+        self._refit_steps = refit_steps
+        question_round = store.open_round()
+        assert question_round is not None
+        assert question_round.rules.live
+        self.round = question_round.rules.round
+        self._image_of = {key: image for image, key in enumerate(learner.pool.keys)}
+        self._question_of = {
+            self._image_of[question.key]: index for index, question in enumerate(question_round.questions)
+        }
+        self._recent: deque[bool] = deque(maxlen=RECENT_ANSWERS)
+        self._stability = PredictionStability()
+        self._state = _Learnt()
+        self._changed, self._wake = threading.Condition(), threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="refit", daemon=True)
+        self.learn(fit_steps)
+
+    # ---- for the page
+
+    def first_questions(self) -> Sequence[int]:
+        """Return the indices of the questions to ask next, the most informative first."""
+        return self._state.first
+
+    def with_hints(self, question: Question) -> Question:
+        """Return a question with the model's current guess and uncertainties."""
+        state = self._state
+        if state.hints is None:
+            return question
+        image = self._image_of[question.key]
+        row = AnnotatorHints(
+            **{name: values[image : image + 1] for name, values in vars(state.hints).items()}
+        )
+        fields = model_hints(row, state.classes, 1)[0]
+        return replace(question, **{name: value for name, value in fields.items() if name != "segment"})
+
+    def summary(self) -> LearningSummary:
+        """Return what the model has learnt so far."""
+        return self._state.summary
+
+    def notify(self) -> None:
+        """Say that there are new answers."""
+        self._wake.set()
+
+    def wait_until_current(self, timeout: float) -> None:
+        """Return when the model has learnt from all answers, or after so many seconds."""
+        expected = len(self.store.answers())
+        with self._changed:
+            self._changed.wait_for(lambda: self._state.n_answers >= expected or self._has_failed, timeout)
+
+    # ---- learning
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping = True
+        self._wake.set()
+        self._thread.join()
+
+    @property
+    def _has_failed(self) -> bool:
+        return bool(self._state.summary.error)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(POLL_SECONDS)
+            self._wake.clear()
+            if self._stopping:
+                return
+            try:
+                if len(self.store.answers()) > self._state.n_answers:
+                    self.learn(self._refit_steps)
+            except Exception as error:  # answers are still stored; the page says that it no longer learns
+                summary = replace(self._state.summary, error=f"{type(error).__name__}: {error}")
+                self._publish(replace(self._state, summary=summary))
+                return
+
+    def learn(self, steps: int) -> None:
+        """Train with all answers so far, select the next questions and publish what was learnt."""
+        learner, answers = self.learner, self.store.answers()
+        classes = self.store.question_round(self.round).rules.classes
+        if len(classes) > len(learner.classes):
+            learner.add_classes(classes[len(learner.classes) :])
+        labels = self._labels(classes)
+        changed = (labels != learner.labels).nonzero().squeeze(1)
+        if not len(changed) and self._state.first:  # such as a skipped question
+            self._publish(replace(self._state, n_answers=len(answers)))
+            return
+        self._count_right_guesses(changed, labels)
+        learner.set_labels(changed, labels[changed])
+        learner.train(steps)
+        self._publish(self._learnt(len(answers)))
+
+    def _publish(self, state: _Learnt) -> None:
+        with self._changed:
+            self._state = state
+            self._changed.notify_all()
+
+    def _labels(self, classes: Sequence[str]) -> torch.Tensor:
+        """Return the label of each pool image from the answers of all rounds."""
+        number = {name: index for index, name in enumerate(classes)}
+        labels = torch.full((len(self.learner.pool),), UNLABELLED)
+        for key, word in known_words(self.store).items():
+            if key in self._image_of:
+                labels[self._image_of[key]] = VOID if word == VOID_WORD else number.get(word, VOID)
+        return labels
+
+    def _count_right_guesses(self, changed: torch.Tensor, labels: torch.Tensor) -> None:
+        """Compare new labels with the guesses before them; not those that confirm many guesses at once."""
+        hints = self._state.hints
+        if hints is None:
+            return
+        answers = self.store.answers()[self._state.n_answers :]
+        act_sizes = Counter(_act(one) for one in answers)
+        given_alone = {one.question for one in answers if act_sizes[_act(one)] == 1}
+        for image in changed.tolist():
+            is_new = self.learner.labels[image] == UNLABELLED and labels[image] >= 0
+            if is_new and self.learner.pool.keys[image] in given_alone:
+                self._recent.append(int(hints.guess[image]) == int(labels[image]))
+
+    def _learnt(self, n_answers: int) -> _Learnt:
+        learner = self.learner
+        is_open = (learner.labels == UNLABELLED).numpy()
+        first: tuple[int, ...] = ()
+        if is_open.any():
+            picks = learner.query(QUESTIONS_AHEAD).tolist()
+            first = tuple(self._question_of[image] for image in picks if image in self._question_of)
+        hints = pool_hints(learner.predict(learner.pool)) if learner.can_train else None
+        if hints is not None:
+            self._stability.update(int((~is_open).sum()), hints.guess.astype(np.int64), is_open)
+        summary = self._summarise(hints, is_open)
+        return _Learnt(n_answers, first, hints, learner.classes, summary)
+
+    def _summarise(self, hints: AnnotatorHints | None, is_open: Any) -> LearningSummary:
+        learner, classes = self.learner, []
+        for number, name in enumerate(learner.classes):
+            is_predicted = is_open & (hints.guess == number) if hints is not None else np.zeros_like(is_open)
+            certainty = None
+            if hints is not None and is_predicted.any():
+                certainty = round(float(hints.probability[is_predicted].mean()), 4)
+            labelled = int((learner.labels == number).sum())
+            classes.append(ClassSummary(name, labelled, int(is_predicted.sum()), certainty))
+        sure = 0 if hints is None else int((is_open & (hints.probability >= SURE_PROBABILITY)).sum())
+        return LearningSummary(
+            labels=int((~is_open).sum()),
+            images=len(is_open),
+            sure=sure,
+            recent_right=sum(self._recent),
+            recent=len(self._recent),
+            classes=tuple(classes),
+            advice=self._advice(classes),
+        )
+
+    def _advice(self, classes: Sequence[ClassSummary]) -> str:
+        """Say when more answers bring little; empty while they help."""
+        missing = [one.name for one in classes if not one.labelled]
+        if not self._stability.is_stable or (missing and self.learner.source is None):
+            return ""
+        return (
+            f"More answers bring little now: at least {_percent(self._stability.unchanged)} of the "
+            "predictions stayed the same over each of the last three sets of ten answers."
+        )
+
+
+def known_words(store: AnnotationStore) -> dict[str, str]:
+    """Return the label of each answered question of all rounds, corrected."""
+    words: dict[str, str] = {}
+    for round_number in store.round_numbers():
+        closed = store.closed_round(round_number)
+        if closed is not None:
+            words |= closed.words
+        else:
+            statuses = store.statuses(round_number)
+            words |= {question: one.word for question, one in statuses.items() if one.word is not None}
+    corrected = store.corrected_words()
+    return {question: corrected.get(question, word) for question, word in words.items()}
+
+
+def _act(answer: Answer) -> str:
+    """Return the id of the act to which an answer belongs; answers given at once share it."""
+    return (answer.external_id or "").rpartition(".")[0]
+
+
+def _percent(share: float) -> str:
+    """Format a share, rounded down.
+
+    >>> _percent(0.9987), _percent(1.0)
+    ('99.8 %', '100 %')
+    """
+    percent = int(share * 1000) / 10
+    return f"{percent:g} %"
