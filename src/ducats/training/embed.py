@@ -13,7 +13,7 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ducats.data.domain import Images
+from ducats.data.domain import Images, pixel_digest
 from ducats.data.embedding_cache import EmbeddingCache, EmbeddingSpace, image_key
 from ducats.data.views import apply_view, sample_view_params
 from ducats.models.classifier import Classifier
@@ -86,22 +86,21 @@ class Embedder:
     fabric: Fabric
     cache: EmbeddingCache
     spaces: Sequence[EmbeddingSpace]  # of the cache, one per view
-    digest: str  # see `backbone_digest`
 
     @classmethod
     def build(
         cls, network: Classifier, views: Sequence[FixedView], fabric: Fabric, cache: EmbeddingCache
     ) -> "Embedder":
-        """Move the network to the device and compute its digest."""
-        digest, width = backbone_digest(network), network.embedding_width
+        """Move the network to the device and open a space for each view."""
         common = {
             "backbone": backbone_name(network),
-            "weights": digest,
+            "weights": backbone_digest(network),
             "precision": precision_name(fabric),
         }
+        width = network.embedding_width
         spaces = [cache.open({**common, **view.describe()}, width) for view in views]
         network = network.to(fabric.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-        return cls(network=network, views=views, fabric=fabric, cache=cache, spaces=spaces, digest=digest)
+        return cls(network=network, views=views, fabric=fabric, cache=cache, spaces=spaces)
 
     def count_missing(self, images: Images) -> int:
         """Return how many views of images are not in the cache."""
@@ -163,7 +162,7 @@ def image_keys(images: Images, view: View) -> list[bytes]:
     if images.aspect is not None and view.resize == "short_side":
         aspects = images.aspect.tolist()
     pixels = images.pixels_for(view)
-    return [image_key(pixels[i].cpu().numpy(), aspect) for i, aspect in enumerate(aspects)]
+    return [image_key(pixel_digest(pixels, i), aspect) for i, aspect in enumerate(aspects)]
 
 
 def _allocate(shape: tuple[int, int, int]) -> Tensor:
