@@ -33,6 +33,7 @@ def main() -> None:
             f"data.params.source={options.source}",
             f"data.params.target={options.target}",
             "model.freeze=backbone",
+            "acquisition.budget=10",
             "engine.device=cpu",
             f"engine.embedding_cache={folder}/cache",
         ]

@@ -17,6 +17,7 @@ from ducats.data.domain import Images, pixel_digest, subset_images
 from ducats.data.embedding_cache import EmbeddingCache, digest_pixels
 from ducats.data.store import FirstUseArrays, decode_on_first_use
 from ducats.utils.errors import UserError
+from ducats.utils.image_files import load_image
 
 Files = Sequence[tuple[str, Path]]
 
@@ -36,11 +37,11 @@ def files(tmp_path: Path) -> Files:
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that were decoded."""
-    names, load = list[str](), decoding.load_image
+    names = list[str]()
 
     def note(file: Path, value_range: object) -> Image.Image:
         names.append(file.name)
-        return load(file, value_range)  # type: ignore[arg-type]
+        return load_image(file, value_range)  # type: ignore[arg-type]
 
     monkeypatch.setattr(decoding, "load_image", note)
     return names
@@ -141,12 +142,10 @@ def test_a_file_that_changes_later_is_no_other_image(tmp_path: Path, files: File
 def test_a_file_that_changes_while_it_is_decoded_is_not_added(
     tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = decoding.load_image
-
     def replace_first(file: Path, value_range: object) -> Image.Image:
         if file == files[0][1]:
             save_image(file, 99)
-        return load(file, value_range)  # type: ignore[arg-type]
+        return load_image(file, value_range)  # type: ignore[arg-type]
 
     with monkeypatch.context() as changing:
         changing.setattr(decoding, "load_image", replace_first)
