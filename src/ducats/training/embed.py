@@ -102,11 +102,12 @@ class Embedder:
         network = network.to(fabric.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
         return cls(network=network, views=views, fabric=fabric, cache=cache, spaces=spaces)
 
-    def count_missing(self, images: Images) -> int:
-        """Return how many views of images are not in the cache."""
+    def find_missing(self, images: Images) -> list[Tensor]:
+        """Return the indices of the images that are not in the cache, for each view."""
         keys = image_keys(images, self.views[0].view)
         unused = np.empty((len(keys), self.network.embedding_width), np.float32)
-        return sum(int((~space.lookup(keys, unused)).sum()) for space in self.spaces)
+        known = [torch.from_numpy(space.lookup(keys, unused)) for space in self.spaces]
+        return [(~of_view).nonzero().squeeze(1) for of_view in known]
 
     def embed(self, images: Images) -> Tensor:
         """Return the embeddings of all fixed views: float32 ``(N, views, D)`` on the CPU."""
@@ -128,7 +129,7 @@ class Embedder:
             for number, (view, space, index) in enumerate(zip(self.views, self.spaces, missing, strict=True)):
                 for block in index.split(STORE_EVERY_IMAGES) if len(index) else ():
                     for batch in block.split(BATCH_IMAGES):
-                        result[batch, number] = self._forward(images, batch, view)
+                        result[batch, number] = self.forward(images, batch, view)
                         embedding.advance(len(batch))
                     if stores:
                         space.append([keys[i] for i in block.tolist()], result[block, number].numpy())
@@ -145,7 +146,8 @@ class Embedder:
         return replace(self, views=self.views[:1], spaces=self.spaces[:1]).embed(images)[:, 0]
 
     @torch.inference_mode()
-    def _forward(self, images: Images, index: Tensor, view: FixedView) -> Tensor:
+    def forward(self, images: Images, index: Tensor, view: FixedView) -> Tensor:
+        """Return the embeddings of at most `BATCH_IMAGES` images, ``(N, D)`` on the CPU."""
         # Rounding may depend on the shape of a batch, so all have the same: an embedding depends only on its
         # image, not on which others were in the cache.
         count, index = len(index), index.repeat(-(-BATCH_IMAGES // len(index)))[:BATCH_IMAGES]
