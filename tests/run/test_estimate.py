@@ -32,7 +32,7 @@ def estimate_config(config: Config) -> tuple[RunEstimate, RunEstimate | None]:
 
 @pytest.fixture
 def one_second_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    def call_once(call: Callable[[], object], **_: bool) -> float:
+    def call_once(call: Callable[[], object]) -> float:
         call()
         return 1.0
 

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +26,8 @@ from ducats.objectives import ObjectiveSpec, RefreshContext
 from ducats.run.components import Components, RunPlan
 from ducats.run.context import make_embedder, unique_image_sets
 from ducats.run.snapshot import source_samples
+from ducats.runfolder import checksums
+from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import Optimisation, PerformanceOptions, StreamViews, View
 from ducats.training.auxiliary import AuxiliaryModules, build_auxiliaries
 from ducats.training.distributed import make_fabric
@@ -41,17 +44,16 @@ from ducats.training.streams import (
     pad_batch,
     steps_in_epoch,
 )
-from ducats.utils.files import write_atomically
 from ducats.utils.findings import format_duration
 from ducats.utils.progress import activity
 from ducats.utils.randomness import global_seed
 from ducats.utils.resources import free_memory_gb
 
 SAMPLE_IMAGES = 2  # per stream in the first step
-STEP_SECONDS = 3.0  # timed steps have so many images that they take about as long, at most a full batch
+STEP_SECONDS = 2.0  # timed steps have so many images that they take about as long, at most a full batch
 MAX_TIMED_STEPS = 40  # of an epoch of a head on embeddings
-MIN_TIMED_SECONDS = 0.5  # fast calls are repeated
-MAX_WARM_UP_SECONDS = 2.0  # a slower first call is counted, and the only one
+MIN_TIMED_SECONDS, MAX_TIMED_SECONDS = 0.5, 5.0  # of repeated calls
+MIN_CALLS = 4  # unless they take longer
 MAX_STREAMS = 5  # of a step: source, labelled, pseudo-labelled, unlabelled, strong
 MAX_MEMORY_SHARE = 0.5  # of the free memory for timed steps
 MAX_REFRESHED = 2000  # images in a timed refresh of auxiliary modules
@@ -221,7 +223,7 @@ def estimate_run(
         memory = trial.memory_bytes(max(epochs, key=sum))  # also warms up
         trial = trial if network is not None else trial.with_larger_batch(max(epochs, key=sum), memory)
         seconds = refreshing + trial.time_epochs(epochs) + trial.time_forward() * trial.n_scored()
-        seconds += (len(epochs) + 1) * trial.time_checkpoint()
+        seconds += (len(epochs) + 1) * trial.time_files()
         if network is None or workload.n_to_embed is None:
             return RunEstimate(seconds, memory / 2**30), None
         per_image = _time_embedding(network, workload)
@@ -266,8 +268,13 @@ def _estimate_finetuning(
     return RunEstimate(n_forwards * forward_seconds, memory / 2**30)
 
 
+@torch.inference_mode()
 def _time_embedding(network: Classifier, workload: Workload) -> float:
-    """Return the seconds to embed one view of an image, in batches as large as those of `Embedder`."""
+    """Return the seconds to embed one view of an image.
+
+    Larger batches may be slower per image, so they are as large as those of `Embedder`, unless one takes
+    more than `MAX_TIMED_SECONDS`.
+    """
     images, views = _random_images(workload, BATCH_IMAGES, None), fixed_views(workload.views)
     embedder = Embedder(
         network=copy.deepcopy(network).eval().to(memory_format=torch.channels_last),
@@ -276,6 +283,10 @@ def _time_embedding(network: Classifier, workload: Workload) -> float:
         cache=EmbeddingCache(max_gb=0),
         spaces=(),
     )
+    few = _augment(_random_images(workload, SAMPLE_IMAGES, None), workload.views.test)
+    seconds = _seconds_per_call(lambda: embedder.network.embed(few)) / SAMPLE_IMAGES
+    if seconds * BATCH_IMAGES > MAX_TIMED_SECONDS:
+        return seconds
     index, cycle = torch.arange(BATCH_IMAGES), itertools.cycle(reversed(views))  # crops take longest
     return _seconds_per_call(lambda: embedder.forward(images, index, next(cycle))) / BATCH_IMAGES
 
@@ -462,7 +473,7 @@ class _Trial:
     def _time_epoch(self, counts: TargetCounts) -> float:
         """Return the seconds of an epoch of `_timed_steps`, with batches of `batch_size`."""
         streams = self._make_streams(self._timed_steps)
-        return _seconds_per_call(lambda: self._train(streams, counts), warm_up=False)
+        return _seconds_per_call(lambda: self._train(streams, counts))
 
     def _make_streams(self, steps: int) -> Streams:
         work = self.workload
@@ -510,14 +521,20 @@ class _Trial:
         view = self.workload.views.scoring
         return _seconds_per_call(lambda: self.model(_augment(images, view))) / len(images)
 
-    def time_checkpoint(self) -> float:
-        """Return the seconds to write a checkpoint, to a temporary file."""
+    def time_files(self) -> float:
+        """Return the seconds to write the checkpoint and the record of an epoch, to a temporary folder."""
         trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         averages = {} if self.ema is None else trained
-        state = [trained, averages, self.step.optimiser.state_dict()]
+        state, epochs = [trained, averages, self.step.optimiser.state_dict()], itertools.count()
         with tempfile.TemporaryDirectory(prefix="ducats-") as folder:
-            path = Path(folder) / "checkpoint"
-            return _seconds_per_call(lambda: write_atomically(path, lambda file: torch.save(state, file)))
+            run_folder = RunFolder(Path(folder))
+            checksums.create(run_folder.path)
+
+            def write() -> None:
+                run_folder.save_record({"kind": "epoch", "epoch": next(epochs), "losses": {}, "seconds": 0.0})
+                checksums.write(run_folder.checkpoint_path, lambda file: torch.save(state, file))
+
+            return _seconds_per_call(write)
 
     def n_scored(self) -> int:
         """Return the number of images in all passes without gradients."""
@@ -576,15 +593,11 @@ def _augment(images: Images, view: View) -> Tensor:
     return inputs.apply(inputs.stored[index], inputs.sample_params(index, torch.Generator().manual_seed(0)))
 
 
-def _seconds_per_call(call: Callable[[], object], *, warm_up: bool = True) -> float:
-    """Return the mean seconds of a call, after a fast one that is not counted."""
-    started = time.perf_counter()
-    if warm_up:
+def _seconds_per_call(call: Callable[[], object]) -> float:
+    """Return the median seconds of a call, without the first one, which allocates memory."""
+    seconds = list[float]()
+    while sum(seconds) < (MIN_TIMED_SECONDS if len(seconds) >= MIN_CALLS else MAX_TIMED_SECONDS):
+        started = time.perf_counter()
         call()
-        if (seconds := time.perf_counter() - started) > MAX_WARM_UP_SECONDS:
-            return seconds
-    started, count = time.perf_counter(), 0
-    while count == 0 or time.perf_counter() - started < MIN_TIMED_SECONDS:
-        call()
-        count += 1
-    return (time.perf_counter() - started) / count
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[1:] or seconds)
