@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ducats.data.embedding_cache import EmbeddingCache, EmbeddingSpace, Rows, default_cache_folder, image_key
+from ducats.data.embedding_cache import (
+    EmbeddingCache,
+    EmbeddingSpace,
+    Rows,
+    default_cache_folder,
+    digest_pixels,
+    image_key,
+)
 from ducats.utils.errors import UserError
 
 WIDTH = 6
@@ -19,7 +26,7 @@ def make_space(folder: Path, **description: Any) -> EmbeddingSpace:
 
 
 def make_key(number: int) -> bytes:
-    return image_key(np.full((1, 2, 2), number, np.uint8))
+    return digest_pixels(np.full((1, 2, 2), number, np.uint8))
 
 
 def make_rows(*numbers: int) -> Rows:
@@ -56,14 +63,15 @@ def test_key_depends_on_content_shape_and_aspect() -> None:
     changed = pixels.copy()
     changed[2, 1, 1] += 1
     variants = [
-        image_key(pixels),
-        image_key(changed),
-        image_key(pixels.reshape(3, 1, 4)),
-        image_key(pixels, 2.0),
+        digest_pixels(pixels),
+        digest_pixels(changed),
+        digest_pixels(pixels.reshape(3, 1, 4)),
+        image_key(digest_pixels(pixels), 2.0),
+        image_key(digest_pixels(pixels), 1.5),
     ]
-    assert len(set(variants)) == 4
-    assert image_key(pixels.copy()) == image_key(pixels)
-    assert image_key(pixels[:, ::-1]) == image_key(np.ascontiguousarray(pixels[:, ::-1]))
+    assert len(set(variants)) == 5
+    assert digest_pixels(pixels.copy()) == digest_pixels(pixels)
+    assert digest_pixels(pixels[:, ::-1]) == digest_pixels(np.ascontiguousarray(pixels[:, ::-1]))
 
 
 def test_spaces_are_separate(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from conftest import FROZEN, Runner, quick, quick_pixels
 from ducats.config import Config
 from ducats.models.output import Output
+from ducats.objectives import Batch
 from ducats.run import estimate
 from ducats.run.estimate import RunEstimate, estimate_components
 from ducats.run.factory import build_run
@@ -31,7 +32,7 @@ def estimate_config(config: Config) -> tuple[RunEstimate, RunEstimate | None]:
 
 @pytest.fixture
 def one_second_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    def call_once(call: Callable[[], object], **_: bool) -> float:
+    def call_once(call: Callable[[], object]) -> float:
         call()
         return 1.0
 
@@ -39,13 +40,28 @@ def one_second_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "STEP_SECONDS", 100.0)  # so that full batches are timed
 
 
+METHODS = ["ducats", "duc", "random", "clue", "tqs", "duc-fixmatch", "euq"]
+
+
 @pytest.mark.usefixtures("one_second_per_call")
-@pytest.mark.parametrize("method", ["ducats", "duc", "random", "clue", "tqs", "duc-fixmatch", "euq"])
+@pytest.mark.parametrize("method", METHODS)
 def test_counts_are_those_of_a_run(run_quickly: Runner, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    """A call is a step of a full batch, or a forward pass of a batch: here both take a second."""
-    settings = ("train.batch_size=8", "engine.snapshot_samples=30")
+    """The images of all steps, and those of all passes without gradients."""
+    settings = ("train.batch_size=8", "engine.snapshot_samples=30", "acquisition.budget=10")
+    planned, trial = list[float](), list[estimate._Trial]()
+    genuine_times = estimate._Trial.time_epochs
+
+    def note(self: estimate._Trial, epochs: Sequence[estimate.TargetCounts]) -> float:
+        trial.append(self)
+        images = [self._images_per_step(counts, 8) for counts in epochs]
+        planned.extend(count for count in images for _ in range(3))
+        return genuine_times(self, epochs)
+
+    monkeypatch.setattr(estimate._Trial, "time_epochs", note)
     estimated, _ = estimate_config(quick(*settings, method=method))
-    scored, steps = 0, 0
+    assert estimated.embedding_seconds is None
+    assert estimated.seconds >= len(planned)
+    scored, trained = 0, list[int]()
     genuine_forward, genuine_step = Predictor.forward, Step.__call__
 
     def count_images(
@@ -55,17 +71,36 @@ def test_counts_are_those_of_a_run(run_quickly: Runner, monkeypatch: pytest.Monk
         scored += sum(map(len, batches))
         return genuine_forward(self, images, batches, **more)
 
-    def count_step(self: Step, *arguments: Any) -> dict[str, Tensor]:
-        nonlocal steps
-        steps += 1
-        return genuine_step(self, *arguments)
+    def count_trained(self: Step, batch: Batch, *arguments: Any) -> dict[str, Tensor]:
+        labelled = (batch.source, batch.labelled, batch.pseudo_labelled)
+        images = [part.images for part in labelled if part is not None]
+        images += [part for part in (batch.unlabelled, batch.strong) if part is not None]
+        trained.append(sum(map(len, images)))
+        return genuine_step(self, batch, *arguments)
 
     monkeypatch.setattr(Predictor, "forward", count_images)
-    monkeypatch.setattr(Step, "__call__", count_step)
+    monkeypatch.setattr(Step, "__call__", count_trained)
     run_quickly(*settings, method=method)
-    expected = steps + scored / 8
-    assert estimated.seconds == pytest.approx(expected, rel=0.1)  # selected images are in the snapshots, too
-    assert estimated.embedding_seconds is None
+    assert trained == pytest.approx(planned, abs=1)  # batches of labelled images differ by one
+    assert trial[0].n_scored() == pytest.approx(scored, rel=0.1)  # picks are in the snapshots, too
+
+
+def test_timed_steps_fit_in_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "STEP_SECONDS", 1e9)
+    trials = list[estimate._Trial]()
+    genuine = estimate._Trial.time_epochs
+
+    def note(self: estimate._Trial, epochs: Sequence[estimate.TargetCounts]) -> float:
+        trials.append(self)
+        return genuine(self, epochs)
+
+    monkeypatch.setattr(estimate._Trial, "time_epochs", note)
+    config = quick("train.batch_size=64")
+    needed = estimate_config(config)[0].memory_gb
+    monkeypatch.setattr(estimate, "free_memory_gb", lambda: needed)  # half of it may be used
+    estimate_config(config)
+    assert trials[0].batch_size == 64
+    assert estimate.SAMPLE_IMAGES < trials[1].batch_size < 40
 
 
 @pytest.mark.usefixtures("one_second_per_call")

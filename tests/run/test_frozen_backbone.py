@@ -10,18 +10,25 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from commands import write_images
 from conftest import FROZEN, Runner, quick
 from ducats.config import configs_folder, load_config
+from ducats.data import decoding
 from ducats.data.embedding_cache import EmbeddingCache
+from ducats.data.toy import toy
 from ducats.deploy.classification import from_log_alpha, predict_images
 from ducats.deploy.evaluation import evaluate_run
 from ducats.deploy.trained_model import load_trained_model
+from ducats.models import EvidentialModel
 from ducats.models.classifier import Classifier
+from ducats.run import run
 from ducats.run.components import run_identity
+from ducats.run.context import embed_images
 from ducats.run.factory import build_run, resolve_for_machine
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ducats.utils.errors import UserError
+from ducats.utils.image_files import load_image
 from ducats.utils.progress import Event
 from ranks import outcome
 
@@ -196,3 +203,47 @@ def test_evidence_of_damage_to_the_cache_changes_nothing(run_quickly: Runner) ->
             rows.write_bytes(content)
     shutil.rmtree(EmbeddingCache().spaces()[0].folder)
     assert outcome(run_quickly(*FROZEN, folder="again").path) == expected
+
+
+def test_a_second_start_decodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a damaged file, and with views that need bilinear pixels and aspect ratios."""
+    data = toy(n_source_per_class=4, n_pool=16, n_test=4)
+    assert data.ground_truth is not None
+    for name, images, labels in (
+        ("source", data.source.images, data.source.labels[:]),
+        ("target", data.pool, data.ground_truth[:]),
+    ):
+        write_images(tmp_path / name, images.pixels[:], [data.classes[label] for label in labels.tolist()])
+    (damaged := next((tmp_path / "target").rglob("*.png"))).write_bytes(b"damaged")
+    config = quick(
+        *FROZEN,
+        "data.name=folders",
+        f"data.params={{source: {tmp_path / 'source'}, target: {tmp_path / 'target'}, size: 32}}",
+        "data.params.ground_truth=true",
+        *(
+            f"views.{name}={{interpolation: bilinear, resize: short_side, crop: center, size: 24}}"
+            for name in ("source", "unlabelled", "scoring", "test")
+        ),
+        f"engine.embedding_cache={tmp_path / 'cache'}",
+        "acquisition.budget=4",
+    )
+
+    def start(folder: str) -> tuple[list[str], object]:
+        decoded = list[str]()
+
+        def note(file: Path, value_range: object) -> object:
+            decoded.append(file.name)
+            return load_image(file, value_range)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as noting:
+            noting.setattr(decoding, "load_image", note)
+            components, plan = build_run(config, RunFolder(tmp_path / folder))
+            assert isinstance(components.model, EvidentialModel)
+            embedded = embed_images(components, components.model, make_fabric("cpu"), config.engine)
+        assert [file.path for file in embedded.pool.unreadable] == [damaged]
+        run_folder = run(components, plan, tmp_path / folder, performance=config.engine)
+        return decoded, outcome(run_folder.path)
+
+    first, second = start("first"), start("second")
+    assert len(first[0]) > len(data.pool)
+    assert second == ([damaged.name], first[1])

@@ -1,14 +1,18 @@
 """The command `ducats cache`."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.table import Table
 
 from ducats.cli.base import app, console, print_line
 from ducats.utils.findings import pluralise
+
+if TYPE_CHECKING:
+    from ducats.data.embedding_cache import SpaceInfo
 
 
 @app.command
@@ -18,7 +22,7 @@ def cache(
     unused_days: float = 0.0,
     folder: Path | None = None,
 ) -> int:
-    """List or clear the embeddings of frozen backbones, which all runs share.
+    """List or clear the embeddings of frozen backbones, which all runs share, and the index of image files.
 
     A run that needs embeddings that were removed computes them again.
 
@@ -33,7 +37,7 @@ def cache(
     if clear:
         removed = found.clear(unused_days=unused_days)
         freed = sum(space.size_bytes for space in removed)
-        print_line(f"{pluralise(len(removed), 'set')} of embeddings removed, {freed / 2**20:,.1f} MB")
+        print_line(f"{_count_sets(removed)} of embeddings removed, {freed / 2**20:,.1f} MB")
         return 0
     table = Table("backbone", "view", "weights", "images", "MB", "last used", header_style="bold")
     for column in table.columns[3:]:
@@ -42,7 +46,7 @@ def cache(
     for space in reversed(spaces):
         about = space.description
         table.add_row(
-            str(about.get("backbone", "unknown")),
+            "index of files" if space.is_file_index else str(about.get("backbone", "unknown")),
             str(about.get("view_name", "")),
             str(about.get("weights", ""))[:8],
             f"{space.images:,}",
@@ -52,5 +56,9 @@ def cache(
     if spaces:
         console.print(table)
     total = sum(space.size_bytes for space in spaces)
-    print_line(f"{pluralise(len(spaces), 'set')} of embeddings, {total / 2**20:,.1f} MB in {found.folder}")
+    print_line(f"{_count_sets(spaces)} of embeddings, {total / 2**20:,.1f} MB in {found.folder}")
     return 0
+
+
+def _count_sets(spaces: "Sequence[SpaceInfo]") -> str:
+    return pluralise(sum(not space.is_file_index for space in spaces), "set")

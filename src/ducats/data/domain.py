@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ducats.data.embedding_cache import digest_pixels
 from ducats.settings import View
 from ducats.utils.errors import UserError
 from ducats.utils.image_files import ValueRange
@@ -41,6 +42,13 @@ class Indexable(Protocol):
 
 class Pixels(Indexable, Protocol):
     """Decoded images: uint8 ``(N, channels, height, width)``."""
+
+
+def pixel_digest(pixels: Pixels, index: int) -> bytes:
+    """Return the digest of an image's pixels, without decoding them if it is known."""
+    known = getattr(pixels, "digest", None)
+    found: bytes = digest_pixels(pixels[index].cpu().numpy()) if known is None else known(index)
+    return found
 
 
 class LabelMaps(Indexable, Protocol):
@@ -140,6 +148,10 @@ class Subset:
     def original(self, index: int) -> Tensor:
         """Return a label map at its original size."""
         return original_map(self._parent, int(self._index[index]))
+
+    def digest(self, index: int) -> bytes:
+        """Return the digest of an image's pixels."""
+        return pixel_digest(self._parent, int(self._index[index]))
 
 
 def subset_images(images: Images, index: Tensor) -> Images:

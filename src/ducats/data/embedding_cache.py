@@ -3,7 +3,8 @@
 An embedding space is one backbone with its weights and one view of the images. Each space is a folder with
 two append-only files: ``rows.bin`` (the embeddings) and ``keys.bin`` (the digest of each image and a checksum
 of its row). A row counts once its key is written, so a killed process loses at most the rows of its last call
-of `EmbeddingSpace.append`.
+of `EmbeddingSpace.append`. An index of files is such a folder, too: its keys are digests of files, its rows
+those of the decoded pixels.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ _KEY = np.dtype([("key", f"V{KEY_BYTES}"), ("crc", "<u4")])
 _DESCRIPTION, _KEYS, _ROWS = "space.json", "keys.bin", "rows.bin"
 
 Rows = NDArray[np.float32]
+Digests = NDArray[np.uint8]  # (N, KEY_BYTES)
 
 
 def default_cache_folder() -> Path:
@@ -45,10 +47,13 @@ class EmbeddingSpace:
     Args:
         description: what the embeddings depend on besides the image; JSON values.
         width: number of values of an embedding.
+        dtype: of a value; bytes in an index of files.
     """
 
-    def __init__(self, folder: Path, description: Mapping[str, Any], width: int) -> None:
-        self.folder, self.width = folder, width
+    def __init__(
+        self, folder: Path, description: Mapping[str, Any], width: int, dtype: Literal["<f4", "u1"] = "<f4"
+    ) -> None:
+        self.folder, self.width, self._dtype = folder, width, np.dtype(dtype)
         self._index: _Index | None = None
         self._description = {**description, "width": width}
         self._mark_used()
@@ -65,9 +70,13 @@ class EmbeddingSpace:
     def __len__(self) -> int:
         """Return the number of complete rows."""
         n_keys = _size(self.folder / _KEYS) // _KEY.itemsize
-        return min(n_keys, _size(self.folder / _ROWS) // (4 * self.width))
+        return min(n_keys, _size(self.folder / _ROWS) // self._row_bytes)
 
-    def lookup(self, keys: Sequence[bytes], out: Rows) -> NDArray[np.bool_]:
+    @property
+    def _row_bytes(self) -> int:
+        return self.width * self._dtype.itemsize
+
+    def lookup(self, keys: Sequence[bytes], out: Rows | Digests) -> NDArray[np.bool_]:
         """Copy the embeddings of known images to their rows of ``out``; return which are known.
 
         A row that does not match its checksum is treated as unknown.
@@ -77,23 +86,23 @@ class EmbeddingSpace:
             return found
         if self._index is None or not self._index.fits(count):
             self._index = _Index(np.fromfile(self.folder / _KEYS, _KEY, count))
-        stored = np.memmap(self.folder / _ROWS, np.dtype("<f4"), "r", shape=(count, self.width))
+        stored = np.memmap(self.folder / _ROWS, self._dtype, "r", shape=(count, self.width))
         for number, key in enumerate(keys):
             row, crc = self._index.find(key)
             if row is not None and row < count and zlib.crc32(stored[row].tobytes()) == crc:
                 out[number], found[number] = stored[row], True
         return found
 
-    def append(self, keys: Sequence[bytes], rows: Rows) -> None:
+    def append(self, keys: Sequence[bytes], rows: Rows | Digests) -> None:
         """Store embeddings; other processes may append at the same time."""
-        rows = np.ascontiguousarray(rows, "<f4")
+        rows = np.ascontiguousarray(rows, self._dtype)
         index = np.array(
             [(key, zlib.crc32(row.tobytes())) for key, row in zip(keys, rows, strict=True)], _KEY
         )
         self._mark_used()  # `ducats cache --clear` may have removed it meanwhile
         with explain_errors(self.folder / _ROWS), lock_beside(self.folder / _ROWS):
             count = len(self)  # what a killed process left behind is overwritten
-            for name, array, row_bytes in ((_ROWS, rows, 4 * self.width), (_KEYS, index, _KEY.itemsize)):
+            for name, array, row_bytes in ((_ROWS, rows, self._row_bytes), (_KEYS, index, _KEY.itemsize)):
                 path = self.folder / name
                 with path.open("r+b" if path.exists() else "w+b") as file:
                     file.truncate(count * row_bytes)
@@ -144,6 +153,11 @@ class SpaceInfo:
     size_bytes: int
     last_used: float  # seconds since the epoch
 
+    @property
+    def is_file_index(self) -> bool:
+        """Whether it holds no embeddings, but the digests of decoded files."""
+        return "decoder" in self.description
+
 
 class EmbeddingCache:
     """Folder of embedding spaces with a largest size.
@@ -163,13 +177,21 @@ class EmbeddingCache:
 
     def open(self, description: Mapping[str, Any], width: int) -> EmbeddingSpace:
         """Open a space, which is created if missing."""
+        name = f"{description.get('backbone', '')}-{description.get('view_name', '')}"
+        return self._open(name, description, width)
+
+    def open_file_index(self, decoder: object) -> EmbeddingSpace:
+        """Open the index of files of one decoder, described by JSON values."""
+        return self._open("files", {"decoder": decoder}, KEY_BYTES, "u1")
+
+    def _open(
+        self, name: str, description: Mapping[str, Any], width: int, dtype: Literal["<f4", "u1"] = "<f4"
+    ) -> EmbeddingSpace:
         described = {"version": FORMAT_VERSION, **description}
         text = json.dumps([described, width], sort_keys=True)
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        name = re.sub(
-            r"[^\w.]+", "-", f"{description.get('backbone', '')}-{description.get('view_name', '')}"
-        )
-        return EmbeddingSpace(self._spaces_folder / f"{name}-{digest}".strip("-"), described, width)
+        name = re.sub(r"[^\w.]+", "-", name)
+        return EmbeddingSpace(self._spaces_folder / f"{name}-{digest}".strip("-"), described, width, dtype)
 
     def make_room(self, n_bytes: int, keep: Sequence[EmbeddingSpace]) -> bool:
         """Remove spaces, least recently used first, until so much more fits; return False if it cannot.
@@ -219,11 +241,18 @@ class EmbeddingCache:
         return removed
 
 
-def image_key(pixels: NDArray[np.uint8], aspect: float | None = None) -> bytes:
-    """Return the digest of a decoded image, and of its original aspect ratio if the view depends on it."""
+def digest_pixels(pixels: NDArray[np.uint8]) -> bytes:
+    """Return the digest of a decoded image."""
     digest = hashlib.blake2b(pixels.tobytes(), digest_size=KEY_BYTES)
-    digest.update(repr((pixels.shape, aspect)).encode())
+    digest.update(repr((pixels.shape, None)).encode())
     return digest.digest()
+
+
+def image_key(digest: bytes, aspect: float | None = None) -> bytes:
+    """Return the key of an image from the digest of its pixels and, if the view depends on it, its aspect."""
+    if aspect is None:
+        return digest
+    return hashlib.blake2b(digest + repr(aspect).encode(), digest_size=KEY_BYTES).digest()
 
 
 def _size(path: Path) -> int:

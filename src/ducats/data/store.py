@@ -1,7 +1,8 @@
 """Storage of decoded files: in memory, in a memory-mapped file, or decoded on demand.
 
 A ``Decoder`` describes how one file becomes an array (an image or a label map). An ``ArrayStore`` decides
-where the arrays of all files are stored.
+where the arrays of all files are stored. Within `decode_on_first_use`, files whose pixels have a known digest
+are not decoded before their pixels are read.
 """
 
 import hashlib
@@ -11,6 +12,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -21,13 +24,14 @@ import numpy as np
 import torch
 import torch.distributed
 from numpy.typing import NDArray
-from PIL import UnidentifiedImageError
+from PIL import UnidentifiedImageError, __version__, features
 from torch import Tensor
 
 from ducats.data.domain import UnreadableFile
+from ducats.data.embedding_cache import KEY_BYTES, EmbeddingCache, digest_pixels
 from ducats.utils.errors import InvalidFileError, UserError
 from ducats.utils.files import write_atomically
-from ducats.utils.image_files import MissingRangeError
+from ducats.utils.image_files import MissingRangeError, check_regular_file
 from ducats.utils.progress import activity
 from ducats.utils.resources import available_cores, free_disk_gb, free_memory_gb
 
@@ -40,6 +44,14 @@ _BLOCK_FILES = 256  # files decoded at a time; bounds the memory of results not 
 _BLOCK_BYTES = 2**28  # the same bound in bytes, for large arrays
 _MAX_LISTED_FILES = 5  # unreadable files listed in an error
 _DEFAULT_MEMORY_GB = 4.0  # used if the free memory is unknown
+_CODECS = (
+    "jpg",
+    "libjpeg_turbo",
+    "jpg_2000",
+    "libtiff",
+    "webp",
+    "avif",
+)  # libraries that Pillow decodes with
 RESERVED_DISK_GB = 1.0  # disk space left free for checkpoints
 
 
@@ -63,7 +75,7 @@ class Decoder:
 class DecodedFiles(NamedTuple):
     """Arrays of files, one row per file, and why some files cannot be read; their rows have no meaning."""
 
-    arrays: "Tensor | LazyFileArrays"
+    arrays: "Tensor | LazyFileArrays | FirstUseArrays"
     failures: dict[int, str]  # reason by row
 
     def readable_rows(self) -> Tensor:
@@ -71,6 +83,25 @@ class DecodedFiles(NamedTuple):
         return torch.tensor(
             [row for row in range(len(self.arrays)) if row not in self.failures], dtype=torch.int64
         )
+
+
+_file_index: ContextVar[EmbeddingCache | None] = ContextVar("file_index", default=None)
+
+
+@contextmanager
+def decode_on_first_use(cache: EmbeddingCache | None) -> Iterator[None]:
+    """Let each `ArrayStore` made within look up the digests of images by the content of their files.
+
+    For images that are embedded: with known digests, their embeddings are found without decoding them.
+
+    Args:
+        cache: holds the index; None or one of size 0: decode all files at once.
+    """
+    token = _file_index.set(cache if cache is not None and cache.max_bytes else None)
+    try:
+        yield
+    finally:
+        _file_index.reset(token)
 
 
 class ArrayStore:
@@ -88,6 +119,7 @@ class ArrayStore:
         self._remaining_gb = memory_budget(memory_gb)
         self._requires_range = requires_range
         self._decodes_on_demand = False
+        self._file_index = _file_index.get()
 
     def load(self, files: KeyedPaths, decoder: Decoder) -> DecodedFiles:
         """Decode files into memory, a cache file or a temporary file, or return them to decode on demand.
@@ -107,8 +139,15 @@ class ArrayStore:
                     reading.advance()
 
             reported = replace(decoder, read=read, check=partial(self._apply, decoder.check))
-            if size_gb <= self._remaining_gb:
-                self._remaining_gb -= size_gb
+            fits_in_memory = size_gb <= self._remaining_gb
+            self._remaining_gb -= size_gb if fits_in_memory else 0.0
+            if self._file_index is not None and (
+                fits_in_memory or self._fits_in_temporary_file(files, decoder)
+            ):
+                known = _find_digests(files, decoder, self._file_index)
+                reading.advance(sum(digest is not None for digest in known.pixels))
+                decoded = _load_unknown(files, reported, known, in_memory=fits_in_memory)
+            elif fits_in_memory:
                 arrays, failures = _load_in_memory(files, reported)
                 decoded = DecodedFiles(torch.from_numpy(arrays), failures)
             elif self._cache is not None:
@@ -117,6 +156,9 @@ class ArrayStore:
                 decoded = _load_temporary(files, reported)
         self._decodes_on_demand |= isinstance(decoded.arrays, LazyFileArrays)
         return decoded
+
+    def _fits_in_temporary_file(self, files: KeyedPaths, decoder: Decoder) -> bool:
+        return self._cache is None and _fits_on_disk(Path(tempfile.gettempdir()), files, decoder)
 
     def _apply(self, fn: Callable[[Path], _T], path: Path) -> _T:
         """Apply ``fn`` to a file; a missing range becomes an error of the settings if it is required."""
@@ -164,6 +206,119 @@ class LazyFileArrays:
                 unreadable_message(unreadable, len(files), self._decoder.noun, self._decoder.remedy)
             )
         return torch.from_numpy(arrays).view(*indices.shape, *self._decoder.shape)
+
+
+class FirstUseArrays:
+    """Arrays with known digests, which are decoded when they are first read.
+
+    Implements ``domain.Pixels``, as a tensor does.
+
+    Args:
+        arrays: its other rows are written when they are read.
+        digests: of the array of each file.
+        is_decoded: whether its row needs no decoding.
+    """
+
+    def __init__(
+        self,
+        files: KeyedPaths,
+        decoder: Decoder,
+        arrays: _Array,
+        digests: Sequence[bytes],
+        is_decoded: Sequence[bool],
+    ) -> None:
+        self._files, self._decoder, self._digests = tuple(files), decoder, tuple(digests)
+        self._arrays, self._tensor, self._is_decoded = arrays, torch.from_numpy(arrays), list(is_decoded)
+        self.shape, self.dtype, self.ndim = self._tensor.shape, self._tensor.dtype, self._tensor.ndim
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int | slice | Tensor, /) -> Tensor:
+        wanted = dict.fromkeys(torch.arange(len(self))[index].flatten().tolist())
+        rows = [row for row in wanted if not self._is_decoded[row]]
+        for row, outcome in zip(rows, _try_rows(self._files, self._decoder, rows), strict=True):
+            path = self._files[row][1]
+            if isinstance(outcome, ReadFailure):
+                unreadable = [UnreadableFile(path, outcome.reason)]
+                raise UserError(
+                    unreadable_message(unreadable, len(rows), self._decoder.noun, self._decoder.remedy)
+                )
+            if digest_pixels(outcome) != self._digests[row]:
+                raise UserError(f"{path} has changed since the start; run the command again")
+            self._arrays[row], self._is_decoded[row] = outcome, True
+        return self._tensor[index]
+
+    def digest(self, index: int) -> bytes:
+        """Return the digest of an image's pixels."""
+        return self._digests[index]
+
+
+class _KnownDigests(NamedTuple):
+    """What an index of files knows."""
+
+    files: list[bytes | None]  # None: the file cannot be read
+    pixels: list[bytes | None]  # None: unknown
+    add: Callable[[Sequence[bytes], Sequence[bytes]], None]  # digests of files and of their pixels
+
+
+def _find_digests(files: KeyedPaths, decoder: Decoder, cache: EmbeddingCache) -> _KnownDigests:
+    """Look up the pixels' digests of files by their content and all else that determines their pixels."""
+    codecs = [name for name in _CODECS if name in {*features.codecs, *features.modules, *features.features}]
+    versions = {"Pillow": __version__, **{name: features.version(name) for name in codecs}}
+    space = cache.open_file_index([decoder.cache_key, decoder.shape, versions])
+    outcomes = try_files(_digest_file, [path for _, path in files])
+    digests = [None if isinstance(outcome, ReadFailure) else outcome for outcome in outcomes]
+    found = np.zeros((len(files), KEY_BYTES), np.uint8)
+    is_known = space.lookup([digest or bytes(KEY_BYTES) for digest in digests], found)
+    pixels = [row.tobytes() if known else None for row, known in zip(found, is_known, strict=True)]
+
+    def add(new_files: Sequence[bytes], new_pixels: Sequence[bytes]) -> None:
+        rows = np.frombuffer(b"".join(new_pixels), np.uint8).reshape(-1, KEY_BYTES)
+        if len(rows) and cache.make_room(2 * rows.nbytes, [space]):
+            space.append(new_files, rows)
+
+    return _KnownDigests(digests, pixels, add)
+
+
+def _digest_file(path: Path) -> bytes:
+    check_regular_file(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=KEY_BYTES)).digest()
+
+
+def _load_unknown(
+    files: KeyedPaths, decoder: Decoder, known: _KnownDigests, *, in_memory: bool
+) -> DecodedFiles:
+    """Decode the files whose pixels have no known digest, and add them to the index."""
+    arrays = _allocate((len(files), *decoder.shape), decoder.dtype, in_memory=in_memory)
+    pixels, failures = list(known.pixels), dict[int, ReadFailure]()
+    unknown = [row for row, digest in enumerate(pixels) if digest is None]
+    for row, outcome in zip(unknown, _try_rows(files, decoder, unknown), strict=True):
+        if isinstance(outcome, ReadFailure):
+            failures[row] = outcome
+        else:
+            arrays[row], pixels[row] = outcome, digest_pixels(outcome)
+    _check_failures(files, failures, decoder)
+    new = [row for row in unknown if row not in failures]
+    after = try_files(_digest_file, [files[row][1] for row in new])
+    same = [  # a file may have been replaced while it was decoded
+        (digest, pixels[row] or b"")
+        for row, digest in zip(new, after, strict=True)
+        if not isinstance(digest, ReadFailure) and digest == known.files[row]
+    ]
+    known.add([digest for digest, _ in same], [digest for _, digest in same])
+    is_decoded = [digest is None for digest in known.pixels]
+    digests = [digest or b"" for digest in pixels]
+    return DecodedFiles(FirstUseArrays(files, decoder, arrays, digests, is_decoded), _reasons(failures))
+
+
+def _allocate(shape: tuple[int, ...], dtype: "np.dtype[Any]", *, in_memory: bool) -> _Array:
+    """Return an array in memory or in a temporary file that is freed with it; both grow when written."""
+    if in_memory:
+        return np.empty(shape, dtype)
+    with tempfile.TemporaryDirectory(prefix="ducats-") as folder:
+        return np.memmap(Path(folder) / "decoded", dtype, "w+", shape=shape)
 
 
 def memory_budget(memory_gb: float | None) -> float:
@@ -258,15 +413,19 @@ def _decode_files(files: KeyedPaths, decoder: Decoder, failures: dict[int, ReadF
     Raises:
         UserError: At the end, if the content of a file is invalid or no file can be read.
     """
-    # At least two files per thread, regardless of their size, to keep all threads busy.
-    block = max(2 * available_cores(), int(_BLOCK_BYTES / 2**30 / max(decoder.gigabytes(1), 1e-9)))
-    outcomes = try_files(decoder.read, [path for _, path in files], min(_BLOCK_FILES, block))
     blank = np.zeros(decoder.shape, decoder.dtype)
-    for row, outcome in enumerate(outcomes):
+    for row, outcome in enumerate(_try_rows(files, decoder, range(len(files)))):
         if isinstance(outcome, ReadFailure):
             failures[row] = outcome
         yield blank if isinstance(outcome, ReadFailure) else outcome
     _check_failures(files, failures, decoder)
+
+
+def _try_rows(files: KeyedPaths, decoder: Decoder, rows: Sequence[int]) -> Iterator[_Array | ReadFailure]:
+    """Decode some of the files; yield arrays and failures in order."""
+    # At least two files per thread, regardless of their size, to keep all threads busy.
+    block = max(2 * available_cores(), int(_BLOCK_BYTES / 2**30 / max(decoder.gigabytes(1), 1e-9)))
+    return try_files(decoder.read, [files[row][1] for row in rows], min(_BLOCK_FILES, block))
 
 
 def _check_failures(files: KeyedPaths, failures: dict[int, ReadFailure], decoder: Decoder) -> None:

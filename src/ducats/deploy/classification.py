@@ -11,7 +11,7 @@ from torch import Tensor
 from ducats import dirichlet
 from ducats.data.domain import Images
 from ducats.data.folders import read_image_folder
-from ducats.data.store import check_all_readable
+from ducats.data.store import check_all_readable, decode_on_first_use
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import TriageRule, load_triage_rule
 from ducats.run.factory import prepare_images
@@ -58,12 +58,13 @@ def predict(
         strict: raise if an image is unreadable.
     """
     rule = load_triage_rule(trained.run_folder.path)
-    images = read_image_folder(
-        folder, size=trained.size, channels=trained.channels, value_range=trained.value_range
-    )
-    if strict:
-        check_all_readable(images.unreadable, len(images))
-    images = prepare_images(images, trained.config.views.test)
+    with decode_on_first_use(trained.embedding_cache):
+        images = read_image_folder(
+            folder, size=trained.size, channels=trained.channels, value_range=trained.value_range
+        )
+        if strict:
+            check_all_readable(images.unreadable, len(images))
+        images = prepare_images(images, trained.config.views.test)
     predictions = predict_images(trained, fabric, images)
     header = ["key", "label", *PREDICTION_COLUMNS, *(["triage"] if rule is not None else [])]
     header += [f"p({name})" for name in (trained.classes if class_probabilities else ())]

@@ -10,7 +10,7 @@ from ducats.data.domain import UNLABELLED, Domain, UnreadableFile
 from ducats.data.evaluation_split import EvaluatedOn, attach_test_set
 from ducats.data.folders import read_labelled_folder
 from ducats.data.segmentation.folders import load_segmentation_folder
-from ducats.data.store import check_all_readable
+from ducats.data.store import check_all_readable, decode_on_first_use
 from ducats.deploy.trained_model import TrainedModel
 from ducats.evaluation.evaluate import (
     describe_resolution,
@@ -136,14 +136,15 @@ _CLASS_LIST_PARAMS = ("classes", "root", "merge_classes", "keep_classes", "label
 
 def load_labelled_folder(trained: TrainedModel, folder: Path) -> Domain:
     """Read labelled images, ``class/...``, for the model's test view."""
-    test = read_labelled_folder(
-        folder,
-        trained.classes,
-        size=trained.size,
-        channels=trained.channels,
-        value_range=trained.value_range,
-    )
-    return replace(test, images=prepare_images(test.images, trained.config.views.test))
+    with decode_on_first_use(trained.embedding_cache):
+        test = read_labelled_folder(
+            folder,
+            trained.classes,
+            size=trained.size,
+            channels=trained.channels,
+            value_range=trained.value_range,
+        )
+        return replace(test, images=prepare_images(test.images, trained.config.views.test))
 
 
 def load_test_set(trained: TrainedModel) -> tuple[Domain, EvaluatedOn]:
@@ -154,7 +155,8 @@ def load_test_set(trained: TrainedModel) -> tuple[Domain, EvaluatedOn]:
     )
     if data.test is None:
         raise UserError("this run has no test set; give a folder of labelled images with --data")
-    test = replace(data.test, images=prepare_images(data.test.images, config.views.test))
+    with decode_on_first_use(trained.embedding_cache):
+        test = replace(data.test, images=prepare_images(data.test.images, config.views.test))
     saved_summary = trained.run_folder.data_summary
     for name, current_digest in (
         ("pool", data_digest(data.pool.keys)),

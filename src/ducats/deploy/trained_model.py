@@ -42,6 +42,11 @@ class TrainedModel:
         """Values of black and white in images with more than 8 bits per value; None if not set."""
         return parse_value_range(self.config.data.params.get("range"))
 
+    @property
+    def embedding_cache(self) -> EmbeddingCache | None:
+        """The cache of embeddings of a frozen backbone; None if the backbone was trained."""
+        return None if embedding_network(self.model.network) is None else EmbeddingCache()
+
     def predictor(self, fabric: Fabric, *, seed: int = 0, stream: tuple[str, ...] = ("test",)) -> Predictor:
         """Return the model with the test view; see `Predictor` for the arguments."""
         return Predictor(
@@ -56,10 +61,10 @@ class TrainedModel:
 
     def embedder(self, fabric: Fabric) -> Embedder | None:
         """Return the frozen backbone with the cache of embeddings; None if the backbone was trained."""
-        network = embedding_network(self.model.network)
-        if network is None:
+        network, cache = embedding_network(self.model.network), self.embedding_cache
+        if network is None or cache is None:
             return None
-        return Embedder.build(network, fixed_views(self.config.views)[:1], fabric, EmbeddingCache())
+        return Embedder.build(network, fixed_views(self.config.views)[:1], fabric, cache)
 
 
 def load_trained_model(folder: Path, *, trust_code: bool = False) -> TrainedModel:

@@ -76,11 +76,20 @@ def _describe_costs(config: Config, survey: DataSurvey) -> str:
     freezes = config.model.freeze == "backbone"
     n_images = n_source + n_pool + (n_test if test_origin != "target" else 0)
     classes = survey.classes or tuple(survey.splits["source"].class_counts())
+    acquisition, round_epochs = config.acquisition, query_epochs(config)
+    time_budget = parse_time_budget(acquisition.budget, acquisition.seconds_per_label, acquisition.growth)
+    labels: Sequence[int] = ()
+    if time_budget is None:
+        labels = split_budget(
+            acquisition.budget, n_pool, len(round_epochs), acquisition.rounding, acquisition.growth
+        )
     workload = Workload(
         plan=RunPlan(
             **settings_of(TrainingOptions, config.train),
             **settings_of(ScoringOptions, config.engine),
-            query_epochs=query_epochs(config),
+            query_epochs=round_epochs,
+            budget=labels,
+            time_budget=time_budget,
             optimisation=config.train,
         ),
         views=config.views,

@@ -24,7 +24,7 @@ from ducats.data.decoding import decode_images
 from ducats.data.domain import Domain, Images
 from ducats.data.embedding_cache import EmbeddingCache
 from ducats.data.folders import class_of, existing_folder, list_class_images, list_images
-from ducats.data.store import check_all_readable
+from ducats.data.store import check_all_readable, decode_on_first_use
 from ducats.dirichlet import expected_probability, uncertainties
 from ducats.models.classifier import Classifier, EmbeddingClassifier
 from ducats.objectives import ObjectiveFn, ObjectiveSpec, as_objective_spec, resolve_objective
@@ -375,7 +375,8 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         return self._config.views.stored_size or DEFAULT_STORED_SIZE
 
     def _decode(self, files: Sequence[tuple[str, Path]], *, skip_unreadable: bool = False) -> Images:
-        images = decode_images(files, self._stored_size)
+        with decode_on_first_use(EmbeddingCache(self.cache)):
+            images = decode_images(files, self._stored_size)
         if not skip_unreadable or not len(images):
             check_all_readable(images.unreadable, len(images))
         return images

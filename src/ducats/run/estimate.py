@@ -1,45 +1,75 @@
-"""Estimate the time and memory of a classifier's run on a CPU from timed steps, before it starts."""
+"""Estimate the time and memory of a classifier's run on a CPU from timed epochs, before it starts."""
 
 import copy
 import itertools
+import math
+import statistics
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
+from timm.utils import ModelEmaV3  # type: ignore[attr-defined] # not marked as exported
 from torch import Tensor, nn
 
 from ducats.acquisition.queries import QuerySpec
-from ducats.data.domain import Images
+from ducats.data.domain import UNLABELLED, Domain, Images
+from ducats.data.embedding_cache import EmbeddingCache
 from ducats.models import EvidentialModel
 from ducats.models.classifier import Classifier
 from ducats.models.freezing import embedding_network
-from ducats.objectives import Batch, LabelledImages, ObjectiveSpec, RefreshContext
+from ducats.models.output import Output
+from ducats.objectives import ObjectiveSpec, RefreshContext
 from ducats.run.components import Components, RunPlan
 from ducats.run.context import make_embedder, unique_image_sets
 from ducats.run.snapshot import source_samples
+from ducats.runfolder import checksums
+from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import Optimisation, PerformanceOptions, StreamViews, View
 from ducats.training.auxiliary import AuxiliaryModules, build_auxiliaries
 from ducats.training.distributed import make_fabric
-from ducats.training.embed import fixed_views
-from ducats.training.fit import make_optimiser
+from ducats.training.ema import make_ema
+from ducats.training.embed import BATCH_IMAGES, Embedder, fixed_views
+from ducats.training.fit import fit_epoch, make_optimiser
 from ducats.training.inputs import model_inputs
 from ducats.training.step import Step, is_trusted_code
-from ducats.training.streams import steps_in_epoch
+from ducats.training.streams import (
+    LABELLED_BATCHES,
+    BatchSplitter,
+    Streams,
+    full_batches,
+    pad_batch,
+    steps_in_epoch,
+)
 from ducats.utils.findings import format_duration
 from ducats.utils.progress import activity
 from ducats.utils.randomness import global_seed
 from ducats.utils.resources import free_memory_gb
 
 SAMPLE_IMAGES = 2  # per stream in the first step
-STEP_SECONDS = 3.0  # timed steps have so many images that they take about as long, at most a full batch
-EMBEDDED_IMAGES = 8  # in a timed forward pass
-MIN_TIMED_SECONDS = 0.5  # fast calls are repeated
-MAX_WARM_UP_SECONDS = 2.0  # a slower first call is counted, and the only one
+STEP_SECONDS = 2.0  # timed steps have so many images that they take about as long, at most a full batch
+MAX_TIMED_STEPS = 40  # of an epoch of a head on embeddings
+MIN_TIMED_SECONDS, MAX_TIMED_SECONDS = 0.5, 5.0  # of repeated calls
+MIN_CALLS = 4  # unless they take longer
 MAX_STREAMS = 5  # of a step: source, labelled, pseudo-labelled, unlabelled, strong
 MAX_MEMORY_SHARE = 0.5  # of the free memory for timed steps
+MAX_REFRESHED = 2000  # images in a timed refresh of auxiliary modules
 TRAINING_FORWARDS = 3  # a training step takes about as long as three forward passes
+
+
+class TargetCounts(NamedTuple):
+    """Pool images that have a label or a pseudo-label during an epoch."""
+
+    labelled: int
+    pseudo_labelled: int
+
+    @property
+    def streams(self) -> tuple[bool, bool]:
+        """Whether there are batches of labelled and of pseudo-labelled images."""
+        return self.labelled > 0, self.pseudo_labelled > 0
 
 
 @dataclass(frozen=True)
@@ -54,14 +84,44 @@ class Workload:
     classes: int
     stored_shape: tuple[int, int, int]  # channels, height, width
     n_to_embed: int | None = None  # views of images for a frozen backbone; None: it is trained
+    reading_seconds: float = 0.0  # to decode the images that are embedded
 
-    def n_steps(self, *, head_only: bool) -> tuple[tuple[bool, int], ...]:
-        """Return the training steps without (False) and with (True) target labels."""
-        per_epoch = self.plan.steps_per_epoch or steps_in_epoch(
+    def steps_per_epoch(self, *, head_only: bool) -> int:
+        """Return the steps of an epoch."""
+        return self.plan.steps_per_epoch or steps_in_epoch(
             self.n_source, self.n_pool, self.plan.batch_size, head_only=head_only
         )
-        first_round = self.plan.query_epochs[0] if self.plan.query_epochs else self.plan.epochs
-        return (False, first_round * per_epoch), (True, (self.plan.epochs - first_round) * per_epoch)
+
+    def n_labelled(self, rounds: int) -> int:
+        """Return the number of labels after so many rounds."""
+        plan, n_rounds = self.plan, len(self.plan.query_epochs)
+        if plan.time_budget is not None:
+            per_round = plan.time_budget.questions_in_round(None, 0, 0, max(1, n_rounds))
+            return min(self.n_pool, rounds * per_round)
+        return min(self.n_pool, sum(plan.budget[:rounds]))
+
+    def images_per_step(self, counts: TargetCounts, batch_size: int, *, with_strong: bool) -> float:
+        """Return the images of all streams in a step, on average over an epoch."""
+        plan, split = self.plan, LABELLED_BATCHES[self.plan.labelled_batches]
+        labelled, pseudo_labelled = counts
+        n_unlabelled = self.n_pool - pseudo_labelled
+        n_unlabelled -= 0 if plan.unlabelled_includes_labelled else labelled
+        return sum(
+            count * _mean_batch(n_images, batch_size, splitter)
+            for n_images, splitter, count in (
+                (self.n_source, full_batches, 1),
+                (n_unlabelled, full_batches, 2 if with_strong else 1),
+                (labelled, split, 1),
+                (pseudo_labelled, split, 1),
+            )
+        )
+
+
+def _mean_batch(n_images: int, batch_size: int, split: BatchSplitter) -> float:
+    if n_images <= 0:
+        return 0.0
+    batches = split(torch.arange(n_images), batch_size)
+    return sum(len(pad_batch(batch, 1)) for batch in batches) / len(batches)
 
 
 @dataclass(frozen=True)
@@ -108,11 +168,12 @@ def estimate_components(
         if isinstance(components.model, EvidentialModel)
         else EvidentialModel(components.model)
     )
-    pool, network, n_to_embed = components.pool, embedding_network(model.network), None
+    pool, network = components.pool, embedding_network(model.network)
+    n_to_embed, reading_seconds = None, 0.0
     if network is not None:
         embedder = make_embedder(components, copy.deepcopy(network), make_fabric("cpu"), performance)
         with activity("looking for embeddings"):
-            n_to_embed = sum(map(embedder.count_missing, unique_image_sets(components).values()))
+            n_to_embed, reading_seconds = _embedding_work(embedder, unique_image_sets(components).values())
     channels, height, width = pool.pixels.shape[1:]
     workload = Workload(
         plan=plan,
@@ -123,14 +184,29 @@ def estimate_components(
         classes=len(components.source.classes),
         stored_shape=(channels, height, width),
         n_to_embed=n_to_embed,
+        reading_seconds=reading_seconds,
     )
     return estimate_run(model, components.objective_spec, components.query_spec, workload)
+
+
+def _embedding_work(embedder: Embedder, image_sets: Iterable[Images]) -> tuple[int, float]:
+    """Return the number of images in all forward passes, and the seconds to decode those that are not yet."""
+    n_forwarded, seconds = 0, 0.0
+    for images in image_sets:
+        missing = embedder.find_missing(images)
+        n_forwarded += sum(BATCH_IMAGES * -(-len(index) // BATCH_IMAGES) for index in missing)
+        to_read = torch.cat(missing).unique()
+        if sample := len(to_read[:BATCH_IMAGES]):
+            started = time.perf_counter()
+            images.pixels_for(embedder.views[0].view)[to_read[:BATCH_IMAGES]]
+            seconds += (time.perf_counter() - started) * len(to_read) / sample
+    return n_forwarded, seconds
 
 
 def estimate_run(
     model: EvidentialModel, objective: ObjectiveSpec, query: QuerySpec, workload: Workload
 ) -> tuple[RunEstimate, RunEstimate | None] | None:
-    """Time steps of a copy of the model on random images; queries and reading are not included.
+    """Time epochs of a copy of the model on random images; queries and snapshot files are not included.
 
     Returns:
         The estimate and, if the backbone is frozen, that of fine-tuning; None if this machine has too little
@@ -143,16 +219,17 @@ def estimate_run(
         trial = _Trial.build(
             model, objective, query, workload, None if network is None else network.embedding_width
         )
-        memory = trial.memory_bytes() / 2**30  # also warms up
-        trial = trial if network is not None else trial.with_larger_batch()
-        seconds = trial.time_forward() * trial.n_scored()
-        for has_labels, n_steps in workload.n_steps(head_only=network is not None):
-            seconds += n_steps * trial.time_step(has_labels=has_labels) if n_steps else 0.0
+        epochs, refreshing = trial.simulate_targets()
+        memory = trial.memory_bytes(max(epochs, key=sum))  # also warms up
+        trial = trial if network is not None else trial.with_larger_batch(max(epochs, key=sum), memory)
+        seconds = refreshing + trial.time_epochs(epochs) + trial.time_forward() * trial.n_scored()
+        seconds += (len(epochs) + 1) * trial.time_files()
         if network is None or workload.n_to_embed is None:
-            return RunEstimate(seconds, memory), None
+            return RunEstimate(seconds, memory / 2**30), None
         per_image = _time_embedding(network, workload)
-        estimate = RunEstimate(seconds, memory, workload.n_to_embed * per_image)
-        return estimate, _estimate_finetuning(trial, network, per_image)
+        embedding = workload.n_to_embed * per_image + workload.reading_seconds
+        estimate = RunEstimate(seconds, memory / 2**30, embedding)
+        return estimate, _estimate_finetuning(trial, network, per_image, epochs)
 
 
 def _fits_in_memory(model: EvidentialModel, workload: Workload) -> bool:
@@ -161,11 +238,18 @@ def _fits_in_memory(model: EvidentialModel, workload: Workload) -> bool:
     trial = copy.deepcopy(model).requires_grad_(True).eval()
     n_images = SAMPLE_IMAGES * MAX_STREAMS
     needed = n_images * _kept_bytes(lambda: trial(image)) + _state_bytes(trial, workload.plan.optimisation)
+    return needed < _usable_bytes()
+
+
+def _usable_bytes() -> float:
+    """Return the memory that timed steps may use."""
     free = free_memory_gb()
-    return free is None or needed < MAX_MEMORY_SHARE * free * 2**30
+    return math.inf if free is None else MAX_MEMORY_SHARE * free * 2**30
 
 
-def _estimate_finetuning(trial: "_Trial", network: Classifier, forward_seconds: float) -> RunEstimate:
+def _estimate_finetuning(
+    trial: "_Trial", network: Classifier, forward_seconds: float, epochs: Sequence[TargetCounts]
+) -> RunEstimate:
     """Estimate the same run with a trained backbone, from forward passes only: backward ones may be slow.
 
     Args:
@@ -173,29 +257,38 @@ def _estimate_finetuning(trial: "_Trial", network: Classifier, forward_seconds: 
         forward_seconds: of the backbone, for one image.
     """
     work = trial.workload
-    n_images, n_forwarded = trial.n_scored(), 0
-    for has_labels, n_steps in work.n_steps(head_only=False):
-        n_forwarded = trial.count_forwarded(has_labels=has_labels)
-        n_images += TRAINING_FORWARDS * n_steps * n_forwarded
+    steps = work.steps_per_epoch(head_only=False)
+    per_step = {counts: trial.count_forwarded(counts) for counts in set(epochs)}
+    n_trained = sum(steps * per_step[counts] for counts in epochs)
     trained = copy.deepcopy(network).requires_grad_(True)
     pixels = _augment(_random_images(work, SAMPLE_IMAGES, None), work.views.test)
-    kept = _kept_bytes(lambda: trained.train()(pixels)) * n_forwarded // SAMPLE_IMAGES
+    kept = _kept_bytes(lambda: trained.train()(pixels)) * max(per_step.values()) // SAMPLE_IMAGES
     memory = _state_bytes(trained, work.plan.optimisation) + kept
-    return RunEstimate(n_images * forward_seconds, memory / 2**30)
+    n_forwards = TRAINING_FORWARDS * n_trained + trial.n_scored()
+    return RunEstimate(n_forwards * forward_seconds, memory / 2**30)
 
 
 @torch.inference_mode()
 def _time_embedding(network: Classifier, workload: Workload) -> float:
-    """Return the seconds to embed one view of an image."""
-    network = copy.deepcopy(network).eval().to(memory_format=torch.channels_last)
-    images = _random_images(workload, EMBEDDED_IMAGES, None)
-    views = itertools.cycle(reversed(fixed_views(workload.views)))  # crops take longer than the centre
+    """Return the seconds to embed one view of an image.
 
-    def embed() -> None:
-        pixels = next(views).apply(images.pixels[:], None)
-        network.embed(pixels.contiguous(memory_format=torch.channels_last))
-
-    return _seconds_per_call(embed) / EMBEDDED_IMAGES
+    Larger batches may be slower per image, so they are as large as those of `Embedder`, unless one takes
+    more than `MAX_TIMED_SECONDS`.
+    """
+    images, views = _random_images(workload, BATCH_IMAGES, None), fixed_views(workload.views)
+    embedder = Embedder(
+        network=copy.deepcopy(network).eval().to(memory_format=torch.channels_last),
+        views=views,
+        fabric=make_fabric("cpu"),
+        cache=EmbeddingCache(max_gb=0),
+        spaces=(),
+    )
+    few = _augment(_random_images(workload, SAMPLE_IMAGES, None), workload.views.test)
+    seconds = _seconds_per_call(lambda: embedder.network.embed(few)) / SAMPLE_IMAGES
+    if seconds * BATCH_IMAGES > MAX_TIMED_SECONDS:
+        return seconds
+    index, cycle = torch.arange(BATCH_IMAGES), itertools.cycle(reversed(views))  # crops take longest
+    return _seconds_per_call(lambda: embedder.forward(images, index, next(cycle))) / BATCH_IMAGES
 
 
 def _state_bytes(model: nn.Module, options: Optimisation) -> int:
@@ -221,6 +314,17 @@ def _kept_bytes(call: Callable[[], object]) -> int:
 
 
 @dataclass(frozen=True)
+class _RandomPass:
+    """Random outputs for a pool; implements `objectives.FullPass`."""
+
+    pool_labels: Tensor
+    output: Output
+
+    def pool(self) -> Iterator[tuple[Tensor, Output]]:
+        yield torch.arange(len(self.pool_labels)), self.output
+
+
+@dataclass(frozen=True)
 class _Trial:
     """A copy of a run's model and optimiser, trained on random images."""
 
@@ -228,10 +332,11 @@ class _Trial:
     model: EvidentialModel
     auxiliaries: AuxiliaryModules
     step: Step
+    ema: ModelEmaV3 | None
     query: QuerySpec
     needs_strong: bool
     embedding_width: int | None  # None: the network reads images
-    stored: Images  # of each stream in a timed step; times are scaled to the batch size
+    batch_size: int  # of each stream in a timed step
 
     @classmethod
     def build(
@@ -253,7 +358,7 @@ class _Trial:
                 query,
                 classes=workload.classes,
                 n_features=0 if features is None else int(features.shape[1]),
-                pool_size=workload.n_pool,
+                pool_size=min(workload.n_pool, MAX_REFRESHED),
                 per_pixel=False,
                 seed=0,
             )
@@ -273,56 +378,188 @@ class _Trial:
             target_batching=plan.target_batching,
         )
         count = plan.batch_size if embedding_width is not None else min(SAMPLE_IMAGES, plan.batch_size)
-        stored = _random_images(workload, count, embedding_width)
-        needs_strong = objective.needs_strong_view()
-        return cls(workload, model, auxiliaries, step, query, needs_strong, embedding_width, stored)
+        return cls(
+            workload=workload,
+            model=model,
+            auxiliaries=auxiliaries,
+            step=step,
+            ema=make_ema(model.network, plan.optimisation.ema_decay, fabric),
+            query=query,
+            needs_strong=objective.needs_strong_view(),
+            embedding_width=embedding_width,
+            batch_size=count,
+        )
 
-    def with_larger_batch(self) -> "_Trial":
-        """Return a trial whose steps take about `STEP_SECONDS`: small batches are slower per image."""
-        self.step.model.train()
-        seconds = _seconds_per_call(lambda: self.step(self._make_batch(has_labels=True), 1.0), warm_up=False)
-        count = int(len(self.stored) * max(1.0, STEP_SECONDS / seconds))
-        count = min(count, self.workload.plan.batch_size)
-        return replace(self, stored=_random_images(self.workload, count, self.embedding_width))
+    def simulate_targets(self) -> tuple[list[TargetCounts], float]:
+        """Return the target images of each epoch, and the seconds of all refreshes of auxiliary modules.
 
-    def time_step(self, *, has_labels: bool) -> float:
-        """Return the seconds of a training step, its augmentation included."""
-        self.step.model.train()
-        seconds = _seconds_per_call(lambda: self.step(self._make_batch(has_labels), 1.0), warm_up=False)
-        return seconds * self.workload.plan.batch_size / len(self.stored)
+        Modules are refreshed with random outputs. The time of a larger pool grows with its square, as that
+        of a search for neighbours.
+        """
+        work, plan = self.workload, self.workload.plan
+        n_refreshed = min(work.n_pool, MAX_REFRESHED)
+        share, seconds = work.n_pool / n_refreshed, 0.0
+        epochs = list[TargetCounts]()
+        known = dict[tuple[int, int], tuple[int, float]]()  # pseudo-labels and seconds of a refresh
+        n_pseudo = 0
+        for context in self._refresh_contexts():
+            if self.auxiliaries.is_due(context):
+                place = context.next_round, context.rounds_done
+                if place not in known:
+                    labelled = round(work.n_labelled(context.rounds_done) / share)
+                    started = time.perf_counter()
+                    self.auxiliaries.refresh(context, self._random_pass(n_refreshed, labelled))
+                    found = self.auxiliaries.pseudo_labels()
+                    count = 0 if found is None else round(share * int((found >= 0).sum()))
+                    known[place] = count, share**2 * (time.perf_counter() - started)
+                n_pseudo, passed = known[place]
+                seconds += passed
+            labelled = work.n_labelled(sum(after <= context.epochs_done for after in plan.query_epochs))
+            epochs.append(TargetCounts(labelled, n_pseudo))
+        return epochs, seconds
+
+    def _refresh_contexts(self) -> Iterator[RefreshContext]:
+        """Yield the position before each epoch."""
+        plan = self.workload.plan
+        rounds = len(plan.query_epochs)
+        for epoch in range(plan.epochs):
+            next_round = plan.query_epochs.index(epoch) + 1 if epoch in plan.query_epochs else 0
+            rounds_done = sum(after < epoch for after in plan.query_epochs)
+            yield RefreshContext(epoch, plan.epochs, next_round, rounds, rounds_done)
+
+    def _random_pass(self, n_images: int, n_labelled: int) -> "_RandomPass":
+        labels = torch.full((n_images,), UNLABELLED)
+        labels[:n_labelled] = torch.randint(self.workload.classes, (min(n_labelled, n_images),))
+        features = torch.rand(n_images, self.auxiliaries.n_features) if self.auxiliaries.n_features else None
+        return _RandomPass(labels, Output(torch.randn(n_images, self.workload.classes), features))
+
+    def with_larger_batch(self, counts: TargetCounts, needed_bytes: float) -> "_Trial":
+        """Return a trial whose steps take about `STEP_SECONDS`: small batches are slower per image.
+
+        Args:
+            needed_bytes: the memory of a step with a full batch, see `memory_bytes`.
+        """
+        batch_size = self.workload.plan.batch_size
+        count = self.batch_size * max(1.0, STEP_SECONDS / self._time_epoch(counts))
+        state = _state_bytes(self.model, self.workload.plan.optimisation)
+        fitting = batch_size * (_usable_bytes() - state) / max(1.0, needed_bytes - state)
+        return replace(self, batch_size=int(max(self.batch_size, min(count, fitting, batch_size))))
+
+    def time_epochs(self, epochs: Sequence[TargetCounts]) -> float:
+        """Return the seconds of all epochs, from those of one for each set of streams.
+
+        The time of a network that reads images grows with their number; that of a head hardly does.
+        """
+        work, is_head, total = self.workload, self.embedding_width is not None, 0.0
+        steps = work.steps_per_epoch(head_only=is_head)
+        for streams in sorted({counts.streams for counts in epochs}):
+            similar = [counts for counts in epochs if counts.streams == streams]
+            largest = max(similar, key=sum)
+            per_step = self._time_epoch(largest) / self._timed_steps
+            if is_head:
+                total += len(similar) * steps * per_step
+                continue
+            n_timed = self._images_per_step(largest, self.batch_size)
+            n_images = sum(self._images_per_step(counts, work.plan.batch_size) for counts in similar)
+            total += steps * per_step * n_images / n_timed
+        return total
+
+    @property
+    def _timed_steps(self) -> int:
+        if self.embedding_width is None:
+            return 1
+        return min(MAX_TIMED_STEPS, self.workload.steps_per_epoch(head_only=True))
+
+    def _time_epoch(self, counts: TargetCounts) -> float:
+        """Return the seconds of an epoch of `_timed_steps`, with batches of `batch_size`."""
+        streams = self._make_streams(self._timed_steps)
+        return _seconds_per_call(lambda: self._train(streams, counts))
+
+    def _make_streams(self, steps: int) -> Streams:
+        work = self.workload
+        source = _random_images(work, work.n_source, self.embedding_width)
+        labels = torch.randint(work.classes, (work.n_source,))
+        return Streams(
+            Domain(source, labels, tuple(map(str, range(work.classes)))),
+            _random_images(work, work.n_pool, self.embedding_width),
+            work.views,
+            self.batch_size,
+            steps,
+            seed=0,
+            labelled_batches=work.plan.labelled_batches,
+            unlabelled_includes_labelled=work.plan.unlabelled_includes_labelled,
+            with_strong_view=self.needs_strong,
+            with_stored_images=self.auxiliaries.read_stored_images,
+        )
+
+    def _train(self, streams: Streams, counts: TargetCounts) -> None:
+        """Train for an epoch, at a learning rate of 0: random images must not make the weights diverge."""
+        work = self.workload
+        targets, pseudo_labels = torch.full((2, work.n_pool), UNLABELLED)
+        labelled, pseudo_labelled = counts
+        targets[:labelled] = torch.randint(work.classes, (labelled,))
+        pseudo_labels[labelled : labelled + pseudo_labelled] = 0
+
+        def update_average(step: int, _: Callable[[], dict[str, float]]) -> None:
+            if self.ema is not None:
+                self.ema.update(self.model.network, step)
+
+        fit_epoch(
+            self.step,
+            streams.epoch(0, targets, self.step.fabric, has_labels=labelled > 0, pseudo_labels=pseudo_labels),
+            lambda _: 0.0,
+            first_step=0,
+            fabric=self.step.fabric,
+            on_step=update_average,
+        )
 
     @torch.inference_mode()
     def time_forward(self) -> float:
         """Return the seconds of a forward pass of one image, its view included."""
         self.model.eval()
+        images = _random_images(self.workload, self.batch_size, self.embedding_width)
         view = self.workload.views.scoring
-        return _seconds_per_call(lambda: self.model(_augment(self.stored, view))) / len(self.stored)
+        return _seconds_per_call(lambda: self.model(_augment(images, view))) / len(images)
+
+    def time_files(self) -> float:
+        """Return the seconds to write the checkpoint and the record of an epoch, to a temporary folder."""
+        trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        averages = {} if self.ema is None else trained
+        state, epochs = [trained, averages, self.step.optimiser.state_dict()], itertools.count()
+        with tempfile.TemporaryDirectory(prefix="ducats-") as folder:
+            run_folder = RunFolder(Path(folder))
+            checksums.create(run_folder.path)
+
+            def write() -> None:
+                run_folder.save_record({"kind": "epoch", "epoch": next(epochs), "losses": {}, "seconds": 0.0})
+                checksums.write(run_folder.checkpoint_path, lambda file: torch.save(state, file))
+
+            return _seconds_per_call(write)
 
     def n_scored(self) -> int:
         """Return the number of images in all passes without gradients."""
         work, plan = self.workload, self.workload.plan
         rounds = len(plan.query_epochs)
-        refreshes = 0
-        for epoch in range(plan.epochs):
-            next_round = plan.query_epochs.index(epoch) + 1 if epoch in plan.query_epochs else 0
-            rounds_done = sum(after < epoch for after in plan.query_epochs)
-            refreshes += self.auxiliaries.is_due(
-                RefreshContext(epoch, plan.epochs, next_round, rounds, rounds_done)
-            )
+        refreshes = sum(map(self.auxiliaries.is_due, self._refresh_contexts()))
         snapshot = min(plan.snapshot_samples, work.n_pool)
         snapshot += min(source_samples(plan.snapshot_samples), work.n_source)
         queries = rounds * work.n_pool if self.query.needs else 0
         return queries + refreshes * work.n_pool + (rounds + 1) * (work.n_evaluated + snapshot)
 
-    def memory_bytes(self) -> int:
+    def memory_bytes(self, counts: TargetCounts) -> int:
         """Return the memory of weights, optimiser state and what a step keeps for its backward pass."""
-        self.step.model.train()
-        kept = _kept_bytes(lambda: self.step(self._make_batch(has_labels=True), 1.0))
+        kept = _kept_bytes(lambda: self._train(self._make_streams(1), counts))
         weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        activations = max(0, kept - weights) * self.workload.plan.batch_size // len(self.stored)
-        return _state_bytes(self.model, self.workload.plan.optimisation) + activations
+        n_images, n_timed = (
+            self._images_per_step(counts, size) for size in (self.workload.plan.batch_size, self.batch_size)
+        )
+        activations = max(0, kept - weights) * n_images / n_timed
+        return _state_bytes(self.model, self.workload.plan.optimisation) + int(activations)
 
-    def count_forwarded(self, *, has_labels: bool) -> int:
+    def _images_per_step(self, counts: TargetCounts, batch_size: int) -> float:
+        return self.workload.images_per_step(counts, batch_size, with_strong=self.needs_strong)
+
+    def count_forwarded(self, counts: TargetCounts) -> int:
         """Return the number of images that a step forwards; needs a network that reads embeddings."""
         count = 0
 
@@ -331,44 +568,23 @@ class _Trial:
             count += len(inputs[0])
 
         hook = self.model.network.register_forward_pre_hook(note)
-        self.step(self._make_batch(has_labels), 1.0)
+        self._train(self._make_streams(1), counts)
         hook.remove()
         return count
 
-    def _make_batch(self, has_labels: bool) -> Batch:
-        views, stored = self.workload.views, self.stored
-
-        def augment(view: View) -> Tensor:
-            return _augment(stored, view)
-
-        def labelled(view: View) -> LabelledImages:
-            return LabelledImages(augment(view), torch.randint(self.workload.classes, (len(stored),)))
-
-        target_view = views.labelled_or_source
-        has_pseudo_labels = has_labels and self.auxiliaries.pseudo_labels() is not None
-        reads_stored = self.auxiliaries.read_stored_images
-        raw = stored.embeddings if stored.embeddings is not None else stored.pixels[:]
-        return Batch(
-            labelled(views.source),
-            labelled(target_view) if has_labels else None,
-            augment(views.unlabelled),
-            strong=augment(views.strong_or_default) if self.needs_strong else None,
-            pseudo_labelled=labelled(target_view) if has_pseudo_labels else None,
-            stored_source=raw if reads_stored else None,
-            stored_labelled=raw if reads_stored and has_labels else None,
-        )
-
 
 def _random_images(workload: Workload, count: int, embedding_width: int | None) -> Images:
-    """Return images of the stored shape, or with embeddings."""
-    pixels = torch.randint(256, (count, *workload.stored_shape), dtype=torch.uint8)
-    n_views = workload.views.embedded
+    """Return images of the stored shape, or with embeddings; all are the same one, which takes no memory."""
+    pixels = torch.randint(256, (1, *workload.stored_shape), dtype=torch.uint8).expand(count, -1, -1, -1)
+    embeddings = None
+    if embedding_width is not None:
+        embeddings = torch.rand(1, workload.views.embedded, embedding_width).expand(count, -1, -1)
     return Images(
         tuple(map(str, range(count))),
         pixels,
         bilinear_pixels=pixels,
         aspect=torch.ones(count),
-        embeddings=None if embedding_width is None else torch.rand(count, n_views, embedding_width),
+        embeddings=embeddings,
     )
 
 
@@ -377,15 +593,11 @@ def _augment(images: Images, view: View) -> Tensor:
     return inputs.apply(inputs.stored[index], inputs.sample_params(index, torch.Generator().manual_seed(0)))
 
 
-def _seconds_per_call(call: Callable[[], object], *, warm_up: bool = True) -> float:
-    """Return the mean seconds of a call, after a fast one that is not counted."""
-    started = time.perf_counter()
-    if warm_up:
+def _seconds_per_call(call: Callable[[], object]) -> float:
+    """Return the median seconds of a call, without the first one, which allocates memory."""
+    seconds = list[float]()
+    while sum(seconds) < (MIN_TIMED_SECONDS if len(seconds) >= MIN_CALLS else MAX_TIMED_SECONDS):
+        started = time.perf_counter()
         call()
-        if (seconds := time.perf_counter() - started) > MAX_WARM_UP_SECONDS:
-            return seconds
-    started, count = time.perf_counter(), 0
-    while count == 0 or time.perf_counter() - started < MIN_TIMED_SECONDS:
-        call()
-        count += 1
-    return (time.perf_counter() - started) / count
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[1:] or seconds)

@@ -13,7 +13,7 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ducats.data.domain import Images
+from ducats.data.domain import Images, pixel_digest
 from ducats.data.embedding_cache import EmbeddingCache, EmbeddingSpace, image_key
 from ducats.data.views import apply_view, sample_view_params
 from ducats.models.classifier import Classifier
@@ -86,28 +86,28 @@ class Embedder:
     fabric: Fabric
     cache: EmbeddingCache
     spaces: Sequence[EmbeddingSpace]  # of the cache, one per view
-    digest: str  # see `backbone_digest`
 
     @classmethod
     def build(
         cls, network: Classifier, views: Sequence[FixedView], fabric: Fabric, cache: EmbeddingCache
     ) -> "Embedder":
-        """Move the network to the device and compute its digest."""
-        digest, width = backbone_digest(network), network.embedding_width
+        """Move the network to the device and open a space for each view."""
         common = {
             "backbone": backbone_name(network),
-            "weights": digest,
+            "weights": backbone_digest(network),
             "precision": precision_name(fabric),
         }
+        width = network.embedding_width
         spaces = [cache.open({**common, **view.describe()}, width) for view in views]
         network = network.to(fabric.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-        return cls(network=network, views=views, fabric=fabric, cache=cache, spaces=spaces, digest=digest)
+        return cls(network=network, views=views, fabric=fabric, cache=cache, spaces=spaces)
 
-    def count_missing(self, images: Images) -> int:
-        """Return how many views of images are not in the cache."""
+    def find_missing(self, images: Images) -> list[Tensor]:
+        """Return the indices of the images that are not in the cache, for each view."""
         keys = image_keys(images, self.views[0].view)
         unused = np.empty((len(keys), self.network.embedding_width), np.float32)
-        return sum(int((~space.lookup(keys, unused)).sum()) for space in self.spaces)
+        known = [torch.from_numpy(space.lookup(keys, unused)) for space in self.spaces]
+        return [(~of_view).nonzero().squeeze(1) for of_view in known]
 
     def embed(self, images: Images) -> Tensor:
         """Return the embeddings of all fixed views: float32 ``(N, views, D)`` on the CPU."""
@@ -129,7 +129,7 @@ class Embedder:
             for number, (view, space, index) in enumerate(zip(self.views, self.spaces, missing, strict=True)):
                 for block in index.split(STORE_EVERY_IMAGES) if len(index) else ():
                     for batch in block.split(BATCH_IMAGES):
-                        result[batch, number] = self._forward(images, batch, view)
+                        result[batch, number] = self.forward(images, batch, view)
                         embedding.advance(len(batch))
                     if stores:
                         space.append([keys[i] for i in block.tolist()], result[block, number].numpy())
@@ -146,7 +146,8 @@ class Embedder:
         return replace(self, views=self.views[:1], spaces=self.spaces[:1]).embed(images)[:, 0]
 
     @torch.inference_mode()
-    def _forward(self, images: Images, index: Tensor, view: FixedView) -> Tensor:
+    def forward(self, images: Images, index: Tensor, view: FixedView) -> Tensor:
+        """Return the embeddings of at most `BATCH_IMAGES` images, ``(N, D)`` on the CPU."""
         # Rounding may depend on the shape of a batch, so all have the same: an embedding depends only on its
         # image, not on which others were in the cache.
         count, index = len(index), index.repeat(-(-BATCH_IMAGES // len(index)))[:BATCH_IMAGES]
@@ -163,7 +164,7 @@ def image_keys(images: Images, view: View) -> list[bytes]:
     if images.aspect is not None and view.resize == "short_side":
         aspects = images.aspect.tolist()
     pixels = images.pixels_for(view)
-    return [image_key(pixels[i].cpu().numpy(), aspect) for i, aspect in enumerate(aspects)]
+    return [image_key(pixel_digest(pixels, i), aspect) for i, aspect in enumerate(aspects)]
 
 
 def _allocate(shape: tuple[int, int, int]) -> Tensor:

@@ -7,8 +7,10 @@ from pathlib import Path
 from ducats.config import Config
 from ducats.data.domain import AdaptationData
 from ducats.data.evaluation_split import attach_test_set, hold_out_source
+from ducats.data.store import decode_on_first_use
 from ducats.run.components import Components, RunPlan
 from ducats.run.factory.builders import (
+    cache_of_embeddings,
     check_oracle,
     load_data,
     make_model,
@@ -70,7 +72,10 @@ def build_run(
     data, evaluated_on = attach_test_set(data, config.evaluation.split, config.evaluation.test_fraction)
     plan = make_run_plan(config, data)
     params = config.data.params
-    data = prepare_for_views(data, config.views, cache=params.get("cache"), memory_gb=params.get("memory_gb"))
+    with decode_on_first_use(cache_of_embeddings(config)):
+        data = prepare_for_views(
+            data, config.views, cache=params.get("cache"), memory_gb=params.get("memory_gb")
+        )
     components = Components(
         model=make_model(
             config,

@@ -15,8 +15,9 @@ from ducats.annotation.rules import make_rules
 from ducats.config import ComponentConfig, Config, query_epochs
 from ducats.data.decoding import read_aspect_ratios, with_bilinear_pixels
 from ducats.data.domain import AdaptationData, Images
+from ducats.data.embedding_cache import EmbeddingCache
 from ducats.data.registry import resolve_dataset
-from ducats.data.store import ArrayStore, check_all_readable
+from ducats.data.store import ArrayStore, check_all_readable, decode_on_first_use
 from ducats.ledger import load_ledger
 from ducats.models import EvidentialModel, resolve_model
 from ducats.models.freezing import freeze_backbone
@@ -36,19 +37,26 @@ from ducats.utils.registry import bind_params, build_component, check_params, re
 
 
 def load_data(config: Config) -> AdaptationData:
-    """Load the data set of a config."""
+    """Load the data set of a config; with a frozen backbone, known files are decoded when they are used."""
     spec = resolve_dataset(config.data.name)
     params = {
         k: Path(v) if k in PATH_PARAMS and isinstance(v, str) else v
         for k, v in spec.with_default_size(config.data.params, config.views.stored_size).items()
     }
     spec.require_params(config.data.name, params)
-    data = build_component(
-        "data set", config.data, bind_params("data set", config.data.name, spec.load, 0, params)
-    )
+    load = bind_params("data set", config.data.name, spec.load, 0, params)
+    with decode_on_first_use(cache_of_embeddings(config)):
+        data = build_component("data set", config.data, load)
     if isinstance(data, AdaptationData):  # user code may return anything; see `check_run`
         _check_unreadable(data, strict=config.data.strict)
     return data
+
+
+def cache_of_embeddings(config: Config) -> EmbeddingCache | None:
+    """Return the cache if images are embedded and come from this package: others may expect tensors."""
+    if config.model.freeze != "backbone" or ":" in config.data.name:
+        return None
+    return EmbeddingCache(config.engine.embedding_cache, config.engine.embedding_cache_gb)
 
 
 def _check_unreadable(data: AdaptationData, *, strict: bool) -> None:
