@@ -28,7 +28,7 @@ class ClosedRound:
     words: Mapping[str, str]  # by question id
     kinds: Mapping[str, str]
     seconds: Mapping[str, float]  # annotation time by question id
-    # settled: every question has a label; time_limit: the time limit was reached; stopped: live labelling ended
+    # settled: every question has a label; time_limit: the time was up; stopped: live labelling ended
     reason: str
     answered_by_png: frozenset[str] = frozenset()  # questions answered by label PNGs only
 

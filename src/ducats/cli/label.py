@@ -120,7 +120,7 @@ def _serve(run: Path, port: int, page: dict[str, Any], **more: Any) -> None:
 
 
 def _check_not_live(folder: Path) -> None:
-    """Raise if the newest round of a run is labelled live: its questions are chosen by a model that learns."""
+    """Raise if the newest round of a run is labelled live: a model that learns must choose its questions."""
     from ducats.annotation import AnnotationStore
     from ducats.runfolder.run_folder import RunFolder
 
@@ -160,8 +160,8 @@ def _label_live(options: RunOptions, out: Path, port: int, page: dict[str, Any])
         data = live_run.data
         print_line(
             f"live labelling of {pluralise(len(data.pool), 'image')} in {options.target}: "
-            f"{pluralise(len(data.classes), 'class')}, {pluralise(session.learner.n_labels, 'label')} so far; "
-            f"folder {out}"
+            f"{pluralise(len(data.classes), 'class')}, "
+            f"{pluralise(session.learner.n_labels, 'label')} so far; folder {out}"
         )
         with session, suppress(KeyboardInterrupt):
             _serve(out, port, page, live=session)

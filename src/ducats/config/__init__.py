@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from ducats.config.loader import to_yaml as to_yaml
     from ducats.config.schema import ComponentConfig as ComponentConfig
     from ducats.config.schema import Config as Config
+    from ducats.config.schema import has_source as has_source
     from ducats.config.schema import query_epochs as query_epochs
 
 _LAZY_IMPORTS = {
     "configs_folder": "layers",
     **dict.fromkeys(("describe_settings", "find_config", "find_recipe", "load_config", "to_yaml"), "loader"),
-    **dict.fromkeys(("ComponentConfig", "Config", "query_epochs"), "schema"),
+    **dict.fromkeys(("ComponentConfig", "Config", "has_source", "query_epochs"), "schema"),
 }
 
 

@@ -41,7 +41,7 @@ class DataOptions:
         Path | None,
         Parameter(
             help="Folder of labelled source images, one subfolder per class; segmentation: images/ and "
-            "labels/."
+            "labels/. Without it, the first labels are those of target images; then give --classes."
         ),
     ] = None
     target: Annotated[
@@ -61,10 +61,12 @@ class DataOptions:
         ),
     ] = False
     classes: Annotated[
-        Path | None,
+        str | None,
         Parameter(
-            help="Segmentation: class list, one line per value in the label files: an id and a name (0 "
-            "road), or a colour and a name (128 64 128 road). The name void marks pixels without a class."
+            help='Names of the classes, separated by commas ("cat, dog, other"), or a file with one per '
+            "line; needed only without a source. Segmentation: class list, one line per value in the label "
+            "files: an id and a name (0 road), or a colour and a name (128 64 128 road). The name void marks "
+            "pixels without a class."
         ),
     ] = None
     manifest: Annotated[
@@ -197,11 +199,17 @@ class RunOptions(DataOptions):
         if self.manifest and (self.source or self.target or self.test or self.ground_truth):
             raise UserError("give either --manifest or --source, --target, --test, --ground-truth, not both")
         is_segmentation = config.task.name == "segmentation"
-        if self.classes and not is_segmentation:
-            raise UserError("--classes is for segmentation; add -c segmentation")
         # Absolute paths make a run independent of the working directory.
-        paths = {"source": self.source, "target": self.target, "test": self.test, "classes": self.classes}
+        paths = {"source": self.source, "target": self.target, "test": self.test}
         params: dict[str, Any] = {name: _absolute(path) for name, path in paths.items() if path is not None}
+        if self.classes is not None:
+            from ducats.data.class_labels import parse_class_names
+
+            params["classes"] = (
+                list(parse_class_names(self.classes))
+                if not is_segmentation
+                else _absolute(Path(self.classes))
+            )
         if self.ground_truth:
             params["ground_truth"] = True
         data: dict[str, Any] = {}

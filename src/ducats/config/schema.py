@@ -403,6 +403,12 @@ class Config(BaseModel):
         return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
+def has_source(config: Config) -> bool:
+    """Return whether there are labelled source images: only folders of images can be without."""
+    params = config.data.params
+    return config.data.name != "folders" or params.get("target") is None or params.get("source") is not None
+
+
 def query_epochs(config: Config) -> tuple[int, ...]:
     """Return the epochs after which labels are acquired, one per round."""
     acquisition, epochs = config.acquisition, config.train.epochs
@@ -417,9 +423,11 @@ def query_epochs(config: Config) -> tuple[int, ...]:
             f"{rounds} rounds do not fit into {pluralise(epochs, 'epoch')}; lower acquisition.rounds"
         )
     # Scale the paper's 10, 12, 14, 16, 18 of 50 to any number of rounds and epochs, at least one epoch apart.
+    # Without a source there is nothing to train on before the first round.
+    first, span, earliest = (0.2, 0.16, 1) if has_source(config) else (0.0, 0.36, 0)
     after: list[int] = []
     for round_index in range(rounds):
-        preferred = max(1, round(epochs * (0.2 + 0.16 * round_index / max(rounds - 1, 1))))
+        preferred = max(earliest, round(epochs * (first + span * round_index / max(rounds - 1, 1))))
         latest = epochs - rounds + round_index  # leaves an epoch for each later round
         after.append(min(max(preferred, after[-1] + 1 if after else 0), latest))
     return tuple(after)

@@ -171,6 +171,17 @@ def subset_images(images: Images, index: Tensor) -> Images:
     )
 
 
+def no_images(images: Images) -> Images:
+    """Return an empty set of images with the stored shape of others."""
+    return subset_images(images, torch.zeros(0, dtype=torch.long))
+
+
+def labelled_subset(images: Images, labels: Tensor, classes: Sequence[str]) -> "Domain":
+    """Return the images of a pool that have a label (N,), without copying pixels; others are negative."""
+    labelled = (labels >= 0).nonzero().squeeze(1)
+    return Domain(subset_images(images, labelled), labels[labelled], tuple(classes))
+
+
 def subset_labels(labels: Labels, index: Tensor) -> Labels:
     """Return the labels at these indices, without copying label maps."""
     return labels[index] if labels.ndim == 1 else Subset(labels, index)
@@ -186,7 +197,7 @@ def rows_of(images: Images, keys: Sequence[str], rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Domain:
-    """Images with labels: a source or a test set, never a pool."""
+    """Images with labels: a source or a test set, never a pool. A source may be empty, see `fit_streams`."""
 
     images: Images
     labels: Labels  # index into classes, per image or per pixel

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
-from ducats.data.class_labels import check_not_empty, class_indices, source_classes
+from ducats.data.class_labels import check_class_names, check_not_empty, class_indices, source_classes
 from ducats.data.decoding import ImageSize, decode_image_sets, decode_images, parse_value_range
-from ducats.data.domain import AdaptationData, Domain, Images, rows_of
+from ducats.data.domain import AdaptationData, Domain, Images, no_images, rows_of
 from ducats.data.store import KeyedPaths
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Finding, join_quoted, pluralise, raise_first_error
@@ -18,16 +19,17 @@ from ducats.utils.image_files import ValueRange, is_image_name
 
 def folders(
     *,
-    source: str | Path,
+    source: str | Path | None = None,
     target: str | Path,
     test: str | Path | None = None,
+    classes: Sequence[str] | None = None,
     size: int = 256,
     range: Sequence[float] | None = None,
     ground_truth: bool = False,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> AdaptationData:
-    """Read a labelled source and an unlabelled target from folders.
+    """Read a labelled source, if there is one, and an unlabelled target from folders.
 
     The source's sub-folders are the classes; the target's sub-folders are ignored, unless ``ground_truth`` is
     set. Hidden files and folders, and files without an image suffix, are skipped. Classes are sorted in ASCII
@@ -35,25 +37,36 @@ def folders(
     skipped.
 
     Args:
-        source: Labelled images, ``class/...``, at any depth below the class.
+        source: Labelled images, ``class/...``, at any depth below the class; None: there are none, and the
+            first labels are those of target images.
         target: Unlabelled images, with or without sub-folders.
         test: Labelled images of the target domain, laid out like ``source``; classes may be missing. It may
             be the target folder, as in published protocols; images labelled during the run are then included.
+        classes: Names in the order of the model's outputs; default: those of the source, or of the target's
+            folders with ``ground_truth``. Needed if there is neither.
         size: Height and width that images are resized to, ignoring the aspect ratio.
         range: The values of black and white, in images with more than 8 bits per value: ``[0, 4095]``.
         ground_truth: Whether the target's first-level folders are its true classes, for a simulated oracle.
         cache, memory_gb: See ``decode_images``; the memory is that of all images together.
     """
     value_range = parse_value_range(range)
-    source, target = existing_folder("source", source), existing_folder("target", target)
-    test = existing_folder("test", test) if test is not None else None
+    target = existing_folder("target", target)
+    source, test = (
+        None if folder is None else existing_folder(role, folder)
+        for role, folder in (("source", source), ("test", test))
+    )
     check_disjoint(source, target, test)
-    source_files = list_class_images("source", source)
-    classes = source_classes(describe_folder("source", source), [class_of(key) for key, _ in source_files])
+    source_files = list_class_images("source", source) if source is not None else []
     target_files = list_class_images("target", target) if ground_truth else _list_nonempty("target", target)
     test_files = list_class_images("test", test) if test is not None else []
+    if classes is not None:
+        classes = check_class_names(classes)
+    elif source is not None:
+        classes = source_classes(describe_folder("source", source), [class_of(k) for k, _ in source_files])
+    else:
+        classes = target_classes(target, [class_of(key) for key, _ in target_files] if ground_truth else [])
     # All checks come before decoding, which may take minutes.
-    source_labels = _labels("source", source, source_files, classes)
+    source_labels = None if source is None else _labels("source", source, source_files, classes)
     target_labels = _labels("target", target, target_files, classes) if ground_truth else None
     test_labels = _labels("test", test, test_files, classes) if test is not None else None
     images = decode_image_sets(
@@ -64,13 +77,25 @@ def folders(
         memory_gb=memory_gb,
     )
     return AdaptationData(
-        source=_domain(images[0], source_files, source_labels, classes),
+        source=Domain(no_images(images[1]), torch.zeros(0, dtype=torch.int64), tuple(classes))
+        if source_labels is None
+        else _domain(images[0], source_files, source_labels, classes),
         pool=images[1],
         ground_truth=None
         if target_labels is None
         else rows_of(images[1], _keys(target_files), target_labels),
         test=None if test_labels is None else _domain(images[2], test_files, test_labels, classes),
     )
+
+
+def target_classes(target: Path, labels: Sequence[str]) -> tuple[str, ...]:
+    """Return the classes of a target whose labels are known; raise if they are not."""
+    if not any(labels):
+        raise UserError(
+            "the classes are not known; give labelled images with --source, or without any, the names of "
+            'the classes: --classes "cat, dog, other"'
+        )
+    return source_classes(describe_folder("target", target), labels)
 
 
 def read_labelled_folder(
@@ -154,11 +179,11 @@ def existing_folder(role: str, folder: str | Path) -> Path:
     return folder
 
 
-def check_disjoint(source: Path, target: Path, test: Path | None) -> None:
+def check_disjoint(source: Path | None, target: Path, test: Path | None) -> None:
     """Raise if two of the folders share images."""
-    pairs = [("source", source, "target", target)]
+    pairs = [] if source is None else [("source", source, "target", target)]
     if test is not None:
-        pairs.append(("source", source, "test", test))
+        pairs += [] if source is None else [("source", source, "test", test)]
         if test.resolve() != target.resolve():
             pairs.append(("target", target, "test", test))
     for role, folder, other_role, other in pairs:

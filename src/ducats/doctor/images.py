@@ -58,8 +58,9 @@ def check_images(survey: DataSurvey) -> list[Finding]:
     splits = survey.splits
     checks = [partial(report_counts, split) for split in splits.values()]
     source = splits.get("source")
-    if source is not None and len(source):
-        classes = survey.classes or sorted(source.class_counts())  # a benchmark's lists may be incomplete
+    # A benchmark's lists may be incomplete.
+    classes = survey.classes or sorted(() if source is None else source.class_counts())
+    if classes:
         checks += [
             partial(_check_classes, split, classes)
             for split in splits.values()
@@ -118,7 +119,7 @@ def _check_classes(split: SplitSurvey, classes: Sequence[str]) -> Iterator[Findi
     if missing and split.role != "source":
         yield Finding(
             "warning",
-            f"{split.description} has no images of the source classes {join_quoted(missing)}; "
+            f"{split.description} has no images of the classes {join_quoted(missing)}; "
             "these cannot be evaluated: add images, or check the names",
         )
     if split.role == "source":

@@ -58,7 +58,7 @@ def check_plan(config: Config, survey: DataSurvey) -> list[Finding]:
 
 def _estimate_costs(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     """Report an estimate of time and memory without a GPU, from timed steps of the model."""
-    is_known = {"source", "target"} <= survey.splits.keys() and "target" in survey.stored_shapes
+    is_known = {"target"} <= survey.splits.keys() & survey.stored_shapes.keys()
     if has_gpu(config.engine.device) or survey.per_pixel or not is_known:
         return
     with suppress(Exception):  # whatever is invalid is reported elsewhere
@@ -68,7 +68,7 @@ def _estimate_costs(config: Config, survey: DataSurvey) -> Iterator[Finding]:
 
 def _describe_costs(config: Config, survey: DataSurvey) -> str:
     config = resolve_for_machine(config)
-    n_source, n_pool = len(survey.splits["source"]), pool_size(config, survey)
+    n_source, n_pool = len(survey.splits.get("source", ())), pool_size(config, survey)
     evaluated_on, test_origin = _resolve_split(config, survey)
     n_test = len(survey.splits["test"]) if "test" in survey.splits else len(survey.splits["target"]) - n_pool
     if evaluated_on != "held_out":

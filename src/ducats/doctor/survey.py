@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from ducats.config import Config
+from ducats.config import Config, has_source
 from ducats.data.benchmarks.benchmark import Benchmark, ImageCount, TaskRole
 from ducats.data.benchmarks.tasks import class_order, list_task
+from ducats.data.class_labels import check_class_names
 from ducats.data.decoding import is_value_range, parse_value_range
 from ducats.data.domain import AdaptationData, Images, Labels, Pixels
 from ducats.data.evaluation_split import same_images
@@ -23,6 +24,7 @@ from ducats.data.folders import (
     describe_folder,
     existing_folder,
     list_images,
+    target_classes,
 )
 from ducats.data.manifest import ManifestRow, check_pool_labels, describe_rows, scan_manifest
 from ducats.data.registry import resolve_dataset
@@ -141,10 +143,15 @@ def _survey_folders(config: Config) -> DataSurvey:
         path = get_data_param(config, survey, role)
         if path is not None:
             survey.check(partial(_add_folder, survey, folders, role, Path(path)))
-    if "source" in folders and "target" in folders:
+    if "target" in folders:
         test = folders.get("test")
         survey.target_is_test = test is not None and test.resolve() == folders["target"].resolve()
-        survey.check(partial(check_disjoint, folders["source"], folders["target"], test))
+        survey.check(partial(check_disjoint, folders.get("source"), folders["target"], test))
+    with survey.reporting(config, "the classes cannot be read"):
+        if (classes := get_data_param(config, survey, "classes")) is not None:
+            survey.classes = check_class_names(classes)
+        elif "target" in folders and not has_source(config):
+            survey.classes = target_classes(folders["target"], survey.splits["target"].labels)
     return survey
 
 
@@ -335,5 +342,6 @@ PARAM_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "memory_gb": (lambda given: type(given) in (int, float) and given >= 0, "a number of gigabytes"),
     "ground_truth": (lambda given: isinstance(given, bool), "true or false"),
     "range": (is_value_range, "the values of black and white, such as [0, 4095]"),
+    "classes": (lambda given: isinstance(given, list | tuple), "a list of names"),
     "task": (lambda given: isinstance(given, str), "source and target, such as Ar-Cl"),
 }

@@ -45,6 +45,7 @@ def check_run(components: Components, plan: RunPlan) -> None:
     raise_first_error(
         partial(check_budget, components, plan),
         partial(check_plan, plan),
+        partial(check_source, components, plan),
         partial(check_labels, components),
         partial(check_views, components.views, stored, needs_strong=needs_strong),
     )
@@ -122,6 +123,26 @@ def check_plan(plan: RunPlan) -> Iterator[Finding]:
             "error",
             f"query_epochs must be at least 0 and less than epochs={plan.epochs}, "
             f"not {list(plan.query_epochs)}",
+        )
+
+
+def check_source(components: Components, plan: RunPlan) -> Iterator[Finding]:
+    """Check that there is something to learn from before the first epoch, if there is no source."""
+    if len(components.source):
+        return
+    if components.source.per_pixel:
+        yield Finding("error", "segmentation needs labelled source images; give some")
+    elif not plan.query_epochs:
+        yield Finding(
+            "error",
+            "without source images and without rounds of labels there is nothing to learn from; give "
+            "labelled images with --source, or let the run ask for labels",
+        )
+    elif plan.query_epochs[0] != 0:
+        yield Finding(
+            "error",
+            "without source images there is nothing to train on before the first round, which is after "
+            f"epoch {plan.query_epochs[0]}; let acquisition.after_epochs start with 0",
         )
 
 

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ducats.data.domain import Images
+from ducats.data.domain import Images, no_images
 from ducats.data.embedding_cache import EmbeddingCache
 from ducats.ledger import Ledger, TargetMaps, load_ledger, open_ledger
 from ducats.models import EvidentialModel
@@ -65,6 +65,10 @@ class RunContext(TrainingContext):
     def rounds_through(self, epoch: int) -> int:
         """Return the number of rounds after earlier epochs and after this epoch."""
         return sum(after <= epoch for after in self.plan.query_epochs)
+
+    def known_targets(self, rounds: int) -> Tensor:
+        """Return the pool's labels after a number of rounds: ``(N,)``; classification only."""
+        return self.from_ledger(lambda ledger: ledger.targets(rounds))
 
     @property
     def label_sizes(self) -> Tensor:
@@ -172,7 +176,8 @@ def make_embedder(
 def unique_image_sets(components: Components) -> dict[int, Images]:
     """Return source, pool and test images by identity: the test set may be the pool."""
     test = [] if components.test is None else [components.test.images]
-    return {id(images): images for images in (components.source.images, components.pool, *test)}
+    source = [components.source.images] if len(components.source) else []
+    return {id(images): images for images in (*source, components.pool, *test)}
 
 
 def embed_images(
@@ -191,7 +196,9 @@ def embed_images(
     network.to("cpu")
     return replace(
         components,
-        source=replace(source, images=embedded[id(source.images)]),
+        source=replace(
+            source, images=embedded[id(source.images)] if len(source) else no_images(embedded[id(pool)])
+        ),
         pool=embedded[id(pool)],
         test=None if test is None else replace(test, images=embedded[id(test.images)]),
     )

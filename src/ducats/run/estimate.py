@@ -100,6 +100,11 @@ class Workload:
             return min(self.n_pool, rounds * per_round)
         return min(self.n_pool, sum(plan.budget[:rounds]))
 
+    @property
+    def n_source_or_labelled(self) -> int:
+        """Number of source images; without a source, all labelled images of the pool take its role."""
+        return self.n_source or max(1, self.n_labelled(len(self.plan.query_epochs)))
+
     def images_per_step(self, counts: TargetCounts, batch_size: int, *, with_strong: bool) -> float:
         """Return the images of all streams in a step, on average over an epoch."""
         plan, split = self.plan, LABELLED_BATCHES[self.plan.labelled_batches]
@@ -109,7 +114,7 @@ class Workload:
         return sum(
             count * _mean_batch(n_images, batch_size, splitter)
             for n_images, splitter, count in (
-                (self.n_source, full_batches, 1),
+                (self.n_source_or_labelled, full_batches, 1),
                 (n_unlabelled, full_batches, 2 if with_strong else 1),
                 (labelled, split, 1),
                 (pseudo_labelled, split, 1),
@@ -415,7 +420,7 @@ class _Trial:
                 n_pseudo, passed = known[place]
                 seconds += passed
             labelled = work.n_labelled(sum(after <= context.epochs_done for after in plan.query_epochs))
-            epochs.append(TargetCounts(labelled, n_pseudo))
+            epochs.append(TargetCounts(labelled if self.workload.n_source else 0, n_pseudo))
         return epochs, seconds
 
     def _refresh_contexts(self) -> Iterator[RefreshContext]:
@@ -477,8 +482,8 @@ class _Trial:
 
     def _make_streams(self, steps: int) -> Streams:
         work = self.workload
-        source = _random_images(work, work.n_source, self.embedding_width)
-        labels = torch.randint(work.classes, (work.n_source,))
+        source = _random_images(work, work.n_source_or_labelled, self.embedding_width)
+        labels = torch.randint(work.classes, (work.n_source_or_labelled,))
         return Streams(
             Domain(source, labels, tuple(map(str, range(work.classes)))),
             _random_images(work, work.n_pool, self.embedding_width),

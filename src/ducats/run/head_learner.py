@@ -8,14 +8,14 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from ducats.acquisition.queries import QUERIES, QuerySpec
-from ducats.data.domain import UNLABELLED, VOID, Domain, Images, subset_images
+from ducats.acquisition.queries import QuerySpec
+from ducats.data.domain import UNLABELLED, Domain, Images, no_images
 from ducats.ledger import Request
 from ducats.models import EvidentialModel
 from ducats.models.classifier import Classifier, EmbeddingClassifier, grow_head
 from ducats.objectives import ObjectiveSpec, RefreshContext
 from ducats.run.components import Components, RunPlan
-from ducats.run.select import score_source_images, select_images
+from ducats.run.select import first_query, score_source_images, select_images
 from ducats.run.training import KnownTargets, TrainingContext, fit_streams, refresh_modules, set_up_training
 from ducats.settings import PerformanceOptions, StreamViews
 from ducats.training.distributed import make_fabric
@@ -30,7 +30,6 @@ LABELS_PER_ROUND = (
 )
 FIT_STEPS = 500  # default training steps of a first training
 REFIT_STEPS = 50  # default training steps after new labels
-EVEN_COVERAGE = QUERIES["coverage"].bind({"power": 0.0, "subsample_by": "highest_entropy"})
 
 
 class HeadLearner:
@@ -115,9 +114,6 @@ class HeadLearner:
         self._refresh()
         context, labels = self._open(), self.labels
         streams = replace(context.streams, steps_per_epoch=steps)
-        if self.source is None:
-            streams = replace(streams, source=self._labelled_domain())
-            labels = torch.where(labels >= 0, VOID, labels)  # not trained on twice
         targets = KnownTargets(labels, None, has_labels=self.n_labels > 0)
         with activity("training the head", total=steps) as training:
             losses = fit_streams(
@@ -139,22 +135,18 @@ class HeadLearner:
         context, number = self._open(), self.round
         predictor = replace(context.round_predictor(number), extra_columns=context.auxiliaries.extra_columns)
         generator = make_generator(self.plan.seed, "query", number)
-        if not self.can_train and context.query.needs:
-            samples = predictor.score_images(self._placed_pool(), ("features",))
-            even = {"margin": torch.zeros(len(samples)), "entropy": torch.ones(len(samples))}
-            samples = replace(samples, columns={**samples.columns, **even})
-            return self._select(EVEN_COVERAGE, samples, self.labels, count, generator).image
-        samples = predictor.score_images(self._placed_pool(), context.query.needs)
-        if self.source is None:
-            components = replace(context.components, source=self._labelled_domain())
-            context = replace(context, components=components)
+        pool = context.components.pool
+        if not self.can_train:
+            query, samples = first_query(context, predictor)
+            return self._select(query, samples, self.labels, count, generator).image
+        samples = predictor.score_images(pool, context.query.needs)
         return self._select(
             context.query,
             samples,
             context.auxiliaries.mask_pseudo_labelled(self.labels, count),
             count,
             generator,
-            source=score_source_images(context, predictor, number),
+            source=score_source_images(context, predictor, number, self.labels),
             head=context.auxiliaries.head_weights() if context.query.needs_head else None,
         ).image
 
@@ -207,14 +199,6 @@ class HeadLearner:
         if self._open().auxiliaries.is_due(position):
             refresh_modules(self._open(), position, self.labels)
 
-    def _labelled_domain(self) -> Domain:
-        """Return the labelled images of the pool, which take the role of the source."""
-        labelled = (self.labels >= 0).nonzero().squeeze(1)
-        return Domain(subset_images(self._placed_pool(), labelled), self.labels[labelled], self._class_names)
-
-    def _placed_pool(self) -> Images:
-        return self._open().components.pool
-
     @property
     def _class_names(self) -> tuple[str, ...]:
         """One name per logit; before the first class, there is one logit without a name."""
@@ -227,8 +211,7 @@ class HeadLearner:
             self._fabric = make_fabric(self.device)
             self._fabric.launch()
         if self.source is None:
-            no_images = subset_images(self.pool, torch.zeros(0, dtype=torch.long))
-            source = Domain(no_images, torch.zeros(0, dtype=torch.long), self._class_names)
+            source = Domain(no_images(self.pool), torch.zeros(0, dtype=torch.long), self._class_names)
         else:
             source = replace(self.source, classes=self._class_names)
         model = EvidentialModel(self.network.cpu(), self.evidence)
@@ -243,9 +226,7 @@ class HeadLearner:
         )
         # New labels change the shape of the batches too often for CUDA graphs.
         performance = resolve_performance(PerformanceOptions(cuda_graphs=False), self._fabric)
-        self._context = set_up_training(
-            components, model, self.plan, self._fabric, performance, source_is_target=self.source is None
-        )
+        self._context = set_up_training(components, model, self.plan, self._fabric, performance)
         return self._context
 
     def _close(self) -> None:

@@ -54,8 +54,8 @@ class LiveRun:
             newest = store.question_round(rounds[-1]).rules if rounds else None
             if run_folder.config_path.exists() if newest is None else not newest.live:
                 raise UserError(
-                    f"{run_folder.path} is the folder of another run; choose another folder with --out, or label "
-                    f"the questions of that run with `ducats label {run_folder.path}`"
+                    f"{run_folder.path} is the folder of another run; choose another folder with --out, or "
+                    f"label the questions of that run with `ducats label {run_folder.path}`"
                 )
             data = _with_classes(load_data(config), newest.classes if newest is not None else ())
             live_run = cls(config, run_folder, data, store)
@@ -115,8 +115,8 @@ class LiveRun:
                 store.stop_round(open_round.rules.round)
         if not unlabelled:
             raise UserError(
-                f"all {pluralise(len(self.data.pool), 'image')} are labelled; to train a model on them, run: ducats "
-                f"run --target … --start-from {self.run_folder.path}"
+                f"all {pluralise(len(self.data.pool), 'image')} are labelled; to train another model on "
+                f"them: ducats run --target IMAGES --start-from {self.run_folder.path}"
             )
         rounds = store.round_numbers()
         is_open = bool(rounds) and store.closed_round(rounds[-1]) is None

@@ -65,7 +65,7 @@ def load_targets(context: RunContext, rounds: int) -> KnownTargets:
     """Return the labels after a number of rounds; label maps are placed on the device if they fit."""
     has_labels = context.from_ledger(lambda ledger: ledger.spent(rounds) > 0)
     if not context.per_pixel:
-        return KnownTargets(context.from_ledger(lambda ledger: ledger.targets(rounds)), None, has_labels)
+        return KnownTargets(context.known_targets(rounds), None, has_labels)
     label_maps = place_label_maps(
         context.label_maps(rounds), context.fabric.device, context.performance.image_placement
     )
@@ -115,7 +115,9 @@ def refresh_auxiliaries(context: RunContext, epoch: int) -> None:
     refresh_context = RefreshContext(epoch, plan.epochs, round_number, len(plan.query_epochs), rounds)
     if epoch == plan.epochs or not context.auxiliaries.is_due(refresh_context):
         return
-    targets = None if context.per_pixel else context.from_ledger(lambda ledger: ledger.targets(rounds))
+    targets = None if context.per_pixel else context.known_targets(rounds)
+    if targets is not None and context.is_untaught(targets):
+        return
     refresh_modules(context, refresh_context, targets)
     if targets is not None:
         record_pseudo_labels(context, epoch, targets)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ducats.acquisition.budget import round_robin_counts, split_pixels
-from ducats.acquisition.queries import QuerySpec
+from ducats.acquisition.queries import QUERIES, QuerySpec
 from ducats.acquisition.samples import QueryContext, SampleTable, run_query
 from ducats.acquisition.units import PixelSelection
 from ducats.data.domain import UNLABELLED, VOID
@@ -21,6 +21,8 @@ from ducats.settings import Unit
 from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
 from ducats.utils.randomness import derive_seed, make_generator
+
+EVEN_COVERAGE = QUERIES["coverage"].bind({"power": 0.0, "subsample_by": "highest_entropy"})
 
 
 def select_request(context: RunContext, round_number: int) -> None:
@@ -38,12 +40,17 @@ def select_request(context: RunContext, round_number: int) -> None:
         _select_pixels(context, predictor, round_number, unit_budget)
         return
     budget = context.plan.budget[round_number - 1] if unit_budget is None else unit_budget
-    head = context.auxiliaries.head_weights() if context.query.needs_head else None
+    query, source, head = context.query, None, None
+    labels = torch.zeros(0) if context.per_pixel else context.known_targets(round_number - 1)
     if context.per_pixel:
         samples, source = _score_label_maps(context, predictor, round_number)
+    elif context.is_untaught(labels):
+        query, samples = first_query(context, predictor)
     else:
         samples = predictor.score_images(context.components.pool, context.query.needs)
-        source = score_source_images(context, predictor, round_number)
+        source = score_source_images(context, predictor, round_number, labels)
+    if query.needs_head:
+        head = context.auxiliaries.head_weights()
 
     def save(ledger: Ledger) -> None:
         known_labels = _known_labels(context, ledger, round_number, budget)
@@ -52,7 +59,7 @@ def select_request(context: RunContext, round_number: int) -> None:
             return
         generator = make_generator(context.plan.seed, "query", round_number)
         request = select_images(
-            context.query, samples, known_labels, budget, round_number, generator, source=source, head=head
+            query, samples, known_labels, budget, round_number, generator, source=source, head=head
         )
         if not context.per_pixel:
             save_request(context.run_folder, request)
@@ -79,15 +86,35 @@ def _unit_budget(context: RunContext, ledger: Ledger, round_number: int) -> int 
     )
 
 
+def first_query(context: TrainingContext, predictor: Predictor) -> tuple[QuerySpec, SampleTable]:
+    """Return the query for images before anything is learnt, and the pool as a table.
+
+    It covers the pool evenly. A query that reads no outputs, such as random, is kept; a model without
+    features leaves only random choice.
+    """
+    query, pool = context.query, context.components.pool
+    if not query.needs or not context.auxiliaries.n_features:
+        query = query if not query.needs else QUERIES["random"]
+        return query, predictor.score_images(pool, ())
+    samples = predictor.score_images(pool, ("features",))
+    even = {"margin": torch.zeros(len(samples)), "entropy": torch.ones(len(samples))}
+    return EVEN_COVERAGE, replace(samples, columns={**samples.columns, **even})
+
+
 def score_source_images(
-    context: TrainingContext, predictor: Predictor, round_number: int
+    context: TrainingContext, predictor: Predictor, round_number: int, labels: Tensor
 ) -> SampleTable | None:
-    """Return the source images as a table, if the query reads them."""
+    """Return the source images as a table, if the query reads them; labelled pool images if there are none.
+
+    Args:
+        labels: known labels of the pool.
+    """
     if not context.query.source_needs:
         return None
     seed = derive_seed(context.plan.seed, "scoring source", round_number)
     source_predictor = replace(predictor, view=context.source_view(), seed=seed)
-    return source_predictor.score_images(context.components.source.images, context.query.source_needs)
+    images = context.source_or_labelled(labels).images
+    return source_predictor.score_images(images, context.query.source_needs)
 
 
 def _score_label_maps(

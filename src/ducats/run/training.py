@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ducats.acquisition.queries import QuerySpec
-from ducats.data.domain import Labels
+from ducats.data.domain import VOID, Domain, Labels, labelled_subset
 from ducats.dirichlet import compile_formulas
 from ducats.models import EvidentialModel
 from ducats.objectives import RefreshContext
@@ -55,6 +55,22 @@ class TrainingContext:
         """Whether labels are maps."""
         return self.components.source.per_pixel
 
+    @property
+    def has_source(self) -> bool:
+        """Whether there are labelled source images."""
+        return len(self.components.source) > 0
+
+    def is_untaught(self, labels: Labels) -> bool:
+        """Return whether there is nothing to learn from: neither a source nor a label of the pool."""
+        return not self.has_source and not bool((torch.as_tensor(labels[:]) >= 0).any())
+
+    def source_or_labelled(self, labels: Labels) -> Domain:
+        """Return the source; without one, the labelled images of the pool."""
+        source = self.components.source
+        if self.has_source:
+            return source
+        return labelled_subset(self.components.pool, torch.as_tensor(labels[:]), source.classes)
+
     def predictor(self, *, seed: int = 0) -> Predictor:
         """Return the model with the scoring view; the seed is that of its random augmentation."""
         return Predictor(
@@ -86,8 +102,6 @@ def set_up_training(
     plan: RunPlan,
     fabric: Fabric,
     performance: PerformanceOptions,
-    *,
-    source_is_target: bool = False,
 ) -> TrainingContext:
     """Place the data, and build auxiliary modules, optimiser and streams.
 
@@ -95,7 +109,6 @@ def set_up_training(
         components: their model is not used.
         model: trained in place.
         performance: resolved for the device.
-        source_is_target: see `Step`.
     """
     placed = place_data(components, fabric.device, performance.image_placement)
     # Not `placed`: the model is not on the device yet.
@@ -137,7 +150,7 @@ def set_up_training(
         probes=auxiliaries.probes,
         auxiliary_parameters=model.auxiliaries.parameters(),
         target_batching=plan.target_batching,
-        source_is_target=source_is_target,
+        source_is_target=not len(components.source),
     )
     streams = Streams(
         placed.source,
@@ -148,7 +161,7 @@ def set_up_training(
         plan.seed,
         plan.labelled_batches,
         plan.unlabelled_includes_labelled,
-        class_presence(placed.source) if plan.source_sampling == "rare_classes" else None,
+        _presence(placed.source, plan),
         components.objective_spec.needs_strong_view(),
         auxiliaries.read_stored_images,
     )
@@ -166,6 +179,10 @@ def set_up_training(
         train_step=train_step,
         streams=streams,
     )
+
+
+def _presence(source: Domain, plan: RunPlan) -> Tensor | None:
+    return class_presence(source) if plan.source_sampling == "rare_classes" else None
 
 
 class KnownTargets(NamedTuple):
@@ -188,15 +205,24 @@ def fit_streams(
 ) -> dict[str, float]:
     """Train on one epoch of the streams; return the mean of each loss.
 
+    Without a source, labelled images of the pool take its role; before the first label, nothing is trained.
+
     Args:
         epoch: determines the batches, together with the seed.
         first_step: number of steps before this epoch.
         on_step: see `fit_epoch`.
     """
-    plan, fabric = context.plan, context.fabric
+    plan, fabric, labels = context.plan, context.fabric, targets.labels
+    if not context.has_source:
+        if context.is_untaught(labels):
+            return {}
+        assert isinstance(labels, Tensor)
+        source = context.source_or_labelled(labels)
+        streams, source_weight = replace(streams, source=source, class_presence=_presence(source, plan)), 1.0
+        labels = torch.where(labels >= 0, VOID, labels)  # not trained on twice
     batches = streams.epoch(
         epoch,
-        targets.labels,
+        labels,
         fabric,
         whole_images=targets.whole_images,
         has_labels=targets.has_labels,

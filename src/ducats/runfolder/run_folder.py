@@ -130,8 +130,8 @@ class RunFolder:
             return
         if other_pool and self.load_amendments():
             raise UserError(
-                f"{self.path} has amended labels, and images were added or removed since; choose another folder "
-                "with --out, or restore the images"
+                f"{self.path} has amended labels, and images were added or removed since; choose another "
+                "folder with --out, or restore the images"
             )
         # The weights first: without them, the run is not finished.
         results = [self.model_path, self.checkpoint_path, self.metrics_path, self.triage_path]

@@ -211,11 +211,11 @@ class LabellingPage:
                 question_round is not None
                 and isinstance(word, str)
                 and one.get("question") in question_round.by_id
+                and parse_word(replace_surrogates(word), question_round.rules.classes)[0] == "new"
             ):
-                if parse_word(replace_surrogates(word), question_round.rules.classes)[0] == "new":
-                    with suppress(ValueError):
-                        self.store.add_class(question_round.rules.round, word)
-                        question_round = self.store.open_round()
+                with suppress(ValueError):
+                    self.store.add_class(question_round.rules.round, word)
+                    question_round = self.store.open_round()
 
     def guess_group(self, annotator: str, guess: str) -> dict[str, Any]:
         """Return open questions for which the model predicts the same class."""

@@ -14,7 +14,7 @@ from ducats.annotation.oracles import GroundTruthOracle, HumanOracle, Oracle
 from ducats.annotation.rules import make_rules
 from ducats.config import ComponentConfig, Config, query_epochs
 from ducats.data.decoding import read_aspect_ratios, with_bilinear_pixels
-from ducats.data.domain import AdaptationData, Images
+from ducats.data.domain import AdaptationData, Images, no_images
 from ducats.data.embedding_cache import EmbeddingCache
 from ducats.data.registry import resolve_dataset
 from ducats.data.store import ArrayStore, check_all_readable, decode_on_first_use
@@ -348,7 +348,7 @@ def prepare_for_views(
     pool = prepare(data.pool, *pool_views)
     if test is not None:
         test = replace(test, images=pool if tests_on_pool else prepare(test.images, views.test))
-    source = replace(source, images=prepare(source.images, views.source))
+    source = replace(source, images=prepare(source.images, views.source) if len(source) else no_images(pool))
     return replace(data, source=source, pool=pool, test=test)
 
 
