@@ -90,7 +90,7 @@ def label(
         )
     options = RunOptions(
         config=config,
-        set=["model.freeze=backbone", *set],
+        set=["model.freeze=backbone", "acquisition.rounds=0", *set],
         source=source,
         target=folder,
         test=test,

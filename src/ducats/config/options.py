@@ -203,7 +203,7 @@ class RunOptions(DataOptions):
         paths = {"source": self.source, "target": self.target, "test": self.test}
         params: dict[str, Any] = {name: _absolute(path) for name, path in paths.items() if path is not None}
         if self.classes is not None:
-            from ducats.data.class_labels import parse_class_names
+            from ducats.utils.class_names import parse_class_names
 
             params["classes"] = (
                 list(parse_class_names(self.classes))

@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ducats.data.class_labels import check_class_names, check_not_empty, class_indices, source_classes
+from ducats.data.class_labels import check_not_empty, class_indices, source_classes
 from ducats.data.decoding import ImageSize, decode_image_sets, decode_images, parse_value_range
 from ducats.data.domain import AdaptationData, Domain, Images, no_images, rows_of
 from ducats.data.store import KeyedPaths
+from ducats.utils.class_names import check_class_names
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Finding, join_quoted, pluralise, raise_first_error
 from ducats.utils.image_files import ValueRange, is_image_name

@@ -14,7 +14,6 @@ from torch import Tensor
 from ducats.config import Config, has_source
 from ducats.data.benchmarks.benchmark import Benchmark, ImageCount, TaskRole
 from ducats.data.benchmarks.tasks import class_order, list_task
-from ducats.data.class_labels import check_class_names
 from ducats.data.decoding import is_value_range, parse_value_range
 from ducats.data.domain import AdaptationData, Images, Labels, Pixels
 from ducats.data.evaluation_split import same_images
@@ -32,6 +31,7 @@ from ducats.data.segmentation.file_pairs import SplitFiles
 from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader
 from ducats.data.store import KeyedPaths, ReadFailure, memory_budget, try_files
+from ducats.utils.class_names import check_class_names
 from ducats.utils.errors import UserError
 from ducats.utils.findings import Check, Finding, collect_findings, describe_exception
 from ducats.utils.image_files import ValueRange, displayed_size
