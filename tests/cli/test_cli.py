@@ -192,7 +192,7 @@ STREETS = ("-c", "data/streets")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), ["needs --source and --target"]),
+        ((), ["'folders' needs --target"]),
         (("--sauce", "x"), ["Did you mean --source?"]),
         (("here", "there"), ["Too many arguments: here, there. See ducats run --help"]),
         ((*FOLDERS, "--method", "duk"), ["no config 'methods/duk': did you mean 'methods/duc'?"]),
@@ -213,7 +213,7 @@ STREETS = ("-c", "data/streets")
         # Segmentation
         (("-c", "segmentation"), ["'segmentation_folders' needs --source and --target and --classes"]),
         ((*STREETS, *FOLDERS), ["'segmentation_folders' needs --classes"]),
-        ((*FOLDERS, "--classes", "c.txt"), ["--classes is for segmentation"]),
+        ((*FOLDERS, "--classes", "c.txt"), ["c.txt", "does not exist"]),
         ((*FOLDERS, "--method", "ripu"), ["'folders' has one label per image", "choose another --method"]),
         ((*STREETS, "--set", "task.name=classification"), ["classification labels whole images, not pixels"]),
         ((*STREETS, "--set", "model.name=timm"), ["'timm' outputs one class per image", "deeplab_v2"]),

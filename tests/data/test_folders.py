@@ -114,8 +114,8 @@ def test_missing_empty_or_mixed_folder(root: Path, role: str) -> None:
 @pytest.mark.parametrize(
     ("image", "params", "message"),
     [
-        ("target/table/x.png", {}, r"the target folder .*: 'table' .*x\.png.* the source has 'TV', 'Table'"),
-        ("test/table/x.png", {}, "the test folder .* has classes .*: 'table'"),
+        ("target/table/x.png", {}, r"the target folder .*: 'table' .*x\.png.* the classes are 'TV', 'Table'"),
+        ("test/table/x.png", {}, "the test folder .* has unknown classes: 'table'"),
         ("lone/Table/x.png", {"source": "lone"}, "lone has only one class, 'Table'"),
         ("flat/x.png", {"target": "flat/x.png"}, r"the target folder .*x\.png is a file"),
         (None, {"target": "alias"}, "source and target are the same folder"),

@@ -113,8 +113,8 @@ NO_GROUND_TRUTH = "data.params.ground_truth=false"
     [
         ("source has class folders without images: 'cow'", make_folder("source/cow")),
         ("1 image outside class folders", lambda root: write_noise(root / "source/loose.png")),
-        ("not in the source: 'cow' (first: ", lambda root: write_noise(root / "target/cow/1.png")),
-        ("not in the source: 'cow' (first: ", lambda root: write_noise(root / "test/cow/1.png")),
+        ("unknown classes: 'cow' (first: ", lambda root: write_noise(root / "target/cow/1.png")),
+        ("unknown classes: 'cow' (first: ", lambda root: write_noise(root / "test/cow/1.png")),
         ("has only one class, 'cat'", delete("source/dog", "target/dog", "test/dog")),
         ("does not exist", delete("test")),
         ("contains no images (.", delete("target/cat", "target/dog")),
@@ -159,7 +159,7 @@ NO_GROUND_TRUTH = "data.params.ground_truth=false"
             "views.unlabelled={crop: random, size: 19, pad: 1}",
         ),
         ("no data set 'folder'", "data={name: folder}"),
-        ("needs --source and --target", "data.params={source: null, target: null}"),
+        ("needs --target", "data.params={source: null, target: null}"),
         ("needs --manifest", "data={name: manifest}"),
         ("does not exist", "data={name: manifest, params: {path: @gone.csv}}"),
         ("line 3", *manifest((1, ("source/cat/gone.png", "source", "cat", "train")))),
@@ -251,8 +251,8 @@ def test_counts_of_classes(labels: str, words: str) -> None:
         ),
         ("warning: only one image of 'dog'", delete("source/dog/1.png", "source/dog/2.png")),
         (
-            "error: not in the source: 'Dog'",
-            "warning: target … no images of the source classes 'dog'",
+            "error: unknown classes: 'Dog'",
+            "warning: target … no images of the classes 'dog'",
             rename("target/dog", "target/Dog"),
         ),
         # Without ground truth, the names of the target's folders are ignored.
@@ -395,11 +395,11 @@ def test_user_defined_data_sets_are_built_and_checked(
     monkeypatch.setitem(sys.modules, "own_data", sys.modules[__name__])
     leaks = (
         "error: 1 image of the test … such as c and t",
-        "error: the test has classes … not in the source: '7'",
+        "error: the test has unknown classes: '7'",
         "warning: larger than the target (2 images)",
         "warning: the test has only one image of '7'",
-        "warning: the target has no images of the source classes 'y'",
-        "warning: the test has no images of the source classes 'x', 'y'",
+        "warning: the target has no images of the classes 'y'",
+        "warning: the test has no images of the classes 'x', 'y'",
     )
     one_label = ("data={name: 'own_data:leaky'}", "acquisition={budget: 1, rounds: 1}")
     assert_findings(make_config(tmp_path, *one_label), *leaks, "note: target: 2 images in 1 class")

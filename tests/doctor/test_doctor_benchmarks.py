@@ -164,7 +164,7 @@ def test_images_of_built_data_sets_are_counted(tmp_path: Path, monkeypatch: pyte
         "note: USPS (train): 7291 images in 10 classes, as published",
         "warning: USPS (test): 20 images in 1 class, but 2007 in 10 classes",
         "warning: MNIST (train): 20 images in 10 classes",
-        "warning: the test has no images of the source classes",
+        "warning: the test has no images of the classes",
     )
 
 

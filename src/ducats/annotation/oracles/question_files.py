@@ -116,7 +116,10 @@ def write_deep_thumbnails(
 
 def _is_deep(pool: Images, image: int) -> bool:
     """Whether the file has more than 8 bits per value; such an image is shown by its thumbnail only."""
-    return pool.files is not None and read_pixel_format(pool.files[image]).needs_range
+    try:
+        return pool.files is not None and read_pixel_format(pool.files[image]).needs_range
+    except OSError:  # not readable any more; reported when it is shown
+        return False
 
 
 def _write_thumbnail(folder: Path, question: Question, pool: Images, image: int) -> None:
