@@ -115,8 +115,8 @@ class LiveRun:
                 store.stop_round(open_round.rules.round)
         if not unlabelled:
             raise UserError(
-                f"all {pluralise(len(self.data.pool), 'image')} are labelled; to train another model on "
-                f"them: ducats run --target IMAGES --start-from {self.run_folder.path}"
+                f"all {pluralise(len(self.data.pool), 'image')} are labelled, and there is nothing left to ask; "
+                "add images to the folder to label more"
             )
         rounds = store.round_numbers()
         is_open = bool(rounds) and store.closed_round(rounds[-1]) is None
