@@ -115,7 +115,7 @@ class LiveRun:
                 store.stop_round(open_round.rules.round)
         if not unlabelled:
             raise UserError(
-                f"all {pluralise(len(self.data.pool), 'image')} are labelled, and there is nothing left to ask; "
+                f"all {pluralise(len(self.data.pool), 'image')} are labelled; "
                 "add images to the folder to label more"
             )
         rounds = store.round_numbers()
