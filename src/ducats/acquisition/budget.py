@@ -145,6 +145,37 @@ def split_budget(
     return per_round
 
 
+def split_after_initial(
+    budget: int | str,
+    pool: int,
+    rounds: int,
+    n_initial: int,
+    rounding: Rounding = "nearest_total",
+    growth: float = 1.0,
+) -> tuple[int, ...]:
+    """Return the number of labels per round if the first round has labels that are known already.
+
+    They count towards the budget. The other rounds share what is left of it; there are fewer if there are
+    not enough labels for all.
+
+    Args:
+        rounds: number of rounds, with the first one.
+        n_initial: labels of the first round. The other arguments are those of `split_budget`.
+
+    >>> split_after_initial(65, 1297, 6, 40), split_after_initial("5%", 1297, 6, 63)
+    ((40, 5, 5, 5, 5, 5), (63, 1, 1))
+    >>> split_after_initial("5%", 1297, 6, 80)
+    (80,)
+    """
+    amount, is_percentage = parse_budget(budget)
+    total = round(amount * pool / 100) if is_percentage else int(amount)
+    remaining = max(0, total - n_initial)
+    return (
+        n_initial,
+        *split_budget(remaining, pool - n_initial, min(rounds - 1, remaining), rounding, growth),
+    )
+
+
 def split_pixels(
     budget: int | str,
     areas: Sequence[int],

@@ -184,6 +184,7 @@ def _finish(live_run: "LiveRun") -> int:
     folder = live_run.run_folder.path
     print_results(live_run.run_folder, has_test=live_run.data.test is not None)
     print_line(
-        f"next: ducats report {folder}; ducats predict {folder} IMAGES; or label more with the same command"
+        f"next: ducats report {folder}; ducats predict {folder} IMAGES; label more with the same command; or "
+        f"train the whole network on a GPU with ducats run --start-from {folder} --rounds 0 --finetune"
     )
     return 0

@@ -228,8 +228,15 @@ def describe_budget(components: "Components", plan: "RunPlan") -> str:
     unit_name = (
         "pixel" if components.selects_pixels else "whole image" if components.source.per_pixel else "label"
     )
-    total = sum(plan.budget)
-    return f"{pluralise(total, unit_name, f'{total:,}')} in {rounds}".replace(",", " ")
+    total, initial = sum(plan.budget), components.initial_labels
+    if initial is None:
+        return f"{pluralise(total, unit_name, f'{total:,}')} in {rounds}".replace(",", " ")
+    start = f"starts with {pluralise(len(initial), 'label')}"
+    if initial.n_unmatched:
+        start += f" ({initial.n_unmatched} of images that are not in the target ignored)"
+    if count == 1:
+        return f"{start}, asks for no more"
+    return f"{start}, {total - len(initial)} more in {pluralise(count - 1, 'round')}"
 
 
 def describe_costs(components: "Components", plan: "RunPlan", performance: "PerformanceOptions") -> str:

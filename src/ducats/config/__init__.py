@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ducats.config.loader import find_recipe as find_recipe
     from ducats.config.loader import load_config as load_config
     from ducats.config.loader import to_yaml as to_yaml
+    from ducats.config.schema import AcquisitionConfig as AcquisitionConfig
     from ducats.config.schema import ComponentConfig as ComponentConfig
     from ducats.config.schema import Config as Config
     from ducats.config.schema import has_source as has_source
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 _LAZY_IMPORTS = {
     "configs_folder": "layers",
     **dict.fromkeys(("describe_settings", "find_config", "find_recipe", "load_config", "to_yaml"), "loader"),
-    **dict.fromkeys(("ComponentConfig", "Config", "has_source", "query_epochs"), "schema"),
+    **dict.fromkeys(
+        ("AcquisitionConfig", "ComponentConfig", "Config", "has_source", "query_epochs"), "schema"
+    ),
 }
 
 

@@ -31,6 +31,20 @@ def names_method(settings: Settings) -> bool:
     )
 
 
+def split_method(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split the settings of a run into those of its method and the others.
+
+    >>> split_method({"method": "duc", "seed": 1, "train": {"target_batching": "joint", "epochs": 9}})
+    ({'method': 'duc', 'train': {'target_batching': 'joint'}}, {'seed': 1, 'train': {'epochs': 9}})
+    """
+    names, train = ("method", "objective", "query"), dict(settings.get("train", {}))
+    method = {name: settings[name] for name in names if name in settings}
+    if "target_batching" in train:
+        method["train"] = {"target_batching": train.pop("target_batching")}
+    others = {name: value for name, value in settings.items() if name not in names}
+    return method, {**others, **({"train": train} if train else {})}
+
+
 def for_task(settings: Settings, task: str) -> dict[str, Any]:
     """Merge the section for a task over the other settings, or drop it if the task is another one."""
     others = {key: value for key, value in settings.items() if key != TASK_SECTION}

@@ -21,6 +21,7 @@ from ducats.config.layers import (
     merge_layers,
     names_method,
     read_yaml,
+    split_method,
 )
 from ducats.config.schema import Config, ObjectiveConfig, QueryConfig, TaskConfig
 from ducats.settings import View
@@ -46,6 +47,7 @@ def load_config(
     extra: Settings | None = None,
     *,
     default_method: Settings | None = None,
+    base: Settings | None = None,
 ) -> Config:
     """Merge files, ``key=value`` settings and command-line options into one config.
 
@@ -56,8 +58,14 @@ def load_config(
         settings: ``key=value`` strings such as ``train.lr=0.01``; values are YAML.
         extra: a nested mapping that overrides files and settings, as if it were the last file.
         default_method: settings of the method to use instead of `ducats`.
+        base: settings below all files, such as those of an earlier run; its method counts unless a file names
+            one.
     """
     layers = [layer for file in files for layer in _layers_with_base(str(file))]
+    if base:
+        if any(names_method(layer.settings) for layer in layers if not layer.is_data):
+            _, base = split_method(base)
+        layers.insert(0, _Layer("--start-from", base))
     layers += [_Layer(f"--set {setting}", _parse_setting(setting), is_option=True) for setting in settings]
     if extra:
         layers.append(_Layer("the command line", extra))

@@ -116,6 +116,13 @@ class RunOptions(DataOptions):
     oracle: Annotated[
         str | None, Parameter(help="Where target labels come from: human, ground_truth, or auto.")
     ] = None
+    start_from: Annotated[
+        Path | None,
+        Parameter(
+            help="Folder of an earlier run, or of live labelling: start with its labels, which count towards "
+            "the budget, and with its data, model and method where the options give no others."
+        ),
+    ] = None
     budget: Annotated[
         str | None,
         Parameter(
@@ -160,7 +167,13 @@ class RunOptions(DataOptions):
             *([f"methods/{self.method}"] if self.method else []),
             *([recipe] if recipe else []),
         ]
-        load = partial(load_config, files, self.set, default_method=_method_of_run(resumed))
+        load = partial(
+            load_config,
+            files,
+            self.set,
+            default_method=_method_of_run(resumed),
+            base=self._earlier_settings(),
+        )
         run_layer = self._run_layer()
         backbone = self.backbone
         if backbone and recipe == f"backbones/{backbone}":
@@ -178,11 +191,32 @@ class RunOptions(DataOptions):
             )
         return _with_canonical_task(resolved) if benchmark_task(resolved) else resolved
 
+    def _earlier_settings(self) -> dict[str, Any]:
+        """Return the settings of the run that is given by --start-from, without its schedule and machine."""
+        from ducats.runfolder.run_folder import RunFolder
+
+        if self.start_from is None:
+            return {}
+        settings = RunFolder(self.start_from).identity
+        if "method" not in settings:  # made from Python
+            return {}
+        dropped = {"acquisition", "engine", *(("model", "views", "train") if self.backbone else ())}
+        kept = {name: section for name, section in settings.items() if name not in dropped}
+        schedule = {"model": ("freeze",), "views": ("embedded",), "train": ("epochs", "steps_per_epoch")}
+        for name, fields in schedule.items():
+            if name in kept:
+                kept[name] = {key: value for key, value in kept[name].items() if key not in fields}
+        return kept
+
     def _run_layer(self) -> dict[str, Any]:
         """Return the options other than those of the data as a layer of settings."""
         layer = {
             "oracle": _drop_none(name=self.oracle),
-            "acquisition": _drop_none(budget=self.budget, rounds=self.rounds),
+            "acquisition": _drop_none(
+                budget=self.budget,
+                rounds=self.rounds,
+                start_from=self.start_from and _absolute(self.start_from),
+            ),
             "train": _drop_none(epochs=self.epochs),
             "model": {"freeze": "none"} if self.finetune else {},
             "engine": _drop_none(device=self.device, processes=self.processes, nodes=self.nodes),
@@ -230,15 +264,13 @@ class RunOptions(DataOptions):
 
 def _method_of_run(folder: Path | None) -> dict[str, Any] | None:
     """Return the method, objective and query of a run that was started; None if there is none."""
+    from ducats.config.layers import split_method
     from ducats.runfolder.run_folder import RunFolder
 
     if folder is None or not (run_folder := RunFolder(folder)).is_resumable:
         return None
     settings = run_folder.identity
-    if "method" not in settings:  # made from Python
-        return None
-    method: dict[str, Any] = {name: settings[name] for name in ("method", "objective", "query")}
-    return {**method, "train": {"target_batching": settings["train"]["target_batching"]}}
+    return split_method(settings)[0] if "method" in settings else None  # a run made from Python has none
 
 
 def _with_freeze_of_run(config: "Config", folder: Path | None) -> "Config":

@@ -198,6 +198,11 @@ class AcquisitionConfig:
         description="epochs after which labels are acquired; null: from 20 % to 36 % of the training, at "
         "least one epoch apart",
     )
+    start_from: str | None = Field(
+        default=None,
+        description="folder of an earlier run with the same target images, such as one of live labelling: "
+        "its labels are the first round, before any training, and count towards the budget; null: none",
+    )
     growth: float = Field(
         default=1.0,
         gt=0,
@@ -388,6 +393,8 @@ class Config(BaseModel):
             del settings["views"]["embedded"]
         if self.model.bottleneck_relu:
             del settings["model"]["bottleneck_relu"]
+        if self.acquisition.start_from is None:
+            del settings["acquisition"]["start_from"]
         for name in ("unlabelled_includes_labelled", "warmup_fraction", *LATER_OPTIMISATION):
             if getattr(self.train, name) == getattr(TrainConfig(), name):
                 del settings["train"][name]
@@ -410,27 +417,33 @@ def has_source(config: Config) -> bool:
 
 
 def query_epochs(config: Config) -> tuple[int, ...]:
-    """Return the epochs after which labels are acquired, one per round."""
+    """Return the epochs after which labels are acquired, one per round.
+
+    The labels of `start_from` are a round of their own, before the first epoch.
+    """
     acquisition, epochs = config.acquisition, config.train.epochs
+    starts_with_labels = acquisition.start_from is not None
+    initial = (0,) if starts_with_labels else ()
     if acquisition.rounds == 0 or acquisition.after_epochs == ():
-        return ()
+        return initial
     if acquisition.after_epochs is not None:
         _check_after_epochs(acquisition, epochs)
-        return acquisition.after_epochs
+        return (*initial, *acquisition.after_epochs)
     rounds = 5 if acquisition.rounds is None else acquisition.rounds
-    if rounds > epochs:
+    if rounds + len(initial) > epochs:
         raise ValueError(
             f"{rounds} rounds do not fit into {pluralise(epochs, 'epoch')}; lower acquisition.rounds"
         )
     # Scale the paper's 10, 12, 14, 16, 18 of 50 to any number of rounds and epochs, at least one epoch apart.
     # Without a source there is nothing to train on before the first round.
-    first, span, earliest = (0.2, 0.16, 1) if has_source(config) else (0.0, 0.36, 0)
+    has_labels = has_source(config) or starts_with_labels
+    first, span, earliest = (0.2, 0.16, 1) if has_labels else (0.0, 0.36, 0)
     after: list[int] = []
     for round_index in range(rounds):
         preferred = max(earliest, round(epochs * (first + span * round_index / max(rounds - 1, 1))))
         latest = epochs - rounds + round_index  # leaves an epoch for each later round
         after.append(min(max(preferred, after[-1] + 1 if after else 0), latest))
-    return tuple(after)
+    return (*initial, *after)
 
 
 def _check_after_epochs(acquisition: AcquisitionConfig, epochs: int) -> None:
@@ -442,6 +455,11 @@ def _check_after_epochs(acquisition: AcquisitionConfig, epochs: int) -> None:
         raise ValueError(
             "acquisition.after_epochs must be strictly increasing and not negative, got "
             f"{list(acquisition.after_epochs)}"
+        )
+    if acquisition.start_from is not None and acquisition.after_epochs[0] == 0:
+        raise ValueError(
+            "acquisition.after_epochs starts with 0, but the round before the first epoch is that of "
+            "acquisition.start_from; remove the 0"
         )
     if acquisition.after_epochs[-1] >= epochs:
         raise ValueError(

@@ -5,8 +5,9 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
-from ducats.acquisition.budget import TimeBudget, parse_time_budget, split_budget, split_pixels
+from ducats.acquisition.budget import TimeBudget, parse_time_budget, split_pixels
 from ducats.acquisition.queries import resolve_query
 from ducats.acquisition.queries.kmeans import check_cluster_count
 from ducats.annotation.question import MAX_LISTED_QUESTIONS
@@ -16,6 +17,7 @@ from ducats.data.store import ReadFailure, try_files
 from ducats.doctor.label_maps import sample_indices
 from ducats.doctor.memory import check_memory
 from ducats.doctor.survey import DataSurvey, SplitSurvey
+from ducats.ledger import open_initial_ledger
 from ducats.models import hub, offline, resolve_model
 from ducats.run.checks import VIEW_ROLES, StoredImages, check_segmentation, check_views
 from ducats.run.components import RunPlan
@@ -23,6 +25,7 @@ from ducats.run.estimate import Workload, estimate_run
 from ducats.run.factory import (
     check_oracle,
     check_task,
+    labels_per_round,
     make_model,
     make_objective,
     make_query,
@@ -80,9 +83,8 @@ def _describe_costs(config: Config, survey: DataSurvey) -> str:
     time_budget = parse_time_budget(acquisition.budget, acquisition.seconds_per_label, acquisition.growth)
     labels: Sequence[int] = ()
     if time_budget is None:
-        labels = split_budget(
-            acquisition.budget, n_pool, len(round_epochs), acquisition.rounding, acquisition.growth
-        )
+        labels = labels_per_round(acquisition, n_pool, len(round_epochs), _count_initial_labels(config))
+        round_epochs = round_epochs[: len(labels)]
     workload = Workload(
         plan=RunPlan(
             **settings_of(TrainingOptions, config.train),
@@ -242,20 +244,26 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     if survey.per_pixel and config.task.resolved_unit != "image":
         yield from _describe_pixel_budget(config, survey, n_images, round_epochs)
         return
-    labels = split_budget(
-        config.acquisition.budget,
-        n_images,
-        len(round_epochs),
-        config.acquisition.rounding,
-        config.acquisition.growth,
-    )
+    n_initial = _count_initial_labels(config)
+    labels = labels_per_round(config.acquisition, n_images, len(round_epochs), n_initial)
+    if n_initial:
+        yield Finding(
+            "note",
+            f"the run starts with {pluralise(n_initial, 'label')} of {config.acquisition.start_from}, which "
+            "count towards the budget",
+        )
+        labels, round_epochs = labels[1:], round_epochs[1 : len(labels)]
+        if not labels:
+            yield Finding("note", "no further labels are queried: the budget is used up")
+            return
     per_round_text = f"{labels[0]}" if len(set(labels)) == 1 else " + ".join(map(str, labels))
     suffix = " per round" if len(labels) > 1 and len(set(labels)) == 1 else ""
     epochs = ", ".join(map(str, round_epochs))
     unit_name = "whole images" if survey.per_pixel else "labels"
     yield Finding(
         "note",
-        f"the budget is {sum(labels)} {unit_name} from {count_images(n_images)} of the target: "
+        f"the budget is {sum(labels)} {'more ' if n_initial else ''}{unit_name} from "
+        f"{count_images(n_images)} of the target: "
         f"{per_round_text}{suffix} after epoch {epochs} of {config.train.epochs}",
     )
     if has_human_oracle(config, survey):
@@ -264,6 +272,12 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
             f"human annotators provide {per_round_text} {unit_name}{suffix}, "
             f"in {pluralise(len(labels), 'round')}; the run pauses each time",
         )
+
+
+def _count_initial_labels(config: Config) -> int:
+    """Return the number of labels with which the run starts."""
+    start_from = config.acquisition.start_from
+    return 0 if start_from is None else len(open_initial_ledger(Path(start_from)))
 
 
 def has_human_oracle(config: Config, survey: DataSurvey) -> bool:

@@ -5,19 +5,23 @@ store runs of locations in one image. They are memory-mapped and never read whol
 pixels opens instantly.
 """
 
+from ducats.ledger.initial_labels import InitialLabels, load_initial_labels, open_initial_ledger
 from ducats.ledger.label_ledger import Ledger, load_ledger, open_ledger
 from ducats.ledger.request import Request, RequestWriter, load_request, save_request
 from ducats.ledger.target_maps import TargetMaps
 from ducats.ledger.units import central_pixels
 
 __all__ = [
+    "InitialLabels",
     "Ledger",
     "Request",
     "RequestWriter",
     "TargetMaps",
     "central_pixels",
+    "load_initial_labels",
     "load_ledger",
     "load_request",
+    "open_initial_ledger",
     "open_ledger",
     "save_request",
 ]

@@ -130,6 +130,13 @@ class Ledger:
         known = any(r.unanswered_seconds or r.seconds.any() for r in included)
         return sum(float(r.seconds.sum()) + r.unanswered_seconds for r in included) if known else None
 
+    def unit_seconds(self) -> Tensor | None:
+        """Return the annotation time of each unit, in the order of acquisition; None if none was recorded."""
+        if self.seconds() is None:
+            return None
+        empty = [np.zeros(r.pixel_runs.n_units) if not len(r.seconds) else r.seconds for r in self._rounds]
+        return torch.from_numpy(np.concatenate(empty))
+
     def n_units(self, n_rounds: int | None = None) -> int:
         """Return the number of labelled units; one answer labels one unit."""
         return sum(r.pixel_runs.n_units for r in self._rounds[:n_rounds])

@@ -16,6 +16,7 @@ from ducats.acquisition.queries import QueryFn, QuerySpec, as_query_spec
 from ducats.annotation.oracles import Oracle
 from ducats.data.domain import Domain, Images, Labels, UnreadableFile
 from ducats.data.evaluation_split import EvaluatedOn
+from ducats.ledger import InitialLabels
 from ducats.models import EvidentialModel, find_head_weights, model_names
 from ducats.models.freezing import embedding_network
 from ducats.models.output import Output
@@ -57,6 +58,7 @@ class Components:
     views: StreamViews = field(default_factory=StreamViews)
     task: TaskOptions = field(default_factory=TaskOptions)  # segmentation settings
     evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)
+    initial_labels: InitialLabels | None = None  # the first round, after epoch 0; the oracle is not asked
 
     @property
     def query_spec(self) -> QuerySpec:

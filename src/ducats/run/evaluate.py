@@ -33,6 +33,8 @@ def evaluate_epoch(context: RunContext, epoch: int, seconds: float, started: flo
         started: `time.monotonic` since then.
     """
     plan, every_epochs = context.plan, context.components.evaluation.every_epochs
+    if epoch == 0 and context.components.initial_labels is not None:
+        return  # the model has neither seen them nor been trained
     kind: Literal["stage", "interim"] = "stage"
     if epoch not in (plan.epochs, *plan.query_epochs):
         if not (every_epochs and epoch and epoch % every_epochs == 0):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ducats.annotation.oracles import Oracle
 from ducats.data.domain import UNLABELLED, VOID
-from ducats.ledger import Ledger, Request, load_request
+from ducats.ledger import InitialLabels, Ledger, Request, load_request, save_request
 from ducats.run.context import RunContext
 from ducats.utils.errors import AwaitingLabels, UserError
 
@@ -39,6 +39,17 @@ def _label_request(context: RunContext, ledger: Ledger, round_number: int) -> No
     assert request is not None
     classes, allow_partial = len(context.components.source.classes), context.plan.time_budget is not None
     append_labels(context.components.oracle, request, ledger, classes, allow_partial=allow_partial)
+
+
+def record_initial_labels(context: RunContext, initial: InitialLabels) -> None:
+    """Save the labels with which a run starts as its first round, as far as this is not done."""
+
+    def record(ledger: Ledger) -> None:
+        if ledger.n_rounds == 0:
+            save_request(context.run_folder, initial.request)
+            ledger.append(initial.request, initial.label, initial.seconds)
+
+    context.from_ledger(record)
 
 
 def append_labels(

@@ -8,7 +8,7 @@ from ducats.run.checkpoint import restore_checkpoint, save_checkpoint, save_froz
 from ducats.run.context import RunContext
 from ducats.run.evaluate import evaluate_epoch, record_pseudo_labels
 from ducats.run.hints import save_hints
-from ducats.run.label import acquire_labels
+from ducats.run.label import acquire_labels, record_initial_labels
 from ducats.run.select import select_request
 from ducats.run.snapshot import save_snapshot
 from ducats.run.training import KnownTargets, fit_streams, refresh_modules
@@ -51,7 +51,10 @@ def run_loop(context: RunContext) -> None:
 
 def query_and_label(context: RunContext, epoch: int) -> float:
     """Run a round, as far as it is not done; return the seconds spent waiting for annotators."""
-    round_number = context.rounds_before(epoch) + 1
+    round_number, initial = context.rounds_before(epoch) + 1, context.components.initial_labels
+    if round_number == 1 and initial is not None:
+        record_initial_labels(context, initial)
+        return 0.0
     is_labelled = context.from_ledger(lambda ledger: ledger.n_rounds) >= round_number
     if not is_labelled:
         context.emit("query", epoch, stage=round_number - 1)

@@ -12,7 +12,9 @@ from ducats.run.components import Components, RunPlan
 from ducats.run.factory.builders import (
     cache_of_embeddings,
     check_oracle,
+    labels_per_round,
     load_data,
+    make_initial_labels,
     make_model,
     make_objective,
     make_oracle,
@@ -36,6 +38,7 @@ __all__ = [
     "check_task",
     "config_checks",
     "describe_params",
+    "labels_per_round",
     "load_data",
     "make_model",
     "make_objective",
@@ -70,7 +73,8 @@ def build_run(
     raise_first_error(partial(check_task, config, data.source.per_pixel))
     data, _ = hold_out_source(data, config.evaluation.source_holdout_fraction)
     data, evaluated_on = attach_test_set(data, config.evaluation.split, config.evaluation.test_fraction)
-    plan = make_run_plan(config, data)
+    initial_labels = make_initial_labels(config, data, run_folder)
+    plan = make_run_plan(config, data, n_initial=0 if initial_labels is None else len(initial_labels))
     params = config.data.params
     with decode_on_first_use(cache_of_embeddings(config)):
         data = prepare_for_views(
@@ -93,5 +97,6 @@ def build_run(
         views=config.views,
         task=config.task,
         evaluation=config.evaluation,
+        initial_labels=initial_labels,
     )
     return components, plan

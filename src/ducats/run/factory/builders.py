@@ -8,17 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ducats.acquisition.budget import parse_time_budget, split_budget, split_pixels
+import numpy as np
+import torch
+
+from ducats.acquisition.budget import parse_time_budget, split_after_initial, split_budget, split_pixels
 from ducats.acquisition.queries import QuerySpec, resolve_query
 from ducats.annotation.oracles import GroundTruthOracle, HumanOracle, Oracle
 from ducats.annotation.rules import make_rules
-from ducats.config import ComponentConfig, Config, query_epochs
+from ducats.config import AcquisitionConfig, ComponentConfig, Config, query_epochs
 from ducats.data.decoding import read_aspect_ratios, with_bilinear_pixels
 from ducats.data.domain import AdaptationData, Images, no_images
 from ducats.data.embedding_cache import EmbeddingCache
 from ducats.data.registry import resolve_dataset
 from ducats.data.store import ArrayStore, check_all_readable, decode_on_first_use
-from ducats.ledger import load_ledger
+from ducats.ledger import InitialLabels, load_initial_labels, load_ledger
 from ducats.models import EvidentialModel, resolve_model
 from ducats.models.freezing import freeze_backbone
 from ducats.objectives import ObjectiveSpec, resolve_objective
@@ -215,8 +218,23 @@ def check_oracle(oracle: ComponentConfig, has_ground_truth: bool | None = None) 
         )
 
 
-def make_run_plan(config: Config, data: AdaptationData) -> RunPlan:
-    """Build the run plan: training length, rounds and number of labels per round."""
+def make_initial_labels(config: Config, data: AdaptationData, run_folder: RunFolder) -> InitialLabels | None:
+    """Return the labels of an earlier run with which this one starts; once it has them, its own copy."""
+    if config.acquisition.start_from is None:
+        return None
+    if 1 in run_folder.labelled_rounds():  # the earlier run may be gone, or have more labels by now
+        first = run_folder.load_round_labels(1)
+        assert first is not None
+        return InitialLabels(torch.from_numpy(first.image), torch.from_numpy(first.label.astype(np.int64)))
+    return load_initial_labels(Path(config.acquisition.start_from), data.pool.keys, data.classes)
+
+
+def make_run_plan(config: Config, data: AdaptationData, n_initial: int = 0) -> RunPlan:
+    """Build the run plan: training length, rounds and number of labels per round.
+
+    Args:
+        n_initial: number of labels with which the run starts.
+    """
     epochs_of_rounds = query_epochs(config)
     train, acquisition, pool = config.train, config.acquisition, data.pool
     selects_pixels = data.source.per_pixel and not config.task.labels_whole_images
@@ -230,9 +248,8 @@ def make_run_plan(config: Config, data: AdaptationData) -> RunPlan:
         )
         budget = tuple(sum(round_counts) for round_counts in zip(*budgets_per_image, strict=True))
     elif time_budget is None:
-        budget = split_budget(
-            acquisition.budget, len(pool), len(epochs_of_rounds), acquisition.rounding, acquisition.growth
-        )
+        budget = labels_per_round(acquisition, len(pool), len(epochs_of_rounds), n_initial)
+        epochs_of_rounds = epochs_of_rounds[: len(budget)]
     steps = train.steps_per_epoch or steps_in_epoch(
         len(data.source), len(pool), train.batch_size, head_only=config.model.freeze == "backbone"
     )
@@ -244,6 +261,16 @@ def make_run_plan(config: Config, data: AdaptationData) -> RunPlan:
         rounding=acquisition.rounding,
         time_budget=time_budget,
     )
+
+
+def labels_per_round(
+    acquisition: AcquisitionConfig, pool: int, rounds: int, n_initial: int = 0
+) -> tuple[int, ...]:
+    """Return the number of labels per round; the first round has the initial labels, if there are any."""
+    rounding, growth = acquisition.rounding, acquisition.growth
+    if n_initial:
+        return split_after_initial(acquisition.budget, pool, rounds, n_initial, rounding, growth)
+    return split_budget(acquisition.budget, pool, rounds, rounding, growth)
 
 
 def make_training_plan(config: Config, steps: int) -> RunPlan:

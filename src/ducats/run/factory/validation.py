@@ -138,6 +138,10 @@ def check_task(config: Config, per_pixel: bool | None = None) -> Iterator[Findin
             else f"the model {model!r} outputs one class per pixel, but task.name is classification: set "
             f"model.name={model_names(per_pixel=False)}, or start with -c segmentation",
         )
+    elif is_segmentation and config.acquisition.start_from is not None:
+        yield Finding(
+            "error", "acquisition.start_from (--start-from) is for labels of images, not of pixels; remove it"
+        )
     elif not is_segmentation and (config.evaluation.average_flipped or config.evaluation.miou_star_exclude):
         yield Finding(
             "error",
