@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from ducats.settings import Rounding
 from ducats.utils.errors import UserError
@@ -174,6 +175,51 @@ def split_after_initial(
         n_initial,
         *split_budget(remaining, pool - n_initial, min(rounds - 1, remaining), rounding, growth),
     )
+
+
+MIN_AUDIT = 20  # labels; fewer give an interval that says little
+MAX_AUDIT_SHARE = 1 / 3  # of the budget, by default
+
+
+def split_audit(
+    audit: int | Literal["auto"], budget: Sequence[int], *, is_needed: bool, has_test: bool
+) -> tuple[int, ...]:
+    """Return how many labels of each round are for the audit; empty if none are.
+
+    Args:
+        audit: a count, or ``auto``: a tenth of the budget and at least 20, none if that is more than a third
+            of it, or if there is a test set.
+        budget: labels of each round.
+        is_needed: whether the run needs audit labels even if there is a test set.
+
+    >>> split_audit("auto", (20, 20, 20, 20, 20), is_needed=False, has_test=False)
+    (4, 4, 4, 4, 4)
+    >>> split_audit(7, (10, 10), is_needed=False, has_test=True)
+    (4, 3)
+    >>> split_audit("auto", (5, 5), is_needed=False, has_test=False)
+    ()
+    """
+    total, rounds = sum(budget), len(budget)
+    if audit == "auto":
+        count = max(MIN_AUDIT, math.ceil(total / 10))
+        if (has_test and not is_needed) or count > MAX_AUDIT_SHARE * total:
+            count = 0
+        if not count and is_needed:
+            raise UserError(
+                f"acquisition.until needs audit labels, but {MIN_AUDIT} are more than a third of the budget "
+                f"of {pluralise(total, 'label')}: raise acquisition.budget, or set acquisition.audit"
+            )
+    else:
+        count = audit
+    if not count or not rounds:
+        return ()
+    per_round = tuple(count // rounds + (round_index < count % rounds) for round_index in range(rounds))
+    if any(n_audit >= labels for n_audit, labels in zip(per_round, budget, strict=True)):
+        raise UserError(
+            f"acquisition.audit={count} leaves a round of {min(budget)} labels without one to train on: "
+            "raise acquisition.budget, or lower acquisition.audit or acquisition.rounds"
+        )
+    return per_round
 
 
 def split_pixels(

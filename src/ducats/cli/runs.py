@@ -151,6 +151,8 @@ def report(
 def labels(run: Path) -> int:
     """Print the labels acquired by a run as CSV: round, key, label; for pixels also y and x.
 
+    If the run has audit labels, a column says which they are.
+
     Args:
         run: Run folder.
     """
@@ -165,15 +167,22 @@ def labels(run: Path) -> int:
     names = {VOID: "void", **dict(enumerate(classes))}
     # Streamed: there may be a hundred million pixels.
     if ledger.sizes is None:
+        entries = list(ledger.entries())
+        rows: list[tuple[object, ...]] = [(e.round, e.key, names[e.label]) for e in entries]
         header = ["round", "key", "label"]
-        print_csv(chain([header], ((e.round, e.key, names[e.label]) for e in ledger.entries())))
+        if any(e.is_audit for e in entries):
+            header, rows = (
+                [*header, "audit"],
+                [(*row, e.is_audit) for row, e in zip(rows, entries, strict=True)],
+            )
+        print_csv(chain([header], rows))
     else:
         widths = dict(zip(ledger.keys, ledger.sizes[:, 1].tolist(), strict=True))
         header = ["round", "key", "y", "x", "label"]
-        entries = (
+        pixel_rows = (
             (e.round, e.key, *divmod(e.position, widths[e.key]), names[e.label]) for e in ledger.entries()
         )
-        print_csv(chain([header], entries))
+        print_csv(chain([header], pixel_rows))
     return 0
 
 

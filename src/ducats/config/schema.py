@@ -4,11 +4,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
+from ducats.acquisition.stop_rule import StopRule
 from ducats.config.layers import default_method, merge_layers, names_method
 from ducats.runfolder.records import METRICS_FILE
 from ducats.settings import (
@@ -203,6 +204,17 @@ class AcquisitionConfig:
         description="folder of an earlier run with the same target images, such as one of live labelling: "
         "its labels are the first round, before any training, and count towards the budget; null: none",
     )
+    audit: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        default="auto",
+        description="how many of the labels are for the audit: images drawn at random, which are not trained "
+        "on and give the accuracy of the model with an interval; 0: none; auto: a tenth of the budget and at "
+        "least 20, but none if there is a test set, if 20 are more than a third of the budget, or for pixels",
+    )
+    until: str | None = Field(
+        default=None,
+        description="ask for no more labels once the audit shows this with 95 % certainty: gain<0.5 (points "
+        "of accuracy that the last round can have gained) or accuracy>95%; null: spend the budget",
+    )
     growth: float = Field(
         default=1.0,
         gt=0,
@@ -368,6 +380,22 @@ class Config(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _check_audit(self) -> "Config":
+        acquisition = self.acquisition
+        if acquisition.audit not in ("auto", 0) and self.task.name == "segmentation":
+            raise ValueError(
+                "acquisition.audit is for labels of images, not of pixels; set acquisition.audit=0"
+            )
+        if acquisition.until is not None:
+            StopRule.parse(acquisition.until)
+            if acquisition.audit == 0 or self.task.name == "segmentation":
+                raise ValueError(
+                    "acquisition.until needs audit labels, which are for images; remove it, or set "
+                    "acquisition.audit"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _check_ema(self) -> "Config":
         if self.train.ema_decay is not None and self.engine.strategy == "fsdp":
             raise ValueError(
@@ -393,8 +421,9 @@ class Config(BaseModel):
             del settings["views"]["embedded"]
         if self.model.bottleneck_relu:
             del settings["model"]["bottleneck_relu"]
-        if self.acquisition.start_from is None:
-            del settings["acquisition"]["start_from"]
+        for name in ("start_from", "audit", "until"):
+            if getattr(self.acquisition, name) == getattr(AcquisitionConfig(), name):
+                del settings["acquisition"][name]
         for name in ("unlabelled_includes_labelled", "warmup_fraction", *LATER_OPTIMISATION):
             if getattr(self.train, name) == getattr(TrainConfig(), name):
                 del settings["train"][name]

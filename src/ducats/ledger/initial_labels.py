@@ -7,8 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ducats.data.domain import UNLABELLED
 from ducats.ledger.label_ledger import Ledger, load_ledger
 from ducats.ledger.request import Request
+from ducats.runfolder.label_files import AuditMarks
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 from ducats.utils.findings import join_quoted
@@ -21,6 +23,7 @@ class InitialLabels:
     image: Tensor  # (n,) int64, indices into the pool
     label: Tensor  # (n,) int64, a class or VOID
     seconds: Tensor | None = None  # (n,) annotation time, 0 if unknown; None if unknown for all
+    is_audit: Tensor | None = None  # (n,) bool, whether a label is for the audit; None if none is
     n_unmatched: int = 0  # labels of images that are not in the pool
 
     def __len__(self) -> int:
@@ -29,7 +32,8 @@ class InitialLabels:
     @property
     def request(self) -> Request:
         """The request of the first round."""
-        return Request(1, self.image, torch.zeros_like(self.image))
+        marks = AuditMarks() if self.is_audit is None else AuditMarks(self.is_audit.numpy())
+        return Request(1, self.image, torch.zeros_like(self.image), marks=marks)
 
 
 def open_initial_ledger(folder: Path) -> Ledger:
@@ -46,7 +50,9 @@ def open_initial_ledger(folder: Path) -> Ledger:
     return ledger
 
 
-def load_initial_labels(folder: Path, keys: Sequence[str], classes: Sequence[str]) -> InitialLabels:
+def load_initial_labels(
+    folder: Path, keys: Sequence[str], classes: Sequence[str], n_rounds: int | None = None
+) -> InitialLabels:
     """Return the labels of an earlier run, corrected, in the order in which they were acquired.
 
     Images are matched by key, classes by name.
@@ -55,6 +61,7 @@ def load_initial_labels(folder: Path, keys: Sequence[str], classes: Sequence[str
         folder: run folder.
         keys: of the pool.
         classes: of the new run.
+        n_rounds: number of rounds whose labels are read; None for all.
 
     Raises:
         UserError: the run has no labels of these images, or labels of pixels, or other classes.
@@ -64,7 +71,7 @@ def load_initial_labels(folder: Path, keys: Sequence[str], classes: Sequence[str
         {key: image for image, key in enumerate(keys)},
         {name: i for i, name in enumerate(classes)},
     )
-    entries = list(ledger.entries())
+    entries = [entry for entry in ledger.entries() if n_rounds is None or entry.round <= n_rounds]
     used = sorted({entry.label for entry in entries if entry.label >= 0})
     unknown = [earlier_classes[label] for label in used if earlier_classes[label] not in number]
     if unknown:
@@ -73,6 +80,7 @@ def load_initial_labels(folder: Path, keys: Sequence[str], classes: Sequence[str
             "what is missing with --classes or in the source"
         )
     seconds = ledger.unit_seconds()
+    is_audit = dict(zip(ledger.keys, (ledger.audit_labels() != UNLABELLED).tolist(), strict=True))
     kept = [i for i, entry in enumerate(entries) if entry.key in index]
     if not kept:
         example = f", such as {entries[0].key!r}," if entries else ""
@@ -87,5 +95,6 @@ def load_initial_labels(folder: Path, keys: Sequence[str], classes: Sequence[str
             dtype=torch.long,
         ),
         None if seconds is None else seconds[kept],
+        torch.tensor([is_audit[entries[i].key] for i in kept]),
         len(entries) - len(kept),
     )

@@ -33,6 +33,7 @@ class LedgerEntry(NamedTuple):
     key: str
     position: int
     label: int
+    is_audit: bool = False  # for the audit: not trained on
 
 
 class ImageLabels(NamedTuple):
@@ -196,6 +197,7 @@ class Ledger:
             seconds=unit_seconds,
             unanswered_seconds=unanswered_seconds,
             n_amendments=len(self._amendments),
+            marks=request.marks,
         )
         self._rounds.append(self._read_round(path))
 
@@ -259,18 +261,32 @@ class Ledger:
     def targets(self, n_rounds: int | None = None) -> Tensor:
         """Return the label of each image in the pool, ``(len(pool),)``; UNLABELLED if it has none.
 
-        An epoch that is repeated after a restart must not see labels acquired after it; see ``n_rounds``. For
-        per-pixel labels use ``TargetMaps``.
+        Audit labels are not included: no model may be trained on them. An epoch that is repeated after a
+        restart must not see labels acquired after it; see ``n_rounds``. For per-pixel labels use
+        ``TargetMaps``.
         """
+        labels, is_audit = self._image_labels(n_rounds)
+        return torch.where(is_audit, UNLABELLED, labels)
+
+    def audit_labels(self, n_rounds: int | None = None) -> Tensor:
+        """Return the audit label of each image in the pool, ``(len(pool),)``; UNLABELLED if it has none."""
+        labels, is_audit = self._image_labels(n_rounds)
+        return torch.where(is_audit, labels, UNLABELLED)
+
+    def _image_labels(self, n_rounds: int | None) -> tuple[Tensor, Tensor]:
+        """Return the label of each image in the pool, or UNLABELLED, and whether it is for the audit."""
         if self.sizes is not None:
             raise ValueError("the ledger holds per-pixel labels; use TargetMaps")
-        targets = torch.full((len(self.keys),), UNLABELLED, dtype=torch.long)
+        labels = torch.full((len(self.keys),), UNLABELLED, dtype=torch.long)
+        is_audit = torch.zeros(len(self.keys), dtype=torch.bool)
         for ledger_round in self._rounds[:n_rounds]:
-            image = np.repeat(ledger_round.pixel_runs.image, ledger_round.pixel_runs.count)
-            targets[torch.from_numpy(image)] = torch.from_numpy(ledger_round.labels.astype(np.int64))
+            image = torch.from_numpy(np.repeat(ledger_round.pixel_runs.image, ledger_round.pixel_runs.count))
+            labels[image] = torch.from_numpy(ledger_round.labels.astype(np.int64))
+            is_audit[image] = torch.from_numpy(ledger_round.is_audit())
+            is_audit[torch.from_numpy(ledger_round.marks.released)] = False
         for index, (_, _, label) in self.corrected_labels(n_rounds).by_image.items():
-            targets[index] = int(label[0])
-        return targets
+            labels[index] = int(label[0])
+        return labels, is_audit
 
     def entries(self) -> Iterator[LedgerEntry]:
         """Yield every label in the order of acquisition."""
@@ -281,10 +297,11 @@ class Ledger:
                 images, positions = _images_and_positions(ledger_round.pixel_runs, runs)
                 labels = ledger_round.labels[ledger_round.pixel_runs.location_indices(runs)]
                 labels = corrected.apply_to_images(images, positions, labels)
-                for image, position, label in zip(
-                    images.tolist(), positions.tolist(), labels.tolist(), strict=True
+                audit = ledger_round.is_audit(ledger_round.pixel_runs.location_indices(runs))
+                for image, position, label, is_audit in zip(
+                    *(column.tolist() for column in (images, positions, labels, audit)), strict=True
                 ):
-                    yield LedgerEntry(round_number, self.keys[image], position, label)
+                    yield LedgerEntry(round_number, self.keys[image], position, label, is_audit)
 
     def _read_round(self, path: Path) -> LabelFile:
         found = read_label_file(path)

@@ -2,6 +2,8 @@
 
 import mmap
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from types import TracebackType
@@ -11,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ducats.runfolder.label_files import read_request_file, write_request_file
+from ducats.runfolder.label_files import AuditMarks, read_request_file, write_request_file
 from ducats.runfolder.pixel_runs import POSITION_LIMIT, PixelRuns, check_index_range
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.files import explain_errors, make_folder
@@ -45,10 +47,19 @@ class Request:
         position: ``(Q,)`` integers: ``y * width + x``, or 0 if labels are per image.
         unit_sizes: number of locations in each unit, in order; one answer labels a whole unit. None if every
             location is its own unit.
+        marks: which locations are for the audit; by default none.
     """
 
-    def __init__(self, round: int, image: Tensor, position: Tensor, unit_sizes: Tensor | None = None) -> None:
-        self.round = round
+    def __init__(
+        self,
+        round: int,
+        image: Tensor,
+        position: Tensor,
+        unit_sizes: Tensor | None = None,
+        *,
+        marks: AuditMarks | None = None,
+    ) -> None:
+        self.round, self.marks = round, marks or AuditMarks()
         self.pixel_runs = PixelRuns.from_locations(
             _to_numpy(image), _to_numpy(position), None if unit_sizes is None else _to_numpy(unit_sizes)
         )
@@ -63,7 +74,8 @@ class Request:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._path is not None:
             return Request.load, (self._path,)
-        return Request, (self.round, self.image, self.position, self.unit_sizes)
+        make = partial(Request, marks=self.marks)
+        return make, (self.round, self.image, self.position, self.unit_sizes)
 
     @property
     def image(self) -> Tensor:
@@ -106,7 +118,16 @@ class Request:
         kept_unit_sizes = (
             torch.from_numpy(unit_sizes[n_kept > 0]) if self.pixel_runs.units_per_run.any() else None
         )
-        return Request(self.round, self.image[keep.bool()], self.position[keep.bool()], kept_unit_sizes)
+        marks = self.marks
+        if len(marks.is_audit):
+            marks = replace(marks, is_audit=marks.is_audit[keep_array])
+        kept = keep.bool()
+        return Request(self.round, self.image[kept], self.position[kept], kept_unit_sizes, marks=marks)
+
+    @property
+    def picks(self) -> "Request":
+        """The request without the images for the audit: what the query selected."""
+        return self.subset(~torch.from_numpy(self.marks.is_audit)) if self.marks.is_audit.any() else self
 
     @property
     def _all_runs(self) -> AnyArray:
@@ -133,13 +154,13 @@ class Request:
 
     def save(self, path: Path) -> None:
         """Save the request atomically."""
-        write_request_file(path, self.round, self.pixel_runs)
+        write_request_file(path, self.round, self.pixel_runs, self.marks)
 
     @classmethod
     def load(cls, path: Path) -> "Request":
         """Open a saved request; its positions are read from disk on access."""
         request = cls.__new__(cls)
-        request.round, request.pixel_runs = read_request_file(path)
+        request.round, request.pixel_runs, request.marks = read_request_file(path)
         request._path = path
         return request
 

@@ -71,6 +71,13 @@ def _stored_images(images: Images) -> StoredImages:
 
 def check_budget(components: Components, plan: RunPlan) -> None:
     """Raise UserError if the budget is inconsistent or exceeds the pool."""
+    if plan.audit and (components.source.per_pixel or len(plan.audit) != len(plan.query_epochs)):
+        raise UserError(
+            f"audit={list(plan.audit)} must give a number of labels for each of "
+            f"{pluralise(len(plan.query_epochs), 'round')}, and is for labels of images only"
+        )
+    if plan.until is not None and not plan.audit:
+        raise UserError(f"until={str(plan.until)!r} needs audit labels; set audit, one number per round")
     if plan.time_budget is not None:
         if plan.budget or plan.pixel_budget is not None:
             raise UserError("a plan has either a time budget or a label or pixel budget: drop one of them")
@@ -97,6 +104,11 @@ def check_budget(components: Components, plan: RunPlan) -> None:
     if any(labels < 1 for labels in budget):
         raise UserError(
             f"each round needs at least one label, not {list(budget)}: raise the budget or use fewer rounds"
+        )
+    if any(n_audit >= labels for n_audit, labels in zip(plan.audit, budget, strict=False)):
+        raise UserError(
+            f"audit={list(plan.audit)} must be less than the labels of each round, {list(budget)}: the others "
+            "are trained on"
         )
     if not components.selects_pixels and sum(budget) > len(components.pool):
         raise UserError(

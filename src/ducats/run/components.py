@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ducats.acquisition.budget import TimeBudget
 from ducats.acquisition.queries import QueryFn, QuerySpec, as_query_spec
+from ducats.acquisition.stop_rule import StopRule
 from ducats.annotation.oracles import Oracle
 from ducats.data.domain import Domain, Images, Labels, UnreadableFile
 from ducats.data.evaluation_split import EvaluatedOn
@@ -84,6 +85,8 @@ class RunPlan(ScoringOptions, TrainingOptions):
 
     query_epochs: Sequence[int] = (10, 12, 14, 16, 18)  # acquire labels after these epochs
     budget: Sequence[int] = ()  # labels per round; derived from `pixel_budget` if pixels are selected
+    audit: Sequence[int] = ()  # how many of the labels of each round are for the audit; () for none
+    until: StopRule | None = None  # ask for no more labels once the audit shows this
     pixel_budget: int | str | None = None  # see `budget.split_pixels`
     rounding: Rounding = "nearest_total"
     time_budget: TimeBudget | None = None  # instead of `budget` and `pixel_budget`
@@ -221,6 +224,9 @@ def run_identity(components: Components, plan: RunPlan) -> dict[str, Any]:
         f.name: to_plain(getattr(plan, f.name)) for f in fields(plan) if f.name not in NOT_IN_IDENTITY
     }
     # A default leaves the identity as it was before the setting existed.
+    for name in ("audit", "until"):
+        if not getattr(plan, name):
+            del plan_settings[name]
     if not plan.unlabelled_includes_labelled:
         del plan_settings["unlabelled_includes_labelled"]
     for name in LATER_OPTIMISATION:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 
+from ducats.data.domain import UNLABELLED
 from ducats.objectives import RefreshContext
 from ducats.run.checkpoint import restore_checkpoint, save_checkpoint, save_frozen_weights, save_model
 from ducats.run.context import RunContext
@@ -66,9 +67,10 @@ def query_and_label(context: RunContext, epoch: int) -> float:
 
 def load_targets(context: RunContext, rounds: int) -> KnownTargets:
     """Return the labels after a number of rounds; label maps are placed on the device if they fit."""
-    has_labels = context.from_ledger(lambda ledger: ledger.spent(rounds) > 0)
     if not context.per_pixel:
-        return KnownTargets(context.known_targets(rounds), None, has_labels)
+        targets = context.known_targets(rounds)
+        return KnownTargets(targets, None, has_labels=bool((targets != UNLABELLED).any()))
+    has_labels = context.from_ledger(lambda ledger: ledger.spent(rounds) > 0)
     label_maps = place_label_maps(
         context.label_maps(rounds), context.fabric.device, context.performance.image_placement
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ducats.acquisition.budget import round_robin_counts, split_pixels
+from ducats.acquisition.budget import MAX_AUDIT_SHARE, round_robin_counts, split_pixels
 from ducats.acquisition.queries import QUERIES, QuerySpec
 from ducats.acquisition.samples import QueryContext, SampleTable, run_query
 from ducats.acquisition.units import PixelSelection
@@ -17,6 +17,7 @@ from ducats.run.components import pixels_per_image
 from ducats.run.context import RunContext
 from ducats.run.pixel_selection import all_open_pixels, score_whole_images, select_pixels
 from ducats.run.training import TrainingContext
+from ducats.runfolder.label_files import AuditMarks
 from ducats.settings import Unit
 from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
@@ -58,11 +59,13 @@ def select_request(context: RunContext, round_number: int) -> None:
             save_request(context.run_folder, empty_request(round_number))
             return
         generator = make_generator(context.plan.seed, "query", round_number)
+        n_audit = 0 if context.per_pixel else _audit_budget(context, round_number, budget)
         request = select_images(
-            query, samples, known_labels, budget, round_number, generator, source=source, head=head
+            query, samples, known_labels, budget - n_audit, round_number, generator, source=source, head=head
         )
         if not context.per_pixel:
-            save_request(context.run_folder, request)
+            generator = make_generator(context.plan.seed, "audit", round_number)
+            save_request(context.run_folder, add_audit_images(request, ledger, n_audit, generator))
             return
         known_labels_of = context.label_maps(round_number - 1).at_label_resolution
         with RequestWriter(context.run_folder.request_path(round_number), round_number) as writer:
@@ -71,6 +74,38 @@ def select_request(context: RunContext, round_number: int) -> None:
                 writer.add(image, selection.position, selection.unit_sizes)
 
     context.from_ledger(save)
+
+
+def _audit_budget(context: RunContext, round_number: int, budget: int) -> int:
+    """Return how many of the labels of a round are for the audit; a time budget may allow few labels."""
+    audit = context.plan.audit[round_number - 1] if context.plan.audit else 0
+    is_fixed = context.plan.time_budget is None
+    return audit if is_fixed else min(audit, math.floor(MAX_AUDIT_SHARE * budget))
+
+
+def add_audit_images(request: Request, ledger: Ledger, count: int, generator: torch.Generator) -> Request:
+    """Add images for the audit to what the query selected, mixed so that annotators cannot tell.
+
+    The query does not know the audit. If it selects an audit image of an earlier round, whose label is known,
+    that image is released from the audit, and another one is drawn. So the audit is at all times a uniform
+    sample of the images that no model was trained on: all that the query selected are excluded, and nothing
+    else is.
+    """
+    audited = ledger.audit_labels() != UNLABELLED
+    if not count and not bool(audited.any()):
+        return request
+    picks = request.image
+    is_released = audited[picks]
+    is_free = (ledger.targets() == UNLABELLED) & ~audited
+    is_free[picks] = False
+    free = is_free.nonzero().squeeze(1)
+    n_drawn = min(count + int(is_released.sum()) if count else 0, len(free))
+    drawn = free[torch.randperm(len(free), generator=generator)[:n_drawn]]
+    image = torch.cat([picks[~is_released], drawn])
+    order = torch.randperm(len(image), generator=generator)
+    is_audit = torch.arange(len(image)) >= len(image) - n_drawn
+    marks = AuditMarks(is_audit[order].numpy(), picks[is_released].numpy())
+    return Request(request.round, image[order], torch.zeros_like(image), marks=marks)
 
 
 def _unit_budget(context: RunContext, ledger: Ledger, round_number: int) -> int | None:

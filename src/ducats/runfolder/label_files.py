@@ -1,6 +1,7 @@
 """Files of requests and acquired labels: one of each per round, as runs of locations."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +10,33 @@ import numpy as np
 from ducats.runfolder import checksums
 from ducats.runfolder.pixel_runs import MAPPED_COLUMNS, PixelRuns
 from ducats.utils import npz_columns
-from ducats.utils.npz_columns import AnyArray
+from ducats.utils.npz_columns import AnyArray, Columns
+
+
+@dataclass(frozen=True)
+class AuditMarks:
+    """Which images of a round are for the audit: drawn at random, and not trained on."""
+
+    is_audit: AnyArray = field(default_factory=lambda: np.zeros(0, bool))  # per location; empty if none is
+    # Audit images of earlier rounds that the query of this round selected: they are trained on from now on.
+    released: AnyArray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def to_columns(self) -> Columns:
+        """Return the columns of a file; none if there is no mark."""
+        columns: dict[str, tuple[AnyArray, np.typing.DTypeLike]] = {}
+        if self.is_audit.any():
+            columns["audit"] = (self.is_audit, np.uint8)
+        if len(self.released):
+            columns["released"] = (self.released, np.int64)
+        return columns
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, AnyArray], n_locations: int) -> "AuditMarks":
+        """Read the marks of a file."""
+        is_audit = columns.get("audit", np.zeros(0)).astype(bool)
+        if len(is_audit) not in (0, n_locations):
+            raise ValueError(f"{len(is_audit)} audit marks for {n_locations} locations")
+        return cls(is_audit, columns.get("released", np.zeros(0)).astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -22,6 +49,13 @@ class LabelFile:
     seconds: AnyArray  # annotation time per unit, 0 if unknown; empty if unknown for all units
     unanswered_seconds: float  # seconds spent on questions that were not answered
     n_amendments: int = 0  # amendments that count from this round on, from the first
+    marks: AuditMarks = field(default_factory=AuditMarks)
+
+    def is_audit(self, indices: slice | AnyArray = slice(None)) -> AnyArray:
+        """Return whether locations are for the audit."""
+        if len(self.marks.is_audit):
+            return self.marks.is_audit[indices]
+        return np.zeros(len(self.labels[indices]), bool)
 
 
 @dataclass(frozen=True)
@@ -42,6 +76,9 @@ class ImageLabelRounds(NamedTuple):
     round: AnyArray  # int64 (n,): in which the label was acquired
 
 
+_NO_MARKS = AuditMarks()
+
+
 def write_label_file(
     path: Path,
     pixel_runs: PixelRuns,
@@ -51,9 +88,10 @@ def write_label_file(
     seconds: AnyArray,
     unanswered_seconds: float,
     n_amendments: int = 0,
+    marks: AuditMarks = _NO_MARKS,
 ) -> None:
     """Write the labels of a round atomically; see ``LabelFile``, but ``clicks`` is one number per run."""
-    columns = dict(pixel_runs.to_columns())
+    columns = {**pixel_runs.to_columns(), **marks.to_columns()}
     fits_int8 = labels.max(initial=0) <= np.iinfo(np.int8).max
     columns["label"] = (labels, np.int8 if fits_int8 else np.int16)
     if pixel_runs.units_per_run.any():
@@ -82,22 +120,29 @@ def read_label_file(path: Path) -> LabelFile:
         seconds = columns.get("seconds", np.zeros(0)).astype(np.float64)
         if len(seconds) not in (0, pixel_runs.n_units):
             raise ValueError(f"{len(seconds)} annotation times for {pixel_runs.n_units} units")
+        marks = AuditMarks.from_columns(columns, pixel_runs.n_locations)
     except npz_columns.READ_ERRORS as error:
         raise checksums.corrupt(path, error) from error
     clicks = int(columns.get("clicks", pixel_runs.count).sum())
     unanswered_seconds = float(columns.get("unanswered_seconds", 0.0))
     n_amendments = int(columns.get("amendments", 0))
-    return LabelFile(pixel_runs, labels, clicks, seconds, unanswered_seconds, n_amendments)
+    return LabelFile(pixel_runs, labels, clicks, seconds, unanswered_seconds, n_amendments, marks)
 
 
-def write_request_file(path: Path, round_number: int, pixel_runs: PixelRuns) -> None:
+def write_request_file(
+    path: Path, round_number: int, pixel_runs: PixelRuns, marks: AuditMarks = _NO_MARKS
+) -> None:
     """Write the requested locations of a round atomically."""
-    columns = {"round": (np.array(round_number), np.int64), **pixel_runs.to_columns()}
+    columns = {
+        "round": (np.array(round_number), np.int64),
+        **pixel_runs.to_columns(),
+        **marks.to_columns(),
+    }
     checksums.write(path, lambda file: npz_columns.write_archive(file, columns))
 
 
-def read_request_file(path: Path) -> tuple[int, PixelRuns]:
-    """Return the round and its requested locations, whose positions are read from disk on access.
+def read_request_file(path: Path) -> tuple[int, PixelRuns, AuditMarks]:
+    """Return the round, its requested locations, whose positions are read from disk on access, and the marks.
 
     Raises:
         UserError: the file is corrupt.
@@ -105,6 +150,7 @@ def read_request_file(path: Path) -> tuple[int, PixelRuns]:
     checksums.verify(path)
     try:
         columns = npz_columns.read_columns(path, MAPPED_COLUMNS)
-        return int(columns["round"]), PixelRuns.from_columns(columns)
+        pixel_runs = PixelRuns.from_columns(columns)
+        return int(columns["round"]), pixel_runs, AuditMarks.from_columns(columns, pixel_runs.n_locations)
     except npz_columns.READ_ERRORS as error:
         raise checksums.corrupt(path, error) from error

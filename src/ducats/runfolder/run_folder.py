@@ -285,7 +285,7 @@ class RunFolder:
         return label_files.read_label_file(path).pixel_runs.n_locations if path.exists() else 0
 
     def load_round_labels(self, round_number: int, n_rounds: int | None = None) -> RoundLabels | None:
-        """Return the labels of a round; None if it has none yet.
+        """Return the labels of a round without those for the audit; None if it has none yet.
 
         Args:
             n_rounds: apply only the amendments that count after this number of rounds; None for all.
@@ -304,6 +304,9 @@ class RunFolder:
             ]
         corrected = CorrectedLabels.from_amendments(amendments)
         label = corrected.apply_to_images(image, position, found.labels.astype(np.int16))
+        if len(found.marks.is_audit):
+            is_pick = ~found.marks.is_audit
+            image, position, label = image[is_pick], position[is_pick], label[is_pick]
         return RoundLabels(round_number, image, position, label)
 
     def load_image_labels(self, image: int) -> ImageLabelRounds:

@@ -8,11 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from ducats.acquisition.budget import parse_time_budget, split_after_initial, split_budget, split_pixels
+from ducats.acquisition.budget import (
+    TimeBudget,
+    parse_time_budget,
+    split_after_initial,
+    split_audit,
+    split_budget,
+    split_pixels,
+)
 from ducats.acquisition.queries import QuerySpec, resolve_query
+from ducats.acquisition.stop_rule import StopRule
 from ducats.annotation.oracles import GroundTruthOracle, HumanOracle, Oracle
 from ducats.annotation.rules import make_rules
 from ducats.config import AcquisitionConfig, ComponentConfig, Config, query_epochs
@@ -223,9 +228,7 @@ def make_initial_labels(config: Config, data: AdaptationData, run_folder: RunFol
     if config.acquisition.start_from is None:
         return None
     if 1 in run_folder.labelled_rounds():  # the earlier run may be gone, or have more labels by now
-        first = run_folder.load_round_labels(1)
-        assert first is not None
-        return InitialLabels(torch.from_numpy(first.image), torch.from_numpy(first.label.astype(np.int64)))
+        return load_initial_labels(run_folder.path, data.pool.keys, data.classes, n_rounds=1)
     return load_initial_labels(Path(config.acquisition.start_from), data.pool.keys, data.classes)
 
 
@@ -234,6 +237,8 @@ def make_run_plan(config: Config, data: AdaptationData, n_initial: int = 0) -> R
 
     Args:
         n_initial: number of labels with which the run starts.
+
+    Whether labels are for the audit depends on whether the data has a test set.
     """
     epochs_of_rounds = query_epochs(config)
     train, acquisition, pool = config.train, config.acquisition, data.pool
@@ -260,7 +265,42 @@ def make_run_plan(config: Config, data: AdaptationData, n_initial: int = 0) -> R
         pixel_budget=acquisition.budget if has_pixel_budget else None,
         rounding=acquisition.rounding,
         time_budget=time_budget,
+        audit=()
+        if data.source.per_pixel
+        else audit_per_round(
+            acquisition,
+            budget,
+            time_budget,
+            rounds=len(epochs_of_rounds),
+            n_initial=n_initial,
+            has_test=data.test is not None,
+        ),
+        until=None if acquisition.until is None else StopRule.parse(acquisition.until),
     )
+
+
+def audit_per_round(
+    acquisition: AcquisitionConfig,
+    budget: Sequence[int],
+    time_budget: TimeBudget | None,
+    *,
+    rounds: int,
+    n_initial: int,
+    has_test: bool,
+) -> tuple[int, ...]:
+    """Return how many labels of each round are for the audit; of initial labels, none.
+
+    Args:
+        budget: labels of each round, empty with a time budget.
+        rounds: number of rounds, with that of the initial labels.
+    """
+    first = 1 if n_initial else 0
+    if time_budget is not None:
+        questions = time_budget.questions_in_round(None, 0, 0, max(1, rounds - first))
+        budget = [questions] * rounds
+    is_needed = acquisition.until is not None
+    per_round = split_audit(acquisition.audit, budget[first:], is_needed=is_needed, has_test=has_test)
+    return (*(0,) * first, *per_round) if per_round else ()
 
 
 def labels_per_round(
