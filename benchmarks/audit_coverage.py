@@ -4,14 +4,14 @@
 
 A run has five rounds. Its pool has images of varying difficulty; the model's accuracy rises over the rounds.
 In each round a query takes the 0.5 % least confident images, and audit images are drawn at random from the
-pool. The intervals of the six stages, the first without labels, are to hold together with 95 %. Runs share ten
-pools: the guarantee is for any pool, over the audit draws.
+pool. The intervals of the six stages, the first without labels, are to hold together with 95 %. Runs share
+ten pools: the guarantee is for any pool, over the audit draws.
 
 Compared, all with the same union bound: Clopper-Pearson; its finite version; Blaker's test for the
-hypergeometric distribution (the product); betting on the prediction-powered residual (Waudby-Smith and Ramdas
-2024); Fisher's combination over two strata by confidence; the normal interval of PPI++, which is not valid for
-few labels. Widths are of the last stage, relative to Clopper-Pearson; betting, strata, gains and the errors of
-the estimate are from 40 runs per setting.
+hypergeometric distribution (the product); betting on the prediction-powered residual (Waudby-Smith and
+Ramdas 2024); Fisher's combination over two strata by confidence; the normal interval of PPI++, which is not
+valid for few labels. Widths are of the last stage, relative to Clopper-Pearson. Betting, strata, gains and
+the errors of the estimate are from 40 runs per setting.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def fewest_stratified(x: _Array, n: _Array, sizes: _Array) -> float:
         sum((count + price * score).min() for count, score in tables) - price * threshold
         for price in np.geomspace(1e-3, 10 * sizes.sum(), 120)
     ]
-    return max(*bounds, float(x.sum()))
+    return float(max(*bounds, x.sum()))
 
 
 def stratified(y: _Array, g: _Array, pool_g: _Array) -> float:
@@ -205,7 +205,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    start, rows = time.process_time(), []
+    start = time.process_time()
+    rows: list[dict[str, Any]] = []
     for index, (size, per_round) in enumerate(SIZES):
         for path in ACCURACIES:
             for kind in ("calibrated", "overconfident", "uninformative"):
