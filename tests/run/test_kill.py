@@ -36,6 +36,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 Write = Callable[..., None]
 IMAGES = (
     "query={name: clue}",
+    "acquisition={audit: 4, until: gain<0.1}",
     "train.steps_per_epoch=2",
     "views.scoring={crop: random, pad: 1}",
     "views.source={crop: random, pad: 1}",
@@ -54,7 +55,8 @@ IMAGE_KILLS = [
     ),
     *("metrics.jsonl 1", "checkpoint.pt 2", "confusion/epoch-001.csv 1", "metrics.jsonl 2"),
     *("requests/round-01.npz 1", "thumbnail 2", "snapshots/round-01.npz 1", "labels/round-01.npz 1"),
-    *("checkpoint.pt 3", "requests/round-02.npz 1", "labels/round-02.npz 1", "checkpoint.pt 5"),
+    *("audit/epoch-001.npz 1", "metrics.jsonl 3", "checkpoint.pt 3", "requests/round-02.npz 1"),
+    *("labels/round-02.npz 1", "audit/epoch-002.npz 1", "checkpoint.pt 5"),
     *("metrics.jsonl 7", "snapshots/final.npz 1", "model.safetensors 1"),
 ]
 PIXEL_KILLS = [
@@ -169,8 +171,10 @@ def test_every_kind_of_file_is_a_kill_point(image_run: Recording, pixel_run: Rec
     assert kinds(pixel_run.copies) - kinds(image_run.copies) == {"requests/roundhints.npz"}
     # Checksums, config, data, environment, pool, initial weights; per epoch a record and a checkpoint; per
     # stage a confusion matrix and a record; per round a request, two thumbnails, a snapshot and labels; the
-    # final snapshot and the model. Pixels have hints, and both rounds share their thumbnails.
-    assert len(image_run.copies) == len(pixel_run.copies) == 6 + 4 * 2 + 3 * 2 + 2 * 5 + 2
+    # final snapshot and the model. Pixels have hints, and both rounds share their thumbnails. Images have an
+    # audit: at each stage, predictions and a record.
+    assert len(pixel_run.copies) == 6 + 4 * 2 + 3 * 2 + 2 * 5 + 2
+    assert len(image_run.copies) == len(pixel_run.copies) + 3 * 2
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,8 @@ def check_budget(components: Components, plan: RunPlan) -> None:
         )
     if any(n_audit >= labels for n_audit, labels in zip(plan.audit, budget, strict=False)):
         raise UserError(
-            f"audit={list(plan.audit)} must be less than the labels of each round, {list(budget)}: the others "
-            "are trained on"
+            f"audit={list(plan.audit)} must be less than the labels of each round, {list(budget)}: the "
+            "others are trained on"
         )
     if not components.selects_pixels and sum(budget) > len(components.pool):
         raise UserError(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from ducats.data.domain import UNLABELLED
 from ducats.objectives import RefreshContext
+from ducats.run.audit import record_audit, stop_querying
 from ducats.run.checkpoint import restore_checkpoint, save_checkpoint, save_frozen_weights, save_model
 from ducats.run.context import RunContext
 from ducats.run.evaluate import evaluate_epoch, record_pseudo_labels
@@ -38,6 +39,7 @@ def run_loop(context: RunContext) -> None:
                 if epoch in plan.query_epochs:
                     started += query_and_label(context, epoch)  # without the time waiting for annotators
                 if epoch == plan.epochs:
+                    record_audit(context, epoch, *[context.rounds_through(epoch)] * 2)
                     save_snapshot(context, 0, epoch, context.rounds_through(epoch))
                     break
         if targets is None or epoch in plan.query_epochs:
@@ -59,10 +61,13 @@ def query_and_label(context: RunContext, epoch: int) -> float:
     is_labelled = context.from_ledger(lambda ledger: ledger.n_rounds) >= round_number
     if not is_labelled:
         context.emit("query", epoch, stage=round_number - 1)
-    select_request(context, round_number)
+    if not stop_querying(context, round_number, epoch):
+        select_request(context, round_number)
     save_hints(context, round_number)
     save_snapshot(context, round_number, epoch, round_number - 1)
-    return 0.0 if is_labelled else acquire_labels(context, round_number)
+    waiting_seconds = 0.0 if is_labelled else acquire_labels(context, round_number)
+    record_audit(context, epoch, round_number - 1, round_number)
+    return waiting_seconds
 
 
 def load_targets(context: RunContext, rounds: int) -> KnownTargets:

@@ -136,6 +136,8 @@ _REQUIRED_KEYS = {
     "interim": ("epoch", "seconds"),
     "epoch": ("epoch",),
     "pseudo_labels": ("stage", "epoch", "count"),
+    "audit": ("stage", "epoch", "labels", "images", "accuracy", "low", "high"),
+    "stop": ("epoch", "round"),
 }
 _MAX_EPOCH = 10**7  # readers list all epochs up to the last
 _NUMBER_KEYS = (

@@ -28,6 +28,7 @@ from ducats.runfolder.amendments import (
     append_amendment,
     load_amendments,
 )
+from ducats.runfolder.audit_files import PoolPredictions
 from ducats.runfolder.hints import AnnotatorHints
 from ducats.runfolder.label_files import ImageLabelRounds, RoundLabels
 from ducats.runfolder.pool_file import PoolInfo, pool_text, read_pool_file
@@ -56,6 +57,7 @@ class RunFolder:
         self.requests_path = folder / "requests"  # and the model's hints
         self.labels_path = folder / "labels"
         self.questions_path = folder / "questions"  # see ``question_names``
+        self.audit_path = folder / "audit"  # predictions for the whole pool
         self.snapshots_path = folder / "snapshots"  # see ``snapshot_files``
         self.checkpoint_path = folder / "checkpoint.pt"
         self.frozen_path = folder / "frozen.safetensors"
@@ -136,6 +138,7 @@ class RunFolder:
         # The weights first: without them, the run is not finished.
         results = [self.model_path, self.checkpoint_path, self.metrics_path, self.triage_path]
         results += [*self.confusion_path.glob("*.csv"), *self.snapshots_path.rglob("*.*")]
+        results += self.audit_path.glob("*.npz")
         if other_pool:
             results += [*self.labels_path.glob("*.npz"), *self.requests_path.glob("*.npz"), self.pool_path]
         for path in (*results, self.data_path, self.config_path):
@@ -351,6 +354,17 @@ class RunFolder:
     def confusion_file(self, epoch: int) -> Path:
         """Return the path of an epoch's confusion matrix."""
         return self.confusion_path / f"epoch-{epoch:03d}.csv"
+
+    def save_pool_predictions(self, epoch: int, predictions: PoolPredictions) -> None:
+        """Save the predictions for the whole pool after an epoch."""
+        predictions.save(self._pool_predictions_file(epoch))
+
+    def load_pool_predictions(self, epoch: int) -> PoolPredictions:
+        """Return the predictions for the whole pool after an epoch."""
+        return PoolPredictions.load(self._pool_predictions_file(epoch))
+
+    def _pool_predictions_file(self, epoch: int) -> Path:
+        return self.audit_path / f"epoch-{epoch:03d}.npz"
 
     def discard_after(self, epoch: int) -> None:
         """Delete the records of later epochs."""

@@ -1,0 +1,160 @@
+"""Audit labels of a run: drawn at random, paid for, never trained on; their figures and the stop rule."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import Runner, quick
+from ducats.acquisition.budget import split_audit
+from ducats.acquisition.stop_rule import StopRule
+from ducats.data.domain import UNLABELLED, VOID
+from ducats.data.toy import toy
+from ducats.ledger import Ledger, Request, load_ledger, load_request
+from ducats.run.audit import stage_figures
+from ducats.run.checkpoint import load_model
+from ducats.run.select import add_audit_images
+from ducats.runfolder.audit_files import PoolPredictions
+from ducats.utils.errors import UserError
+from present import present
+
+KEYS = [f"{number:02d}" for number in range(40)]
+AUDIT = ("acquisition={budget: 16, rounds: 2, audit: 6}",)
+
+
+def request(round_number: int, images: list[int]) -> Request:
+    return Request(round_number, torch.tensor(images), torch.zeros(len(images), dtype=torch.long))
+
+
+def ledger_of(folder: Path, seed: int) -> Ledger:
+    """A ledger of two rounds, in which a query that knows no audit selects images 0, 1, … 9."""
+    ledger, generator = Ledger(folder, KEYS), torch.Generator().manual_seed(seed)
+    for round_number, picks in ((1, [0, 1, 2, 3, 4]), (2, [5, 6, 7, 8, 9])):
+        complete = add_audit_images(request(round_number, picks), ledger, 4, generator)
+        ledger.append(complete, complete.image % 3)
+    return ledger
+
+
+def test_the_audit_is_a_uniform_sample_of_what_was_not_taught(tmp_path: Path) -> None:
+    inclusions, n_released = Counter[int](), 0
+    for seed in range(300):
+        ledger = ledger_of(tmp_path / str(seed), seed)
+        taught, audited = ledger.targets() != UNLABELLED, ledger.audit_labels() != UNLABELLED
+        assert taught.nonzero().squeeze(1).tolist() == list(range(10))  # released images are taught
+        assert not (taught & audited).any()
+        assert len(ledger) == 18  # 2 rounds of 5 picks and 4 audit images, whatever was released
+        inclusions.update(audited.nonzero().squeeze(1).tolist())
+        assert int(audited.sum()) == 8
+        n_released += sum(entry.is_audit for entry in ledger.entries()) - 8
+    assert n_released > 100  # audit images that the query selected later
+    expected = 300 * 8 / 30
+    frequencies = np.array([inclusions[image] for image in range(10, 40)])
+    assert np.abs(frequencies - expected).max() < 4 * np.sqrt(expected)
+
+
+def test_annotators_cannot_tell_the_audit_by_its_position(tmp_path: Path) -> None:
+    positions = Counter[int]()
+    for seed in range(200):
+        generator = torch.Generator().manual_seed(seed)
+        mixed = add_audit_images(request(1, list(range(6))), Ledger(tmp_path / str(seed), KEYS), 2, generator)
+        positions.update(np.flatnonzero(mixed.marks.is_audit).tolist())
+        assert sorted(mixed.picks.image.tolist()) == list(range(6))
+    assert sorted(positions) == list(range(8))
+    assert max(positions.values()) < 2 * min(positions.values())
+
+
+def test_figures_match_a_plain_count(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path, 3)
+    random = np.random.default_rng(0)
+    truth = np.arange(40) % 3
+    predicted = np.where(random.random(40) < 0.8, truth, (truth + 1) % 3)
+    before = np.where(random.random(40) < 0.9, predicted, (truth + 2) % 3)
+    now, earlier = (PoolPredictions(p, np.full(40, 0.7)) for p in (predicted, before))
+    figures = stage_figures(ledger, stage=1, rounds=2, n_stages=3, classes="abc", now=now, before=earlier)
+    audit = (ledger.audit_labels() >= 0).nonzero().squeeze(1).tolist()
+    selected = list(range(5, 10))  # selected in round 2: all labelled, not taught in stage 1
+    rest = [image for image in range(40) if image >= 10]
+    share = np.mean([predicted[image] == truth[image] for image in audit])
+    known = sum(predicted[image] == truth[image] for image in selected)
+    assert figures["labels"] == len(audit)
+    assert figures["images"] == len(rest) + len(selected) == 35
+    assert figures["accuracy"] == pytest.approx((len(rest) * share + known) / 35, abs=1e-6)
+    actual = np.mean([predicted[image] == truth[image] for image in rest + selected])
+    assert figures["low"] <= actual <= figures["high"]
+    n_changed = sum(predicted[image] != before[image] for image in rest)
+    assert figures["gain"]["high"] - figures["gain"]["low"] <= 2 * n_changed / 35 + 1e-6
+    gain = np.mean([int(predicted[i] == truth[i]) - int(before[i] == truth[i]) for i in rest + selected])
+    assert figures["gain"]["low"] <= gain <= figures["gain"]["high"]
+    same = stage_figures(ledger, stage=1, rounds=2, n_stages=3, classes="abc", now=now, before=now)
+    assert same["gain"] == {"estimate": 0.0, "low": 0.0, "high": 0.0}  # nothing has changed
+
+
+def test_void_answers_are_left_out(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, KEYS)
+    complete = add_audit_images(request(1, [0, 1]), ledger, 8, torch.Generator().manual_seed(0))
+    is_void = torch.from_numpy(complete.marks.is_audit).cumsum(0) == 1  # the first audit image
+    labels = torch.where(is_void & torch.from_numpy(complete.marks.is_audit), VOID, 0)
+    ledger.append(complete, labels)
+    now = PoolPredictions(np.zeros(40, np.int64), np.full(40, 0.9))
+    figures = stage_figures(ledger, stage=1, rounds=1, n_stages=2, classes="ab", now=now, before=None)
+    assert (figures["labels"], figures["void"], figures["images"]) == (7, 1, 37)
+    assert figures["accuracy"] == 1.0
+
+
+def test_no_audit_label_affects_training_or_selection(run_quickly: Runner) -> None:
+    data = toy()
+    first = run_quickly(*AUDIT, folder="first", data=data)
+    ledger = load_ledger(first)
+    assert (len(ledger), int((ledger.audit_labels() != UNLABELLED).sum())) == (16, 6)
+    audited = ledger.audit_labels() != UNLABELLED
+    truth = present(data.ground_truth)[:].clone()
+    truth[audited] = (truth[audited] + 1) % len(data.classes)
+    corrupted = replace(data, ground_truth=truth)
+    second = run_quickly(*AUDIT, folder="second", data=corrupted)
+    for round_number in (1, 2):
+        requests = [present(load_request(run, round_number)) for run in (first, second)]
+        assert requests[0].image.tolist() == requests[1].image.tolist()
+    weights, other_weights = load_model(first), load_model(second)
+    assert all(torch.equal(weights[name], other_weights[name]) for name in weights)
+    figures, other_figures = (run.read_records("audit") for run in (first, second))
+    assert [record["stage"] for record in figures] == [0, 1, 2]
+    assert figures[-1]["accuracy"] != other_figures[-1]["accuracy"]
+
+
+def test_the_stop_rule_ends_the_queries(run_quickly: Runner) -> None:
+    settings = "acquisition={budget: 24, rounds: 3, after_epochs: [1, 2, 3], audit: 6, until: gain<99}"
+    run_folder = run_quickly(settings)
+    ledger = load_ledger(run_folder)
+    assert [ledger.spent(rounds) for rounds in (1, 2, 3)] == [8, 16, 16]
+    (stop,) = run_folder.read_records("stop")
+    assert stop["round"] == 3
+    assert "the last round gained at most" in stop["reason"]
+
+
+@pytest.mark.parametrize(("figures", "stops"), [((0.94, 0.99), False), ((0.96, 0.99), True)])
+def test_a_rule_must_hold_for_the_whole_interval(figures: tuple[float, float], stops: bool) -> None:
+    low, high = figures
+    assert bool(StopRule.parse("accuracy>95%").reason({"low": low, "high": high})) is stops
+    gain = {"low": 0.0, "high": 1.0, "gain": {"low": -0.1, "high": 1 - low}}
+    assert bool(StopRule.parse("gain<5").reason(gain)) is stops
+
+
+@pytest.mark.parametrize("rule", ["gain>1", "accuracy", "accuracy>101", "f1>3"])
+def test_unknown_rules_are_refused(rule: str) -> None:
+    with pytest.raises(UserError, match=r"gain<0\.5"):
+        quick(f"acquisition.until={rule}")
+
+
+def test_defaults_of_the_audit() -> None:
+    even = (40,) * 5
+    assert split_audit("auto", even, is_needed=False, has_test=True) == ()
+    assert split_audit("auto", even, is_needed=True, has_test=True) == (4,) * 5
+    assert sum(split_audit("auto", (100,) * 5, is_needed=False, has_test=False)) == 50
+    assert split_audit("auto", (10, 10), is_needed=False, has_test=False) == ()
+    with pytest.raises(UserError, match="more than a third"):
+        split_audit("auto", (10, 10), is_needed=True, has_test=False)
+    with pytest.raises(UserError, match="without one to train on"):
+        split_audit(10, (5, 5), is_needed=False, has_test=False)
