@@ -159,11 +159,16 @@ def print_results(run_folder: "RunFolder", *, has_test: bool, n_unreadable: int 
     from ducats.annotation.summary import summarise_channels
     from ducats.ledger import load_ledger
     from ducats.report.progress_display import stage_table
-    from ducats.runfolder.records import describe_timed
+    from ducats.runfolder.records import describe_audit, describe_timed
 
     if stages := run_folder.stages():
         console.print(stage_table(stages))
-    remark = "" if has_test else " (not evaluated: no labelled target images)"
+    audits = run_folder.read_records("audit")
+    if audits:
+        print_line(f"accuracy on images that were not trained on: {describe_audit(audits[-1])}")
+    for stop in run_folder.read_records("stop"):
+        print_line(f"no labels were queried from round {stop['round']} on: {stop['reason']}")
+    remark = "" if has_test or audits else " (not evaluated: no labelled target images)"
     ledger = load_ledger(run_folder)
     spent = f"{pluralise(len(ledger), 'label')} acquired"
     if ledger.sizes is not None:
@@ -224,19 +229,21 @@ def describe_budget(components: "Components", plan: "RunPlan") -> str:
         unit = components.task.resolved_unit if components.source.per_pixel else "label"
         questions = pluralise(plan.time_budget.questions_in_round(None, 0, 0, count), unit)
         per_round = f"about {questions} each at {plan.time_budget.seconds_per_label:g} s"
-        return f"{plan.time_budget} in {rounds}, {per_round}"
+        audit = f", {sum(plan.audit)} of them for the audit" if plan.audit else ""
+        return f"{plan.time_budget} in {rounds}, {per_round}{audit}"
     unit_name = (
         "pixel" if components.selects_pixels else "whole image" if components.source.per_pixel else "label"
     )
     total, initial = sum(plan.budget), components.initial_labels
+    audit = f", {sum(plan.audit)} of them for the audit" if plan.audit else ""
     if initial is None:
-        return f"{pluralise(total, unit_name, f'{total:,}')} in {rounds}".replace(",", " ")
+        return f"{pluralise(total, unit_name, f'{total:,}')} in {rounds}".replace(",", " ") + audit
     start = f"starts with {pluralise(len(initial), 'label')}"
     if initial.n_unmatched:
         start += f" ({initial.n_unmatched} of images that are not in the target ignored)"
     if count == 1:
         return f"{start}, asks for no more"
-    return f"{start}, {total - len(initial)} more in {pluralise(count - 1, 'round')}"
+    return f"{start}, {total - len(initial)} more in {pluralise(count - 1, 'round')}{audit}"
 
 
 def describe_costs(components: "Components", plan: "RunPlan", performance: "PerformanceOptions") -> str:

@@ -158,7 +158,7 @@ def labels(run: Path) -> int:
     """
     from itertools import chain
 
-    from ducats.data.domain import VOID
+    from ducats.data.domain import UNLABELLED, VOID
     from ducats.ledger import load_ledger
     from ducats.runfolder.run_folder import RunFolder
 
@@ -167,14 +167,11 @@ def labels(run: Path) -> int:
     names = {VOID: "void", **dict(enumerate(classes))}
     # Streamed: there may be a hundred million pixels.
     if ledger.sizes is None:
-        entries = list(ledger.entries())
-        rows: list[tuple[object, ...]] = [(e.round, e.key, names[e.label]) for e in entries]
-        header = ["round", "key", "label"]
-        if any(e.is_audit for e in entries):
-            header, rows = (
-                [*header, "audit"],
-                [(*row, e.is_audit) for row, e in zip(rows, entries, strict=True)],
-            )
+        header, is_audit = ["round", "key", "label"], ledger.audit_labels() != UNLABELLED
+        rows: list[tuple[object, ...]] = [(e.round, e.key, names[e.label]) for e in ledger.entries()]
+        if bool(is_audit.any()):
+            audited = {ledger.keys[image] for image in is_audit.nonzero().squeeze(1).tolist()}
+            header, rows = [*header, "audit"], [(*row, row[1] in audited) for row in rows]
         print_csv(chain([header], rows))
     else:
         widths = dict(zip(ledger.keys, ledger.sizes[:, 1].tolist(), strict=True))

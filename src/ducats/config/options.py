@@ -130,6 +130,21 @@ class RunOptions(DataOptions):
             "count per image (40/image); or annotation time (30min, 1.5h)."
         ),
     ] = None
+    audit: Annotated[
+        str | None,
+        Parameter(
+            help="How many of the labels are for images drawn at random, which are not trained on and give "
+            "the accuracy with an interval: a count, or auto (a tenth and at least 20, if there is no test "
+            "set)."
+        ),
+    ] = None
+    until: Annotated[
+        str | None,
+        Parameter(
+            help="Ask for no more labels once the audit shows this with 95 % certainty: 'gain<0.5' (points "
+            "of the last round) or 'accuracy>95%'."
+        ),
+    ] = None
     rounds: Annotated[int | None, Parameter(help="Number of rounds over which the budget is split.")] = None
     epochs: Annotated[int | None, Parameter(help="Number of training epochs.")] = None
     finetune: Annotated[
@@ -214,6 +229,8 @@ class RunOptions(DataOptions):
             "oracle": _drop_none(name=self.oracle),
             "acquisition": _drop_none(
                 budget=self.budget,
+                audit=int(self.audit) if self.audit and self.audit.isdigit() else self.audit,
+                until=self.until,
                 rounds=self.rounds,
                 start_from=self.start_from and _absolute(self.start_from),
             ),

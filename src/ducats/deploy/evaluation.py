@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
-from ducats.data.domain import UNLABELLED, Domain, UnreadableFile
+from ducats.data.domain import UNLABELLED, Domain, UnreadableFile, subset_images
 from ducats.data.evaluation_split import EvaluatedOn, attach_test_set
 from ducats.data.folders import read_labelled_folder
 from ducats.data.segmentation.folders import load_segmentation_folder
@@ -157,14 +157,31 @@ def load_test_set(trained: TrainedModel) -> tuple[Domain, EvaluatedOn]:
         raise UserError("this run has no test set; give a folder of labelled images with --data")
     with decode_on_first_use(trained.embedding_cache):
         test = replace(data.test, images=prepare_images(data.test.images, config.views.test))
-    saved_summary = trained.run_folder.data_summary
-    for name, current_digest in (
-        ("pool", data_digest(data.pool.keys)),
-        ("test", data_digest(test.images.keys, test.labels)),
-    ):
-        if saved_summary[name]["digest"] != current_digest:
+    _check_unchanged(
+        trained, pool=data_digest(data.pool.keys), test=data_digest(test.images.keys, test.labels)
+    )
+    return test, evaluated_on
+
+
+def load_audit_set(trained: TrainedModel) -> Domain:
+    """Return the audit images of a run, a random sample of the target images that its model was not taught.
+
+    Labels may be VOID.
+    """
+    pool = load_data(trained.config).pool
+    _check_unchanged(trained, pool=data_digest(pool.keys))
+    labels = load_ledger(trained.run_folder).audit_labels()
+    index = (labels != UNLABELLED).nonzero().squeeze(1)
+    with decode_on_first_use(trained.embedding_cache):
+        images = prepare_images(subset_images(pool, index), trained.config.views.test)
+    return Domain(images, labels[index], tuple(trained.classes))
+
+
+def _check_unchanged(trained: TrainedModel, **digests: str) -> None:
+    """Raise if the images or labels of a set have changed since the run."""
+    for name, current_digest in digests.items():
+        if trained.run_folder.data_summary[name]["digest"] != current_digest:
             raise UserError(
                 f"the images or labels of the {name} have changed since the run {trained.run_folder.path}; "
                 "restore them, or give a folder of labelled images with --data"
             )
-    return test, evaluated_on

@@ -11,7 +11,7 @@ from ducats.deploy.triage_rule import TriageRule
 from ducats.ledger import load_ledger
 from ducats.models import MODELS
 from ducats.run.factory import model_params
-from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_timed
+from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_audit, describe_timed
 from ducats.utils.findings import join_names, pluralise
 
 _CARD_METRICS = {
@@ -107,6 +107,14 @@ def _evaluation_lines(trained: TrainedModel) -> Iterator[str]:
     last = stages[-1] if stages else {}
     names = [name for name in _CARD_METRICS if trained.per_pixel or name != "mean_iou"]
     metrics = {_CARD_METRICS[name]: last[name] for name in names if isinstance(last.get(name), float)}
+    audits = trained.run_folder.read_records("audit")
+    if audits:
+        images = pluralise(audits[-1]["images"], "target image")
+        yield f"On {images} that the model was not taught: accuracy {describe_audit(audits[-1])},"
+        yield "which are a random sample of them and were not trained on."
+        yield ""
+    if audits and not metrics:
+        return
     if not metrics:
         yield "Not evaluated: the run had no labelled images outside its training set."
         return

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ducats.data.domain import UNLABELLED
 from ducats.data.store import check_all_readable, unreadable_message
 from ducats.deploy.classification import predict_images
-from ducats.deploy.evaluation import load_labelled_folder, load_test_set
+from ducats.deploy.evaluation import load_audit_set, load_labelled_folder, load_test_set
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import (
     TriageCriterion,
@@ -78,11 +78,12 @@ def triage(
         )
     if acquired_labels and folder is not None:
         raise UserError("--data and --acquired-labels exclude each other; give one of them")
-    calibration_data = (
-        _from_acquired_labels(trained.run_folder, criterion)
-        if acquired_labels
-        else _from_predictions(trained, fabric, criterion, folder, strict)
-    )
+    if acquired_labels:
+        calibration_data = _from_acquired_labels(trained.run_folder, criterion)
+    elif folder is None and _has_audit_only(trained):
+        calibration_data = _from_audit(trained, fabric, criterion)
+    else:
+        calibration_data = _from_predictions(trained, fabric, criterion, folder, strict)
     return _make_rule(calibration_data, trained.run_folder.path, criterion, risk, confidence)
 
 
@@ -113,6 +114,23 @@ def _from_predictions(
     values = predictions.columns[criterion].double().numpy()
     is_wrong = (predictions.label != test.labels[:]).numpy()
     return CalibrationData(values[used], is_wrong[used], description, warnings)
+
+
+def _has_audit_only(trained: TrainedModel) -> bool:
+    """Return whether the run has audit labels and no test set."""
+    return trained.run_folder.data_summary["test"] is None and bool(trained.run_folder.read_records("audit"))
+
+
+def _from_audit(trained: TrainedModel, fabric: Fabric, criterion: TriageCriterion) -> CalibrationData:
+    """Predict the audit images, a random sample of the target images that the model was not taught.
+
+    Void is not a class, so it counts as wrong.
+    """
+    audit = load_audit_set(trained)
+    predictions = predict_images(trained, fabric, audit.images)
+    values = predictions.columns[criterion].double().numpy()
+    is_wrong = (predictions.label != audit.labels[:]).numpy()
+    return CalibrationData(values, is_wrong, "the audit labels of the run", (_EXCLUDED_IMAGES_WARNING,))
 
 
 def _from_acquired_labels(run_folder: RunFolder, criterion: TriageCriterion) -> CalibrationData:

@@ -23,6 +23,7 @@ from ducats.run.checks import VIEW_ROLES, StoredImages, check_segmentation, chec
 from ducats.run.components import RunPlan
 from ducats.run.estimate import Workload, estimate_run
 from ducats.run.factory import (
+    audit_per_round,
     check_oracle,
     check_task,
     labels_per_round,
@@ -256,6 +257,11 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
         if not labels:
             yield Finding("note", "no further labels are queried: the budget is used up")
             return
+    evaluated_on, _ = _resolve_split(config, survey)
+    has_test = "test" in survey.splits or bool(survey.has_ground_truth) or evaluated_on != "held_out"
+    audit = audit_per_round(
+        config.acquisition, labels, None, rounds=len(round_epochs), n_initial=0, has_test=has_test
+    )
     per_round_text = f"{labels[0]}" if len(set(labels)) == 1 else " + ".join(map(str, labels))
     suffix = " per round" if len(labels) > 1 and len(set(labels)) == 1 else ""
     epochs = ", ".join(map(str, round_epochs))
@@ -266,6 +272,18 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
         f"{count_images(n_images)} of the target: "
         f"{per_round_text}{suffix} after epoch {epochs} of {config.train.epochs}",
     )
+    if sum(audit):
+        yield Finding(
+            "note",
+            f"{sum(audit)} of them are for the audit: drawn at random and not trained on, they give the "
+            "accuracy with an interval (acquisition.audit)",
+        )
+    elif not has_test and not survey.per_pixel:
+        yield Finding(
+            "note",
+            "nothing will be measured: there is no test set, and the budget is too small for audit labels; "
+            "raise --budget, or set --audit",
+        )
     if has_human_oracle(config, survey):
         yield Finding(
             "note",

@@ -33,7 +33,6 @@ class LedgerEntry(NamedTuple):
     key: str
     position: int
     label: int
-    is_audit: bool = False  # for the audit: not trained on
 
 
 class ImageLabels(NamedTuple):
@@ -282,7 +281,9 @@ class Ledger:
         for ledger_round in self._rounds[:n_rounds]:
             image = torch.from_numpy(np.repeat(ledger_round.pixel_runs.image, ledger_round.pixel_runs.count))
             labels[image] = torch.from_numpy(ledger_round.labels.astype(np.int64))
-            is_audit[image] = torch.from_numpy(ledger_round.is_audit())
+            is_audit[image] = (
+                torch.from_numpy(ledger_round.marks.is_audit) if len(ledger_round.marks.is_audit) else False
+            )
             is_audit[torch.from_numpy(ledger_round.marks.released)] = False
         for index, (_, _, label) in self.corrected_labels(n_rounds).by_image.items():
             labels[index] = int(label[0])
@@ -297,11 +298,10 @@ class Ledger:
                 images, positions = _images_and_positions(ledger_round.pixel_runs, runs)
                 labels = ledger_round.labels[ledger_round.pixel_runs.location_indices(runs)]
                 labels = corrected.apply_to_images(images, positions, labels)
-                audit = ledger_round.is_audit(ledger_round.pixel_runs.location_indices(runs))
-                for image, position, label, is_audit in zip(
-                    *(column.tolist() for column in (images, positions, labels, audit)), strict=True
+                for image, position, label in zip(
+                    images.tolist(), positions.tolist(), labels.tolist(), strict=True
                 ):
-                    yield LedgerEntry(round_number, self.keys[image], position, label, is_audit)
+                    yield LedgerEntry(round_number, self.keys[image], position, label)
 
     def _read_round(self, path: Path) -> LabelFile:
         found = read_label_file(path)

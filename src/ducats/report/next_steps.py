@@ -116,7 +116,7 @@ def _test_set_step(run: Run) -> NextStep | None:
     evaluated_on = run.result.get("evaluated_on") if run.result is not None else None
     if run.result is not None and evaluated_on not in ("target", "unlabelled"):
         return None
-    if not run.finished:
+    if not run.finished or run.audits:
         return None
     why = "Nothing was measured" if run.result is None else "The score is not from images set aside for it"
     return NextStep(

@@ -25,6 +25,8 @@ class Run:
     stages: tuple[Record, ...] = ()  # one record per evaluated stage, oldest first
     epochs: tuple[Record, ...] = ()  # one record of mean losses per epoch, oldest first
     pseudo_labels: tuple[Record, ...] = ()  # one record of their numbers per refresh, oldest first
+    audits: tuple[Record, ...] = ()  # one record of the audit's figures per stage, oldest first
+    stop_reason: str = ""  # why no more labels were queried, although the budget was not spent
     finished: bool = False  # whether the final model was written
     # Versions and machine; empty if not recorded.
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -97,6 +99,8 @@ def read_run(folder: Path) -> Run:
         stages=_of_kind(records, "stage"),
         epochs=_of_kind(records, "epoch"),
         pseudo_labels=_of_kind(records, "pseudo_labels"),
+        audits=_of_kind(records, "audit"),
+        stop_reason=next((str(record.get("reason", "")) for record in _of_kind(records, "stop")), ""),
         # Some delete the weights of finished runs, which are large.
         finished=run_folder.finished or bool(checksums.missing(folder, run_folder.model_path.name)),
         environment=run_folder.environment,

@@ -51,12 +51,6 @@ class LabelFile:
     n_amendments: int = 0  # amendments that count from this round on, from the first
     marks: AuditMarks = field(default_factory=AuditMarks)
 
-    def is_audit(self, indices: slice | AnyArray = slice(None)) -> AnyArray:
-        """Return whether locations are for the audit."""
-        if len(self.marks.is_audit):
-            return self.marks.is_audit[indices]
-        return np.zeros(len(self.labels[indices]), bool)
-
 
 @dataclass(frozen=True)
 class RoundLabels:

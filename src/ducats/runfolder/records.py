@@ -131,6 +131,20 @@ def describe_timed_record(record: Mapping[str, Any]) -> str:
     return "" if n_timed is None or n_answers is None else describe_timed(int(n_timed), int(n_answers))
 
 
+def describe_audit(record: Mapping[str, Any]) -> str:
+    """Describe the accuracy found by an audit.
+
+    >>> describe_audit({"accuracy": 0.9312, "low": 0.8821, "high": 0.97, "labels": 40})
+    '93.1 % (95 %: between 88.2 and 97.0), from 40 audit labels'
+    """
+    low, high = 100 * record["low"], 100 * record["high"]
+    noun = "label" if record["labels"] == 1 else "labels"
+    return (
+        f"{100 * record['accuracy']:.1f} % (95 %: between {low:.1f} and {high:.1f}), "
+        f"from {record['labels']} audit {noun}"
+    )
+
+
 _REQUIRED_KEYS = {
     "stage": ("stage", "epoch", "labels", "seconds"),
     "interim": ("epoch", "seconds"),

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ducats.data.domain import UNLABELLED
 from ducats.data.streaming import PoolFormat, open_pool
 from ducats.deploy import TrainedModel, load_trained_model, supported_precision
 from ducats.deploy.scoring.chunk import ChunkResult, ProgressCallback, score_chunk
@@ -93,5 +92,5 @@ class ChunkScorer:
 def labelled_keys(run_folder: RunFolder) -> frozenset[str]:
     """Return the keys of all samples that the run has queried, including those answered with void."""
     ledger = load_ledger(run_folder)
-    is_labelled = (ledger.targets() != UNLABELLED).tolist()
+    is_labelled = (ledger.labels_per_image() > 0).tolist()
     return frozenset(key for key, labelled in zip(ledger.keys, is_labelled, strict=True) if labelled)

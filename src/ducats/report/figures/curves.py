@@ -98,6 +98,41 @@ def draw_learning_curves(
     )
 
 
+def draw_audit_curve(run: Run, line_style: LineStyle, id_prefix: str) -> tuple[CaptionedFigure, ...]:
+    """Draw the accuracy by the audit over labels, with its intervals; nothing if there is no audit."""
+    labels = {stage["epoch"]: float(stage["labels"]) for stage in run.stages}
+    points = [(labels[audit["epoch"]], audit) for audit in run.audits if audit["epoch"] in labels]
+    if not points:
+        return ()
+    title, axis = "accuracy by the audit", run.kind.labels_axis
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.set(xlabel=axis, ylabel=f"{title}, %")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        x = [n_labels for n_labels, _ in points]
+        low, high, accuracy = (
+            [100 * audit[name] for _, audit in points] for name in ("low", "high", "accuracy")
+        )
+        axes.fill_between(x, low, high, color=line_style.colour, alpha=0.16, linewidth=0)
+        axes.errorbar(
+            x,
+            accuracy,
+            yerr=[
+                [a - b for a, b in zip(accuracy, low, strict=True)],
+                [b - a for a, b in zip(accuracy, high, strict=True)],
+            ],
+            color=line_style.colour,
+            marker=line_style.marker,
+            capsize=3,
+        )
+        axes.set_ylim(top=100)
+
+    caption = f"Accuracy over {axis}, by the audit: estimates and intervals that hold together with 95 %"
+    svg = render_svg(draw, CURVE_SIZE, f"{id_prefix}audit", f"{title} over {axis}, with intervals")
+    return (CaptionedFigure(caption, svg),)
+
+
 def draw_learning_curve(
     runs: Sequence[Run],
     metric_key: str,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ducats.report.figures.curves import (
     CaptionedFigure,
+    draw_audit_curve,
     draw_learning_curves,
     draw_loss_curves,
     loss_term_styles,
@@ -64,6 +65,7 @@ class RunSection:
         parts = (
             ("verdict", "Verdict", True),
             ("curve", "Learning curve", True),
+            ("audit", "Audit", self.tables["audit"].rows),
             ("classes", "Results by class", self.class_results),
             ("calibration", "Calibration", self.tables["calibration"].rows),
             ("selections", "Selected samples", True),
@@ -129,6 +131,7 @@ def build_run_section(
     tables = {
         "metrics": stage_tables.metrics_table(run),
         "calibration": stage_tables.calibration_table(run),
+        "audit": stage_tables.audit_table(run),
         "rounds": stage_tables.rounds_table(selections.rounds, run.kind),
         "pseudo-labels": stage_tables.pseudo_labels_table(run),
         "costs": stage_tables.cost_table(run),
@@ -153,7 +156,7 @@ def build_run_section(
             [run, *random_runs], curve_styles, id_prefix, has_clicks=has_clicks
         )
         if has_scores
-        else (),
+        else draw_audit_curve(run, line_style, id_prefix),
         class_results=class_results,
         selections=selections,
         provenance=read_provenance(run),

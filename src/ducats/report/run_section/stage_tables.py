@@ -70,6 +70,32 @@ def cost_table(run: Run) -> Table:
     return table_of(run.stages, columns)
 
 
+def audit_table(run: Run) -> Table:
+    """Return the figures of the audit at each stage."""
+    columns: dict[str, _StageCell] = {
+        "Stage": _raw_cell("stage"),
+        "Epoch": _raw_cell("epoch"),
+        "Audit labels": lambda record: f"{record['labels']:,}",
+        "Accuracy %": lambda record: _percent(record["accuracy"]),
+        "95 % interval": _interval_cell(lambda record: record),
+    }
+    for name, title in (("overconfidence", "Overconfidence"), ("gain", "Gain since the stage before")):
+        if any(name in record for record in run.audits):
+            columns[f"{title}, points"] = partial(_signed_interval, name=name)
+    return table_of(run.audits, columns)
+
+
+def _interval_cell(read: Callable[[Record], Record]) -> _StageCell:
+    return lambda record: f"{100 * read(record)['low']:.1f} to {100 * read(record)['high']:.1f}"
+
+
+def _signed_interval(record: Record, name: str) -> str:
+    if name not in record:
+        return EMPTY_CELL
+    low, high = (f"{100 * record[name][end]:.1f}".replace("-", "−") for end in ("low", "high"))
+    return f"{low} to {high}"
+
+
 def per_class_table(rows: Sequence[ClassResult], class_results: ClassResults) -> Table:
     """Return the results of each class before and after, its count and its most frequent confusion."""
     name, has_before = class_results.metric_name, class_results.has_before

@@ -16,7 +16,7 @@ from ducats.report.run_section.gain import (
     has_same_data,
     selects_at_random,
 )
-from ducats.runfolder.records import Record, describe_timed_record, finite_number
+from ducats.runfolder.records import Record, describe_audit, describe_timed_record, finite_number
 from ducats.utils.findings import pluralise
 
 # Labels that the gain is stated for: that of a single pixel would be tiny.
@@ -56,6 +56,7 @@ def make_verdict(run: Run, others: Sequence[Run]) -> Verdict:
     if gain is not None and gain.labels:
         remarks.append(_training_remark(run, others))
         remarks.append(forecast_sentence(forecast_gain(run), run.kind))
+    remarks += _audit_remarks(run)
     if not run.finished:
         remarks.append(
             UNFINISHED_REMARK if run.stages else "The first evaluation comes before the first query."
@@ -78,6 +79,8 @@ def _sentence(run: Run, gain: Gain | None) -> str:
         labels = format_label_count(
             finite_number(run.stages[-1] if run.stages else {}, "labels") or 0, run.kind
         )
+        if run.audits:
+            return f"{score} is {describe_audit(run.audits[-1])}; the run has {labels} in all."
         return f"{run.method} was not evaluated on a test set, so the gain from {labels} is unknown."
     now = f"{100 * last[run.kind.headline_metric]:.1f}%"
     if gain is None or gain.labels == 0:
@@ -106,6 +109,28 @@ def _random_remarks(run: Run, gain: Gain | None, comparisons: Sequence[RandomCom
             "labels would have done as well."
         ]
     return [comparison_sentence(comparison) for comparison in comparisons]
+
+
+def _audit_remarks(run: Run) -> list[str]:
+    """Describe what the audit shows beyond the accuracy."""
+    if not run.audits:
+        return []
+    last, remarks = run.audits[-1], []
+    if run.result is not None:
+        remarks.append(f"By the audit, {run.kind.score_name} is {describe_audit(last)}.")
+    remarks.append(
+        f"The audit is a random sample of the {pluralise(last['images'], 'image')} that the model was not "
+        "taught. The intervals hold for all stages together, also if you stop because of them."
+    )
+    if isinstance(gain := last.get("gain"), dict):
+        most = format_signed_points(max(0.0, gain["high"]))
+        remarks.append(
+            f"Since the stage before, accuracy has gained at most {most} points (95 %). If the gains keep "
+            "shrinking, as they usually do, a further round brings no more than that."
+        )
+    if run.stop_reason:
+        remarks.append(f"The run stopped asking for labels: {run.stop_reason}.")
+    return remarks
 
 
 def comparison_sentence(comparison: RandomComparison) -> str:
@@ -200,6 +225,12 @@ def _key_figures(
     elif last is not None:
         key_figures.append(
             KeyFigure(_capitalise(kind.score_name), f"{100 * last[kind.headline_metric]:.2f}%")
+        )
+    if run.audits:
+        audit = run.audits[-1]
+        interval = f"95%: {100 * audit['low']:.1f} to {100 * audit['high']:.1f}"
+        key_figures.append(
+            KeyFigure(f"{_capitalise(kind.score_name)} by audit", f"{100 * audit['accuracy']:.1f}%", interval)
         )
     stage = run.stages[-1] if run.stages else {}
     if (labels := finite_number(stage, "labels")) is not None:

@@ -14,6 +14,7 @@ from rich.text import Text
 from ducats.report.progress_display import stage_table
 from ducats.report.watch.run_state import METRIC_NAMES, RunState
 from ducats.report.watch.text_plots import braille_plot, sparkline
+from ducats.runfolder.records import describe_audit
 from ducats.utils.findings import format_duration, pluralise
 
 PHASE_STYLES = {"finished": "green", "waiting": "yellow", "empty": "dim"}
@@ -53,6 +54,8 @@ def status_line(state: RunState) -> str:
         phrases.append(f"{METRIC_NAMES[state.headline]} {100 * curve[-1][1]:.1f} %")
     if ece := state.learning_curve("ece"):
         phrases.append(f"ECE {100 * ece[-1][1]:.1f} %")
+    if state.audit is not None:
+        phrases.append(f"accuracy {describe_audit(state.audit)}")
     if state.labels_spent is not None:
         # At the last evaluation; more may have been acquired since.
         phrases[-1] += f" with {pluralise(state.labels_spent, 'label')}"
@@ -71,6 +74,8 @@ def _render_run(state: RunState, fits: Callable[[RenderableType], bool]) -> Rend
         side_by_side = Table.grid(padding=(0, 3))
         side_by_side.add_row(table, *curve)
         renderables += [Text(""), *([side_by_side] if fits(side_by_side) else [table, *curve])]
+    if state.audit is not None:
+        renderables.append(Text(f"accuracy by the audit: {describe_audit(state.audit)}"))
     return Group(*renderables, *_loss_table(state), *_messages(state))
 
 

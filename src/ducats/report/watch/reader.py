@@ -73,6 +73,7 @@ class RunWatcher:
             n_rounds=len(plan["query_epochs"]) if plan.get("query_epochs") is not None else None,
             n_labelled_rounds=len(run_folder.labelled_rounds()),
             stages=stages,
+            audit=next((record for record in reversed(records) if record["kind"] == "audit"), None),
             losses=tuple(_numeric_losses(record) for record in epochs),
             compute_seconds=max((float(record["seconds"]) for record in evaluated), default=None),
             annotation_seconds=annotation_seconds or None,

@@ -10,6 +10,7 @@ from ducats.data.evaluation_split import attach_test_set, hold_out_source
 from ducats.data.store import decode_on_first_use
 from ducats.run.components import Components, RunPlan
 from ducats.run.factory.builders import (
+    audit_per_round,
     cache_of_embeddings,
     check_oracle,
     labels_per_round,
@@ -32,6 +33,7 @@ from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.findings import raise_first_error
 
 __all__ = [
+    "audit_per_round",
     "build_run",
     "check_config",
     "check_oracle",
