@@ -39,7 +39,9 @@ ROUNDS, STAGES, POOLS = 5, 6, 10
 SMALL_RUNS = 40  # runs for the slow methods and for gains
 LEVEL = stage_level(0, STAGES)
 ERROR = 1 - LEVEL
-ACCURACIES = {"0.5 to 0.9": np.linspace(0.5, 0.9, STAGES), "0.9 to 0.99": np.linspace(0.9, 0.99, STAGES)}
+ACCURACIES = {
+    f"{low} to {high}": np.linspace(low, high, STAGES) for low, high in ((0.5, 0.7), (0.5, 0.9), (0.9, 0.99))
+}
 SIZES = [(200, 4), (200, 20), (2000, 4), (2000, 20), (2000, 100), (20000, 4), (20000, 20), (20000, 100)]
 limits = cache(lambda x, n, size: proportion_limits(x, n, size, level=LEVEL))
 
@@ -125,7 +127,7 @@ def measure(
 ) -> dict[str, Any]:
     """Simulate one setting."""
     hold = {name: np.ones(0, bool) for name in ("clopper_pearson", "finite", "blaker", "normal", "gain")}
-    width: dict[str, list[float]] = {name: [] for name in (*hold, "betting", "stratified")}
+    width: dict[str, list[float]] = {name: [] for name in (*hold, "betting", "stratified", "same_runs")}
     errors: list[tuple[float, float]] = []
     for _ in range(POOLS):
         correct, confidence = make_pool(size, ACCURACIES[path], kind, rng)
@@ -172,6 +174,9 @@ def measure(
                         confidence[stage][kept],
                         confidence[stage][rest],
                     )
+                    width["same_runs"].append(
+                        float(np.diff([of["clopper_pearson"][k][run] for k in (0, 1)])[0])
+                    )
                     width["gain"].append(gain.high - gain.low)
                     width["betting"].append(betting(y_run, g_run, g_mean, left))
                     width["stratified"].append(stratified(y_run, g_run, pool_g))
@@ -179,7 +184,7 @@ def measure(
                     errors.append((estimate - truth, y_run.mean() - truth))
         covered["gain"] = covered["gain"][: len(few)]
         hold = {name: np.r_[hold[name], covered[name]] for name in hold}
-    plain = float(np.mean(width["clopper_pearson"]))
+    plain, same = (float(np.mean(width[name])) for name in ("clopper_pearson", "same_runs"))
     rms = np.sqrt(np.mean(np.square(errors), axis=0))
     return {
         "pool": size,
@@ -191,7 +196,9 @@ def measure(
         "clopper_pearson_width": round(plain, 4),
         "gain_width": round(float(np.mean(width["gain"])), 4),
         "relative_width": {
-            name: round(float(np.mean(width[name])) / plain, 3)
+            name: round(
+                float(np.mean(width[name])) / (same if name in ("betting", "stratified") else plain), 3
+            )
             for name in ("finite", "blaker", "betting", "stratified", "normal")
         },
         "rms_error": {"estimate": round(float(rms[0]), 4), "mean": round(float(rms[1]), 4)},
