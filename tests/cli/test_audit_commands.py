@@ -1,0 +1,92 @@
+"""A run without a test set, from the questions to report, model card, watch and triage."""
+
+from pathlib import Path
+
+import pytest
+
+from commands import Capture, ducats, error_of, output_of, set_options, write_images
+from conftest import PLAIN_VIEWS
+from ducats.annotation import AnnotationStore
+from ducats.data.toy import toy
+from ducats.report.run_reader import read_run
+from ducats.report.run_section.verdict import make_verdict
+from ducats.runfolder.run_folder import RunFolder
+
+SETTINGS = (
+    "model={name: small_cnn, params: {width: 4, features: 16}}",
+    "train={epochs: 3, batch_size: 16, steps_per_epoch: 20, lr: 0.05}",
+    "data.params.size=16",
+    PLAIN_VIEWS,
+)
+
+
+def options(project: Path) -> tuple[object, ...]:
+    folders = ("--source", project / "source", "--target", project / "target", "--device", "cpu")
+    return (*folders, "--budget", 66, "--rounds", 2, *set_options(*SETTINGS))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of a source and of an unlabelled target, whose file names tell the class to this test only."""
+    folder = tmp_path_factory.mktemp("project")
+    data = toy(n_source_per_class=10, n_pool=120, n_test=4)
+    assert data.ground_truth is not None
+    names = [data.classes[label] for label in data.ground_truth[:].tolist()]
+    write_images(folder / "target", data.pool.pixels[:], names)
+    source_names = [data.classes[label] for label in data.source.labels[:].tolist()]
+    write_images(folder / "source", data.source.images.pixels[:], source_names)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(project: Path) -> Path:
+    """A finished run whose questions were answered with the truth."""
+    out = project / "run"
+    command = ("run", *options(project), "--out", out)
+    for round_number in (1, 2):
+        assert ducats(*command) == 3
+        store = AnnotationStore(RunFolder(out).questions_path)
+        question_round = store.question_round(round_number)
+        assert len(question_round.questions) == 33
+        answers = [
+            {"question": question.id, "word": question.key.split("/")[0], "annotator": "Ada"}
+            for question in question_round.questions
+        ]
+        store.receive(answers, channel="page")
+    assert ducats(*command) == 0
+    return out
+
+
+def test_the_default_sets_labels_aside_and_says_so(project: Path, finished: Path, capsys: Capture) -> None:
+    printed = " ".join(output_of(capsys, "run", *options(project), "--out", finished).split())
+    assert "66 labels in 2 rounds, 20 of them for the audit" in printed
+    assert "accuracy on images that were not trained on:" in printed
+    assert "not evaluated" not in printed
+    listed = output_of(capsys, "labels", finished).splitlines()
+    assert listed[0] == "round,key,label,audit"
+    assert sum(line.endswith(",True") for line in listed) == 20
+    doctor = " ".join(output_of(capsys, "doctor", *options(project)).split())
+    assert "20 of them are for the audit" in doctor
+    few = error_of(capsys, "run", *options(project), "--audit", 65, "--out", project / "none")
+    assert "without one to train on" in few
+
+
+def test_the_report_states_the_accuracy_with_its_interval(
+    finished: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    run = read_run(finished)
+    last = run.audits[-1]
+    assert 0 <= last["low"] <= last["accuracy"] <= last["high"] <= 1
+    verdict = make_verdict(run, [])
+    assert f"between {100 * last['low']:.1f} and {100 * last['high']:.1f}" in verdict.sentence
+    page = tmp_path / "report.html"
+    assert ducats("report", finished, "--out", page) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "Accuracy over labels, by the audit" in text
+    assert "Set aside a test set" not in text
+    assert "from 20 audit labels" in " ".join(output_of(capsys, "watch", finished, "--once").split())
+
+
+def test_triage_uses_the_audit(finished: Path, capsys: Capture) -> None:
+    printed = " ".join(output_of(capsys, "triage", finished, "--risk", 0.9, "--confidence", 0.5).split())
+    assert "the audit labels of the run" in printed
