@@ -64,8 +64,7 @@ def select_request(context: RunContext, round_number: int) -> None:
             query, samples, known_labels, budget - n_audit, round_number, generator, source=source, head=head
         )
         if not context.per_pixel:
-            generator = make_generator(context.plan.seed, "audit", round_number)
-            save_request(context.run_folder, add_audit_images(request, ledger, n_audit, generator))
+            save_request(context.run_folder, add_audit_images(request, ledger, n_audit, context.plan.seed))
             return
         known_labels_of = context.label_maps(round_number - 1).at_label_resolution
         with RequestWriter(context.run_folder.request_path(round_number), round_number) as writer:
@@ -83,13 +82,13 @@ def _audit_budget(context: RunContext, round_number: int, budget: int) -> int:
     return audit if is_fixed else min(audit, math.floor(MAX_AUDIT_SHARE * budget))
 
 
-def add_audit_images(request: Request, ledger: Ledger, count: int, generator: torch.Generator) -> Request:
+def add_audit_images(request: Request, ledger: Ledger, count: int, seed: int) -> Request:
     """Add images for the audit to what the query selected, mixed so that annotators cannot tell.
 
     The query does not know the audit. If it selects an audit image of an earlier round, whose label is known,
     that image is released from the audit, and another one is drawn. So the audit is at all times a uniform
-    sample of the images that no model was trained on: all that the query selected are excluded, and nothing
-    else is.
+    sample of the images that the query has not selected: the first ones of them in a random order of the
+    pool, which depends on the seed only. Runs of other methods with this seed therefore share most of it.
     """
     audited = ledger.audit_labels() != UNLABELLED
     if not count and not bool(audited.any()):
@@ -98,12 +97,11 @@ def add_audit_images(request: Request, ledger: Ledger, count: int, generator: to
     is_released = audited[picks]
     is_free = (ledger.targets() == UNLABELLED) & ~audited
     is_free[picks] = False
-    free = is_free.nonzero().squeeze(1)
-    n_drawn = min(count + int(is_released.sum()) if count else 0, len(free))
-    drawn = free[torch.randperm(len(free), generator=generator)[:n_drawn]]
+    pool_order = torch.randperm(len(is_free), generator=make_generator(seed, "audit"))
+    drawn = pool_order[is_free[pool_order]][: count + int(is_released.sum()) if count else 0]
     image = torch.cat([picks[~is_released], drawn])
-    order = torch.randperm(len(image), generator=generator)
-    is_audit = torch.arange(len(image)) >= len(image) - n_drawn
+    order = torch.randperm(len(image), generator=make_generator(seed, "order of questions", request.round))
+    is_audit = torch.arange(len(image)) >= len(image) - len(drawn)
     marks = AuditMarks(is_audit[order].numpy(), picks[is_released].numpy())
     return Request(request.round, image[order], torch.zeros_like(image), marks=marks)
 
