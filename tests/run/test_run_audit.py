@@ -126,6 +126,15 @@ def test_no_audit_label_affects_training_or_selection(run_quickly: Runner) -> No
     assert figures[-1]["accuracy"] != other_figures[-1]["accuracy"]
 
 
+def test_released_audit_labels_are_trained_on_after_the_last_round(run_quickly: Runner) -> None:
+    kept = run_quickly(*AUDIT, folder="kept")
+    released = run_quickly(*AUDIT, "acquisition.release_audit=true", folder="released")
+    assert [record["stage"] for record in released.read_records("audit")] == [0, 1]
+    assert kept.read_records("audit")[:2] == released.read_records("audit")
+    weights, other_weights = load_model(kept), load_model(released)
+    assert any(not torch.equal(weights[name], other_weights[name]) for name in weights)
+
+
 def test_the_stop_rule_ends_the_queries(run_quickly: Runner) -> None:
     settings = "acquisition={budget: 24, rounds: 3, after_epochs: [1, 2, 3], audit: 6, until: gain<99}"
     run_folder = run_quickly(settings)

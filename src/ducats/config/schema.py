@@ -210,6 +210,11 @@ class AcquisitionConfig:
         "on and give the accuracy of the model with an interval; 0: none; auto: a tenth of the budget and at "
         "least 20, but none if there is a test set, if 20 are more than a third of the budget, or for pixels",
     )
+    release_audit: bool = Field(
+        default=False,
+        description="also train on the audit labels after the last round; the last figures are then those of "
+        "the model before",
+    )
     until: str | None = Field(
         default=None,
         description="ask for no more labels once the audit shows this with 95 % certainty: gain<0.5 (points "
@@ -421,7 +426,7 @@ class Config(BaseModel):
             del settings["views"]["embedded"]
         if self.model.bottleneck_relu:
             del settings["model"]["bottleneck_relu"]
-        for name in ("start_from", "audit", "until"):
+        for name in ("start_from", "audit", "release_audit", "until"):
             if getattr(self.acquisition, name) == getattr(AcquisitionConfig(), name):
                 del settings["acquisition"][name]
         for name in ("unlabelled_includes_labelled", "warmup_fraction", *LATER_OPTIMISATION):

@@ -117,8 +117,10 @@ def _from_predictions(
 
 
 def _has_audit_only(trained: TrainedModel) -> bool:
-    """Return whether the run has audit labels and no test set."""
-    return trained.run_folder.data_summary["test"] is None and bool(trained.run_folder.read_records("audit"))
+    """Return whether the run has audit labels that it was not trained on, and no test set."""
+    if trained.run_folder.data_summary["test"] is not None or trained.config.acquisition.release_audit:
+        return False
+    return bool(trained.run_folder.read_records("audit"))
 
 
 def _from_audit(trained: TrainedModel, fabric: Fabric, criterion: TriageCriterion) -> CalibrationData:

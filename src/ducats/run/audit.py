@@ -24,7 +24,8 @@ def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> No
         rounds: number of rounds with labels.
     """
     folder = context.run_folder
-    if not context.plan.audit or context.per_pixel:
+    plan = context.plan
+    if not plan.audit or context.per_pixel or (plan.release_audit and stage == len(plan.query_epochs)):
         return
     if context.on_rank_zero(lambda: any(r["epoch"] == epoch for r in folder.read_records("audit"))):
         return
@@ -36,7 +37,7 @@ def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> No
         earlier = folder.read_records("audit")
         before = folder.load_pool_predictions(earlier[-1]["epoch"]) if earlier else None
         now = PoolPredictions(predicted.numpy(), probability.double().numpy())
-        n_stages = len(context.plan.query_epochs) + 1
+        n_stages = len(plan.query_epochs) + 1
         figures = stage_figures(
             ledger,
             stage=stage,

@@ -86,6 +86,7 @@ class RunPlan(ScoringOptions, TrainingOptions):
     query_epochs: Sequence[int] = (10, 12, 14, 16, 18)  # acquire labels after these epochs
     budget: Sequence[int] = ()  # labels per round; derived from `pixel_budget` if pixels are selected
     audit: Sequence[int] = ()  # how many of the labels of each round are for the audit; () for none
+    release_audit: bool = False  # train on the audit labels, too, after the last round
     until: StopRule | None = None  # ask for no more labels once the audit shows this
     pixel_budget: int | str | None = None  # see `budget.split_pixels`
     rounding: Rounding = "nearest_total"
@@ -224,7 +225,7 @@ def run_identity(components: Components, plan: RunPlan) -> dict[str, Any]:
         f.name: to_plain(getattr(plan, f.name)) for f in fields(plan) if f.name not in NOT_IN_IDENTITY
     }
     # A default leaves the identity as it was before the setting existed.
-    for name in ("audit", "until"):
+    for name in ("audit", "release_audit", "until"):
         if not getattr(plan, name):
             del plan_settings[name]
     if not plan.unlabelled_includes_labelled:

@@ -139,7 +139,7 @@ def _tally(
     if not context.per_pixel:
         indices = None
         if skips_labelled:
-            targets = context.from_ledger(lambda ledger: ledger.targets(rounds))
+            targets = context.known_targets(rounds)
             indices = (targets == UNLABELLED).nonzero().squeeze(1)
         tally = evaluate(predictor, test, indices=indices, tempered=tempered)
         return tally, {"images": tally.total}

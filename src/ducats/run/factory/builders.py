@@ -275,6 +275,7 @@ def make_run_plan(config: Config, data: AdaptationData, n_initial: int = 0) -> R
             n_initial=n_initial,
             has_test=data.test is not None,
         ),
+        release_audit=acquisition.release_audit,
         until=None if acquisition.until is None else StopRule.parse(acquisition.until),
     )
 
