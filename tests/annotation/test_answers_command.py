@@ -76,6 +76,8 @@ def test_tables_show_the_summary(
     for words in (
         "2 questions with conflicting answers",
         "round 1, a (anna: cat, bob: dog), label cat",
+        "agreement on 2 questions answered independently: 0 %, Conger's kappa of 3 annotators 0.00 (95 %",
+        "estimated share of wrong answers to these: [bold]bob ",
         "round 2, d (anna: cat, [bold]bob: dog), no label yet",
         "match no question of this run: 1 malformed, 1 unknown question",
         "1 late",

@@ -255,7 +255,11 @@ def _print_annotators(store: AnnotationStore) -> None:
 
     annotators, channels = summary.summarise_annotators(store), summary.summarise_channels(store)
     if annotators:
+        quality = summary.annotator_quality(store)
         console.print(to_terminal(annotator_table(annotators)))
+        if quality.agreement is not None:
+            errors = ", ".join(f"{name} {100 * share:.0f} %" for name, share in quality.errors.items())
+            print_line(f"{quality.agreement}; estimated share of wrong answers to these: {errors}")
     print_line(describe_annotation(annotators, channels) or "no answers yet")
 
 
