@@ -56,6 +56,7 @@ class RunFolder:
         self.requests_path = folder / "requests"  # and the model's hints
         self.labels_path = folder / "labels"
         self.questions_path = folder / "questions"  # see ``question_names``
+        self.people_path = folder / "people.json"  # private: the tokens of `ducats label --people`
         self.snapshots_path = folder / "snapshots"  # see ``snapshot_files``
         self.checkpoint_path = folder / "checkpoint.pt"
         self.frozen_path = folder / "frozen.safetensors"
