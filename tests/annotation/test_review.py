@@ -1,5 +1,6 @@
 """Answers worth a second look: reasons, order, and what a review settles."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,12 @@ def test_the_most_suspicious_answers_come_first_with_their_reasons(run_folder: R
     scores = [one.score for one in items.values()]
     assert scores == sorted(scores, reverse=True)
     assert all(0 < score < 1 for score in scores)
+
+
+def test_open_rounds_are_compared_with_the_current_prediction(run_folder: RunFolder) -> None:
+    items = list_for_review(run_folder, with_hints=lambda one: replace(one, guess="dog", probability=0.95))
+    (fine,) = [one for one in items if one.question.id == "fine"]
+    assert fine.reasons() == ["the model predicted dog (95 %)"]
 
 
 def test_what_was_reviewed_is_not_listed_again(run_folder: RunFolder) -> None:

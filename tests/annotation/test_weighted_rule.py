@@ -1,5 +1,6 @@
 """The rule `weighted` and `overlap` in a store: what is settled, when, and for good."""
 
+import json
 from pathlib import Path
 
 from ducats.annotation import AnnotationStore
@@ -87,6 +88,16 @@ def test_overlap_chooses_a_share_that_needs_two_people(tmp_path: Path) -> None:
     submit_answer(store, second, "dog", "eve")
     assert store.status(second).word == "dog"
     assert store.close_round(1) is not None
+
+
+def test_rules_of_older_rounds_are_read_and_defaults_are_not_written(tmp_path: Path) -> None:
+    store = write_round(tmp_path / "questions", 1, ("a",))
+    path = store.round_folder(1) / "rules.json"
+    assert json.loads(path.read_text()).keys().isdisjoint({"overlap", "min_probability", "max_annotators"})
+    assert AnnotationStore(store.folder).question_round(1).rules.max_annotators == 3
+    store = write_round(tmp_path / "other", 1, ("a",), overlap=0.5, min_probability=0.8)
+    rules = AnnotationStore(store.folder).question_round(1).rules
+    assert (rules.overlap, rules.min_probability) == (0.5, 0.8)
 
 
 def test_overlap_does_not_weaken_other_rules_and_small_rounds_have_at_least_one(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ class LabellingPage:
             "run": self.run_id,
             "annotator": self.fixed_name(request),
             "personal": bool(request.scope[PERSON]),
-            "reviewable": bool(self.store.log.answers()),
+            "reviewable": bool(self.store.answers()),
             "blind": self.blind,
             "next": [],
         }

@@ -59,6 +59,7 @@ export function listen(page) {
   click("back", page.leaveGrid);
   click("review-button", page.toggleReview);
   click("review-back", page.previous);
+  click("review-leave", page.leaveReview);
   click("annotator-button", page.rename);
   for (const button of document.querySelectorAll("[data-word]")) {
     button.addEventListener("click", () => answer(button.dataset.word));

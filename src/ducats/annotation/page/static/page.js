@@ -296,6 +296,7 @@ async function toggleReview() {
   if (mode === "review") return leaveReview();
   if ($("review-button").hidden || mode !== "one") return;
   notice("");
+  if ($("saved").classList.contains("offline")) return notice("Your answers must be saved first.");
   try {
     await outbox.idle();
     if (!(await review.load(annotator))) return notice("Nothing to review: no answer is suspicious.");

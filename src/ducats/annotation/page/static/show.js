@@ -140,7 +140,7 @@ export function panel(question) {
     guess.setAttribute("aria-label", `Accept the model's guess: ${question.guess}`);
   } else if (question.review?.label) {
     guess.hidden = false;
-    guess.replaceChildren(make("b", {}, wordText(question.review.label)), make("small", {}, "label: confirm"),
+    guess.replaceChildren(make("b", {}, wordText(question.review.label)), make("small", {}, "confirm the label"),
       make("kbd", {}, "Enter"));
     guess.setAttribute("aria-label", `Confirm the label: ${wordText(question.review.label)}`);
   }
