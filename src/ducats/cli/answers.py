@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from ducats.runfolder.run_folder import RunFolder
 
 MAX_QUESTIONS_SHOWN = 20
+CLOSED_TEXTS = {  # by reason
+    "": "not yet",
+    "settled": "yes",
+    "time_limit": "yes, time used up",
+    "stopped": "yes, session ended",
+}
 
 
 @app.command
@@ -252,7 +258,7 @@ def _print_rounds(store: AnnotationStore) -> None:
     table = Table(*titles, box=SIMPLE, pad_edge=False)  # without lines, the titles fit into 80 columns
     for tally in summary.summarise_rounds(store):
         numbers = (tally.round, tally.questions, tally.settled, tally.void, tally.answered_by_png)
-        closed = {"": "not yet", "settled": "yes", "time_limit": "yes, time used up"}[tally.closed_reason]
+        closed = CLOSED_TEXTS[tally.closed_reason]
         counts = map(str, (*numbers, tally.open, tally.disputed))
         table.add_row(*counts, escape(_counts(tally.rejected)), closed)
     console.print(table)
