@@ -86,7 +86,8 @@ def test_known_confusions_are_recovered_and_a_good_annotator_outvotes_two_bad_on
     errors = model.error_rates(questions)
     for name in ("ada", "ben", "eve"):
         wrong = np.mean([answers[name] != true for answers, true in zip(questions, truth, strict=True)])
-        assert errors[name] == pytest.approx(wrong, abs=0.03)
+        assert errors[name].share == pytest.approx(wrong, abs=0.03)
+        assert errors[name].answers == 3000
     posterior = model.posterior({"ada": "cat", "ben": "dog", "eve": "dog"})
     assert max(posterior, key=posterior.__getitem__) == "cat"
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import sqrt
+from typing import NamedTuple
 
 Z_95 = 1.959964  # quantile of the normal distribution for an interval of 95 %
 
@@ -33,6 +34,22 @@ class Agreement:
         name = "Cohen's kappa" if self.annotators == 2 else f"Conger's kappa of {self.annotators} annotators"
         low, high = self.interval
         return f"{text}, {name} {self.kappa:.2f} (95 % interval {low:.2f} to {high:.2f})"
+
+
+class ErrorRate(NamedTuple):
+    """Estimated share of wrong answers of one annotator."""
+
+    share: float
+    answers: int  # to questions with several annotators
+
+    def __str__(self) -> str:
+        """Return the share with Wilson's 95 % interval.
+
+        >>> str(ErrorRate(0.1, 20))
+        '10 % (3 to 30 %)'
+        """
+        low, high = wilson_interval(self.share, self.answers)
+        return f"{100 * self.share:.0f} % ({100 * low:.0f} to {100 * high:.0f} %)"
 
 
 def measure_agreement(questions: Sequence[Mapping[str, str]]) -> Agreement | None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ducats.annotation.agreement import ErrorRate
+
 Array = np.typing.NDArray[np.float64]
 Words = Mapping[str, str]  # the words of the annotators who answered one question
 
@@ -36,14 +38,14 @@ class AnnotatorModel:
             log += self.log_confusion.get(annotator, self.log_expected)[:, self.words.index(word)]
         return dict(zip(self.words, _normalise(log[None])[0].tolist(), strict=True))
 
-    def error_rates(self, questions: Iterable[Words]) -> dict[str, float]:
+    def error_rates(self, questions: Iterable[Words]) -> dict[str, ErrorRate]:
         """Return the expected share of wrong answers of each annotator, in questions with several answers."""
         errors: dict[str, list[float]] = {}
         for answers in questions:
             posterior = self.posterior(answers) if len(answers) > 1 else {}
             for annotator, word in answers.items() if posterior else ():
                 errors.setdefault(annotator, []).append(1 - posterior[word])
-        return {annotator: float(np.mean(each)) for annotator, each in sorted(errors.items())}
+        return {name: ErrorRate(sum(each) / len(each), len(each)) for name, each in sorted(errors.items())}
 
 
 def fit_annotators(questions: Iterable[Words], words: Sequence[str]) -> AnnotatorModel:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from ducats.annotation.agreement import Agreement, measure_agreement
+from ducats.annotation.agreement import Agreement, ErrorRate, measure_agreement
 from ducats.annotation.answer import REVIEW_CHANNEL, Answer
 from ducats.annotation.question import Question
 from ducats.annotation.rules import QuestionStatus, Vote
@@ -251,7 +251,7 @@ class AnnotatorQuality:
     """How far annotators agree, and how often each is probably wrong."""
 
     agreement: Agreement | None  # None if no question has two independent answers
-    errors: Mapping[str, float]  # expected share of wrong answers, by annotator
+    errors: Mapping[str, ErrorRate]  # by annotator
 
 
 def annotator_quality(store: AnnotationStore) -> AnnotatorQuality:

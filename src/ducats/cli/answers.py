@@ -286,7 +286,7 @@ def _print_annotators(store: AnnotationStore) -> None:
         quality = summary.annotator_quality(store)
         console.print(to_terminal(annotator_table(annotators)))
         if quality.agreement is not None:
-            errors = ", ".join(f"{name} {100 * share:.0f} %" for name, share in quality.errors.items())
+            errors = ", ".join(f"{name} {rate}" for name, rate in quality.errors.items())
             print_line(f"{quality.agreement}; estimated share of wrong answers to these: {errors}")
     print_line(describe_annotation(annotators, channels) or "no answers yet")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from ducats.annotation import VOID_WORD, AnnotationStore, Question
+from ducats.annotation.agreement import ErrorRate
 from ducats.annotation.shared_answers import answered_questions, question_subject
 from ducats.annotation.summary import (
     AnnotatorQuality,
@@ -98,7 +99,7 @@ class AnnotationStats:
 
 
 def annotator_table(
-    annotators: Sequence[AnnotatorSummary], errors: Mapping[str, float] | None = None
+    annotators: Sequence[AnnotatorSummary], errors: Mapping[str, ErrorRate] | None = None
 ) -> Table:
     """Return a table with one row per annotator, and with their errors if given."""
     titles = (
@@ -121,14 +122,10 @@ def annotator_table(
                 f"{each.median_seconds:.1f}" if is_timed else EMPTY_CELL,
                 f"{each.seconds / 60:.1f}" if is_timed else EMPTY_CELL,
                 f"{each.agreed} of {each.compared}" if each.compared else EMPTY_CELL,
-                *([_percentage(errors.get(each.annotator))] if errors else []),
+                *([str(errors.get(each.annotator, EMPTY_CELL))] if errors else []),
             ]
         )
     return make_table(titles, rows)
-
-
-def _percentage(share: float | None) -> str:
-    return EMPTY_CELL if share is None else f"{100 * share:.0f}%"
 
 
 def describe_annotation(annotators: Sequence[AnnotatorSummary], channels: Sequence[ChannelSummary]) -> str:
