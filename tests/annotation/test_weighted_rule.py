@@ -1,12 +1,13 @@
 """The rule `weighted` and `overlap` in a store: what is settled, when, and for good."""
 
 import json
+import random
 from pathlib import Path
 
 from ducats.annotation import AnnotationStore
 from ducats.annotation.oracles.pending import describe_open_images
 from ducats.annotation.page.round_progress import RoundProgress
-from question_rounds import submit_answer, write_round
+from question_rounds import CLASSES, submit_answer, write_round
 
 KEYS = tuple(f"q{n:02d}" for n in range(20))
 
@@ -108,3 +109,28 @@ def test_overlap_does_not_weaken_other_rules_and_small_rounds_have_at_least_one(
     assert write_round(tmp_path / "none", 1, KEYS).question_round(1).shared_questions == frozenset()
     everything = write_round(tmp_path / "all", 1, KEYS, overlap=1.0).question_round(1)
     assert everything.shared_questions == set(KEYS)
+
+
+def test_weighted_answers_are_right_more_often_than_a_majority(tmp_path: Path) -> None:
+    errors = {"ada": 0.03, "ben": 0.3, "eve": 0.3}
+    found = {}
+    for rule in ("majority", "weighted"):
+        draw, keys = random.Random(0), tuple(f"q{n:02d}" for n in range(60))
+        store = write_round(tmp_path / rule, 1, keys, rule=rule, min_annotators=2)
+        n_answers, truth = 0, {key: draw.choice(CLASSES) for key in keys}
+        answers = {  # the same for both rules
+            key: [
+                (name, truth[key] if draw.random() > errors[name] else draw.choice(CLASSES))
+                for name in draw.sample(sorted(errors), 3)
+            ]
+            for key in keys
+        }
+        for key in keys * 2:  # what later answers opened again is asked again
+            while store.status(key).state != "settled" and answers[key]:
+                name, word = answers[key].pop()
+                submit_answer(store, key, word, name)
+                n_answers += 1
+        right = sum(one.word == truth[key] for key, one in store.statuses(1).items())
+        found[rule] = (right, n_answers)
+    assert found["weighted"][0] > found["majority"][0]
+    assert found["weighted"][1] <= found["majority"][1] + 5
