@@ -67,6 +67,14 @@ def test_summary_of_a_hand_made_example(store: AnnotationStore) -> None:
     assert [(one.question.id, one.label) for one in list_disputes(store)] == [("a", "cat"), ("d", None)]
 
 
+def test_a_live_session_is_summarised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = write_round(tmp_path / "questions", live=True)
+    submit_answer(store, "a", "cat")
+    store.stop_round(1)
+    assert ducats("answers", tmp_path) == 0
+    assert "session" in capsys.readouterr().out
+
+
 def test_tables_show_the_summary(
     store: AnnotationStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,6 +84,8 @@ def test_tables_show_the_summary(
     for words in (
         "2 questions with conflicting answers",
         "round 1, a (anna: cat, bob: dog), label cat",
+        "agreement on 2 questions answered independently: 0 %, Conger's kappa of 3 annotators 0.00 (95 %",
+        "estimated share of wrong answers to these: [bold]bob ",
         "round 2, d (anna: cat, [bold]bob: dog), no label yet",
         "match no question of this run: 1 malformed, 1 unknown question",
         "1 late",

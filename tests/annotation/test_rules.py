@@ -47,6 +47,13 @@ def status_of(
         ("unanimous", 2, "a:cat b:Cat", "settled", "cat"),
         ("unanimous", 2, "a:cat b:cat c:dog", "disputed", None),
         ("unanimous", 2, "a:cat b:unsure", "open", None),
+        # Nothing is known about these annotators: each is right with a probability of 80 %.
+        ("weighted", 1, "a:cat", "open", None),
+        ("weighted", 1, "a:cat b:cat", "settled", "cat"),
+        ("weighted", 1, "a:horse b:horse", "settled", "horse"),
+        ("weighted", 1, "a:cat b:dog", "disputed", None),
+        ("weighted", 1, "a:cat b:dog c:dog", "settled", "dog"),  # by the maximum of three annotators
+        ("weighted", 1, "a:cat b:dog c:cow", "settled", "cat"),  # equally probable: the first
     ],
 )
 def test_rules_by_hand(rule: str, min_annotators: int, answers: str, state: str, word: str | None) -> None:
@@ -110,10 +117,22 @@ def test_the_status_equals_a_replay_of_all_answers(
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"rule": "loudest"}, "rule must be one of first, newest, majority, unanimous, not 'loudest'"),
+        (
+            {"rule": "loudest"},
+            "rule must be one of first, newest, majority, unanimous, weighted, not 'loudest'",
+        ),
         ({"min_annotators": 0}, "min_annotators must be a positive integer, not 0"),
         ({"min_annotators": True}, "min_annotators must be"),
         ({"min_annotators": 1.5}, "min_annotators must be"),
+        ({"overlap": 1.5}, "overlap must be a number from 0 to 1, not 1.5"),
+        ({"overlap": True}, "overlap must be"),
+        ({"min_probability": "high"}, "min_probability must be a number from 0 to 1"),
+        ({"max_annotators": 0}, "max_annotators must be a positive integer"),
+        (
+            {"rule": "weighted", "min_annotators": 4},
+            r"max_annotators is 3, less than min_annotators \(4\)",
+        ),
+        ({"rule": "weighted", "max_annotators": 1, "overlap": 0.1}, "less than the two that overlap needs"),
         ({"on_unsure": "maybe"}, "on_unsure must be ask_another or void"),
         ({"allow_new_classes": "yes"}, "allow_new_classes must be true or false"),
     ],
@@ -124,8 +143,8 @@ def test_invalid_parameters_are_reported(params: dict[str, object], words: str) 
 
 
 def test_the_default_number_of_annotators_depends_on_the_rule() -> None:
-    found = {rule: make_rules(rule=rule)["min_annotators"] for rule in VOTING_RULES}
-    assert found == {"first": 1, "newest": 1, "majority": 3, "unanimous": 2}
+    found = {rule: make_rules(rule=rule)["min_annotators"] for rule in (*VOTING_RULES, "weighted")}
+    assert found == {"first": 1, "newest": 1, "majority": 3, "unanimous": 2, "weighted": 1}
     assert make_rules(rule="unanimous", min_annotators=4)["min_annotators"] == 4
 
 

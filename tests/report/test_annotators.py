@@ -79,7 +79,7 @@ def test_statistics_by_hand(tmp_path: Path) -> None:
         ("img/3.png", "void"),
         ("img/4.png", "horse (not a class: void)"),
     ]
-    assert found.annotator_table.rows[0] == ("anna", 5, 1, 0, 5, "4.0", "0.3", "3 of 5")
+    assert found.annotator_table.rows[0] == ("anna", 5, 1, 0, 5, "4.0", "0.3", "3 of 5", "41 % (12 to 78 %)")
 
 
 def test_the_page_shows_statistics_and_images(tmp_path: Path) -> None:
@@ -89,6 +89,8 @@ def test_the_page_shows_statistics_and_images(tmp_path: Path) -> None:
     for words in (
         "3 annotators, 2.8 minutes in total (10 of 12 answers timed) – test: 12 answers.",
         "5 questions had several answers; in 60% of them all answers agreed.",
+        "Agreement on 5 questions answered independently: 56 %, Conger&#39;s kappa of 3 annotators 0.35",
+        "the expected share of wrong answers to these with its 95 % interval, by the model of Dawid",
         "2 labels are void: no class applies.",
         "1 answer arrived after the end of the round and was ignored.",
         "anna: cat, bob: dog, eve: dog",

@@ -10,6 +10,9 @@ UNSURE_WORD = "unsure"  # the annotator cannot decide
 SKIP_WORD = "skip"  # postponed
 UNDO_WORD = ""  # withdraws the annotator's earlier answer
 
+REVIEW_CHANNEL = "review"  # channel of answers given in the page's review mode
+SHARED_CHANNEL = "shared"  # channel of answers that were copied from another run
+
 AnswerKind = Literal["class", "void", "new", "unsure", "skip", "undo", "invalid"]
 _RESERVED_WORDS: Mapping[str, AnswerKind] = {
     VOID_WORD: "void",

@@ -1,8 +1,10 @@
 """Questions to annotators, and rounds of questions."""
 
+import hashlib
 import json
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -62,7 +64,7 @@ class RoundRules:
 
     round: int
     classes: tuple[str, ...]
-    rule: Literal["first", "newest", "majority", "unanimous"] = "first"  # see ``rules.VOTING_RULES``
+    rule: Literal["first", "newest", "majority", "unanimous", "weighted"] = "first"  # see ``rules``
     min_annotators: int = 1  # number of different annotators that each question needs
     on_unsure: Literal["ask_another", "void"] = "ask_another"  # ask someone else, or label VOID
     allow_new_classes: bool = False  # whether unknown class names are accepted, as VOID
@@ -73,12 +75,17 @@ class RoundRules:
     max_seconds: float | None = None  # limit on the annotation time, after which the round closes
     # Live labelling: every open image may be answered, in any order, and answers may name new classes.
     live: bool = False
+    overlap: float = 0.0  # share of the questions that need answers from two annotators
+    # With the rule ``weighted``: a question is settled by this probability, or by so many annotators.
+    min_probability: float = 0.9
+    max_annotators: int = 3
 
     def write(self, folder: Path) -> None:
         """Write the rules into the folder of their round."""
         fields = asdict(self)
-        if not self.live:
-            del fields["live"]
+        for name in ("live", "overlap", "min_probability", "max_annotators"):
+            if fields[name] == getattr(type(self), name):  # the default
+                del fields[name]
         checksums.write_text(folder / RULES, json.dumps(fields, ensure_ascii=False, indent=1) + "\n")
 
 
@@ -94,6 +101,22 @@ class QuestionRound:
     def by_id(self) -> dict[str, Question]:
         """Questions by id."""
         return {question.id: question for question in self.questions}
+
+    @cached_property
+    def shared_questions(self) -> frozenset[str]:
+        """Ids of the questions that need two annotators: a random share, drawn by their names alone."""
+        n_shared = math.ceil(self.rules.overlap * len(self.questions) - 1e-9)
+        ids = sorted(self.by_id, key=lambda one: hashlib.sha256(one.encode("utf-8", "replace")).digest())
+        return frozenset(ids[:n_shared])
+
+    def rules_for(self, question: str) -> RoundRules:
+        """Return the rules for one question: a shared one needs two annotators who agree, or a majority."""
+        return self._shared_rules if question in self.shared_questions else self.rules
+
+    @cached_property
+    def _shared_rules(self) -> RoundRules:
+        rule = "majority" if self.rules.rule in ("first", "newest") else self.rules.rule
+        return replace(self.rules, rule=rule, min_annotators=max(2, self.rules.min_annotators))
 
     @classmethod
     def write(cls, folder: Path, rules: RoundRules, questions: Iterable[Question]) -> None:

@@ -10,13 +10,11 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ducats.annotation.answer import UNDO_WORD, Answer, parse_word
+from ducats.annotation.answer import SHARED_CHANNEL, UNDO_WORD, Answer, parse_word
 from ducats.annotation.question import Question
 from ducats.annotation.store import AnnotationStore
 from ducats.runfolder.run_folder import RunFolder
 from ducats.runfolder.search import find_run_folders
-
-SHARED_CHANNEL = "shared"  # channel of answers that were copied from the book
 
 
 class AnnotatorWord(NamedTuple):

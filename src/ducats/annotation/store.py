@@ -6,16 +6,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ducats.annotation.answer import MAX_TEXT_LENGTH, Answer, malformed_answer, parse_word, replace_surrogates
 from ducats.annotation.answer_log import AnswerLog
 from ducats.annotation.question import QuestionRound
-from ducats.annotation.rules import QuestionStatus, question_status
+from ducats.annotation.rules import QuestionStatus, independent_words, possible_words, question_status
 from ducats.runfolder import checksums
 from ducats.runfolder.question_names import ANSWER_LOG, CLOSED, RULES
 from ducats.runfolder.rounds import round_name, rounds_in
 from ducats.utils.typed_json import parse_json
+
+if TYPE_CHECKING:  # keeps `--help` fast
+    from ducats.annotation.dawid_skene import AnnotatorModel
 
 MAX_CLASS_NAME_LENGTH = 100
 MAX_ANSWER_SECONDS = 24 * 3600.0  # longest plausible time for one answer
@@ -47,6 +50,7 @@ class AnnotationStore:
         self._answers_by_question: dict[tuple[int, str], list[Answer]] = {}  # by round and question
         self._external_ids: dict[str, set[tuple[str, str]]] = {}  # question and word received under each id
         self._statuses: dict[tuple[int, str], QuestionStatus] = {}
+        self._annotator_models: dict[int, AnnotatorModel] = {}  # by last round
         self._n_read = 0
         self._lock = threading.RLock()
 
@@ -197,7 +201,17 @@ class AnnotationStore:
                 key = (answer.round, answer.question)
                 self._answers_by_question.setdefault(key, []).append(answer)
                 self._statuses.pop(key, None)
+                if answer.reject_reason is None:
+                    self._forget_models(answer.round)
         self._n_read = len(answers)
+
+    def _forget_models(self, first_round: int) -> None:
+        """Forget what depends on all answers to a round."""
+        for number in [one for one in self._annotator_models if one >= first_round]:
+            del self._annotator_models[number]
+            if self.question_round(number).rules.rule == "weighted":
+                for key in [one for one in self._statuses if one[0] == number]:
+                    del self._statuses[key]
 
     def answers(self, question: str | None = None) -> list[Answer]:
         """Return all answers, or all answers to one question, oldest first."""
@@ -221,10 +235,39 @@ class AnnotationStore:
     def _status(self, round_number: int, question: str) -> QuestionStatus:
         key = (round_number, question)
         if key not in self._statuses:
-            self._statuses[key] = question_status(
-                self._answers_by_question.get(key, []), self.question_round(round_number).rules
-            )
+            rules = self.question_round(round_number).rules_for(question)
+            model = self.annotator_model(round_number) if rules.rule == "weighted" else None
+            self._statuses[key] = question_status(self._answers_by_question.get(key, []), rules, model)
         return self._statuses[key]
+
+    def independent_words(self, round_number: int) -> dict[str, dict[str, str]]:
+        """Return the words that annotators gave independently of each other, by question."""
+        with self._lock:
+            self._read_new_answers()
+            questions = self.question_round(round_number).by_id
+            by_question = self._answers_by_question
+            return {one: independent_words(by_question.get((round_number, one), ())) for one in questions}
+
+    def annotator_model(self, last_round: int) -> "AnnotatorModel":
+        """Return the errors of annotators, estimated from the independent answers up to a round.
+
+        What is said about a closed round never changes, since its answers do not.
+        """
+        from ducats.annotation.dawid_skene import fit_annotators  # needs NumPy; keeps `--help` fast
+
+        with self._lock:
+            self._read_new_answers()
+            if last_round not in self._annotator_models:
+                numbers = [number for number in self.round_numbers() if number <= last_round]
+                answered = [one for number in numbers for one in self.independent_words(number).values()]
+                classes = [name for n in numbers for name in self.question_round(n).rules.classes]
+                given = {
+                    answer.word
+                    for answer in self.log.answers()
+                    if answer.reject_reason is None and answer.kind == "new" and answer.round <= last_round
+                }
+                self._annotator_models[last_round] = fit_annotators(answered, possible_words(classes, given))
+            return self._annotator_models[last_round]
 
     def statuses(self, round_number: int) -> dict[str, QuestionStatus]:
         """Return the status of each question in a round; in a closed one, with corrected labels."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from ducats.annotation.answer import Answer
+from ducats.annotation.agreement import Agreement, ErrorRate, measure_agreement
+from ducats.annotation.answer import REVIEW_CHANNEL, Answer
 from ducats.annotation.question import Question
 from ducats.annotation.rules import QuestionStatus, Vote
 from ducats.annotation.store import AnnotationStore
@@ -199,7 +200,7 @@ def channel_name(channel: str) -> str:
     >>> channel_name("page"), channel_name("round-01/answers.csv"), channel_name("mine")
     ('labelling page', 'CSV files', 'mine')
     """
-    names = {"page": "labelling page", "label-studio": "Label Studio"}
+    names = {"page": "labelling page", "label-studio": "Label Studio", REVIEW_CHANNEL: "review"}
     return "CSV files" if channel.endswith(".csv") else names.get(channel, channel)
 
 
@@ -243,6 +244,23 @@ def _summarise_annotator(
         compared=len(compared),
         agreed=sum(vote.word == one.word for vote, one in compared),
     )
+
+
+@dataclass(frozen=True)
+class AnnotatorQuality:
+    """How far annotators agree, and how often each is probably wrong."""
+
+    agreement: Agreement | None  # None if no question has two independent answers
+    errors: Mapping[str, ErrorRate]  # by annotator
+
+
+def annotator_quality(store: AnnotationStore) -> AnnotatorQuality:
+    """Measure agreement and errors on the questions that several annotators answered independently."""
+    numbers = store.round_numbers()
+    questions = [words for number in numbers for words in store.independent_words(number).values()]
+    agreement = measure_agreement(questions)
+    errors = store.annotator_model(numbers[-1]).error_rates(questions) if agreement is not None else {}
+    return AnnotatorQuality(agreement, errors)
 
 
 def list_disputes(store: AnnotationStore) -> list[Dispute]:

@@ -1,6 +1,6 @@
 """Answers that contradict a confident model. Does not import torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ducats.annotation.question import Question
@@ -38,11 +38,19 @@ class SuspiciousAnswer:
         """Highest probability of another class."""
         return max(one.probability for one in (self.asked, self.trained) if one is not None)
 
+    @property
+    def description(self) -> str:
+        """What the model predicted instead."""
+        texts = [f"the model predicted {self.asked}"] if self.asked else []
+        texts += [f"predicts {self.trained} after training on it"] if self.trained else []
+        return " and ".join(texts) if self.asked else f"the model {texts[0]}"
+
 
 def suspicious_answers(
     run_folder: RunFolder,
     min_probability: float = CONFIDENT,
     *,
+    open_with: Callable[[Question], Question] | None = None,
     on_corrupt_snapshot: Callable[[str], object] = lambda _: None,
 ) -> list[SuspiciousAnswer]:
     """Return the labels that contradict a confident model, the most confident contradiction first.
@@ -51,6 +59,7 @@ def suspicious_answers(
     even after training on it. Corrected labels are not listed.
 
     Args:
+        open_with: include open rounds; returns a question of one with the model's prediction.
         on_corrupt_snapshot: called with a message if the predictions after training cannot be read.
     """
     store = AnnotationStore(run_folder.questions_path)
@@ -64,10 +73,15 @@ def suspicious_answers(
     for round_number in store.round_numbers():
         closed, question_round = store.closed_round(round_number), store.question_round(round_number)
         classes = question_round.rules.classes
-        for question in question_round.questions if closed is not None else ():
-            label = closed.words.get(question.id) if closed is not None else None
-            if label is None or question.id in corrected:
+        words: Mapping[str, str | None] = closed.words if closed is not None else {}
+        if closed is None and open_with is not None:
+            words = {one: status.word for one, status in store.statuses(round_number).items()}
+        for question in question_round.questions:
+            label = words.get(question.id)
+            if label is None or (closed is not None and question.id in corrected):
                 continue
+            if closed is None and open_with is not None:
+                question = open_with(question)
             asked = later = None
             if question.guess is not None and question.probability is not None:
                 asked = Prediction(question.guess, question.probability)

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from ducats.runfolder.run_folder import RunFolder
 
 MAX_QUESTIONS_SHOWN = 20
+CLOSED_TEXTS = {  # by reason
+    "": "not yet",
+    "settled": "yes",
+    "time_limit": "yes, time used up",
+    "stopped": "yes, session ended",
+}
 
 
 @app.command
@@ -37,6 +43,7 @@ def answers(
     amend: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
     annotator: str | None = None,
     suspicious: float | None = None,
+    review: Annotated[bool, Parameter(negative=())] = False,
     check: Annotated[list[Path] | None, Parameter(negative=(), consume_multiple=True)] = None,
 ) -> int:
     """Summarise the annotators' answers: progress of each round, activity per annotator, disagreements.
@@ -49,6 +56,8 @@ def answers(
         annotator: With --amend: name of the person who corrects; default: the login name.
         suspicious: List only the answers that contradict a prediction with at least this probability; the
             summary lists those above 0.8.
+        review: List the answers worth a second look, the most suspicious first, with the reasons: the model
+            was sure of another class, people differ, or those who answered are often wrong.
         check: Print all mistakes in CSV files of answers to the open round, with their lines; exit code 1 if
             there are any. The files are not imported.
     """
@@ -78,6 +87,9 @@ def answers(
         return 0
     if suspicious is not None:
         _print_suspicious(run_folder, suspicious)
+        return 0
+    if review:
+        _print_review(run_folder)
         return 0
     _print_rounds(store)
     _print_annotators(store)
@@ -155,15 +167,31 @@ def _print_suspicious(run_folder: "RunFolder", min_probability: float | None = N
     print_line(f"{number}: the model was at least {100 * threshold:.0f} % sure of another class")
     shown = found if min_probability is not None else found[:MAX_QUESTIONS_SHOWN]
     for one in shown:
-        doubts = [f"the model predicted {one.asked}"] if one.asked else []
-        doubts += [f"predicts {one.trained} after training on it"] if one.trained else []
-        print_line(f"  round {one.round}, {one.question.id}: {one.label}, but {' and '.join(doubts)}")
+        print_line(f"  round {one.round}, {one.question.id}: {one.label}, but {one.description}")
     folder = shlex.quote(str(run_folder.path))
     if len(found) > len(shown):
         n_more = len(found) - len(shown)
         print_line(f"  and {n_more} more; list all with `ducats answers {folder} --suspicious 0.8`")
     if found:
         print_line(f"  to correct or to confirm a label: `ducats answers {folder} --amend KEY CLASS`")
+
+
+def _print_review(run_folder: "RunFolder") -> None:
+    """List the answers worth a second look, and how to correct or confirm them."""
+    from ducats.annotation.review import list_for_review
+
+    found = list_for_review(run_folder, on_corrupt_snapshot=print_warning)
+    number = pluralise(len(found), "answer") if found else "no answers"
+    print_line(f"{number} worth a second look{', the most suspicious first' if len(found) > 1 else ''}")
+    for one in found:
+        state = "" if one.is_closed else " (open)"
+        label = "no label yet" if one.status.word is None else one.status.word
+        print_line(f"  round {one.round}{state}, {one.question.id}: {label}; {'; '.join(one.reasons())}")
+    folder = shlex.quote(str(run_folder.path))
+    if any(one.is_closed for one in found):
+        print_line(f"  to correct or to confirm a label: `ducats answers {folder} --amend KEY CLASS`")
+    if found:
+        print_line(f"  to see the images and answer in the browser: `ducats label {folder}`, then press r")
 
 
 def _describe_correction(correction: "Correction") -> str:
@@ -230,7 +258,7 @@ def _print_rounds(store: AnnotationStore) -> None:
     table = Table(*titles, box=SIMPLE, pad_edge=False)  # without lines, the titles fit into 80 columns
     for tally in summary.summarise_rounds(store):
         numbers = (tally.round, tally.questions, tally.settled, tally.void, tally.answered_by_png)
-        closed = {"": "not yet", "settled": "yes", "time_limit": "yes, time used up"}[tally.closed_reason]
+        closed = CLOSED_TEXTS[tally.closed_reason]
         counts = map(str, (*numbers, tally.open, tally.disputed))
         table.add_row(*counts, escape(_counts(tally.rejected)), closed)
     console.print(table)
@@ -255,7 +283,11 @@ def _print_annotators(store: AnnotationStore) -> None:
 
     annotators, channels = summary.summarise_annotators(store), summary.summarise_channels(store)
     if annotators:
+        quality = summary.annotator_quality(store)
         console.print(to_terminal(annotator_table(annotators)))
+        if quality.agreement is not None:
+            errors = ", ".join(f"{name} {rate}" for name, rate in quality.errors.items())
+            print_line(f"{quality.agreement}; estimated share of wrong answers to these: {errors}")
     print_line(describe_annotation(annotators, channels) or "no answers yet")
 
 

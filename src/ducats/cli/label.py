@@ -1,7 +1,9 @@
 """The command `ducats label`, which serves the labelling page."""
 
 import hashlib
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +34,7 @@ def label(
     host: str = "127.0.0.1",
     port: int = 0,
     annotator: str = "",
+    people: str | None = None,
     blind: Annotated[bool, Parameter(negative=())] = False,
     accept_threshold: Annotated[float, Parameter(validator=validators.Number(gte=0, lte=1))] = 0.5,
     token_file: Annotated[Path | None, Parameter(negative=())] = None,
@@ -60,28 +63,33 @@ def label(
         host: Address to listen on; the default is reachable from this machine only.
         port: Port to listen on; default: derived from the path of the run, the same each time.
         annotator: Annotator name for all answers; default: the page asks each annotator once.
+        people: Names of annotators, separated by commas: print one link per person. Answers through a link
+            carry its name, and the page asks for none. The links stay the same.
         blind: Hide the model's predictions and uncertainties.
         accept_threshold: Probability from which Enter accepts the model's guess. Below it, the page asks for
             the class. 0 always accepts, 1 hardly ever.
-        token_file: File in which to keep the access token, so that the URL stays the same.
+        token_file: File in which to keep the access token, so that the URL stays the same; with --people, the
+            tokens of all people; default then: people.json in the run folder.
         open_browser: Open the page in a browser.
     """
     from ducats.annotation.page import server
 
     server.check_installed()
-    token = server.load_or_create_token(token_file)
+    if people is not None and annotator:
+        raise UserError("--people and --annotator exclude each other; omit one of them")
+    names = None if people is None else _parse_people(people)
     page: dict[str, Any] = {
         "host": host,
-        "token": token,
         "annotator": annotator,
         "blind": blind,
         "accept_threshold": accept_threshold,
-        "open_browser": open_browser,
+        "open_browser": open_browser and people is None,  # whose link should it open?
     }
+    access = partial(_access, token_file, names)
     if classes is None and source is None:
         server.check_run_folder(folder)
         _check_not_live(folder)
-        _serve(folder, port, page)
+        _serve(folder, port, page | access(folder))
         return 0
     if server.is_run_folder(folder):
         raise UserError(
@@ -99,7 +107,37 @@ def label(
         seed=seed,
         device=device,
     )
-    return _label_live(options, out or _default_folder(folder), port, page)
+    return _label_live(options, out or _default_folder(folder), port, page, access)
+
+
+def _parse_people(text: str) -> list[str]:
+    """Return names separated by commas.
+
+    >>> _parse_people("ada, ben")
+    ['ada', 'ben']
+    """
+    from ducats.annotation.page.app import MAX_NAME_LENGTH
+
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
+            raise UserError(
+                f"--people needs names of at most {MAX_NAME_LENGTH} characters, separated by commas, e.g. "
+                f"ada,ben; not {text!r}"
+            )
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"--people names {twice[0]!r} twice; each person needs a name of their own")
+    return names
+
+
+def _access(token_file: Path | None, names: Sequence[str] | None, run: Path) -> dict[str, Any]:
+    """Return the token of everybody, or those of people."""
+    from ducats.annotation.page import server
+    from ducats.runfolder.run_folder import RunFolder
+
+    if names is None:
+        return {"token": server.load_or_create_token(token_file)}
+    return {"people": server.load_or_create_people(token_file or RunFolder(run).people_path, names)}
 
 
 def _serve(run: Path, port: int, page: dict[str, Any], **more: Any) -> None:
@@ -114,7 +152,12 @@ def _serve(run: Path, port: int, page: dict[str, Any], **more: Any) -> None:
             "answer, and the connection is not encrypted. It is safer to omit --host and use a tunnel: "
             "`ssh -L PORT:localhost:PORT THIS-MACHINE`."
         )
-    print_line(f"labelling page at {server.page_url(sock, host, page['token'])}")
+    if people := page.get("people"):
+        print_line("labelling page, one link per person:")
+        for token, name in people.items():
+            print_line(f"  {name}: {server.page_url(sock, host, token)}")
+    else:
+        print_line(f"labelling page at {server.page_url(sock, host, page['token'])}")
     print_line("Ctrl-C stops the server" if not more else "Ctrl-C ends the session", "dim")
     server.serve_page(run, sock, **page, **more)
 
@@ -139,7 +182,13 @@ def _default_folder(images: Path) -> Path:
     return Path("runs") / f"label-{resolved.name}-{hashlib.sha256(str(resolved).encode()).hexdigest()[:6]}"
 
 
-def _label_live(options: RunOptions, out: Path, port: int, page: dict[str, Any]) -> int:
+def _label_live(
+    options: RunOptions,
+    out: Path,
+    port: int,
+    page: dict[str, Any],
+    access: Callable[[Path], dict[str, Any]],
+) -> int:
     """Label a folder of images while a model learns; train a run when the session ends."""
     from ducats.report.progress_display import ProgressDisplay
     from ducats.utils.progress import activity
@@ -164,7 +213,7 @@ def _label_live(options: RunOptions, out: Path, port: int, page: dict[str, Any])
             f"{pluralise(session.learner.n_labels, 'label')} so far; folder {out}"
         )
         with session, suppress(KeyboardInterrupt):
-            _serve(out, port, page, live=session)
+            _serve(out, port, page | access(out), live=session)
         return _finish(live_run)
     finally:
         run_folder.release()

@@ -2,20 +2,23 @@
 
 import base64
 import io
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
 from ducats.annotation import VOID_WORD, AnnotationStore, Question
+from ducats.annotation.agreement import ErrorRate
 from ducats.annotation.shared_answers import answered_questions, question_subject
 from ducats.annotation.summary import (
+    AnnotatorQuality,
     AnnotatorSummary,
     ChannelSummary,
     Dispute,
     RoundSummary,
     annotator_name,
+    annotator_quality,
     count_png_pixels,
     list_disputes,
     summarise_annotators,
@@ -52,6 +55,7 @@ class AnnotationStats:
     run_name: str
     rounds: tuple[RoundSummary, ...]
     annotators: tuple[AnnotatorSummary, ...]
+    quality: AnnotatorQuality
     channels: tuple[ChannelSummary, ...]
     disputes: QuestionList
     voids: QuestionList
@@ -85,11 +89,19 @@ class AnnotationStats:
     @property
     def annotator_table(self) -> Table:
         """One row per annotator."""
-        return annotator_table(self.annotators)
+        return annotator_table(self.annotators, self.quality.errors)
+
+    @property
+    def agreement(self) -> str:
+        """Agreement of the annotators as a sentence; empty if no question was answered by two."""
+        text = str(self.quality.agreement or "")
+        return f"{text[:1].upper()}{text[1:]}"
 
 
-def annotator_table(annotators: Sequence[AnnotatorSummary]) -> Table:
-    """Return a table with one row per annotator."""
+def annotator_table(
+    annotators: Sequence[AnnotatorSummary], errors: Mapping[str, ErrorRate] | None = None
+) -> Table:
+    """Return a table with one row per annotator, and with their errors if given."""
     titles = (
         "Annotator",
         "Answers",
@@ -99,6 +111,7 @@ def annotator_table(annotators: Sequence[AnnotatorSummary]) -> Table:
         "Median seconds",
         "Minutes",
         "Agrees with label",
+        *(["Estimated error"] if errors else []),
     )
     rows: list[list[Cell]] = []
     for each in annotators:
@@ -109,6 +122,7 @@ def annotator_table(annotators: Sequence[AnnotatorSummary]) -> Table:
                 f"{each.median_seconds:.1f}" if is_timed else EMPTY_CELL,
                 f"{each.seconds / 60:.1f}" if is_timed else EMPTY_CELL,
                 f"{each.agreed} of {each.compared}" if each.compared else EMPTY_CELL,
+                *([str(errors.get(each.annotator, EMPTY_CELL))] if errors else []),
             ]
         )
     return make_table(titles, rows)
@@ -149,6 +163,7 @@ def _run_stats(run: Run) -> AnnotationStats:
         run.name,
         tuple(summarise_rounds(store)),
         tuple(summarise_annotators(store)),
+        annotator_quality(store),
         tuple(summarise_channels(store)),
         _question_list(store, list_disputes(store)),
         _question_list(store, _void_questions(store)),

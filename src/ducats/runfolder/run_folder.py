@@ -58,6 +58,7 @@ class RunFolder:
         self.labels_path = folder / "labels"
         self.questions_path = folder / "questions"  # see ``question_names``
         self.audit_path = folder / "audit"  # predictions for the whole pool
+        self.people_path = folder / "people.json"  # private: the tokens of `ducats label --people`
         self.snapshots_path = folder / "snapshots"  # see ``snapshot_files``
         self.checkpoint_path = folder / "checkpoint.pt"
         self.frozen_path = folder / "frozen.safetensors"

@@ -41,14 +41,18 @@ class Server:
         annotator: str = "Ada",
         blind: bool = False,
         token_file: Path | None = None,
+        people: tuple[str, ...] = (),
         live: LiveModel | None = None,
     ) -> None:
         host, token = "127.0.0.1", server.load_or_create_token(token_file)
+        tokens = server.load_or_create_people(run / "people.json", people) if people else {}
         with server.open_socket(host, 0, run) as sock:
             self.url = server.page_url(sock, host, token)
+            self.links = {name: server.page_url(sock, host, one) for one, name in tokens.items()}
             options = {
                 "host": host,
                 "token": token,
+                "people": tokens,
                 "annotator": annotator,
                 "blind": blind,
                 "accept_threshold": 0.5,

@@ -121,9 +121,13 @@ def _needs_another_annotator(
     """Return whether an answer by one more annotator could settle a question of the task."""
     if store.round_numbers()[-1] != round_number or store.closed_round(round_number) is not None:
         return False
-    is_majority = store.question_round(round_number).rules.rule == "majority"
-    undecided = {"open", "disputed"} if is_majority else {"open"}
-    return any(store.status(question.id).state in undecided for question in questions)
+    question_round = store.question_round(round_number)
+    for question in questions:
+        can_outvote = question_round.rules_for(question.id).rule in ("majority", "weighted")
+        undecided = {"open", "disputed"} if can_outvote else {"open"}
+        if store.status(question.id).state in undecided:
+            return True
+    return False
 
 
 def _received_by_task(store: AnnotationStore, id_prefix: str) -> dict[int, list[Answer]]:

@@ -37,10 +37,14 @@ class HumanOracle:
         folder: gets one sub-folder per round.
         sizes: ``(N, 2)``, height and width of the grid in which each image's pixels are labelled; None if
             labels are per image.
-        rule: how several answers to a question become one label: first, newest, majority or unanimous.
+        rule: how several answers to a question become one label: first, newest, majority, unanimous or
+            weighted.
         min_annotators: number of different annotators that each question needs; None for the rule's default.
         on_unsure: how to treat an unsure answer: ``ask_another`` asks someone else, ``void`` labels it VOID.
         allow_new_classes: whether to accept unknown class names, as VOID; rejected otherwise.
+        overlap: share of each round's questions that need two annotators who agree, to measure agreement.
+        min_probability: with the rule weighted, the probability of a label that settles a question.
+        max_annotators: with the rule weighted, the number of annotators after whom no one else is asked.
         unit: unit of one question; None for ``pixel`` or ``image``, depending on ``sizes``. Whole label maps
             can only be answered with label PNGs.
         hints: returns the model hints of a round, if there are any.
@@ -63,6 +67,9 @@ class HumanOracle:
         min_annotators: int | None = None,
         on_unsure: str = "ask_another",
         allow_new_classes: bool = False,
+        overlap: float = 0.0,
+        min_probability: float = 0.9,
+        max_annotators: int = 3,
         unit: str | None = None,
         hints: Callable[[int], AnnotatorHints | None] | None = None,
         query: str = "",
@@ -78,7 +85,13 @@ class HumanOracle:
             if parse_word(name, ())[0] != "new":
                 raise UserError(f"the class name {name!r} is reserved (void, unsure, skip); rename the class")
         voting = make_rules(
-            rule=rule, min_annotators=min_annotators, on_unsure=on_unsure, allow_new_classes=allow_new_classes
+            rule=rule,
+            min_annotators=min_annotators,
+            on_unsure=on_unsure,
+            allow_new_classes=allow_new_classes,
+            overlap=overlap,
+            min_probability=min_probability,
+            max_annotators=max_annotators,
         )
         self._rules = RoundRules(  # of all rounds
             0,
@@ -246,7 +259,7 @@ class HumanOracle:
             pngs.labels = merge_labels(current_words())
             pngs.require_complete(
                 pending.answering_instructions(self._store, file_instructions),
-                pending.describe_disputes(self._store, round_number),
+                pending.describe_undecided(self._store, round_number),
             )
             return self._pixel_labels(request, sizes)  # the last answer has just arrived
         if closed.reason == "time_limit":  # a unit is labelled as a whole or not at all

@@ -24,7 +24,7 @@ def describe_open_images(store: AnnotationStore, round_number: int) -> str:
         return f"round {round_number} waits for {labels}. {instructions}"
     return (
         f"round {round_number} waits for {len(open_questions)} of {pluralise(len(statuses), 'label')}; "
-        f"first: {open_questions[0]!r}{describe_disputes(store, round_number)}. {instructions}"
+        f"first: {open_questions[0]!r}{describe_undecided(store, round_number)}. {instructions}"
     )
 
 
@@ -36,14 +36,22 @@ def table_instructions(folder: Path) -> str:
     return f"copy {folder / QUESTIONS_TABLE} to answers.csv there and fill in the column `label`"
 
 
-def describe_disputes(store: AnnotationStore, round_number: int) -> str:
-    """Return the number of disputed questions and the first one; empty if there are none."""
+def describe_undecided(store: AnnotationStore, round_number: int) -> str:
+    """Return how many answered questions need another annotator, and how many are disputed; empty if none."""
+    statuses = store.statuses(round_number)
+    if n_answered := sum(one.state == "open" and bool(one.votes) for one in statuses.values()):
+        verb = "needs" if n_answered == 1 else "need"
+        return f"; {n_answered} answered {verb} another annotator{_describe_disputes(store, round_number)}"
+    return _describe_disputes(store, round_number)
+
+
+def _describe_disputes(store: AnnotationStore, round_number: int) -> str:
     statuses = store.statuses(round_number)
     disputed = [question for question, one in statuses.items() if one.state == "disputed"]
     if not disputed:
         return ""
     count_text = "1 is" if len(disputed) == 1 else f"{len(disputed)} are"
-    rule = store.question_round(round_number).rules.rule
+    rule = store.question_round(round_number).rules_for(disputed[0]).rule
     votes = describe_votes(statuses[disputed[0]])
     return f"; {count_text} disputed (rule {rule}), e.g. {disputed[0]!r}: {votes}"
 

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -15,12 +15,14 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from ducats.annotation import AnnotationStore, Question
-from ducats.annotation.answer import parse_word, replace_surrogates
+from ducats.annotation.amend import LabelAmender, NewLabel
+from ducats.annotation.answer import REVIEW_CHANNEL, parse_word, replace_surrogates
 from ducats.annotation.page import payloads
-from ducats.annotation.page.guard import RequestGuard
+from ducats.annotation.page.guard import PERSON, RequestGuard
 from ducats.annotation.page.live import LiveModel
 from ducats.annotation.page.question_images import ImageView, QuestionImages
 from ducats.annotation.page.round_progress import RoundProgress
+from ducats.annotation.review import list_for_review
 from ducats.runfolder.question_names import MASKS, QUESTIONS
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
@@ -31,6 +33,7 @@ LIVE_QUESTIONS_PER_STATE = 2  # the same while a model learns: later ones will b
 LIVE_WAIT_SECONDS = 0.5  # for the model to learn from an answer before the next question is chosen
 MAX_GRID_TILES = 60
 MAX_ANSWERS_PER_REQUEST = 1000
+MAX_REVIEW_ITEMS = 200
 MAX_NAME_LENGTH = 80  # of an annotator's name
 MAX_UNDO_ACTS = 20  # acts that can be undone after a reload
 ZOOM_LEVELS = range(-6, 5)
@@ -100,19 +103,25 @@ class LabellingPage:
         written = (self.store.round_folder(number) / QUESTIONS).stat().st_mtime_ns
         return f"{self.run_id}-{number}-{written:x}"
 
-    def annotator_name(self, name: Any) -> str:
-        """Return the annotator's name, validated."""
-        if self.annotator:
-            return self.annotator
+    def annotator_name(self, request: Request, name: Any) -> str:
+        """Return the annotator's name, validated; ``name`` is what the page sent."""
+        if fixed := self.fixed_name(request):
+            return fixed
         if not isinstance(name, str) or len(name.strip()) > MAX_NAME_LENGTH:
             raise InvalidRequest(f"`annotator` must be a name of at most {MAX_NAME_LENGTH} characters")
         return replace_surrogates(name.strip())
 
-    def page_state(self, annotator: str) -> dict[str, Any]:
+    def fixed_name(self, request: Request) -> str:
+        """Return the name that belongs to the token, or that of all browsers; empty if neither is set."""
+        return str(request.scope[PERSON]) or self.annotator
+
+    def page_state(self, annotator: str, request: Request) -> dict[str, Any]:
         """Return everything the page shows, except images."""
         payload: dict[str, Any] = {
             "run": self.run_id,
-            "annotator": self.annotator,
+            "annotator": self.fixed_name(request),
+            "personal": bool(request.scope[PERSON]),
+            "reviewable": bool(self.store.answers()),
             "blind": self.blind,
             "next": [],
         }
@@ -240,6 +249,79 @@ class LabellingPage:
             "stamp": self.round_stamp(progress.question_round.rules.round),
         }
 
+    def review_items(self, annotator: str) -> dict[str, Any]:
+        """Return the answers worth a second look, the most suspicious first, and the rounds they belong to.
+
+        Who has not answered an open question does not see the answers of others.
+        """
+        self.reset_if_restarted()
+        items: list[dict[str, Any]] = []
+        for one in list_for_review(RunFolder(self.run_folder), with_hints=self.with_hints):
+            reasons, status = one.reasons(blind=self.blind), one.status
+            is_own = annotator in {vote.annotator for vote in status.votes}
+            if reasons and (one.is_closed or is_own or status.state == "settled"):
+                progress = self.round_progress(one.round)
+                question = progress.question_round.by_id[one.question.id]
+                review = {"label": status.word, "reasons": reasons, "closed": one.is_closed}
+                payload = self.question_payload(progress, question, annotator)
+                items.append({**payload, "round": one.round, "together": [], "review": review})
+            if len(items) == MAX_REVIEW_ITEMS:
+                break
+        rounds = {
+            number: {
+                "stamp": self.round_stamp(number),
+                "rules": payloads.round_payload(self.store.question_round(number)),
+            }
+            for number in {item["round"] for item in items}
+        }
+        return {"items": items, "rounds": rounds}
+
+    def store_review(self, annotator: str, round_number: int, question: str, word: str) -> dict[str, Any]:
+        """Store what a reviewer decided: an answer to an open round, an amendment of a closed one."""
+        if not annotator:
+            raise InvalidRequest("`annotator` is empty; a review needs the annotator's name")
+        self.reset_if_restarted()
+        if round_number not in self.store.round_numbers():
+            raise InvalidRequest("no such round")
+        question_round = self.store.question_round(round_number)
+        kind, word = parse_word(replace_surrogates(word), question_round.rules.classes)
+        if kind not in ("class", "void") or question not in question_round.by_id:
+            raise InvalidRequest("a review needs a question of the round, and one of its classes or void")
+        if self.store.closed_round(round_number) is not None:
+            try:
+                amender = LabelAmender(RunFolder(self.run_folder), annotator)
+                result = amender.amend([NewLabel(question, word)], channel="page")
+            except UserError as error:
+                raise InvalidRequest(str(error)) from None
+            changes = [f"{one.old} → {one.new}" for one in result.corrections if one.runs]
+            return {"label": word, "message": f"Corrected: {changes[0]}." if changes else ""}
+        answer = {"question": question, "word": word, "annotator": annotator}
+        (stored,) = self.store.receive([answer], channel=REVIEW_CHANNEL)
+        if stored.reject_reason is not None:  # the round was closed meanwhile
+            raise InvalidRequest(f"the answer does not count ({stored.reject_reason})")
+        if self.live is not None:
+            self.live.notify()
+        label, rule = self.store.status(question).word, question_round.rules_for(question).rule
+        if label == word:
+            return {"label": label, "message": ""}
+        state = "people still differ" if label is None else f"the label is still {label}"
+        return {"label": label, "message": f"Saved, but {state} (rule {rule})."}
+
+
+async def _receive_review(request: Request, page: LabellingPage) -> dict[str, Any]:
+    try:
+        body = json.loads(await request.body())
+        annotator, number = body.get("annotator"), body["round"]
+        question, word = body["question"], body["word"]
+    except ClientDisconnect:
+        raise InvalidRequest("the request is incomplete") from None
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raise InvalidRequest("the body must be JSON: {annotator, round, question, word}") from None
+    if not (isinstance(number, int) and isinstance(question, str) and isinstance(word, str)):
+        raise InvalidRequest("`round` must be a number, `question` and `word` must be texts")
+    annotator = page.annotator_name(request, annotator)
+    return await run_in_threadpool(page.store_review, annotator, number, question, word)
+
 
 async def _receive_answers(request: Request, page: LabellingPage) -> dict[str, Any]:
     try:
@@ -253,27 +335,38 @@ async def _receive_answers(request: Request, page: LabellingPage) -> dict[str, A
         ) from None
     if not isinstance(answers, list) or len(answers) > MAX_ANSWERS_PER_REQUEST:
         raise InvalidRequest(f"`answers` must be a list of at most {MAX_ANSWERS_PER_REQUEST}")
-    annotator = page.annotator_name(annotator)
+    annotator = page.annotator_name(request, annotator)
 
     def act() -> dict[str, Any]:
         stored = page.store_answers(annotator, answers)
         if page.live is not None:  # the answers are on disk; the next question should know them
             page.live.wait_until_current(LIVE_WAIT_SECONDS)
-        return {**stored, **page.page_state(annotator)}
+        return {**stored, **page.page_state(annotator, request)}
 
     return await run_in_threadpool(act)
 
 
 def make_app(
-    page: LabellingPage, *, token: str, host: str, cookie: str = "ducats", single_use_token: str = ""
+    page: LabellingPage,
+    *,
+    host: str,
+    token: str = "",
+    people: Mapping[str, str] = {},
+    cookie: str = "ducats",
+    single_use_token: str = "",
 ) -> RequestGuard:
-    """Build the ASGI app, protected by ``RequestGuard``."""
+    """Build the ASGI app, protected by ``RequestGuard``.
+
+    Args:
+        token: opens the page for everybody, unless there are ``people``.
+        people: names by token.
+    """
 
     def json_endpoint(
         build_payload: Callable[[Request, str], dict[str, Any]],
     ) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:  # not async, so Starlette runs it in a thread
-            annotator = page.annotator_name(request.query_params.get("annotator", ""))
+            annotator = page.annotator_name(request, request.query_params.get("annotator", ""))
             return JSONResponse(build_payload(request, annotator))
 
         return endpoint
@@ -285,7 +378,7 @@ def make_app(
         view: ImageView = request.path_params["view"]
         try:
             progress, question = _requested_question(page, request)
-            annotator = page.annotator_name(request.query_params.get("annotator", ""))
+            annotator = page.annotator_name(request, request.query_params.get("annotator", ""))
             zoom = int(request.query_params.get("zoom", "0"))
             if view not in get_args(ImageView):
                 raise InvalidRequest("no such view")
@@ -303,6 +396,9 @@ def make_app(
     async def answers_endpoint(request: Request) -> Response:
         return JSONResponse(await _receive_answers(request, page))
 
+    async def review_endpoint(request: Request) -> Response:
+        return JSONResponse(await _receive_review(request, page))
+
     def static_endpoint(request: Request) -> Response:
         known = {path.name: path for path in STATIC_FOLDER.iterdir()}
         path = known.get(request.path_params.get("name", "index.html"))
@@ -314,7 +410,7 @@ def make_app(
     routes = [
         Route("/", static_endpoint),
         Route("/static/{name}", static_endpoint),
-        Route("/api/state", json_endpoint(lambda _, annotator: page.page_state(annotator))),
+        Route("/api/state", json_endpoint(lambda request, annotator: page.page_state(annotator, request))),
         Route("/api/recent", json_endpoint(lambda _, annotator: page.undoable_acts(annotator))),
         Route(
             "/api/grid",
@@ -324,11 +420,13 @@ def make_app(
         ),
         Route("/api/question/{round:int}/{number:int}", json_endpoint(question_endpoint)),
         Route("/api/answers", answers_endpoint, methods=["POST"]),
+        Route("/api/review", json_endpoint(lambda _, annotator: page.review_items(annotator))),
+        Route("/api/review", review_endpoint, methods=["POST"]),
         Route("/image/{view}/{round:int}/{number:int}", image_endpoint),
     ]
     handlers = dict.fromkeys((InvalidRequest, UserError, OSError), error_response)
     app = Starlette(routes=routes, exception_handlers=handlers)
-    return RequestGuard(app, token, host, cookie, single_use_token)
+    return RequestGuard(app, people or {token: ""}, host, cookie, single_use_token)
 
 
 def _requested_question(page: LabellingPage, request: Request) -> tuple[RoundProgress, Question]:

@@ -12,7 +12,7 @@ from ducats.annotation.page.question_images import is_original_missing
 from ducats.annotation.page.round_progress import RoundProgress
 from ducats.utils.palette import class_colours
 
-COMMAND_KEYS = "agnosux"  # all in the segment, grid, new class, whole image, skip, undo, none of these
+COMMAND_KEYS = "agnorsux"  # all in segment, grid, new class, whole image, review, skip, undo, none of these
 CLASS_KEYS = "123456789" + "".join(letter for letter in string.ascii_lowercase if letter not in COMMAND_KEYS)
 
 
@@ -78,7 +78,7 @@ def question_payload(
         "why": explain_pick(question, progress.question_round.rules, blind=blind),
     }
     disputed = status is not None and status.state == "disputed"
-    if disputed and not (blind and mine is None):
+    if disputed and mine is not None:  # who has not answered yet should answer independently
         payload["votes"] = [{"annotator": vote.annotator, "word": vote.word} for vote in votes]
     if not blind:
         payload |= {

@@ -61,7 +61,11 @@ class RoundProgress:
                     self._record_latest(log_index, answer)
                     touched[answer.question] = None
             self._n_read = len(answers)
-            known = self._store.statuses(self.question_round.rules.round) if first else None
+            rules, known = self.question_round.rules, None
+            if first or (touched and rules.rule == "weighted"):
+                known = self._store.statuses(rules.round)
+                if rules.rule == "weighted":  # an answer changes how much all others of its annotator count
+                    touched = {one: None for one, now in known.items() if now != self._status.get(one)}
             for question in touched:
                 self._update_status(question, known[question] if known else self._store.status(question))
 
@@ -123,7 +127,7 @@ class RoundProgress:
 
     def _is_held(self, question: str, annotator: str, now: float) -> bool:
         status = self._status.get(question)
-        wanted = self.question_round.rules.min_annotators - (len(status.votes) if status else 0)
+        wanted = self.question_round.rules_for(question).min_annotators - (len(status.votes) if status else 0)
         others = [until for one, until in self._holds.get(question, {}).items() if one != annotator]
         return sum(until > now for until in others) >= max(wanted, 1)
 

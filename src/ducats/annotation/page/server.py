@@ -1,11 +1,13 @@
 """Start the page's server: address, token and browser."""
 
 import errno
+import json
 import os
 import secrets
 import socket
 import threading
 import webbrowser
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
+from ducats.utils.files import explain_errors
 
 if TYPE_CHECKING:
     from ducats.annotation.page.live import LiveModel
@@ -89,26 +92,65 @@ def load_or_create_token(path: Path | None) -> str:
     """Return a new token, or the one in a private file, which is created on first use."""
     if path is None:
         return secrets.token_urlsafe(24)
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        if not path.is_file():
-            raise UserError(f"--token-file {path} is not a file; give a file or an unused path") from None
-        if os.name == "posix" and path.stat().st_mode & 0o077:
-            raise UserError(f"--token-file {path} is readable by others; run: chmod 600 {path}") from None
-        token = path.read_text(encoding="utf-8", errors="replace").strip()
-        if len(token) < MIN_TOKEN_LENGTH or not all(
-            sign.isascii() and (sign.isalnum() or sign in "-_") for sign in token
-        ):
-            raise UserError(
-                f"--token-file {path} must hold at least {MIN_TOKEN_LENGTH} letters, digits, - or _; remove "
-                "the file to create a new token"
-            ) from None
-        return token
-    token = secrets.token_urlsafe(24)
-    with os.fdopen(file, "w", encoding="utf-8") as opened:
-        opened.write(token + "\n")
+    if (text := _read_private(path)) is None:
+        token = secrets.token_urlsafe(24)
+        _write_private(path, token + "\n")
+    elif not _is_token(token := text.strip()):
+        raise UserError(
+            f"the token file {path} must hold at least {MIN_TOKEN_LENGTH} letters, digits, - or _; remove "
+            "the file to create a new token"
+        )
     return token
+
+
+def load_or_create_people(path: Path, names: Sequence[str]) -> dict[str, str]:
+    """Return the names of people by token. Tokens are kept in a private file, so that links stay the same."""
+    tokens: dict[str, str] = {}  # by name; also of people who are not named this time
+    if (text := _read_private(path)) is not None:
+        try:
+            tokens = json.loads(text)
+            is_valid = all(_is_token(token) for token in tokens.values())
+        except (ValueError, AttributeError, TypeError):
+            is_valid = False
+        if not is_valid or len(set(tokens.values())) < len(tokens):
+            raise UserError(
+                f"the token file {path} must hold the tokens of people as JSON, each at least "
+                f"{MIN_TOKEN_LENGTH} letters, digits, - or _; remove the file to create new links"
+            )
+    if missing := [name for name in names if name not in tokens]:
+        tokens |= {name: secrets.token_urlsafe(24) for name in missing}
+        _write_private(path, json.dumps(tokens, ensure_ascii=False, indent=1) + "\n")
+    return {tokens[name]: name for name in names}
+
+
+def _is_token(token: object) -> bool:
+    return (
+        isinstance(token, str)
+        and len(token) >= MIN_TOKEN_LENGTH
+        and all(sign.isascii() and (sign.isalnum() or sign in "-_") for sign in token)
+    )
+
+
+def _read_private(path: Path) -> str | None:
+    """Return the text of a file that only its owner can read; None if there is none."""
+    if not path.exists():
+        return None
+    if not path.is_file():
+        raise UserError(f"the token file {path} is not a file; give a file or an unused path")
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        raise UserError(f"the token file {path} is readable by others; run: chmod 600 {path}")
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, as a whole or not at all."""
+    draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    with explain_errors(path):
+        with os.fdopen(
+            os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as file:
+            file.write(text)
+        draft.replace(path)
 
 
 def page_url(sock: socket.socket, host: str, token: str) -> str:
@@ -123,14 +165,18 @@ def serve_page(
     sock: socket.socket,
     *,
     host: str,
-    token: str,
     accept_threshold: float,
+    token: str = "",
+    people: Mapping[str, str] = {},
     annotator: str = "",
     blind: bool = False,
     open_browser: bool = False,
     live: "LiveModel | None" = None,
 ) -> None:
-    """Serve the page on a socket from ``open_socket`` until the process is stopped; see ``LabellingPage``."""
+    """Serve the page on a socket from ``open_socket`` until the process is stopped.
+
+    See ``LabellingPage`` and ``make_app``.
+    """
     import uvicorn
 
     from ducats.annotation.page.app import LabellingPage, make_app
@@ -144,6 +190,7 @@ def serve_page(
             run_folder, annotator=annotator, blind=blind, accept_threshold=accept_threshold, live=live
         ),
         token=token,
+        people=people,
         host=host,
         cookie=cookie,
         single_use_token=single_use_token,

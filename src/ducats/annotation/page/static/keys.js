@@ -13,6 +13,7 @@ export function listen(page) {
     g: page.openGrid, n: () => $("another").hidden || $("name-of-class").focus(),
     "/": () => $("search").hidden || $("wanted").focus(),
     Enter: accept, " ": accept,
+    r: page.toggleReview, Escape: page.leaveReview, ArrowLeft: page.previous,
   };
   const gridActions = {
     u: undo, Backspace: undo, "?": actions["?"], 0: actions[0], x: actions.x, s: actions.s, g: page.leaveGrid,
@@ -56,6 +57,9 @@ export function listen(page) {
   click("last-undo", undo);
   click("grid-button", () => (page.inGrid() ? page.leaveGrid() : page.openGrid()));
   click("back", page.leaveGrid);
+  click("review-button", page.toggleReview);
+  click("review-back", page.previous);
+  click("review-leave", page.leaveReview);
   click("annotator-button", page.rename);
   for (const button of document.querySelectorAll("[data-word]")) {
     button.addEventListener("click", () => answer(button.dataset.word));

@@ -6,6 +6,7 @@ import { listen } from "./keys.js";
 import { rejection, showMessage } from "./messages.js";
 import { Net } from "./net.js";
 import { Outbox } from "./outbox.js";
+import { Review } from "./review.js";
 import * as show from "./show.js";
 
 const PRELOAD = 5, POLL_FAST_MS = 2000, POLL_SLOW_MS = 10000;
@@ -13,6 +14,7 @@ const LEARNING_MS = 800; // longest wait for a question that is chosen with the 
 const net = new Net(), clock = new Clock();
 const outbox = new Outbox(net, showStatus, onReply);
 const grid = new Grid(net, submit, () => outbox.idle(), (one) => received.set(one.id, one));
+const review = new Review(net);
 let info = null; // latest state from the server
 let annotator = remembered("ducats.who");
 let current = null; // question shown now
@@ -66,7 +68,7 @@ function onReply(reply, serial, sent) {
 // known: questions for which this reply is certainly up to date.
 async function apply(reply, serial, known = new Set()) {
   const first = info === null;
-  if (!first && serial < info.serial) return;
+  if ((!first && serial < info.serial) || mode === "review") return;
   const fresh = first || reply.stamp !== info.stamp;
   const newClass = !fresh && reply.rules?.classes.length !== info.rules?.classes.length;
   info = { ...reply, serial };
@@ -90,6 +92,7 @@ async function apply(reply, serial, known = new Set()) {
   for (const one of info.next) received.set(one.id, one);
   const now = info.next.find((one) => one.id === current?.id);
   if (now && !together) current.together = now.together;
+  $("review-button").hidden = !info.reviewable;
   $("grid-button").hidden = info.state !== "asking" || info.blind || !info.next.some((one) => one.guess);
   if (mode === "grid" && info.state === "asking") return;
   leaveGrid();
@@ -103,7 +106,7 @@ async function begin() {
   const before = annotator;
   annotator = info.annotator || annotator;
   $("annotator-button").disabled = Boolean(info.annotator);
-  outbox.open(info.run);
+  outbox.open(info.personal ? `${info.run}.${annotator}` : info.run); // others may use this browser, too
   if (!annotator) await askName();
   $("annotator-button").textContent = annotator;
   $("annotator-button").hidden = false;
@@ -227,6 +230,7 @@ function answer(word) {
   if (mode === "grid") return grid.answerFocused(word);
   if (!ready || !current) return;
   notice("");
+  if (mode === "review") return decide(word);
   const ids = together ? [current.id, ...current.together] : [current.id];
   ready = false;
   submit(ids, word);
@@ -237,6 +241,7 @@ function answer(word) {
 }
 
 async function undo() {
+  if (mode === "review") return previous();
   const last = past.pop();
   if (!last) return notice("Nothing to undo.");
   notice("");
@@ -262,7 +267,7 @@ async function undo() {
 }
 
 async function openGrid() {
-  if ($("grid-button").hidden) return;
+  if ($("grid-button").hidden || mode === "review") return;
   mode = "grid";
   origin = current;
   notice("");
@@ -287,7 +292,72 @@ function leaveGrid() {
   poll();
 }
 
+async function toggleReview() {
+  if (mode === "review") return leaveReview();
+  if ($("review-button").hidden || mode !== "one") return;
+  notice("");
+  if ($("saved").classList.contains("offline")) return notice("Your answers must be saved first.");
+  try {
+    await outbox.idle();
+    if (!(await review.load(annotator))) return notice("Nothing to review: no answer is suspicious.");
+  } catch (error) {
+    return notice(capitalised(error.message));
+  }
+  mode = "review";
+  $("grid-button").hidden = true;
+  $("review-button").setAttribute("aria-pressed", "true");
+  showReviewed();
+}
+
+function showReviewed() {
+  info = { ...info, ...review.round, state: "review" };
+  show.classes(info, (name) => answer(name));
+  $("another").hidden = true; // new classes are for questions that are asked
+  show.reviewProgress(review.item, review.index, review.items.length);
+  current = review.item;
+  queue = review.items.slice(review.index + 1).filter((one) => one.round === current.round);
+  showCurrent();
+}
+
+async function decide(word) {
+  if (word === "unsure") return;
+  if (word !== "skip") {
+    ready = false;
+    showStatus("Saving…", "waiting");
+    try {
+      notice(await review.decide(annotator, word));
+      showStatus("Saved ✓", "");
+    } catch (error) {
+      ready = true;
+      showStatus("", "");
+      return notice(`Not saved: ${error.message}`);
+    }
+  }
+  if (mode !== "review") return;
+  if (review.step(1)) showReviewed();
+  else leaveReview();
+}
+
+function previous() {
+  if (mode !== "review") return;
+  review.step(-1);
+  showReviewed();
+}
+
+function leaveReview() {
+  if (mode !== "review") return;
+  mode = "one";
+  current = null;
+  info.stamp = null; // the next state starts afresh
+  $("review-button").setAttribute("aria-pressed", "false");
+  $("round").textContent = "ducats";
+  $("counts").textContent = "";
+  $("progress").hidden = true;
+  poll();
+}
+
 function accept() {
+  if (mode === "review") return current.review.label && answer(current.review.label);
   if (!current?.guess) return;
   if (current.acceptable) answer(current.guess);
   else notice(show.classWanted(current));
@@ -314,7 +384,8 @@ async function rename() {
 
 const inGrid = () => mode === "grid";
 const className = (key) => info?.rules?.classes.find((one) => one.key === key)?.name;
-listen({ accept, answer, className, grid, inGrid, leaveGrid, openGrid, rename, toggle, undo, zoomBy });
+listen({ accept, answer, className, grid, inGrid, leaveGrid, leaveReview, openGrid, previous, rename, toggle, toggleReview,
+  undo, zoomBy });
 document.addEventListener("visibilitychange", () => document.hidden || poll());
 history.replaceState(null, "", "/"); // hide the token: it is in a cookie now
 poll();

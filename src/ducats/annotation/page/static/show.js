@@ -44,10 +44,13 @@ export function progress(info) {
   learnt(info.live);
   const [parts, done, all] = info.live ? liveProgress(info) : roundProgress(info);
   $("counts").textContent = parts.join(" · ");
-  const bar = $("progress");
-  bar.hidden = false;
-  bar.setAttribute("aria-valuemax", all);
-  bar.setAttribute("aria-valuenow", done);
+  bar(done, all);
+}
+
+function bar(done, all) {
+  $("progress").hidden = false;
+  $("progress").setAttribute("aria-valuemax", all);
+  $("progress").setAttribute("aria-valuenow", done);
   $("done").style.width = `${(100 * done) / Math.max(all, 1)}%`;
 }
 
@@ -109,28 +112,50 @@ export function classWanted(question) {
   return `The model is ${sureness(question)} of ${question.guess}. Please look at the image and ${choose}.`;
 }
 
+// Says why an answer should be looked at again; nothing outside review mode.
+function reviewed(review) {
+  $("review").hidden = !review;
+  if (!review) return;
+  $("review").querySelector("p").textContent = review.label ? "Why look again:" : "There is no label yet:";
+  $("review").querySelector("ul").replaceChildren(...review.reasons.map((reason) => make("li", {}, reason)));
+}
+
+export function reviewProgress(item, index, all) {
+  $("round").textContent = "Review";
+  const effect = item.review.closed ? "a change corrects the label" : "a change is your answer";
+  $("counts").textContent = `${index + 1} of ${all} · round ${item.round}: ${effect}`;
+  bar(index + 1, all);
+}
+
 export function panel(question) {
   const guess = $("guess");
-  guess.hidden = !question.guess || !question.acceptable;
-  $("weak-guess").hidden = !question.guess || question.acceptable;
+  reviewed(question.review);
+  guess.hidden = !question.guess || !question.acceptable || Boolean(question.review);
+  $("weak-guess").hidden = !question.guess || question.acceptable || Boolean(question.review);
   $("weak-guess").textContent = `The model guesses ${question.guess}, but is ${sureness(question)}. Which class is it?`;
   if (!guess.hidden) {
     const sure = question.probability === null ? "" : `, ${percent(question.probability)} sure`;
     guess.replaceChildren(make("b", {}, question.guess), make("small", {}, `model's guess${sure}`),
       make("kbd", {}, "Enter"));
     guess.setAttribute("aria-label", `Accept the model's guess: ${question.guess}`);
+  } else if (question.review?.label) {
+    guess.hidden = false;
+    guess.replaceChildren(make("b", {}, wordText(question.review.label)), make("small", {}, "confirm the label"),
+      make("kbd", {}, "Enter"));
+    guess.setAttribute("aria-label", `Confirm the label: ${wordText(question.review.label)}`);
   }
+  $("why").hidden = Boolean(question.review);
   $("why").querySelector("p").textContent = question.why;
   for (const button of $("classes").children) {
     button.classList.toggle("guessed", button.dataset.name === question.guess);
-    button.setAttribute("aria-pressed", String(button.dataset.name === question.mine));
+    button.setAttribute("aria-pressed", String(button.dataset.name === (question.review ? question.review.label : question.mine)));
   }
   const votes = question.votes ?? [];
-  $("votes").hidden = !votes.length;
+  $("votes").hidden = !votes.length || Boolean(question.review);
   $("votes").textContent =
     `People disagree: ${votes.map((vote) => `${vote.annotator} chose ${wordText(vote.word)}`).join(", ")}. ` +
-    (question.mine ? "Please confirm or change your answer." : "What is your answer?");
-  $("again").hidden = !question.mine || votes.length > 0;
+    "Please confirm or change your answer.";
+  $("again").hidden = !question.mine || votes.length > 0 || Boolean(question.review);
   $("again").textContent = `Your answer so far: ${wordText(question.mine)}.`;
   const gone = question.gone ? " · the original file is missing, this is a saved copy" : "";
   const size = question.pixels > 1 ? ` · ${question.pixels} pixels` : "";
