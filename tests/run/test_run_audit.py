@@ -140,6 +140,8 @@ def test_the_stop_rule_ends_the_queries(run_quickly: Runner) -> None:
     run_folder = run_quickly(settings)
     ledger = load_ledger(run_folder)
     assert [ledger.spent(rounds) for rounds in (1, 2, 3)] == [8, 16, 16]
+    # A decision by the audit makes further models depend on it: only the final one is judged.
+    assert [record["stage"] for record in run_folder.read_records("audit")] == [0, 1, 3]
     (stop,) = run_folder.read_records("stop")
     assert stop["round"] == 3
     assert "the last round gained at most" in stop["reason"]

@@ -24,10 +24,12 @@ def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> No
         rounds: number of rounds with labels.
     """
     folder = context.run_folder
-    plan = context.plan
-    if not plan.audit or context.per_pixel or (plan.release_audit and stage == len(plan.query_epochs)):
+    plan, is_final = context.plan, stage == len(context.plan.query_epochs)
+    if not plan.audit or context.per_pixel or (plan.release_audit and is_final):
         return
     if context.on_rank_zero(lambda: any(r["epoch"] == epoch for r in folder.read_records("audit"))):
+        return
+    if not is_final and context.on_rank_zero(lambda: bool(folder.read_records("stop"))):
         return
     predictor = replace(context.predictor(), view=context.components.views.test)
     z = predictor.score_images(context.components.pool, ("z",)).z
@@ -37,7 +39,8 @@ def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> No
         earlier = folder.read_records("audit")
         before = folder.load_pool_predictions(earlier[-1]["epoch"]) if earlier else None
         now = PoolPredictions(predicted.numpy(), probability.double().numpy())
-        n_stages = len(plan.query_epochs) + 1
+        # After a stop, which depends on the audit, the final model is another one for each possible round.
+        n_stages = len(plan.query_epochs) + 1 + (0 if plan.until is None else len(plan.query_epochs))
         figures = stage_figures(
             ledger,
             stage=stage,
@@ -71,8 +74,8 @@ def stage_figures(
     Args:
         stage: number of rounds whose labels the model was trained on.
         rounds: number of rounds with labels, one more or equal.
-        n_stages: number of models of the run for which there will be figures, for intervals that hold for
-            all of them together.
+        n_stages: number of models for which there may be figures, for intervals that hold for all of them
+            together.
         now: predictions of the model for the whole pool.
         before: those of the model of the stage before.
     """
