@@ -93,8 +93,8 @@ def test_labels_of_all_sessions_are_trained_in_one_run(
         assert (ledger.n_rounds, len(ledger)) == (n_rounds, len(answered))
         labelled = {live_run.data.pool.keys[i] for i in (ledger.targets() >= 0).nonzero().squeeze(1).tolist()}
         assert labelled == set(answered)
-    for command in (("report", out, "--out", tmp_path / "report.html"), ("predict", out, project / "target")):
-        assert ducats(*command) == 0
+    assert ducats("report", out, "--out", tmp_path / "report.html") == 0
+    assert ducats("predict", out, project / "target", "--out", tmp_path / "predictions.csv") == 0
     assert "budget" not in capsys.readouterr().err
 
 
