@@ -98,6 +98,17 @@ def test_labels_of_all_sessions_are_trained_in_one_run(
     assert "budget" not in capsys.readouterr().err
 
 
+def test_forward_passes_leave_no_tensors_behind(project: Path, tmp_path: Path) -> None:
+    live_run = open_live(project, tmp_path / "live")
+    session = live_run.session()
+    learner = session.learner
+    learner.add_classes(["new"])
+    learner.add_classes(["newer"])
+    learner.predict(learner.pool)
+    assert not any(module._forward_hooks for module in learner.network.modules())
+    live_run.run_folder.release()
+
+
 def test_a_killed_session_is_resumed(project: Path, tmp_path: Path) -> None:
     live_run = open_live(project, tmp_path / "live")
     answered = answer_some(live_run, 2)
