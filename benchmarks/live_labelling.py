@@ -166,7 +166,9 @@ def label(live: LiveFolder, n_answers: int) -> Mapping[str, list[float]]:
                 act(f"{len(grid['questions'])} answers in the grid", grid["questions"])
             for _ in range(n_answers):
                 act("answer without waiting", state["next"][:1], waits=False)
-            clock("answer without waiting: last one until learnt", lambda: wait_until_learnt(connection, state))
+            clock(
+                "answer without waiting: last one until learnt", lambda: wait_until_learnt(connection, state)
+            )
     return times
 
 
@@ -177,7 +179,9 @@ def measure_digits(options: argparse.Namespace) -> Iterator[Row]:
     print(f"| query | seed | accuracy %, {MAX_LABELS} labels | labels to {WANTED_ACCURACY:.0%} |")
     print("| --- | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory() as folder:
-        live = LiveFolder(Path(folder), data.pool.pixels[:], torch.as_tensor(data.ground_truth[:]), options.size)
+        live = LiveFolder(
+            Path(folder), data.pool.pixels[:], torch.as_tensor(data.ground_truth[:]), options.size
+        )
         for query, seed in itertools.product(("coverage", "random"), options.seeds):
             with live.session(f"{query}-{seed}", seed=seed, **{"query.name": query}) as connection:
                 accuracies = learning_curve(live, connection)

@@ -219,7 +219,8 @@ class LiveSession(AbstractContextManager["LiveSession"]):
             return ""
         return (
             f"More answers bring little now: at least {_percent(self._stability.unchanged)} of the "
-            "predictions stayed the same over each of the last three sets of ten answers."
+            "predictions stayed the same over each of the last three sets of ten answers. To train a model with "
+            "all labels, press Ctrl-C where `ducats label` was started."
         )
 
 
@@ -246,7 +247,7 @@ def _percent(share: float) -> str:
     """Format a share, rounded down.
 
     >>> _percent(0.9987), _percent(1.0)
-    ('99.8 %', '100 %')
+    ('99.8%', '100%')
     """
     percent = int(share * 1000) / 10
-    return f"{percent:g} %"
+    return f"{percent:g}%"
