@@ -80,7 +80,7 @@ def measure_load(n_annotators: int, seconds: float, questions: int) -> dict[str,
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         write_round(run, questions)
-        with serving(run) as url:
+        with serving(run) as (url, _):
             Annotator("nobody", url).work(0.0)  # warm-up: the server reads the round
             annotators = [Annotator(f"person{n}", url) for n in range(n_annotators)]
             start = time.monotonic()

@@ -7,12 +7,13 @@ Starts `ducats label FOLDER --classes ... --backbone offline`, which needs `duca
 embedded in views of --size pixels, in an empty cache.
 
 Without --digits, the images are printed digits. Measures the start of the command, with and without embedded
-images; an answer, from its POST to the reply; and the time from the POST until the model has learnt from it. The
-annotator gives single answers and waits each time until the model has learnt; then opens the grid of similar
-images and confirms them, twice; then answers without waiting for the model.
+images; an answer, from its POST to the reply; and the time from the POST until the model has learnt from it.
+The annotator gives single answers and waits each time until the model has learnt; then opens the grid of
+similar images and confirms them, twice; then answers without waiting for the model. CPU time is that of the
+server. On a machine that others use, only CPU time means something.
 
-With --digits, the images are the handwritten digits of the demo. After each answer, the model's guesses for all
-unlabelled images are compared with the truth, for our query and for random order.
+With --digits, the images are the handwritten digits of the demo. After each answer, the model's guesses for
+all unlabelled images are compared with the truth, for our query and for random order.
 
 FILE keeps the results of the other mode.
 """
@@ -23,11 +24,10 @@ import json
 import os
 import platform
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,8 @@ def main() -> None:
     if options.json:
         results = json.loads(options.json.read_text()) if options.json.exists() else {}
         results["digits" if options.digits else "latency"] = {
-            "command": " ".join(["python", "benchmarks/live_labelling.py", *sys.argv[1:]]),
+            "command": f"python benchmarks/live_labelling.py{' --digits' if options.digits else ''}",
+            "size": options.size,
             "machine": f"{platform.machine()}, Python {platform.python_version()}",
             "rows": rows,
         }
@@ -80,18 +81,18 @@ class LiveFolder:
             self.truth[name] = DIGIT_CLASSES[label]
 
     @contextmanager
-    def session(self, name: str = "run", **settings: object) -> Iterator[PageConnection]:
-        """Start the command, sign in and yield the connection."""
+    def session(self, name: str = "run", **settings: object) -> Iterator[tuple[PageConnection, int]]:
+        """Start the command, sign in and yield the connection and the process id."""
         options = {"views.size": self.size, "engine.device": "cpu", **settings}
         with serving(
             self.folder / "images",
             *("--classes", ",".join(DIGIT_CLASSES), "--backbone", "offline", "--out", self.folder / name),
             *(text for key, value in options.items() for text in ("--set", f"{key}={value}")),
             env={**os.environ, "DUCATS_CACHE": str(self.folder / "cache")},
-        ) as url:
+        ) as (url, pid):
             connection = PageConnection(url, "ada")
             try:
-                yield connection
+                yield connection, pid
             finally:
                 connection.close()
 
@@ -103,72 +104,87 @@ class LiveFolder:
 def wait_until_learnt(connection: PageConnection, state: Row) -> Row:
     """Return the state once the model has learnt from all answers."""
     while state["live"]["labels"] < state["counts"]["settled"]:
-        time.sleep(0.005)
+        time.sleep(0.02)
         state = connection.get("/api/state")
     return state
 
 
-def timed(times: list[float], function: Callable[[], Any]) -> Any:
-    """Call a function and append its seconds."""
-    start = time.perf_counter()
-    result = function()
-    times.append(time.perf_counter() - start)
-    return result
+class Times:
+    """Wall time and CPU time of the server, by action."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[tuple[float, float]]] = {}
+        self.pid: int | None = None  # of the server
+
+    @contextmanager
+    def measure(self, what: str) -> Iterator[None]:
+        """Add the times of a block."""
+        wall, cpu = time.perf_counter(), self._cpu()
+        yield
+        self.seconds.setdefault(what, []).append((time.perf_counter() - wall, self._cpu() - cpu))
+
+    def _cpu(self) -> float:
+        if self.pid is None:  # not started yet
+            return 0.0
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def rows(self, images: int) -> Iterator[Row]:
+        """Yield medians, and the slowest."""
+        for what, seconds in self.seconds.items():
+            yield {
+                "images": images,
+                "what": what,
+                "n": len(seconds),
+                "median": round(statistics.median(wall for wall, _ in seconds), 3),
+                "slowest": round(max(wall for wall, _ in seconds), 3),
+                "cpu": round(statistics.median(cpu for _, cpu in seconds), 2),
+            }
 
 
 def measure_latency(options: argparse.Namespace) -> Iterator[Row]:
     """Yield the times for each number of images."""
-    print("| images | | n | median s | slowest s |\n| ---: | --- | ---: | ---: | ---: |")
+    print("| images | | n | median s | slowest s | CPU s |\n| ---: | --- | ---: | ---: | ---: | ---: |")
     for count in options.images:
         data = digits(n_source=count, size=32)
         with tempfile.TemporaryDirectory() as folder:
             live = LiveFolder(Path(folder), data.source.images.pixels[:], data.source.labels[:], options.size)
             times = label(live, options.answers)
-        for what, seconds in times.items():
-            row = {
-                "images": count,
-                "what": what,
-                "n": len(seconds),
-                "median": round(statistics.median(seconds), 3),
-                "slowest": round(max(seconds), 3),
-            }
-            print("| {images:,} | {what} | {n} | {median} | {slowest} |".format(**row), flush=True)
+        for row in times.rows(count):
+            print("| {images:,} | {what} | {n} | {median} | {slowest} | {cpu} |".format(**row), flush=True)
             yield row
 
 
-def label(live: LiveFolder, n_answers: int) -> Mapping[str, list[float]]:
+def label(live: LiveFolder, n_answers: int) -> Times:
     """Label some images and return the times of all actions."""
-    times: dict[str, list[float]] = {}
+    times = Times()
 
-    def clock(what: str, function: Callable[[], Any]) -> Any:
-        return timed(times.setdefault(what, []), function)
+    def act(connection: PageConnection, what: str, questions: list[Row], *, waits: bool = True) -> Row:
+        words = live.words(questions)
+        with times.measure(f"{what}, until learnt") if waits else nullcontext():
+            with times.measure(what):
+                state = connection.answer(words)[0]
+            return wait_until_learnt(connection, state) if waits else state
 
     for what in ("start", "start, images embedded before"):
-        start = time.perf_counter()
-        with live.session() as connection:
-            times[what] = [time.perf_counter() - start]
+        times.pid = None
+        with ExitStack() as stack:
+            with times.measure(what):
+                connection, times.pid = stack.enter_context(live.session())
             if what == "start":  # the second session answers
                 continue
             state = connection.get("/api/state")
-
-            def act(what: str, questions: list[Row], *, waits: bool = True) -> None:
-                nonlocal state
-                start = time.perf_counter()
-                state = clock(what, lambda: connection.answer(live.words(questions))[0])
-                if waits:
-                    state = wait_until_learnt(connection, state)
-                    times.setdefault(f"{what}: until learnt", []).append(time.perf_counter() - start)
-
             for _ in range(n_answers):
-                act("answer", state["next"][:1])
+                state = act(connection, "answer", state["next"][:1])
             for _ in range(GRID_ACTS):
-                grid = clock("grid", lambda: connection.get("/api/grid", guess=""))
-                act(f"{len(grid['questions'])} answers in the grid", grid["questions"])
+                with times.measure("grid"):
+                    grid = connection.get("/api/grid", guess="")
+                what = f"{len(grid['questions'])} answers in the grid"
+                state = act(connection, what, grid["questions"])
             for _ in range(n_answers):
-                act("answer without waiting", state["next"][:1], waits=False)
-            clock(
-                "answer without waiting: last one until learnt", lambda: wait_until_learnt(connection, state)
-            )
+                state = act(connection, "answer without waiting", state["next"][:1], waits=False)
+            with times.measure("answer without waiting, until the last one is learnt"):
+                wait_until_learnt(connection, state)
     return times
 
 
@@ -183,7 +199,7 @@ def measure_digits(options: argparse.Namespace) -> Iterator[Row]:
             Path(folder), data.pool.pixels[:], torch.as_tensor(data.ground_truth[:]), options.size
         )
         for query, seed in itertools.product(("coverage", "random"), options.seeds):
-            with live.session(f"{query}-{seed}", seed=seed, **{"query.name": query}) as connection:
+            with live.session(f"{query}-{seed}", seed=seed, **{"query.name": query}) as (connection, _):
                 accuracies = learning_curve(live, connection)
             reached = next((n for n, one in enumerate(accuracies, 1) if one >= WANTED_ACCURACY), None)
             print(f"| {query} | {seed} | {100 * accuracies[-1]:.1f} | {reached or '–'} |", flush=True)

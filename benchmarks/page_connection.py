@@ -33,7 +33,7 @@ class PageConnection:
         return self._request("GET", f"{path}?annotator={self.annotator}&{parameters}", None)
 
     def answer(self, words: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-        """Answer questions, given by their id, in one act; return the new state and the ids of the answers."""
+        """Answer questions, given by id, in one act; return the new state and the ids of the answers."""
         self._n_sent += 1
         external_ids = [f"{self.annotator}-{self._n_sent}.{n}" for n in range(len(words))]
         answers = [
@@ -58,8 +58,8 @@ class PageConnection:
 
 
 @contextmanager
-def serving(*arguments: object, env: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Run `ducats label` with these arguments, yield the URL of its page, and kill it."""
+def serving(*arguments: object, env: Mapping[str, str] | None = None) -> Iterator[tuple[str, int]]:
+    """Run `ducats label` with these arguments, yield the URL of its page and its process id, and kill it."""
     command = [sys.executable, "-m", "ducats", "label", *map(str, arguments), "--no-open"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     try:
@@ -68,7 +68,7 @@ def serving(*arguments: object, env: Mapping[str, str] | None = None) -> Iterato
         match = next(filter(None, found), None)
         if match is None:
             raise RuntimeError(f"no page: {' '.join(command)}")
-        yield match.group()
+        yield match.group(), server.pid
     finally:
         server.kill()
         server.wait()

@@ -106,7 +106,8 @@ class LiveRun:
     def _open_round(self) -> None:
         """Write a round of all images without a label, unless it is open already."""
         store, open_round = self.store, self.store.open_round()
-        unlabelled = [i for i, key in enumerate(self.data.pool.keys) if key not in known_words(store)]
+        labelled = known_words(store)
+        unlabelled = [i for i, key in enumerate(self.data.pool.keys) if key not in labelled]
         if open_round is not None:
             statuses = store.statuses(open_round.rules.round)
             asked = [question for question, one in statuses.items() if one.word is None]

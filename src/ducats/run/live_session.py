@@ -217,10 +217,12 @@ class LiveSession(AbstractContextManager["LiveSession"]):
         missing = [one.name for one in classes if not one.labelled]
         if not self._stability.is_stable or (missing and self.learner.source is None):
             return ""
+        unchanged = self._stability.unchanged
+        most = "all" if unchanged == 1 else f"at least {_percent(unchanged)} of the"
         return (
-            f"More answers bring little now: at least {_percent(self._stability.unchanged)} of the "
-            "predictions stayed the same over each of the last three sets of ten answers. To train a model with "
-            "all labels, press Ctrl-C where `ducats label` was started."
+            f"More answers bring little now: {most} predictions stayed the same over each of the last three "
+            "sets of ten answers. To train a model with all labels, press Ctrl-C where `ducats label` was "
+            "started."
         )
 
 

@@ -162,9 +162,9 @@ def test_counts_do_not_wait_for_the_model(page: Page, tmp_path: Path) -> None:
     try:
         page.open(server)
         page.answer("2")
-        assert "1 labelled · 1 by you" in page.text("counts")
-        assert "of the last" not in page.text("learnt-text")
+        assert page.text("counts") == "1 labelled · 1 by you · the model is learning…"
         page.wait_for_text("learnt-text", "of the last 1 answers")  # without another answer
+        assert "the model is sure of 7 of 7" in page.text("counts")
         page.press("g")
         page.wait(lambda: len(page.elements(".tile")) == 7)
         page.click(".tile")

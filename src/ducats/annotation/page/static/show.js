@@ -42,7 +42,7 @@ function liveProgress(info) {
   const parts = [`${count(labels)} labelled`];
   if (info.counts.mine) parts.push(`${count(info.counts.mine)} by you`);
   if (info.counts.disputed) parts.push(`people disagree on ${info.counts.disputed}`);
-  parts.push(`the model is sure of ${count(sure)} of ${count(open)}`);
+  parts.push(isLearning(info) ? "the model is learning…" : `the model is sure of ${count(sure)} of ${count(open)}`);
   $("round").textContent = "Live";
   return [parts, labels + sure, images];
 }
