@@ -11,8 +11,6 @@ import argparse
 import http.client
 import json
 import platform
-import re
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,8 +18,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from page_connection import PageConnection, serving
 from PIL import Image
 
 from ducats.annotation import AnswerLog, Question, QuestionRound, RoundRules
@@ -34,8 +32,7 @@ class Annotator:
     """Simulated annotator who answers as fast as possible."""
 
     name: str
-    host: str
-    cookie: str
+    url: str
     saved: list[str] = field(default_factory=list)  # ids of answers acknowledged by the server
     latencies: list[float] = field(default_factory=list)
     failed: str = ""
@@ -48,40 +45,15 @@ class Annotator:
             self.failed = f"{type(error).__name__}: {error}"
 
     def _work(self, until: float) -> None:
-        connection = http.client.HTTPConnection(self.host, timeout=60)
-        headers = {"Cookie": self.cookie, "Origin": f"http://{self.host}", "Content-Type": "application/json"}
-        state = self._request(connection, "GET", f"/api/state?annotator={self.name}", None, headers)
+        connection = PageConnection(self.url, self.name)
+        state = connection.get("/api/state")
         while time.monotonic() < until and state["next"]:
-            external_id = f"{self.name}-{len(self.saved)}.0"
             word = CLASSES[len(self.saved) % len(CLASSES)]
-            answer = {
-                "question": state["next"][0]["id"],
-                "word": word,
-                "seconds": 1.0,
-                "external_id": external_id,
-            }
-            body = json.dumps({"annotator": self.name, "answers": [answer]})
             start = time.perf_counter()
-            state = self._request(connection, "POST", "/api/answers", body, headers)
+            state, external_ids = connection.answer({state["next"][0]["id"]: word})
             self.latencies.append(time.perf_counter() - start)
-            self.saved.append(external_id)
+            self.saved += external_ids
         connection.close()
-
-    def _request(
-        self,
-        connection: http.client.HTTPConnection,
-        method: str,
-        path: str,
-        body: str | None,
-        headers: dict[str, str],
-    ) -> dict[str, Any]:
-        connection.request(method, path, body, headers)
-        reply = connection.getresponse()
-        text = reply.read()
-        if reply.status != 200:
-            raise ValueError(f"{reply.status} {text[:200]!r}")
-        state: dict[str, Any] = json.loads(text)
-        return state
 
 
 def write_round(run: Path, count: int) -> None:
@@ -108,19 +80,9 @@ def measure_load(n_annotators: int, seconds: float, questions: int) -> dict[str,
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         write_round(run, questions)
-        command = [sys.executable, "-m", "ducats", "label", str(run), "--no-open"]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert server.stdout is not None
-            match = re.search(r"http://\S+", server.stdout.readline())
-            assert match is not None
-            address = urlsplit(match.group())
-            connection = http.client.HTTPConnection(address.netloc, timeout=60)
-            connection.request("GET", f"/?{address.query}")
-            cookie = str(connection.getresponse().getheader("Set-Cookie")).partition(";")[0]
-            connection.close()
-            Annotator("nobody", address.netloc, cookie).work(0.0)  # warm-up: the server reads the round
-            annotators = [Annotator(f"person{n}", address.netloc, cookie) for n in range(n_annotators)]
+        with serving(run) as (url, _):
+            Annotator("nobody", url).work(0.0)  # warm-up: the server reads the round
+            annotators = [Annotator(f"person{n}", url) for n in range(n_annotators)]
             start = time.monotonic()
             threads = [threading.Thread(target=a.work, args=(start + seconds,)) for a in annotators]
             for thread in threads:
@@ -128,9 +90,6 @@ def measure_load(n_annotators: int, seconds: float, questions: int) -> dict[str,
             for thread in threads:
                 thread.join()
             took = time.monotonic() - start
-        finally:
-            server.kill()
-            server.wait()
         logged_ids = [
             answer.external_id for answer in AnswerLog(run / "questions" / "answers.jsonl").answers()
         ]

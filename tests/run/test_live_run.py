@@ -93,9 +93,20 @@ def test_labels_of_all_sessions_are_trained_in_one_run(
         assert (ledger.n_rounds, len(ledger)) == (n_rounds, len(answered))
         labelled = {live_run.data.pool.keys[i] for i in (ledger.targets() >= 0).nonzero().squeeze(1).tolist()}
         assert labelled == set(answered)
-    for command in (("report", out, "--out", tmp_path / "report.html"), ("predict", out, project / "target")):
-        assert ducats(*command) == 0
+    assert ducats("report", out, "--out", tmp_path / "report.html") == 0
+    assert ducats("predict", out, project / "target", "--out", tmp_path / "predictions.csv") == 0
     assert "budget" not in capsys.readouterr().err
+
+
+def test_forward_passes_leave_no_tensors_behind(project: Path, tmp_path: Path) -> None:
+    live_run = open_live(project, tmp_path / "live")
+    session = live_run.session()
+    learner = session.learner
+    learner.add_classes(["new"])
+    learner.add_classes(["newer"])
+    learner.predict(learner.pool)
+    assert not any(module._forward_hooks for module in learner.network.modules())
+    live_run.run_folder.release()
 
 
 def test_a_killed_session_is_resumed(project: Path, tmp_path: Path) -> None:

@@ -232,6 +232,7 @@ class HeadLearner:
     def _close(self) -> None:
         if self._context is not None:
             self._context.close()
+            self._context.model.unwrap()  # or its hooks would keep the tensors of all later forward passes
             self._context = None
 
     def _optimiser_state(self) -> dict[str, Tensor]:

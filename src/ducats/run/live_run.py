@@ -28,6 +28,7 @@ from ducats.utils.findings import pluralise
 from ducats.utils.progress import EventListener, activity, no_op
 
 EPOCHS_PER_ROUND = 10  # training between the labels of two sessions
+LIVE_SUBSAMPLE = 4000  # images that coverage selects from: the time of a question grows with their square
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,14 @@ class LiveRun:
 
     def session(self) -> LiveSession:
         """Embed the images and return a session with an untrained head."""
-        config = _with_rounds(self.config, self.data, ())
+        config = _with_subsample(_with_rounds(self.config, self.data, ()))
         components, plan = build_run(config, self.run_folder, self.data)
         model = components.model
         assert isinstance(model, EvidentialModel)
         load_frozen_weights(self.run_folder, model)
         fabric = make_fabric(config.engine.device, precision=config.engine.precision)
         components = embed_images(components, model, fabric, config.engine)
-        network = embedding_network(model.network)
+        network = embedding_network(model.unwrap())
         if network is None:
             raise UserError(
                 "live labelling trains a head on a frozen backbone, but this model has none; choose one with "
@@ -105,7 +106,8 @@ class LiveRun:
     def _open_round(self) -> None:
         """Write a round of all images without a label, unless it is open already."""
         store, open_round = self.store, self.store.open_round()
-        unlabelled = [i for i, key in enumerate(self.data.pool.keys) if key not in known_words(store)]
+        labelled = known_words(store)
+        unlabelled = [i for i, key in enumerate(self.data.pool.keys) if key not in labelled]
         if open_round is not None:
             statuses = store.statuses(open_round.rules.round)
             asked = [question for question, one in statuses.items() if one.word is None]
@@ -204,6 +206,14 @@ def _with_classes(data: AdaptationData, names: Sequence[str]) -> AdaptationData:
     truth, test = data.ground_truth, data.test
     assert truth is None, "labelled live"
     return replace(data, source=convert(data.source), test=None if test is None else convert(test))
+
+
+def _with_subsample(config: Config) -> Config:
+    """Return the config with a query that takes well below a second, unless its subsample is set."""
+    if config.query.name != "coverage":
+        return config
+    params = {"subsample": LIVE_SUBSAMPLE, **config.query.params}
+    return config.model_copy(update={"query": replace(config.query, params=params)})
 
 
 def _with_rounds(config: Config, data: AdaptationData, budget: Sequence[int]) -> Config:

@@ -217,9 +217,12 @@ class LiveSession(AbstractContextManager["LiveSession"]):
         missing = [one.name for one in classes if not one.labelled]
         if not self._stability.is_stable or (missing and self.learner.source is None):
             return ""
+        unchanged = self._stability.unchanged
+        most = "all" if unchanged == 1 else f"at least {_percent(unchanged)} of the"
         return (
-            f"More answers bring little now: at least {_percent(self._stability.unchanged)} of the "
-            "predictions stayed the same over each of the last three sets of ten answers."
+            f"More answers bring little now: {most} predictions stayed the same over each of the last three "
+            "sets of ten answers. To train a model with all labels, press Ctrl-C where `ducats label` was "
+            "started."
         )
 
 
@@ -246,7 +249,7 @@ def _percent(share: float) -> str:
     """Format a share, rounded down.
 
     >>> _percent(0.9987), _percent(1.0)
-    ('99.8 %', '100 %')
+    ('99.8%', '100%')
     """
     percent = int(share * 1000) / 10
-    return f"{percent:g} %"
+    return f"{percent:g}%"

@@ -124,10 +124,9 @@ class Embedder:
         if not total:
             return result
         stores = self.cache.make_room(4 * width * total, self.spaces)
-        name = backbone_name(self.network)
-        with activity(
-            f"embedding {len(images)} images, {len(self.views)} views each, with {name}", total=total
-        ) as embedding:
+        name, n_views = backbone_name(self.network), len(self.views)
+        what = f"{len(images)} images" + (f" in {n_views} views" if n_views > 1 else "")
+        with activity(f"embedding {what} with {name}", total=total) as embedding:
             for number, (view, space, index) in enumerate(zip(self.views, self.spaces, missing, strict=True)):
                 for block in index.split(STORE_EVERY_IMAGES) if len(index) else ():
                     for batch in block.split(BATCH_IMAGES):

@@ -42,8 +42,8 @@ class EmbeddingInputs:
 
     @property
     def stored(self) -> Indexable:
-        """What a batch is taken from: the embeddings of all views."""
-        return self.embeddings
+        """What a batch is taken from: the embeddings of all views that can be chosen."""
+        return self.embeddings if self.view.is_random else self.embeddings[:, :1]
 
     def sample_params(self, index: Tensor, generator: torch.Generator) -> Tensor:
         """Sample the number of a view for each image of ``index``."""

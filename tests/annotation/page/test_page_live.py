@@ -57,6 +57,17 @@ class EchoModel:
         assert timeout < 1
 
 
+class SlowModel(EchoModel):
+    """Has not learnt from an answer when the reply to it is sent."""
+
+    n_replied = 0  # labels when a summary was last asked for
+
+    def summary(self) -> LearningSummary:
+        summary, before = super().summary(), self.n_replied
+        self.n_replied = summary.labels
+        return replace(summary, labels=min(before, summary.labels), recent=summary.labels * (before > 0))
+
+
 def open_live(run: Path, count: int = 6, **page_options: Any) -> tuple[EchoModel, TestClient]:
     model = EchoModel(image_questions(run, count, guesses=(None,), live=True))  # type: ignore[arg-type]
     return model, client(run, live=model, **page_options)
@@ -139,6 +150,29 @@ def test_label_live_in_a_browser(page: Page, tmp_path: Path) -> None:
         page.wait(lambda: len(page.elements(".tile")) == 5)
         page.press(Keys.ENTER)
         page.wait_for_state("labelled")
+        assert page.console_errors() == []
+    finally:
+        server.kill()
+
+
+@needs_a_browser
+def test_counts_do_not_wait_for_the_model(page: Page, tmp_path: Path) -> None:
+    store = image_questions(tmp_path, 8, guesses=(None,), live=True)  # type: ignore[arg-type]
+    server = Server(tmp_path, live=SlowModel(store))
+    try:
+        page.open(server)
+        page.answer("2")
+        assert page.text("counts") == "1 labelled · 1 by you · the model is learning…"
+        page.wait_for_text("learnt-text", "of the last 1 answers")  # without another answer
+        assert "the model is sure of 7 of 7" in page.text("counts")
+        page.press("g")
+        page.wait(lambda: len(page.elements(".tile")) == 7)
+        page.click(".tile")
+        page.press(Keys.ENTER)
+        page.wait_for_text("guesses", "green (1)")
+        page.press("u")
+        page.wait_for_text("notice", "6 answers are withdrawn")
+        page.wait_for_text("guesses", "green (7)")
         assert page.console_errors() == []
     finally:
         server.kill()

@@ -29,6 +29,7 @@ export class Grid {
         const pressed = String(name === found.guess);
         const button = make("button", { type: "button", "aria-pressed": pressed }, `${name} (${count})`);
         button.addEventListener("click", () => this.open(info, annotator, name));
+        if (name === found.guess) [this.button, this.left] = [button, count];
         return button;
       }),
     );
@@ -93,6 +94,7 @@ export class Grid {
   drop(id) {
     this.tiles.get(id)?.remove();
     this.tiles.delete(id);
+    this.button.textContent = `${this.guess} (${--this.left})`;
     this.count();
   }
 

@@ -55,12 +55,21 @@ async function poll() {
   }
   const busy = info?.state === "asking" && current;
   polling = setTimeout(poll, busy || document.hidden ? POLL_SLOW_MS : POLL_FAST_MS);
+  pollWhileLearning();
+}
+
+// The reply to an answer does not wait long for the model: fetch what it has learnt.
+function pollWhileLearning() {
+  if (!show.isLearning(info)) return;
+  clearTimeout(polling);
+  polling = setTimeout(poll, LEARNING_MS);
 }
 
 function onReply(reply, serial, sent) {
   for (const answer of sent) if (!outbox.pending().has(answer.question)) answered.set(answer.question, net.serial);
   const waiting = outbox.pending();
   apply(reply, serial, new Set(sent.map((answer) => answer.question).filter((id) => !waiting.has(id))));
+  pollWhileLearning();
   const rejected = rejection([...new Set(Object.values(reply.rejected))]);
   if (rejected) notice(rejected); // last: a new round clears earlier notices
 }
@@ -256,6 +265,7 @@ async function undo() {
   }
   if (last.word !== "skip") outbox.put(annotator, last.ids, "", null); // a skip has no effect on the server
   for (const id of last.ids) answered.delete(id);
+  if (last.ids.length > 1) notice(`${last.ids.length} answers are withdrawn.`);
   if (mode === "grid") {
     if (last.ids.includes(origin?.id)) current = origin;
     return grid.reopen();

@@ -30,12 +30,19 @@ export function learnt(live) {
   }));
 }
 
+// Questions without a label now; the model may still be learning from the latest answers.
+const openQuestions = (info) => info.counts.all - info.counts.settled;
+
+export const isLearning = (info) =>
+  Boolean(info?.live && !info.live.error && info.live.images - info.live.labels !== openQuestions(info));
+
 function liveProgress(info) {
-  const { labels, images, sure } = info.live;
+  const { images } = info.live, open = openQuestions(info);
+  const labels = images - open, sure = Math.min(info.live.sure, open);
   const parts = [`${count(labels)} labelled`];
   if (info.counts.mine) parts.push(`${count(info.counts.mine)} by you`);
   if (info.counts.disputed) parts.push(`people disagree on ${info.counts.disputed}`);
-  parts.push(`the model is sure of ${count(sure)} of ${count(images - labels)}`);
+  parts.push(isLearning(info) ? "the model is learning…" : `the model is sure of ${count(sure)} of ${count(open)}`);
   $("round").textContent = "Live";
   return [parts, labels + sure, images];
 }
