@@ -162,3 +162,17 @@ def test_advice_once_predictions_are_stable(session: LiveSession) -> None:
         answer(session, (key, truth(key)))
     assert 30 <= count < 59  # three sets of ten answers after the first model
     assert "bring little" in session.summary().advice
+
+
+def test_the_model_is_as_sure_as_its_guesses_were_right(session: LiveSession) -> None:
+    def count_sure_without_calibration() -> int:
+        is_open = session.learner.labels == UNLABELLED
+        probability = session.learner.predict(POOL).softmax(1).amax(1)
+        return int((is_open & (probability >= 0.9)).sum())
+
+    for n in range(30):
+        key = next_key(session)
+        wrong = CLASSES[(CLASSES.index(truth(key)) + 1) % len(CLASSES)]  # no model can guess these
+        answer(session, (key, truth(key) if n < 10 else wrong))
+    assert session.summary().recent_right < 10
+    assert 0 < session.summary().sure < 0.8 * count_sure_without_calibration()

@@ -16,6 +16,7 @@ from ducats.annotation.oracles.question_files import model_hints
 from ducats.annotation.page.live import ClassSummary, LearningSummary
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.evaluation.prediction_stability import PredictionStability
+from ducats.evaluation.temperature_scaling import optimal_temperature
 from ducats.run.head_learner import FIT_STEPS, REFIT_STEPS, HeadLearner
 from ducats.run.hints import pool_hints
 from ducats.runfolder.hints import AnnotatorHints
@@ -23,6 +24,7 @@ from ducats.runfolder.hints import AnnotatorHints
 QUESTIONS_AHEAD = 12  # questions selected after each refit, for all annotators
 POLL_SECONDS = 2.0  # between two looks for answers from elsewhere, such as CSV files
 RECENT_ANSWERS = 20
+MAX_JUDGED = 100  # latest guesses that the certainty is calibrated on
 SURE_PROBABILITY = 0.9
 
 
@@ -66,6 +68,8 @@ class LiveSession(AbstractContextManager["LiveSession"]):
             self._image_of[question.key]: index for index, question in enumerate(question_round.questions)
         }
         self._recent: deque[bool] = deque(maxlen=RECENT_ANSWERS)
+        self._judged: deque[tuple[torch.Tensor, int]] = deque(maxlen=MAX_JUDGED)  # log alpha, answer
+        self._log_alpha = torch.zeros(0)  # of the pool, after the latest refit
         self._stability = PredictionStability()
         self._state = _Learnt()
         self._changed, self._wake = threading.Condition(), threading.Event()
@@ -178,6 +182,7 @@ class LiveSession(AbstractContextManager["LiveSession"]):
             is_new = self.learner.labels[image] == UNLABELLED and labels[image] >= 0
             if is_new and self.learner.pool.keys[image] in given_alone:
                 self._recent.append(int(hints.guess[image]) == int(labels[image]))
+                self._judged.append((self._log_alpha[image], int(labels[image])))
 
     def _learnt(self, n_answers: int) -> _Learnt:
         learner = self.learner
@@ -186,11 +191,28 @@ class LiveSession(AbstractContextManager["LiveSession"]):
         if is_open.any():
             picks = learner.query(QUESTIONS_AHEAD).tolist()
             first = tuple(self._question_of[image] for image in picks if image in self._question_of)
-        hints = pool_hints(learner.predict(learner.pool)) if learner.can_train else None
-        if hints is not None:
+        hints = None
+        if learner.can_train:
+            self._log_alpha = learner.predict(learner.pool)
+            certainty = (self._log_alpha / self._temperature()).softmax(1).amax(1)
+            hints = replace(pool_hints(self._log_alpha), probability=certainty.double().numpy())
             self._stability.update(int((~is_open).sum()), hints.guess.astype(np.int64), is_open)
         summary = self._summarise(hints, is_open)
         return _Learnt(n_answers, first, hints, learner.classes, summary)
+
+    def _temperature(self) -> float:
+        """Return a temperature that makes the model as sure as its latest guesses were right.
+
+        With few labels, a model is too sure of images that are unlike them. The guesses were made before the
+        answers. They are about uncertain images, so the model may be right more often than it seems; it is
+        never made surer.
+        """
+        classes = len(self.learner.classes)
+        judged = [(z, label) for z, label in self._judged if len(z) == classes]  # before a class was added
+        if not judged:
+            return 1.0
+        z, labels = torch.stack([z for z, _ in judged]), torch.tensor([label for _, label in judged])
+        return max(1.0, optimal_temperature(z, labels) or 1.0)
 
     def _summarise(self, hints: AnnotatorHints | None, is_open: Any) -> LearningSummary:
         learner, classes = self.learner, []
