@@ -1,7 +1,7 @@
 """Figures of the audit: accuracy and gain of the model on images that it was not taught, with intervals."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from ducats.data.domain import UNLABELLED
@@ -101,9 +101,9 @@ def stage_figures(
         "accuracy": accuracy.estimate,
         "low": accuracy.low,
         "high": accuracy.high,
-        "overconfidence": _plain(audit.overconfidence(accuracy, now.probability[is_sampled | is_selected])),
+        "overconfidence": asdict(audit.overconfidence(accuracy, now.probability[is_sampled | is_selected])),
         "classes": {
-            name: _plain(interval)
+            name: asdict(interval)
             for name, interval in zip(
                 classes,
                 audit.class_accuracy_intervals(
@@ -124,8 +124,8 @@ def stage_figures(
         gain = _gain(now, before, audit_labels, is_sampled & changed, level)
         share = int((is_sampled & changed).sum())
         total = n_sampled + len(selected_correct)
-        figures["gain"] = _plain(_scaled(gain, share / total, float(selected_gain.sum()) / total))
-    return {name: _rounded(value) for name, value in figures.items()}
+        figures["gain"] = asdict(_scaled(gain, share / total, float(selected_gain.sum()) / total))
+    return figures
 
 
 def _gain(
@@ -155,14 +155,6 @@ def _with_known(sampled: Interval, n_sampled: int, n_correct: int, n_known: int)
 def _scaled(interval: Interval, factor: float, offset: float) -> Interval:
     values = (factor * value + offset for value in (interval.estimate, interval.low, interval.high))
     return Interval(*values)
-
-
-def _plain(interval: Interval) -> dict[str, float]:
-    return {name: _rounded(value) for name, value in vars(interval).items()}
-
-
-def _rounded(value: Any) -> Any:
-    return round(value, 6) if isinstance(value, float) else value
 
 
 def stop_querying(context: RunContext, round_number: int, epoch: int) -> bool:
