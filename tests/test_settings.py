@@ -97,7 +97,7 @@ def test_defaults_of_python_and_yaml_are_the_same() -> None:
 
 MAPPINGS = ("params", "source_weight", "lr_multipliers")  # each is one setting
 OTHER_VALUES: tuple[Any, ...] = (
-    *(True, False, 1, 2, 3, 60, 0.25, 0.5, "other", "2%", "5%"),
+    *(True, False, 1, 2, 3, 60, 0.25, 0.5, "other", "2%", "5%", "gain<1"),
     *([1, 2], [2, 3], [0.5, 0.75], [0.1, 0.1, 0.1, 0.1], ["other"], {"other": 1.0}, {0: 0.5}),
 )
 
