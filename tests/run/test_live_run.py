@@ -1,5 +1,6 @@
 """Live labelling in a run folder, and runs without a source."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,28 @@ def test_forward_passes_leave_no_tensors_behind(project: Path, tmp_path: Path) -
     learner.predict(learner.pool)
     assert not any(module._forward_hooks for module in learner.network.modules())
     live_run.run_folder.release()
+
+
+def test_many_labels_of_a_session_are_all_trained_on(project: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    for number in range(70):
+        copy = folder / f"{number:02d}.png"
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copy(sorted((project / "target").rglob("*.png"))[number % 16], copy)
+    options = RunOptions(
+        set=["acquisition.rounds=0", *settings(project)],
+        target=folder,
+        classes=", ".join(classes_of(project)),
+    )
+    live_run = LiveRun.open(resolve_for_machine(options.load()), RunFolder(tmp_path / "live"))
+    answers = [
+        {"question": f"{number:02d}.png", "word": classes_of(project)[number % 2], "annotator": "Ada"}
+        for number in range(65)
+    ]
+    live_run.store.receive(answers, channel="page")
+    assert live_run.finish()
+    assert int((load_ledger(live_run.run_folder).targets() >= 0).sum()) == 65
+    assert not live_run.run_folder.read_records("audit")
 
 
 def test_a_killed_session_is_resumed(project: Path, tmp_path: Path) -> None:

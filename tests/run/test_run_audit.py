@@ -106,6 +106,53 @@ def test_void_answers_are_left_out(tmp_path: Path) -> None:
     assert figures["accuracy"] == 1.0
 
 
+def test_the_number_of_void_images_is_not_known(tmp_path: Path) -> None:
+    """50 of 250 images are selected, and wrong; of the others, 150 are void and 50 correct."""
+    keys = [f"{number:03d}" for number in range(250)]
+    truth = torch.where(torch.arange(250) >= 100, VOID, 0)
+    ledger = Ledger(tmp_path, keys)
+    complete = add_audit_images(request(1, list(range(50))), ledger, 60, seed=0)
+    ledger.append(complete, truth[complete.image])
+    predicted = np.where(np.arange(250) < 50, 1, 0)
+    now = PoolPredictions(predicted, np.full(250, 0.9))
+    figures = stage_figures(ledger, stage=0, rounds=1, n_stages=2, classes="ab", now=now, before=None)
+    assert figures["low"] <= 0.5 <= figures["high"]
+    changed = PoolPredictions(np.where(np.arange(250) < 60, 1, predicted), now.probability)
+    gained = stage_figures(ledger, stage=0, rounds=1, n_stages=2, classes="ab", now=changed, before=now)
+    assert gained["gain"]["low"] <= -0.1 <= gained["gain"]["high"]  # 10 of 100 images are lost
+
+
+def test_selected_images_without_an_answer_are_left_out(tmp_path: Path) -> None:
+    """A query that finds all errors, half of which nobody labels in time, must not flatter the model."""
+    missed, truth = 0, np.zeros(300, np.int64)
+    now = PoolPredictions((np.arange(300) < 90).astype(np.int64), np.full(300, 0.9))  # 90 images are wrong
+    for seed in range(20):
+        ledger = Ledger(tmp_path / str(seed), [f"{number:03d}" for number in range(300)])
+        complete = add_audit_images(request(1, list(range(80))), ledger, 40, seed)
+        picks = complete.picks.image
+        unanswered = torch.isin(complete.image, picks[: len(picks) // 2])
+        answered = complete.subset(~unanswered)
+        ledger.append(answered, torch.from_numpy(truth)[answered.image])
+        mask = np.isin(np.arange(300), complete.image[unanswered].numpy())
+        figures = stage_figures(
+            ledger, stage=0, rounds=1, n_stages=2, classes="ab", now=now, before=None, unanswered=mask
+        )
+        actual = 1 - np.mean((now.predicted != truth)[~mask])
+        missed += not figures["low"] <= actual <= figures["high"]
+        later = add_audit_images(request(2, [299]), ledger, 20, seed, torch.from_numpy(mask))
+        assert not mask[later.image.numpy()].any()
+    assert missed <= 1
+
+
+def test_a_run_of_the_whole_pool_has_nothing_left_to_judge(run_quickly: Runner) -> None:
+    settings = "acquisition={budget: 80, rounds: 2, audit: 6}"  # toy has 80 images
+    run_folder = run_quickly(settings)
+    assert run_folder.finished
+    labels = load_ledger(run_folder)
+    assert len(labels) == 80
+    assert all(record["labels"] > 0 for record in run_folder.read_records("audit"))
+
+
 def test_no_audit_label_affects_training_or_selection(run_quickly: Runner) -> None:
     data = toy()
     first = run_quickly(*AUDIT, folder="first", data=data)
@@ -139,11 +186,11 @@ def test_the_stop_rule_ends_the_queries(run_quickly: Runner) -> None:
     settings = "acquisition={budget: 24, rounds: 3, after_epochs: [1, 2, 3], audit: 6, until: gain<99}"
     run_folder = run_quickly(settings)
     ledger = load_ledger(run_folder)
-    assert [ledger.spent(rounds) for rounds in (1, 2, 3)] == [8, 16, 16]
+    assert [ledger.spent(rounds) for rounds in (1, 2, 3)] == [8, 8, 8]  # by the gain of the first round
     # A decision by the audit makes further models depend on it: only the final one is judged.
     assert [record["stage"] for record in run_folder.read_records("audit")] == [0, 1, 3]
     (stop,) = run_folder.read_records("stop")
-    assert stop["round"] == 3
+    assert stop["round"] == 2
     assert "the last round gained at most" in stop["reason"]
 
 
@@ -167,6 +214,9 @@ def test_defaults_of_the_audit() -> None:
     assert split_audit("auto", even, is_needed=True, has_test=True) == (4,) * 5
     assert sum(split_audit("auto", (100,) * 5, is_needed=False, has_test=False)) == 50
     assert split_audit("auto", (10, 10), is_needed=False, has_test=False) == ()
+    assert split_audit("auto", (1,) * 60, is_needed=False, has_test=False) == ()  # no label left to train on
+    assert split_audit("auto", (20, 40, 80), is_needed=False, has_test=False) == (3, 6, 11)
+    assert split_audit("auto", (), is_needed=True, has_test=False) == ()
     with pytest.raises(UserError, match="more than a third"):
         split_audit("auto", (10, 10), is_needed=True, has_test=False)
     with pytest.raises(UserError, match="without one to train on"):

@@ -187,8 +187,8 @@ def split_audit(
     """Return how many labels of each round are for the audit; empty if none are.
 
     Args:
-        audit: a count, or ``auto``: a tenth of the budget and at least 20, none if that is more than a third
-            of it, or if there is a test set.
+        audit: a count, split in proportion to the labels of each round; or ``auto``: a tenth of the budget
+            and at least 20, none if that is more than a third of it, or if there is a test set.
         budget: labels of each round.
         is_needed: whether the run needs audit labels even if there is a test set.
 
@@ -199,27 +199,29 @@ def split_audit(
     >>> split_audit("auto", (5, 5), is_needed=False, has_test=False)
     ()
     """
-    total, rounds = sum(budget), len(budget)
-    if audit == "auto":
-        count = max(MIN_AUDIT, math.ceil(total / 10))
-        if (has_test and not is_needed) or count > MAX_AUDIT_SHARE * total:
-            count = 0
-        if not count and is_needed:
-            raise UserError(
-                f"acquisition.until needs audit labels, but {MIN_AUDIT} are more than a third of the budget "
-                f"of {pluralise(total, 'label')}: raise acquisition.budget, or set acquisition.audit"
-            )
-    else:
-        count = audit
-    if not count or not rounds:
+    total = sum(budget)
+    if not total:
         return ()
-    per_round = tuple(count // rounds + (round_index < count % rounds) for round_index in range(rounds))
-    if any(n_audit >= labels for n_audit, labels in zip(per_round, budget, strict=True)):
+    count = max(MIN_AUDIT, math.ceil(total / 10)) if audit == "auto" else audit
+    is_wanted = is_needed or not has_test
+    if audit == "auto" and (not is_wanted or count > MAX_AUDIT_SHARE * total):
+        count = 0
+    ends = [round(count * end / total) for end in itertools.accumulate(budget)]
+    per_round = tuple(end - start for start, end in itertools.pairwise([0, *ends]))
+    leaves_none = any(n_audit >= labels for n_audit, labels in zip(per_round, budget, strict=True))
+    if audit == "auto" and not is_needed and leaves_none:
+        return ()
+    if not count and is_needed:
+        raise UserError(
+            f"acquisition.until needs audit labels, but {MIN_AUDIT} are more than a third of the budget "
+            f"of {pluralise(total, 'label')}: raise acquisition.budget, or set acquisition.audit"
+        )
+    if leaves_none:
         raise UserError(
             f"acquisition.audit={count} leaves a round of {min(budget)} labels without one to train on: "
             "raise acquisition.budget, or lower acquisition.audit or acquisition.rounds"
         )
-    return per_round
+    return per_round if count else ()
 
 
 def split_pixels(

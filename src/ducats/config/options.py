@@ -187,7 +187,7 @@ class RunOptions(DataOptions):
             files,
             self.set,
             default_method=_method_of_run(resumed),
-            base=self._earlier_settings(),
+            base=self._earlier_settings(resumed),
         )
         run_layer = self._run_layer()
         backbone = self.backbone
@@ -206,13 +206,17 @@ class RunOptions(DataOptions):
             )
         return _with_canonical_task(resolved) if benchmark_task(resolved) else resolved
 
-    def _earlier_settings(self) -> dict[str, Any]:
-        """Return the settings of the run that is given by --start-from, without its schedule and machine."""
+    def _earlier_settings(self, resumed: Path | None) -> dict[str, Any]:
+        """Return the settings of the run that is given by --start-from, without its schedule and machine.
+
+        A run that is resumed does not need the earlier one: it has its settings.
+        """
         from ducats.runfolder.run_folder import RunFolder
 
         if self.start_from is None:
             return {}
-        settings = RunFolder(self.start_from).identity
+        is_resumed = resumed is not None and RunFolder(resumed).is_resumable
+        settings = RunFolder(resumed if is_resumed and resumed is not None else self.start_from).identity
         if "method" not in settings:  # made from Python
             return {}
         dropped = {"acquisition", "engine", *(("model", "views", "train") if self.backbone else ())}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_fabric import Fabric
+from torch import Tensor
 
 from ducats.data.domain import UNLABELLED, Domain, UnreadableFile, subset_images
 from ducats.data.evaluation_split import EvaluatedOn, attach_test_set
@@ -74,9 +75,7 @@ def evaluate_run(
     if folder is None:
         test, evaluated_on = load_test_set(trained)
         if evaluated_on == "unlabelled":
-            unlabelled_indices = (
-                (load_ledger(trained.run_folder).targets() == UNLABELLED).nonzero().squeeze(1)
-            )
+            unlabelled_indices = untaught_images(trained).nonzero().squeeze(1)
     else:
         test = load_labelled_folder(trained, folder)
     if strict:
@@ -161,6 +160,12 @@ def load_test_set(trained: TrainedModel) -> tuple[Domain, EvaluatedOn]:
         trained, pool=data_digest(data.pool.keys), test=data_digest(test.images.keys, test.labels)
     )
     return test, evaluated_on
+
+
+def untaught_images(trained: TrainedModel) -> Tensor:
+    """Return a mask of the target images whose labels the model was not trained on."""
+    with_audit = trained.config.acquisition.release_audit
+    return load_ledger(trained.run_folder).targets(with_audit=with_audit) == UNLABELLED
 
 
 def load_audit_set(trained: TrainedModel) -> Domain:

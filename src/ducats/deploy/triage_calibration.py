@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 from ducats.data.domain import UNLABELLED
 from ducats.data.store import check_all_readable, unreadable_message
 from ducats.deploy.classification import predict_images
-from ducats.deploy.evaluation import load_audit_set, load_labelled_folder, load_test_set
+from ducats.deploy.evaluation import (
+    load_audit_set,
+    load_labelled_folder,
+    load_test_set,
+    untaught_images,
+)
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import (
     TriageCriterion,
@@ -97,7 +102,7 @@ def _from_predictions(
         test, evaluated_on = load_test_set(trained)
         description = "the run's held-out images"
         if evaluated_on != "held_out":
-            used = (load_ledger(trained.run_folder).targets() == UNLABELLED).numpy()
+            used = untaught_images(trained).numpy()
             description = "the run's target images that it did not label"
             warnings = (_EXCLUDED_IMAGES_WARNING,)
     else:

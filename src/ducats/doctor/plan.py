@@ -259,9 +259,11 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
             return
     evaluated_on, _ = _resolve_split(config, survey)
     has_test = "test" in survey.splits or bool(survey.has_ground_truth) or evaluated_on != "held_out"
-    audit = audit_per_round(
-        config.acquisition, labels, None, rounds=len(round_epochs), n_initial=0, has_test=has_test
-    )
+    audit: Sequence[int] = ()
+    if not survey.per_pixel:
+        audit = audit_per_round(
+            config.acquisition, labels, None, rounds=len(round_epochs), n_initial=0, has_test=has_test
+        )
     per_round_text = f"{labels[0]}" if len(set(labels)) == 1 else " + ".join(map(str, labels))
     suffix = " per round" if len(labels) > 1 and len(set(labels)) == 1 else ""
     epochs = ", ".join(map(str, round_epochs))
@@ -281,8 +283,8 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     elif not has_test and not survey.per_pixel:
         yield Finding(
             "note",
-            "nothing will be measured: there is no test set, and the budget is too small for audit labels; "
-            "raise --budget, or set --audit",
+            "nothing will be measured, because there are neither a test set nor audit labels; raise --budget "
+            "to at least 60, or set --audit",
         )
     if has_human_oracle(config, survey):
         yield Finding(

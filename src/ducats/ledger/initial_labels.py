@@ -95,6 +95,7 @@ def load_initial_labels(
             dtype=torch.long,
         ),
         None if seconds is None else seconds[kept],
-        torch.tensor([is_audit[entries[i].key] for i in kept]),
+        # The audit is a random sample of the earlier pool only.
+        torch.tensor([is_audit[entries[i].key] for i in kept]) if set(keys) <= is_audit.keys() else None,
         len(entries) - len(kept),
     )

@@ -257,15 +257,15 @@ class Ledger:
         position, label = np.concatenate(positions), np.concatenate(labels)
         return position, self.corrected_labels(n_rounds).apply(image, position, label)
 
-    def targets(self, n_rounds: int | None = None) -> Tensor:
+    def targets(self, n_rounds: int | None = None, *, with_audit: bool = False) -> Tensor:
         """Return the label of each image in the pool, ``(len(pool),)``; UNLABELLED if it has none.
 
-        Audit labels are not included: no model may be trained on them. An epoch that is repeated after a
-        restart must not see labels acquired after it; see ``n_rounds``. For per-pixel labels use
-        ``TargetMaps``.
+        Audit labels are not included by default: no model may be trained on them, unless they are released.
+        An epoch that is repeated after a restart must not see labels acquired after it; see ``n_rounds``. For
+        per-pixel labels use ``TargetMaps``.
         """
         labels, is_audit = self._image_labels(n_rounds)
-        return torch.where(is_audit, UNLABELLED, labels)
+        return labels if with_audit else torch.where(is_audit, UNLABELLED, labels)
 
     def audit_labels(self, n_rounds: int | None = None) -> Tensor:
         """Return the audit label of each image in the pool, ``(len(pool),)``; UNLABELLED if it has none."""

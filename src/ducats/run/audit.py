@@ -10,7 +10,7 @@ from ducats.evaluation import audit
 from ducats.evaluation.audit import Interval
 from ducats.ledger import Ledger, save_request
 from ducats.run.context import RunContext
-from ducats.run.select import empty_request
+from ducats.run.select import empty_request, unanswered_picks
 from ducats.runfolder.audit_files import PoolPredictions
 from ducats.utils.npz_columns import AnyArray
 
@@ -25,11 +25,15 @@ def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> No
     """
     folder = context.run_folder
     plan, is_final = context.plan, stage == len(context.plan.query_epochs)
-    if not plan.audit or context.per_pixel or (plan.release_audit and is_final):
+    if context.per_pixel or (plan.release_audit and is_final):
         return
-    if context.on_rank_zero(lambda: any(r["epoch"] == epoch for r in folder.read_records("audit"))):
-        return
-    if not is_final and context.on_rank_zero(lambda: bool(folder.read_records("stop"))):
+
+    def is_due(ledger: Ledger) -> bool:
+        is_recorded = any(record["epoch"] == epoch for record in folder.read_records("audit"))
+        is_stopped = not is_final and bool(folder.read_records("stop"))
+        return not (is_recorded or is_stopped) and bool((ledger.audit_labels(rounds) >= 0).any())
+
+    if not context.from_ledger(is_due):
         return
     predictor = replace(context.predictor(), view=context.components.views.test)
     z = predictor.score_images(context.components.pool, ("z",)).z
@@ -49,6 +53,7 @@ def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> No
             classes=context.components.source.classes,
             now=now,
             before=before,
+            unanswered=unanswered_picks(folder, ledger, rounds).numpy(),
         )
         folder.save_pool_predictions(epoch, now)
         folder.save_record({"kind": "audit", "stage": stage, "epoch": epoch, **figures})
@@ -65,6 +70,7 @@ def stage_figures(
     classes: Sequence[str],
     now: PoolPredictions,
     before: PoolPredictions | None,
+    unanswered: AnyArray | None = None,
 ) -> dict[str, Any]:
     """Return the figures of a model: accuracy, accuracy of each class, overconfidence, and gain.
 
@@ -78,83 +84,89 @@ def stage_figures(
             together.
         now: predictions of the model for the whole pool.
         before: those of the model of the stage before.
+        unanswered: mask of images that the query selected, but that nobody labelled. They are left out: the
+            audit has no such image.
     """
     taught, labels = ledger.targets(stage).numpy(), ledger.targets(rounds).numpy()
     audit_labels = ledger.audit_labels(rounds).numpy()
     is_sampled = labels == UNLABELLED  # the population without those that are all labelled
+    if unanswered is not None:
+        is_sampled &= ~unanswered
     is_selected = (labels >= 0) & (taught == UNLABELLED)
-    is_audit = audit_labels >= 0
-    n_void = int(((audit_labels != UNLABELLED) & ~is_audit).sum())
+    is_audit = is_sampled & (audit_labels >= 0)
+    is_void = is_sampled & (audit_labels != UNLABELLED) & ~is_audit
     level = audit.stage_level(stage, n_stages)
     correct = (now.predicted == audit_labels)[is_audit]
-    pool_probability = now.probability[is_sampled]
+    pool_probability, n_void = now.probability[is_sampled], int(is_void.sum())
     sampled = audit.accuracy_interval(
         correct, now.probability[is_audit], pool_probability, level=level, voids=n_void
     )
-    n_sampled = len(pool_probability) - n_void
+    sizes = _sizes(int(is_audit.sum()), n_void, len(pool_probability))
     selected_correct = (now.predicted == labels)[is_selected]
-    accuracy = _with_known(sampled, n_sampled, int(selected_correct.sum()), len(selected_correct))
+    n_selected = len(selected_correct)
+    pairs = [(size, size) for size in sizes]
+    accuracy = _with_known(sampled, pairs, int(selected_correct.sum()), n_selected)
+    class_accuracy = audit.class_accuracy_intervals(
+        correct,
+        audit_labels[is_audit],
+        num_classes=len(classes),
+        pool_size=len(pool_probability),
+        level=level,
+        voids=n_void,
+    )
     figures: dict[str, Any] = {
         "labels": int(is_audit.sum()),
         "void": n_void,
-        "images": n_sampled + len(selected_correct),
+        "images": sizes[-1] + n_selected,
         "accuracy": accuracy.estimate,
         "low": accuracy.low,
         "high": accuracy.high,
         "overconfidence": asdict(audit.overconfidence(accuracy, now.probability[is_sampled | is_selected])),
-        "classes": {
-            name: asdict(interval)
-            for name, interval in zip(
-                classes,
-                audit.class_accuracy_intervals(
-                    correct,
-                    audit_labels[is_audit],
-                    num_classes=len(classes),
-                    pool_size=len(pool_probability),
-                    level=level,
-                    voids=n_void,
-                ),
-                strict=True,
-            )
-        },
+        "classes": {name: asdict(interval) for name, interval in zip(classes, class_accuracy, strict=True)},
     }
     if before is not None:
-        changed = now.predicted != before.predicted
-        selected_gain = selected_correct.astype(int) - (before.predicted == labels)[is_selected]
-        gain = _gain(now, before, audit_labels, is_sampled & changed, level)
-        share = int((is_sampled & changed).sum())
-        total = n_sampled + len(selected_correct)
-        figures["gain"] = asdict(_scaled(gain, share / total, float(selected_gain.sum()) / total))
+        is_changed = is_sampled & (now.predicted != before.predicted)
+        n_changed, changed_void = int(is_changed.sum()), int((is_changed & is_void).sum())
+        judged = is_changed & is_audit
+        gain = Interval(0.0, 0.0, 0.0)
+        if n_changed > changed_void:
+            gain = audit.gain_interval(
+                (before.predicted == audit_labels)[judged],
+                (now.predicted == audit_labels)[judged],
+                pool_size=n_changed,
+                level=level,
+                voids=changed_void,
+            )
+        changed_sizes = _sizes(int(judged.sum()), changed_void, n_changed)
+        pairs = [(part, size) for part in changed_sizes for size in sizes if part <= size]
+        selected_before = (before.predicted == labels)[is_selected]
+        selected_gain = int(selected_correct.sum()) - int(selected_before.sum())
+        figures["gain"] = asdict(_with_known(gain, pairs, selected_gain, n_selected))
     return figures
 
 
-def _gain(
-    now: PoolPredictions, before: PoolPredictions, audit_labels: AnyArray, is_changed: AnyArray, level: float
+def _sizes(n_judged: int, n_void: int, n_images: int) -> tuple[int, ...]:
+    """Return bounds of the number of images to which a class applies; one number if it is known."""
+    return (n_images,) if not n_void else (n_judged, n_images - n_void)
+
+
+def _with_known(
+    interval: Interval, sizes: Sequence[tuple[int, int]], known_sum: int, n_known: int
 ) -> Interval:
-    """Return the gain among the images whose prediction has changed; that of all others is 0."""
-    judged = is_changed & (audit_labels >= 0)
-    n_void = int((is_changed & (audit_labels < 0) & (audit_labels != UNLABELLED)).sum())
-    n_changed = int(is_changed.sum())
-    if n_changed == n_void:
-        return Interval(0.0, 0.0, 0.0)
-    return audit.gain_interval(
-        (before.predicted == audit_labels)[judged],
-        (now.predicted == audit_labels)[judged],
-        pool_size=n_changed,
-        level=level,
-        voids=n_void,
-    )
+    """Combine the mean over a part of the sampled images with what is known, to the mean over all images.
 
+    Args:
+        interval: of the mean over the part; the values of the other sampled images, if any, are 0.
+        sizes: possible numbers of images in the part and of sampled images; the last is the estimate.
+        known_sum: sum over the images that are known.
+        n_known: number of these.
+    """
 
-def _with_known(sampled: Interval, n_sampled: int, n_correct: int, n_known: int) -> Interval:
-    """Combine the interval of a part of the population with the rest, which is known."""
-    total = n_sampled + n_known
-    return _scaled(sampled, n_sampled / total, n_correct / total) if total else sampled
+    def combine(value: float) -> list[float]:
+        return [(part * value + known_sum) / (sampled + n_known) for part, sampled in sizes]
 
-
-def _scaled(interval: Interval, factor: float, offset: float) -> Interval:
-    values = (factor * value + offset for value in (interval.estimate, interval.low, interval.high))
-    return Interval(*values)
+    estimates, lows, highs = map(combine, (interval.estimate, interval.low, interval.high))
+    return Interval(estimates[-1], min(lows), max(highs))
 
 
 def stop_querying(context: RunContext, round_number: int, epoch: int) -> bool:

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-import torch
 from lightning_fabric import Fabric
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ducats.data.domain import UNLABELLED, Images, no_images
+from ducats.data.domain import Images, no_images
 from ducats.data.embedding_cache import EmbeddingCache
 from ducats.ledger import Ledger, TargetMaps, load_ledger, open_ledger
 from ducats.models import EvidentialModel
@@ -69,14 +68,8 @@ class RunContext(TrainingContext):
 
     def known_targets(self, rounds: int) -> Tensor:
         """Return the pool's labels to train on after a number of rounds: ``(N,)``; classification only."""
-        releases_audit = self.plan.release_audit and rounds == len(self.plan.query_epochs)
-
-        def read(ledger: Ledger) -> Tensor:
-            targets = ledger.targets(rounds)
-            audit = ledger.audit_labels(rounds) if releases_audit else targets
-            return torch.where(targets == UNLABELLED, audit, targets)
-
-        return self.from_ledger(read)
+        with_audit = self.plan.release_audit and rounds == len(self.plan.query_epochs)
+        return self.from_ledger(lambda ledger: ledger.targets(rounds, with_audit=with_audit))
 
     @property
     def label_sizes(self) -> Tensor:

@@ -234,6 +234,9 @@ def _with_rounds(config: Config, data: AdaptationData, budget: Sequence[int]) ->
                 rounds=len(budget),
                 after_epochs=after_epochs,
                 growth=1.0,
+                audit=0,  # the questions were chosen one by one, without an audit
+                until=None,
+                release_audit=False,
             ),
             "train": replace(config.train, epochs=last + config.train.epochs),
         }

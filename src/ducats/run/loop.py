@@ -39,8 +39,9 @@ def run_loop(context: RunContext) -> None:
                 if epoch in plan.query_epochs:
                     started += query_and_label(context, epoch)  # without the time waiting for annotators
                 if epoch == plan.epochs:
-                    record_audit(context, epoch, *[context.rounds_through(epoch)] * 2)
-                    save_snapshot(context, 0, epoch, context.rounds_through(epoch))
+                    rounds = context.rounds_through(epoch)
+                    record_audit(context, epoch, rounds, rounds)
+                    save_snapshot(context, 0, epoch, rounds)
                     break
         if targets is None or epoch in plan.query_epochs:
             targets = None  # frees device memory for the new label maps
@@ -61,12 +62,13 @@ def query_and_label(context: RunContext, epoch: int) -> float:
     is_labelled = context.from_ledger(lambda ledger: ledger.n_rounds) >= round_number
     if not is_labelled:
         context.emit("query", epoch, stage=round_number - 1)
+    record_audit(context, epoch, round_number - 1, round_number - 1)
     if not stop_querying(context, round_number, epoch):
         select_request(context, round_number)
     save_hints(context, round_number)
     save_snapshot(context, round_number, epoch, round_number - 1)
     waiting_seconds = 0.0 if is_labelled else acquire_labels(context, round_number)
-    record_audit(context, epoch, round_number - 1, round_number)
+    record_audit(context, epoch, round_number - 1, round_number)  # if these are the first audit labels
     return waiting_seconds
 
 

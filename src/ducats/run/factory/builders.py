@@ -229,7 +229,8 @@ def make_initial_labels(config: Config, data: AdaptationData, run_folder: RunFol
         return None
     if 1 in run_folder.labelled_rounds():  # the earlier run may be gone, or have more labels by now
         return load_initial_labels(run_folder.path, data.pool.keys, data.classes, n_rounds=1)
-    return load_initial_labels(Path(config.acquisition.start_from), data.pool.keys, data.classes)
+    initial = load_initial_labels(Path(config.acquisition.start_from), data.pool.keys, data.classes)
+    return replace(initial, is_audit=None) if config.acquisition.audit == 0 else initial
 
 
 def make_run_plan(config: Config, data: AdaptationData, n_initial: int = 0) -> RunPlan:
@@ -278,6 +279,12 @@ def make_run_plan(config: Config, data: AdaptationData, n_initial: int = 0) -> R
         release_audit=acquisition.release_audit,
         until=None if acquisition.until is None else StopRule.parse(acquisition.until),
     )
+
+
+def started_without_audit(run_folder: RunFolder, n_initial_rounds: int) -> bool:
+    """Return whether a run has labels, but none for the audit: an earlier version started it."""
+    rounds = [n for n in run_folder.labelled_rounds() if n > n_initial_rounds]
+    return bool(rounds) and not any(run_folder.has_audit(n) for n in rounds)
 
 
 def audit_per_round(

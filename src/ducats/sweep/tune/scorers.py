@@ -13,11 +13,12 @@ from torch import Tensor
 from ducats import dirichlet
 from ducats.acquisition.samples import SampleTable
 from ducats.config import Config
-from ducats.data.domain import UNLABELLED, AdaptationData, Domain, Images
+from ducats.data.domain import AdaptationData, Domain, Images
 from ducats.data.evaluation_split import attach_test_set, hold_out_source
 from ducats.deploy import TrainedModel, load_trained_model, supported_precision
+from ducats.deploy.evaluation import untaught_images
 from ducats.evaluation.model_selection import WeightNormalisation, dev_risk
-from ducats.ledger import Request, load_ledger, load_request, open_ledger, save_request
+from ducats.ledger import Request, load_request, open_ledger, save_request
 from ducats.run.components import data_digest
 from ducats.run.factory import load_data, make_oracle, prepare_images
 from ducats.runfolder.run_folder import RunFolder
@@ -110,8 +111,7 @@ class TargetLabelScorer:
         images that the trial left unlabelled.
         """
         trained, fabric = _load_trial(trial, self.tuning_data)
-        is_unlabelled = load_ledger(trained.run_folder).targets() == UNLABELLED
-        labelled = ((self.labels >= 0) & is_unlabelled).nonzero().squeeze(1)
+        labelled = ((self.labels >= 0) & untaught_images(trained)).nonzero().squeeze(1)
         if len(labelled) < 2:
             raise UserError(
                 f"the trial itself labelled all but {len(labelled)} of the validation images; raise "
