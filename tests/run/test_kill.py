@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 Write = Callable[..., None]
 IMAGES = (
     "query={name: clue}",
-    "acquisition={audit: 4, until: gain<0.1}",
+    "acquisition={audit: 4, until: accuracy>99.9%}",
     "train.steps_per_epoch=2",
     "views.scoring={crop: random, pad: 1}",
     "views.source={crop: random, pad: 1}",
