@@ -69,6 +69,8 @@ def test_the_default_sets_labels_aside_and_says_so(project: Path, finished: Path
     assert "20 of them are for the audit" in doctor
     few = error_of(capsys, "run", *options(project), "--audit", 65, "--out", project / "none")
     assert "without one to train on" in few
+    for option, value in (("--audit", "many"), ("--until", "soon")):
+        assert option in error_of(capsys, "run", *options(project), option, value, "--out", project / "none")
 
 
 def test_the_report_states_the_accuracy_with_its_interval(

@@ -86,7 +86,7 @@ def test_the_run_resumes_without_the_earlier_one(project: Path, tmp_path: Path) 
     command = ("run", "--start-from", earlier, "--oracle", "human", "--budget", BUDGET + 1, "--rounds", 1)
     options = ("--epochs", 3, "--device", "cpu", "--out", out)
     assert ducats(*command, *options) == 3  # waits for an answer
-    shutil.rmtree(earlier / "labels")  # all that the run still needs is the description of the data
+    shutil.rmtree(earlier)
     store = AnnotationStore(RunFolder(out).questions_path)
     assert store.round_numbers() == [2]
     question = store.question_round(2).questions[0]

@@ -22,7 +22,10 @@ class StopRule:
         """
         match = re.fullmatch(r"\s*(?:(gain)\s*<|(accuracy)\s*>)\s*(\d+(?:\.\d+)?)\s*%?\s*", text)
         if match is None or float(match[3]) > 100:
-            raise ValueError(f"must be like gain<0.5 (points of accuracy) or accuracy>95%, not {text!r}")
+            raise ValueError(
+                f"--until (acquisition.until) must be like gain<0.5 (points of accuracy) or accuracy>95%, "
+                f"not {text!r}"
+            )
         return cls("gain" if match[1] else "accuracy", float(match[3]) / 100)
 
     def __str__(self) -> str:

@@ -233,7 +233,7 @@ class RunOptions(DataOptions):
             "oracle": _drop_none(name=self.oracle),
             "acquisition": _drop_none(
                 budget=self.budget,
-                audit=int(self.audit) if self.audit and self.audit.isdigit() else self.audit,
+                audit=_parse_audit(self.audit),
                 until=self.until,
                 rounds=self.rounds,
                 start_from=self.start_from and _absolute(self.start_from),
@@ -281,6 +281,15 @@ class RunOptions(DataOptions):
         if self.strict:
             data["strict"] = True
         return {"data": data} if data else {}
+
+
+def _parse_audit(text: str | None) -> int | str | None:
+    """Return the value of --audit: a count, or auto."""
+    if text is None or text == "auto":
+        return text
+    if not text.isdecimal():
+        raise UserError(f"--audit must be a number of labels or auto, not {text!r}")
+    return int(text)
 
 
 def _method_of_run(folder: Path | None) -> dict[str, Any] | None:

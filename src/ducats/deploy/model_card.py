@@ -111,7 +111,10 @@ def _evaluation_lines(trained: TrainedModel) -> Iterator[str]:
     if audits:
         images = pluralise(audits[-1]["images"], "target image")
         yield f"On {images} that the model was not taught: accuracy {describe_audit(audits[-1])},"
-        yield "which are a random sample of them and were not trained on."
+        if trained.config.acquisition.release_audit:
+            yield "a random sample of them, for the model before it was trained on these labels, too."
+        else:
+            yield "which are a random sample of them and were not trained on."
         yield ""
     if audits and not metrics:
         return

@@ -288,12 +288,6 @@ class RunFolder:
         path = round_file(self.labels_path, round_number)
         return label_files.read_label_file(path).pixel_runs.n_locations if path.exists() else 0
 
-    def has_audit(self, round_number: int) -> bool:
-        """Return whether a round has labels for the audit."""
-        return bool(
-            label_files.read_label_file(round_file(self.labels_path, round_number)).marks.is_audit.any()
-        )
-
     def load_round_labels(self, round_number: int, n_rounds: int | None = None) -> RoundLabels | None:
         """Return the labels of a round without those for the audit; None if it has none yet.
 

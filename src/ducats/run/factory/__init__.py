@@ -1,7 +1,6 @@
 """Build the components of a run from its config. Names are resolved only here."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from ducats.run.factory.builders import (
     prepare_images,
     resolve_for_machine,
     settings_of,
-    started_without_audit,
 )
 from ducats.run.factory.validation import check_config, check_task, config_checks, describe_params
 from ducats.runfolder.run_folder import RunFolder
@@ -79,8 +77,6 @@ def build_run(
     data, evaluated_on = attach_test_set(data, config.evaluation.split, config.evaluation.test_fraction)
     initial_labels = make_initial_labels(config, data, run_folder)
     plan = make_run_plan(config, data, n_initial=0 if initial_labels is None else len(initial_labels))
-    if started_without_audit(run_folder, n_initial_rounds=0 if initial_labels is None else 1):
-        plan = replace(plan, audit=())
     params = config.data.params
     with decode_on_first_use(cache_of_embeddings(config)):
         data = prepare_for_views(

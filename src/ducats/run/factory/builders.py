@@ -281,12 +281,6 @@ def make_run_plan(config: Config, data: AdaptationData, n_initial: int = 0) -> R
     )
 
 
-def started_without_audit(run_folder: RunFolder, n_initial_rounds: int) -> bool:
-    """Return whether a run has labels, but none for the audit: an earlier version started it."""
-    rounds = [n for n in run_folder.labelled_rounds() if n > n_initial_rounds]
-    return bool(rounds) and not any(run_folder.has_audit(n) for n in rounds)
-
-
 def audit_per_round(
     acquisition: AcquisitionConfig,
     budget: Sequence[int],
