@@ -1,5 +1,5 @@
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _group(item: pytest.Item) -> int:
-    values = vars(getattr(item, "module", item)).values()
-    helpers = {getattr(value, "__module__", None) for value in values}
+    helpers = _imported_modules(getattr(item, "module", item))
     if "ray_clusters" in helpers:  # one cluster at a time: those of sweeps come later
         return 1 if "deploy" in item.path.parts else 2
     if "studio_server" in helpers:
         return 1
     forks = helpers & {"child_process", "ranks"} or "forked_children" in getattr(item, "fixturenames", ())
     return 0 if forks else 2
+
+
+def _imported_modules(module: object) -> set[str | None]:
+    return {getattr(value, "__module__", None) for value in vars(module).values()}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cpu_where_tests_fork(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hide GPUs from modules that fork, because CUDA does not survive a fork."""
+    with pytest.MonkeyPatch.context() as patch:
+        if _imported_modules(request.module) & {"child_process", "ranks"}:
+            _hide_gpus(patch)
+        yield
+
+
+def _hide_gpus(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch.cuda, "is_available", lambda: False)
+    patch.setattr(torch.cuda, "device_count", lambda: 0)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -149,4 +166,5 @@ def run_pixels(tmp_path: Path) -> Runner:
 @pytest.fixture
 def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the children of a command from this process, which has imported everything."""
+    _hide_gpus(monkeypatch)
     child_process.fork_children(monkeypatch)

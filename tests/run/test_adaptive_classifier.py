@@ -28,7 +28,7 @@ from ducats.utils.errors import UserError
 Array = NDArray[Any]
 
 
-@parametrize_with_checks([AdaptiveClassifier(fit_steps=60)])  # type: ignore[untyped-decorator]
+@parametrize_with_checks([AdaptiveClassifier(fit_steps=60, device="cpu")])  # type: ignore[untyped-decorator]
 def test_scikit_learn_checks(estimator: AdaptiveClassifier, check: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -150,6 +150,7 @@ def test_query_objective_and_settings_of_a_run() -> None:
 # ---- images
 
 TINY: dict[str, Any] = {
+    "device": "cpu",
     "backbone": "test_resnet",
     "pretrained": False,
     "image_size": 32,

@@ -21,6 +21,7 @@ from ducats.run.checkpoint import load_model
 from ducats.run.components import Components, RunPlan
 from ducats.run.head_learner import HeadLearner
 from ducats.settings import Optimisation
+from ducats.training.distributed import make_fabric
 from ducats.utils.errors import UserError
 from ducats.utils.randomness import global_seed, make_generator
 
@@ -222,7 +223,7 @@ def test_same_picks_and_weights_as_a_run(query: str, tmp_path: Path) -> None:
     components = Components(
         EvidentialModel(network()), SOURCE, POOL, GroundTruthOracle(TRUTH), query=spec, objective=objective
     )
-    folder = run(components, plan, tmp_path / "run")
+    folder = run(components, plan, tmp_path / "run", fabric=make_fabric("cpu"))
     model = HeadLearner(
         network(), POOL, CLASSES, source=SOURCE, objective=objective, query=spec, plan=plan, device="cpu"
     )

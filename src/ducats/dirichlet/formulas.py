@@ -216,7 +216,8 @@ class _FormulaFunction(torch.autograd.Function):
         chunk_rows = (
             max(1, _CPU_CHUNK_ELEMENTS // rows.shape[1]) if rows.device.type == "cpu" else max(1, len(rows))
         )
-        results = [formula(chunk, needs_grad) for chunk in rows.split(chunk_rows)]
+        # Detached: torch.compile warns about the gradient of the tensor that a chunk is a view of.
+        results = [formula(chunk, needs_grad) for chunk in rows.detach().split(chunk_rows)]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*_concat_chunks(result.gradients for result in results))
         return _concat_chunks(result.values for result in results)
