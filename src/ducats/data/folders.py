@@ -48,7 +48,8 @@ def folders(
         size: Height and width that images are resized to, ignoring the aspect ratio.
         range: The values of black and white, in images with more than 8 bits per value: ``[0, 4095]``.
         ground_truth: Whether the target's first-level folders are its true classes, for a simulated oracle.
-        cache, memory_gb: See ``decode_images``; the memory is that of all images together.
+        cache: See ``decode_images``.
+        memory_gb: See ``decode_images``; the memory is that of all images together.
     """
     value_range = parse_value_range(range)
     target = existing_folder("target", target)

@@ -64,7 +64,8 @@ def manifest(
         path: A ``.csv`` (UTF-8, comma-separated) or ``.parquet`` file.
         size: Height and width that images are resized to, ignoring the aspect ratio.
         range: The values of black and white, in images with more than 8 bits per value: ``[0, 4095]``.
-        cache, memory_gb: See ``decode_images``; the memory is that of all images together.
+        cache: See ``decode_images``.
+        memory_gb: See ``decode_images``; the memory is that of all images together.
     """
     value_range, table = parse_value_range(range), Path(path).expanduser()
     rows = read_manifest(table)

@@ -76,12 +76,13 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         target_paths_: paths of the target images, if they are files.
         n_labels_: number of labelled target samples.
 
-    >>> from sklearn.datasets import load_digits
-    >>> X, y = load_digits(return_X_y=True)
-    >>> model = AdaptiveClassifier(fit_steps=50).fit(X[:900], y[:900], X_target=X[900:] ** 1.5)
-    >>> chosen = model.query(5)
-    >>> model.teach(chosen, y[900:][chosen]).n_labels_
-    5
+    Examples:
+        >>> from sklearn.datasets import load_digits
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = AdaptiveClassifier(fit_steps=50).fit(X[:900], y[:900], X_target=X[900:] ** 1.5)
+        >>> chosen = model.query(5)
+        >>> model.teach(chosen, y[900:][chosen]).n_labels_
+        5
     """
 
     def __init__(

@@ -64,7 +64,8 @@ def segmentation_folders(
             ``ground_truth``, their positions (but no classes) are read from the target's label files. If the
             target has a folder ``masks/``, non-zero pixels in its files are excluded as well. ``queried``:
             void pixels are not excluded, and querying one costs budget.
-        cache, memory_gb: See ``decode_images``; the memory is that of images and label maps together.
+        cache: See ``decode_images``.
+        memory_gb: See ``decode_images``; the memory is that of images and label maps together.
     """
     base = Path("" if root is None else root).expanduser()
     source_paths = [source] if isinstance(source, str | Path) else list(source)
