@@ -2,9 +2,10 @@ r"""Gain over random labels from the audit alone, against runs that select at ra
 
     python benchmarks/random_gain.py --seeds 20 --out gain.json -- -c data/digits --budget 150 --audit 75
 
-All that follows ``--`` are options of ``ducats run``; the data must have a test set, which no part of the estimate
-reads. Each seed is run twice, once with ``query.name=random``. The truth is the difference of their accuracies on
-the test set, with the number of labels that the estimate is for. Finished runs are read from ``--runs``.
+All that follows ``--`` are options of ``ducats run``; the data must have a test set, which no part of the
+estimate reads. Each seed is run twice, once with ``query.name=random``. The truth is the accuracy on the test
+set, with the number of labels that the estimate is for, minus the mean of the random runs. Finished runs are
+read from ``--runs``.
 """
 
 import argparse
@@ -24,7 +25,9 @@ def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--runs", type=Path, default=Path("runs/random-gain"), help="parent of the run folders")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/random-gain"), help="parent of the run folders"
+    )
     parser.add_argument("--out", type=Path, help="JSON of all figures")
     parser.add_argument("options", nargs="+", help="options of `ducats run`, after --")
     arguments = parser.parse_args()
@@ -70,9 +73,9 @@ def print_summary(rows: list[dict[str, Any]]) -> None:
     width = statistics.mean(row["high"] - row["low"] for row in rows)
     estimate, truth = statistics.mean(row["estimate"] for row in rows), statistics.mean(truths)
     print(
-        f"{len(rows)} runs, {labels:.0f} labels on average, from {rows[0]['audit_labels']} audit labels: estimate "
-        f"{100 * estimate:+.2f} points (standard deviation {100 * statistics.pstdev(errors):.2f} about the truth), "
-        f"truth {100 * truth:+.2f}; mean width {100 * width:.1f}; {held} of {len(rows)} intervals hold; "
+        f"{len(rows)} runs, {labels:.0f} labels on average, {rows[0]['audit_labels']} audit labels: estimate "
+        f"{100 * estimate:+.2f} points, truth {100 * truth:+.2f} (standard deviation of the error "
+        f"{100 * statistics.pstdev(errors):.2f}); mean width {100 * width:.1f}; {held} intervals hold; "
         f"{sum(row['low'] > 0 for row in rows)} exclude zero"
     )
 
