@@ -3,10 +3,11 @@
     python benchmarks/live_audit_coverage.py --out live-audit-coverage.json
 
 In a session, each image of the pool has its own difficulty. After each answer there is another model, which
-is better than the one before and makes related errors. The query takes the most difficult of a few candidates;
-one of ten questions is drawn at random, for the audit. The figures are made as in `LiveAudit`: when the audit
-has certain sizes, for the model at that time. For comparison, at the same times: a confidence sequence from a
-mixture of betas (Howard et al. 2021), which holds for one model only, and the interval of Clopper and Pearson.
+is better than the one before and makes related errors. The query takes the most difficult of a few images;
+one of ten questions is drawn at random, for the audit. The figures are made as in `LiveAudit`: when the
+audit has certain sizes, for the model at that time. For comparison, at the same times: a confidence
+sequence from a mixture of betas (Howard et al. 2021), which holds for one model only, and the limits of
+Clopper and Pearson.
 """
 
 import argparse

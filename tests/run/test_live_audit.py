@@ -15,6 +15,7 @@ from ducats.data.domain import UNLABELLED
 from ducats.ledger import load_ledger
 from ducats.run import live_audit
 from ducats.run.live_audit import LiveAudit
+from ducats.run.live_run import LiveRun
 from ducats.run.live_session import LiveSession
 from ducats.runfolder.run_folder import RunFolder
 
@@ -103,13 +104,19 @@ def test_what_the_query_selects_leaves_the_audit(tmp_path: Path, monkeypatch: py
         assert next_key(live) != key
 
 
-def test_images_like_those_confirmed_at_once_leave_the_audit(tmp_path: Path) -> None:
+def test_images_like_those_confirmed_at_once_leave_the_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_session(tmp_path) as live:
         answer_until_audited(live, 8)
         hints = live._state.hints
         assert hints is not None
-        mask = live.audit.mask() if live.audit is not None else torch.zeros(0)
-        sure = [key for key in audited(live) if int(hints.guess[int(key)]) == int(live._labels[int(key)])]
+        assert live.audit is not None
+        mask = live.audit.mask()
+        query = live.learner.query
+        monkeypatch.setattr(live.learner, "query", lambda count: (picks := query(count))[~mask[picks]])
+        right = [key for key in audited(live) if int(hints.guess[int(key)]) == int(live._labels[int(key)])]
+        sure = sorted(right)
         guess = int(hints.guess[int(sure[0])])
         group = [
             key
@@ -124,7 +131,7 @@ def test_images_like_those_confirmed_at_once_leave_the_audit(tmp_path: Path) -> 
         for key in sure:
             is_alike = int(hints.guess[int(key)]) == guess and hints.probability[int(key)] >= least
             assert (key in audited(live)) != is_alike
-        assert set(sure) - audited(live)
+        assert set(sure) - audited(live)  # some were released
 
 
 def test_with_new_images_in_the_folder_the_audit_waits_for_them(tmp_path: Path) -> None:
@@ -144,25 +151,35 @@ def test_with_new_images_in_the_folder_the_audit_waits_for_them(tmp_path: Path) 
     assert len(more.marks(2, []).released) == n_drawn - int(more.mask().sum())
 
 
-def test_the_run_of_a_session_has_an_audit(
-    project: Path,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    live_run = open_live(project, tmp_path / "live", audit_every=2)
+def answer_first(live_run: LiveRun, session: LiveSession) -> None:
+    question_round = live_run.store.open_round()
+    assert question_round is not None
+    key = question_round.questions[session.first_questions()[0]].key
+    one = {"question": key, "word": key.split("/")[0], "annotator": "Ada", "external_id": key}
+    live_run.store.receive([one], channel="page")
+    session.notify()
+    session.wait_until_current(WAIT_SECONDS)
+
+
+def test_runs_of_sessions_have_an_audit(project: Path, tmp_path: Path) -> None:  # noqa: F811
+    out = tmp_path / "live"
+    live_run = open_live(project, out, audit_every=2)
     with live_run.session() as session:
         while not live_run.audit.mask().any() or live_run.audit.unanswered(session._labels):
-            question_round = live_run.store.open_round()
-            assert question_round is not None
-            key = question_round.questions[session.first_questions()[0]].key
-            one = {"question": key, "word": key.split("/")[0], "annotator": "Ada", "external_id": key}
-            live_run.store.receive([one], channel="page")
-            session.notify()
-            session.wait_until_current(WAIT_SECONDS)
+            answer_first(live_run, session)
+    assert live_run.finish()
+    asked = load_ledger(live_run.run_folder).audit_labels() != UNLABELLED
+    assert asked.any()
+    assert torch.equal(asked, live_run.audit.mask())
+    assert (load_ledger(live_run.run_folder).targets()[asked] == UNLABELLED).all()
+    assert live_run.run_folder.read_records("audit")[-1]["labels"] == int(asked.sum())
+    live_run = open_live(project, out, audit_every=2)
+    with live_run.session() as session:
+        answer_first(live_run, session)
+        live_run.audit.release(asked.nonzero().squeeze(1).tolist(), 2)  # as if the query had selected them
+        answer_first(live_run, session)
     assert live_run.finish()
     ledger = load_ledger(live_run.run_folder)
-    asked = (ledger.audit_labels() != UNLABELLED).nonzero().squeeze(1)
-    assert len(asked) > 0
-    assert set(asked.tolist()) <= set(live_run.audit.mask().nonzero().squeeze(1).tolist())
-    assert not (ledger.targets()[asked] != UNLABELLED).any()
-    assert live_run.run_folder.read_records("audit")[-1]["labels"] == len(asked)
-    assert ducats("report", live_run.run_folder.path, "--out", tmp_path / "report.html") == 0
+    assert torch.equal(ledger.audit_labels(1) != UNLABELLED, asked)
+    assert (ledger.targets(2)[asked] >= 0).all()
+    assert ducats("report", out, "--out", tmp_path / "report.html") == 0

@@ -91,8 +91,8 @@ class LiveAudit:
 
         There are such images if the folder has got more images, of which the audit is no sample yet.
         """
-        first_gap = self._first_gap(labels)
-        self.release((int(i) for i in self._order[first_gap:] if self.mask()[i]), round_number)
+        later = self._order[self._first_gap(labels) :]
+        self.release(later[self.mask()[later]].tolist(), round_number)
 
     def look(self, labels: Tensor, predicted: AnyArray, probability: AnyArray) -> None:
         """Compute the accuracy if the audit has reached the next size.
@@ -103,7 +103,7 @@ class LiveAudit:
             probability: of that class.
         """
         mask = self.mask()
-        if bool(mask[self._order[self._first_gap(labels) :]].any()):
+        if bool(mask[self._order[self._first_gap(labels) :]].any()):  # new images in the folder come first
             return
         is_judged = (mask & (labels >= 0)).numpy()
         n, number = int(is_judged.sum()), len(self._state.figures)

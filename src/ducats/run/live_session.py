@@ -192,6 +192,7 @@ class LiveSession(AbstractContextManager["LiveSession"]):
             return
         given_alone = _given_alone(self.store.answers()[self._state.n_answers :])
         is_new = (self._labels == UNLABELLED) & (labels >= 0)
+        is_audit = None if self.audit is None else self.audit.mask()
         confirmed: list[int] = []
         for image in changed[is_new[changed]].tolist():
             is_right = int(hints.guess[image]) == int(labels[image])
@@ -199,7 +200,7 @@ class LiveSession(AbstractContextManager["LiveSession"]):
                 confirmed += [image] if is_right else []
                 continue
             self._recent.append(is_right)
-            if self.audit is None or not self.audit.mask()[image]:
+            if is_audit is None or not is_audit[image]:
                 self._judged.append((self._log_alpha[image], int(labels[image])))
         self._release_confirmed(confirmed, hints, labels)
 

@@ -74,7 +74,7 @@ def record_random_gain(context: RunContext) -> None:
 def draw(context: RunContext) -> RandomLabels | str:
     """Return random labels for the heads, or why there cannot be any."""
     if context.components.pool.embeddings is None or is_sharded(context.fabric):
-        return "it is known for frozen features only, and this network was trained as a whole"
+        return "the network was trained as a whole, and heads can be compared on frozen features only"
     folder, generator = context.run_folder, make_generator(context.plan.seed, "random labels")
     return context.from_ledger(
         lambda ledger: draw_random_labels(
@@ -114,7 +114,9 @@ def draw_random_labels(
     models = [(counts[one["stage"]], one["epoch"], one["stage"]) for one in audits if counts[one["stage"]]]
     comparable = [model for model in models if from_audit(model[0]) <= n_trained]
     if not comparable:
-        fewest = min(models, default=(0,))[0]
+        if not models:
+            return "the model was not trained on any label"
+        fewest = min(models)[0]
         needed = ceil(from_audit(fewest) * FOLDS / (FOLDS - 1))
         return (
             f"the model had {fewest} labels after its first round already, and {len(audited)} audit labels "
