@@ -62,6 +62,7 @@ def test_the_default_sets_labels_aside_and_says_so(project: Path, finished: Path
     assert "66 labels in 2 rounds, 20 of them for the audit" in printed
     assert "accuracy on images that were not trained on:" in printed
     assert "not evaluated" not in printed
+    assert "gain over random labels is not known" in printed
     listed = output_of(capsys, "labels", finished).splitlines()
     assert listed[0] == "round,key,label,audit"
     assert sum(line.endswith(",True") for line in listed) == 20
@@ -86,6 +87,7 @@ def test_the_report_states_the_accuracy_with_its_interval(
     text = page.read_text(encoding="utf-8")
     assert "Accuracy over labels, by the audit" in text
     assert "Set aside a test set" not in text
+    assert "gain over random labels is not known" in text
     assert "from 20 audit labels" in " ".join(output_of(capsys, "watch", finished, "--once").split())
 
 

@@ -54,13 +54,14 @@ def classes_of(project: Path) -> list[str]:
     return sorted(path.name for path in (project / "target").iterdir())
 
 
-def open_live(project: Path, out: Path) -> LiveRun:
+def open_live(project: Path, out: Path, audit_every: int = 0) -> LiveRun:
     options = RunOptions(
         set=["acquisition.rounds=0", *settings(project)],
         target=project / "target",
         classes=", ".join(classes_of(project)),
     )
-    return LiveRun.open(resolve_for_machine(options.load()), RunFolder(out))
+    config = resolve_for_machine(options.load())
+    return LiveRun.open(config, RunFolder(out), audit_every=audit_every)
 
 
 def answer_some(live_run: LiveRun, count: int, word: str | None = None) -> list[str]:

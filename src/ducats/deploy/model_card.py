@@ -11,7 +11,12 @@ from ducats.deploy.triage_rule import TriageRule
 from ducats.ledger import load_ledger
 from ducats.models import MODELS
 from ducats.run.factory import model_params
-from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_audit, describe_timed
+from ducats.runfolder.records import (
+    EVALUATED_ON_DESCRIPTIONS,
+    describe_audit,
+    describe_random_gain,
+    describe_timed,
+)
 from ducats.utils.findings import join_names, pluralise
 
 _CARD_METRICS = {
@@ -115,6 +120,8 @@ def _evaluation_lines(trained: TrainedModel) -> Iterator[str]:
             yield "a random sample of them, for the model before it was trained on these labels, too."
         else:
             yield "which are a random sample of them and were not trained on."
+        for record in trained.run_folder.read_records("random_gain"):
+            yield describe_random_gain(record)
         yield ""
     if audits and not metrics:
         return

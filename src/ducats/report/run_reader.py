@@ -26,6 +26,7 @@ class Run:
     epochs: tuple[Record, ...] = ()  # one record of mean losses per epoch, oldest first
     pseudo_labels: tuple[Record, ...] = ()  # one record of their numbers per refresh, oldest first
     audits: tuple[Record, ...] = ()  # one record of the audit's figures per stage, oldest first
+    random_gain: Record | None = None  # the gain over random labels, by the audit
     stop_reason: str = ""  # why no more labels were queried, although the budget was not spent
     finished: bool = False  # whether the final model was written
     # Versions and machine; empty if not recorded.
@@ -100,6 +101,7 @@ def read_run(folder: Path) -> Run:
         epochs=_of_kind(records, "epoch"),
         pseudo_labels=_of_kind(records, "pseudo_labels"),
         audits=_of_kind(records, "audit"),
+        random_gain=next(iter(_of_kind(records, "random_gain")), None),
         stop_reason=next((str(record.get("reason", "")) for record in _of_kind(records, "stop")), ""),
         # Some delete the weights of finished runs, which are large.
         finished=run_folder.finished or bool(checksums.missing(folder, run_folder.model_path.name)),

@@ -125,24 +125,57 @@ def stage_figures(
         "classes": {name: asdict(interval) for name, interval in zip(classes, class_accuracy, strict=True)},
     }
     if before is not None:
-        is_changed = is_sampled & (now.predicted != before.predicted)
-        n_changed, changed_void = int(is_changed.sum()), int((is_changed & is_void).sum())
-        judged = is_changed & is_audit
-        gain = Interval(0.0, 0.0, 0.0)
-        if n_changed > changed_void:
-            gain = audit.gain_interval(
-                (before.predicted == audit_labels)[judged],
-                (now.predicted == audit_labels)[judged],
-                pool_size=n_changed,
-                level=level,
-                voids=changed_void,
-            )
-        changed_sizes = _sizes(int(judged.sum()), changed_void, n_changed)
-        pairs = [(part, size) for part in changed_sizes for size in sizes if part <= size]
         selected_before = (before.predicted == labels)[is_selected]
-        selected_gain = int(selected_correct.sum()) - int(selected_before.sum())
-        figures["gain"] = asdict(_with_known(gain, pairs, selected_gain, n_selected))
+        gain = gain_on_sample(
+            now.predicted,
+            before.predicted,
+            audit_labels,
+            is_sampled,
+            level=level,
+            known_gain=int(selected_correct.sum()) - int(selected_before.sum()),
+            n_known=n_selected,
+        )
+        figures["gain"] = asdict(gain)
     return figures
+
+
+def gain_on_sample(
+    now: AnyArray,
+    before: AnyArray,
+    audit_labels: AnyArray,
+    is_sampled: AnyArray,
+    *,
+    level: float,
+    known_gain: int = 0,
+    n_known: int = 0,
+) -> Interval:
+    """Return the gain in accuracy between two predictions of the pool.
+
+    Only images whose prediction has changed matter, and among these the audit is a random sample, too.
+
+    Args:
+        is_sampled: mask of the images of which the audit is a random sample.
+        known_gain: number of images gained, minus those lost, among other images, which all have a label.
+        n_known: number of these.
+    """
+    is_audit = is_sampled & (audit_labels >= 0)
+    is_void = is_sampled & (audit_labels != UNLABELLED) & ~is_audit
+    is_changed = is_sampled & (now != before)
+    n_changed, changed_void = int(is_changed.sum()), int((is_changed & is_void).sum())
+    judged = is_changed & is_audit
+    gain = Interval(0.0, 0.0, 0.0)
+    if n_changed > changed_void:
+        gain = audit.gain_interval(
+            (before == audit_labels)[judged],
+            (now == audit_labels)[judged],
+            pool_size=n_changed,
+            level=level,
+            voids=changed_void,
+        )
+    sizes = _sizes(int(is_audit.sum()), int(is_void.sum()), int(is_sampled.sum()))
+    changed_sizes = _sizes(int(judged.sum()), changed_void, n_changed)
+    pairs = [(part, size) for part in changed_sizes for size in sizes if part <= size]
+    return _with_known(gain, pairs, known_gain, n_known)
 
 
 def _sizes(n_judged: int, n_void: int, n_images: int) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from ducats.ledger import Ledger, TargetMaps, load_ledger, open_ledger
 from ducats.models import EvidentialModel
 from ducats.models.classifier import Classifier
 from ducats.models.freezing import embedding_network
+from ducats.objectives import RefreshContext
 from ducats.run.components import Components, RunPlan
 from ducats.run.training import TrainingContext, set_up_training
 from ducats.runfolder import checksums
@@ -65,6 +66,13 @@ class RunContext(TrainingContext):
     def rounds_through(self, epoch: int) -> int:
         """Return the number of rounds after earlier epochs and after this epoch."""
         return sum(after <= epoch for after in self.plan.query_epochs)
+
+    def refresh_context(self, epoch: int) -> RefreshContext:
+        """Return the position of a refresh of the auxiliary modules after a number of epochs."""
+        query_epochs = self.plan.query_epochs
+        round_number = query_epochs.index(epoch) + 1 if epoch in query_epochs else 0
+        rounds = self.rounds_before(epoch)
+        return RefreshContext(epoch, self.plan.epochs, round_number, len(query_epochs), rounds)
 
     def known_targets(self, rounds: int) -> Tensor:
         """Return the pool's labels to train on after a number of rounds: ``(N,)``; classification only."""

@@ -1,19 +1,18 @@
 """Active-learning loop: train, evaluate, query, label, repeat. Resumable at any line."""
 
 import time
-from collections.abc import Mapping
 
 from ducats.data.domain import UNLABELLED
-from ducats.objectives import RefreshContext
 from ducats.run.audit import record_audit, stop_querying
 from ducats.run.checkpoint import restore_checkpoint, save_checkpoint, save_frozen_weights, save_model
 from ducats.run.context import RunContext
 from ducats.run.evaluate import evaluate_epoch, record_pseudo_labels
 from ducats.run.hints import save_hints
 from ducats.run.label import acquire_labels, record_initial_labels
+from ducats.run.random_gain import record_random_gain
 from ducats.run.select import select_request
 from ducats.run.snapshot import save_snapshot
-from ducats.run.training import KnownTargets, fit_streams, refresh_modules
+from ducats.run.training import KnownTargets, fit_streams, refresh_modules, weight_at
 from ducats.training.ema import averaged_weights
 from ducats.training.placement import place_label_maps
 from ducats.training.sharding import unsharded
@@ -41,6 +40,7 @@ def run_loop(context: RunContext) -> None:
                 if epoch == plan.epochs:
                     rounds = context.rounds_through(epoch)
                     record_audit(context, epoch, rounds, rounds)
+                    record_random_gain(context)
                     save_snapshot(context, 0, epoch, rounds)
                     break
         if targets is None or epoch in plan.query_epochs:
@@ -110,24 +110,12 @@ def train_epoch(context: RunContext, epoch: int, targets: KnownTargets) -> None:
     context.on_rank_zero(lambda: context.run_folder.save_record(record))
 
 
-def weight_at(weights: Mapping[int, float], epoch: int) -> float:
-    """Return the weight of an epoch.
-
-    >>> weight_at({0: 1.0, 1: 0.5}, 0), weight_at({0: 1.0, 1: 0.5}, 7)
-    (1.0, 0.5)
-    """
-    return weights[max(start for start in weights if start <= epoch)]
-
-
 def refresh_auxiliaries(context: RunContext, epoch: int) -> None:
     """Refresh the auxiliary modules with a pass over the pool, if due."""
-    plan = context.plan
-    round_number = plan.query_epochs.index(epoch) + 1 if epoch in plan.query_epochs else 0
-    rounds = context.rounds_before(epoch)
-    refresh_context = RefreshContext(epoch, plan.epochs, round_number, len(plan.query_epochs), rounds)
-    if epoch == plan.epochs or not context.auxiliaries.is_due(refresh_context):
+    refresh_context = context.refresh_context(epoch)
+    if epoch == context.plan.epochs or not context.auxiliaries.is_due(refresh_context):
         return
-    targets = None if context.per_pixel else context.known_targets(rounds)
+    targets = None if context.per_pixel else context.known_targets(context.rounds_before(epoch))
     if targets is not None and context.is_untaught(targets):
         return
     refresh_modules(context, refresh_context, targets)

@@ -1,7 +1,10 @@
-"""Predictions for the whole pool at each stage of a run with an audit. Does not import torch."""
+"""Files of an audit: predictions for the whole pool at each stage, state of live labelling. No torch."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,4 +40,32 @@ class PoolPredictions:
             columns = npz_columns.read_columns(path, ())
             return cls(columns["predicted"].astype(np.int64), columns["probability"].astype(np.float64))
         except npz_columns.READ_ERRORS as error:
+            raise checksums.corrupt(path, error) from error
+
+
+@dataclass(frozen=True)
+class LiveAuditState:
+    """Which images live labelling has drawn for the audit, and what it found."""
+
+    drawn: Sequence[str] = ()  # keys
+    released: Mapping[str, int] = field(default_factory=dict)  # key -> round since which it is trained on
+    figures: Sequence[Mapping[str, Any]] = ()  # one per look, oldest first
+
+    def save(self, path: Path) -> None:
+        """Write the state atomically."""
+        checksums.write_text(path, json.dumps(asdict(self)) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "LiveAuditState":
+        """Read the state; an empty one if there is none.
+
+        Raises:
+            UserError: the file is corrupt.
+        """
+        checksums.verify(path)
+        if not path.exists():
+            return cls()
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
             raise checksums.corrupt(path, error) from error

@@ -145,6 +145,29 @@ def describe_audit(record: Mapping[str, Any]) -> str:
     )
 
 
+def describe_random_gain(record: Mapping[str, Any]) -> str:
+    """Describe the gain over random labels in one or two sentences.
+
+    >>> describe_random_gain({"labels": 48, "all_labels": 60, "estimate": 0.06, "low": -0.01, "high": 0.1})
+    'With 48 of 60 labels, accuracy is 6.0 points above that with 48 random ones (95 %: −1.0 to 10.0). Not \
+significant.'
+    >>> describe_random_gain({"unknown": "the audit is small"})
+    'The gain over random labels is not known: the audit is small.'
+    """
+    if "unknown" in record:
+        return f"The gain over random labels is not known: {record['unknown']}."
+    count, total, estimate = record["labels"], record["all_labels"], 100 * record["estimate"]
+    low, high = (f"{100 * record[name]:.1f}".replace("-", "−") for name in ("low", "high"))
+    direction = "below" if estimate < 0 else "above"
+    verdict = "Not significant."
+    if record["low"] > 0 or record["high"] < 0:
+        verdict = f"The selected labels were {'better' if record['low'] > 0 else 'worse'}."
+    return (
+        f"With {count if count == total else f'{count} of {total}'} labels, accuracy is {abs(estimate):.1f} "
+        f"points {direction} that with {count} random ones (95 %: {low} to {high}). {verdict}"
+    )
+
+
 _REQUIRED_KEYS = {
     "stage": ("stage", "epoch", "labels", "seconds"),
     "interim": ("epoch", "seconds"),
@@ -152,6 +175,7 @@ _REQUIRED_KEYS = {
     "pseudo_labels": ("stage", "epoch", "count"),
     "audit": ("stage", "epoch", "labels", "images", "accuracy", "low", "high"),
     "stop": ("epoch", "round"),
+    "random_gain": ("epoch",),
 }
 _MAX_EPOCH = 10**7  # readers list all epochs up to the last
 _NUMBER_KEYS = (
@@ -173,6 +197,10 @@ def _record_error(record: Record) -> str:
     for key in _NUMBER_KEYS:
         if record.get(key) is not None and not _is_number(record[key]):
             return f"has a value for {key!r} that is not a number"
+    if record["kind"] == "random_gain" and "unknown" not in record:
+        for key in ("labels", "all_labels", "estimate", "low", "high"):
+            if finite_number(record, key) is None:
+                return f"has no number for {key!r}"
     if not isinstance(record.get("losses", {}), dict):
         return "has a value for 'losses' that is not a mapping"
     if headline_metric(record) not in HEADLINE_METRICS:

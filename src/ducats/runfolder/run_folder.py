@@ -28,7 +28,7 @@ from ducats.runfolder.amendments import (
     append_amendment,
     load_amendments,
 )
-from ducats.runfolder.audit_files import PoolPredictions
+from ducats.runfolder.audit_files import LiveAuditState, PoolPredictions
 from ducats.runfolder.hints import AnnotatorHints
 from ducats.runfolder.label_files import ImageLabelRounds, RoundLabels
 from ducats.runfolder.pool_file import PoolInfo, pool_text, read_pool_file
@@ -57,7 +57,7 @@ class RunFolder:
         self.requests_path = folder / "requests"  # and the model's hints
         self.labels_path = folder / "labels"
         self.questions_path = folder / "questions"  # see ``question_names``
-        self.audit_path = folder / "audit"  # predictions for the whole pool
+        self.audit_path = folder / "audit"  # predictions for the whole pool, state of live labelling
         self.people_path = folder / "people.json"  # private: the tokens of `ducats label --people`
         self.snapshots_path = folder / "snapshots"  # see ``snapshot_files``
         self.checkpoint_path = folder / "checkpoint.pt"
@@ -363,6 +363,18 @@ class RunFolder:
     def load_pool_predictions(self, epoch: int) -> PoolPredictions:
         """Return the predictions for the whole pool after an epoch."""
         return PoolPredictions.load(self._pool_predictions_file(epoch))
+
+    def save_live_audit(self, state: LiveAuditState) -> None:
+        """Save the state of the audit of live labelling."""
+        state.save(self._live_audit_file)
+
+    def load_live_audit(self) -> LiveAuditState:
+        """Return the state of the audit of live labelling; an empty one if there is none."""
+        return LiveAuditState.load(self._live_audit_file)
+
+    @property
+    def _live_audit_file(self) -> Path:
+        return self.audit_path / "live.json"
 
     def _pool_predictions_file(self, epoch: int) -> Path:
         return self.audit_path / f"epoch-{epoch:03d}.npz"

@@ -16,7 +16,13 @@ from ducats.report.run_section.gain import (
     has_same_data,
     selects_at_random,
 )
-from ducats.runfolder.records import Record, describe_audit, describe_timed_record, finite_number
+from ducats.runfolder.records import (
+    Record,
+    describe_audit,
+    describe_random_gain,
+    describe_timed_record,
+    finite_number,
+)
 from ducats.utils.findings import pluralise
 
 # Labels that the gain is stated for: that of a single pixel would be tiny.
@@ -128,6 +134,8 @@ def _audit_remarks(run: Run) -> list[str]:
             f"Since the stage before, accuracy has gained at most {most} points (95 %). If the gains keep "
             "shrinking, as they usually do, a further round brings no more than that."
         )
+    if run.random_gain is not None:
+        remarks.append(describe_random_gain(run.random_gain))
     if run.stop_reason:
         remarks.append(f"The run stopped asking for labels: {run.stop_reason}.")
     return remarks
