@@ -57,7 +57,7 @@ def test_lone_surrogates_and_implausible_seconds_are_cleaned(tmp_path: Path) -> 
     assert [one.seconds for one in store.answers()] == [None] * 4
     closed = store.close_round(1)
     assert closed is not None
-    assert (closed.words["a"], closed.kinds["a"]) == ("ho?rse", "new")
+    assert (closed.words["a"], closed.kinds["a"]) == ("ho?rse", "class")
     assert AnnotationStore(tmp_path).closed_round(1) == closed
 
 

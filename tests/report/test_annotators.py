@@ -73,11 +73,11 @@ def test_statistics_by_hand(tmp_path: Path) -> None:
     assert (found.n_multi_annotated, found.unanimous_share, found.n_late) == (5, "60%", 1)
     assert found.disputes.table.rows == (
         ("img/1.png", 1, "anna: cat, bob: dog, eve: dog", "dog"),
-        ("img/4.png", 1, "anna: cat, bob: horse, eve: horse", "horse (not a class: void)"),
+        ("img/4.png", 1, "anna: cat, bob: horse, eve: horse", "horse"),
     )
     assert [(row[0], row[3]) for row in found.voids.table.rows] == [
         ("img/3.png", "void"),
-        ("img/4.png", "horse (not a class: void)"),
+        ("img/4.png", "horse"),
     ]
     assert found.annotator_table.rows[0] == ("anna", 5, 1, 0, 5, "4.0", "0.3", "3 of 5", "41 % (12 to 78 %)")
 

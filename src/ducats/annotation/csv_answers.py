@@ -1,7 +1,8 @@
 """Import of answers from ``answers*.csv`` in a round's folder. Files may be partial, rows in any order."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,7 +56,7 @@ def import_csv_answers(store: AnnotationStore, round_number: int) -> list[str]:
     problems: list[str] = []
     for path in sorted(question_round.folder.glob(ANSWER_TABLES)):
         try:
-            lines = _checked_lines(path, question_round)
+            lines = _checked_lines(path, question_round, store.translate)
         except UserError as error:
             problems.append(str(error))
             continue
@@ -64,11 +65,12 @@ def import_csv_answers(store: AnnotationStore, round_number: int) -> list[str]:
     return problems
 
 
-def check_csv_answers(path: Path, question_round: QuestionRound) -> CsvCheck:
+def check_csv_answers(path: Path, store: AnnotationStore, round_number: int) -> CsvCheck:
     """Find all mistakes in a CSV file, without logging its answers."""
+    question_round = store.question_round(round_number)
     n_questions = len(question_round.questions)
     try:
-        lines = _checked_lines(path, question_round)
+        lines = _checked_lines(path, question_round, store.translate)
     except UserError as error:
         return CsvCheck([str(error)], 0, n_questions)
     answered = {line.answer.question for line in lines} & question_round.by_id.keys()
@@ -90,27 +92,39 @@ def describe_problems(problems: Sequence[str]) -> str:
     )
 
 
-def _checked_lines(path: Path, question_round: QuestionRound) -> list[CheckedLine]:
-    """Read and check the rows with an answer; raise ``UserError`` if the file is unreadable."""
+def _checked_lines(
+    path: Path, question_round: QuestionRound, translate: Callable[[str], str]
+) -> list[CheckedLine]:
+    """Read and check the rows with an answer; raise ``UserError`` if the file is unreadable.
+
+    Args:
+        translate: returns the current name of a class that was renamed.
+    """
     rules, first_lines = question_round.rules, dict[tuple[str, str], CsvAnswer]()
     found = []
     for line in read_csv_answers(path, per_pixel=rules.unit != "image"):
-        word, problems = line.word, list[str]()
+        word, problems, reject_reason = line.word, list[str](), None
         if line.question not in question_round.by_id:
             line = line._replace(question=line.question[:MAX_TEXT_LENGTH])  # as it is logged
             problems.append(f"{line.question!r} is not a question of this round; remove the line")
         elif not line.word:
             continue
         else:
-            kind, word = parse_word(line.word, rules.classes)
-            if kind == "new" and not rules.allow_new_classes:
+            kind, word = parse_word(translate(line.word), rules.classes)
+            if kind == "new" and not (rules.allow_new_classes or rules.live):
                 problems.append(f"{line.word!r} is not a class; use one of: {_list_classes(rules.classes)}")
-        seconds, reject_reason = _parse_seconds(line.seconds), None
+            elif kind == "new" and (similar := get_close_matches(word, rules.classes, n=1)):
+                problems.append(
+                    f"{line.word!r} is not a class; did you mean {similar[0]!r}? If it is a new class, "
+                    f"add it first: ducats classes RUN --add {word!r}"
+                )
+                reject_reason = "misspelt class"
+        seconds = _parse_seconds(line.seconds)
         earlier = first_lines.setdefault((line.annotator, line.question), line)
         if earlier is not line:
             verb = "repeats" if earlier.word.casefold() == line.word.casefold() else "contradicts"
             problems.append(f"the answer to {line.question!r} {verb} line {earlier.line_number}; keep one")
-            reject_reason = "duplicate"
+            reject_reason = reject_reason or "duplicate"
         if isinstance(seconds, str):
             problems.append(f"{seconds!r} is not a number of seconds; write a number or leave it empty")
             seconds, reject_reason = None, reject_reason or "malformed"
@@ -151,7 +165,7 @@ def _log_new_answers(store: AnnotationStore, channel: str, lines: Sequence[Check
         store.receive(raw_answers, channel=channel)
 
 
-CSV_REJECT_REASONS = ("duplicate", "malformed")  # reasons for which this module rejects a row
+CSV_REJECT_REASONS = ("duplicate", "malformed", "misspelt class")  # why this module rejects a row
 
 
 def read_csv_answers(path: Path, *, per_pixel: bool = False) -> list[CsvAnswer]:

@@ -67,7 +67,7 @@ class RoundRules:
     rule: Literal["first", "newest", "majority", "unanimous", "weighted"] = "first"  # see ``rules``
     min_annotators: int = 1  # number of different annotators that each question needs
     on_unsure: Literal["ask_another", "void"] = "ask_another"  # ask someone else, or label VOID
-    allow_new_classes: bool = False  # whether unknown class names are accepted, as VOID
+    allow_new_classes: bool = False  # whether answers may name new classes
     unit: str = "image"  # image, pixel, region or superpixel
     query: str = ""  # name, shown to annotators
     query_summary: str = ""  # why a sample is picked, shown to annotators; may contain "{unit}"

@@ -60,6 +60,14 @@ class DataOptions:
             "labels/).",
         ),
     ] = False
+    new_classes: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            help="Let target and test have classes that the source lacks; a run adds such a class with its "
+            "first label.",
+        ),
+    ] = False
     classes: Annotated[
         str | None,
         Parameter(
@@ -267,6 +275,8 @@ class RunOptions(DataOptions):
             )
         if self.ground_truth:
             params["ground_truth"] = True
+        if self.new_classes:
+            params["new_classes"] = True
         data: dict[str, Any] = {}
         if params:
             folders = "segmentation_folders" if is_segmentation else "folders"

@@ -30,6 +30,11 @@ def source_classes(description: str, labels: Sequence[str]) -> tuple[str, ...]:
     return classes
 
 
+def target_only(labels: Sequence[str], classes: Sequence[str], *, allowed: bool) -> tuple[str, ...]:
+    """Return the classes of target images that the source lacks, if they are allowed; else none."""
+    return tuple(sorted(set(labels) - set(classes))) if allowed else ()
+
+
 def class_indices(
     description: str, labels: Sequence[str], names: Sequence[str], classes: Sequence[str]
 ) -> Tensor:
@@ -44,6 +49,6 @@ def class_indices(
         example = next(name for name, label in zip(names, labels, strict=True) if label in unknown)
         raise UserError(
             f"{description} has unknown classes: {join_quoted(unknown)} (first: {example}); the classes are "
-            f"{join_quoted(classes)}; rename or remove the others"
+            f"{join_quoted(classes)}; rename or remove the others, or let the run add them with --new-classes"
         )
     return torch.tensor([index[label] for label in labels], dtype=torch.int64)

@@ -230,6 +230,7 @@ class AdaptationData:
     pool: Images
     ground_truth: Labels | None = None  # the pool's labels, only for a simulated oracle
     test: Domain | None = None  # held out, for evaluation only
+    target_only_classes: tuple[str, ...] = ()  # of ground truth and test set, after those of the source
 
     def __repr__(self) -> str:
         known = "unknown" if self.ground_truth is None else "known to an oracle"
@@ -248,3 +249,8 @@ class AdaptationData:
     def classes(self) -> Sequence[str]:
         """Class names, in the order of the source."""
         return self.source.classes
+
+    @property
+    def all_classes(self) -> tuple[str, ...]:
+        """Class names with those that the source lacks, in the order of ground truth and test set."""
+        return (*self.source.classes, *self.target_only_classes)

@@ -47,7 +47,7 @@ def evaluate(
 
     def update_tallies() -> None:
         for index, columns in predictor.columns(test.images, batches, ("z",)):
-            z = columns["z"].double()
+            z = _with_unknown_classes(columns["z"].double(), len(test.classes))
             tally.update(z.log_softmax(1), test.labels[index])
             if tempered is not None:
                 tempered_tally.update((z / tempered.temperature).log_softmax(1), test.labels[index])
@@ -103,6 +103,15 @@ def evaluate_segmentation(
     if tempered is not None:
         tempered.tally = _reduce_tally(tempered_tally, fabric)
     return _reduce_tally(tally, fabric)
+
+
+UNKNOWN_LOG_ALPHA = -20.0  # log alpha of classes that a model has no logit for
+
+
+def _with_unknown_classes(z: Tensor, classes: int) -> Tensor:
+    """Return log alpha with columns for classes that the model does not know, and never predicts."""
+    missing = classes - z.shape[1]
+    return z if not missing else torch.nn.functional.pad(z, (0, missing), value=UNKNOWN_LOG_ALPHA)
 
 
 def describe_resolution(test: Domain, resolution: GridResolution) -> str:

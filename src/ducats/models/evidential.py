@@ -1,5 +1,6 @@
 """Wrapper that makes any network an evidential model."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,14 +22,20 @@ class EvidentialModel(nn.Module):
             features are the input of the linear layer that computed them. Logits ``(N, C, h, w)`` are per
             pixel, on the network's own grid.
         evidence: name in ``EVIDENCE_FUNCTIONS`` of the function from logits to ``z = log alpha``.
+        groups: index of the class that each logit belongs to, if classes were merged; their alphas are added.
+            This is exact: merging components of a Dirichlet distribution gives a Dirichlet distribution.
     """
 
-    def __init__(self, network: nn.Module, evidence: str = "exp") -> None:
+    def __init__(
+        self, network: nn.Module, evidence: str = "exp", groups: Sequence[int] | None = None
+    ) -> None:
         super().__init__()
         self.network = network
         self.evidence = evidence
         self.auxiliaries = nn.ModuleDict()  # auxiliary modules in training, by name
         self._evidence_fn = EVIDENCE_FUNCTIONS[evidence]
+        if groups is not None and len(set(groups)) < len(groups):
+            self._evidence_fn = partial(_grouped_evidence, EVIDENCE_FUNCTIONS[evidence], tuple(groups))
         # Linear layers called in the current forward pass, with input and output.
         self._calls: list[_LayerCall] = []
         # The hooks refer to the list, not to the model: such a cycle would delay the release of its memory.
@@ -74,6 +81,21 @@ class EvidentialModel(nn.Module):
         with torch.autocast(device_type=images.device.type, enabled=False):
             z = self._evidence_fn(logits.float() if logits.dtype.itemsize < 4 else logits)
         return Output(z, features)
+
+
+def _grouped_evidence(
+    evidence_fn: Callable[[Tensor], Tensor], groups: Sequence[int], logits: Tensor
+) -> Tensor:
+    """Return log alpha of merged classes, along dimension 1."""
+    z = evidence_fn(logits)
+    members = [[i for i, group in enumerate(groups) if group == index] for index in range(max(groups) + 1)]
+    return torch.cat(
+        [
+            z[:, one[0] : one[0] + 1] if len(one) == 1 else z[:, one].logsumexp(1, keepdim=True)
+            for one in members
+        ],
+        1,
+    )
 
 
 def _record_call(

@@ -17,6 +17,7 @@ from ducats.ledger import Ledger, TargetMaps, load_ledger, open_ledger
 from ducats.models import EvidentialModel
 from ducats.models.classifier import Classifier
 from ducats.models.freezing import embedding_network
+from ducats.run.class_growth import grow_model, with_class_list
 from ducats.run.components import Components, RunPlan
 from ducats.run.training import TrainingContext, set_up_training
 from ducats.runfolder import checksums
@@ -33,6 +34,10 @@ _T = TypeVar("_T")
 # Called with the round and the exception that reports open questions or an invalid answer; returns when the
 # answers should be checked again.
 WaitCallback = Callable[[int, AwaitingLabels | UserError], None]
+
+
+class ClassesAdded(Exception):  # noqa: N818 - not an error
+    """Classes were added: the run must be opened again, from its checkpoint, with larger tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +93,12 @@ class RunContext(TrainingContext):
             fill=task.label_downsampling,
         )
 
+    def check_classes(self) -> None:
+        """Raise `ClassesAdded` if labels of the run have a class that the model has no logit for."""
+        classes = self.on_rank_zero(lambda: self.run_folder.classes)
+        if len(classes) > len(self.components.source.classes):
+            raise ClassesAdded
+
     def emit(
         self,
         phase: str,
@@ -133,6 +144,9 @@ def open_context(
     """
     copied = copy.deepcopy(components.model)
     model = copied if isinstance(copied, EvidentialModel) else EvidentialModel(copied)
+    classes = on_rank_zero(fabric, lambda: run_folder.classes)
+    model = grow_model(model, len(components.source.classes), len(classes))
+    components = with_class_list(components, classes)
     frozen_names = load_frozen_weights(run_folder, model)
     components = embed_images(components, model, fabric, performance)
     training = set_up_training(components, model, plan, fabric, performance)

@@ -1,6 +1,7 @@
 """Evaluate the model and the pseudo-labels after an epoch, if due, and record the metrics."""
 
 import time
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -78,9 +79,43 @@ def record_pseudo_labels(context: RunContext, epoch: int, targets: Tensor) -> No
         if any(earlier["epoch"] == epoch for earlier in context.run_folder.read_records("pseudo_labels")):
             return
         if isinstance(oracle, GroundTruthOracle):
-            truth = oracle(Request(rounds, image, torch.zeros_like(image)))
+            truth = oracle.look_up(Request(rounds, image, torch.zeros_like(image)))
             record["correct"] = int((truth == pseudo_labels[image]).sum())
         context.run_folder.save_record(record)
+
+    context.on_rank_zero(save)
+
+
+def record_added_classes(context: RunContext, epoch: int) -> None:
+    """Record how many images of the pool seem to belong to each class that was added during the run.
+
+    Args:
+        epoch: number of completed epochs.
+    """
+    kind = "added_classes"
+
+    def is_due() -> bool:
+        is_recorded = any(record["epoch"] == epoch for record in context.run_folder.read_records(kind))
+        return bool(known_classes()) and not is_recorded
+
+    def known_classes() -> list[int]:
+        """Return the numbers of the added classes that the model was trained on."""
+        classes, rounds = context.run_folder.classes, context.rounds_before(epoch)
+        numbers = [classes.number(name) for name, added_in in classes.added if added_in <= rounds]
+        return [number for number in numbers if number is not None]
+
+    if context.per_pixel or not context.on_rank_zero(is_due):
+        return
+    predictor = replace(context.predictor(), view=context.components.views.test)
+    predicted = predictor.score_images(context.components.pool, ("z",)).z.argmax(1)
+
+    def save() -> None:
+        classes = context.run_folder.classes
+        merged_into = torch.tensor(classes.merged_into)
+        counts = torch.bincount(merged_into[predicted], minlength=len(classes)).tolist()
+        images = {str(number): counts[number] for number in known_classes()}
+        rounds = context.rounds_before(epoch)
+        context.run_folder.save_record({"kind": kind, "stage": rounds, "epoch": epoch, "images": images})
 
     context.on_rank_zero(save)
 
@@ -114,9 +149,11 @@ def _evaluate_test_set(context: RunContext, epoch: int, rounds: int) -> dict[str
     if not tally.total:  # nothing is left to evaluate once the whole target is labelled
         return record
     record |= _metrics(context, tally)
-    context.on_rank_zero(
-        lambda: context.run_folder.save_confusion(epoch, components.source.classes, tally.confusion.tolist())
-    )
+    assert components.test is not None
+    names = components.test.classes
+    if len(names) > len(components.source.classes):
+        record["class_names"] = list(names)  # with classes that the run does not know yet
+    context.on_rank_zero(lambda: context.run_folder.save_confusion(epoch, names, tally.confusion.tolist()))
     if fitted is not None and tempered is not None and tempered.tally is not None:
         record["temperature_scaled"] = {**fitted._asdict(), **calibration_record(tempered.tally)}
     return record

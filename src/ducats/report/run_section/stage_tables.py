@@ -1,5 +1,6 @@
 """Tables of a run section: metrics, calibration and cost by stage, results by class and by round."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -47,6 +48,29 @@ def calibration_table(run: Run) -> Table:
         scaled |= {f"Scaled: {title}": cell for title, cell in metrics.items()}
         columns |= {title: _temperature_scaling_cell(cell) for title, cell in scaled.items()}
     return table_of(stages, columns)
+
+
+def added_classes_table(run: Run) -> Table:
+    """Return the classes that were added during the run, with how many images seem to belong to them."""
+    added = () if run.class_list is None else run.class_list.added
+    counts = Counter(
+        run.class_name(label)
+        for number in (run.files.labelled_rounds() if added else ())
+        if (found := run.files.load_round_labels(number, with_audit=True)) is not None
+        for label in found.label.tolist()
+        if label >= 0
+    )
+    images = run.added_classes[-1]["images"] if run.added_classes else {}
+    predicted = {run.class_name(int(number)): count for number, count in images.items()}
+    columns: dict[str, Callable[[tuple[str, int]], str]] = {
+        "Class": lambda row: row[0],
+        "Added in round": lambda row: str(row[1]),
+        "Labels": lambda row: f"{counts[row[0]]:,}",
+        "Target images predicted": lambda row: (
+            f"{predicted[row[0]]:,}" if row[0] in predicted else EMPTY_CELL
+        ),
+    }
+    return table_of(added, columns)
 
 
 def cost_table(run: Run) -> Table:
