@@ -86,7 +86,8 @@ class AnnotationStore:
 
     def translate(self, word: str) -> str:
         """Return the current name of a class that was renamed or merged; other words as they are."""
-        return translate_word(word, self._changes)
+        former = {change.name.casefold(): change.name for change in self._changes if change.kind != "added"}
+        return translate_word(former.get(word.strip().casefold(), word), self._changes)
 
     def _load_class_changes(self) -> None:
         """Read the changes of the classes, and forget what depends on them, if there are new ones."""

@@ -1,6 +1,5 @@
 """The command `ducats classes`."""
 
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,28 +67,20 @@ def _pair(option: str, text: str) -> tuple[str, str]:
 
 
 def _print_classes(run_folder: "RunFolder", class_list: "ClassList") -> None:
-    labels: Counter[int] = Counter()
-    for round_number in run_folder.labelled_rounds():
-        found = run_folder.load_round_labels(round_number, with_audit=True)
-        labels.update([] if found is None else found.label.tolist())
-    added = dict(class_list.added)
-    predicted = (run_folder.read_records("added_classes") or [{"images": {}}])[-1]["images"]
-    table = Table("class", "labels", "added in", "images predicted", "earlier names", header_style="bold")
+    labels, added = run_folder.count_class_labels(), dict(class_list.added)
+    predicted = (run_folder.read_records("added_classes") or [{"predicted": {}}])[-1]["predicted"]
+    table = Table("class", "labels", "added in", "predicted", "earlier names", header_style="bold")
     for column in table.columns[1:4]:
         column.justify = "right"
     for number, name in zip(class_list.current_numbers, class_list.current, strict=True):
         table.add_row(
             name,
-            str(sum(count for label, count in labels.items() if _group(class_list, label) == number)),
+            f"{labels[number]:,}",
             f"round {added[name]}" if name in added else "",
-            str(predicted.get(str(number), "")),
+            f"{predicted[str(number)]:,}" if str(number) in predicted else "",
             ", ".join(_earlier_names(class_list, name)),
         )
     console.print(table)
-
-
-def _group(class_list: "ClassList", label: int) -> int:
-    return class_list.merged_into[label] if 0 <= label < len(class_list) else -1
 
 
 def _earlier_names(class_list: "ClassList", name: str) -> list[str]:

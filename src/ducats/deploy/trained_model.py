@@ -78,7 +78,7 @@ def load_trained_model(folder: Path, *, trust_code: bool = False) -> TrainedMode
     classes = run_folder.classes
     model = make_model(config, len(classes), data["channels"], is_resumable=True)
     model.network.load_state_dict(load_model(run_folder))
-    if len(classes.current) < len(classes):
+    if classes.groups is not None:
         model = EvidentialModel(model.unwrap(), model.evidence, classes.groups)
     height, width = data["size"] if isinstance(data["size"], list) else (data["size"], data["size"])
     return TrainedModel(model, config, classes.current, (height, width), data["channels"], run_folder)

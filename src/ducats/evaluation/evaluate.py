@@ -8,7 +8,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from ducats.data.domain import UNLABELLED, Domain, original_map
+from ducats.data.domain import UNLABELLED, Domain, Images, original_map
 from ducats.evaluation.metrics import Tally, class_iou, mean_iou_excluding
 from ducats.ledger.target_maps import resize_nearest
 from ducats.models.output import Output
@@ -103,6 +103,24 @@ def evaluate_segmentation(
     if tempered is not None:
         tempered.tally = _reduce_tally(tempered_tally, fabric)
     return _reduce_tally(tally, fabric)
+
+
+@torch.inference_mode()
+def count_predictions(predictor: Predictor, images: Images, classes: int) -> Tensor:
+    """Return how often each class is predicted, ``(classes,)``, over all processes.
+
+    Pixels are counted on the network's own grid.
+    """
+    counts = torch.zeros(classes, dtype=torch.long)
+
+    def count() -> None:
+        for _, output in predictor.forward(images, predictor.share(torch.arange(len(images)))):
+            check_finite(output.z)
+            predicted = output.evidence(output.z).argmax(1)
+            counts.add_(torch.bincount(predicted.flatten(), minlength=classes).cpu())
+
+    all_ranks_or_raise(predictor.fabric, count)
+    return all_reduce_sum(counts, predictor.fabric)
 
 
 UNKNOWN_LOG_ALPHA = -20.0  # log alpha of classes that a model has no logit for

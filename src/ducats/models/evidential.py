@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ducats.dirichlet import EVIDENCE_FUNCTIONS
+from ducats.dirichlet import EVIDENCE_FUNCTIONS, merge_components
 from ducats.models.output import Output
 
 _LayerCall = tuple[nn.Module, Tensor, Tensor]  # layer, input, output
@@ -22,8 +22,7 @@ class EvidentialModel(nn.Module):
             features are the input of the linear layer that computed them. Logits ``(N, C, h, w)`` are per
             pixel, on the network's own grid.
         evidence: name in ``EVIDENCE_FUNCTIONS`` of the function from logits to ``z = log alpha``.
-        groups: index of the class that each logit belongs to, if classes were merged; their alphas are added.
-            This is exact: merging components of a Dirichlet distribution gives a Dirichlet distribution.
+        groups: index of the class that each logit belongs to, if classes were merged.
     """
 
     def __init__(
@@ -34,8 +33,7 @@ class EvidentialModel(nn.Module):
         self.evidence = evidence
         self.auxiliaries = nn.ModuleDict()  # auxiliary modules in training, by name
         self._evidence_fn = EVIDENCE_FUNCTIONS[evidence]
-        if groups is not None and len(set(groups)) < len(groups):
-            self._evidence_fn = partial(_grouped_evidence, EVIDENCE_FUNCTIONS[evidence], tuple(groups))
+        self._groups = groups
         # Linear layers called in the current forward pass, with input and output.
         self._calls: list[_LayerCall] = []
         # The hooks refer to the list, not to the model: such a cycle would delay the release of its memory.
@@ -66,6 +64,10 @@ class EvidentialModel(nn.Module):
 
     def forward(self, images: Tensor) -> Output:
         """Return log alpha in float32 for float32 images in [0, 1]; maps stay logits, to be interpolated."""
+        output = self._forward(images)
+        return output if self._groups is None else with_merged_classes(output, self._groups)
+
+    def _forward(self, images: Tensor) -> Output:
         returned = self.network(images)
         has_features = isinstance(returned, tuple)
         head_input = self._features(None if has_features else returned)
@@ -83,19 +85,17 @@ class EvidentialModel(nn.Module):
         return Output(z, features)
 
 
-def _grouped_evidence(
+def with_merged_classes(output: Output, groups: Sequence[int]) -> Output:
+    """Return an output with the evidence of each group of classes added; see `merge_components`."""
+    if output.size is None:
+        return output._replace(z=merge_components(output.z, groups))
+    return output._replace(evidence=partial(_merged_evidence, output.evidence, groups))
+
+
+def _merged_evidence(
     evidence_fn: Callable[[Tensor], Tensor], groups: Sequence[int], logits: Tensor
 ) -> Tensor:
-    """Return log alpha of merged classes, along dimension 1."""
-    z = evidence_fn(logits)
-    members = [[i for i, group in enumerate(groups) if group == index] for index in range(max(groups) + 1)]
-    return torch.cat(
-        [
-            z[:, one[0] : one[0] + 1] if len(one) == 1 else z[:, one].logsumexp(1, keepdim=True)
-            for one in members
-        ],
-        1,
-    )
+    return merge_components(evidence_fn(logits), groups)
 
 
 def _record_call(

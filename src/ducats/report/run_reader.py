@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Run:
     environment: Mapping[str, Any] = field(default_factory=dict)
     # Classes and fingerprints of the data; empty if not recorded.
     data: Mapping[str, Any] = field(default_factory=dict)
-    class_list: ClassList | None = None  # None if not recorded
+    class_list: ClassList = field(default_factory=partial(ClassList, ()))  # empty if not recorded
 
     @property
     def files(self) -> RunFolder:
@@ -57,10 +58,7 @@ class Run:
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names by number, with those added since the start; empty if not recorded."""
-        if self.class_list is not None:
-            return self.class_list.resolved_names
-        names = self.data.get("classes")
-        return tuple(str(name) for name in names) if isinstance(names, list) else ()
+        return self.class_list.resolved_names
 
     def class_names(self, count: int) -> tuple[str, ...]:
         """Return the names of the first classes; numbers where they were not recorded."""
@@ -111,7 +109,7 @@ def read_run(folder: Path) -> Run:
         finished=run_folder.finished or bool(checksums.missing(folder, run_folder.model_path.name)),
         environment=run_folder.environment,
         data=run_folder.data_summary if has_data else {},
-        class_list=run_folder.classes if has_data and "classes" in run_folder.data_summary else None,
+        class_list=run_folder.classes if has_data else ClassList(()),
     )
 
 

@@ -1,6 +1,5 @@
 """Checkpoints during a run and the weights at its end. Rank 0 writes them."""
 
-import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +34,6 @@ def save_checkpoint(context: RunContext, epoch: int, seconds: float) -> None:
     state = {
         "epoch": epoch,
         "seconds": seconds,
-        "classes": len(context.components.source.classes),
         "network": gather_state(_select_state(context, model.network, frozen=False), fabric),
         "auxiliaries": model.auxiliaries.state_dict(),
         "optimiser": gather_state(context.optimiser.state_dict(), fabric),
@@ -59,7 +57,7 @@ def restore_checkpoint(context: RunContext) -> tuple[int, float]:
     if state is None:
         return 0, 0.0
     network = model.network
-    if state.get("classes", math.inf) < len(context.components.source.classes):
+    if context.classes.changes:
         state = _with_added_classes(context, state)
     frozen = _select_state(context, network, frozen=True)
     network.load_state_dict({**frozen, **shard_state(state["network"], network.state_dict(), fabric)})

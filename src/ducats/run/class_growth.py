@@ -6,12 +6,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ducats.data.domain import Domain, Labels
+from ducats.data.domain import Domain, RenumberedMaps, renumber
 from ducats.models import EvidentialModel
 from ducats.models.growing import grow_classes
 from ducats.run.components import Components
 from ducats.runfolder.class_changes import ClassList
-from ducats.utils.errors import UserError
 
 
 def grow_model(model: EvidentialModel, classes_before: int, classes: int) -> EvidentialModel:
@@ -26,36 +25,38 @@ def grow_model(model: EvidentialModel, classes_before: int, classes: int) -> Evi
 def with_class_list(components: Components, classes: ClassList) -> Components:
     """Return components with the classes of a run.
 
-    Source and test images of a merged class get the class that it is part of. The oracle gets the list.
+    The model has a logit for each class, also for merged ones. Source images of a merged class have the label
+    of the class that it is part of. The test set has the classes in use. The oracle gets the list.
     """
-    if hasattr(components.oracle, "classes"):
-        components.oracle.classes = classes
+    if isinstance(getattr(components.oracle, "classes", None), ClassList):
+        components.oracle.classes = classes  # type: ignore[attr-defined]
     if not classes.changes:
         return components
     test = components.test
     return replace(
         components,
-        source=_with_names(components.source, classes),
-        test=None if test is None else _with_names(test, classes),
+        source=_with_names(components.source, classes, classes.names),
+        test=None if test is None else with_current_classes(test, classes),
     )
 
 
-def _with_names(domain: Domain, classes: ClassList) -> Domain:
-    """Return a domain with the classes of the run, and then those of its own that the run does not know."""
-    names = domain.classes
-    numbers = [classes.number(name) for name in names]
-    unknown = [name for name, number in zip(names, numbers, strict=True) if number is None]
-    unknown_numbers = {name: len(classes) + index for index, name in enumerate(unknown)}
-    numbers = [unknown_numbers.get(n, number) for n, number in zip(names, numbers, strict=True)]
-    return replace(domain, labels=_renumber(domain.labels, numbers), classes=(*classes.names, *unknown))
+def with_current_classes(test: Domain, classes: ClassList) -> Domain:
+    """Return a test set with the classes in use, followed by those of its own that the run does not know."""
+    return _with_names(test, classes, classes.current)
 
 
-def _renumber(labels: Labels, numbers: Sequence[int | None]) -> Labels:
-    if list(numbers) == list(range(len(numbers))):
-        return labels
-    if not isinstance(labels, Tensor) or labels.ndim > 1:
-        raise UserError(
-            "classes of label maps cannot be merged; undo the merge by restoring classes.json from a backup"
-        )
-    table = torch.tensor([int(number or 0) for number in numbers])
-    return torch.where(labels >= 0, table[labels.clamp(min=0)], labels)
+def _with_names(domain: Domain, classes: ClassList, names: Sequence[str]) -> Domain:
+    """Return a domain with the given classes, followed by its own that are not among them.
+
+    Its own names may be former ones.
+    """
+    current = [
+        classes.names[n] if (n := classes.number(name)) is not None else name for name in domain.classes
+    ]
+    all_names = tuple(dict.fromkeys((*names, *current)))
+    numbers = [all_names.index(name) for name in current]
+    labels = domain.labels
+    if numbers != list(range(len(numbers))):
+        table = torch.tensor(numbers)
+        labels = renumber(labels, table) if isinstance(labels, Tensor) else RenumberedMaps(labels, table)
+    return replace(domain, labels=labels, classes=all_names)

@@ -21,10 +21,12 @@ from ducats.run.class_growth import grow_model, with_class_list
 from ducats.run.components import Components, RunPlan
 from ducats.run.training import TrainingContext, set_up_training
 from ducats.runfolder import checksums
+from ducats.runfolder.class_changes import ClassList
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import PerformanceOptions
 from ducats.training.distributed import on_rank_zero
 from ducats.training.embed import Embedder, fixed_views
+from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import Event, EventListener
@@ -45,6 +47,7 @@ class RunContext(TrainingContext):
     """Everything that the steps of a run read, in one process."""
 
     run_folder: RunFolder
+    classes: ClassList
     frozen_names: frozenset[str]  # tensors of a frozen backbone, which are not in the checkpoints
     ledger: Ledger | None  # on rank 0 only
     on_event: EventListener
@@ -95,9 +98,12 @@ class RunContext(TrainingContext):
 
     def check_classes(self) -> None:
         """Raise `ClassesAdded` if labels of the run have a class that the model has no logit for."""
-        classes = self.on_rank_zero(lambda: self.run_folder.classes)
-        if len(classes) > len(self.components.source.classes):
+        if len(self.on_rank_zero(lambda: self.run_folder.classes)) > len(self.classes):
             raise ClassesAdded
+
+    def test_predictor(self) -> Predictor:
+        """Return the model with the test view; it predicts the classes in use, without merged ones."""
+        return replace(self.predictor(), view=self.components.views.test, groups=self.classes.groups)
 
     def emit(
         self,
@@ -154,6 +160,7 @@ def open_context(
     return RunContext(
         **vars(training),
         run_folder=run_folder,
+        classes=classes,
         frozen_names=frozen_names,
         ledger=ledger,
         on_event=on_event,

@@ -11,6 +11,7 @@ from ducats.annotation.oracles import GroundTruthOracle
 from ducats.data.domain import UNLABELLED
 from ducats.evaluation.evaluate import (
     TemperedEvaluation,
+    count_predictions,
     describe_resolution,
     evaluate,
     evaluate_segmentation,
@@ -21,7 +22,6 @@ from ducats.ledger import Request
 from ducats.run.context import RunContext
 from ducats.run.temperature import calibration_record, fit_temperature
 from ducats.training.distributed import peak_memory_over_ranks
-from ducats.training.predictor import Predictor
 from ducats.training.task import headline_metric_of
 
 
@@ -79,7 +79,7 @@ def record_pseudo_labels(context: RunContext, epoch: int, targets: Tensor) -> No
         if any(earlier["epoch"] == epoch for earlier in context.run_folder.read_records("pseudo_labels")):
             return
         if isinstance(oracle, GroundTruthOracle):
-            truth = oracle.look_up(Request(rounds, image, torch.zeros_like(image)))
+            truth = oracle.known_labels(Request(rounds, image, torch.zeros_like(image)))
             record["correct"] = int((truth == pseudo_labels[image]).sum())
         context.run_folder.save_record(record)
 
@@ -87,37 +87,27 @@ def record_pseudo_labels(context: RunContext, epoch: int, targets: Tensor) -> No
 
 
 def record_added_classes(context: RunContext, epoch: int) -> None:
-    """Record how many images of the pool seem to belong to each class that was added during the run.
+    """Record how many images or pixels of the pool seem to belong to each class that was added.
 
     Args:
         epoch: number of completed epochs.
     """
-    kind = "added_classes"
-
-    def is_due() -> bool:
-        is_recorded = any(record["epoch"] == epoch for record in context.run_folder.read_records(kind))
-        return bool(known_classes()) and not is_recorded
-
-    def known_classes() -> list[int]:
-        """Return the numbers of the added classes that the model was trained on."""
-        classes, rounds = context.run_folder.classes, context.rounds_before(epoch)
-        numbers = [classes.number(name) for name, added_in in classes.added if added_in <= rounds]
-        return [number for number in numbers if number is not None]
-
-    if context.per_pixel or not context.on_rank_zero(is_due):
+    kind, rounds, classes = "added_classes", context.rounds_before(epoch), context.classes
+    learnt = [name for name, added_in in classes.added if added_in <= rounds]
+    if not learnt or context.on_rank_zero(
+        lambda: any(record["epoch"] == epoch for record in context.run_folder.read_records(kind))
+    ):
         return
-    predictor = replace(context.predictor(), view=context.components.views.test)
-    predicted = predictor.score_images(context.components.pool, ("z",)).z.argmax(1)
-
-    def save() -> None:
-        classes = context.run_folder.classes
-        merged_into = torch.tensor(classes.merged_into)
-        counts = torch.bincount(merged_into[predicted], minlength=len(classes)).tolist()
-        images = {str(number): counts[number] for number in known_classes()}
-        rounds = context.rounds_before(epoch)
-        context.run_folder.save_record({"kind": kind, "stage": rounds, "epoch": epoch, "images": images})
-
-    context.on_rank_zero(save)
+    counts = count_predictions(context.test_predictor(), context.components.pool, len(classes.current))
+    predicted = {str(classes.number(name)): int(counts[classes.current.index(name)]) for name in learnt}
+    record = {
+        "kind": kind,
+        "stage": rounds,
+        "epoch": epoch,
+        "predicted": predicted,
+        "total": int(counts.sum()),
+    }
+    context.on_rank_zero(lambda: context.run_folder.save_record(record))
 
 
 def _spent(context: RunContext, rounds: int) -> dict[str, Any]:
@@ -151,8 +141,8 @@ def _evaluate_test_set(context: RunContext, epoch: int, rounds: int) -> dict[str
     record |= _metrics(context, tally)
     assert components.test is not None
     names = components.test.classes
-    if len(names) > len(components.source.classes):
-        record["class_names"] = list(names)  # with classes that the run does not know yet
+    if names != context.classes.names:
+        record["class_names"] = list(names)  # some are not known yet, or were merged
     context.on_rank_zero(lambda: context.run_folder.save_confusion(epoch, names, tally.confusion.tolist()))
     if fitted is not None and tempered is not None and tempered.tally is not None:
         record["temperature_scaled"] = {**fitted._asdict(), **calibration_record(tempered.tally)}
@@ -165,13 +155,7 @@ def _tally(
     """Evaluate the test set; return the tally and the record's counts."""
     components, test, options = context.components, context.components.test, context.components.evaluation
     assert test is not None
-    predictor = Predictor(
-        model=context.wrapped_model,
-        view=components.views.test,
-        batch_size=context.plan.scoring_batch_size,
-        fabric=context.fabric,
-        stream=("test",),
-    )
+    predictor = replace(context.test_predictor(), stream=("test",))
     skips_labelled = components.evaluated_on == "unlabelled"
     if not context.per_pixel:
         indices = None
@@ -197,8 +181,8 @@ def _metrics(context: RunContext, tally: Tally) -> dict[str, Any]:
     metrics["class_accuracy"] = class_accuracy(tally.confusion)
     metrics["reliability"] = reliability_bins(tally)
     if context.per_pixel:
-        components = context.components
-        excluded = components.evaluation.miou_star_exclude
-        class_metrics = segmentation_metrics(tally.confusion, components.source.classes, excluded)
+        test, excluded = context.components.test, context.components.evaluation.miou_star_exclude
+        assert test is not None
+        class_metrics = segmentation_metrics(tally.confusion, test.classes, excluded)
         metrics |= {"headline_metric": "mean_iou", **class_metrics}
     return metrics

@@ -87,10 +87,10 @@ class ClassList:
         return tuple(n for n, into in enumerate(self.merged_into) if n == into)
 
     @property
-    def groups(self) -> tuple[int, ...]:
-        """Index in ``current`` by number."""
-        index = {number: i for i, number in enumerate(self.current_numbers)}
-        return tuple(index[into] for into in self.merged_into)
+    def groups(self) -> tuple[int, ...] | None:
+        """Index in ``current`` by number; None if no classes were merged, so that both are the same."""
+        current = self.current_numbers
+        return tuple(map(current.index, self.merged_into)) if len(current) < len(self) else None
 
     @property
     def added(self) -> tuple[tuple[str, int], ...]:

@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
@@ -243,7 +244,9 @@ class RunFolder:
     @property
     def classes(self) -> ClassList:
         """The classes of the run, with those that were added, renamed or merged since it started."""
-        return ClassList(tuple(self.data_summary["classes"]), self.load_class_changes())
+        names = self.data_summary.get("classes")
+        initial = tuple(map(str, names)) if isinstance(names, list) else ()
+        return ClassList(initial, self.load_class_changes())
 
     def load_class_changes(self) -> tuple[ClassChange, ...]:
         """Return the changes of the classes, oldest first."""
@@ -342,6 +345,17 @@ class RunFolder:
             is_pick = ~found.marks.is_audit
             image, position, label = image[is_pick], position[is_pick], label[is_pick]
         return RoundLabels(round_number, image, position, label)
+
+    def count_class_labels(self) -> Counter[int]:
+        """Return the number of labels of each class, merged ones under the class that they are part of."""
+        counts, merged_into = Counter[int](), self.classes.merged_into
+        for round_number in self.labelled_rounds():
+            found = self.load_round_labels(round_number, with_audit=True)
+            assert found is not None
+            for label, count in zip(*np.unique(found.label, return_counts=True), strict=True):
+                if 0 <= label < len(merged_into):
+                    counts[merged_into[label]] += int(count)
+        return counts
 
     def load_image_labels(self, image: int) -> ImageLabelRounds:
         """Return all labels of one image with their rounds, in the order of acquisition, corrected."""

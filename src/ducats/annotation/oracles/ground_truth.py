@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ducats.data.domain import VOID, Labels, original_map
+from ducats.data.domain import VOID, Labels, original_map, renumber
 from ducats.ledger import Request
 from ducats.runfolder.class_changes import ClassList
 from ducats.settings import GridResolution
@@ -18,8 +18,8 @@ class GroundTruthOracle:
     Args:
         labels: one label per image, ``(len(pool),)``, or label maps.
         resolution: grid of per-pixel positions: that of the stored (network) or of the original images.
-        names: names of all classes of the labels, of which the run may know only some. A class becomes known
-            with its first label.
+        names: class names of the labels, which may include some that the run does not know. Such a class is
+            added with its first label. By default, labels have the class numbers of the run.
     """
 
     def __init__(
@@ -46,21 +46,19 @@ class GroundTruthOracle:
 
     def __call__(self, request: Request) -> Tensor:
         """Return the labels; classes that the run does not know are added to ``classes``."""
-        if self._labels.ndim == 1:
-            found = self._labels[request.image]
-            new = [self.names[n] for n in found.unique().tolist() if n < len(self.names)]
-            self.classes = self.classes.with_added([n for n in new if self.classes.number(n) is None])
-        return self.look_up(request)
+        found = self._look_up(request)
+        names = [self.names[n] for n in found.unique().tolist() if 0 <= n < len(self.names)]
+        self.classes = self.classes.with_added([name for name in names if self.classes.number(name) is None])
+        return self._renumber(found)
 
-    def look_up(self, request: Request) -> Tensor:
-        """Return the labels, VOID for classes that the run does not know; each map is read once."""
+    def known_labels(self, request: Request) -> Tensor:
+        """Return the labels, VOID for classes that the run does not know."""
+        return self._renumber(self._look_up(request))
+
+    def _look_up(self, request: Request) -> Tensor:
+        """Return the labels; each label map is read once, one at a time."""
         if self._labels.ndim == 1:
-            found = self._labels[request.image]
-            if not self.names:
-                return found
-            numbers = [self.classes.number(name) for name in self.names]
-            table = torch.tensor([VOID if number is None else number for number in numbers])
-            return torch.where(found >= 0, table[found.clamp(min=0)], found)
+            return self._labels[request.image]
         labels = torch.empty(len(request), dtype=self._labels.dtype)
         for image, position, index in request.by_image():
             is_original = self.resolution == "original"
@@ -68,3 +66,10 @@ class GroundTruthOracle:
             labels[index] = label_map.flatten()[position]
         labels[labels < 0] = VOID
         return labels
+
+    def _renumber(self, labels: Tensor) -> Tensor:
+        """Return labels with the class numbers of the run."""
+        numbers = [self.classes.number(name) for name in self.names] or list(self.classes.merged_into)
+        if numbers == list(range(len(numbers))):
+            return labels
+        return renumber(labels, torch.tensor([VOID if number is None else number for number in numbers]))

@@ -82,8 +82,7 @@ def _class_names(run: Run, stage: Record, size: int) -> tuple[str, ...]:
     recorded = stage.get("class_names")
     if not isinstance(recorded, list) or len(recorded) != size:
         return run.class_names(size)
-    changes = () if run.class_list is None else run.class_list.changes
-    return tuple(translate_word(str(name), changes) for name in recorded)
+    return tuple(translate_word(str(name), run.class_list.changes) for name in recorded)
 
 
 def _values(record: Record, key: str) -> tuple[float | None, ...]:

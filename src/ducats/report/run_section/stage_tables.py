@@ -1,6 +1,5 @@
 """Tables of a run section: metrics, calibration and cost by stage, results by class and by round."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -51,26 +50,23 @@ def calibration_table(run: Run) -> Table:
 
 
 def added_classes_table(run: Run) -> Table:
-    """Return the classes that were added during the run, with how many images seem to belong to them."""
-    added = () if run.class_list is None else run.class_list.added
-    counts = Counter(
-        run.class_name(label)
-        for number in (run.files.labelled_rounds() if added else ())
-        if (found := run.files.load_round_labels(number, with_audit=True)) is not None
-        for label in found.label.tolist()
-        if label >= 0
-    )
-    images = run.added_classes[-1]["images"] if run.added_classes else {}
-    predicted = {run.class_name(int(number)): count for number, count in images.items()}
+    """Return the classes that were added during the run, and how much of the pool seems to belong to them."""
+    labels = run.files.count_class_labels() if run.class_list.added else {}
+    latest: Record = run.added_classes[-1] if run.added_classes else {"predicted": {}, "total": 0}
+
+    def describe_predicted(number: int) -> str:
+        count, total = latest["predicted"].get(str(number)), latest["total"]
+        return EMPTY_CELL if count is None or not total else f"{count:,} of {total:,} ({count / total:.1%})"
+
     columns: dict[str, Callable[[tuple[str, int]], str]] = {
         "Class": lambda row: row[0],
         "Added in round": lambda row: str(row[1]),
-        "Labels": lambda row: f"{counts[row[0]]:,}",
-        "Target images predicted": lambda row: (
-            f"{predicted[row[0]]:,}" if row[0] in predicted else EMPTY_CELL
+        "Labels": lambda row: f"{labels[run.classes.index(row[0])]:,}",
+        f"Target {'images' if run.kind is CLASSIFICATION else 'pixels'} predicted": lambda row: (
+            describe_predicted(run.classes.index(row[0]))
         ),
     }
-    return table_of(added, columns)
+    return table_of(run.class_list.added, columns)
 
 
 def cost_table(run: Run) -> Table:
