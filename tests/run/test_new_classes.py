@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-from conftest import Runner
+from conftest import FROZEN, Runner
 from ducats.annotation import AnnotationStore
 from ducats.annotation.change_classes import add_class, merge_class, rename_class
 from ducats.data.domain import AdaptationData, Domain
 from ducats.data.toy import toy
 from ducats.deploy import load_trained_model
 from ducats.ledger import load_ledger
-from ducats.models.growing import grow_classes, grow_tensor
-from ducats.objectives import OBJECTIVES
+from ducats.report.run_reader import read_run
+from ducats.report.run_section.class_results import read_class_results
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import AwaitingLabels, UserError
 from present import present
@@ -76,6 +75,7 @@ def test_a_killed_run_adds_the_same_classes(run_quickly: Runner, monkeypatch: py
         ("before", "ducats.runfolder.run_folder.save_class_changes"),
         ("between", "ducats.ledger.label_ledger.write_label_file"),  # classes are saved, their labels are not
         ("after", "ducats.run.checkpoint._with_added_classes"),
+        ("late", "ducats.run.loop.save_model"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(step, die)
@@ -88,23 +88,22 @@ def test_a_killed_run_adds_the_same_classes(run_quickly: Runner, monkeypatch: py
         ]
 
 
-@pytest.mark.parametrize("objective", sorted(OBJECTIVES))
-def test_every_objective_continues_with_a_new_class(run_quickly: Runner, objective: str) -> None:
-    spec = OBJECTIVES[objective]
-    if getattr(spec, "per_pixel", False):
-        pytest.skip("segmentation only")
-    try:
-        run_folder = run_quickly(
-            f"objective={{name: {objective}, params: {{}}}}",
-            "acquisition.budget=30",
-            "train.ema_decay=0.9",
-            method="random",
-            data=open_set(),
-        )
-    except UserError as error:
-        assert "segmentation" in str(error) or "pixel" in str(error)  # noqa: PT017
-    else:
-        assert len(run_folder.classes) == 4
+@pytest.mark.parametrize("objective", ["duc", "mme", "mrkld", "sdm", "tqs", "waal"])
+def test_objectives_continue_with_a_new_class(run_quickly: Runner, objective: str) -> None:
+    settings = (
+        f"objective={{name: {objective}, params: {{}}}}",
+        "acquisition.budget=30",
+        "train.ema_decay=0.9",
+    )
+    assert len(run_quickly(*settings, method="random", data=open_set()).classes) == 4
+
+
+def test_a_frozen_backbone_and_an_audit_know_a_new_class(run_quickly: Runner) -> None:
+    settings = (*FROZEN, "acquisition={budget: 40, audit: 20}", "train.optimiser=adamw")
+    run_folder = run_quickly(*settings, method="ducats", data=replace(open_set(), test=None))
+    *_, audit = run_folder.read_records("audit")
+    assert list(audit["classes"]) == list(run_folder.classes.names)
+    assert load_trained_model(run_folder.path).classes[-1] == open_set().target_only_classes[0]
 
 
 def test_annotators_add_rename_and_merge_classes(run_quickly: Runner, tmp_path: Path) -> None:
@@ -159,6 +158,39 @@ def test_annotators_add_rename_and_merge_classes(run_quickly: Runner, tmp_path: 
     assert "van" not in {one.word for one in store.answers()}
 
 
+def test_classes_that_are_merged_while_a_run_is_stopped(
+    run_quickly: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = toy()
+    old, into, *_ = data.classes
+    folders, weights = ("once", "twice"), []
+
+    def stop_in(step: str, folder: str) -> None:
+        def die(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(f"ducats.run.loop.{step}", die)
+            run_quickly(*LONGER, method="ducats", data=data, folder=folder)
+
+    for folder in folders:
+        stop_in("save_hints", folder)  # of the first round
+        merge_class(RunFolder(tmp_path / folder), old, into, "ada")
+        if folder == "twice":
+            stop_in("save_model", folder)
+        run_folder = run_quickly(*LONGER, method="ducats", data=data, folder=folder)
+        weights.append(run_folder.model_path.read_bytes())
+    assert weights[0] == weights[1]
+    truth = dict(zip(data.pool.keys, present(data.ground_truth)[:].tolist(), strict=True))
+    for entry in load_ledger(run_folder).entries():
+        assert entry.label == max(truth[entry.key], 1)
+    last = run_folder.stages()[-1]
+    assert last["class_names"] == list(data.classes[1:])
+    assert last["accuracy"] > 0.5
+    shown = present(read_class_results(read_run(run_folder.path))).shown
+    assert {row.name for row in shown} == set(data.classes[1:])
+
+
 def test_invalid_changes_are_refused(run_quickly: Runner) -> None:
     run_folder = run_quickly(data=open_set())
     first, second, *_ = run_folder.classes.current
@@ -186,40 +218,3 @@ def test_an_earlier_run_with_a_new_class_can_be_started_from(run_quickly: Runner
     )
     assert later.classes.names == earlier.classes.names
     assert later.classes.added[0][1] == 1
-
-
-# ---- networks
-
-
-class TwoHeads(nn.Module):
-    """Parallel layers whose outputs are added, after a layer with as many outputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.trunk = nn.Conv2d(3, 4, 1)
-        self.heads = nn.ModuleList([nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 1, bias=False)])
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.trunk(images)
-        logits: Tensor = self.heads[0](features) + self.heads[1](features)
-        return logits
-
-
-@pytest.mark.parametrize(
-    "network", [nn.Sequential(nn.Flatten(), nn.Linear(48, 4), nn.ReLU(), nn.Linear(4, 4)), TwoHeads()]
-)
-def test_a_new_logit_has_no_evidence_and_changes_no_other(network: nn.Module) -> None:
-    images = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
-    before = network(images)
-    grow_classes(network, 4, 6)
-    after = network(images)
-    assert after.shape[1] == 6
-    torch.testing.assert_close(after[:, :4], before)
-    assert not after[:, 4:].any()
-
-
-def test_networks_without_such_a_layer_say_so() -> None:
-    with pytest.raises(UserError, match=r"grow_classes\(classes\)"):
-        grow_classes(nn.Linear(3, 5), 4, 5)
-    with pytest.raises(ValueError, match="cannot grow"):
-        grow_tensor(torch.zeros(3), torch.Size([2]))

@@ -1,7 +1,8 @@
 """Import of answers from ``answers*.csv`` in a round's folder. Files may be partial, rows in any order."""
 
 import csv
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,7 +57,7 @@ def import_csv_answers(store: AnnotationStore, round_number: int) -> list[str]:
     problems: list[str] = []
     for path in sorted(question_round.folder.glob(ANSWER_TABLES)):
         try:
-            lines = _checked_lines(path, question_round, store.translate)
+            lines = _checked_lines(path, store, question_round)
         except UserError as error:
             problems.append(str(error))
             continue
@@ -70,7 +71,7 @@ def check_csv_answers(path: Path, store: AnnotationStore, round_number: int) -> 
     question_round = store.question_round(round_number)
     n_questions = len(question_round.questions)
     try:
-        lines = _checked_lines(path, question_round, store.translate)
+        lines = _checked_lines(path, store, question_round)
     except UserError as error:
         return CsvCheck([str(error)], 0, n_questions)
     answered = {line.answer.question for line in lines} & question_round.by_id.keys()
@@ -92,14 +93,8 @@ def describe_problems(problems: Sequence[str]) -> str:
     )
 
 
-def _checked_lines(
-    path: Path, question_round: QuestionRound, translate: Callable[[str], str]
-) -> list[CheckedLine]:
-    """Read and check the rows with an answer; raise ``UserError`` if the file is unreadable.
-
-    Args:
-        translate: returns the current name of a class that was renamed.
-    """
+def _checked_lines(path: Path, store: AnnotationStore, question_round: QuestionRound) -> list[CheckedLine]:
+    """Read and check the rows with an answer; raise ``UserError`` if the file is unreadable."""
     rules, first_lines = question_round.rules, dict[tuple[str, str], CsvAnswer]()
     found = []
     for line in read_csv_answers(path, per_pixel=rules.unit != "image"):
@@ -110,13 +105,14 @@ def _checked_lines(
         elif not line.word:
             continue
         else:
-            kind, word = parse_word(translate(line.word), rules.classes)
+            kind, word = parse_word(store.translate(line.word), rules.classes)
             if kind == "new" and not (rules.allow_new_classes or rules.live):
                 problems.append(f"{line.word!r} is not a class; use one of: {_list_classes(rules.classes)}")
             elif kind == "new" and (similar := get_close_matches(word, rules.classes, n=1)):
                 problems.append(
                     f"{line.word!r} is not a class; did you mean {similar[0]!r}? If it is a new class, "
-                    f"add it first: ducats classes RUN --add {word!r}"
+                    f"add it first: ducats classes {shlex.quote(str(store.folder.parent))} --add "
+                    f"{shlex.quote(word)}"
                 )
                 reject_reason = "misspelt class"
         seconds = _parse_seconds(line.seconds)

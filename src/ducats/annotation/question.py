@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -117,6 +117,14 @@ class QuestionRound:
     def _shared_rules(self) -> RoundRules:
         rule = "majority" if self.rules.rule in ("first", "newest") else self.rules.rule
         return replace(self.rules, rule=rule, min_annotators=max(2, self.rules.min_annotators))
+
+    def with_words(self, translate: Callable[[str], str]) -> "QuestionRound":
+        """Return the round with other names of its classes; some may become the same."""
+        classes = tuple(dict.fromkeys(map(translate, self.rules.classes)))
+        questions = tuple(
+            one if one.guess is None else replace(one, guess=translate(one.guess)) for one in self.questions
+        )
+        return replace(self, rules=replace(self.rules, classes=classes), questions=questions)
 
     @classmethod
     def write(cls, folder: Path, rules: RoundRules, questions: Iterable[Question]) -> None:

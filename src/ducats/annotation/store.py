@@ -78,9 +78,8 @@ class AnnotationStore:
             known = self._question_rounds.get(round_number)
             if known is None or known[0] != version:
                 found = QuestionRound.read(self.round_folder(round_number))
-                classes = tuple(dict.fromkeys(map(self.translate, found.rules.classes)))
-                if classes != found.rules.classes:
-                    found = replace(found, rules=replace(found.rules, classes=classes))
+                if self._changes:
+                    found = found.with_words(self.translate)
                 self._question_rounds[round_number] = known = (version, found)
             return known[1]
 
@@ -88,6 +87,12 @@ class AnnotationStore:
         """Return the current name of a class that was renamed or merged; other words as they are."""
         former = {change.name.casefold(): change.name for change in self._changes if change.kind != "added"}
         return translate_word(former.get(word.strip().casefold(), word), self._changes)
+
+    def n_class_changes(self) -> int:
+        """Return how often classes were added, renamed or merged."""
+        with self._lock:
+            self._load_class_changes()
+            return len(self._changes)
 
     def _load_class_changes(self) -> None:
         """Read the changes of the classes, and forget what depends on them, if there are new ones."""

@@ -47,11 +47,11 @@ def classes(
     if add is not None:
         print_line(f"annotators can now choose {add_class(run_folder, add)!r}")
     elif rename is not None:
-        old, new = _pair("--rename", rename)
+        old, new = _pair("--rename", rename, "OLD=NEW")
         rename_class(run_folder, old, new)
         print_line(f"{old!r} is now {new!r}")
     elif merge is not None:
-        name, into = _pair("--merge", merge)
+        name, into = _pair("--merge", merge, "NAME=INTO")
         n_labels = merge_class(run_folder, name, into, login_name() if annotator is None else annotator)
         print_line(f"{name!r} is now part of {into!r}; {pluralise(n_labels, 'label')} changed")
     else:
@@ -59,16 +59,17 @@ def classes(
     return 0
 
 
-def _pair(option: str, text: str) -> tuple[str, str]:
+def _pair(option: str, text: str, form: str) -> tuple[str, str]:
     old, separator, new = text.partition("=")
     if not (separator and old.strip() and new.strip()) or "=" in new:
-        raise UserError(f"{option} {text!r} must have the form OLD=NEW, for example {option} lorry=truck")
+        raise UserError(f"{option} {text!r} must have the form {form}, for example {option} lorry=truck")
     return old.strip(), new.strip()
 
 
 def _print_classes(run_folder: "RunFolder", class_list: "ClassList") -> None:
     labels, added = run_folder.count_class_labels(), dict(class_list.added)
-    predicted = (run_folder.read_records("added_classes") or [{"predicted": {}}])[-1]["predicted"]
+    records = run_folder.read_records("added_classes")
+    predicted = class_list.predicted_images(records[-1]) if records else {}
     table = Table("class", "labels", "added in", "predicted", "earlier names", header_style="bold")
     for column in table.columns[1:4]:
         column.justify = "right"
@@ -77,7 +78,7 @@ def _print_classes(run_folder: "RunFolder", class_list: "ClassList") -> None:
             name,
             f"{labels[number]:,}",
             f"round {added[name]}" if name in added else "",
-            f"{predicted[str(number)]:,}" if str(number) in predicted else "",
+            f"{predicted[number]:,}" if number in predicted else "",
             ", ".join(_earlier_names(class_list, name)),
         )
     console.print(table)

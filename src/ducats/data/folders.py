@@ -8,7 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ducats.data.class_labels import check_not_empty, class_indices, source_classes, target_only
+from ducats.data.class_labels import (
+    ADD_CLASSES_REMEDY,
+    check_not_empty,
+    class_indices,
+    source_classes,
+    target_only,
+)
 from ducats.data.decoding import ImageSize, decode_image_sets, decode_images, parse_value_range
 from ducats.data.domain import AdaptationData, Domain, Images, no_images, rows_of
 from ducats.data.store import KeyedPaths
@@ -74,8 +80,13 @@ def folders(
     target_keys = [*(_keys(target_files) if ground_truth else ()), *_keys(test_files)]
     added = target_only([class_of(key) for key in target_keys], classes, allowed=new_classes)
     all_classes = (*classes, *added)
-    target_labels = _labels("target", target, target_files, all_classes) if ground_truth else None
-    test_labels = _labels("test", test, test_files, all_classes) if test is not None else None
+    target_labels, test_labels = (
+        None if folder is None else _labels(role, folder, files, all_classes, remedy=ADD_CLASSES_REMEDY)
+        for role, folder, files in (
+            ("target", target if ground_truth else None, target_files),
+            ("test", test, test_files),
+        )
+    )
     images = decode_image_sets(
         [source_files, target_files, test_files],
         size,
@@ -250,7 +261,9 @@ def class_of(key: str) -> str:
     return key.split("/", 1)[0]
 
 
-def _labels(role: str, folder: Path, images: Sequence[tuple[str, Path]], classes: Sequence[str]) -> Tensor:
+def _labels(
+    role: str, folder: Path, images: Sequence[tuple[str, Path]], classes: Sequence[str], *, remedy: str = ""
+) -> Tensor:
     """Return the class index of each image, from its folder: int64 (N,)."""
     labels, names = [class_of(key) for key, _ in images], [str(path) for _, path in images]
-    return class_indices(describe_folder(role, folder), labels, names, classes)
+    return class_indices(describe_folder(role, folder), labels, names, classes, remedy=remedy)

@@ -8,7 +8,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ducats.data.class_labels import check_not_empty, class_indices, source_classes, target_only
+from ducats.data.class_labels import (
+    ADD_CLASSES_REMEDY,
+    check_not_empty,
+    class_indices,
+    source_classes,
+    target_only,
+)
 from ducats.data.decoding import decode_image_sets, parse_value_range
 from ducats.data.domain import AdaptationData, Domain, rows_of
 from ducats.data.parquet import batch_rows, open_parquet, parquet_batches
@@ -77,8 +83,7 @@ def manifest(
     check_not_empty(describe_rows("target", table), len(pool))
     classes = source_classes(describe_rows("source", table), [row.label for row in source])
     check_pool_labels(table, pool)
-    labels = [row.label for row in (*(pool if pool[0].label else ()), *test)]
-    added = target_only(labels, classes, allowed=new_classes)
+    added = target_only([row.label for row in (*pool, *test)], classes, allowed=new_classes)
     all_classes = (*classes, *added)
     ground_truth = _labels("target", table, pool, all_classes) if pool[0].label else None
     source_labels = _labels("source", table, source, classes)
@@ -240,4 +245,5 @@ def describe_rows(role: str, table: Path) -> str:
 def _labels(role: str, table: Path, rows: Sequence[ManifestRow], classes: Sequence[str]) -> Tensor:
     """Return the class index of each row: int64 (N,)."""
     labels, names = [row.label for row in rows], [row.name for row in rows]
-    return class_indices(describe_rows(role, table), labels, names, classes)
+    remedy = "" if role == "source" else ADD_CLASSES_REMEDY
+    return class_indices(describe_rows(role, table), labels, names, classes, remedy=remedy)

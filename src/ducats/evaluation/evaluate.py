@@ -47,10 +47,11 @@ def evaluate(
 
     def update_tallies() -> None:
         for index, columns in predictor.columns(test.images, batches, ("z",)):
-            z = _with_unknown_classes(columns["z"].double(), len(test.classes))
-            tally.update(z.log_softmax(1), test.labels[index])
+            z = columns["z"].double()
+            tally.update(_with_unknown_classes(z.log_softmax(1), len(test.classes)), test.labels[index])
             if tempered is not None:
-                tempered_tally.update((z / tempered.temperature).log_softmax(1), test.labels[index])
+                log_p = (z / tempered.temperature).log_softmax(1)
+                tempered_tally.update(_with_unknown_classes(log_p, len(test.classes)), test.labels[index])
 
     all_ranks_or_raise(fabric, update_tallies)
     if tempered is not None:
@@ -91,13 +92,13 @@ def evaluate_segmentation(
                 mirror_offset = len(index) if average_flipped else None
                 log_p = log_probabilities(output, batch_indices, size, mirror_offset)
                 labels = labels.to(log_p.device)
-                tally.update(log_p, labels)
+                tally.update(_with_unknown_classes(log_p, len(test.classes)), labels)
                 if tempered is not None:
                     del log_p  # there may be memory for only one such map
-                    tempered_tally.update(
-                        log_probabilities(output, batch_indices, size, mirror_offset, tempered.temperature),
-                        labels,
+                    log_p = log_probabilities(
+                        output, batch_indices, size, mirror_offset, tempered.temperature
                     )
+                    tempered_tally.update(_with_unknown_classes(log_p, len(test.classes)), labels)
 
     all_ranks_or_raise(fabric, update_tallies)
     if tempered is not None:
@@ -123,13 +124,16 @@ def count_predictions(predictor: Predictor, images: Images, classes: int) -> Ten
     return all_reduce_sum(counts, predictor.fabric)
 
 
-UNKNOWN_LOG_ALPHA = -20.0  # log alpha of classes that a model has no logit for
+UNKNOWN_LOG_PROBABILITY = -20.0  # of a class that the model has no logit for
 
 
-def _with_unknown_classes(z: Tensor, classes: int) -> Tensor:
-    """Return log alpha with columns for classes that the model does not know, and never predicts."""
-    missing = classes - z.shape[1]
-    return z if not missing else torch.nn.functional.pad(z, (0, missing), value=UNKNOWN_LOG_ALPHA)
+def _with_unknown_classes(log_p: Tensor, classes: int) -> Tensor:
+    """Return log probabilities ``(N, classes, ...)`` with classes that the model does not know, and never predicts."""
+    missing = classes - log_p.shape[1]
+    if not missing:
+        return log_p
+    unknown = log_p.new_full((len(log_p), missing, *log_p.shape[2:]), UNKNOWN_LOG_PROBABILITY)
+    return torch.cat([log_p, unknown], 1)
 
 
 def describe_resolution(test: Domain, resolution: GridResolution) -> str:

@@ -5,12 +5,13 @@ own, and the number of a merged class is not used again. Ledger and weights refe
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ducats.runfolder import checksums
 from ducats.utils.errors import UserError
@@ -100,6 +101,18 @@ class ClassList:
         return tuple(
             (self.names[n], r) for n, r in zip(numbers, rounds, strict=True) if self.merged_into[n] == n
         )
+
+    def merge_counts(self, counts: Mapping[int, int]) -> Counter[int]:
+        """Return counts by number with those of merged classes added to the class that they are part of."""
+        merged = Counter[int]()
+        for number, count in counts.items():
+            if 0 <= number < len(self):  # not void
+                merged[self.merged_into[number]] += count
+        return merged
+
+    def predicted_images(self, record: Mapping[str, Any]) -> Counter[int]:
+        """Return how many images or pixels seem to belong to each added class, from a record of a run."""
+        return self.merge_counts({int(number): count for number, count in record["predicted"].items()})
 
     def number(self, word: str) -> int | None:
         """Return the number of a class by its name or a former one; None if there is no such class."""

@@ -347,15 +347,14 @@ class RunFolder:
         return RoundLabels(round_number, image, position, label)
 
     def count_class_labels(self) -> Counter[int]:
-        """Return the number of labels of each class, merged ones under the class that they are part of."""
-        counts, merged_into = Counter[int](), self.classes.merged_into
+        """Return the number of labels of each class in use, by class number."""
+        counts = Counter[int]()
         for round_number in self.labelled_rounds():
             found = self.load_round_labels(round_number, with_audit=True)
             assert found is not None
-            for label, count in zip(*np.unique(found.label, return_counts=True), strict=True):
-                if 0 <= label < len(merged_into):
-                    counts[merged_into[label]] += int(count)
-        return counts
+            label, count = np.unique(found.label, return_counts=True)
+            counts.update(dict(zip(label.tolist(), count.tolist(), strict=True)))
+        return self.classes.merge_counts(counts)
 
     def load_image_labels(self, image: int) -> ImageLabelRounds:
         """Return all labels of one image with their rounds, in the order of acquisition, corrected."""

@@ -15,7 +15,7 @@ from ducats.annotation.oracles import mask_files, pending, question_files, share
 from ducats.annotation.question import MAX_LISTED_QUESTIONS
 from ducats.annotation.rules import make_rules
 from ducats.annotation.shared_answers import AnswerBook, import_shared_answers
-from ducats.data.domain import UNLABELLED, VOID, Images
+from ducats.data.domain import UNLABELLED, VOID, Images, renumber
 from ducats.ledger import Request
 from ducats.runfolder.class_changes import ClassList
 from ducats.runfolder.hints import AnnotatorHints
@@ -124,9 +124,11 @@ class HumanOracle:
             if problems and round_number == request.round:
                 raise UserError(describe_problems(problems))
         self._copy_shared_answers(request)
-        return (
+        labels = (
             self._image_labels(request) if self._sizes is None else self._pixel_labels(request, self._sizes)
         )
+        has_merged = self.classes.groups is not None
+        return renumber(labels, torch.tensor(self.classes.merged_into)) if has_merged else labels
 
     def annotation_seconds(self, request: Request) -> Tensor | None:
         """Return the annotation time per unit in seconds, float32; None if no time was recorded."""
@@ -155,7 +157,7 @@ class HumanOracle:
         if self._answerable_by_word(request):
             self._write_word_questions(request, has_csv=has_csv)
         if mask_rows is not None:  # last: a table without rules means that only label PNGs can answer
-            mask_files.write_mask_table(folder, self.classes.names, mask_rows)
+            mask_files.write_mask_table(folder, self.classes.resolved_names, mask_rows)
 
     def _write_word_questions(self, request: Request, *, has_csv: bool) -> None:
         folder = self._store.round_folder(request.round)
@@ -246,6 +248,9 @@ class HumanOracle:
     def _pixel_labels(self, request: Request, sizes: Tensor) -> Tensor:
         """Return labels from the answer log, and from label PNGs where it has none."""
         folder, round_number = self._store.round_folder(request.round), request.round
+        if self._rules.allow_new_classes:
+            added = mask_files.read_added_classes(folder, self.classes.resolved_names)
+            self.classes = self.classes.with_added(added, round_number)
         pngs = mask_files.LabelPngs(folder, request, self._png_names, sizes, len(self.classes))
         file_instructions = f"see {folder / README}"
         if not (folder / RULES).exists():
@@ -263,7 +268,8 @@ class HumanOracle:
             """Return one label per location, from each unit's class name or else from the PNG."""
             classes = self._with_new_classes(round_number, words)
             unit_labels = [self._label(words.get(question.id), classes) for question in questions]
-            logged = torch.tensor(unit_labels, dtype=pngs.labels.dtype).repeat_interleave(unit_sizes)
+            dtype = torch.int8 if len(classes) <= 127 else torch.int16
+            logged = torch.tensor(unit_labels, dtype=dtype).repeat_interleave(unit_sizes)
             self._check_consistent(request, pngs, logged, unit_sizes)
             return torch.where(logged != UNLABELLED, logged, pngs.labels)
 

@@ -100,7 +100,7 @@ class LabellingPage:
     def round_stamp(self, number: int) -> str:
         """Return an id that is unique across runs; browsers cache images under it."""
         written = (self.store.round_folder(number) / QUESTIONS).stat().st_mtime_ns
-        return f"{self.run_id}-{number}-{written:x}"
+        return f"{self.run_id}-{number}-{written:x}-{self.store.n_class_changes()}"
 
     def annotator_name(self, request: Request, name: Any) -> str:
         """Return the annotator's name, validated; ``name`` is what the page sent."""
