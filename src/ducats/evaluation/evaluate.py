@@ -128,7 +128,7 @@ UNKNOWN_LOG_PROBABILITY = -20.0  # of a class that the model has no logit for
 
 
 def _with_unknown_classes(log_p: Tensor, classes: int) -> Tensor:
-    """Return log probabilities ``(N, classes, ...)`` with classes that the model does not know, and never predicts."""
+    """Return log probabilities ``(N, classes, ...)`` with classes that the model does not know."""
     missing = classes - log_p.shape[1]
     if not missing:
         return log_p
