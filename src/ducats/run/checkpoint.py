@@ -57,7 +57,7 @@ def restore_checkpoint(context: RunContext) -> tuple[int, float]:
     if state is None:
         return 0, 0.0
     network = model.network
-    if context.classes.changes:
+    if len(context.classes) > len(context.classes.initial):
         state = _with_added_classes(context, state)
     frozen = _select_state(context, network, frozen=True)
     network.load_state_dict({**frozen, **shard_state(state["network"], network.state_dict(), fabric)})
