@@ -108,6 +108,7 @@ def _checked_lines(path: Path, store: AnnotationStore, question_round: QuestionR
             kind, word = parse_word(store.translate(line.word), rules.classes)
             if kind == "new" and not (rules.allow_new_classes or rules.live):
                 problems.append(f"{line.word!r} is not a class; use one of: {_list_classes(rules.classes)}")
+                reject_reason = "unknown class"
             elif kind == "new" and (similar := get_close_matches(word, rules.classes, n=1)):
                 problems.append(
                     f"{line.word!r} is not a class; did you mean {similar[0]!r}? If it is a new class, "
@@ -161,7 +162,7 @@ def _log_new_answers(store: AnnotationStore, channel: str, lines: Sequence[Check
         store.receive(raw_answers, channel=channel)
 
 
-CSV_REJECT_REASONS = ("duplicate", "malformed", "misspelt class")  # why this module rejects a row
+CSV_REJECT_REASONS = ("duplicate", "malformed", "misspelt class", "unknown class")  # of rows
 
 
 def read_csv_answers(path: Path, *, per_pixel: bool = False) -> list[CsvAnswer]:
