@@ -163,7 +163,7 @@ def labels(run: Path) -> int:
     from ducats.runfolder.run_folder import RunFolder
 
     run_folder = RunFolder(run)
-    classes, ledger = run_folder.data_summary["classes"], load_ledger(run_folder)
+    classes, ledger = run_folder.classes.resolved_names, load_ledger(run_folder)
     names = {VOID: "void", **dict(enumerate(classes))}
     # Streamed: there may be a hundred million pixels.
     if ledger.sizes is None:
@@ -208,7 +208,7 @@ def picks(
 
     run_folder = RunFolder(run)
     config, ledger = load_run_config(run_folder, trust_code=trust_code), load_ledger(run_folder)
-    classes = run_folder.data_summary["classes"]
+    classes = run_folder.classes.resolved_names
     image_keys = select_image_keys(ledger, images, count)  # first: reading the images may take long
     images_shown = load_images(config, image_keys)
     path = write_picks_figure(

@@ -64,6 +64,8 @@ def tune(
         raise UserError("--weight-normalisation needs --estimator dev")
     if validation_labels is not None and estimator != "target_labels":
         raise UserError("--validation-labels needs --estimator target_labels")
+    if options.new_classes:
+        raise UserError("--new-classes is for `ducats run`: trials with different classes cannot be compared")
     config = options.load()
     from ducats.sweep import tune as search
     from ducats.sweep.tune.trials import parse_grid

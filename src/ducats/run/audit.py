@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
+
 from ducats.data.domain import UNLABELLED
 from ducats.dirichlet import expected_probability
 from ducats.evaluation import audit
@@ -35,14 +37,17 @@ def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> No
 
     if not context.from_ledger(is_due):
         return
-    predictor = replace(context.predictor(), view=context.components.views.test)
-    z = predictor.score_images(context.components.pool, ("z",)).z
-    probability, predicted = expected_probability(z).max(1)
+    z = context.test_predictor().score_images(context.components.pool, ("z",)).z
+    probability, index = expected_probability(z).max(1)
+    predicted = np.array(context.classes.current_numbers)[index.numpy()]
+    merged_into = np.array(context.classes.merged_into)
 
     def record(ledger: Ledger) -> None:
         earlier = folder.read_records("audit")
         before = folder.load_pool_predictions(earlier[-1]["epoch"]) if earlier else None
-        now = PoolPredictions(predicted.numpy(), probability.double().numpy())
+        if before is not None:
+            before = replace(before, predicted=merged_into[before.predicted])
+        now = PoolPredictions(predicted, probability.double().numpy())
         # After a stop, which depends on the audit, the final model is another one for each possible round.
         n_stages = len(plan.query_epochs) + 1 + (0 if plan.until is None else len(plan.query_epochs))
         figures = stage_figures(
@@ -50,7 +55,7 @@ def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> No
             stage=stage,
             rounds=rounds,
             n_stages=n_stages,
-            classes=context.components.source.classes,
+            classes=context.classes.names,
             now=now,
             before=before,
             unanswered=unanswered_picks(folder, ledger, rounds).numpy(),

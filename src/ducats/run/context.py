@@ -18,13 +18,16 @@ from ducats.models import EvidentialModel
 from ducats.models.classifier import Classifier
 from ducats.models.freezing import embedding_network
 from ducats.objectives import RefreshContext
+from ducats.run.class_growth import grow_model, with_class_list
 from ducats.run.components import Components, RunPlan
 from ducats.run.training import TrainingContext, set_up_training
 from ducats.runfolder import checksums
+from ducats.runfolder.class_changes import ClassList
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import PerformanceOptions
 from ducats.training.distributed import on_rank_zero
 from ducats.training.embed import Embedder, fixed_views
+from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import Event, EventListener
@@ -36,11 +39,16 @@ _T = TypeVar("_T")
 WaitCallback = Callable[[int, AwaitingLabels | UserError], None]
 
 
+class ClassesAdded(Exception):  # noqa: N818 - not an error
+    """Classes were added: the run must be opened again, from its checkpoint, with larger tensors."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunContext(TrainingContext):
     """Everything that the steps of a run read, in one process."""
 
     run_folder: RunFolder
+    classes: ClassList
     frozen_names: frozenset[str]  # tensors of a frozen backbone, which are not in the checkpoints
     ledger: Ledger | None  # on rank 0 only
     on_event: EventListener
@@ -96,6 +104,15 @@ class RunContext(TrainingContext):
             fill=task.label_downsampling,
         )
 
+    def check_classes(self) -> None:
+        """Raise `ClassesAdded` if labels of the run have a class that the model has no logit for."""
+        if len(self.on_rank_zero(lambda: self.run_folder.classes)) > len(self.classes):
+            raise ClassesAdded
+
+    def test_predictor(self) -> Predictor:
+        """Return the model with the test view; it predicts the classes in use, without merged ones."""
+        return replace(self.predictor(), view=self.components.views.test, groups=self.classes.groups)
+
     def emit(
         self,
         phase: str,
@@ -141,6 +158,9 @@ def open_context(
     """
     copied = copy.deepcopy(components.model)
     model = copied if isinstance(copied, EvidentialModel) else EvidentialModel(copied)
+    classes = on_rank_zero(fabric, lambda: run_folder.classes)
+    model = grow_model(model, len(components.source.classes), len(classes))
+    components = with_class_list(components, classes)
     frozen_names = load_frozen_weights(run_folder, model)
     components = embed_images(components, model, fabric, performance)
     training = set_up_training(components, model, plan, fabric, performance)
@@ -148,6 +168,7 @@ def open_context(
     return RunContext(
         **vars(training),
         run_folder=run_folder,
+        classes=classes,
         frozen_names=frozen_names,
         ledger=ledger,
         on_event=on_event,

@@ -1,6 +1,6 @@
 """Live labelling in a run folder: its rounds of questions, and the run that is trained with their labels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -64,7 +64,8 @@ class LiveRun:
                     f"{run_folder.path} is the folder of another run; choose another folder with --out, or "
                     f"label the questions of that run with `ducats label {run_folder.path}`"
                 )
-            data = _with_classes(load_data(config), newest.classes if newest is not None else ())
+            names = newest.classes if newest is not None else ()
+            data = _with_classes(load_data(config), names, store.translate)
             audit = LiveAudit(run_folder, data.pool.keys, every=audit_every, seed=config.seed)
             live_run = cls(config, run_folder, data, store, audit)
             live_run._open_round()
@@ -166,14 +167,14 @@ class LiveRun:
         rounds = [n for n in store.round_numbers() if store.closed_round(n) is not None]
         if not rounds:
             return False
-        data = _with_classes(self.data, store.question_round(rounds[-1]).rules.classes)
+        data = _with_classes(self.data, store.question_round(rounds[-1]).rules.classes, store.translate)
         labelled = known_words(store)
         labels = torch.tensor([0 if key in labelled else UNLABELLED for key in keys])
         self.audit.release_incomplete(labels, rounds[-1])
         requests = [_labelled_request(store, number, keys, self.audit) for number in rounds]
         config = _with_rounds(self.config, data, [len(request) for request in requests])
         run_folder = self.run_folder
-        run_folder.discard_outdated(config.identity(), keys)
+        run_folder.discard_outdated(config.identity(), keys, data.classes)
         for request in requests:
             if request.round not in run_folder.requested_rounds():
                 save_request(run_folder, request)
@@ -204,12 +205,18 @@ def _labelled_request(store: AnnotationStore, number: int, keys: Sequence[str], 
     return Request(number, image, torch.zeros_like(image), marks=marks)
 
 
-def _with_classes(data: AdaptationData, names: Sequence[str]) -> AdaptationData:
-    """Return the data with the classes of earlier answers, and those of the data that are new."""
-    classes = tuple(dict.fromkeys([*names, *data.classes]))
+def _with_classes(
+    data: AdaptationData, names: Sequence[str], translate: Callable[[str], str]
+) -> AdaptationData:
+    """Return the data with the classes of earlier answers, and those of the data that are new.
+
+    Args:
+        translate: returns the current name of a class that was renamed or merged.
+    """
+    classes = tuple(dict.fromkeys([*names, *map(translate, data.classes)]))
     if classes == tuple(data.classes):
         return data
-    number = torch.tensor([classes.index(name) for name in data.classes], dtype=torch.long)
+    number = torch.tensor([classes.index(translate(name)) for name in data.classes], dtype=torch.long)
 
     def convert(domain: Domain) -> Domain:
         assert isinstance(domain.labels, Tensor)

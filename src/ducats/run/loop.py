@@ -6,7 +6,7 @@ from ducats.data.domain import UNLABELLED
 from ducats.run.audit import record_audit, stop_querying
 from ducats.run.checkpoint import restore_checkpoint, save_checkpoint, save_frozen_weights, save_model
 from ducats.run.context import RunContext
-from ducats.run.evaluate import evaluate_epoch, record_pseudo_labels
+from ducats.run.evaluate import evaluate_epoch, record_added_classes, record_pseudo_labels
 from ducats.run.hints import save_hints
 from ducats.run.label import acquire_labels, record_initial_labels
 from ducats.run.random_gain import record_random_gain
@@ -35,6 +35,8 @@ def run_loop(context: RunContext) -> None:
             refresh_auxiliaries(context, epoch)
             with averaged_weights(context.model.network, context.ema):
                 evaluate_epoch(context, epoch, seconds, started)
+                if epoch in (*plan.query_epochs, plan.epochs):
+                    record_added_classes(context, epoch)
                 if epoch in plan.query_epochs:
                     started += query_and_label(context, epoch)  # without the time waiting for annotators
                 if epoch == plan.epochs:
@@ -58,6 +60,7 @@ def query_and_label(context: RunContext, epoch: int) -> float:
     round_number, initial = context.rounds_before(epoch) + 1, context.components.initial_labels
     if round_number == 1 and initial is not None:
         record_initial_labels(context, initial)
+        context.check_classes()
         return 0.0
     is_labelled = context.from_ledger(lambda ledger: ledger.n_rounds) >= round_number
     if not is_labelled:
@@ -68,6 +71,7 @@ def query_and_label(context: RunContext, epoch: int) -> float:
     save_hints(context, round_number)
     save_snapshot(context, round_number, epoch, round_number - 1)
     waiting_seconds = 0.0 if is_labelled else acquire_labels(context, round_number)
+    context.check_classes()
     record_audit(context, epoch, round_number - 1, round_number)  # if these are the first audit labels
     return waiting_seconds
 

@@ -173,6 +173,7 @@ _REQUIRED_KEYS = {
     "interim": ("epoch", "seconds"),
     "epoch": ("epoch",),
     "pseudo_labels": ("stage", "epoch", "count"),
+    "added_classes": ("stage", "epoch", "total"),
     "audit": ("stage", "epoch", "labels", "images", "accuracy", "low", "high"),
     "stop": ("epoch", "round"),
     "random_gain": ("epoch",),
@@ -206,6 +207,9 @@ def _record_error(record: Record) -> str:
     if headline_metric(record) not in HEADLINE_METRICS:
         known = ", ".join(HEADLINE_METRICS)
         return f"has the unknown headline metric {record['headline_metric']!r} (known: {known})"
+    predicted = record.get("predicted", {})
+    if not (isinstance(predicted, dict) and all(map(_is_number, predicted.values()))):
+        return "has a value for 'predicted' that is not a mapping to numbers"
     for key in ("class_iou", "class_accuracy"):
         if key in record and not _is_per_class(record[key]):
             return f"has a value for {key!r} that is not a list of numbers"

@@ -135,6 +135,7 @@ def build_run_section(
         "rounds": stage_tables.rounds_table(selections.rounds, run.kind),
         "pseudo-labels": stage_tables.pseudo_labels_table(run),
         "costs": stage_tables.cost_table(run),
+        "added-classes": stage_tables.added_classes_table(run),
     }
     figures = {
         "reliability": draw_stage_reliability(run.stages, run.kind, line_style, id_prefix),

@@ -49,6 +49,29 @@ def calibration_table(run: Run) -> Table:
     return table_of(stages, columns)
 
 
+def added_classes_table(run: Run) -> Table:
+    """Return the classes that were added during the run, and how much of the pool seems to belong to them."""
+    added, classes = run.class_list.added, run.class_list
+    if not added:
+        return table_of((), {})
+    labels, latest = run.files.count_class_labels(), run.added_classes[-1] if run.added_classes else None
+    predicted = classes.predicted_images(latest) if latest else {}
+    units = "images" if run.kind is CLASSIFICATION else "pixels"
+
+    def describe_predicted(number: int) -> str:
+        if latest is None or number not in predicted:
+            return EMPTY_CELL
+        return f"{predicted[number]:,} of {latest['total']:,} ({predicted[number] / latest['total']:.1%})"
+
+    columns: dict[str, Callable[[tuple[str, int]], str]] = {
+        "Class": lambda row: row[0],
+        "Added in round": lambda row: str(row[1]),
+        "Labels": lambda row: f"{labels[classes.names.index(row[0])]:,}",
+        f"Target {units} predicted": lambda row: describe_predicted(classes.names.index(row[0])),
+    }
+    return table_of(added, columns)
+
+
 def cost_table(run: Run) -> Table:
     """Return the computing time, annotation time and memory of each stage."""
     seconds_before = {

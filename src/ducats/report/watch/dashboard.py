@@ -74,6 +74,8 @@ def _render_run(state: RunState, fits: Callable[[RenderableType], bool]) -> Rend
         side_by_side = Table.grid(padding=(0, 3))
         side_by_side.add_row(table, *curve)
         renderables += [Text(""), *([side_by_side] if fits(side_by_side) else [table, *curve])]
+    if state.added_classes:
+        renderables.append(Text(f"classes that the source lacks: {', '.join(state.added_classes)}"))
     if state.audit is not None:
         renderables.append(Text(f"accuracy by the audit: {describe_audit(state.audit)}"))
     return Group(*renderables, *_loss_table(state), *_messages(state))

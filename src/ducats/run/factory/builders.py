@@ -148,7 +148,9 @@ def make_oracle(
         if not folder.is_dir():
             raise UserError(f"--answers {folder} is not a folder; give the folder of a run or a sweep")
     if name in ("auto", "ground_truth") and data.ground_truth is not None:
-        return GroundTruthOracle(data.ground_truth, config.task.resolution)
+        return GroundTruthOracle(
+            data.ground_truth, config.task.resolution, data.all_classes if data.target_only_classes else ()
+        )
     if name in ("auto", "human"):
         return _make_human_oracle(config, data, run_folder, shared_answers)
     user_oracle: Callable[..., Oracle] = resolve("oracle", {}, name)

@@ -190,7 +190,15 @@ def acquire_validation_labels(config: Config, tuning_data: TuningData, count: in
         # The oracle may show the query and the budget to annotators, so both must be correct.
         query = replace(config.query, name="random", params={})
         acquisition = replace(config.acquisition, budget=count)
-        validation_config = config.model_copy(update={"query": query, "acquisition": acquisition})
+        oracle = config.oracle
+        if tuning_data.data.ground_truth is None and oracle.name in (
+            "auto",
+            "human",
+        ):  # trials fix the classes
+            oracle = replace(oracle, params={**oracle.params, "allow_new_classes": False})
+        validation_config = config.model_copy(
+            update={"query": query, "acquisition": acquisition, "oracle": oracle}
+        )
         ledger.append(request, make_oracle(validation_config, tuning_data.data, run_folder)(request))
     return ledger.targets()
 
