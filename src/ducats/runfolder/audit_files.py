@@ -1,4 +1,4 @@
-"""Predictions for the whole pool at each stage of a run with an audit. Does not import torch."""
+"""Predictions at each stage of a run with an audit. Does not import torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,12 @@ from ducats.utils.npz_columns import AnyArray
 
 @dataclass(frozen=True)
 class PoolPredictions:
-    """The model's prediction for each image of the pool."""
+    """The model's prediction for each image of the pool, or for pixels that may be in the audit."""
 
     predicted: AnyArray  # class, int64 (N,)
     probability: AnyArray  # of that class, float64 (N,)
+    image: AnyArray | None = None  # of each pixel, int64 (N,), ascending
+    position: AnyArray | None = None  # of each pixel, int64 (N,), ascending in each image
 
     def save(self, path: Path) -> None:
         """Write the predictions atomically."""
@@ -23,6 +25,8 @@ class PoolPredictions:
             "predicted": (self.predicted, np.int32),
             "probability": (self.probability, np.float32),
         }
+        if self.image is not None and self.position is not None:
+            columns = {**columns, "image": (self.image, np.int32), "position": (self.position, np.uint32)}
         checksums.write(path, lambda file: npz_columns.write_archive(file, columns))
 
     @classmethod
@@ -35,6 +39,9 @@ class PoolPredictions:
         checksums.verify(path)
         try:
             columns = npz_columns.read_columns(path, ())
-            return cls(columns["predicted"].astype(np.int64), columns["probability"].astype(np.float64))
+            locations = [columns[name].astype(np.int64) for name in ("image", "position") if name in columns]
+            return cls(
+                columns["predicted"].astype(np.int64), columns["probability"].astype(np.float64), *locations
+            )
         except npz_columns.READ_ERRORS as error:
             raise checksums.corrupt(path, error) from error

@@ -131,18 +131,42 @@ def describe_timed_record(record: Mapping[str, Any]) -> str:
     return "" if n_timed is None or n_answers is None else describe_timed(int(n_timed), int(n_answers))
 
 
+def audit_intervals(record: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the intervals of an audit by name, that of the headline metric first.
+
+    >>> list(audit_intervals({"accuracy": 0.9, "low": 0.8, "high": 1.0}))
+    ['accuracy']
+    """
+    accuracy = {"estimate": record["accuracy"], "low": record["low"], "high": record["high"]}
+    if "mean_iou" not in record:
+        return {"accuracy": accuracy}
+    return {"mIoU": record["mean_iou"], "pixel accuracy": accuracy}
+
+
 def describe_audit(record: Mapping[str, Any]) -> str:
-    """Describe the accuracy found by an audit.
+    """Describe what an audit found: accuracy, or mIoU and pixel accuracy.
 
     >>> describe_audit({"accuracy": 0.9312, "low": 0.8821, "high": 0.97, "labels": 40})
-    '93.1 % (95 %: between 88.2 and 97.0), from 40 audit labels'
+    'accuracy 93.1 % (95 %: between 88.2 and 97.0), from 40 audit labels'
     """
-    low, high = 100 * record["low"], 100 * record["high"]
     noun = "label" if record["labels"] == 1 else "labels"
-    return (
-        f"{100 * record['accuracy']:.1f} % (95 %: between {low:.1f} and {high:.1f}), "
-        f"from {record['labels']} audit {noun}"
-    )
+    phrases = [
+        f"{name} {100 * one['estimate']:.1f} % (95 %: between {100 * one['low']:.1f} and "
+        f"{100 * one['high']:.1f})"
+        for name, one in audit_intervals(record).items()
+    ]
+    return f"{', '.join(phrases)}, from {record['labels']} audit {noun}"
+
+
+def describe_audited(record: Mapping[str, Any]) -> str:
+    """Say to which images or pixels the figures of an audit refer.
+
+    >>> describe_audited({"images": 2000}), describe_audited({"pixels": 1})
+    ('2,000 images', '1 pixel')
+    """
+    noun = "pixel" if "pixels" in record else "image"
+    count = record[f"{noun}s"]
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 _REQUIRED_KEYS = {
@@ -150,7 +174,7 @@ _REQUIRED_KEYS = {
     "interim": ("epoch", "seconds"),
     "epoch": ("epoch",),
     "pseudo_labels": ("stage", "epoch", "count"),
-    "audit": ("stage", "epoch", "labels", "images", "accuracy", "low", "high"),
+    "audit": ("stage", "epoch", "labels", "accuracy", "low", "high"),
     "stop": ("epoch", "round"),
 }
 _MAX_EPOCH = 10**7  # readers list all epochs up to the last
