@@ -60,7 +60,7 @@ def finished(project: Path) -> Path:
 def test_the_default_sets_labels_aside_and_says_so(project: Path, finished: Path, capsys: Capture) -> None:
     printed = " ".join(output_of(capsys, "run", *options(project), "--out", finished).split())
     assert "66 labels in 2 rounds, 20 of them for the audit" in printed
-    assert "accuracy on images that were not trained on:" in printed
+    assert "on images that were not trained on: accuracy" in printed
     assert "not evaluated" not in printed
     listed = output_of(capsys, "labels", finished).splitlines()
     assert listed[0] == "round,key,label,audit"

@@ -48,7 +48,8 @@ def test_two_processes_select_the_images_and_pixels_that_one_selects(tmp_path: P
         # Gradient sums round differently on two processes, so compare a query before training.
         (("acquisition={budget: 5%, after_epochs: [0]}", "train.batch_size=4"), 1),
         # A query without a model selects the same in all rounds.
-        (("query={name: random}", "task.unit=region", "train.batch_size=4"), 2),
+        (("query={name: random}", "task.unit=region", "train.batch_size=4", "acquisition.audit=8"), 2),
+        (("acquisition={budget: 5%, after_epochs: [0], audit: 8}", "train.batch_size=4"), 1),
     ],
 )
 def test_a_segmentation_run_labels_the_same_pixels_on_two_processes(
@@ -78,6 +79,8 @@ def test_a_segmentation_run_labels_the_same_pixels_on_two_processes(
     assert losses[0][-1].keys() == losses[1][-1].keys()
     if rounds == 1:
         assert first[0]["mean_iou"] == first[1]["mean_iou"]  # of the same untrained model
+        audits = [run_folder.read_records("audit")[:1] for run_folder in run_folders]
+        assert audits[0] == pytest.approx(audits[1]) if audits[0] else not audits[1]
 
 
 def test_invalid_settings_raise_before_other_processes_start(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from ducats.data.domain import UNLABELLED
 from ducats.ledger import Ledger, PixelLabels, RequestWriter, load_request
-from ducats.run.context import RunContext
 from ducats.run.pixel_selection import KnownLabelsFn
 from ducats.runfolder.label_files import AuditMarks
 from ducats.runfolder.pixel_runs import PixelRuns
+from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.npz_columns import AnyArray
 from ducats.utils.randomness import make_generator
 
@@ -39,12 +39,12 @@ def random_pixels(areas: Tensor, seed: int) -> Iterator[tuple[AnyArray, AnyArray
         yield image, drawn - (ends - sizes)[image]
 
 
-def unanswered_pixels(context: RunContext, ledger: Ledger, n_rounds: int) -> PositionsFn:
+def unanswered_pixels(run_folder: RunFolder, ledger: Ledger, n_rounds: int) -> PositionsFn:
     """Return a function to the pixels of an image that a query selected, but that nobody labelled in time."""
-    requests = []
-    if context.plan.time_budget is not None:  # otherwise every question is answered
-        loaded = (load_request(context.run_folder, number) for number in range(1, n_rounds + 1))
-        requests = [request for request in loaded if request is not None]
+    loaded = (load_request(run_folder, number) for number in range(1, n_rounds + 1))
+    requests = [request for request in loaded if request is not None]
+    if sum(map(len, requests)) == ledger.spent(n_rounds):
+        return lambda _: np.zeros(0, np.int64)
 
     def positions_in(image: int) -> AnyArray:
         found = [np.zeros(0, np.int64)]

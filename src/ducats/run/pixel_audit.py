@@ -57,7 +57,7 @@ def stage_predictions(
     components, fabric = context.components, context.fabric
     ledger, classes = context.open_ledger(), len(components.source.classes)
     taught, labelled = context.label_maps(stage), context.label_maps(rounds)
-    unanswered_of = unanswered_pixels(context, ledger, rounds)
+    unanswered_of = unanswered_pixels(context.run_folder, ledger, rounds)
     image, position = _followed_pixels(context, ledger.audit_pixels(rounds))
     average_flipped, sizes = components.evaluation.average_flipped, context.label_sizes.tolist()
     tally = PoolTally.empty(classes)

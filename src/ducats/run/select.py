@@ -274,7 +274,7 @@ def _select_pixels(
             seed=plan.seed,
             audited=context.ledger.audit_pixels(round_number - 1),
             known_labels_of=label_maps.at_label_resolution,
-            unanswered_of=unanswered_pixels(context, context.ledger, round_number - 1),
+            unanswered_of=unanswered_pixels(context.run_folder, context.ledger, round_number - 1),
         )
 
 
