@@ -152,7 +152,7 @@ def test_figures_contain_the_truth_and_are_exact_if_all_pixels_are_in_the_audit(
     for audit in audits:
         truth = stages[audit["epoch"]]
         assert audit["low"] - 1e-6 <= truth["accuracy"] <= audit["high"] + 1e-6
-        assert audit["mean_iou"]["low"] - 1e-6 <= truth["mean_iou"] <= audit["mean_iou"]["high"] + 1e-6
+        assert audit["miou"]["low"] - 1e-6 <= truth["mean_iou"] <= audit["miou"]["high"] + 1e-6
         for interval, iou in zip(audit["classes"].values(), truth["class_iou"], strict=True):
             assert iou is None or interval["low"] - 1e-6 <= iou <= interval["high"] + 1e-6
         assert audit["pixels"] == truth["pixels"]

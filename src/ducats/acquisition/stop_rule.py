@@ -40,7 +40,7 @@ class StopRule:
 
     def reason(self, record: Mapping[str, Any]) -> str:
         """Say why the rule ends the queries, by the record of an audit; empty if it does not."""
-        interval = record if self.quantity == "accuracy" else record.get("mean_iou")
+        interval = record if self.quantity == "accuracy" else record.get("miou")
         if self.quantity != "gain" and interval is not None and interval["low"] > self.threshold:
             name = "accuracy" if self.quantity == "accuracy" else "mIoU"
             return f"{name} is at least {100 * interval['low']:.1f} % (95 % certain), as asked for: {self}"

@@ -169,7 +169,7 @@ def pixel_stage_figures(
         "accuracy": accuracy.estimate,
         "low": accuracy.low,
         "high": accuracy.high,
-        "mean_iou": asdict(mean_iou_interval(sample, level=level)),
+        "miou": asdict(mean_iou_interval(sample, level=level)),
         "overconfidence": asdict(audit.overconfidence(accuracy, mean_confidence)),
         "classes": {name: asdict(interval) for name, interval in zip(classes, class_iou, strict=True)},
     }

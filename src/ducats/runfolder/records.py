@@ -138,9 +138,9 @@ def audit_intervals(record: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     ['accuracy']
     """
     accuracy = {"estimate": record["accuracy"], "low": record["low"], "high": record["high"]}
-    if "mean_iou" not in record:
+    if "miou" not in record:
         return {"accuracy": accuracy}
-    return {"mIoU": record["mean_iou"], "pixel accuracy": accuracy}
+    return {"mIoU": record["miou"], "pixel accuracy": accuracy}
 
 
 def describe_audit(record: Mapping[str, Any]) -> str:
@@ -205,6 +205,8 @@ def _record_error(record: Record) -> str:
     for key in ("class_iou", "class_accuracy"):
         if key in record and not _is_per_class(record[key]):
             return f"has a value for {key!r} that is not a list of numbers"
+    if "miou" in record and not _is_interval(record["miou"]):
+        return "has a value for 'miou' without estimate, low or high"
     if "reliability" in record and not _is_reliability(record["reliability"]):
         return "has a value for 'reliability' that is not lists of equal length"
     if "temperature_scaled" in record and not _is_temperature_scaled(record["temperature_scaled"]):
@@ -218,6 +220,10 @@ def _is_number(value: Any) -> bool:
 
 def _is_per_class(value: Any) -> bool:
     return isinstance(value, list) and all(v is None or _is_number(v) for v in value)
+
+
+def _is_interval(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_number(value.get(key)) for key in ("estimate", "low", "high"))
 
 
 def _is_temperature_scaled(value: Any) -> bool:

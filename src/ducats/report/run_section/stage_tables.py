@@ -91,7 +91,7 @@ def audit_class_table(run: Run) -> Table:
     """Return the accuracy or IoU of each class by the latest audit; empty if there is none."""
     if not run.audits:
         return make_table((), ())
-    metric = "IoU" if "mean_iou" in run.audits[-1] else "Accuracy"
+    metric = "IoU" if "miou" in run.audits[-1] else "Accuracy"
     rows = [
         (name, _percent(one["estimate"]), _format_limits(one))
         for name, one in run.audits[-1].get("classes", {}).items()
