@@ -200,6 +200,14 @@ def test_no_audit_label_affects_training_or_selection(run_pixels: Runner, unit: 
     assert any(not torch.equal(weights[name], weights_with_audit[name]) for name in weights)
 
 
+def test_released_labels_are_judged_as_audit_labels(run_pixels: Runner) -> None:
+    """With a single round, the first figures come after it."""
+    settings = "acquisition={budget: 5%, after_epochs: [1], audit: 20}"
+    kept = run_pixels(settings, folder="kept")
+    released = run_pixels(settings, "acquisition.release_audit=true", folder="released")
+    assert released.read_records("audit") == kept.read_records("audit")[:1]
+
+
 def test_a_rule_on_the_miou_ends_the_queries(run_pixels: Runner) -> None:
     run_folder = run_pixels("acquisition={budget: 60%, audit: 600, until: miou>0.5%}")
     assert "mIoU is at least" in run_folder.read_records("stop")[0]["reason"]

@@ -84,8 +84,12 @@ class RunContext(TrainingContext):
         """Height and width of the grid in which each pool image is labelled: int64 ``(N, 2)``."""
         return label_grid_sizes(self.components.pool, self.components.task.resolution)
 
-    def label_maps(self, rounds: int) -> TargetMaps:
-        """Return the pool's labels to train on after a number of rounds; each process reads the ledger."""
+    def label_maps(self, rounds: int, *, with_released: bool = True) -> TargetMaps:
+        """Return the pool's labels to train on after a number of rounds; each process reads the ledger.
+
+        Args:
+            with_released: include audit labels if they are trained on by then.
+        """
         pool, task = self.components.pool, self.components.task
         return TargetMaps(
             self.open_ledger(),
@@ -94,7 +98,7 @@ class RunContext(TrainingContext):
             void=pool.void_masks,
             resolution=task.resolution,
             fill=task.label_downsampling,
-            with_audit=self._releases_audit(rounds),
+            with_audit=with_released and self._releases_audit(rounds),
         )
 
     def emit(

@@ -56,7 +56,7 @@ def stage_predictions(
     """
     components, fabric = context.components, context.fabric
     ledger, classes = context.open_ledger(), len(components.source.classes)
-    taught, labelled = context.label_maps(stage), context.label_maps(rounds)
+    taught, labelled = (context.label_maps(n, with_released=False) for n in (stage, rounds))
     unanswered_of = unanswered_pixels(context.run_folder, ledger, rounds)
     image, position = _followed_pixels(context, ledger.audit_pixels(rounds))
     average_flipped, sizes = components.evaluation.average_flipped, context.label_sizes.tolist()
