@@ -148,7 +148,7 @@ def test_with_new_images_in_the_folder_the_audit_waits_for_them(tmp_path: Path) 
     assert more.latest == audit.latest
     more.release_incomplete(labels, 2)
     assert 0 < int(more.mask().sum()) < n_drawn
-    assert len(more.marks(2, []).released) == n_drawn - int(more.mask().sum())
+    assert len(more.marks(2, []).released_image) == n_drawn - int(more.mask().sum())
 
 
 def answer_first(live_run: LiveRun, session: LiveSession) -> None:

@@ -165,7 +165,8 @@ def print_results(run_folder: "RunFolder", *, has_test: bool, n_unreadable: int 
         console.print(stage_table(stages))
     audits = run_folder.read_records("audit")
     if audits:
-        print_line(f"accuracy on images that were not trained on: {describe_audit(audits[-1])}")
+        pixels_or_images = "pixels" if "pixels" in audits[-1] else "images"
+        print_line(f"on {pixels_or_images} that were not trained on: {describe_audit(audits[-1])}")
     for gain in run_folder.read_records("random_gain"):
         print_line(describe_random_gain(gain))
     for stop in run_folder.read_records("stop"):

@@ -141,16 +141,16 @@ class RunOptions(DataOptions):
     audit: Annotated[
         str | None,
         Parameter(
-            help="How many of the labels are for images drawn at random, which are not trained on and give "
-            "the accuracy with an interval: a count, or auto (a tenth and at least 20, if there is no test "
-            "set)."
+            help="How many of the labels are for images or pixels drawn at random, which are not trained on "
+            "and give the accuracy with an interval: a count, or auto (a tenth and at least 20, if there is "
+            "no test set)."
         ),
     ] = None
     until: Annotated[
         str | None,
         Parameter(
             help="Ask for no more labels once the audit shows this with 95 % certainty: 'gain<0.5' (points "
-            "of the last round) or 'accuracy>95%'."
+            "of the last round), 'accuracy>95%' or, in segmentation, 'miou>60%'."
         ),
     ] = None
     rounds: Annotated[int | None, Parameter(help="Number of rounds over which the budget is split.")] = None

@@ -93,7 +93,10 @@ def _evaluate_segmentation(
         test, evaluated_on = load_test_set(trained)
         if evaluated_on == "unlabelled":
             known_labels_of = TargetMaps(
-                load_ledger(trained.run_folder), None, void=test.images.void_masks
+                load_ledger(trained.run_folder),
+                None,
+                void=test.images.void_masks,
+                with_audit=trained.config.acquisition.release_audit,
             ).at_label_resolution
     else:
         test = _load_labelled_maps(trained, folder)

@@ -14,6 +14,7 @@ from ducats.run.factory import model_params
 from ducats.runfolder.records import (
     EVALUATED_ON_DESCRIPTIONS,
     describe_audit,
+    describe_audited,
     describe_random_gain,
     describe_timed,
 )
@@ -114,8 +115,8 @@ def _evaluation_lines(trained: TrainedModel) -> Iterator[str]:
     metrics = {_CARD_METRICS[name]: last[name] for name in names if isinstance(last.get(name), float)}
     audits = trained.run_folder.read_records("audit")
     if audits:
-        images = pluralise(audits[-1]["images"], "target image")
-        yield f"On {images} that the model was not taught: accuracy {describe_audit(audits[-1])},"
+        described = describe_audit(audits[-1])
+        yield f"On {describe_audited(audits[-1])} of the target that the model was not taught: {described},"
         if trained.config.acquisition.release_audit:
             yield "a random sample of them, for the model before it was trained on these labels, too."
         else:

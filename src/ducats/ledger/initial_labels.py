@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +34,7 @@ class InitialLabels:
     @property
     def request(self) -> Request:
         """The request of the first round."""
-        marks = AuditMarks() if self.is_audit is None else AuditMarks(self.is_audit.numpy())
+        marks = AuditMarks() if self.is_audit is None else AuditMarks(np.flatnonzero(self.is_audit.numpy()))
         return Request(1, self.image, torch.zeros_like(self.image), marks=marks)
 
 

@@ -12,6 +12,7 @@ from ducats.evaluation import audit
 from ducats.evaluation.audit import Interval
 from ducats.ledger import Ledger, save_request
 from ducats.run.context import RunContext
+from ducats.run.pixel_audit import pixel_stage_figures, stage_predictions
 from ducats.run.select import empty_request, unanswered_picks
 from ducats.runfolder.audit_files import PoolPredictions
 from ducats.utils.npz_columns import AnyArray
@@ -27,19 +28,25 @@ def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> No
     """
     folder = context.run_folder
     plan, is_final = context.plan, stage == len(context.plan.query_epochs)
-    if context.per_pixel or (plan.release_audit and is_final):
+    if plan.release_audit and is_final:
         return
 
     def is_due(ledger: Ledger) -> bool:
         is_recorded = any(record["epoch"] == epoch for record in folder.read_records("audit"))
         is_stopped = not is_final and bool(folder.read_records("stop"))
-        return not (is_recorded or is_stopped) and bool((ledger.audit_labels(rounds) >= 0).any())
+        labels = ledger.audit_pixels(rounds).label if context.per_pixel else ledger.audit_labels(rounds)
+        return not (is_recorded or is_stopped) and bool((labels >= 0).any())
 
     if not context.from_ledger(is_due):
         return
-    z = context.test_predictor().score_images(context.components.pool, ("z",)).z
-    probability, index = expected_probability(z).max(1)
-    predicted = np.array(context.classes.current_numbers)[index.numpy()]
+    predictor, per_pixel = context.test_predictor(), context.per_pixel
+    if per_pixel:
+        tally, now = stage_predictions(context, predictor, stage, rounds)
+    else:
+        z = predictor.score_images(context.components.pool, ("z",)).z
+        probability, index = expected_probability(z).max(1)
+        predicted = np.array(context.classes.current_numbers)[index.numpy()]
+        now = PoolPredictions(predicted, probability.double().numpy())
     merged_into = np.array(context.classes.merged_into)
 
     def record(ledger: Ledger) -> None:
@@ -47,19 +54,25 @@ def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> No
         before = folder.load_pool_predictions(earlier[-1]["epoch"]) if earlier else None
         if before is not None:
             before = replace(before, predicted=merged_into[before.predicted])
-        now = PoolPredictions(predicted, probability.double().numpy())
         # After a stop, which depends on the audit, the final model is another one for each possible round.
         n_stages = len(plan.query_epochs) + 1 + (0 if plan.until is None else len(plan.query_epochs))
-        figures = stage_figures(
-            ledger,
-            stage=stage,
-            rounds=rounds,
-            n_stages=n_stages,
-            classes=context.classes.names,
-            now=now,
-            before=before,
-            unanswered=unanswered_picks(folder, ledger, rounds).numpy(),
-        )
+        classes = context.classes.names
+        if per_pixel:
+            audited = ledger.audit_pixels(rounds)
+            figures = pixel_stage_figures(
+                audited, tally, now, before, stage=stage, n_stages=n_stages, classes=classes
+            )
+        else:
+            figures = stage_figures(
+                ledger,
+                stage=stage,
+                rounds=rounds,
+                n_stages=n_stages,
+                classes=classes,
+                now=now,
+                before=before,
+                unanswered=unanswered_picks(folder, ledger, rounds).numpy(),
+            )
         folder.save_pool_predictions(epoch, now)
         folder.save_record({"kind": "audit", "stage": stage, "epoch": epoch, **figures})
 
@@ -102,20 +115,25 @@ def stage_figures(
     is_void = is_sampled & (audit_labels != UNLABELLED) & ~is_audit
     level = audit.stage_level(stage, n_stages)
     correct = (now.predicted == audit_labels)[is_audit]
-    pool_probability, n_void = now.probability[is_sampled], int(is_void.sum())
+    n_sampled, n_void = int(is_sampled.sum()), int(is_void.sum())
     sampled = audit.accuracy_interval(
-        correct, now.probability[is_audit], pool_probability, level=level, voids=n_void
+        correct,
+        now.probability[is_audit],
+        pool_size=n_sampled,
+        pool_confidence=float(now.probability[is_sampled].mean()) if n_sampled else 0.0,
+        level=level,
+        voids=n_void,
     )
-    sizes = _sizes(int(is_audit.sum()), n_void, len(pool_probability))
+    sizes = audit.population_sizes(int(is_audit.sum()), n_void, n_sampled)
     selected_correct = (now.predicted == labels)[is_selected]
     n_selected = len(selected_correct)
     pairs = [(size, size) for size in sizes]
-    accuracy = _with_known(sampled, pairs, int(selected_correct.sum()), n_selected)
+    accuracy = audit.with_known(sampled, pairs, int(selected_correct.sum()), n_selected)
     class_accuracy = audit.class_accuracy_intervals(
         correct,
         audit_labels[is_audit],
         num_classes=len(classes),
-        pool_size=len(pool_probability),
+        pool_size=n_sampled,
         level=level,
         voids=n_void,
     )
@@ -126,7 +144,9 @@ def stage_figures(
         "accuracy": accuracy.estimate,
         "low": accuracy.low,
         "high": accuracy.high,
-        "overconfidence": asdict(audit.overconfidence(accuracy, now.probability[is_sampled | is_selected])),
+        "overconfidence": asdict(
+            audit.overconfidence(accuracy, float(now.probability[is_sampled | is_selected].mean()))
+        ),
         "classes": {name: asdict(interval) for name, interval in zip(classes, class_accuracy, strict=True)},
     }
     if before is not None:
@@ -177,40 +197,16 @@ def gain_on_sample(
             level=level,
             voids=changed_void,
         )
-    sizes = _sizes(int(is_audit.sum()), int(is_void.sum()), int(is_sampled.sum()))
-    changed_sizes = _sizes(int(judged.sum()), changed_void, n_changed)
+    sizes = audit.population_sizes(int(is_audit.sum()), int(is_void.sum()), int(is_sampled.sum()))
+    changed_sizes = audit.population_sizes(int(judged.sum()), changed_void, n_changed)
     pairs = [(part, size) for part in changed_sizes for size in sizes if part <= size]
-    return _with_known(gain, pairs, known_gain, n_known)
-
-
-def _sizes(n_judged: int, n_void: int, n_images: int) -> tuple[int, ...]:
-    """Return bounds of the number of images to which a class applies; one number if it is known."""
-    return (n_images,) if not n_void else (n_judged, n_images - n_void)
-
-
-def _with_known(
-    interval: Interval, sizes: Sequence[tuple[int, int]], known_sum: int, n_known: int
-) -> Interval:
-    """Combine the mean over a part of the sampled images with what is known, to the mean over all images.
-
-    Args:
-        interval: of the mean over the part; the values of the other sampled images, if any, are 0.
-        sizes: possible numbers of images in the part and of sampled images; the last is the estimate.
-        known_sum: sum over the images that are known.
-        n_known: number of these.
-    """
-
-    def combine(value: float) -> list[float]:
-        return [(part * value + known_sum) / (sampled + n_known) for part, sampled in sizes]
-
-    estimates, lows, highs = map(combine, (interval.estimate, interval.low, interval.high))
-    return Interval(estimates[-1], min(lows), max(highs))
+    return audit.with_known(gain, pairs, known_gain, n_known)
 
 
 def stop_querying(context: RunContext, round_number: int, epoch: int) -> bool:
     """Return whether the stop rule ends the queries before a round; if so, its request is empty."""
     rule, folder = context.plan.until, context.run_folder
-    if rule is None or context.per_pixel:
+    if rule is None:
         return False
 
     def decide() -> bool:

@@ -67,6 +67,10 @@ class RunContext(TrainingContext):
 
         return self.on_rank_zero(read_ledger)
 
+    def open_ledger(self) -> Ledger:
+        """Return the ledger; processes other than rank 0 open its files."""
+        return load_ledger(self.run_folder) if self.ledger is None else self.ledger
+
     def rounds_before(self, epoch: int) -> int:
         """Return the number of rounds after earlier epochs, without a round after this epoch."""
         return sum(after < epoch for after in self.plan.query_epochs)
@@ -84,24 +88,33 @@ class RunContext(TrainingContext):
 
     def known_targets(self, rounds: int) -> Tensor:
         """Return the pool's labels to train on after a number of rounds: ``(N,)``; classification only."""
-        with_audit = self.plan.release_audit and rounds == len(self.plan.query_epochs)
+        with_audit = self._releases_audit(rounds)
         return self.from_ledger(lambda ledger: ledger.targets(rounds, with_audit=with_audit))
+
+    def _releases_audit(self, rounds: int) -> bool:
+        """Return whether audit labels are trained on after a number of rounds."""
+        return self.plan.release_audit and rounds == len(self.plan.query_epochs)
 
     @property
     def label_sizes(self) -> Tensor:
         """Height and width of the grid in which each pool image is labelled: int64 ``(N, 2)``."""
         return label_grid_sizes(self.components.pool, self.components.task.resolution)
 
-    def label_maps(self, rounds: int) -> TargetMaps:
-        """Return the pool's label maps after a number of rounds; each process reads the ledger."""
+    def label_maps(self, rounds: int, *, with_released: bool = True) -> TargetMaps:
+        """Return the pool's labels to train on after a number of rounds; each process reads the ledger.
+
+        Args:
+            with_released: include audit labels if they are trained on by then.
+        """
         pool, task = self.components.pool, self.components.task
         return TargetMaps(
-            load_ledger(self.run_folder) if self.ledger is None else self.ledger,
+            self.open_ledger(),
             (int(pool.pixels.shape[-2]), int(pool.pixels.shape[-1])),
             rounds,
             void=pool.void_masks,
             resolution=task.resolution,
             fill=task.label_downsampling,
+            with_audit=with_released and self._releases_audit(rounds),
         )
 
     def check_classes(self) -> None:

@@ -113,7 +113,8 @@ class LiveAudit:
         interval = accuracy_interval(
             (predicted == labels.numpy())[is_judged],
             probability[is_judged],
-            probability[is_other],
+            pool_size=int(is_other.sum()),
+            pool_confidence=float(probability[is_other].mean()),
             level=stage_level(number),
             voids=int((mask & (labels != UNLABELLED)).sum()) - n,
         )
@@ -133,8 +134,9 @@ class LiveAudit:
             for key, since in state.released.items()
             if since == round_number and key not in own and key in self._image_of
         ]
-        is_audit = np.array([key in drawn for key in keys], dtype=bool)
-        return AuditMarks(is_audit, np.array(released, dtype=np.int64))
+        index = np.array([i for i, key in enumerate(keys) if key in drawn], dtype=np.int64)
+        image = np.array(released, dtype=np.int64)
+        return AuditMarks(index, image, np.zeros_like(image))
 
     def _first_gap(self, labels: Tensor) -> int:
         """Return the position in the random order of the first image that is neither drawn nor labelled."""

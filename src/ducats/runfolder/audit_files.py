@@ -1,4 +1,4 @@
-"""Files of an audit: predictions for the whole pool at each stage, state of live labelling. No torch."""
+"""Files of an audit: predictions at each stage, state of live labelling. Does not import torch."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,12 @@ from ducats.utils.npz_columns import AnyArray
 
 @dataclass(frozen=True)
 class PoolPredictions:
-    """The model's prediction for each image of the pool."""
+    """The model's prediction for each image of the pool, or for pixels that may be in the audit."""
 
     predicted: AnyArray  # class, int64 (N,)
     probability: AnyArray  # of that class, float64 (N,)
+    image: AnyArray | None = None  # of each pixel, int64 (N,), ascending
+    position: AnyArray | None = None  # of each pixel, int64 (N,), ascending in each image
 
     def save(self, path: Path) -> None:
         """Write the predictions atomically."""
@@ -26,6 +28,8 @@ class PoolPredictions:
             "predicted": (self.predicted, np.int32),
             "probability": (self.probability, np.float32),
         }
+        if self.image is not None and self.position is not None:
+            columns = {**columns, "image": (self.image, np.int32), "position": (self.position, np.uint32)}
         checksums.write(path, lambda file: npz_columns.write_archive(file, columns))
 
     @classmethod
@@ -38,7 +42,10 @@ class PoolPredictions:
         checksums.verify(path)
         try:
             columns = npz_columns.read_columns(path, ())
-            return cls(columns["predicted"].astype(np.int64), columns["probability"].astype(np.float64))
+            locations = [columns[name].astype(np.int64) for name in ("image", "position") if name in columns]
+            return cls(
+                columns["predicted"].astype(np.int64), columns["probability"].astype(np.float64), *locations
+            )
         except npz_columns.READ_ERRORS as error:
             raise checksums.corrupt(path, error) from error
 

@@ -341,8 +341,8 @@ class RunFolder:
             ]
         corrected = CorrectedLabels.from_amendments(amendments)
         label = corrected.apply_to_images(image, position, found.labels.astype(np.int16))
-        if len(found.marks.is_audit) and not with_audit:
-            is_pick = ~found.marks.is_audit
+        if len(found.marks.index) and not with_audit:
+            is_pick = ~found.marks.mask(len(image))
             image, position, label = image[is_pick], position[is_pick], label[is_pick]
         return RoundLabels(round_number, image, position, label)
 

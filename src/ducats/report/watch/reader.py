@@ -178,7 +178,12 @@ def _read_records(path: Path, problems: list[str]) -> list[Record]:
     if errors:
         which = ", ".join(map(str, [*errors][:5])) + (" and more" if len(errors) > 5 else "")
         problems.append(f"{path.name} is corrupt in line {which}")
-    valid = [keep_valid_values(record) | {"losses": record.get("losses", {})} for record in records]
+    valid = [
+        record
+        if record["kind"] == "audit"
+        else keep_valid_values(record) | {"losses": record.get("losses", {})}
+        for record in records
+    ]
     return sorted(valid, key=lambda record: (int(record.get("epoch", 0)), record["kind"]))
 
 

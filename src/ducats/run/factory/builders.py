@@ -268,15 +268,14 @@ def make_run_plan(config: Config, data: AdaptationData, n_initial: int = 0) -> R
         pixel_budget=acquisition.budget if has_pixel_budget else None,
         rounding=acquisition.rounding,
         time_budget=time_budget,
-        audit=()
-        if data.source.per_pixel
-        else audit_per_round(
+        audit=audit_per_round(
             acquisition,
             budget,
             time_budget,
             rounds=len(epochs_of_rounds),
             n_initial=n_initial,
             has_test=data.test is not None,
+            labels_maps=data.source.per_pixel and config.task.labels_whole_images,
         ),
         release_audit=acquisition.release_audit,
         until=None if acquisition.until is None else StopRule.parse(acquisition.until),
@@ -291,13 +290,17 @@ def audit_per_round(
     rounds: int,
     n_initial: int,
     has_test: bool,
+    labels_maps: bool,
 ) -> tuple[int, ...]:
-    """Return how many labels of each round are for the audit; of initial labels, none.
+    """Return how many labels of each round are for the audit; of initial labels and of label maps, none.
 
     Args:
         budget: labels of each round, empty with a time budget.
         rounds: number of rounds, with that of the initial labels.
+        labels_maps: whether whole label maps are labelled.
     """
+    if labels_maps:
+        return ()
     first = 1 if n_initial else 0
     if time_budget is not None:
         questions = time_budget.questions_in_round(None, 0, 0, max(1, rounds - first))
