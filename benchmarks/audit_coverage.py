@@ -180,7 +180,9 @@ def measure(
                     width["gain"].append(gain.high - gain.low)
                     width["betting"].append(betting(y_run, g_run, g_mean, left))
                     width["stratified"].append(stratified(y_run, g_run, pool_g))
-                    estimate = accuracy_interval(y_run == 1, g_run, pool_g, level=LEVEL).estimate
+                    estimate = accuracy_interval(
+                        y_run == 1, g_run, pool_size=left, pool_confidence=g_mean, level=LEVEL
+                    ).estimate
                     errors.append((estimate - truth, y_run.mean() - truth))
         covered["gain"] = covered["gain"][: len(few)]
         hold = {name: np.r_[hold[name], covered[name]] for name in hold}

@@ -3,11 +3,13 @@ r"""Audit figures against the truth: whole runs that know their accuracy from th
     python benchmarks/audit_runs.py --seeds 20 --out audit.jsonl -- -c data/digits --budget 130 --audit 40
 
 All that follows ``--`` are options of ``ducats run``; the data must have the labels of the target. The truth
-is the accuracy on all target images without a label (``evaluation.split=unlabelled``), which no part of a run
-reads. With ``--until RULE``, each run is repeated with this rule. Finished runs are read from ``--runs``.
+is the accuracy on all target images without a label (``evaluation.split=unlabelled``), or mIoU and pixel
+accuracy on all target pixels without one, which no part of a run reads. With ``--until RULE``, each run is
+repeated with this rule. Finished runs are read from ``--runs``.
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -16,7 +18,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ducats.runfolder.records import audit_intervals
 from ducats.runfolder.run_folder import RunFolder
+
+RECORDED_NAMES = {"accuracy": "accuracy", "pixel accuracy": "accuracy", "mIoU": "mean_iou"}
 
 
 def main() -> None:
@@ -52,7 +57,7 @@ def run(folder: Path, seed: int, rule: str | None, options: list[str]) -> None:
 
 
 def figures(run_folder: RunFolder, seed: int) -> dict[str, Any]:
-    """Return the figures of the audit and the truth at each stage."""
+    """Return the intervals of the audit and the truth at each stage."""
     truth = {stage["epoch"]: stage for stage in run_folder.stages()}
     stops = run_folder.read_records("stop")
     return {
@@ -61,38 +66,51 @@ def figures(run_folder: RunFolder, seed: int) -> dict[str, Any]:
         "stop": stops[0] if stops else None,
         "stages": [
             {
-                **{name: audit[name] for name in ("labels", "images", "accuracy", "low", "high")},
+                "labels": audit["labels"],
+                "population": audit.get("pixels", audit.get("images")),
                 "gain": audit.get("gain"),
-                "truth": truth[audit["epoch"]]["accuracy"],
-                "evaluated": truth[audit["epoch"]]["images"],
+                **{
+                    name: {**interval, "truth": truth[audit["epoch"]][RECORDED_NAMES[name]]}
+                    for name, interval in audit_intervals(audit).items()
+                },
             }
             for audit in run_folder.read_records("audit")
         ],
     }
 
 
-def is_covered(stage: dict[str, Any]) -> bool:
+def is_covered(one: dict[str, float]) -> bool:
     """Return whether the interval contains the truth, up to rounding: its ends are often attained."""
-    return bool(stage["low"] - 1e-6 <= stage["truth"] <= stage["high"] + 1e-6)
+    return one["low"] - 1e-6 <= one["truth"] <= one["high"] + 1e-6
 
 
 def print_summary(name: str, rows: list[dict[str, Any]]) -> None:
     """Print how often the intervals hold, how wide they are, and what was spent."""
-    stages = [stage for row in rows for stage in row["stages"]]
-    held = sum(map(is_covered, stages))
-    all_held = sum(all(map(is_covered, row["stages"])) for row in rows)
-    last = [row["stages"][-1] for row in rows]
-    width = statistics.mean(stage["high"] - stage["low"] for stage in last)
-    error = statistics.mean(stage["accuracy"] - stage["truth"] for stage in last)
-    absolute = statistics.mean(abs(stage["accuracy"] - stage["truth"]) for stage in last)
     labels = statistics.mean(row["labels"] for row in rows)
-    accuracy = statistics.mean(stage["truth"] for stage in last)
-    print(
-        f"{name}: {len(rows)} runs, {labels:.1f} labels, accuracy {100 * accuracy:.2f} %; all stages covered "
-        f"in {all_held} runs, {held} of {len(stages)} stages; last stage: width {100 * width:.1f} points, "
-        f"mean error {100 * error:+.2f}, absolute {100 * absolute:.2f}; "
-        f"{sum(row['stop'] is not None for row in rows)} stopped"
-    )
+    stopped = sum(row["stop"] is not None for row in rows)
+    print(f"{name}: {len(rows)} runs, {labels:.1f} labels, {stopped} stopped")
+    for measure in (key for key in rows[0]["stages"][0] if key in RECORDED_NAMES):
+        runs = [[stage[measure] for stage in row["stages"]] for row in rows]
+        held, all_held = (
+            sum(is_covered(one) for run in runs for one in run),
+            sum(all(map(is_covered, run)) for run in runs),
+        )
+        print(f"  {measure}: all stages covered in {all_held} runs, {held} of {sum(map(len, runs))} stages")
+        for stages in itertools.zip_longest(*runs):
+            found = [one for one in stages if one is not None]
+            truth, width, error, absolute = (
+                100 * statistics.mean(values)
+                for values in (
+                    [one["truth"] for one in found],
+                    [one["high"] - one["low"] for one in found],
+                    [one["estimate"] - one["truth"] for one in found],
+                    [abs(one["estimate"] - one["truth"]) for one in found],
+                )
+            )
+            print(
+                f"    truth {truth:.2f} %, width {width:.1f} points, error {error:+.2f}, "
+                f"absolute {absolute:.2f}"
+            )
 
 
 if __name__ == "__main__":

@@ -3,12 +3,15 @@
 import json
 import multiprocessing
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ducats.annotation import AnnotationStore, QuestionRound
+from ducats.runfolder.class_changes import ClassList
+from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 from question_rounds import submit_answer, write_round
 
@@ -57,7 +60,7 @@ def test_lone_surrogates_and_implausible_seconds_are_cleaned(tmp_path: Path) -> 
     assert [one.seconds for one in store.answers()] == [None] * 4
     closed = store.close_round(1)
     assert closed is not None
-    assert (closed.words["a"], closed.kinds["a"]) == ("ho?rse", "new")
+    assert (closed.words["a"], closed.kinds["a"]) == ("ho?rse", "class")
     assert AnnotationStore(tmp_path).closed_round(1) == closed
 
 
@@ -146,3 +149,19 @@ def test_two_processes_write_concurrently_without_loss(tmp_path: Path) -> None:
         assert [one.question for one in store.answers() if one.annotator == annotator] == list(keys)
     assert len(store.answers()) == (tmp_path / "answers.jsonl").read_bytes().count(b"\n") == 60
     assert store.close_round(1) is not None
+
+
+def test_a_renamed_class_is_found_by_its_former_name_in_any_case(tmp_path: Path) -> None:
+    run_folder = RunFolder(tmp_path)
+    store = write_round(run_folder.questions_path)
+    question_round = store.question_round(1)
+    guesses = [replace(question, guess="Cat") for question in question_round.questions]
+    QuestionRound.write(question_round.folder, replace(question_round.rules, classes=("Cat", "dog")), guesses)
+    submit_answer(store, "a", "cat")
+    changes = ClassList(("Cat", "dog")).with_renamed("Cat", "lynx").changes
+    run_folder.save_class_changes(changes)
+    submit_answer(store, "b", "CAT")
+    assert [one.word for one in store.answers()] == ["lynx", "lynx"]
+    renamed = store.question_round(1)
+    assert (renamed.rules.classes, renamed.questions[0].guess) == (("lynx", "dog"), "lynx")
+    assert store.add_class(1, "cat") == "lynx"

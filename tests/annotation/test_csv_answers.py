@@ -66,6 +66,18 @@ def test_problems_are_reported_and_logged_once(
     assert store.status("a").word == "dog"
 
 
+@pytest.mark.parametrize("allow_new_classes", [False, True])
+def test_a_rejected_class_counts_once_it_is_added(tmp_path: Path, *, allow_new_classes: bool) -> None:
+    store = write_round(tmp_path, allow_new_classes=allow_new_classes)
+    table = "key,label\na,cats\n"
+    for _ in range(2):
+        assert "is not a class" in write_and_import(store, table)[0]
+    store.add_class(1, "cats")
+    assert write_and_import(store, table) == write_and_import(store, table) == []
+    assert len(store.answers()) == 2
+    assert store.status("a").word == "cats"
+
+
 def test_files_of_closed_rounds_are_late_and_withdrawn_answers_stay_withdrawn(tmp_path: Path) -> None:
     store = write_round(tmp_path)
     write_and_import(store, "key,label\na,cat\nb,cat\nc,cat\n")

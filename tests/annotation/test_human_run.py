@@ -39,6 +39,7 @@ def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tm
             query=query,
             query_summary=spec.summary,
             explained_by=spec.explained_by,
+            allow_new_classes=True,
         )
         assert all(question.guess in data.classes for question in question_round.questions)
         first, *rest = [question.id for question in question_round.questions]

@@ -52,6 +52,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.record: list[Answer] = []  # received_at is empty
         self.external_ids: dict[str, set[tuple[str, str]]] = {}
         self.closed: dict[int, tuple[bytes, dict[str, str]]] = {}
+        self.added: set[int] = set()  # rounds with the new class
 
     @rule(
         at=STORES,
@@ -91,11 +92,14 @@ class StoreMachine(RuleBasedStateMachine):
         number, kind, reason = self.newest_round.get(question, 0), "invalid", None
         if number:
             word = word.strip().lower()
-            kind = KINDS.get(word, word or "undo")
+            kind = "class" if word == "horse" and number in self.added else KINDS.get(word, word or "undo")
             if kind == "new" and not self.round_rules["allow_new_classes"]:
                 reason = "unknown class"
             elif number in self.closed:
                 reason = "late"
+            elif kind == "new":
+                kind = "class"
+                self.added.add(number)
         else:
             reason = "unknown question"
         more["reject_reason"] = reason

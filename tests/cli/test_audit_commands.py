@@ -1,16 +1,20 @@
 """A run without a test set, from the questions to report, model card, watch and triage."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from commands import Capture, ducats, error_of, output_of, set_options, write_images
-from conftest import PLAIN_VIEWS
+from conftest import PLAIN_VIEWS, quick_pixels
 from ducats.annotation import AnnotationStore
 from ducats.data.toy import toy
 from ducats.report.run_reader import read_run
 from ducats.report.run_section.verdict import make_verdict
+from ducats.run import run
+from ducats.run.factory import build_run
 from ducats.runfolder.run_folder import RunFolder
+from ducats.training.distributed import make_fabric
 
 SETTINGS = (
     "model={name: small_cnn, params: {width: 4, features: 16}}",
@@ -60,8 +64,9 @@ def finished(project: Path) -> Path:
 def test_the_default_sets_labels_aside_and_says_so(project: Path, finished: Path, capsys: Capture) -> None:
     printed = " ".join(output_of(capsys, "run", *options(project), "--out", finished).split())
     assert "66 labels in 2 rounds, 20 of them for the audit" in printed
-    assert "accuracy on images that were not trained on:" in printed
+    assert "on images that were not trained on: accuracy" in printed
     assert "not evaluated" not in printed
+    assert "gain over random labels is not known" in printed
     listed = output_of(capsys, "labels", finished).splitlines()
     assert listed[0] == "round,key,label,audit"
     assert sum(line.endswith(",True") for line in listed) == 20
@@ -86,9 +91,33 @@ def test_the_report_states_the_accuracy_with_its_interval(
     text = page.read_text(encoding="utf-8")
     assert "Accuracy over labels, by the audit" in text
     assert "Set aside a test set" not in text
+    assert "gain over random labels is not known" in text
     assert "from 20 audit labels" in " ".join(output_of(capsys, "watch", finished, "--once").split())
 
 
 def test_triage_uses_the_audit(finished: Path, capsys: Capture) -> None:
     printed = " ".join(output_of(capsys, "triage", finished, "--risk", 0.9, "--confidence", 0.5).split())
     assert "the audit labels of the run" in printed
+
+
+def test_pixels_have_miou_and_pixel_accuracy(tmp_path: Path, capsys: Capture) -> None:
+    config, folder = quick_pixels("acquisition={budget: 20%, audit: 100}"), tmp_path / "run"
+    components, plan = build_run(config, RunFolder(folder))
+    fabric = make_fabric("cpu")
+    fabric.launch()
+    run(replace(components, test=None), plan, folder, fabric=fabric, identity=config.identity())
+    last = read_run(folder).audits[-1]
+    page = tmp_path / "report.html"
+    assert ducats("report", folder, "--out", page) == 0
+    text = page.read_text(encoding="utf-8")
+    for name in ("mIoU", "Pixel accuracy"):
+        assert f"{name} over" in text
+        assert f"{name} by audit" in text
+    assert "random sample of the" in text
+    assert f"{last['pixels']:,} pixels" in text
+    assert "IoU %" in text
+    shown = " ".join(output_of(capsys, "watch", folder, "--once").split())
+    assert f"pixel accuracy {100 * last['accuracy']:.1f} %" in shown
+    listed = output_of(capsys, "labels", folder).splitlines()
+    assert listed[0] == "round,key,y,x,label,audit"
+    assert sum(line.endswith(",True") for line in listed) == 100

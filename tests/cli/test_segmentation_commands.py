@@ -64,7 +64,7 @@ def test_run_without_ground_truth_waits_for_annotators(tmp_path: Path, capsys: C
     root = tiny_segmentation_data.write_tree(tmp_path / "data")
     for path in (root / "target/labels").iterdir():
         path.unlink()  # no ground truth
-    out, budget = tmp_path / "run", ("--budget", "20/image")
+    out, budget = tmp_path / "run", ("--budget", "20/image", "--audit", 0)
     answers: dict[tuple[str, int, int], str] = {}
     for number in (1, 2):
         assert run_segmentation(root, out, *budget) == 3

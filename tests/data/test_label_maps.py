@@ -15,7 +15,7 @@ from PIL import Image
 from synthetic_label_files import repeat_values, write_ids, write_image
 
 from ducats.data.decoding import parse_size, read_image_sizes
-from ducats.data.domain import VOID, original_map
+from ducats.data.domain import UNLABELLED, VOID, RenumberedMaps, original_map
 from ducats.data.segmentation.file_pairs import FileLayout, concat_files, find_pairs
 from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.label_files import read_ids
@@ -318,3 +318,12 @@ def test_files_that_are_no_label_maps(tmp_path: Path, damage: Callable[[Path], A
     bitmap = tmp_path / "labels.bmp"
     Image.new("L", (16, 8), 3).save(bitmap)
     assert np.unique(read_ids(bitmap, "ids")).tolist() == [3]
+
+
+def test_label_maps_get_other_numbers_without_a_copy() -> None:
+    maps = torch.tensor([[[0, 1], [2, UNLABELLED]], [[VOID, 2], [1, 1]]], dtype=torch.int8)
+    renumbered = RenumberedMaps(maps, torch.tensor([0, 300, 0]))
+    assert (renumbered.shape, renumbered.dtype, len(renumbered)) == (maps.shape, torch.int16, 2)
+    assert renumbered[0].tolist() == [[0, 300], [0, UNLABELLED]]
+    assert renumbered[torch.tensor([1])].tolist() == [[[VOID, 0], [300, 300]]]
+    assert original_map(renumbered, 0).tolist() == renumbered[0].tolist()

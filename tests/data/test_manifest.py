@@ -56,6 +56,16 @@ def test_rows_are_split_into_source_pool_and_test(root: Path) -> None:
     assert data.test.labels[:].tolist() == [0]
 
 
+def test_target_and_test_may_have_classes_that_the_source_lacks(root: Path) -> None:
+    path = write(root, (*ROWS[:3], "p2,img/ö 4.png,target,owl,train", "t1,img/5.png,target,ant,test"))
+    with pytest.raises(UserError, match="--new-classes"):
+        manifest(path=path, size=4)
+    data: Any = manifest(path=path, size=4, new_classes=True)
+    assert (data.classes, data.target_only_classes) == (("cat", "dog"), ("ant", "owl"))
+    assert (data.ground_truth[:].tolist(), data.test.labels[:].tolist()) == ([1, 3], [2])
+    assert data.test.classes == data.all_classes == ("cat", "dog", "ant", "owl")
+
+
 def test_byte_order_mark_line_ends_blank_lines_and_spaces_are_ignored(root: Path) -> None:
     plain = read(root)
     text = "\r\n".join([HEADER, *ROWS[:2], "", *(row.replace(",", " , ") for row in ROWS[2:])]) + "\r\n"

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import mpmath as mp
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -349,3 +350,16 @@ def test_evidence_is_the_logarithm_of_alpha() -> None:
         torch.testing.assert_close(
             dirichlet.EVIDENCE_FUNCTIONS[name](logits.float()), exact.float(), rtol=1e-6, atol=0
         )
+
+
+def test_merged_components_have_the_distribution_of_their_sum() -> None:
+    alpha, groups = torch.tensor([[0.4, 2.0, 3.5, 1.1]], dtype=torch.float64), (0, 1, 0, 2)
+    merged = dirichlet.merge_components(alpha.log(), groups).exp()
+    samples = torch.from_numpy(np.random.default_rng(0).dirichlet(alpha[0].numpy(), 200_000))
+    sums = torch.stack([samples[:, [0, 2]].sum(1), samples[:, 1], samples[:, 3]], 1)
+    total = merged.sum()
+    mean = merged[0] / total
+    torch.testing.assert_close(sums.mean(0), mean, atol=3e-3, rtol=0)
+    torch.testing.assert_close(sums.var(0), mean * (1 - mean) / (total + 1), atol=1e-3, rtol=0)
+    maps = alpha.log()[..., None, None].expand(1, 4, 2, 3)
+    torch.testing.assert_close(dirichlet.merge_components(maps, groups)[..., 1, 2].exp(), merged)

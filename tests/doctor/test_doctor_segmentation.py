@@ -219,6 +219,16 @@ def test_superpixels_need_scikit_image(root: Path, monkeypatch: pytest.MonkeyPat
             "task.unit=image",
             "acquisition.budget=50%",
         ),
+        (
+            "note: 20 of them are for the audit: single pixels … mIoU and pixel accuracy",
+            "acquisition={budget: 20/image, audit: 20}",
+        ),
+        (
+            "note: nothing will be measured … another task.unit than image",
+            "task.unit=image",
+            "acquisition.budget=50%",
+            "data.params={ground_truth: false, test: null}",
+        ),
         ("note: 4 pixels", "acquisition.budget=1/image"),  # of half the images in each round
         (
             "note: 57 pixels … of 3 images of the target",

@@ -1,6 +1,7 @@
 """Audit intervals against slow references and by enumeration of all samples of small populations."""
 
 import itertools
+from collections.abc import Sequence
 from fractions import Fraction
 from math import comb
 
@@ -16,6 +17,21 @@ from ducats.evaluation.audit import (
     proportion_limits,
     stage_level,
 )
+from ducats.utils.npz_columns import AnyArray
+
+
+def interval_of(
+    correct: Sequence[bool] | AnyArray, confidence: AnyArray, pool: AnyArray, *, level: float, voids: int = 0
+) -> Interval:
+    """The interval of the accuracy, from the confidences of the whole pool."""
+    return accuracy_interval(
+        correct,
+        confidence,
+        pool_size=len(pool),
+        pool_confidence=float(pool.mean()),
+        level=level,
+        voids=voids,
+    )
 
 
 def probability(x: int, n: int, successes: int, size: int) -> Fraction:
@@ -108,7 +124,7 @@ def test_estimate_is_unbiased_over_all_samples() -> None:
     correct = np.array([1, 1, 0, 1, 0, 1, 1], bool)
     confidence = np.array([0.9, 0.95, 0.3, 0.8, 0.5, 0.99, 0.4])
     estimates = [
-        accuracy_interval(correct[list(s)], confidence[list(s)], confidence, level=0.999999).estimate
+        interval_of(correct[list(s)], confidence[list(s)], confidence, level=0.999999).estimate
         for s in itertools.permutations(range(7), 5)
     ]
     assert np.mean(estimates) == pytest.approx(correct.mean(), abs=1e-12)
@@ -124,8 +140,8 @@ def test_informative_confidences_improve_the_estimate_and_useless_ones_hardly_ha
     for row in errors:
         sample = rng.choice(2000, 40, replace=False)
         row[0] = correct[sample].mean()
-        row[1] = accuracy_interval(correct[sample], confidence[sample], confidence, level=0.99).estimate
-        row[2] = accuracy_interval(correct[sample], useless[sample], useless, level=0.99).estimate
+        row[1] = interval_of(correct[sample], confidence[sample], confidence, level=0.99).estimate
+        row[2] = interval_of(correct[sample], useless[sample], useless, level=0.99).estimate
     plain, informed, misled = np.sqrt(((errors - correct.mean()) ** 2).mean(0))
     assert informed < 0.95 * plain
     assert misled < 1.05 * plain
@@ -168,7 +184,7 @@ def test_edges_are_finite_and_inside(size: int) -> None:
     for n in {0, 1, min(size, 5), min(size, 40)}:
         for share in (0, 0.5, 1):
             correct = np.arange(n) < share * n
-            interval = accuracy_interval(correct, confidence[:n], confidence, level=0.99)
+            interval = interval_of(correct, confidence[:n], confidence, level=0.99)
             assert 0 <= interval.low <= interval.estimate <= interval.high <= 1
             assert np.isfinite([interval.low, interval.estimate, interval.high]).all()
             gain = gain_interval(~correct, correct, pool_size=size, level=0.99)
@@ -176,7 +192,7 @@ def test_edges_are_finite_and_inside(size: int) -> None:
             if n == size:
                 assert interval.low == interval.high == correct.mean()
                 assert gain.low == gain.high
-    assert accuracy_interval([], np.empty(0), confidence, level=0.9) == Interval(0.5, 0.0, 1.0)
+    assert interval_of([], np.empty(0), confidence, level=0.9) == Interval(0.5, 0.0, 1.0)
     assert gain_interval([], [], pool_size=size, level=0.9) == Interval(0.0, -1.0, 1.0)
 
 
@@ -192,15 +208,15 @@ def test_classes_use_their_own_labels() -> None:
 
 def test_voids_widen_the_interval() -> None:
     correct, confidence = np.arange(20) < 15, np.full(60, 0.5)
-    without = accuracy_interval(correct, confidence[:20], confidence[:57], level=0.95)
-    with_voids = accuracy_interval(correct, confidence[:20], confidence, level=0.95, voids=3)
+    without = interval_of(correct, confidence[:20], confidence[:57], level=0.95)
+    with_voids = interval_of(correct, confidence[:20], confidence, level=0.95, voids=3)
     assert with_voids.low < without.low
     assert with_voids.high > without.high
     assert with_voids.estimate == 0.75
 
 
 def test_overconfidence_mirrors_the_accuracy() -> None:
-    result = overconfidence(Interval(0.8, 0.7, 0.9), np.array([0.9, 1.0]))
+    result = overconfidence(Interval(0.8, 0.7, 0.9), 0.95)
     assert (result.estimate, result.low, result.high) == pytest.approx((0.15, 0.05, 0.25))
 
 
@@ -214,10 +230,10 @@ def test_stage_levels_spend_the_error() -> None:
 
 def test_impossible_input_is_rejected() -> None:
     with pytest.raises(ValueError, match="population of 3"):
-        accuracy_interval([True] * 4, np.ones(4), np.ones(3), level=0.95)
+        interval_of([True] * 4, np.ones(4), np.ones(3), level=0.95)
     with pytest.raises(ValueError, match="level"):
         proportion_limits(1, 2, 3, level=1.0)
     with pytest.raises(ValueError, match="2 and 3"):
         gain_interval([True] * 2, [True] * 3, pool_size=9, level=0.95)
     with pytest.raises(ValueError, match="1 confidences"):
-        accuracy_interval([True] * 5, np.ones(1), np.ones(9), level=0.95)
+        interval_of([True] * 5, np.ones(1), np.ones(9), level=0.95)

@@ -93,3 +93,12 @@ def test_digest_shows_whatever_changes_the_embeddings() -> None:
     conv = next(m for m in strided.backbone.modules() if isinstance(m, nn.Conv2d) and m.stride == (2, 2))
     conv.stride = (1, 1)
     assert backbone_digest(network) != backbone_digest(strided)
+
+
+def test_networks_for_grey_images_have_a_digest() -> None:
+    """Their mean is a view of one number."""
+    grey, colour = (
+        timm_classifier(classes=2, channels=channels, backbone="test_resnet", pretrained=False)
+        for channels in (1, 3)
+    )
+    assert backbone_digest(grey) != backbone_digest(colour)

@@ -41,7 +41,7 @@ IMAGES = (
     "views.scoring={crop: random, pad: 1}",
     "views.source={crop: random, pad: 1}",
 )
-PIXELS = ("task.unit=region", "views.source={crop: random, pad: 1, flip: 0.5}")
+PIXELS = ("task.unit=region", "acquisition.audit=6", "views.source={crop: random, pad: 1, flip: 0.5}")
 
 # Writes to kill at, as file and occurrence: each kind of file, and what differs with labels and at the end.
 IMAGE_KILLS = [
@@ -57,12 +57,13 @@ IMAGE_KILLS = [
     *("requests/round-01.npz 1", "thumbnail 2", "snapshots/round-01.npz 1", "labels/round-01.npz 1"),
     *("audit/epoch-001.npz 1", "metrics.jsonl 3", "checkpoint.pt 3", "requests/round-02.npz 1"),
     *("labels/round-02.npz 1", "audit/epoch-002.npz 1", "checkpoint.pt 5"),
-    *("metrics.jsonl 7", "snapshots/final.npz 1", "model.safetensors 1"),
+    *("metrics.jsonl 7", "metrics.jsonl 11", "snapshots/final.npz 1", "model.safetensors 1"),
 ]
 PIXEL_KILLS = [
     *("metrics.jsonl 2", "requests/round-01.npz 1", "requests/round-01-hints.npz 1", "thumbnail 2"),
-    *("snapshots/round-01.npz 1", "labels/round-01.npz 1", "checkpoint.pt 3", "requests/round-02.npz 1"),
-    *("labels/round-02.npz 1", "snapshots/final.npz 1", "model.safetensors 1"),
+    *("snapshots/round-01.npz 1", "labels/round-01.npz 1", "audit/epoch-001.npz 1", "metrics.jsonl 3"),
+    *("checkpoint.pt 3", "requests/round-02.npz 1", "labels/round-02.npz 1", "audit/epoch-002.npz 1"),
+    *("snapshots/final.npz 1", "model.safetensors 1"),
 ]
 
 
@@ -171,10 +172,10 @@ def test_every_kind_of_file_is_a_kill_point(image_run: Recording, pixel_run: Rec
     assert kinds(pixel_run.copies) - kinds(image_run.copies) == {"requests/roundhints.npz"}
     # Checksums, config, data, environment, pool, initial weights; per epoch a record and a checkpoint; per
     # stage a confusion matrix and a record; per round a request, two thumbnails, a snapshot and labels; the
-    # final snapshot and the model. Pixels have hints, and both rounds share their thumbnails. Images have an
-    # audit: at each stage, predictions and a record.
-    assert len(pixel_run.copies) == 6 + 4 * 2 + 3 * 2 + 2 * 5 + 2
-    assert len(image_run.copies) == len(pixel_run.copies) + 3 * 2
+    # final snapshot and the model; at each stage, the predictions and the record of the audit. Pixels have
+    # hints, and both rounds share their thumbnails. Images have a record of the gain over random labels.
+    assert len(pixel_run.copies) == 6 + 4 * 2 + 3 * 2 + 2 * 5 + 2 + 3 * 2
+    assert len(image_run.copies) == len(pixel_run.copies) + 1
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ import torch
 from safetensors.torch import save_file
 
 from commands import Capture, ducats, set_options, write_images
+from ducats.annotation.change_classes import merge_class, rename_class
 from ducats.config import Config, query_epochs
 from ducats.config.options import RunOptions
 from ducats.data.toy import toy
+from ducats.deploy import load_trained_model
 from ducats.ledger import load_ledger
 from ducats.run.factory import resolve_for_machine
 from ducats.run.live_run import LiveRun
@@ -54,13 +56,14 @@ def classes_of(project: Path) -> list[str]:
     return sorted(path.name for path in (project / "target").iterdir())
 
 
-def open_live(project: Path, out: Path) -> LiveRun:
+def open_live(project: Path, out: Path, audit_every: int = 0) -> LiveRun:
     options = RunOptions(
         set=["acquisition.rounds=0", *settings(project)],
         target=project / "target",
         classes=", ".join(classes_of(project)),
     )
-    return LiveRun.open(resolve_for_machine(options.load()), RunFolder(out))
+    config = resolve_for_machine(options.load())
+    return LiveRun.open(config, RunFolder(out), audit_every=audit_every)
 
 
 def answer_some(live_run: LiveRun, count: int, word: str | None = None) -> list[str]:
@@ -97,6 +100,33 @@ def test_labels_of_all_sessions_are_trained_in_one_run(
     assert ducats("report", out, "--out", tmp_path / "report.html") == 0
     assert ducats("predict", out, project / "target", "--out", tmp_path / "predictions.csv") == 0
     assert "budget" not in capsys.readouterr().err
+
+
+def test_classes_of_live_labelling_are_added_renamed_and_merged(project: Path, tmp_path: Path) -> None:
+    out, (first, second, *_) = tmp_path / "live", classes_of(project)
+    live_run = open_live(project, out)
+    answered = answer_some(live_run, 2)
+    (new,) = answer_some(live_run, 1, "bat")
+    with pytest.raises(UserError, match="another process"):
+        rename_class(RunFolder(out), "bat", "owl")
+    assert live_run.finish()
+    run_folder = RunFolder(out)
+    rename_class(run_folder, "bat", "owl")
+    assert load_trained_model(out).classes[-1] == "owl"
+    merge_class(run_folder, first, second, "Ada")
+    assert first not in load_trained_model(out).classes
+
+    live_run = open_live(project, out)
+    open_round = live_run.store.open_round()
+    assert open_round is not None
+    assert open_round.rules.classes == (*classes_of(project)[1:], "owl")
+    answered += answer_some(live_run, 1)
+    assert live_run.finish()
+    names = RunFolder(out).classes.resolved_names
+    labels = {entry.key: names[entry.label] for entry in load_ledger(RunFolder(out)).entries()}
+    assert labels.pop(new) == "owl"
+    assert labels == {key: key.split("/")[0].replace(first, second) for key in answered}
+    assert load_trained_model(out).classes == open_round.rules.classes
 
 
 def test_forward_passes_leave_no_tensors_behind(project: Path, tmp_path: Path) -> None:

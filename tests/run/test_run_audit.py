@@ -38,7 +38,7 @@ def ledger_of(folder: Path, seed: int) -> tuple[Ledger, int]:
     for round_number, picks in ((1, [0, 1, 2, 3, 4]), (2, [5, 6, 7, 8, 9])):
         complete = add_audit_images(request(round_number, picks), ledger, 4, seed)
         ledger.append(complete, complete.image % 3)
-    return ledger, len(complete.marks.released)
+    return ledger, len(complete.marks.released_image)
 
 
 def test_the_audit_is_a_uniform_sample_of_what_was_not_taught(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_annotators_cannot_tell_the_audit_by_its_position(tmp_path: Path) -> Non
     positions = Counter[int]()
     for seed in range(200):
         mixed = add_audit_images(request(1, list(range(6))), Ledger(tmp_path / str(seed), KEYS), 2, seed)
-        positions.update(np.flatnonzero(mixed.marks.is_audit).tolist())
+        positions.update(mixed.marks.index.tolist())
         assert sorted(mixed.picks.image.tolist()) == list(range(6))
     assert sorted(positions) == list(range(8))
     assert max(positions.values()) < 2 * min(positions.values())
@@ -97,8 +97,8 @@ def test_figures_match_a_plain_count(tmp_path: Path) -> None:
 def test_void_answers_are_left_out(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, KEYS)
     complete = add_audit_images(request(1, [0, 1]), ledger, 8, seed=0)
-    is_void = torch.from_numpy(complete.marks.is_audit).cumsum(0) == 1  # the first audit image
-    labels = torch.where(is_void & torch.from_numpy(complete.marks.is_audit), VOID, 0)
+    is_void = torch.from_numpy(complete.marks.mask(len(complete))).cumsum(0) == 1  # the first audit image
+    labels = torch.where(is_void & torch.from_numpy(complete.marks.mask(len(complete))), VOID, 0)
     ledger.append(complete, labels)
     now = PoolPredictions(np.zeros(40, np.int64), np.full(40, 0.9))
     figures = stage_figures(ledger, stage=1, rounds=1, n_stages=2, classes="ab", now=now, before=None)

@@ -18,6 +18,7 @@ from ducats.data.domain import UNLABELLED, Images
 from ducats.data.evaluation_split import hold_out_source
 from ducats.data.toy import toy
 from ducats.deploy import load_trained_model
+from ducats.evaluation.audit import proportion_limits
 from ducats.ledger import load_ledger
 from ducats.run import run
 from ducats.run.factory import build_run
@@ -405,3 +406,29 @@ def test_changed_data_raise(
     monkeypatch.setattr("ducats.sweep.tune.scorers.load_data", lambda _: replace(real, pool=pool))
     with pytest.raises(UserError, match="the pool images have changed"):
         search(out)
+
+
+def test_audit_labels_of_an_earlier_run_score_the_trials(tmp_path: Path) -> None:
+    """No trial asks for labels; the interval of each holds for all together."""
+    settings = ("acquisition={budget: 40, rounds: 2, after_epochs: [1, 2], audit: 20}",)
+    config = quick(*settings)
+    components, plan = build_run(config, RunFolder(tmp_path / "earlier"))
+    earlier = run(
+        components, plan, tmp_path / "earlier", fabric=make_fabric("cpu"), identity=config.identity()
+    )
+    start = f"acquisition={{start_from: {earlier.path}, rounds: 0, budget: 40}}"
+    found = search(tmp_path / "search", start, estimator="audit")
+    assert found.label_counts == {"trials": 40, "validation": 0}
+    assert "hold for all 2 trials together" in found.risk_description
+    for result in found.results:
+        run_folder = RunFolder(tmp_path / "search" / result.name)
+        audit = load_ledger(run_folder).audit_labels()
+        epoch = run_folder.read_records("audit")[-1]["epoch"]
+        predicted = torch.from_numpy(run_folder.load_pool_predictions(epoch).predicted)
+        wrong = int(((audit >= 0) & (predicted != audit)).sum())
+        assert result.risk == pytest.approx(wrong / result.details["images"])
+        assert result.details["images"] == int((audit >= 0).sum()) > 0
+        one = proportion_limits(wrong, int(result.details["images"]), 60, level=0.95)
+        assert result.details["low"] <= one[0] <= result.risk <= one[1] <= result.details["high"]
+    with pytest.raises(UserError, match="no audit labels"):
+        search(tmp_path / "none", "acquisition.audit=0", estimator="audit")

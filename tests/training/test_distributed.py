@@ -14,6 +14,7 @@ from conftest import QUICK, QUICK_PIXELS, Runner
 from ducats.ledger import load_ledger
 from ducats.report import progress_display
 from ducats.runfolder import records
+from ducats.runfolder.records import audit_intervals
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ranks import command, in_ranks, run_in_ranks
@@ -48,7 +49,8 @@ def test_two_processes_select_the_images_and_pixels_that_one_selects(tmp_path: P
         # Gradient sums round differently on two processes, so compare a query before training.
         (("acquisition={budget: 5%, after_epochs: [0]}", "train.batch_size=4"), 1),
         # A query without a model selects the same in all rounds.
-        (("query={name: random}", "task.unit=region", "train.batch_size=4"), 2),
+        (("query={name: random}", "task.unit=region", "train.batch_size=4", "acquisition.audit=8"), 2),
+        (("acquisition={budget: 5%, after_epochs: [0], audit: 8}", "train.batch_size=4"), 1),
     ],
 )
 def test_a_segmentation_run_labels_the_same_pixels_on_two_processes(
@@ -78,6 +80,12 @@ def test_a_segmentation_run_labels_the_same_pixels_on_two_processes(
     assert losses[0][-1].keys() == losses[1][-1].keys()
     if rounds == 1:
         assert first[0]["mean_iou"] == first[1]["mean_iou"]  # of the same untrained model
+        audits = [run_folder.read_records("audit")[:1] for run_folder in run_folders]
+        assert len(audits[0]) == len(audits[1]) == ("audit" in settings[0])
+        for one, other in zip(*audits, strict=True):
+            assert one["pixels"] == other["pixels"]
+            for name, interval in audit_intervals(one).items():
+                assert interval == pytest.approx(audit_intervals(other)[name])
 
 
 def test_invalid_settings_raise_before_other_processes_start(tmp_path: Path) -> None:

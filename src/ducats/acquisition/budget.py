@@ -178,6 +178,7 @@ def split_after_initial(
 
 
 MIN_AUDIT = 20  # labels; fewer give an interval that says little
+MAX_AUDIT = 10_000  # labels, by default; an interval for the accuracy then has at most 3 points
 MAX_AUDIT_SHARE = 1 / 3  # of the budget, by default
 
 
@@ -188,7 +189,7 @@ def split_audit(
 
     Args:
         audit: a count, split in proportion to the labels of each round; or ``auto``: a tenth of the budget
-            and at least 20, none if that is more than a third of it, or if there is a test set.
+            from 20 to 10,000; none if that is more than a third of it, or if there is a test set.
         budget: labels of each round.
         is_needed: whether the run needs audit labels even if there is a test set.
 
@@ -202,7 +203,7 @@ def split_audit(
     total = sum(budget)
     if not total:
         return ()
-    count = max(MIN_AUDIT, math.ceil(total / 10)) if audit == "auto" else audit
+    count = min(max(MIN_AUDIT, math.ceil(total / 10)), MAX_AUDIT) if audit == "auto" else audit
     is_wanted = is_needed or not has_test
     if audit == "auto" and (not is_wanted or count > MAX_AUDIT_SHARE * total):
         count = 0
@@ -273,6 +274,21 @@ def split_pixels(
             "acquisition.budget or lower acquisition.rounds"
         )
     return per_image
+
+
+def reduce_budget(per_image: Sequence[int], count: int, phase: float) -> list[int]:
+    """Take ``count`` pixels from the budgets of a round, in proportion to them.
+
+    Args:
+        phase: in [0, 1); rounds with different phases take the remainder from different images.
+
+    >>> reduce_budget([8, 8, 8, 8, 8], 4, 0.0), reduce_budget([8, 8, 8, 8, 8], 4, 0.2)
+    ([7, 7, 7, 7, 8], [7, 7, 7, 8, 7])
+    """
+    total = sum(per_image)
+    kept, steps = total - count, round(phase * total)
+    ends = [(kept * end + steps) // total for end in itertools.accumulate(per_image)] if total else []
+    return [end - start for start, end in itertools.pairwise([0, *ends])]
 
 
 def round_robin_counts(start: int, end: int, images: int) -> list[int]:

@@ -13,7 +13,8 @@ from ducats.annotation.answer import VOID_WORD, parse_word
 from ducats.annotation.csv_answers import read_csv_answers
 from ducats.annotation.question import Question, RoundRules
 from ducats.annotation.store import AnnotationStore
-from ducats.runfolder.amendments import Amendment, Correction
+from ducats.runfolder.amendments import Amendment, Correction, label_runs
+from ducats.runfolder.class_changes import ClassList, translate_word
 from ducats.runfolder.question_names import CLASSES
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
@@ -109,14 +110,14 @@ class LabelAmender:
         changed = (new != label) & (new != -1)
         if not changed.any():
             return AmendResult((), (key,))
-        classes = self._run_folder.data_summary["classes"]
+        classes = self._run_folder.classes.resolved_names
         correction = Correction(
             key,
             int(rounds[changed].max()),
             _describe(label[changed], classes),
             _describe(new[changed], classes),
             image,
-            _runs(position[changed], label[changed], new[changed]),
+            label_runs(position[changed], label[changed], new[changed]),
         )
         self._append(self._annotator, path.name, [correction])
         return AmendResult((correction,), ())
@@ -143,13 +144,17 @@ class LabelAmender:
                 else f"the run has not taken round {rules.round}; answer it there, on the page or in a file"
             )
             raise UserError(f"{question_id!r} has no label to correct: {remedy}")
-        word, new_label = _parse_label(word, rules)
+        has_data = self._run_folder.data_path.exists()
+        classes = self._run_folder.classes if has_data else ClassList(rules.classes)
+        word, new_label = _parse_label(word, rules, classes)
         new = np.full(len(position), new_label, np.int16)
         is_same = bool((new == label).all())
         if is_same and question_id in self._store.corrected_words():
             return None
-        runs = () if is_same else _runs(position, label, new)
-        return Correction(question_id, int(rounds.max()), _describe(label, rules.classes), word, image, runs)
+        runs = () if is_same else label_runs(position, label, new)
+        return Correction(
+            question_id, int(rounds.max()), _describe(label, classes.resolved_names), word, image, runs
+        )
 
     def _find(self, question_id: str) -> tuple[Question | None, RoundRules]:
         """Return a question in the newest round whose labels the run has taken, or else in the newest.
@@ -164,7 +169,7 @@ class LabelAmender:
                 return question_round.by_id[question_id], question_round.rules
         if numbers or self._pool.sizes is not None or question_id not in self._image_of:
             raise self._unknown(question_id)
-        return None, RoundRules(0, tuple(self._run_folder.data_summary["classes"]))
+        return None, RoundRules(0, self._run_folder.classes.current)
 
     def _unknown(self, question_id: str) -> UserError:
         if question_id in self._image_of and self._pool.sizes is not None:
@@ -192,7 +197,7 @@ class LabelAmender:
         from ducats.annotation.oracles.mask_files import LabelCodes, read_labels_at
 
         assert self._pool.sizes is not None
-        codes = LabelCodes(len(self._run_folder.data_summary["classes"]))
+        codes = LabelCodes(len(self._run_folder.classes))
         labels: AnyArray = read_labels_at(
             path,
             torch.from_numpy(position),
@@ -203,14 +208,19 @@ class LabelAmender:
         return labels.astype(np.int16)
 
 
-def _parse_label(word: str, rules: RoundRules) -> tuple[str, int]:
+def _parse_label(word: str, rules: RoundRules, classes: ClassList) -> tuple[str, int]:
     """Return the word of a label as it is spelt, and the label."""
-    kind, name = parse_word(word, rules.classes)
-    if kind == "class":
-        return name, rules.classes.index(name)
-    if kind == "void" or (kind == "new" and rules.allow_new_classes):
+    names = tuple(dict.fromkeys((*rules.classes, *classes.current)))
+    kind, name = parse_word(translate_word(word, classes.changes), names)
+    if kind == "void":
         return name, VOID_LABEL
-    raise UserError(f"{word!r} is not a class; use one of: {', '.join(rules.classes)} or {VOID_WORD}")
+    number = classes.number(name)
+    if number is not None:
+        return name, number
+    known = ", ".join(classes.current)
+    if kind == "class":
+        raise UserError(f"{name!r} has no label in a closed round yet; until then, use one of: {known}")
+    raise UserError(f"{word!r} is not a class; use one of: {known} or {VOID_WORD}")
 
 
 def _describe(labels: AnyArray, classes: Sequence[str]) -> str:
@@ -219,19 +229,3 @@ def _describe(labels: AnyArray, classes: Sequence[str]) -> str:
     if len(found) > 1:
         return f"{len(found)} classes"
     return VOID_WORD if found[0] == VOID_LABEL else classes[found[0]]
-
-
-def _runs(position: AnyArray, old: AnyArray, new: AnyArray) -> tuple[tuple[int, int, int, int], ...]:
-    """Group positions into runs of consecutive ones with the same labels: first, length, old, new.
-
-    >>> _runs(np.array([7, 3, 4]), np.array([0, 1, 1]), np.array([2, 2, 2]))
-    ((3, 2, 1, 2), (7, 1, 0, 2))
-    """
-    order = np.argsort(position)
-    position, old, new = position[order], old[order], new[order]
-    is_first = np.ones(len(position), bool)
-    is_first[1:] = (np.diff(position) != 1) | (np.diff(old) != 0) | (np.diff(new) != 0)
-    first = np.flatnonzero(is_first)
-    length = np.diff(first, append=len(position))
-    columns = (position[first], length, old[first], new[first])
-    return tuple(zip(*(column.tolist() for column in columns), strict=True))

@@ -1,7 +1,9 @@
 """Import of answers from ``answers*.csv`` in a round's folder. Files may be partial, rows in any order."""
 
 import csv
+import shlex
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,7 +57,7 @@ def import_csv_answers(store: AnnotationStore, round_number: int) -> list[str]:
     problems: list[str] = []
     for path in sorted(question_round.folder.glob(ANSWER_TABLES)):
         try:
-            lines = _checked_lines(path, question_round)
+            lines = _checked_lines(path, store, question_round)
         except UserError as error:
             problems.append(str(error))
             continue
@@ -64,11 +66,12 @@ def import_csv_answers(store: AnnotationStore, round_number: int) -> list[str]:
     return problems
 
 
-def check_csv_answers(path: Path, question_round: QuestionRound) -> CsvCheck:
+def check_csv_answers(path: Path, store: AnnotationStore, round_number: int) -> CsvCheck:
     """Find all mistakes in a CSV file, without logging its answers."""
+    question_round = store.question_round(round_number)
     n_questions = len(question_round.questions)
     try:
-        lines = _checked_lines(path, question_round)
+        lines = _checked_lines(path, store, question_round)
     except UserError as error:
         return CsvCheck([str(error)], 0, n_questions)
     answered = {line.answer.question for line in lines} & question_round.by_id.keys()
@@ -90,27 +93,35 @@ def describe_problems(problems: Sequence[str]) -> str:
     )
 
 
-def _checked_lines(path: Path, question_round: QuestionRound) -> list[CheckedLine]:
+def _checked_lines(path: Path, store: AnnotationStore, question_round: QuestionRound) -> list[CheckedLine]:
     """Read and check the rows with an answer; raise ``UserError`` if the file is unreadable."""
     rules, first_lines = question_round.rules, dict[tuple[str, str], CsvAnswer]()
     found = []
     for line in read_csv_answers(path, per_pixel=rules.unit != "image"):
-        word, problems = line.word, list[str]()
+        word, problems, reject_reason = line.word, list[str](), None
         if line.question not in question_round.by_id:
             line = line._replace(question=line.question[:MAX_TEXT_LENGTH])  # as it is logged
             problems.append(f"{line.question!r} is not a question of this round; remove the line")
         elif not line.word:
             continue
         else:
-            kind, word = parse_word(line.word, rules.classes)
-            if kind == "new" and not rules.allow_new_classes:
+            kind, word = parse_word(store.translate(line.word), rules.classes)
+            if kind == "new" and not (rules.allow_new_classes or rules.live):
                 problems.append(f"{line.word!r} is not a class; use one of: {_list_classes(rules.classes)}")
-        seconds, reject_reason = _parse_seconds(line.seconds), None
+                reject_reason = "unknown class"
+            elif kind == "new" and (similar := get_close_matches(word, rules.classes, n=1)):
+                problems.append(
+                    f"{line.word!r} is not a class; did you mean {similar[0]!r}? If it is a new class, "
+                    f"add it first: ducats classes {shlex.quote(str(store.folder.parent))} --add "
+                    f"{shlex.quote(word)}"
+                )
+                reject_reason = "misspelt class"
+        seconds = _parse_seconds(line.seconds)
         earlier = first_lines.setdefault((line.annotator, line.question), line)
         if earlier is not line:
             verb = "repeats" if earlier.word.casefold() == line.word.casefold() else "contradicts"
             problems.append(f"the answer to {line.question!r} {verb} line {earlier.line_number}; keep one")
-            reject_reason = "duplicate"
+            reject_reason = reject_reason or "duplicate"
         if isinstance(seconds, str):
             problems.append(f"{seconds!r} is not a number of seconds; write a number or leave it empty")
             seconds, reject_reason = None, reject_reason or "malformed"
@@ -151,7 +162,7 @@ def _log_new_answers(store: AnnotationStore, channel: str, lines: Sequence[Check
         store.receive(raw_answers, channel=channel)
 
 
-CSV_REJECT_REASONS = ("duplicate", "malformed")  # reasons for which this module rejects a row
+CSV_REJECT_REASONS = ("duplicate", "malformed", "misspelt class", "unknown class")  # of rows
 
 
 def read_csv_answers(path: Path, *, per_pixel: bool = False) -> list[CsvAnswer]:

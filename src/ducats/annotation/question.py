@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -67,7 +67,7 @@ class RoundRules:
     rule: Literal["first", "newest", "majority", "unanimous", "weighted"] = "first"  # see ``rules``
     min_annotators: int = 1  # number of different annotators that each question needs
     on_unsure: Literal["ask_another", "void"] = "ask_another"  # ask someone else, or label VOID
-    allow_new_classes: bool = False  # whether unknown class names are accepted, as VOID
+    allow_new_classes: bool = False  # whether answers may name new classes
     unit: str = "image"  # image, pixel, region or superpixel
     query: str = ""  # name, shown to annotators
     query_summary: str = ""  # why a sample is picked, shown to annotators; may contain "{unit}"
@@ -117,6 +117,14 @@ class QuestionRound:
     def _shared_rules(self) -> RoundRules:
         rule = "majority" if self.rules.rule in ("first", "newest") else self.rules.rule
         return replace(self.rules, rule=rule, min_annotators=max(2, self.rules.min_annotators))
+
+    def with_words(self, translate: Callable[[str], str]) -> "QuestionRound":
+        """Return the round with other names of its classes; some may become the same."""
+        classes = tuple(dict.fromkeys(map(translate, self.rules.classes)))
+        questions = tuple(
+            one if one.guess is None else replace(one, guess=translate(one.guess)) for one in self.questions
+        )
+        return replace(self, rules=replace(self.rules, classes=classes), questions=questions)
 
     @classmethod
     def write(cls, folder: Path, rules: RoundRules, questions: Iterable[Question]) -> None:

@@ -68,7 +68,7 @@ def make_rules(
     rule: str = "first",
     min_annotators: int | None = None,
     on_unsure: str = "ask_another",
-    allow_new_classes: bool = False,
+    allow_new_classes: bool = True,
     overlap: float = 0.0,
     min_probability: float = 0.9,
     max_annotators: int = 3,

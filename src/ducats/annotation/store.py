@@ -13,12 +13,15 @@ from ducats.annotation.answer_log import AnswerLog
 from ducats.annotation.question import QuestionRound
 from ducats.annotation.rules import QuestionStatus, independent_words, possible_words, question_status
 from ducats.runfolder import checksums
+from ducats.runfolder.class_changes import CLASSES_FILE, ClassChange, load_class_changes, translate_word
 from ducats.runfolder.question_names import ANSWER_LOG, CLOSED, RULES
 from ducats.runfolder.rounds import round_name, rounds_in
 from ducats.utils.typed_json import parse_json
 
 if TYPE_CHECKING:  # keeps `--help` fast
     from ducats.annotation.dawid_skene import AnnotatorModel
+
+_Version = tuple[int, int, int] | None  # of a file
 
 MAX_CLASS_NAME_LENGTH = 100
 MAX_ANSWER_SECONDS = 24 * 3600.0  # longest plausible time for one answer
@@ -42,7 +45,11 @@ class AnnotationStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.log = AnswerLog(folder / ANSWER_LOG)
-        self._question_rounds: dict[int, QuestionRound] = {}
+        self._question_rounds: dict[int, tuple[_Version, QuestionRound]] = {}
+        self._changes_path = folder.parent / CLASSES_FILE
+        self._changes: tuple[ClassChange, ...] = ()  # of the classes: words are translated when they are read
+        self._changes_version: _Version = None
+        self._answers: list[Answer] = []  # the log, translated
         self._closed_rounds: dict[int, ClosedRound] = {}
         # The newest round of each question: unanswered questions may be asked again in a later round.
         self._round_of: dict[str, int] = {}
@@ -51,7 +58,6 @@ class AnnotationStore:
         self._external_ids: dict[str, set[tuple[str, str]]] = {}  # question and word received under each id
         self._statuses: dict[tuple[int, str], QuestionStatus] = {}
         self._annotator_models: dict[int, AnnotatorModel] = {}  # by last round
-        self._n_read = 0
         self._lock = threading.RLock()
 
     # -- questions ------------------------------------------------------------------------------------
@@ -65,10 +71,45 @@ class AnnotationStore:
         return self.folder / round_name(round_number)
 
     def question_round(self, round_number: int) -> QuestionRound:
-        """Return the questions of a round."""
-        if round_number not in self._question_rounds:
-            self._question_rounds[round_number] = QuestionRound.read(self.round_folder(round_number))
-        return self._question_rounds[round_number]
+        """Return the questions of a round, with the classes added or changed since it was written."""
+        with self._lock:
+            self._load_class_changes()
+            version = _file_version(self.round_folder(round_number) / RULES)
+            known = self._question_rounds.get(round_number)
+            if known is None or known[0] != version:
+                found = QuestionRound.read(self.round_folder(round_number))
+                if self._changes:
+                    found = found.with_words(self.translate)
+                self._question_rounds[round_number] = known = (version, found)
+            return known[1]
+
+    def translate(self, word: str) -> str:
+        """Return the current name of a class that was renamed or merged; other words as they are."""
+        former = {change.name.casefold(): change.name for change in self._changes if change.kind != "added"}
+        return translate_word(former.get(word.strip().casefold(), word), self._changes)
+
+    def n_class_changes(self) -> int:
+        """Return how often classes were added, renamed or merged."""
+        with self._lock:
+            self._load_class_changes()
+            return len(self._changes)
+
+    def _load_class_changes(self) -> None:
+        """Read the changes of the classes, and forget what depends on them, if there are new ones."""
+        version = _file_version(self._changes_path)
+        if version == self._changes_version:
+            return
+        self._changes, self._changes_version = load_class_changes(self._changes_path), version
+        for cache in (
+            self._question_rounds,
+            self._closed_rounds,
+            self._answers_by_question,
+            self._external_ids,
+            self._statuses,
+            self._annotator_models,
+            self._answers,
+        ):
+            cache.clear()
 
     def forget_round(self, round_number: int) -> None:
         """Read the questions of a round again when they are needed: they were written anew."""
@@ -91,24 +132,28 @@ class AnnotationStore:
                 self._known_rounds.add(round_number)
 
     def add_class(self, round_number: int, name: str) -> str:
-        """Append a class to the rules of an open live round, unless it is there; return its name.
+        """Append a class to the rules of an open round, unless it is there; return its name.
 
         Raises:
             ValueError: the name is empty, too long or reserved.
         """
         with self._lock, self.log.locked():
-            question_round = self.question_round(round_number)
-            kind, name = parse_word(replace_surrogates(name), question_round.rules.classes)
-            if kind == "class":
-                return name
-            if kind != "new" or len(name) > MAX_CLASS_NAME_LENGTH:
-                raise ValueError(
-                    f"{name[:MAX_CLASS_NAME_LENGTH]!r} cannot be a class; choose a name of at most "
-                    f"{MAX_CLASS_NAME_LENGTH} characters other than void, unsure and skip"
-                )
-            rules = replace(question_round.rules, classes=(*question_round.rules.classes, name))
-            rules.write(question_round.folder)
-            self._question_rounds[round_number] = replace(question_round, rules=rules)
+            return self._add_class(round_number, name)
+
+    def _add_class(self, round_number: int, name: str) -> str:
+        question_round = self.question_round(round_number)
+        kind, name = parse_word(self.translate(replace_surrogates(name)), question_round.rules.classes)
+        if kind == "class":
+            return name
+        if kind != "new" or len(name) > MAX_CLASS_NAME_LENGTH:
+            raise ValueError(
+                f"{name[:MAX_CLASS_NAME_LENGTH]!r} cannot be a class; choose a name of at most "
+                f"{MAX_CLASS_NAME_LENGTH} characters other than void, unsure and skip"
+            )
+        rules = replace(question_round.rules, classes=(*question_round.rules.classes, name))
+        rules.write(question_round.folder)
+        version = _file_version(question_round.folder / RULES)
+        self._question_rounds[round_number] = (version, replace(question_round, rules=rules))
         return name
 
     # -- answers --------------------------------------------------------------------------------------
@@ -185,16 +230,25 @@ class AnnotationStore:
                 **fields,
             )
         rules = self.question_round(round_number).rules
-        kind, word = parse_word(replace_surrogates(word), rules.classes)
-        if kind == "new" and not rules.allow_new_classes:  # the page adds new classes of a live round first
+        kind, word = parse_word(self.translate(replace_surrogates(word)), rules.classes)
+        if kind == "new" and not (rules.allow_new_classes or rules.live):
             reject_reason = reject_reason or "unknown class"
         elif self.closed_round(round_number) is not None:
             reject_reason = reject_reason or "late"
+        elif kind == "new" and reject_reason is None:
+            try:
+                kind, word = "class", self._add_class(round_number, word)
+            except ValueError:
+                reject_reason = "unknown class"
         return Answer(question, word, kind, round=round_number, reject_reason=reject_reason, **fields)
 
     def _read_new_answers(self) -> None:
+        self._load_class_changes()
         answers = self.log.answers()
-        for answer in answers[self._n_read :]:
+        for logged in answers[len(self._answers) :]:
+            word = self.translate(logged.word)
+            answer = logged if word == logged.word else replace(logged, word=word)
+            self._answers.append(answer)
             if answer.external_id is not None:
                 self._external_ids.setdefault(answer.external_id, set()).add((answer.question, answer.word))
             if answer.question:
@@ -203,7 +257,6 @@ class AnnotationStore:
                 self._statuses.pop(key, None)
                 if answer.reject_reason is None:
                     self._forget_models(answer.round)
-        self._n_read = len(answers)
 
     def _forget_models(self, first_round: int) -> None:
         """Forget what depends on all answers to a round."""
@@ -218,7 +271,7 @@ class AnnotationStore:
         with self._lock:
             self._read_new_answers()
             if question is None:
-                return list(self.log.answers())
+                return list(self._answers)
             return [
                 answer
                 for round_number in (0, *self.round_numbers())
@@ -235,7 +288,9 @@ class AnnotationStore:
     def _status(self, round_number: int, question: str) -> QuestionStatus:
         key = (round_number, question)
         if key not in self._statuses:
-            rules = self.question_round(round_number).rules_for(question)
+            known = self._question_rounds.get(round_number)
+            question_round = self.question_round(round_number) if known is None else known[1]
+            rules = question_round.rules_for(question)
             model = self.annotator_model(round_number) if rules.rule == "weighted" else None
             self._statuses[key] = question_status(self._answers_by_question.get(key, []), rules, model)
         return self._statuses[key]
@@ -263,7 +318,7 @@ class AnnotationStore:
                 classes = [name for n in numbers for name in self.question_round(n).rules.classes]
                 given = {
                     answer.word
-                    for answer in self.log.answers()
+                    for answer in self._answers
                     if answer.reject_reason is None and answer.kind == "new" and answer.round <= last_round
                 }
                 self._annotator_models[last_round] = fit_annotators(answered, possible_words(classes, given))
@@ -286,7 +341,8 @@ class AnnotationStore:
         from ducats.runfolder.run_folder import RunFolder  # needs NumPy; keeps `--help` fast
 
         amendments = RunFolder(self.folder.parent).load_amendments()
-        return {one.question: one.new for amendment in amendments for one in amendment.corrections}
+        corrections = [one for amendment in amendments for one in amendment.corrections]
+        return {one.question: self.translate(one.new) for one in corrections}
 
     # -- labels ---------------------------------------------------------------------------------------
 
@@ -349,13 +405,25 @@ class AnnotationStore:
 
     def closed_round(self, round_number: int) -> ClosedRound | None:
         """Return the labels of a round if it is closed."""
+        self._load_class_changes()
         path = self.round_folder(round_number) / CLOSED
         if round_number not in self._closed_rounds:
             checksums.verify(path)
             if not path.exists():
                 return None
             try:
-                self._closed_rounds[round_number] = parse_json(ClosedRound, path.read_bytes())
+                closed = parse_json(ClosedRound, path.read_bytes())
             except ValueError as error:
                 raise checksums.corrupt(path, error) from error
+            words = {question: self.translate(word) for question, word in closed.words.items()}
+            self._closed_rounds[round_number] = replace(closed, words=words)
         return self._closed_rounds[round_number]
+
+
+def _file_version(path: Path) -> _Version:
+    """Return what changes when a file is replaced; None if there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns

@@ -16,6 +16,7 @@ from cyclopts import CycloptsError
 from ducats.cli import (  # noqa: F401 - importing them registers their commands
     answers,
     cache,
+    classes,
     deploy,
     figure,
     inspect,

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
-from getpass import getuser
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +15,7 @@ from rich.table import Table
 from ducats.annotation import VOID_WORD, AnnotationStore, Answer, QuestionRound, summary
 from ducats.annotation.answer import AnswerKind
 from ducats.annotation.csv_answers import check_csv_answers
-from ducats.cli.base import app, console, print_csv, print_line, print_warning
+from ducats.cli.base import app, console, login_name, print_csv, print_line, print_warning
 from ducats.runfolder.question_names import ANSWER_TABLES, MASKS
 from ducats.runfolder.rounds import rounds_in
 from ducats.utils.errors import UserError
@@ -67,7 +66,7 @@ def answers(
     run_folder.check_format()
     store = AnnotationStore(run_folder.questions_path)
     if amend is not None:
-        return _amend(run_folder, amend, _login_name() if annotator is None else annotator)
+        return _amend(run_folder, amend, login_name() if annotator is None else annotator)
     if check is not None:
         return _check(store, check)
     if not store.round_numbers() and run_folder.load_amendments():
@@ -106,14 +105,14 @@ def _check(store: AnnotationStore, paths: Sequence[Path]) -> int:
         raise UserError(f"{store.folder.parent} has no open round whose answers could be checked")
     if not paths:
         raise UserError("--check needs a CSV file, e.g. answers.csv")
-    return 1 if _print_problems(question_round, paths) else 0
+    return 1 if _print_problems(store, question_round, paths) else 0
 
 
-def _print_problems(question_round: QuestionRound, paths: Iterable[Path]) -> int:
+def _print_problems(store: AnnotationStore, question_round: QuestionRound, paths: Iterable[Path]) -> int:
     """Print all mistakes in CSV files; return their number."""
     n_problems = 0
     for path in paths:
-        found = check_csv_answers(path, question_round)
+        found = check_csv_answers(path, store, question_round.rules.round)
         for problem in found.problems:
             print_line(problem, "red")
         n_problems += len(found.problems)
@@ -214,13 +213,6 @@ def _consequence(run_folder: "RunFolder") -> str:
     return f"the run trains on it after round {state.n_labelled_rounds + 1}; {readers} from now on"
 
 
-def _login_name() -> str:
-    try:
-        return getuser()
-    except (OSError, KeyError):  # a container without an entry for the user
-        return ""
-
-
 def _print_amendments(run_folder: "RunFolder") -> None:
     amendments = run_folder.load_amendments()
     runs = [one.runs for amendment in amendments for one in amendment.corrections]
@@ -270,7 +262,7 @@ def _print_rounds(store: AnnotationStore) -> None:
             f"late answers change nothing; to correct a label: `ducats answers {folder} --amend KEY CLASS`"
         )
     if (question_round := store.open_round()) is not None:
-        _print_problems(question_round, sorted(question_round.folder.glob(ANSWER_TABLES)))
+        _print_problems(store, question_round, sorted(question_round.folder.glob(ANSWER_TABLES)))
     for tally in summary.summarise_rounds(store):
         if tally.new_classes:
             names = ", ".join(f"{word} ({count})" for word, count in sorted(tally.new_classes.items()))

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from getpass import getuser
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -112,3 +113,11 @@ def check_poll(seconds: float) -> None:
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
     sys.stdout.write(json.dumps(value, indent=1) + "\n")
+
+
+def login_name() -> str:
+    """Return the name of the user; empty in a container without an entry for the user."""
+    try:
+        return getuser()
+    except (OSError, KeyError):
+        return ""

@@ -29,6 +29,7 @@ def label(
     out: Path | None = None,
     seed: int | None = None,
     device: str | None = None,
+    audit: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None,
     config: ConfigFiles = [],  # noqa: B006 - never changed
     set: Annotated[list[str], Parameter(negative=(), help="A setting as key=value. Repeatable.")] = [],  # noqa: B006
     host: str = "127.0.0.1",
@@ -60,6 +61,8 @@ def label(
         out: Live: run folder; default: runs/label-NAME-DIGEST, the same for the same folder of images.
         seed: Live: random seed.
         device: Live: auto, cpu, cuda or mps.
+        audit: Live: one of so many questions is drawn at random and not trained on; these labels show the
+            accuracy. Default: 10; 0: none.
         host: Address to listen on; the default is reachable from this machine only.
         port: Port to listen on; default: derived from the path of the run, the same each time.
         annotator: Annotator name for all answers; default: the page asks each annotator once.
@@ -91,6 +94,8 @@ def label(
         _check_not_live(folder)
         _serve(folder, port, page | access(folder))
         return 0
+    if audit == 1:
+        raise UserError("--audit 1 leaves no label to train on; give a larger number, or 0 for no audit")
     if server.is_run_folder(folder):
         raise UserError(
             f"{folder} is a run folder; omit --classes and --source to label its questions, or give a folder "
@@ -107,7 +112,7 @@ def label(
         seed=seed,
         device=device,
     )
-    return _label_live(options, out or _default_folder(folder), port, page, access)
+    return _label_live(options, out or _default_folder(folder), audit, port, page, access)
 
 
 def _parse_people(text: str) -> list[str]:
@@ -185,6 +190,7 @@ def _default_folder(images: Path) -> Path:
 def _label_live(
     options: RunOptions,
     out: Path,
+    audit: int | None,
     port: int,
     page: dict[str, Any],
     access: Callable[[Path], dict[str, Any]],
@@ -196,13 +202,15 @@ def _label_live(
     with ProgressDisplay(transient=True):
         with activity("loading libraries"):
             from ducats.run.factory import check_config, resolve_for_machine
+            from ducats.run.live_audit import DEFAULT_EVERY
             from ducats.run.live_run import LiveRun
             from ducats.runfolder.run_folder import RunFolder
 
             config = resolve_for_machine(options.load())
         run_folder = RunFolder(out)
         check_config(config, is_resumable=run_folder.is_resumable)
-        live_run = LiveRun.open(config, run_folder)
+        every = DEFAULT_EVERY if audit is None else audit
+        live_run = LiveRun.open(config, run_folder, audit_every=every)
     try:
         with ProgressDisplay(transient=True):
             session = live_run.session()

@@ -1,5 +1,6 @@
 """Commands on existing runs: evaluate, predict, report, labels, picks."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -156,30 +157,32 @@ def labels(run: Path) -> int:
     Args:
         run: Run folder.
     """
-    from itertools import chain
-
     from ducats.data.domain import UNLABELLED, VOID
     from ducats.ledger import load_ledger
     from ducats.runfolder.run_folder import RunFolder
 
     run_folder = RunFolder(run)
-    classes, ledger = run_folder.data_summary["classes"], load_ledger(run_folder)
+    classes, ledger = run_folder.classes.resolved_names, load_ledger(run_folder)
     names = {VOID: "void", **dict(enumerate(classes))}
     # Streamed: there may be a hundred million pixels.
-    if ledger.sizes is None:
-        header, is_audit = ["round", "key", "label"], ledger.audit_labels() != UNLABELLED
-        rows: list[tuple[object, ...]] = [(e.round, e.key, names[e.label]) for e in ledger.entries()]
-        if bool(is_audit.any()):
-            audited = {ledger.keys[image] for image in is_audit.nonzero().squeeze(1).tolist()}
-            header, rows = [*header, "audit"], [(*row, row[1] in audited) for row in rows]
-        print_csv(chain([header], rows))
-    else:
+    per_pixel = ledger.sizes is not None
+    if ledger.sizes is not None:
+        audit = ledger.audit_pixels()
+        keys = [ledger.keys[image] for image in audit.image.tolist()]
+        audited = set(zip(keys, audit.position.tolist(), strict=True))
         widths = dict(zip(ledger.keys, ledger.sizes[:, 1].tolist(), strict=True))
-        header = ["round", "key", "y", "x", "label"]
-        pixel_rows = (
-            (e.round, e.key, *divmod(e.position, widths[e.key]), names[e.label]) for e in ledger.entries()
-        )
-        print_csv(chain([header], pixel_rows))
+    else:
+        images = (ledger.audit_labels() != UNLABELLED).nonzero().squeeze(1).tolist()
+        audited = {(ledger.keys[image], 0) for image in images}
+
+    def rows() -> Iterator[tuple[object, ...]]:
+        yield ("round", "key", *(("y", "x") if per_pixel else ()), "label", *(("audit",) if audited else ()))
+        for entry in ledger.entries():
+            place = divmod(entry.position, widths[entry.key]) if per_pixel else ()
+            mark = ((entry.key, entry.position) in audited,) if audited else ()
+            yield (entry.round, entry.key, *place, names[entry.label], *mark)
+
+    print_csv(rows())
     return 0
 
 
@@ -208,7 +211,7 @@ def picks(
 
     run_folder = RunFolder(run)
     config, ledger = load_run_config(run_folder, trust_code=trust_code), load_ledger(run_folder)
-    classes = run_folder.data_summary["classes"]
+    classes = run_folder.classes.resolved_names
     image_keys = select_image_keys(ledger, images, count)  # first: reading the images may take long
     images_shown = load_images(config, image_keys)
     path = write_picks_figure(

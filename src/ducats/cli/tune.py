@@ -20,6 +20,8 @@ _DETAIL_COLUMNS = {  # columns for details of a score: title, factor, digits
     "uncorrected_risk": ("uncorrected risk", 1, 4),
     "effective_fraction": ("effective sample %", 100, 1),
     "domain_accuracy": ("domain accuracy %", 100, 1),
+    "low": ("95 %: from", 1, 4),
+    "high": ("to", 1, 4),
     "images": ("images", 1, 0),
 }
 
@@ -29,7 +31,7 @@ def tune(
     *,
     options: RunOptions = RunOptions(),  # noqa: B008 - never changed
     grid: Annotated[list[str] | None, Parameter(negative=())] = None,
-    estimator: Literal["dev", "target_labels"] = "dev",
+    estimator: Literal["dev", "target_labels", "audit"] | None = None,
     trials: int = 20,
     loss: Literal["error", "nll"] | None = None,
     weight_normalisation: Literal["none", "max", "standardize"] | None = None,
@@ -47,19 +49,23 @@ def tune(
             parameters of objective and query that have a search grid; with DUC beta, lambda and kappa, with
             the values of the paper.
         estimator: dev: deep embedded validation on a held-out fraction of the source
-            (evaluation.source_holdout_fraction, default 0.2); target_labels: labels of random target images.
+            (evaluation.source_holdout_fraction, default 0.2); target_labels: labels of random target images;
+            audit: audit labels of the trials (--audit, or --start-from a run that has some). Default: dev, or
+            audit if there is no source.
         trials: Number of combinations to try, sampled at random.
-        loss: Loss to estimate: error rate (default for target_labels) or mean negative log-likelihood
-            (default for dev, since a good model makes no errors on the source).
+        loss: Loss to estimate: error rate (default for target_labels and audit) or mean negative
+            log-likelihood (default for dev, since a good model makes no errors on the source).
         weight_normalisation: dev: normalisation of the importance weights; default: none.
         validation_labels: target_labels: number of validation labels, in addition to those of the trials;
             default: 50.
         out: Output folder; default: runs/tune-DATA-METHOD-DIGEST.
     """
-    if weight_normalisation is not None and estimator != "dev":
+    if weight_normalisation is not None and estimator not in (None, "dev"):
         raise UserError("--weight-normalisation needs --estimator dev")
     if validation_labels is not None and estimator != "target_labels":
         raise UserError("--validation-labels needs --estimator target_labels")
+    if options.new_classes:
+        raise UserError("--new-classes is for `ducats run`: trials with different classes cannot be compared")
     config = options.load()
     from ducats.sweep import tune as search
     from ducats.sweep.tune.trials import parse_grid

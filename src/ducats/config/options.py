@@ -60,6 +60,14 @@ class DataOptions:
             "labels/).",
         ),
     ] = False
+    new_classes: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            help="Let target and test have classes that the source lacks; a run adds such a class with its "
+            "first label.",
+        ),
+    ] = False
     classes: Annotated[
         str | None,
         Parameter(
@@ -133,16 +141,16 @@ class RunOptions(DataOptions):
     audit: Annotated[
         str | None,
         Parameter(
-            help="How many of the labels are for images drawn at random, which are not trained on and give "
-            "the accuracy with an interval: a count, or auto (a tenth and at least 20, if there is no test "
-            "set)."
+            help="How many of the labels are for images or pixels drawn at random, which are not trained on "
+            "and give the accuracy with an interval: a count, or auto (a tenth and at least 20, if there is "
+            "no test set)."
         ),
     ] = None
     until: Annotated[
         str | None,
         Parameter(
             help="Ask for no more labels once the audit shows this with 95 % certainty: 'gain<0.5' (points "
-            "of the last round) or 'accuracy>95%'."
+            "of the last round), 'accuracy>95%' or, in segmentation, 'miou>60%'."
         ),
     ] = None
     rounds: Annotated[int | None, Parameter(help="Number of rounds over which the budget is split.")] = None
@@ -267,6 +275,13 @@ class RunOptions(DataOptions):
             )
         if self.ground_truth:
             params["ground_truth"] = True
+        if self.new_classes:
+            if is_segmentation:
+                raise UserError(
+                    "--new-classes is for class folders; in segmentation, --classes has all classes, also "
+                    "those that the source lacks"
+                )
+            params["new_classes"] = True
         data: dict[str, Any] = {}
         if params:
             folders = "segmentation_folders" if is_segmentation else "folders"
@@ -274,7 +289,11 @@ class RunOptions(DataOptions):
             takes_folders = config.data.name != folders and _takes(config, "source")
             data = {"name": config.data.name if takes_folders else folders, "params": params}
         if self.manifest:
-            data = {"name": "manifest", "params": {"path": _absolute(self.manifest)}}
+            data = {
+                "name": "manifest",
+                "params": {"path": _absolute(self.manifest)}
+                | _drop_none(new_classes=self.new_classes or None),
+            }
         benchmark_params = _drop_none(root=self.root and _absolute(self.root), task=self.task)
         if benchmark_params:  # applies to any data set
             data = {**data, "params": {**data.get("params", {}), **benchmark_params}}

@@ -206,9 +206,10 @@ class AcquisitionConfig:
     )
     audit: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         default="auto",
-        description="how many of the labels are for the audit: images drawn at random, which are not trained "
-        "on and give the accuracy of the model with an interval; 0: none; auto: a tenth of the budget and at "
-        "least 20, but none if there is a test set, if 20 are more than a third of the budget, or for pixels",
+        description="how many of the labels are for the audit: images or pixels drawn at random, which are "
+        "not trained on and give the accuracy of the model with an interval; 0: none; auto: a tenth of the "
+        "budget, from 20 to 10,000, but none if there is a test set, if 20 are more than a third of the "
+        "budget, or if whole label maps are labelled (task.unit=image)",
     )
     release_audit: bool = Field(
         default=False,
@@ -218,7 +219,8 @@ class AcquisitionConfig:
     until: str | None = Field(
         default=None,
         description="ask for no more labels once the audit shows this with 95 % certainty: gain<0.5 (points "
-        "of accuracy that the last round can have gained) or accuracy>95%; null: spend the budget",
+        "of accuracy that the last round can have gained), accuracy>95% or, in segmentation, miou>60%; null: "
+        "spend the budget",
     )
     growth: float = Field(
         default=1.0,
@@ -386,17 +388,23 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _check_audit(self) -> "Config":
-        acquisition = self.acquisition
-        if acquisition.audit not in ("auto", 0) and self.task.name == "segmentation":
+        acquisition, is_segmentation = self.acquisition, self.task.name == "segmentation"
+        labels_maps = is_segmentation and self.task.labels_whole_images
+        if acquisition.audit not in ("auto", 0) and labels_maps:
             raise ValueError(
-                "acquisition.audit is for labels of images, not of pixels; set acquisition.audit=0"
+                "acquisition.audit needs labels of single pixels, but task.unit=image asks for whole label "
+                "maps; set acquisition.audit=0 or another task.unit"
             )
         if acquisition.until is not None:
-            StopRule.parse(acquisition.until)
-            if acquisition.audit == 0 or self.task.name == "segmentation":
+            rule = StopRule.parse(acquisition.until)
+            if acquisition.audit == 0 or labels_maps:
                 raise ValueError(
-                    "acquisition.until needs audit labels, which are for images; remove it, or set "
-                    "acquisition.audit"
+                    "acquisition.until needs audit labels; remove it, or set acquisition.audit and, in "
+                    "segmentation, a task.unit other than image"
+                )
+            if rule.quantity == "miou" and not is_segmentation:
+                raise ValueError(
+                    f"acquisition.until={rule} is for segmentation; use a rule such as accuracy>95%"
                 )
         return self
 

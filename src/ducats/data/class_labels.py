@@ -30,13 +30,22 @@ def source_classes(description: str, labels: Sequence[str]) -> tuple[str, ...]:
     return classes
 
 
+ADD_CLASSES_REMEDY = ", or let the run add them with --new-classes"
+
+
+def target_only(labels: Sequence[str], classes: Sequence[str], *, allowed: bool) -> tuple[str, ...]:
+    """Return the classes of target images that the source lacks, if they are allowed; else none."""
+    return tuple(sorted(set(labels).difference(classes, [""]))) if allowed else ()
+
+
 def class_indices(
-    description: str, labels: Sequence[str], names: Sequence[str], classes: Sequence[str]
+    description: str, labels: Sequence[str], names: Sequence[str], classes: Sequence[str], *, remedy: str = ""
 ) -> Tensor:
     """Return the class index of each image: int64 (N,); raise for an unknown class.
 
     Args:
         names: paths or keys of the images, for messages.
+        remedy: what else can be done about unknown classes, besides changing the images.
     """
     index = {name: i for i, name in enumerate(classes)}
     unknown = sorted(set(labels) - set(index))
@@ -44,6 +53,6 @@ def class_indices(
         example = next(name for name, label in zip(names, labels, strict=True) if label in unknown)
         raise UserError(
             f"{description} has unknown classes: {join_quoted(unknown)} (first: {example}); the classes are "
-            f"{join_quoted(classes)}; rename or remove the others"
+            f"{join_quoted(classes)}; rename or remove the others{remedy}"
         )
     return torch.tensor([index[label] for label in labels], dtype=torch.int64)

@@ -154,6 +154,41 @@ class Subset:
         return pixel_digest(self._parent, int(self._index[index]))
 
 
+class RenumberedMaps:
+    """Label maps with other class numbers, without copying.
+
+    Args:
+        numbers: new number of each class.
+    """
+
+    def __init__(self, parent: LabelMaps, numbers: Tensor) -> None:
+        self._parent, self._numbers = parent, numbers
+        self.shape, self.ndim = parent.shape, parent.ndim
+        self.dtype = torch.int8 if int(numbers.max()) <= torch.iinfo(torch.int8).max else torch.int16
+
+    def __len__(self) -> int:
+        return len(self._parent)
+
+    def __getitem__(self, index: Tensor | slice | int) -> Tensor:
+        return self._renumber(self._parent[index])
+
+    def original(self, index: int) -> Tensor:
+        """Return a label map at its original size."""
+        return self._renumber(original_map(self._parent, index))
+
+    def _renumber(self, labels: Tensor) -> Tensor:
+        return renumber(labels, self._numbers.to(labels.device)).to(self.dtype)
+
+
+def renumber(labels: Tensor, numbers: Tensor) -> Tensor:
+    """Return labels with other class numbers; negative labels stay.
+
+    >>> renumber(torch.tensor([1, 0, UNLABELLED]), torch.tensor([5, 7]))
+    tensor([ 7,  5, -1])
+    """
+    return torch.where(labels >= 0, numbers[labels.clamp(min=0).long()], labels)
+
+
 def subset_images(images: Images, index: Tensor) -> Images:
     """Return the images at these indices, without copying pixels, and without the list of skipped files."""
     indices = index.tolist()
@@ -230,6 +265,7 @@ class AdaptationData:
     pool: Images
     ground_truth: Labels | None = None  # the pool's labels, only for a simulated oracle
     test: Domain | None = None  # held out, for evaluation only
+    target_only_classes: tuple[str, ...] = ()  # of ground truth and test set, after those of the source
 
     def __repr__(self) -> str:
         known = "unknown" if self.ground_truth is None else "known to an oracle"
@@ -248,3 +284,8 @@ class AdaptationData:
     def classes(self) -> Sequence[str]:
         """Class names, in the order of the source."""
         return self.source.classes
+
+    @property
+    def all_classes(self) -> tuple[str, ...]:
+        """Class names with those that the source lacks, in the order of ground truth and test set."""
+        return (*self.source.classes, *self.target_only_classes)

@@ -68,7 +68,7 @@ def attach_test_set(
     assert labels is not None
     if origin == "split":
         return _split_target(data, labels, test_fraction), evaluated_on
-    return replace(data, test=Domain(data.pool, labels, tuple(data.classes))), evaluated_on
+    return replace(data, test=Domain(data.pool, labels, data.all_classes)), evaluated_on
 
 
 def same_images(one: Images, two: Images) -> bool:
@@ -131,8 +131,9 @@ def _split_target(data: AdaptationData, labels: Labels, test_fraction: float) ->
         test=Domain(
             subset_images(data.pool, held_out_index),
             subset_labels(labels, held_out_index),
-            tuple(data.classes),
+            data.all_classes,
         ),
+        target_only_classes=data.target_only_classes,
     )
 
 

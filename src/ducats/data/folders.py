@@ -8,7 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ducats.data.class_labels import check_not_empty, class_indices, source_classes
+from ducats.data.class_labels import (
+    ADD_CLASSES_REMEDY,
+    check_not_empty,
+    class_indices,
+    source_classes,
+    target_only,
+)
 from ducats.data.decoding import ImageSize, decode_image_sets, decode_images, parse_value_range
 from ducats.data.domain import AdaptationData, Domain, Images, no_images, rows_of
 from ducats.data.store import KeyedPaths
@@ -27,6 +33,7 @@ def folders(
     size: int = 256,
     range: Sequence[float] | None = None,
     ground_truth: bool = False,
+    new_classes: bool = False,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> AdaptationData:
@@ -48,8 +55,14 @@ def folders(
         size: Height and width that images are resized to, ignoring the aspect ratio.
         range: The values of black and white, in images with more than 8 bits per value: ``[0, 4095]``.
         ground_truth: Whether the target's first-level folders are its true classes, for a simulated oracle.
+<<<<<<< HEAD
         cache: See ``decode_images``.
         memory_gb: See ``decode_images``; the memory is that of all images together.
+=======
+        new_classes: Whether target and test may have classes that the source lacks. A run adds such a class
+            with its first label; until then, its test images count as errors.
+        cache, memory_gb: See ``decode_images``; the memory is that of all images together.
+>>>>>>> main
     """
     value_range = parse_value_range(range)
     target = existing_folder("target", target)
@@ -69,8 +82,16 @@ def folders(
         classes = target_classes(target, [class_of(key) for key, _ in target_files] if ground_truth else [])
     # All checks come before decoding, which may take minutes.
     source_labels = None if source is None else _labels("source", source, source_files, classes)
-    target_labels = _labels("target", target, target_files, classes) if ground_truth else None
-    test_labels = _labels("test", test, test_files, classes) if test is not None else None
+    target_keys = [*(_keys(target_files) if ground_truth else ()), *_keys(test_files)]
+    added = target_only([class_of(key) for key in target_keys], classes, allowed=new_classes)
+    all_classes = (*classes, *added)
+    target_labels, test_labels = (
+        None if folder is None else _labels(role, folder, files, all_classes, remedy=ADD_CLASSES_REMEDY)
+        for role, folder, files in (
+            ("target", target if ground_truth else None, target_files),
+            ("test", test, test_files),
+        )
+    )
     images = decode_image_sets(
         [source_files, target_files, test_files],
         size,
@@ -86,7 +107,8 @@ def folders(
         ground_truth=None
         if target_labels is None
         else rows_of(images[1], _keys(target_files), target_labels),
-        test=None if test_labels is None else _domain(images[2], test_files, test_labels, classes),
+        test=None if test_labels is None else _domain(images[2], test_files, test_labels, all_classes),
+        target_only_classes=added,
     )
 
 
@@ -244,7 +266,9 @@ def class_of(key: str) -> str:
     return key.split("/", 1)[0]
 
 
-def _labels(role: str, folder: Path, images: Sequence[tuple[str, Path]], classes: Sequence[str]) -> Tensor:
+def _labels(
+    role: str, folder: Path, images: Sequence[tuple[str, Path]], classes: Sequence[str], *, remedy: str = ""
+) -> Tensor:
     """Return the class index of each image, from its folder: int64 (N,)."""
     labels, names = [class_of(key) for key, _ in images], [str(path) for _, path in images]
-    return class_indices(describe_folder(role, folder), labels, names, classes)
+    return class_indices(describe_folder(role, folder), labels, names, classes, remedy=remedy)

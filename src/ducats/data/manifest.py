@@ -8,7 +8,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ducats.data.class_labels import check_not_empty, class_indices, source_classes
+from ducats.data.class_labels import (
+    ADD_CLASSES_REMEDY,
+    check_not_empty,
+    class_indices,
+    source_classes,
+    target_only,
+)
 from ducats.data.decoding import decode_image_sets, parse_value_range
 from ducats.data.domain import AdaptationData, Domain, rows_of
 from ducats.data.parquet import batch_rows, open_parquet, parquet_batches
@@ -43,6 +49,7 @@ def manifest(
     path: str | Path,
     size: int = 256,
     range: Sequence[float] | None = None,
+    new_classes: bool = False,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> AdaptationData:
@@ -64,6 +71,7 @@ def manifest(
         path: A ``.csv`` (UTF-8, comma-separated) or ``.parquet`` file.
         size: Height and width that images are resized to, ignoring the aspect ratio.
         range: The values of black and white, in images with more than 8 bits per value: ``[0, 4095]``.
+        new_classes: See ``folders``.
         cache: See ``decode_images``.
         memory_gb: See ``decode_images``; the memory is that of all images together.
     """
@@ -76,9 +84,11 @@ def manifest(
     check_not_empty(describe_rows("target", table), len(pool))
     classes = source_classes(describe_rows("source", table), [row.label for row in source])
     check_pool_labels(table, pool)
-    ground_truth = _labels("target", table, pool, classes) if pool[0].label else None
+    added = target_only([row.label for row in (*pool, *test)], classes, allowed=new_classes)
+    all_classes = (*classes, *added)
+    ground_truth = _labels("target", table, pool, all_classes) if pool[0].label else None
     source_labels = _labels("source", table, source, classes)
-    test_labels = _labels("test", table, test, classes)
+    test_labels = _labels("test", table, test, all_classes)
     file_sets = [[(row.key, row.path) for row in rows_of_set] for rows_of_set in (source, pool, test)]
     images = decode_image_sets(file_sets, size, value_range=value_range, cache=cache, memory_gb=memory_gb)
     keys = [[key for key, _ in files] for files in file_sets]
@@ -86,7 +96,8 @@ def manifest(
         source=Domain(images[0], rows_of(images[0], keys[0], source_labels), classes),
         pool=images[1],
         ground_truth=None if ground_truth is None else rows_of(images[1], keys[1], ground_truth),
-        test=Domain(images[2], rows_of(images[2], keys[2], test_labels), classes) if test else None,
+        test=Domain(images[2], rows_of(images[2], keys[2], test_labels), all_classes) if test else None,
+        target_only_classes=added,
     )
 
 
@@ -235,4 +246,5 @@ def describe_rows(role: str, table: Path) -> str:
 def _labels(role: str, table: Path, rows: Sequence[ManifestRow], classes: Sequence[str]) -> Tensor:
     """Return the class index of each row: int64 (N,)."""
     labels, names = [row.label for row in rows], [row.name for row in rows]
-    return class_indices(describe_rows(role, table), labels, names, classes)
+    remedy = "" if role == "source" else ADD_CLASSES_REMEDY
+    return class_indices(describe_rows(role, table), labels, names, classes, remedy=remedy)

@@ -21,6 +21,7 @@ from ducats.evaluation.evaluate import (
 )
 from ducats.evaluation.metrics import Tally, compute_metrics
 from ducats.ledger import TargetMaps, load_ledger
+from ducats.run.class_growth import with_current_classes
 from ducats.run.components import data_digest
 from ducats.run.factory import load_data, prepare_images
 from ducats.utils.errors import UserError
@@ -92,7 +93,10 @@ def _evaluate_segmentation(
         test, evaluated_on = load_test_set(trained)
         if evaluated_on == "unlabelled":
             known_labels_of = TargetMaps(
-                load_ledger(trained.run_folder), None, void=test.images.void_masks
+                load_ledger(trained.run_folder),
+                None,
+                void=test.images.void_masks,
+                with_audit=trained.config.acquisition.release_audit,
             ).at_label_resolution
     else:
         test = _load_labelled_maps(trained, folder)
@@ -121,11 +125,13 @@ def _load_labelled_maps(trained: TrainedModel, folder: Path) -> Domain:
     test = load_segmentation_folder(
         folder, size=trained.size, value_range=trained.value_range, **class_list_params
     )
-    if test.classes != trained.classes:
+    classes = trained.run_folder.classes
+    if test.classes != classes.initial:
         raise UserError(
             f"the class list of {trained.run_folder.path} has changed since training (now "
-            f"{', '.join(test.classes)}; then {', '.join(trained.classes)}); restore it"
+            f"{', '.join(test.classes)}; then {', '.join(classes.initial)}); restore it"
         )
+    test = with_current_classes(test, classes)
     return replace(test, images=prepare_images(test.images, trained.config.views.test))
 
 
@@ -159,7 +165,7 @@ def load_test_set(trained: TrainedModel) -> tuple[Domain, EvaluatedOn]:
     _check_unchanged(
         trained, pool=data_digest(data.pool.keys), test=data_digest(test.images.keys, test.labels)
     )
-    return test, evaluated_on
+    return with_current_classes(test, trained.run_folder.classes), evaluated_on
 
 
 def untaught_images(trained: TrainedModel) -> Tensor:
@@ -179,7 +185,8 @@ def load_audit_set(trained: TrainedModel) -> Domain:
     index = (labels != UNLABELLED).nonzero().squeeze(1)
     with decode_on_first_use(trained.embedding_cache):
         images = prepare_images(subset_images(pool, index), trained.config.views.test)
-    return Domain(images, labels[index], tuple(trained.classes))
+    test = Domain(images, labels[index], trained.run_folder.classes.names)
+    return with_current_classes(test, trained.run_folder.classes)
 
 
 def _check_unchanged(trained: TrainedModel, **digests: str) -> None:

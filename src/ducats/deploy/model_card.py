@@ -11,7 +11,13 @@ from ducats.deploy.triage_rule import TriageRule
 from ducats.ledger import load_ledger
 from ducats.models import MODELS
 from ducats.run.factory import model_params
-from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_audit, describe_timed
+from ducats.runfolder.records import (
+    EVALUATED_ON_DESCRIPTIONS,
+    describe_audit,
+    describe_audited,
+    describe_random_gain,
+    describe_timed,
+)
 from ducats.utils.findings import join_names, pluralise
 
 _CARD_METRICS = {
@@ -109,12 +115,14 @@ def _evaluation_lines(trained: TrainedModel) -> Iterator[str]:
     metrics = {_CARD_METRICS[name]: last[name] for name in names if isinstance(last.get(name), float)}
     audits = trained.run_folder.read_records("audit")
     if audits:
-        images = pluralise(audits[-1]["images"], "target image")
-        yield f"On {images} that the model was not taught: accuracy {describe_audit(audits[-1])},"
+        described = describe_audit(audits[-1])
+        yield f"On {describe_audited(audits[-1])} of the target that the model was not taught: {described},"
         if trained.config.acquisition.release_audit:
             yield "a random sample of them, for the model before it was trained on these labels, too."
         else:
             yield "which are a random sample of them and were not trained on."
+        for record in trained.run_folder.read_records("random_gain"):
+            yield describe_random_gain(record)
         yield ""
     if audits and not metrics:
         return

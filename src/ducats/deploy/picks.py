@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from ducats.annotation.oracles.display_image import load_display_image
 from ducats.data.domain import Images
 from ducats.deploy.pool_images import check_in_data
@@ -54,7 +56,11 @@ def select_image_keys(
         return list(image_keys)
     if n_images < 1:
         raise UserError(f"cannot show {n_images} images; give one or more")
-    labelled_images = ledger.labels_per_image().nonzero().squeeze(1).tolist()
+    labelled_images = [
+        image
+        for image in ledger.labels_per_image().nonzero().squeeze(1).tolist()
+        if len(ledger.image_label_arrays(image)[0])
+    ]
     n_shown = min(n_images, len(labelled_images))
     return [
         ledger.keys[labelled_images[int((index + 0.5) * len(labelled_images) / n_shown)]]
@@ -68,13 +74,14 @@ def labelled_image(ledger: Ledger, images: Images, key: str, rounds: Sequence[in
     index = ledger.keys.index(key)
     assert ledger.sizes is not None
     height, width = ledger.sizes[index].tolist()
-    counts = [len(ledger.image_label_arrays(index, number)[0]) for number in (0, *rounds)]
+    known = [ledger.image_label_arrays(index, number)[0] for number in (0, *rounds)]
     position, label = ledger.image_label_arrays(index, rounds[-1])
+    since = [np.isin(position, now) & ~np.isin(position, before) for before, now in pairwise(known)]
     return LabelledImage(
         key,
         load_display_image(images, images.keys.index(key)),
         (height, width),
-        tuple(position[start:stop] for start, stop in pairwise(counts)),
-        tuple(label[start:stop] for start, stop in pairwise(counts)),
+        tuple(position[mask] for mask in since),
+        tuple(label[mask] for mask in since),
         IMAGE_WIDTH,
     )

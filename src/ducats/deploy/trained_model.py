@@ -75,10 +75,13 @@ def load_trained_model(folder: Path, *, trust_code: bool = False) -> TrainedMode
     """
     run_folder = RunFolder(folder)
     config, data = load_run_config(run_folder, trust_code=trust_code), run_folder.data_summary
-    model = make_model(config, len(data["classes"]), data["channels"], is_resumable=True)
+    classes = run_folder.classes
+    model = make_model(config, len(classes), data["channels"], is_resumable=True)
     model.network.load_state_dict(load_model(run_folder))
+    if classes.groups is not None:
+        model = EvidentialModel(model.unwrap(), model.evidence, classes.groups)
     height, width = data["size"] if isinstance(data["size"], list) else (data["size"], data["size"])
-    return TrainedModel(model, config, tuple(data["classes"]), (height, width), data["channels"], run_folder)
+    return TrainedModel(model, config, classes.current, (height, width), data["channels"], run_folder)
 
 
 def load_run_config(run_folder: RunFolder, *, trust_code: bool = False) -> Config:

@@ -144,6 +144,7 @@ def _from_acquired_labels(run_folder: RunFolder, criterion: TriageCriterion) -> 
     """Load the predictions saved before labelling; void is not a class, so it counts as wrong."""
     ledger = load_ledger(run_folder)
     label, values, is_wrong = ledger.targets().numpy(), [], []
+    merged_into = np.array(run_folder.classes.merged_into)
     for round_number in range(1, ledger.n_rounds + 1):
         request, hints = load_request(run_folder, round_number), run_folder.load_hints(round_number)
         if request is None or hints is None:
@@ -152,7 +153,7 @@ def _from_acquired_labels(run_folder: RunFolder, criterion: TriageCriterion) -> 
         answered = round_labels != UNLABELLED
         value = hints.u_dis + hints.u_data if criterion == "entropy" else getattr(hints, criterion)
         values.append(value[answered].astype(np.float64))
-        is_wrong.append((hints.guess != round_labels)[answered])
+        is_wrong.append((merged_into[hints.guess] != round_labels)[answered])
     if not values:
         raise UserError(
             f"{run_folder.path} has no saved predictions from before its labels were acquired, and the model "

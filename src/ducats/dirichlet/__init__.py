@@ -10,6 +10,7 @@ from ducats.dirichlet.formulas import entropy as entropy
 from ducats.dirichlet.formulas import expected_probability as expected_probability
 from ducats.dirichlet.formulas import kl_to_uniform as kl_to_uniform
 from ducats.dirichlet.formulas import log_distribution_uncertainty as log_distribution_uncertainty
+from ducats.dirichlet.formulas import merge_components as merge_components
 from ducats.dirichlet.formulas import misleading_evidence as misleading_evidence
 from ducats.dirichlet.formulas import negative_log_likelihood as negative_log_likelihood
 from ducats.dirichlet.formulas import uncertainties as uncertainties

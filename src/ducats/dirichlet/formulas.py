@@ -7,7 +7,7 @@ no finite input gives NaN. Notation: alpha_0 is the sum of alpha, p = alpha / al
 probability, psi is the digamma function.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
@@ -145,6 +145,23 @@ def misleading_evidence(z: Tensor, label: Tensor) -> Tensor:
 
 def _identity(logits: Tensor) -> Tensor:
     return logits
+
+
+def merge_components(z: Tensor, groups: Sequence[int]) -> Tensor:
+    """Return log alpha of merged classes: ``(N, C, ...) -> (N, max(groups) + 1, ...)``.
+
+    The alphas of a group are added. This is exact: if components of a Dirichlet distribution are merged, the
+    result has a Dirichlet distribution.
+
+    Args:
+        z: log alpha.
+        groups: index of the group that each class belongs to.
+
+    >>> merge_components(torch.tensor([[1.0, 2.0, 4.0]]).log(), (0, 1, 0)).exp()
+    tensor([[5., 2.]])
+    """
+    members = [[c for c, group in enumerate(groups) if group == n] for n in range(max(groups) + 1)]
+    return torch.cat([z[:, classes].logsumexp(1, keepdim=True) for classes in members], 1)
 
 
 def _clamp_both_sides(logits: Tensor) -> Tensor:

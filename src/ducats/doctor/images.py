@@ -10,7 +10,13 @@ from typing import TypeVar
 
 from ducats.config import Config
 from ducats.data.benchmarks.benchmark import ImageCount, TaskRole
-from ducats.data.class_labels import check_not_empty, class_indices, source_classes
+from ducats.data.class_labels import (
+    ADD_CLASSES_REMEDY,
+    check_not_empty,
+    class_indices,
+    source_classes,
+    target_only,
+)
 from ducats.data.decoding import find_unreadable
 from ducats.data.registry import resolve_dataset
 from ducats.data.store import ReadFailure, try_files
@@ -62,7 +68,7 @@ def check_images(survey: DataSurvey) -> list[Finding]:
     classes = survey.classes or sorted(() if source is None else source.class_counts())
     if classes:
         checks += [
-            partial(_check_classes, split, classes)
+            partial(_check_classes, split, classes, new_classes=survey.new_classes)
             for split in splits.values()
             if split is source or split.class_counts()
         ]
@@ -111,8 +117,12 @@ def report_counts(split: SplitSurvey) -> Iterator[Finding]:
         )
 
 
-def _check_classes(split: SplitSurvey, classes: Sequence[str]) -> Iterator[Finding]:
-    """Compare the classes of a set with those of the source."""
+def _check_classes(split: SplitSurvey, classes: Sequence[str], *, new_classes: bool) -> Iterator[Finding]:
+    """Compare the classes of a set with those of the source.
+
+    Args:
+        new_classes: whether the set may have classes that the source lacks.
+    """
     labelled = [(label, name) for label, name in zip(split.labels, split.names, strict=True) if label]
     labels, names = [label for label, _ in labelled], [name for _, name in labelled]
     missing = sorted(set(classes) - set(labels))
@@ -125,7 +135,12 @@ def _check_classes(split: SplitSurvey, classes: Sequence[str]) -> Iterator[Findi
     if split.role == "source":
         source_classes(split.description, labels)
     else:
-        class_indices(split.description, labels, names, classes)
+        added = target_only(labels, classes, allowed=new_classes)
+        if added:
+            yield Finding(
+                "note", f"{split.description} has classes that the source lacks: {join_quoted(added)}"
+            )
+        class_indices(split.description, labels, names, (*classes, *added), remedy=ADD_CLASSES_REMEDY)
 
 
 def check_readable(

@@ -257,13 +257,6 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
         if not labels:
             yield Finding("note", "no further labels are queried: the budget is used up")
             return
-    evaluated_on, _ = _resolve_split(config, survey)
-    has_test = "test" in survey.splits or bool(survey.has_ground_truth) or evaluated_on != "held_out"
-    audit: Sequence[int] = ()
-    if not survey.per_pixel:
-        audit = audit_per_round(
-            config.acquisition, labels, None, rounds=len(round_epochs), n_initial=0, has_test=has_test
-        )
     per_round_text = f"{labels[0]}" if len(set(labels)) == 1 else " + ".join(map(str, labels))
     suffix = " per round" if len(labels) > 1 and len(set(labels)) == 1 else ""
     epochs = ", ".join(map(str, round_epochs))
@@ -274,23 +267,43 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
         f"{count_images(n_images)} of the target: "
         f"{per_round_text}{suffix} after epoch {epochs} of {config.train.epochs}",
     )
-    if sum(audit):
-        yield Finding(
-            "note",
-            f"{sum(audit)} of them are for the audit: drawn at random and not trained on, they give the "
-            "accuracy with an interval (acquisition.audit)",
-        )
-    elif not has_test and not survey.per_pixel:
-        yield Finding(
-            "note",
-            "nothing will be measured, because there are neither a test set nor audit labels; raise --budget "
-            "to at least 60, or set --audit",
-        )
+    yield from _describe_audit(config, survey, labels)
     if has_human_oracle(config, survey):
         yield Finding(
             "note",
             f"human annotators provide {per_round_text} {unit_name}{suffix}, "
             f"in {pluralise(len(labels), 'round')}; the run pauses each time",
+        )
+
+
+def _describe_audit(config: Config, survey: DataSurvey, labels: Sequence[int]) -> Iterator[Finding]:
+    """Say how many labels of the rounds are for the audit, or that nothing will be measured."""
+    evaluated_on, _ = _resolve_split(config, survey)
+    has_test = "test" in survey.splits or bool(survey.has_ground_truth) or evaluated_on != "held_out"
+    labels_maps = survey.per_pixel and config.task.labels_whole_images
+    audit = audit_per_round(
+        config.acquisition,
+        labels,
+        None,
+        rounds=len(labels),
+        n_initial=0,
+        has_test=has_test,
+        labels_maps=labels_maps,
+    )
+    if sum(audit):
+        pixels = "single pixels, " if survey.per_pixel else ""
+        measure = "mIoU and pixel accuracy" if survey.per_pixel else "accuracy"
+        yield Finding(
+            "note",
+            f"{sum(audit)} of them are for the audit: {pixels}drawn at random and not trained on, they give "
+            f"the {measure} with an interval (acquisition.audit)",
+        )
+    elif not has_test:
+        advice = "choose another task.unit than image" if labels_maps else "raise --budget to at least 60"
+        yield Finding(
+            "note",
+            "nothing will be measured, because there are neither a test set nor audit labels; "
+            f"{advice}, or {'use a labelled test set' if labels_maps else 'set --audit'}",
         )
 
 
@@ -389,6 +402,7 @@ def _describe_pixel_budget(
         f"{'size of the network input' if config.task.resolution == 'network' else 'original image size'} "
         f"(task.resolution={config.task.resolution})",
     )
+    yield from _describe_audit(config, survey, per_round)
     if has_human_oracle(config, survey):
         yield Finding(
             "note",

@@ -74,6 +74,7 @@ class DataSurvey:
     # Channels, height and width as stored.
     stored_shapes: dict[TaskRole, tuple[int, int, int]] = field(default_factory=dict)
     classes: Sequence[str] = ()  # from a benchmark or class list; if empty, those of the source count
+    new_classes: bool = False  # whether the target may have classes that the source lacks
     # For benchmarks: domain name and published counts.
     expected_counts: dict[TaskRole, tuple[str, ImageCount]] = field(default_factory=dict)
     has_ground_truth: bool | None = None  # whether the target has ground truth; None if unknown
@@ -317,6 +318,7 @@ def _survey_storage(config: Config, *, per_pixel: bool = False) -> DataSurvey:
     survey.cache = None if cache is None else Path(cache).expanduser()
     survey.memory_gb = memory_budget(get_data_param(config, survey, "memory_gb"))
     if not per_pixel:
+        survey.new_classes = get_data_param(config, survey, "new_classes") or False
         survey.value_range = parse_value_range(get_data_param(config, survey, "range"))
         size = get_data_param(config, survey, "size")
         survey.stored_shapes = {} if size is None else dict.fromkeys(ROLES, (3, size, size))
@@ -341,6 +343,7 @@ PARAM_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "size": (lambda given: type(given) is int and given >= 1, "a number of pixels, 1 or more"),
     "memory_gb": (lambda given: type(given) in (int, float) and given >= 0, "a number of gigabytes"),
     "ground_truth": (lambda given: isinstance(given, bool), "true or false"),
+    "new_classes": (lambda given: isinstance(given, bool), "true or false"),
     "range": (is_value_range, "the values of black and white, such as [0, 4095]"),
     "classes": (lambda given: isinstance(given, list | tuple), "a list of names"),
     "task": (lambda given: isinstance(given, str), "source and target, such as Ar-Cl"),

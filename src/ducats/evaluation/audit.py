@@ -32,6 +32,7 @@ GRID = 8192  # numbers of correct images in larger populations are tested in thi
 GAIN_CELLS = 48  # likewise numbers of gained images
 LOSS_SHARE = 0.25  # Lancaster's weight of the second p-value of a gain; that of the first is 1
 SHRINKAGE = 10.0  # audit images that the confidence's weight 0 counts for
+SMALL = 100.0  # factorials of smaller numbers are not computed by Stirling's series
 ROUNDING = 1e-9  # relative error allowed for in probabilities, always in favour of a wider interval
 
 
@@ -59,7 +60,13 @@ def stage_level(stage: int, stages: int | None = None, *, level: float = LEVEL) 
 
 
 def accuracy_interval(
-    correct: _Flags, confidence: _Array, pool_confidence: _Array, *, level: float, voids: int = 0
+    correct: _Flags,
+    confidence: _Array,
+    *,
+    pool_size: int,
+    pool_confidence: float,
+    level: float,
+    voids: int = 0,
 ) -> Interval:
     """Accuracy over the images that a model was not taught, from a random sample of them.
 
@@ -70,16 +77,17 @@ def accuracy_interval(
     Args:
         correct: for each audit image of the population.
         confidence: of the same images.
-        pool_confidence: of all images of the population, with the audit images.
+        pool_size: number of images of the population, with the audit images and the voids.
+        pool_confidence: mean over the population.
     """
-    flags, size = _as_flags(correct), len(pool_confidence) - voids
+    flags, size = _as_flags(correct), pool_size - voids
     low, high = proportion_limits(int(flags.sum()), len(flags), size, level=level, size_known=voids == 0)
     if not len(flags):
         return Interval(0.5, low, high)
     if voids:
         estimate = float(flags.mean())
     else:
-        estimate = _powered_mean(flags, np.asarray(confidence, float), np.asarray(pool_confidence, float))
+        estimate = _powered_mean(flags, np.asarray(confidence, float), size, pool_confidence)
     return Interval(min(max(estimate, low), high), low, high)
 
 
@@ -111,13 +119,16 @@ def class_accuracy_intervals(
     return tuple(intervals)
 
 
-def overconfidence(accuracy: Interval, pool_confidence: _Array) -> Interval:
+def overconfidence(accuracy: Interval, mean_confidence: float) -> Interval:
     """Mean confidence minus accuracy. Holds whenever the interval of the accuracy does.
 
     With voids, the mean confidence is still that of all images.
     """
-    mean = float(np.mean(pool_confidence))
-    return Interval(mean - accuracy.estimate, mean - accuracy.high, mean - accuracy.low)
+    return Interval(
+        mean_confidence - accuracy.estimate,
+        mean_confidence - accuracy.high,
+        mean_confidence - accuracy.low,
+    )
 
 
 def gain_interval(
@@ -166,6 +177,30 @@ def proportion_limits(
     return max(low - margin, 0) / size, min(high + margin, size) / size
 
 
+def population_sizes(n_judged: int, n_void: int, n_images: int) -> tuple[int, ...]:
+    """Return bounds of the number of images to which a class applies; one number if it is known."""
+    return (n_images,) if not n_void else (n_judged, n_images - n_void)
+
+
+def with_known(
+    interval: Interval, sizes: Sequence[tuple[int, int]], known_sum: int, n_known: int
+) -> Interval:
+    """Combine the mean over a part of the sampled images with what is known, to the mean over all images.
+
+    Args:
+        interval: of the mean over the part; the values of the other sampled images, if any, are 0.
+        sizes: possible numbers of images in the part and of sampled images; the last is the estimate.
+        known_sum: sum over the images that are known.
+        n_known: number of these.
+    """
+
+    def combine(value: float) -> list[float]:
+        return [(part * value + known_sum) / (sampled + n_known) for part, sampled in sizes]
+
+    estimates, lows, highs = map(combine, (interval.estimate, interval.low, interval.high))
+    return Interval(estimates[-1], min(lows), max(highs))
+
+
 def _check(successes: int, n: int, size: int, level: float) -> None:
     """Raise if there are more audit images than images, or for a level that is none."""
     if not 0 <= successes <= n <= size:
@@ -179,7 +214,7 @@ def _as_flags(values: _Flags) -> _Array:
     return np.asarray(values, dtype=bool).reshape(-1)
 
 
-def _powered_mean(correct: _Array, confidence: _Array, pool_confidence: _Array) -> float:
+def _powered_mean(correct: _Array, confidence: _Array, size: int, pool_confidence: float) -> float:
     """Unbiased estimate of a population mean with a control variate (PPI++, Angelopoulos et al. 2023).
 
     The weight of the confidence is fitted on one half of the sample and used on the other, and vice versa.
@@ -187,7 +222,7 @@ def _powered_mean(correct: _Array, confidence: _Array, pool_confidence: _Array) 
     """
     if len(confidence) != len(correct):
         raise ValueError(f"{len(correct)} audit images, {len(confidence)} confidences")
-    y, size = correct.astype(float), len(pool_confidence)
+    y = correct.astype(float)
     if len(y) < 4 or len(y) == size:
         return float(y.mean())
     estimates = []
@@ -198,7 +233,7 @@ def _powered_mean(correct: _Array, confidence: _Array, pool_confidence: _Array) 
         weight = float(np.clip(deviation @ y[known] / variance, 0, 1)) if variance > 0 else 0.0
         weight *= len(y[known]) / (len(y[known]) + SHRINKAGE)
         rest = size - len(y[known])
-        rest_sum = weight * (pool_confidence.sum() - confidence[known].sum())
+        rest_sum = weight * (size * pool_confidence - confidence[known].sum())
         rest_sum += rest * (y[sample] - weight * confidence[sample]).mean()
         estimates.append((y[known].sum() + rest_sum) / size)
     return float(np.mean(estimates))
@@ -209,10 +244,22 @@ def _pmf(x: _Array, n: int | _Array, successes: _Array, size: int | _Array) -> _
     failures = size - successes
     possible = (x <= successes) & (n - x <= failures)
     a, b = np.maximum(successes - x, 0), np.maximum(failures - n + x, 0)
-    log_p = gammaln(successes + 1) - gammaln(x + 1) - gammaln(a + 1)
-    log_p = log_p + gammaln(failures + 1) - gammaln(n - x + 1) - gammaln(b + 1)
-    log_p = log_p - (gammaln(size + 1) - gammaln(n + 1.0) - gammaln(size - n + 1))
+    log_p = _log_falling(successes, a) + _log_falling(failures, b) - _log_falling(size, size - n)
+    log_p = log_p + gammaln(n + 1.0) - gammaln(x + 1) - gammaln(n - x + 1)
     return np.where(possible, np.exp(np.minimum(log_p, 0)), 0.0)
+
+
+def _log_falling(size: int | _Array, left: int | _Array) -> _Array:
+    """Logarithm of size! / left!, by Stirling's series; exact also for populations of billions of pixels.
+
+    The difference of two gammaln loses all digits there.
+    """
+    a, b = np.asarray(size, float) + 1, np.asarray(left, float) + 1
+    k = np.maximum(a - b, 0)
+    ratio = np.log1p(-k / a)  # log b - log a
+    series = k * np.log(a) - (b - 0.5) * ratio - k
+    series = series + (1 / a - 1 / b) / 12 - (a**-3.0 - b**-3.0) / 360
+    return np.asarray(np.where(b < SMALL, gammaln(a) - gammaln(b), series))
 
 
 def _upper_tail(x: int, n: int, successes: _Array, size: _Array) -> _Array:

@@ -8,7 +8,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from ducats.data.domain import UNLABELLED, Domain, original_map
+from ducats.data.domain import UNLABELLED, Domain, Images, original_map
 from ducats.evaluation.metrics import Tally, class_iou, mean_iou_excluding
 from ducats.ledger.target_maps import resize_nearest
 from ducats.models.output import Output
@@ -48,9 +48,10 @@ def evaluate(
     def update_tallies() -> None:
         for index, columns in predictor.columns(test.images, batches, ("z",)):
             z = columns["z"].double()
-            tally.update(z.log_softmax(1), test.labels[index])
+            tally.update(_with_unknown_classes(z.log_softmax(1), len(test.classes)), test.labels[index])
             if tempered is not None:
-                tempered_tally.update((z / tempered.temperature).log_softmax(1), test.labels[index])
+                log_p = (z / tempered.temperature).log_softmax(1)
+                tempered_tally.update(_with_unknown_classes(log_p, len(test.classes)), test.labels[index])
 
     all_ranks_or_raise(fabric, update_tallies)
     if tempered is not None:
@@ -91,18 +92,48 @@ def evaluate_segmentation(
                 mirror_offset = len(index) if average_flipped else None
                 log_p = log_probabilities(output, batch_indices, size, mirror_offset)
                 labels = labels.to(log_p.device)
-                tally.update(log_p, labels)
+                tally.update(_with_unknown_classes(log_p, len(test.classes)), labels)
                 if tempered is not None:
                     del log_p  # there may be memory for only one such map
-                    tempered_tally.update(
-                        log_probabilities(output, batch_indices, size, mirror_offset, tempered.temperature),
-                        labels,
+                    log_p = log_probabilities(
+                        output, batch_indices, size, mirror_offset, tempered.temperature
                     )
+                    tempered_tally.update(_with_unknown_classes(log_p, len(test.classes)), labels)
 
     all_ranks_or_raise(fabric, update_tallies)
     if tempered is not None:
         tempered.tally = _reduce_tally(tempered_tally, fabric)
     return _reduce_tally(tally, fabric)
+
+
+@torch.inference_mode()
+def count_predictions(predictor: Predictor, images: Images, classes: int) -> Tensor:
+    """Return how often each class is predicted, ``(classes,)``, over all processes.
+
+    Pixels are counted on the network's own grid.
+    """
+    counts = torch.zeros(classes, dtype=torch.long)
+
+    def count() -> None:
+        for _, output in predictor.forward(images, predictor.share(torch.arange(len(images)))):
+            check_finite(output.z)
+            predicted = output.evidence(output.z).argmax(1)
+            counts.add_(torch.bincount(predicted.flatten(), minlength=classes).cpu())
+
+    all_ranks_or_raise(predictor.fabric, count)
+    return all_reduce_sum(counts, predictor.fabric)
+
+
+UNKNOWN_LOG_PROBABILITY = -20.0  # of a class that the model has no logit for
+
+
+def _with_unknown_classes(log_p: Tensor, classes: int) -> Tensor:
+    """Return log probabilities ``(N, classes, ...)`` with classes that the model does not know."""
+    missing = classes - log_p.shape[1]
+    if not missing:
+        return log_p
+    unknown = log_p.new_full((len(log_p), missing, *log_p.shape[2:]), UNKNOWN_LOG_PROBABILITY)
+    return torch.cat([log_p, unknown], 1)
 
 
 def describe_resolution(test: Domain, resolution: GridResolution) -> str:

@@ -6,15 +6,17 @@ pixels opens instantly.
 """
 
 from ducats.ledger.initial_labels import InitialLabels, load_initial_labels, open_initial_ledger
-from ducats.ledger.label_ledger import Ledger, load_ledger, open_ledger
-from ducats.ledger.request import Request, RequestWriter, load_request, save_request
+from ducats.ledger.label_ledger import Ledger, PixelLabels, load_ledger, open_ledger
+from ducats.ledger.request import Request, RequestSpool, RequestWriter, load_request, save_request
 from ducats.ledger.target_maps import TargetMaps
 from ducats.ledger.units import central_pixels
 
 __all__ = [
     "InitialLabels",
     "Ledger",
+    "PixelLabels",
     "Request",
+    "RequestSpool",
     "RequestWriter",
     "TargetMaps",
     "central_pixels",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,6 +26,7 @@ class InitialLabels:
     seconds: Tensor | None = None  # (n,) annotation time, 0 if unknown; None if unknown for all
     is_audit: Tensor | None = None  # (n,) bool, whether a label is for the audit; None if none is
     n_unmatched: int = 0  # labels of images that are not in the pool
+    new_classes: tuple[str, ...] = ()  # added in the earlier run, numbered after those of the data
 
     def __len__(self) -> int:
         return len(self.image)
@@ -32,7 +34,7 @@ class InitialLabels:
     @property
     def request(self) -> Request:
         """The request of the first round."""
-        marks = AuditMarks() if self.is_audit is None else AuditMarks(self.is_audit.numpy())
+        marks = AuditMarks() if self.is_audit is None else AuditMarks(np.flatnonzero(self.is_audit.numpy()))
         return Request(1, self.image, torch.zeros_like(self.image), marks=marks)
 
 
@@ -66,7 +68,8 @@ def load_initial_labels(
     Raises:
         UserError: the run has no labels of these images, or labels of pixels, or other classes.
     """
-    earlier_classes, ledger = RunFolder(folder).data_summary["classes"], open_initial_ledger(folder)
+    earlier, ledger = RunFolder(folder).classes, open_initial_ledger(folder)
+    earlier_classes, added = earlier.resolved_names, [name for name, _ in earlier.added]
     index, number = (
         {key: image for image, key in enumerate(keys)},
         {name: i for i, name in enumerate(classes)},
@@ -74,6 +77,9 @@ def load_initial_labels(
     entries = [entry for entry in ledger.entries() if n_rounds is None or entry.round <= n_rounds]
     used = sorted({entry.label for entry in entries if entry.label >= 0})
     unknown = [earlier_classes[label] for label in used if earlier_classes[label] not in number]
+    new_classes = tuple(name for name in dict.fromkeys(unknown) if name in added)
+    number |= {name: len(classes) + i for i, name in enumerate(new_classes)}
+    unknown = [name for name in unknown if name not in new_classes]
     if unknown:
         raise UserError(
             f"{folder} has labels of {join_quoted(unknown)}, but the classes are {join_quoted(classes)}; add "
@@ -98,4 +104,5 @@ def load_initial_labels(
         # The audit is a random sample of the earlier pool only.
         torch.tensor([is_audit[entries[i].key] for i in kept]) if set(keys) <= is_audit.keys() else None,
         len(entries) - len(kept),
+        new_classes,
     )

@@ -42,6 +42,14 @@ class ImageLabels(NamedTuple):
     label: Tensor  # (n,) int64
 
 
+class PixelLabels(NamedTuple):
+    """Labels of pixels in several images."""
+
+    image: AnyArray  # int64 (n,)
+    position: AnyArray  # int64 (n,)
+    label: AnyArray  # int64 (n,)
+
+
 class Ledger:
     """Acquired labels, one file per round. Rounds are written atomically and never changed.
 
@@ -69,6 +77,7 @@ class Ledger:
             raise ValueError(f"sizes must have shape ({len(keys)}, 2), not {tuple(self.sizes.shape)}")
         self._rounds: list[LabelFile] = []
         self._amendments: list[Amendment] = []
+        self._audit_pixels: dict[tuple[int, int], PixelLabels] = {}
         self._corrected: dict[int, CorrectedLabels] = {}  # by number of amendments
         self.refresh()
 
@@ -241,12 +250,19 @@ class Ledger:
                 clicks[runs] = np.add.reduceat(unit_clicks, np.cumsum(units_per_run) - units_per_run)
         return clicks
 
-    def image_labels(self, image: int, n_rounds: int | None = None) -> ImageLabels:
-        """Return the labels of one image in the order of acquisition. Reads no other labels from disk."""
-        position, label = self.image_label_arrays(image, n_rounds)
+    def image_labels(
+        self, image: int, n_rounds: int | None = None, *, with_audit: bool = False
+    ) -> ImageLabels:
+        """Return the labels of one image in the order of acquisition. Reads no other labels from disk.
+
+        Audit labels are not included by default; see ``targets``.
+        """
+        position, label = self.image_label_arrays(image, n_rounds, with_audit=with_audit)
         return ImageLabels(torch.from_numpy(position), torch.from_numpy(label.astype(np.int64)))
 
-    def image_label_arrays(self, image: int, n_rounds: int | None = None) -> tuple[AnyArray, AnyArray]:
+    def image_label_arrays(
+        self, image: int, n_rounds: int | None = None, *, with_audit: bool = False
+    ) -> tuple[AnyArray, AnyArray]:
         """Return positions and labels like ``image_labels``, as arrays; labels have their stored dtype."""
         positions, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int8)]
         for ledger_round in self._rounds[:n_rounds]:
@@ -255,7 +271,21 @@ class Ledger:
                 positions.append(ledger_round.pixel_runs.positions(runs))
                 labels.append(ledger_round.labels[ledger_round.pixel_runs.location_indices(runs)])
         position, label = np.concatenate(positions), np.concatenate(labels)
-        return position, self.corrected_labels(n_rounds).apply(image, position, label)
+        label = self.corrected_labels(n_rounds).apply(image, position, label)
+        audit = self.audit_pixels(n_rounds)
+        if with_audit or not len(audit.image):
+            return position, label
+        kept = ~np.isin(position, audit.position[audit.image == image])
+        return position[kept], label[kept]
+
+    def audit_pixels(self, n_rounds: int | None = None) -> PixelLabels:
+        """Return the audit labels of pixels, by image and position."""
+        rounds = self._rounds[:n_rounds]
+        corrected = self.corrected_labels(n_rounds)
+        key = len(rounds), id(corrected)
+        if key not in self._audit_pixels:
+            self._audit_pixels[key] = _read_audit_pixels(rounds, corrected)
+        return self._audit_pixels[key]
 
     def targets(self, n_rounds: int | None = None, *, with_audit: bool = False) -> Tensor:
         """Return the label of each image in the pool, ``(len(pool),)``; UNLABELLED if it has none.
@@ -281,10 +311,8 @@ class Ledger:
         for ledger_round in self._rounds[:n_rounds]:
             image = torch.from_numpy(np.repeat(ledger_round.pixel_runs.image, ledger_round.pixel_runs.count))
             labels[image] = torch.from_numpy(ledger_round.labels.astype(np.int64))
-            is_audit[image] = (
-                torch.from_numpy(ledger_round.marks.is_audit) if len(ledger_round.marks.is_audit) else False
-            )
-            is_audit[torch.from_numpy(ledger_round.marks.released)] = False
+            is_audit[image] = torch.from_numpy(ledger_round.marks.mask(len(image)))
+            is_audit[torch.from_numpy(ledger_round.marks.released_image)] = False
         for index, (_, _, label) in self.corrected_labels(n_rounds).by_image.items():
             labels[index] = int(label[0])
         return labels, is_audit
@@ -345,3 +373,19 @@ def _validate_seconds(seconds: Tensor | None, n_units: int) -> AnyArray:
 def _images_and_positions(pixel_runs: PixelRuns, runs: AnyArray) -> tuple[AnyArray, AnyArray]:
     """Return image and position of each location in the given runs."""
     return np.repeat(pixel_runs.image[runs], pixel_runs.count[runs]), pixel_runs.positions(runs)
+
+
+def _read_audit_pixels(rounds: Sequence[LabelFile], corrected: CorrectedLabels) -> PixelLabels:
+    """Collect the audit pixels that no query has selected since, sorted by image and position."""
+    blocks, released = [np.zeros((3, 0), np.int64)], set[tuple[int, int]]()
+    for found in rounds:
+        image, position = found.pixel_runs.locations_at(found.marks.index)
+        blocks.append(np.stack([image, position, found.labels[found.marks.index].astype(np.int64)]))
+        marks = found.marks
+        released |= set(zip(marks.released_image.tolist(), marks.released_position.tolist(), strict=True))
+    image, position, label = np.concatenate(blocks, 1)
+    order = [
+        i for i in np.lexsort((position, image)).tolist() if (int(image[i]), int(position[i])) not in released
+    ]
+    image, position = image[order], position[order]
+    return PixelLabels(image, position, corrected.apply_to_images(image, position, label[order]))

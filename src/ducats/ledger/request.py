@@ -2,12 +2,11 @@
 
 import mmap
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -118,16 +117,15 @@ class Request:
         kept_unit_sizes = (
             torch.from_numpy(unit_sizes[n_kept > 0]) if self.pixel_runs.units_per_run.any() else None
         )
-        marks = self.marks
-        if len(marks.is_audit):
-            marks = replace(marks, is_audit=marks.is_audit[keep_array])
-        kept = keep.bool()
+        marks, kept = self.marks.restricted_to(keep_array), keep.bool()
         return Request(self.round, self.image[kept], self.position[kept], kept_unit_sizes, marks=marks)
 
     @property
     def picks(self) -> "Request":
-        """The request without the images for the audit: what the query selected."""
-        return self.subset(~torch.from_numpy(self.marks.is_audit)) if self.marks.is_audit.any() else self
+        """The request without the audit: what the query selected."""
+        if not len(self.marks.index):
+            return self
+        return self.subset(~torch.from_numpy(self.marks.mask(len(self))))
 
     @property
     def _all_runs(self) -> AnyArray:
@@ -135,10 +133,7 @@ class Request:
 
     def blocks(self) -> Iterator[RequestBlock]:
         """Yield runs of consecutive locations in one image, in order; holds one block in memory."""
-        for run, image in enumerate(self.pixel_runs.image.tolist()):
-            one = np.array([run])
-            position, unit_sizes = self.pixel_runs.positions(one), self.pixel_runs.unit_sizes(one)[0]
-            yield RequestBlock(image, torch.from_numpy(position), torch.from_numpy(unit_sizes))
+        return blocks_of(self.pixel_runs)
 
     def by_image(self) -> Iterator[ImageRequest]:
         """Yield each requested image once, in the order of the pool, with all its requested locations."""
@@ -165,6 +160,14 @@ class Request:
         return request
 
 
+def blocks_of(pixel_runs: PixelRuns) -> Iterator[RequestBlock]:
+    """Yield one block per run; see ``Request.blocks``."""
+    for run, image in enumerate(pixel_runs.image.tolist()):
+        one = np.array([run])
+        position, unit_sizes = pixel_runs.positions(one), pixel_runs.unit_sizes(one)[0]
+        yield RequestBlock(image, torch.from_numpy(position), torch.from_numpy(unit_sizes))
+
+
 def load_request(run_folder: RunFolder, round_number: int) -> Request | None:
     """Return the request of a round; None if there is none yet."""
     path = run_folder.request_path(round_number)
@@ -176,21 +179,21 @@ def save_request(run_folder: RunFolder, request: Request) -> None:
     request.save(run_folder.request_path(request.round))
 
 
-class RequestWriter:
-    """Context manager that writes a request block by block. The file appears if the block exits normally."""
+class RequestSpool:
+    """Context manager that collects locations block by block, on disk if they are many."""
 
-    def __init__(self, path: Path, round: int) -> None:
-        self.path, self.round = path, round
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._runs: list[tuple[int, int, bool, int]] = []  # image, count, whole, units
         self._n_locations = 0
         # Unnamed temporary files: nothing is left on disk after a crash.
-        self._position, self._unit_sizes = _spool(path.parent), _spool(path.parent)
+        self._position, self._unit_sizes = _spool(folder), _spool(folder)
 
     def __len__(self) -> int:
         return self._n_locations
 
-    def __enter__(self) -> "RequestWriter":
-        make_folder(self.path.parent)
+    def __enter__(self) -> Self:
+        make_folder(self._folder)
         return self
 
     def add(self, image: int, position: Tensor, unit_sizes: Tensor | None = None) -> None:
@@ -203,23 +206,39 @@ class RequestWriter:
             np.full(len(positions), image), positions, None if unit_sizes is None else _to_numpy(unit_sizes)
         )
         self._runs.append((image, len(positions), bool(block.implicit[0]), int(block.units_per_run[0])))
-        with explain_errors(self.path):
+        with explain_errors(self._folder):
             self._position.write(block.position.tobytes())
             self._unit_sizes.write(block.unit_size.tobytes())
         self._n_locations += len(positions)
 
+    def pixel_runs(self) -> PixelRuns:
+        """Return the locations added so far; none may be added afterwards."""
+        image, count, whole, units = np.array(self._runs, np.int64).reshape(-1, 4).T
+        position, unit_sizes = _read_spool(self._position), _read_spool(self._unit_sizes)
+        return PixelRuns(image, count, whole.astype(bool), position, units, unit_sizes)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._position, self._unit_sizes:
-            if kind is None:
-                self._finish()
+        self._position.close()
+        self._unit_sizes.close()
 
-    def _finish(self) -> None:
-        image, count, whole, units = np.array(self._runs, np.int64).reshape(-1, 4).T
-        position, unit_sizes = _read_spool(self._position), _read_spool(self._unit_sizes)
-        pixel_runs = PixelRuns(image, count, whole.astype(bool), position, units, unit_sizes)
-        write_request_file(self.path, self.round, pixel_runs)
+
+class RequestWriter(RequestSpool):
+    """Context manager that writes a request block by block. The file appears if the block exits normally."""
+
+    def __init__(self, path: Path, round: int) -> None:
+        super().__init__(path.parent)
+        self.path, self.round, self.marks = path, round, AuditMarks()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                write_request_file(self.path, self.round, self.pixel_runs(), self.marks)
+        finally:
+            super().__exit__(kind, error, trace)
 
 
 def _spool(folder: Path) -> "SpooledTemporaryFile[bytes]":

@@ -33,6 +33,7 @@ class TargetMaps:
             nearest to the cell's centre is used, then the one with the lower position. ``nearest``: each
             cell takes the label of the pixel that nearest-neighbour resizing would pick, if it has one. The
             other labels are lost. This is the published behaviour.
+        with_audit: whether to include audit labels, which are not for training unless they are released.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class TargetMaps:
         void: LabelMaps | None = None,
         resolution: GridResolution | None = None,
         fill: LabelDownsampling = "cell",
+        *,
+        with_audit: bool = False,
     ) -> None:
         if ledger.sizes is None:
             raise ValueError("the ledger holds per-image labels; use Ledger.targets")
         if fill not in ("cell", "nearest"):
             raise ValueError(f"fill must be cell or nearest, not {fill!r}")
-        self._ledger, self._n_rounds = ledger, n_rounds
+        self._ledger, self._n_rounds, self._with_audit = ledger, n_rounds, with_audit
         self._map_size, self._void, self._fill = shape, void, fill
         self._is_original = (resolution or ledger.resolution) == "original"
         self._sizes: list[list[int]] = ledger.sizes.tolist()
@@ -98,8 +101,11 @@ class TargetMaps:
         """Return the mask of the acquired pixels of one image at the resolution of its labels."""
         return torch.from_numpy(self._label_array(image) != UNLABELLED)
 
+    def _labels(self, image: int) -> tuple[AnyArray, AnyArray]:
+        return self._ledger.image_label_arrays(image, self._n_rounds, with_audit=self._with_audit)
+
     def _label_array(self, image: int) -> AnyArray:
-        position, label = self._ledger.image_label_arrays(image, self._n_rounds)
+        position, label = self._labels(image)
         height, width = self._sizes[image]
         label_map = np.full(height * width, UNLABELLED, _NUMPY_DTYPES[self.dtype])
         label_map[position] = label
@@ -111,7 +117,7 @@ class TargetMaps:
         if self._fill == "nearest":
             label_map = resize_nearest(torch.from_numpy(self._label_array(image)), self._map_size)
         else:
-            position, label = self._ledger.image_label_arrays(image, self._n_rounds)
+            position, label = self._labels(image)
             height, width = self._sizes[image]
             kept, cell = _assign_to_cells(position, (height, width), self._map_size)
             flat = np.full(self._map_size[0] * self._map_size[1], UNLABELLED, _NUMPY_DTYPES[self.dtype])

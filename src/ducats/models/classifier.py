@@ -102,16 +102,6 @@ def _make_bottleneck(width: int, bottleneck: int, *, relu: bool) -> nn.Sequentia
     return nn.Sequential(*layers, *([nn.ReLU()] if relu else []))
 
 
-@torch.no_grad()
-def grow_head(network: Classifier | EmbeddingClassifier, classes: int) -> None:
-    """Give the head more logits, in place; the existing ones keep their weights."""
-    old = network.head
-    grown = nn.Linear(old.in_features, classes).to(old.weight)
-    grown.weight[: old.out_features] = old.weight
-    grown.bias[: old.out_features] = old.bias
-    network.head = grown
-
-
 def check_classifier_params(
     *,
     backbone: str = "resnet50",

@@ -1,12 +1,13 @@
 """Wrapper that makes any network an evidential model."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ducats.dirichlet import EVIDENCE_FUNCTIONS
+from ducats.dirichlet import EVIDENCE_FUNCTIONS, merge_components
 from ducats.models.output import Output
 
 _LayerCall = tuple[nn.Module, Tensor, Tensor]  # layer, input, output
@@ -21,14 +22,18 @@ class EvidentialModel(nn.Module):
             features are the input of the linear layer that computed them. Logits ``(N, C, h, w)`` are per
             pixel, on the network's own grid.
         evidence: name in ``EVIDENCE_FUNCTIONS`` of the function from logits to ``z = log alpha``.
+        groups: index of the class that each logit belongs to, if classes were merged.
     """
 
-    def __init__(self, network: nn.Module, evidence: str = "exp") -> None:
+    def __init__(
+        self, network: nn.Module, evidence: str = "exp", groups: Sequence[int] | None = None
+    ) -> None:
         super().__init__()
         self.network = network
         self.evidence = evidence
         self.auxiliaries = nn.ModuleDict()  # auxiliary modules in training, by name
         self._evidence_fn = EVIDENCE_FUNCTIONS[evidence]
+        self._groups = groups
         # Linear layers called in the current forward pass, with input and output.
         self._calls: list[_LayerCall] = []
         # The hooks refer to the list, not to the model: such a cycle would delay the release of its memory.
@@ -59,6 +64,10 @@ class EvidentialModel(nn.Module):
 
     def forward(self, images: Tensor) -> Output:
         """Return log alpha in float32 for float32 images in [0, 1]; maps stay logits, to be interpolated."""
+        output = self._forward(images)
+        return output if self._groups is None else with_merged_classes(output, self._groups)
+
+    def _forward(self, images: Tensor) -> Output:
         returned = self.network(images)
         has_features = isinstance(returned, tuple)
         head_input = self._features(None if has_features else returned)
@@ -74,6 +83,19 @@ class EvidentialModel(nn.Module):
         with torch.autocast(device_type=images.device.type, enabled=False):
             z = self._evidence_fn(logits.float() if logits.dtype.itemsize < 4 else logits)
         return Output(z, features)
+
+
+def with_merged_classes(output: Output, groups: Sequence[int]) -> Output:
+    """Return an output with the evidence of each group of classes added; see `merge_components`."""
+    if output.size is None:
+        return output._replace(z=merge_components(output.z, groups))
+    return output._replace(evidence=partial(_merged_evidence, output.evidence, groups))
+
+
+def _merged_evidence(
+    evidence_fn: Callable[[Tensor], Tensor], groups: Sequence[int], logits: Tensor
+) -> Tensor:
+    return merge_components(evidence_fn(logits), groups)
 
 
 def _record_call(

@@ -78,7 +78,8 @@ def backbone_digest(network: Classifier) -> str:
     tensors = {**network.backbone.state_dict(), "mean": network.mean, "std": network.std}
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        flat = tensor.detach().cpu().clone(memory_format=torch.contiguous_format).flatten()
+        digest.update(flat.view(torch.uint8).numpy())
     return digest.hexdigest()
 
 

@@ -92,3 +92,12 @@ SEGMENTATION = RunKind(
     id_prefix="pixels-",
 )
 RUN_KINDS = {kind.headline_metric: kind for kind in (CLASSIFICATION, SEGMENTATION)}
+
+
+def capitalise(text: str) -> str:
+    """Start the name of a measure with a capital.
+
+    >>> capitalise("pixel accuracy"), capitalise("mIoU")
+    ('Pixel accuracy', 'mIoU')
+    """
+    return text[:1].upper() + text[1:] if text != "mIoU" else text

@@ -3,11 +3,13 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ducats.report.run_kinds import RUN_KINDS, SEGMENTATION, RunKind
 from ducats.runfolder import checksums
+from ducats.runfolder.class_changes import ClassList
 from ducats.runfolder.records import Record, finite_number, headline_metric, read_valid_records
 from ducats.runfolder.run_folder import RunFolder
 from ducats.runfolder.search import find_run_folders
@@ -26,12 +28,15 @@ class Run:
     epochs: tuple[Record, ...] = ()  # one record of mean losses per epoch, oldest first
     pseudo_labels: tuple[Record, ...] = ()  # one record of their numbers per refresh, oldest first
     audits: tuple[Record, ...] = ()  # one record of the audit's figures per stage, oldest first
+    random_gain: Record | None = None  # the gain over random labels, by the audit
+    added_classes: tuple[Record, ...] = ()  # images of classes added during the run, by stage
     stop_reason: str = ""  # why no more labels were queried, although the budget was not spent
     finished: bool = False  # whether the final model was written
     # Versions and machine; empty if not recorded.
     environment: Mapping[str, Any] = field(default_factory=dict)
     # Classes and fingerprints of the data; empty if not recorded.
     data: Mapping[str, Any] = field(default_factory=dict)
+    class_list: ClassList = field(default_factory=partial(ClassList, ()))  # empty if not recorded
 
     @property
     def files(self) -> RunFolder:
@@ -53,13 +58,12 @@ class Run:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names; empty if not recorded."""
-        names = self.data.get("classes")
-        return tuple(str(name) for name in names) if isinstance(names, list) else ()
+        """Class names by number, with those added since the start; empty if not recorded."""
+        return self.class_list.resolved_names
 
     def class_names(self, count: int) -> tuple[str, ...]:
-        """Return the names of so many classes; their numbers if they were not recorded."""
-        return self.classes if len(self.classes) == count else tuple(f"class {n}" for n in range(count))
+        """Return the names of the first classes; numbers where they were not recorded."""
+        return tuple(self.class_name(n) for n in range(count))
 
     def class_name(self, label: int) -> str:
         """Return the name of a class; its number if the name is unknown."""
@@ -100,11 +104,14 @@ def read_run(folder: Path) -> Run:
         epochs=_of_kind(records, "epoch"),
         pseudo_labels=_of_kind(records, "pseudo_labels"),
         audits=_of_kind(records, "audit"),
+        random_gain=next(iter(_of_kind(records, "random_gain")), None),
+        added_classes=_of_kind(records, "added_classes"),
         stop_reason=next((str(record.get("reason", "")) for record in _of_kind(records, "stop")), ""),
         # Some delete the weights of finished runs, which are large.
         finished=run_folder.finished or bool(checksums.missing(folder, run_folder.model_path.name)),
         environment=run_folder.environment,
         data=run_folder.data_summary if has_data else {},
+        class_list=run_folder.classes if has_data else ClassList(()),
     )
 
 

@@ -11,7 +11,7 @@ from ducats.models.backbone import uses_gradient_checkpointing
 from ducats.run.checkpoint import check_shared_folder
 from ducats.run.checks import check_cuda_graphs, check_run
 from ducats.run.components import Components, RunPlan, run_identity, summarise_data, unreadable_files
-from ducats.run.context import WaitCallback, open_context
+from ducats.run.context import ClassesAdded, WaitCallback, open_context
 from ducats.run.default_method import with_default_method
 from ducats.run.loop import run_loop
 from ducats.runfolder.run_folder import RunFolder, settings_differences
@@ -109,12 +109,17 @@ def _check_same_data(data_summary: Mapping[str, Any], fabric: Fabric) -> None:
 
 
 def _open_and_run(*context_arguments: Any) -> None:
-    with activity("preparing the training"):
-        context = open_context(*context_arguments)
-    try:
-        run_loop(context)
-    finally:
-        context.close()
+    is_done = False
+    while not is_done:
+        with activity("preparing the training"):
+            context = open_context(*context_arguments)
+        try:
+            run_loop(context)
+            is_done = True
+        except ClassesAdded:
+            pass  # resume from the checkpoint before the round that added them
+        finally:
+            context.close()
 
 
 def _launch_default_fabric() -> Fabric:

@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
+
 from ducats.data.domain import UNLABELLED
 from ducats.dirichlet import expected_probability
 from ducats.evaluation import audit
 from ducats.evaluation.audit import Interval
 from ducats.ledger import Ledger, save_request
 from ducats.run.context import RunContext
+from ducats.run.pixel_audit import pixel_stage_figures, stage_predictions
 from ducats.run.select import empty_request, unanswered_picks
 from ducats.runfolder.audit_files import PoolPredictions
 from ducats.utils.npz_columns import AnyArray
@@ -25,36 +28,51 @@ def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> No
     """
     folder = context.run_folder
     plan, is_final = context.plan, stage == len(context.plan.query_epochs)
-    if context.per_pixel or (plan.release_audit and is_final):
+    if plan.release_audit and is_final:
         return
 
     def is_due(ledger: Ledger) -> bool:
         is_recorded = any(record["epoch"] == epoch for record in folder.read_records("audit"))
         is_stopped = not is_final and bool(folder.read_records("stop"))
-        return not (is_recorded or is_stopped) and bool((ledger.audit_labels(rounds) >= 0).any())
+        labels = ledger.audit_pixels(rounds).label if context.per_pixel else ledger.audit_labels(rounds)
+        return not (is_recorded or is_stopped) and bool((labels >= 0).any())
 
     if not context.from_ledger(is_due):
         return
-    predictor = replace(context.predictor(), view=context.components.views.test)
-    z = predictor.score_images(context.components.pool, ("z",)).z
-    probability, predicted = expected_probability(z).max(1)
+    predictor, per_pixel = context.test_predictor(), context.per_pixel
+    if per_pixel:
+        tally, now = stage_predictions(context, predictor, stage, rounds)
+    else:
+        z = predictor.score_images(context.components.pool, ("z",)).z
+        probability, index = expected_probability(z).max(1)
+        predicted = np.array(context.classes.current_numbers)[index.numpy()]
+        now = PoolPredictions(predicted, probability.double().numpy())
+    merged_into = np.array(context.classes.merged_into)
 
     def record(ledger: Ledger) -> None:
         earlier = folder.read_records("audit")
         before = folder.load_pool_predictions(earlier[-1]["epoch"]) if earlier else None
-        now = PoolPredictions(predicted.numpy(), probability.double().numpy())
+        if before is not None:
+            before = replace(before, predicted=merged_into[before.predicted])
         # After a stop, which depends on the audit, the final model is another one for each possible round.
         n_stages = len(plan.query_epochs) + 1 + (0 if plan.until is None else len(plan.query_epochs))
-        figures = stage_figures(
-            ledger,
-            stage=stage,
-            rounds=rounds,
-            n_stages=n_stages,
-            classes=context.components.source.classes,
-            now=now,
-            before=before,
-            unanswered=unanswered_picks(folder, ledger, rounds).numpy(),
-        )
+        classes = context.classes.names
+        if per_pixel:
+            audited = ledger.audit_pixels(rounds)
+            figures = pixel_stage_figures(
+                audited, tally, now, before, stage=stage, n_stages=n_stages, classes=classes
+            )
+        else:
+            figures = stage_figures(
+                ledger,
+                stage=stage,
+                rounds=rounds,
+                n_stages=n_stages,
+                classes=classes,
+                now=now,
+                before=before,
+                unanswered=unanswered_picks(folder, ledger, rounds).numpy(),
+            )
         folder.save_pool_predictions(epoch, now)
         folder.save_record({"kind": "audit", "stage": stage, "epoch": epoch, **figures})
 
@@ -97,20 +115,25 @@ def stage_figures(
     is_void = is_sampled & (audit_labels != UNLABELLED) & ~is_audit
     level = audit.stage_level(stage, n_stages)
     correct = (now.predicted == audit_labels)[is_audit]
-    pool_probability, n_void = now.probability[is_sampled], int(is_void.sum())
+    n_sampled, n_void = int(is_sampled.sum()), int(is_void.sum())
     sampled = audit.accuracy_interval(
-        correct, now.probability[is_audit], pool_probability, level=level, voids=n_void
+        correct,
+        now.probability[is_audit],
+        pool_size=n_sampled,
+        pool_confidence=float(now.probability[is_sampled].mean()) if n_sampled else 0.0,
+        level=level,
+        voids=n_void,
     )
-    sizes = _sizes(int(is_audit.sum()), n_void, len(pool_probability))
+    sizes = audit.population_sizes(int(is_audit.sum()), n_void, n_sampled)
     selected_correct = (now.predicted == labels)[is_selected]
     n_selected = len(selected_correct)
     pairs = [(size, size) for size in sizes]
-    accuracy = _with_known(sampled, pairs, int(selected_correct.sum()), n_selected)
+    accuracy = audit.with_known(sampled, pairs, int(selected_correct.sum()), n_selected)
     class_accuracy = audit.class_accuracy_intervals(
         correct,
         audit_labels[is_audit],
         num_classes=len(classes),
-        pool_size=len(pool_probability),
+        pool_size=n_sampled,
         level=level,
         voids=n_void,
     )
@@ -121,58 +144,69 @@ def stage_figures(
         "accuracy": accuracy.estimate,
         "low": accuracy.low,
         "high": accuracy.high,
-        "overconfidence": asdict(audit.overconfidence(accuracy, now.probability[is_sampled | is_selected])),
+        "overconfidence": asdict(
+            audit.overconfidence(accuracy, float(now.probability[is_sampled | is_selected].mean()))
+        ),
         "classes": {name: asdict(interval) for name, interval in zip(classes, class_accuracy, strict=True)},
     }
     if before is not None:
-        is_changed = is_sampled & (now.predicted != before.predicted)
-        n_changed, changed_void = int(is_changed.sum()), int((is_changed & is_void).sum())
-        judged = is_changed & is_audit
-        gain = Interval(0.0, 0.0, 0.0)
-        if n_changed > changed_void:
-            gain = audit.gain_interval(
-                (before.predicted == audit_labels)[judged],
-                (now.predicted == audit_labels)[judged],
-                pool_size=n_changed,
-                level=level,
-                voids=changed_void,
-            )
-        changed_sizes = _sizes(int(judged.sum()), changed_void, n_changed)
-        pairs = [(part, size) for part in changed_sizes for size in sizes if part <= size]
         selected_before = (before.predicted == labels)[is_selected]
-        selected_gain = int(selected_correct.sum()) - int(selected_before.sum())
-        figures["gain"] = asdict(_with_known(gain, pairs, selected_gain, n_selected))
+        gain = gain_on_sample(
+            now.predicted,
+            before.predicted,
+            audit_labels,
+            is_sampled,
+            level=level,
+            known_gain=int(selected_correct.sum()) - int(selected_before.sum()),
+            n_known=n_selected,
+        )
+        figures["gain"] = asdict(gain)
     return figures
 
 
-def _sizes(n_judged: int, n_void: int, n_images: int) -> tuple[int, ...]:
-    """Return bounds of the number of images to which a class applies; one number if it is known."""
-    return (n_images,) if not n_void else (n_judged, n_images - n_void)
-
-
-def _with_known(
-    interval: Interval, sizes: Sequence[tuple[int, int]], known_sum: int, n_known: int
+def gain_on_sample(
+    now: AnyArray,
+    before: AnyArray,
+    audit_labels: AnyArray,
+    is_sampled: AnyArray,
+    *,
+    level: float,
+    known_gain: int = 0,
+    n_known: int = 0,
 ) -> Interval:
-    """Combine the mean over a part of the sampled images with what is known, to the mean over all images.
+    """Return the gain in accuracy between two predictions of the pool.
+
+    Only images whose prediction has changed matter, and among these the audit is a random sample, too.
 
     Args:
-        interval: of the mean over the part; the values of the other sampled images, if any, are 0.
-        sizes: possible numbers of images in the part and of sampled images; the last is the estimate.
-        known_sum: sum over the images that are known.
+        is_sampled: mask of the images of which the audit is a random sample.
+        known_gain: number of images gained, minus those lost, among other images, which all have a label.
         n_known: number of these.
     """
-
-    def combine(value: float) -> list[float]:
-        return [(part * value + known_sum) / (sampled + n_known) for part, sampled in sizes]
-
-    estimates, lows, highs = map(combine, (interval.estimate, interval.low, interval.high))
-    return Interval(estimates[-1], min(lows), max(highs))
+    is_audit = is_sampled & (audit_labels >= 0)
+    is_void = is_sampled & (audit_labels != UNLABELLED) & ~is_audit
+    is_changed = is_sampled & (now != before)
+    n_changed, changed_void = int(is_changed.sum()), int((is_changed & is_void).sum())
+    judged = is_changed & is_audit
+    gain = Interval(0.0, 0.0, 0.0)
+    if n_changed > changed_void:
+        gain = audit.gain_interval(
+            (before == audit_labels)[judged],
+            (now == audit_labels)[judged],
+            pool_size=n_changed,
+            level=level,
+            voids=changed_void,
+        )
+    sizes = audit.population_sizes(int(is_audit.sum()), int(is_void.sum()), int(is_sampled.sum()))
+    changed_sizes = audit.population_sizes(int(judged.sum()), changed_void, n_changed)
+    pairs = [(part, size) for part in changed_sizes for size in sizes if part <= size]
+    return audit.with_known(gain, pairs, known_gain, n_known)
 
 
 def stop_querying(context: RunContext, round_number: int, epoch: int) -> bool:
     """Return whether the stop rule ends the queries before a round; if so, its request is empty."""
     rule, folder = context.plan.until, context.run_folder
-    if rule is None or context.per_pixel:
+    if rule is None:
         return False
 
     def decide() -> bool:

@@ -10,6 +10,7 @@ from lightning_fabric import Fabric
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from ducats.models.growing import grow_tensor, grow_tensors
 from ducats.models.lora import merge_lora
 from ducats.run.context import RunContext, load_weights
 from ducats.runfolder import checksums
@@ -45,7 +46,10 @@ def save_checkpoint(context: RunContext, epoch: int, seconds: float) -> None:
 
 
 def restore_checkpoint(context: RunContext) -> tuple[int, float]:
-    """Load the latest checkpoint, if there is one; return its epoch and seconds."""
+    """Load the latest checkpoint, if there is one; return its epoch and seconds.
+
+    If classes were added since, its tensors grow: new logits start at 0, without evidence.
+    """
     model, optimiser, fabric = context.model, context.optimiser, context.fabric
     state = load_checkpoint(context.run_folder)
     # Records of later epochs belong to training that was lost; it is repeated and writes them again.
@@ -53,6 +57,8 @@ def restore_checkpoint(context: RunContext) -> tuple[int, float]:
     if state is None:
         return 0, 0.0
     network = model.network
+    if len(context.classes) > len(context.classes.initial):
+        state = _with_added_classes(context, state)
     frozen = _select_state(context, network, frozen=True)
     network.load_state_dict({**frozen, **shard_state(state["network"], network.state_dict(), fabric)})
     model.auxiliaries.load_state_dict(state.get("auxiliaries", {}))
@@ -65,6 +71,34 @@ def restore_checkpoint(context: RunContext) -> tuple[int, float]:
     if context.ema is not None:
         context.ema.module.load_state_dict({**frozen, **state["ema"]})
     return state["epoch"], state["seconds"]
+
+
+def _with_added_classes(context: RunContext, state: dict[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint with the tensors in the shapes that they have with the classes added since."""
+    network_shapes = context.model.network.state_dict()
+    parameters = [parameter for group in context.optimiser.param_groups for parameter in group["params"]]
+    slots = state["optimiser"]["state"]
+    grown = {
+        "network": grow_tensors(state["network"], network_shapes),
+        "auxiliaries": grow_tensors(
+            state["auxiliaries"], context.model.auxiliaries.state_dict(), keep_new=True
+        ),
+        "optimiser": {
+            **state["optimiser"],
+            "state": {
+                index: {
+                    name: grow_tensor(value, parameters[index].shape)
+                    if isinstance(value, Tensor) and value.ndim
+                    else value
+                    for name, value in slot.items()
+                }
+                for index, slot in slots.items()
+            },
+        },
+    }
+    if "ema" in state:
+        grown["ema"] = grow_tensors(state["ema"], network_shapes)
+    return {**state, **grown}
 
 
 def save_frozen_weights(context: RunContext) -> None:

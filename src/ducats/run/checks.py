@@ -71,10 +71,15 @@ def _stored_images(images: Images) -> StoredImages:
 
 def check_budget(components: Components, plan: RunPlan) -> None:
     """Raise UserError if the budget is inconsistent or exceeds the pool."""
-    if plan.audit and (components.source.per_pixel or len(plan.audit) != len(plan.query_epochs)):
+    if plan.audit and len(plan.audit) != len(plan.query_epochs):
         raise UserError(
             f"audit={list(plan.audit)} must give a number of labels for each of "
-            f"{pluralise(len(plan.query_epochs), 'round')}, and is for labels of images only"
+            f"{pluralise(len(plan.query_epochs), 'round')}"
+        )
+    if plan.audit and components.source.per_pixel and components.task.labels_whole_images:
+        raise UserError(
+            f"audit={list(plan.audit)} needs labels of single pixels, but whole label maps are labelled: use "
+            "another unit than image"
         )
     if plan.until is not None and not plan.audit:
         raise UserError(f"until={str(plan.until)!r} needs audit labels; set audit, one number per round")
@@ -161,8 +166,10 @@ def check_source(components: Components, plan: RunPlan) -> Iterator[Finding]:
 def check_labels(components: Components) -> Iterator[Finding]:
     """Check that the test set and the ground truth fit source and pool."""
     source, pool, test, oracle = components.source, components.pool, components.test, components.oracle
-    if test is not None and tuple(test.classes) != tuple(source.classes):
-        yield Finding("error", "source and test must have the same classes in the same order")
+    if test is not None and tuple(test.classes[: len(source.classes)]) != tuple(source.classes):
+        yield Finding(
+            "error", "source and test must have the same classes in the same order; the test may have more"
+        )
     if components.evaluated_on != "held_out" and (test is None or test.images is not pool):
         yield Finding(
             "error", f"evaluated_on={components.evaluated_on!r} needs a test set whose images are the pool's"

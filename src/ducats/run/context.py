@@ -17,13 +17,17 @@ from ducats.ledger import Ledger, TargetMaps, load_ledger, open_ledger
 from ducats.models import EvidentialModel
 from ducats.models.classifier import Classifier
 from ducats.models.freezing import embedding_network
+from ducats.objectives import RefreshContext
+from ducats.run.class_growth import grow_model, with_class_list
 from ducats.run.components import Components, RunPlan
 from ducats.run.training import TrainingContext, set_up_training
 from ducats.runfolder import checksums
+from ducats.runfolder.class_changes import ClassList
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import PerformanceOptions
 from ducats.training.distributed import on_rank_zero
 from ducats.training.embed import Embedder, fixed_views
+from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import AwaitingLabels, UserError
 from ducats.utils.progress import Event, EventListener
@@ -35,11 +39,16 @@ _T = TypeVar("_T")
 WaitCallback = Callable[[int, AwaitingLabels | UserError], None]
 
 
+class ClassesAdded(Exception):  # noqa: N818 - not an error
+    """Classes were added: the run must be opened again, from its checkpoint, with larger tensors."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunContext(TrainingContext):
     """Everything that the steps of a run read, in one process."""
 
     run_folder: RunFolder
+    classes: ClassList
     frozen_names: frozenset[str]  # tensors of a frozen backbone, which are not in the checkpoints
     ledger: Ledger | None  # on rank 0 only
     on_event: EventListener
@@ -58,6 +67,10 @@ class RunContext(TrainingContext):
 
         return self.on_rank_zero(read_ledger)
 
+    def open_ledger(self) -> Ledger:
+        """Return the ledger; processes other than rank 0 open its files."""
+        return load_ledger(self.run_folder) if self.ledger is None else self.ledger
+
     def rounds_before(self, epoch: int) -> int:
         """Return the number of rounds after earlier epochs, without a round after this epoch."""
         return sum(after < epoch for after in self.plan.query_epochs)
@@ -66,27 +79,52 @@ class RunContext(TrainingContext):
         """Return the number of rounds after earlier epochs and after this epoch."""
         return sum(after <= epoch for after in self.plan.query_epochs)
 
+    def refresh_context(self, epoch: int) -> RefreshContext:
+        """Return the position of a refresh of the auxiliary modules after a number of epochs."""
+        query_epochs = self.plan.query_epochs
+        round_number = query_epochs.index(epoch) + 1 if epoch in query_epochs else 0
+        rounds = self.rounds_before(epoch)
+        return RefreshContext(epoch, self.plan.epochs, round_number, len(query_epochs), rounds)
+
     def known_targets(self, rounds: int) -> Tensor:
         """Return the pool's labels to train on after a number of rounds: ``(N,)``; classification only."""
-        with_audit = self.plan.release_audit and rounds == len(self.plan.query_epochs)
+        with_audit = self._releases_audit(rounds)
         return self.from_ledger(lambda ledger: ledger.targets(rounds, with_audit=with_audit))
+
+    def _releases_audit(self, rounds: int) -> bool:
+        """Return whether audit labels are trained on after a number of rounds."""
+        return self.plan.release_audit and rounds == len(self.plan.query_epochs)
 
     @property
     def label_sizes(self) -> Tensor:
         """Height and width of the grid in which each pool image is labelled: int64 ``(N, 2)``."""
         return label_grid_sizes(self.components.pool, self.components.task.resolution)
 
-    def label_maps(self, rounds: int) -> TargetMaps:
-        """Return the pool's label maps after a number of rounds; each process reads the ledger."""
+    def label_maps(self, rounds: int, *, with_released: bool = True) -> TargetMaps:
+        """Return the pool's labels to train on after a number of rounds; each process reads the ledger.
+
+        Args:
+            with_released: include audit labels if they are trained on by then.
+        """
         pool, task = self.components.pool, self.components.task
         return TargetMaps(
-            load_ledger(self.run_folder) if self.ledger is None else self.ledger,
+            self.open_ledger(),
             (int(pool.pixels.shape[-2]), int(pool.pixels.shape[-1])),
             rounds,
             void=pool.void_masks,
             resolution=task.resolution,
             fill=task.label_downsampling,
+            with_audit=with_released and self._releases_audit(rounds),
         )
+
+    def check_classes(self) -> None:
+        """Raise `ClassesAdded` if labels of the run have a class that the model has no logit for."""
+        if len(self.on_rank_zero(lambda: self.run_folder.classes)) > len(self.classes):
+            raise ClassesAdded
+
+    def test_predictor(self) -> Predictor:
+        """Return the model with the test view; it predicts the classes in use, without merged ones."""
+        return replace(self.predictor(), view=self.components.views.test, groups=self.classes.groups)
 
     def emit(
         self,
@@ -133,6 +171,9 @@ def open_context(
     """
     copied = copy.deepcopy(components.model)
     model = copied if isinstance(copied, EvidentialModel) else EvidentialModel(copied)
+    classes = on_rank_zero(fabric, lambda: run_folder.classes)
+    model = grow_model(model, len(components.source.classes), len(classes))
+    components = with_class_list(components, classes)
     frozen_names = load_frozen_weights(run_folder, model)
     components = embed_images(components, model, fabric, performance)
     training = set_up_training(components, model, plan, fabric, performance)
@@ -140,6 +181,7 @@ def open_context(
     return RunContext(
         **vars(training),
         run_folder=run_folder,
+        classes=classes,
         frozen_names=frozen_names,
         ledger=ledger,
         on_event=on_event,

@@ -1,6 +1,7 @@
 """Evaluate the model and the pseudo-labels after an epoch, if due, and record the metrics."""
 
 import time
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -10,6 +11,7 @@ from ducats.annotation.oracles import GroundTruthOracle
 from ducats.data.domain import UNLABELLED
 from ducats.evaluation.evaluate import (
     TemperedEvaluation,
+    count_predictions,
     describe_resolution,
     evaluate,
     evaluate_segmentation,
@@ -20,7 +22,6 @@ from ducats.ledger import Request
 from ducats.run.context import RunContext
 from ducats.run.temperature import calibration_record, fit_temperature
 from ducats.training.distributed import peak_memory_over_ranks
-from ducats.training.predictor import Predictor
 from ducats.training.task import headline_metric_of
 
 
@@ -78,11 +79,35 @@ def record_pseudo_labels(context: RunContext, epoch: int, targets: Tensor) -> No
         if any(earlier["epoch"] == epoch for earlier in context.run_folder.read_records("pseudo_labels")):
             return
         if isinstance(oracle, GroundTruthOracle):
-            truth = oracle(Request(rounds, image, torch.zeros_like(image)))
+            truth = oracle.known_labels(Request(rounds, image, torch.zeros_like(image)))
             record["correct"] = int((truth == pseudo_labels[image]).sum())
         context.run_folder.save_record(record)
 
     context.on_rank_zero(save)
+
+
+def record_added_classes(context: RunContext, epoch: int) -> None:
+    """Record how many images or pixels of the pool seem to belong to each class that was added.
+
+    Args:
+        epoch: number of completed epochs.
+    """
+    kind, rounds, classes = "added_classes", context.rounds_before(epoch), context.classes
+    learnt = [name for name, added_in in classes.added if added_in <= rounds]
+    if not learnt or context.on_rank_zero(
+        lambda: any(record["epoch"] == epoch for record in context.run_folder.read_records(kind))
+    ):
+        return
+    counts = count_predictions(context.test_predictor(), context.components.pool, len(classes.current))
+    predicted = {str(classes.number(name)): int(counts[classes.current.index(name)]) for name in learnt}
+    record = {
+        "kind": kind,
+        "stage": rounds,
+        "epoch": epoch,
+        "predicted": predicted,
+        "total": int(counts.sum()),
+    }
+    context.on_rank_zero(lambda: context.run_folder.save_record(record))
 
 
 def _spent(context: RunContext, rounds: int) -> dict[str, Any]:
@@ -114,9 +139,11 @@ def _evaluate_test_set(context: RunContext, epoch: int, rounds: int) -> dict[str
     if not tally.total:  # nothing is left to evaluate once the whole target is labelled
         return record
     record |= _metrics(context, tally)
-    context.on_rank_zero(
-        lambda: context.run_folder.save_confusion(epoch, components.source.classes, tally.confusion.tolist())
-    )
+    assert components.test is not None
+    names = components.test.classes
+    if names != context.classes.names:
+        record["class_names"] = list(names)  # some are not known yet, or were merged
+    context.on_rank_zero(lambda: context.run_folder.save_confusion(epoch, names, tally.confusion.tolist()))
     if fitted is not None and tempered is not None and tempered.tally is not None:
         record["temperature_scaled"] = {**fitted._asdict(), **calibration_record(tempered.tally)}
     return record
@@ -128,13 +155,7 @@ def _tally(
     """Evaluate the test set; return the tally and the record's counts."""
     components, test, options = context.components, context.components.test, context.components.evaluation
     assert test is not None
-    predictor = Predictor(
-        model=context.wrapped_model,
-        view=components.views.test,
-        batch_size=context.plan.scoring_batch_size,
-        fabric=context.fabric,
-        stream=("test",),
-    )
+    predictor = replace(context.test_predictor(), stream=("test",))
     skips_labelled = components.evaluated_on == "unlabelled"
     if not context.per_pixel:
         indices = None
@@ -160,8 +181,8 @@ def _metrics(context: RunContext, tally: Tally) -> dict[str, Any]:
     metrics["class_accuracy"] = class_accuracy(tally.confusion)
     metrics["reliability"] = reliability_bins(tally)
     if context.per_pixel:
-        components = context.components
-        excluded = components.evaluation.miou_star_exclude
-        class_metrics = segmentation_metrics(tally.confusion, components.source.classes, excluded)
+        test, excluded = context.components.test, context.components.evaluation.miou_star_exclude
+        assert test is not None
+        class_metrics = segmentation_metrics(tally.confusion, test.classes, excluded)
         metrics |= {"headline_metric": "mean_iou", **class_metrics}
     return metrics

@@ -12,7 +12,8 @@ from ducats.acquisition.queries import QuerySpec
 from ducats.data.domain import UNLABELLED, Domain, Images, no_images
 from ducats.ledger import Request
 from ducats.models import EvidentialModel
-from ducats.models.classifier import Classifier, EmbeddingClassifier, grow_head
+from ducats.models.classifier import Classifier, EmbeddingClassifier
+from ducats.models.growing import grow_classes, grow_tensor, grow_tensors
 from ducats.objectives import ObjectiveSpec, RefreshContext
 from ducats.run.components import Components, RunPlan
 from ducats.run.select import first_query, score_source_images, select_images
@@ -23,7 +24,7 @@ from ducats.training.fit import adapt_optimiser_state
 from ducats.training.performance import resolve_performance
 from ducats.utils.errors import UserError
 from ducats.utils.progress import activity
-from ducats.utils.randomness import global_seed, make_generator
+from ducats.utils.randomness import make_generator
 
 LABELS_PER_ROUND = (
     0.01  # labels of a round, as a fraction of the pool: by default a run labels 5 % in 5 rounds
@@ -89,18 +90,15 @@ class HeadLearner:
         return len(self.classes) > 1 and (self.source is not None or self.n_labels > 0)
 
     def add_classes(self, names: Sequence[str]) -> None:
-        """Append classes; each gets a new logit."""
+        """Append classes; each gets a new logit, without evidence."""
         self.classes += tuple(names)
         if len(self.classes) > self.network.head.out_features:
             momenta, auxiliaries = self._optimiser_state(), self._open().model.auxiliaries.state_dict()
             self._close()
-            with global_seed(self.plan.seed, "new classes", len(self.classes)):
-                grow_head(self.network, len(self.classes))
+            grow_classes(self.network, self.network.head.out_features, len(self.classes))
             self._load_optimiser_state(momenta)
             grown = self._open().model.auxiliaries
-            shapes = {name: tensor.shape for name, tensor in grown.state_dict().items()}
-            kept = {name: tensor for name, tensor in auxiliaries.items() if shapes[name] == tensor.shape}
-            grown.load_state_dict(kept, strict=False)  # such as pseudo-labels
+            grown.load_state_dict(grow_tensors(auxiliaries, grown.state_dict(), keep_new=True))
 
     def set_labels(self, index: Tensor, labels: Tensor) -> None:
         """Set labels of pool images: an index into the classes, UNLABELLED to withdraw a label, or VOID."""
@@ -177,7 +175,7 @@ class HeadLearner:
         self.labels = state["labels"]["labels"].clone()
         n_logits = len(state["head"]["head.bias"])
         if n_logits != self.network.head.out_features:
-            grow_head(self.network, n_logits)
+            grow_classes(self.network, self.network.head.out_features, n_logits)
         self.network.load_state_dict(state["head"], strict=False)
         self._open().model.auxiliaries.load_state_dict(state["auxiliaries"])
         self._load_optimiser_state(state["optimiser"])
@@ -246,16 +244,16 @@ class HeadLearner:
         }
 
     def _load_optimiser_state(self, state: dict[str, Tensor]) -> None:
-        """Set the optimiser's tensors of the parameters that have kept their shape."""
+        """Set the optimiser's tensors; those of new logits are 0."""
         context = self._open()
         for name, parameter in context.model.named_parameters():
             tensors = {
                 key.rpartition("/")[2]: t for key, t in state.items() if key.rpartition("/")[0] == name
             }
-            if tensors and all(t.ndim == 0 or t.shape == parameter.shape for t in tensors.values()):
+            if tensors:
                 context.optimiser.state[parameter] = {
-                    key: tensor.clone() if tensor.ndim == 0 else tensor.to(parameter).clone()
-                    for key, tensor in tensors.items()
+                    key: grow_tensor(t, parameter.shape).to(parameter, copy=True) if t.ndim else t.clone()
+                    for key, t in tensors.items()
                 }
         adapt_optimiser_state(context.optimiser, fused=bool(context.performance.fused_optimiser))
 

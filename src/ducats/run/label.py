@@ -1,6 +1,7 @@
 """Acquire labels from the oracle and append them to the ledger."""
 
 import time
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -9,6 +10,8 @@ from ducats.annotation.oracles import Oracle
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger import InitialLabels, Ledger, Request, load_request, save_request
 from ducats.run.context import RunContext
+from ducats.runfolder.class_changes import ClassList
+from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import AwaitingLabels, UserError
 
 
@@ -37,8 +40,22 @@ def acquire_labels(context: RunContext, round_number: int) -> float:
 def _label_request(context: RunContext, ledger: Ledger, round_number: int) -> None:
     request = load_request(context.run_folder, round_number)
     assert request is not None
-    classes, allow_partial = len(context.components.source.classes), context.plan.time_budget is not None
-    append_labels(context.components.oracle, request, ledger, classes, allow_partial=allow_partial)
+    append_labels(
+        context.components.oracle,
+        request,
+        ledger,
+        len(context.run_folder.classes),
+        allow_partial=context.plan.time_budget is not None,
+        add_classes=lambda names: add_classes(context.run_folder, names, round_number),
+    )
+
+
+def add_classes(run_folder: RunFolder, names: Sequence[str], round_number: int) -> None:
+    """Record new classes of a run, unless it knows them."""
+    classes = run_folder.classes
+    new = [name for name in names if classes.number(name) is None]
+    if new:
+        run_folder.save_class_changes(classes.with_added(new, round_number).changes)
 
 
 def record_initial_labels(context: RunContext, initial: InitialLabels) -> None:
@@ -47,13 +64,20 @@ def record_initial_labels(context: RunContext, initial: InitialLabels) -> None:
     def record(ledger: Ledger) -> None:
         if ledger.n_rounds == 0:
             save_request(context.run_folder, initial.request)
+            add_classes(context.run_folder, initial.new_classes, 1)
             ledger.append(initial.request, initial.label, initial.seconds)
 
     context.from_ledger(record)
 
 
 def append_labels(
-    oracle: Oracle, request: Request, ledger: Ledger, classes: int, *, allow_partial: bool
+    oracle: Oracle,
+    request: Request,
+    ledger: Ledger,
+    classes: int,
+    *,
+    allow_partial: bool,
+    add_classes: Callable[[Sequence[str]], None] | None = None,
 ) -> None:
     """Query the oracle and append its labels to the ledger, after checking all of them.
 
@@ -63,6 +87,8 @@ def append_labels(
         ledger: opened for the whole pool.
         allow_partial: whether units may stay UNLABELLED, as when the time budget is spent. They are not
             recorded, and may be selected again.
+        add_classes: called with the names of new classes, before their labels are recorded: those in the
+            oracle's ``classes`` whose number is ``classes`` or higher.
     """
     if not len(request):
         ledger.append(request, torch.zeros(0, dtype=torch.int8))
@@ -71,6 +97,10 @@ def append_labels(
     labels = labels if ledger.sizes is not None else labels.long()
     # Wide enough for every class: torch would wrap a large class count to int8 in the comparison below.
     labels = labels.to(torch.int16) if labels.dtype.itemsize == 1 else labels
+    new_classes: Sequence[str] = ()
+    if add_classes is not None and isinstance(known := getattr(oracle, "classes", None), ClassList):
+        new_classes = known.names[classes:]
+        classes = len(known)
     is_open = (labels == UNLABELLED) & allow_partial
     invalid = labels[(labels != VOID) & ~is_open & ((labels < 0) | (labels >= classes))]
     if len(invalid):
@@ -78,6 +108,8 @@ def append_labels(
             f"the oracle returned {int(invalid[0])} in round {request.round}, but labels must be 0 to "
             f"{classes - 1} or VOID ({VOID}); no label was recorded"
         )
+    if new_classes and add_classes is not None:
+        add_classes(new_classes)
     annotation_seconds = getattr(oracle, "annotation_seconds", None)
     seconds: Tensor | None = None if annotation_seconds is None else annotation_seconds(request)
     if not bool(is_open.any()):

@@ -1,6 +1,6 @@
 """Live labelling in a run folder: its rounds of questions, and the run that is trained with their labels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,7 +11,7 @@ from ducats.annotation import AnnotationStore, QuestionRound, RoundRules
 from ducats.annotation.oracles import question_files
 from ducats.annotation.oracles.closed_rounds import ClosedRoundOracle
 from ducats.config import Config
-from ducats.data.domain import AdaptationData, Domain
+from ducats.data.domain import UNLABELLED, AdaptationData, Domain
 from ducats.ledger import Request, save_request
 from ducats.models import EvidentialModel
 from ducats.models.freezing import embedding_network
@@ -19,6 +19,7 @@ from ducats.run import run
 from ducats.run.context import embed_images, load_frozen_weights
 from ducats.run.factory import build_run, load_data
 from ducats.run.head_learner import HeadLearner
+from ducats.run.live_audit import DEFAULT_EVERY, LiveAudit
 from ducats.run.live_session import LiveSession, known_words
 from ducats.runfolder import checksums
 from ducats.runfolder.run_folder import RunFolder
@@ -43,10 +44,15 @@ class LiveRun:
     run_folder: RunFolder  # locked
     data: AdaptationData  # with all classes that are known
     store: AnnotationStore
+    audit: LiveAudit
 
     @classmethod
-    def open(cls, config: Config, run_folder: RunFolder) -> "LiveRun":
-        """Load the data, lock the folder, and write the questions of a session unless a round is open."""
+    def open(cls, config: Config, run_folder: RunFolder, *, audit_every: int = DEFAULT_EVERY) -> "LiveRun":
+        """Load the data, lock the folder, and write the questions of a session unless a round is open.
+
+        Args:
+            audit_every: questions, of which one is drawn at random for the audit; 0: none is.
+        """
         run_folder.lock()
         try:
             checksums.create(run_folder.path)
@@ -58,8 +64,10 @@ class LiveRun:
                     f"{run_folder.path} is the folder of another run; choose another folder with --out, or "
                     f"label the questions of that run with `ducats label {run_folder.path}`"
                 )
-            data = _with_classes(load_data(config), newest.classes if newest is not None else ())
-            live_run = cls(config, run_folder, data, store)
+            names = newest.classes if newest is not None else ()
+            data = _with_classes(load_data(config), names, store.translate)
+            audit = LiveAudit(run_folder, data.pool.keys, every=audit_every, seed=config.seed)
+            live_run = cls(config, run_folder, data, store, audit)
             live_run._open_round()
         except BaseException:
             run_folder.release()
@@ -95,7 +103,7 @@ class LiveRun:
             evidence=config.model.evidence,
             device=config.engine.device,
         )
-        return LiveSession(learner, self.store)
+        return LiveSession(learner, self.store, audit=self.audit)
 
     def count_new_labels(self) -> int:
         """Return the number of labels in the open round."""
@@ -159,11 +167,14 @@ class LiveRun:
         rounds = [n for n in store.round_numbers() if store.closed_round(n) is not None]
         if not rounds:
             return False
-        data = _with_classes(self.data, store.question_round(rounds[-1]).rules.classes)
-        requests = [_labelled_request(store, number, keys) for number in rounds]
+        data = _with_classes(self.data, store.question_round(rounds[-1]).rules.classes, store.translate)
+        labelled = known_words(store)
+        labels = torch.tensor([0 if key in labelled else UNLABELLED for key in keys])
+        self.audit.release_incomplete(labels, rounds[-1])
+        requests = [_labelled_request(store, number, keys, self.audit) for number in rounds]
         config = _with_rounds(self.config, data, [len(request) for request in requests])
         run_folder = self.run_folder
-        run_folder.discard_outdated(config.identity(), keys)
+        run_folder.discard_outdated(config.identity(), keys, data.classes)
         for request in requests:
             if request.round not in run_folder.requested_rounds():
                 save_request(run_folder, request)
@@ -182,22 +193,30 @@ class LiveRun:
         return True
 
 
-def _labelled_request(store: AnnotationStore, number: int, keys: Sequence[str]) -> Request:
+def _labelled_request(store: AnnotationStore, number: int, keys: Sequence[str], audit: LiveAudit) -> Request:
     """Return the images that a closed round labelled, in the order of the answers; without removed ones."""
     closed = store.closed_round(number)
     assert closed is not None
     answered = dict.fromkeys(one.question for one in store.answers() if one.round == number)
     index = {key: image for image, key in enumerate(keys)}
     images = [index[key] for key in answered if key in closed.words and key in index]
-    return Request(number, torch.tensor(images, dtype=torch.long), torch.zeros(len(images), dtype=torch.long))
+    marks = audit.marks(number, [keys[image] for image in images])
+    image = torch.tensor(images, dtype=torch.long)
+    return Request(number, image, torch.zeros_like(image), marks=marks)
 
 
-def _with_classes(data: AdaptationData, names: Sequence[str]) -> AdaptationData:
-    """Return the data with the classes of earlier answers, and those of the data that are new."""
-    classes = tuple(dict.fromkeys([*names, *data.classes]))
+def _with_classes(
+    data: AdaptationData, names: Sequence[str], translate: Callable[[str], str]
+) -> AdaptationData:
+    """Return the data with the classes of earlier answers, and those of the data that are new.
+
+    Args:
+        translate: returns the current name of a class that was renamed or merged.
+    """
+    classes = tuple(dict.fromkeys([*names, *map(translate, data.classes)]))
     if classes == tuple(data.classes):
         return data
-    number = torch.tensor([classes.index(name) for name in data.classes], dtype=torch.long)
+    number = torch.tensor([classes.index(translate(name)) for name in data.classes], dtype=torch.long)
 
     def convert(domain: Domain) -> Domain:
         assert isinstance(domain.labels, Tensor)
@@ -234,7 +253,7 @@ def _with_rounds(config: Config, data: AdaptationData, budget: Sequence[int]) ->
                 rounds=len(budget),
                 after_epochs=after_epochs,
                 growth=1.0,
-                audit=0,  # the questions were chosen one by one, without an audit
+                audit=0,  # the ledger says which labels are for the audit
                 until=None,
                 release_audit=False,
             ),

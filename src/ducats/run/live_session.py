@@ -19,7 +19,9 @@ from ducats.evaluation.prediction_stability import PredictionStability
 from ducats.evaluation.temperature_scaling import optimal_temperature
 from ducats.run.head_learner import FIT_STEPS, REFIT_STEPS, HeadLearner
 from ducats.run.hints import pool_hints
+from ducats.run.live_audit import LiveAudit
 from ducats.runfolder.hints import AnnotatorHints
+from ducats.runfolder.records import describe_audit
 
 QUESTIONS_AHEAD = 12  # questions selected after each refit, for all annotators
 POLL_SECONDS = 2.0  # between two looks for answers from elsewhere, such as CSV files
@@ -45,6 +47,7 @@ class LiveSession(AbstractContextManager["LiveSession"]):
     Args:
         learner: not trained yet; its pool has the images of all rounds.
         store: its newest round is open and live; the ids of questions are keys of the pool.
+        audit: draws questions at random; None: all labels are trained on.
         fit_steps: training steps with the labels that are known at the start.
         refit_steps: training steps after new answers.
     """
@@ -54,10 +57,11 @@ class LiveSession(AbstractContextManager["LiveSession"]):
         learner: HeadLearner,
         store: AnnotationStore,
         *,
+        audit: LiveAudit | None = None,
         fit_steps: int = FIT_STEPS,
         refit_steps: int = REFIT_STEPS,
     ) -> None:
-        self.learner, self.store = learner, store
+        self.learner, self.store, self.audit = learner, store, audit
         self._refit_steps = refit_steps
         question_round = store.open_round()
         assert question_round is not None
@@ -69,6 +73,7 @@ class LiveSession(AbstractContextManager["LiveSession"]):
         }
         self._recent: deque[bool] = deque(maxlen=RECENT_ANSWERS)
         self._judged: deque[tuple[torch.Tensor, int]] = deque(maxlen=MAX_JUDGED)  # log alpha, answer
+        self._labels = torch.full((len(learner.pool),), UNLABELLED)  # of the pool, with those of the audit
         self._log_alpha = torch.zeros(0)  # of the pool, after the latest refit
         self._stability = PredictionStability()
         self._state = _Learnt()
@@ -146,22 +151,32 @@ class LiveSession(AbstractContextManager["LiveSession"]):
         classes = self.store.question_round(self.round).rules.classes
         if len(classes) > len(learner.classes):
             learner.add_classes(classes[len(learner.classes) :])
-        labels = self._labels(classes)
-        changed = (labels != learner.labels).nonzero().squeeze(1)
+        labels = self._read_labels(classes)
+        changed = (labels != self._labels).nonzero().squeeze(1)
         if not len(changed) and self._state.first:  # such as a skipped question
             self._publish(replace(self._state, n_answers=len(answers)))
             return
-        self._count_right_guesses(changed, labels)
-        learner.set_labels(changed, labels[changed])
-        learner.train(steps)
-        self._publish(self._learnt(len(answers)))
+        self._compare_guesses(changed, labels)
+        self._labels = labels
+        self._train(steps)
+        self._publish(self._learnt(answers))
+
+    def _train(self, steps: int) -> None:
+        """Train with all labels but those of the audit, if there are new ones."""
+        learner, labels = self.learner, self._labels
+        if self.audit is not None:
+            labels = torch.where(self.audit.mask(), UNLABELLED, labels)
+        changed = (labels != learner.labels).nonzero().squeeze(1)
+        if len(changed) or not learner.step:
+            learner.set_labels(changed, labels[changed])
+            learner.train(steps)
 
     def _publish(self, state: _Learnt) -> None:
         with self._changed:
             self._state = state
             self._changed.notify_all()
 
-    def _labels(self, classes: Sequence[str]) -> torch.Tensor:
+    def _read_labels(self, classes: Sequence[str]) -> torch.Tensor:
         """Return the label of each pool image from the answers of all rounds."""
         number = {name: index for index, name in enumerate(classes)}
         labels = torch.full((len(self.learner.pool),), UNLABELLED)
@@ -170,35 +185,79 @@ class LiveSession(AbstractContextManager["LiveSession"]):
                 labels[self._image_of[key]] = VOID if word == VOID_WORD else number.get(word, VOID)
         return labels
 
-    def _count_right_guesses(self, changed: torch.Tensor, labels: torch.Tensor) -> None:
+    def _compare_guesses(self, changed: torch.Tensor, labels: torch.Tensor) -> None:
         """Compare new labels with the guesses before them; not those that confirm many guesses at once."""
         hints = self._state.hints
         if hints is None:
             return
-        answers = self.store.answers()[self._state.n_answers :]
-        act_sizes = Counter(_act(one) for one in answers)
-        given_alone = {one.question for one in answers if act_sizes[_act(one)] == 1}
-        for image in changed.tolist():
-            is_new = self.learner.labels[image] == UNLABELLED and labels[image] >= 0
-            if is_new and self.learner.pool.keys[image] in given_alone:
-                self._recent.append(int(hints.guess[image]) == int(labels[image]))
+        given_alone = _given_alone(self.store.answers()[self._state.n_answers :])
+        is_new = (self._labels == UNLABELLED) & (labels >= 0)
+        is_audit = None if self.audit is None else self.audit.mask()
+        confirmed: list[int] = []
+        for image in changed[is_new[changed]].tolist():
+            is_right = int(hints.guess[image]) == int(labels[image])
+            if self.learner.pool.keys[image] not in given_alone:
+                confirmed += [image] if is_right else []
+                continue
+            self._recent.append(is_right)
+            if is_audit is None or not is_audit[image]:
                 self._judged.append((self._log_alpha[image], int(labels[image])))
+        self._release_confirmed(confirmed, hints, labels)
 
-    def _learnt(self, n_answers: int) -> _Learnt:
+    def _release_confirmed(self, images: Sequence[int], hints: AnnotatorHints, labels: torch.Tensor) -> None:
+        """Release the audit images that would have been confirmed with others: right, and as sure.
+
+        Otherwise the audit would keep easy images, while those like them are learnt.
+        """
+        if self.audit is None or not images:
+            return
+        least: dict[int, float] = {}  # smallest probability of a confirmed guess, by class
+        for image in images:
+            guess, probability = int(hints.guess[image]), float(hints.probability[image])
+            least[guess] = min(probability, least.get(guess, 1.0))
+        audited = self.audit.mask().nonzero().squeeze(1).tolist()
+        right = [image for image in audited if int(labels[image]) == int(hints.guess[image])]
+        alike = [i for i in right if hints.probability[i] >= least.get(int(labels[i]), 2.0)]
+        self.audit.release(alike, self.round)
+
+    def _learnt(self, answers: Sequence[Answer]) -> _Learnt:
         learner = self.learner
-        is_open = (learner.labels == UNLABELLED).numpy()
-        first: tuple[int, ...] = ()
-        if is_open.any():
-            picks = learner.query(QUESTIONS_AHEAD).tolist()
-            first = tuple(self._question_of[image] for image in picks if image in self._question_of)
+        first = [self._question_of[image] for image in self._select(answers) if image in self._question_of]
+        is_open = (self._labels == UNLABELLED).numpy()
         hints = None
         if learner.can_train:
             self._log_alpha = learner.predict(learner.pool)
             certainty = (self._log_alpha / self._temperature()).softmax(1).amax(1)
             hints = replace(pool_hints(self._log_alpha), probability=certainty.double().numpy())
             self._stability.update(int((~is_open).sum()), hints.guess.astype(np.int64), is_open)
+            if self.audit is not None:
+                probability = self._log_alpha.softmax(1).amax(1).double().numpy()
+                self.audit.look(self._labels, hints.guess.astype(np.int64), probability)
         summary = self._summarise(hints, is_open)
-        return _Learnt(n_answers, first, hints, learner.classes, summary)
+        return _Learnt(len(answers), tuple(first), hints, learner.classes, summary)
+
+    def _select(self, answers: Sequence[Answer]) -> list[int]:
+        """Return the images to ask about next: those that are due for the audit, then what the query selects.
+
+        The query does not know the audit. If it selects an audit image, the image leaves the audit; if its
+        label is known already, the model learns it.
+        """
+        audit, is_known = self.audit, (self._labels != UNLABELLED).tolist()
+        if audit is not None:
+            keys, given_alone = self.learner.pool.keys, _given_alone(answers)
+            n_asked = sum(known and key in given_alone for key, known in zip(keys, is_known, strict=True))
+            audit.draw(n_asked, self._labels)
+        while not all(is_known):
+            picks: list[int] = self.learner.query(QUESTIONS_AHEAD).tolist()
+            if audit is None:
+                return picks
+            is_audit = audit.mask().tolist()
+            n_released = next((n for n, image in enumerate(picks) if not is_audit[image]), len(picks))
+            if not n_released:
+                return [*audit.unanswered(self._labels), *(image for image in picks if not is_audit[image])]
+            audit.release(picks[:n_released], self.round)
+            self._train(self._refit_steps)
+        return []
 
     def _temperature(self) -> float:
         """Return a temperature that makes the model as sure as its latest guesses were right.
@@ -216,12 +275,13 @@ class LiveSession(AbstractContextManager["LiveSession"]):
 
     def _summarise(self, hints: AnnotatorHints | None, is_open: Any) -> LearningSummary:
         learner, classes = self.learner, []
+        audit = None if self.audit is None else self.audit.latest
         for number, name in enumerate(learner.classes):
             is_predicted = is_open & (hints.guess == number) if hints is not None else np.zeros_like(is_open)
             certainty = None
             if hints is not None and is_predicted.any():
                 certainty = round(float(hints.probability[is_predicted].mean()), 4)
-            labelled = int((learner.labels == number).sum())
+            labelled = int((self._labels == number).sum())
             classes.append(ClassSummary(name, labelled, int(is_predicted.sum()), certainty))
         sure = 0 if hints is None else int((is_open & (hints.probability >= SURE_PROBABILITY)).sum())
         return LearningSummary(
@@ -232,6 +292,7 @@ class LiveSession(AbstractContextManager["LiveSession"]):
             recent=len(self._recent),
             classes=tuple(classes),
             advice=self._advice(classes),
+            accuracy="" if audit is None else describe_audit(audit),
         )
 
     def _advice(self, classes: Sequence[ClassSummary]) -> str:
@@ -260,6 +321,12 @@ def known_words(store: AnnotationStore) -> dict[str, str]:
             words |= {question: one.word for question, one in statuses.items() if one.word is not None}
     corrected = store.corrected_words()
     return {question: corrected.get(question, word) for question, word in words.items()}
+
+
+def _given_alone(answers: Sequence[Answer]) -> set[str]:
+    """Return the questions that were answered one by one."""
+    act_sizes = Counter(_act(one) for one in answers)
+    return {one.question for one in answers if act_sizes[_act(one)] == 1}
 
 
 def _act(answer: Answer) -> str:

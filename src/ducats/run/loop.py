@@ -1,19 +1,18 @@
 """Active-learning loop: train, evaluate, query, label, repeat. Resumable at any line."""
 
 import time
-from collections.abc import Mapping
 
 from ducats.data.domain import UNLABELLED
-from ducats.objectives import RefreshContext
 from ducats.run.audit import record_audit, stop_querying
 from ducats.run.checkpoint import restore_checkpoint, save_checkpoint, save_frozen_weights, save_model
 from ducats.run.context import RunContext
-from ducats.run.evaluate import evaluate_epoch, record_pseudo_labels
+from ducats.run.evaluate import evaluate_epoch, record_added_classes, record_pseudo_labels
 from ducats.run.hints import save_hints
 from ducats.run.label import acquire_labels, record_initial_labels
+from ducats.run.random_gain import record_random_gain
 from ducats.run.select import select_request
 from ducats.run.snapshot import save_snapshot
-from ducats.run.training import KnownTargets, fit_streams, refresh_modules
+from ducats.run.training import KnownTargets, fit_streams, refresh_modules, weight_at
 from ducats.training.ema import averaged_weights
 from ducats.training.placement import place_label_maps
 from ducats.training.sharding import unsharded
@@ -36,11 +35,14 @@ def run_loop(context: RunContext) -> None:
             refresh_auxiliaries(context, epoch)
             with averaged_weights(context.model.network, context.ema):
                 evaluate_epoch(context, epoch, seconds, started)
+                if epoch in (*plan.query_epochs, plan.epochs):
+                    record_added_classes(context, epoch)
                 if epoch in plan.query_epochs:
                     started += query_and_label(context, epoch)  # without the time waiting for annotators
                 if epoch == plan.epochs:
                     rounds = context.rounds_through(epoch)
                     record_audit(context, epoch, rounds, rounds)
+                    record_random_gain(context)
                     save_snapshot(context, 0, epoch, rounds)
                     break
         if targets is None or epoch in plan.query_epochs:
@@ -58,6 +60,7 @@ def query_and_label(context: RunContext, epoch: int) -> float:
     round_number, initial = context.rounds_before(epoch) + 1, context.components.initial_labels
     if round_number == 1 and initial is not None:
         record_initial_labels(context, initial)
+        context.check_classes()
         return 0.0
     is_labelled = context.from_ledger(lambda ledger: ledger.n_rounds) >= round_number
     if not is_labelled:
@@ -68,6 +71,7 @@ def query_and_label(context: RunContext, epoch: int) -> float:
     save_hints(context, round_number)
     save_snapshot(context, round_number, epoch, round_number - 1)
     waiting_seconds = 0.0 if is_labelled else acquire_labels(context, round_number)
+    context.check_classes()
     record_audit(context, epoch, round_number - 1, round_number)  # if these are the first audit labels
     return waiting_seconds
 
@@ -110,24 +114,12 @@ def train_epoch(context: RunContext, epoch: int, targets: KnownTargets) -> None:
     context.on_rank_zero(lambda: context.run_folder.save_record(record))
 
 
-def weight_at(weights: Mapping[int, float], epoch: int) -> float:
-    """Return the weight of an epoch.
-
-    >>> weight_at({0: 1.0, 1: 0.5}, 0), weight_at({0: 1.0, 1: 0.5}, 7)
-    (1.0, 0.5)
-    """
-    return weights[max(start for start in weights if start <= epoch)]
-
-
 def refresh_auxiliaries(context: RunContext, epoch: int) -> None:
     """Refresh the auxiliary modules with a pass over the pool, if due."""
-    plan = context.plan
-    round_number = plan.query_epochs.index(epoch) + 1 if epoch in plan.query_epochs else 0
-    rounds = context.rounds_before(epoch)
-    refresh_context = RefreshContext(epoch, plan.epochs, round_number, len(plan.query_epochs), rounds)
-    if epoch == plan.epochs or not context.auxiliaries.is_due(refresh_context):
+    refresh_context = context.refresh_context(epoch)
+    if epoch == context.plan.epochs or not context.auxiliaries.is_due(refresh_context):
         return
-    targets = None if context.per_pixel else context.known_targets(rounds)
+    targets = None if context.per_pixel else context.known_targets(context.rounds_before(epoch))
     if targets is not None and context.is_untaught(targets):
         return
     refresh_modules(context, refresh_context, targets)

@@ -4,15 +4,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ducats.acquisition.budget import MAX_AUDIT_SHARE, round_robin_counts, split_pixels
+from ducats.acquisition.budget import MAX_AUDIT_SHARE, reduce_budget, round_robin_counts, split_pixels
 from ducats.acquisition.queries import QUERIES, QuerySpec
 from ducats.acquisition.samples import QueryContext, SampleTable, run_query
 from ducats.acquisition.units import PixelSelection
 from ducats.data.domain import UNLABELLED, VOID
-from ducats.ledger import Ledger, Request, RequestWriter, load_request, save_request
+from ducats.ledger import Ledger, Request, RequestSpool, RequestWriter, load_request, save_request
+from ducats.run.audit_pixels import unanswered_pixels, write_with_audit
 from ducats.run.components import pixels_per_image
 from ducats.run.context import RunContext
 from ducats.run.pixel_selection import all_open_pixels, score_whole_images, select_pixels
@@ -122,7 +124,8 @@ def add_audit_images(
     image = torch.cat([picks[~is_released], drawn])
     order = torch.randperm(len(image), generator=make_generator(seed, "order of questions", request.round))
     is_audit = torch.arange(len(image)) >= len(image) - len(drawn)
-    marks = AuditMarks(is_audit[order].numpy(), picks[is_released].numpy())
+    released = picks[is_released].numpy()
+    marks = AuditMarks(np.flatnonzero(is_audit[order].numpy()), released, np.zeros_like(released))
     return Request(request.round, image[order], torch.zeros_like(image), marks=marks)
 
 
@@ -218,8 +221,11 @@ def _select_pixels(
     areas: list[int] = pixels_per_image(components).tolist()
     units_per_image: Sequence[int] | None = None
     if unit_budget is not None:
-        units_before = context.from_ledger(lambda ledger: ledger.n_units(round_number - 1))
-        units_per_image = round_robin_counts(units_before, units_before + unit_budget, len(areas))
+        n_audit = _audit_budget(context, round_number, unit_budget)
+        units_before = context.from_ledger(
+            lambda ledger: ledger.n_units(round_number - 1) - len(ledger.audit_pixels(round_number - 1).image)
+        )
+        units_per_image = round_robin_counts(units_before, units_before + unit_budget - n_audit, len(areas))
         budget = [
             n_units * pixels_per_unit(components.task, area)
             for n_units, area in zip(units_per_image, areas, strict=True)
@@ -228,6 +234,8 @@ def _select_pixels(
         assert plan.pixel_budget is not None
         budgets = split_pixels(plan.pixel_budget, areas, len(plan.query_epochs), plan.rounding)
         budget = [image_budget[round_number - 1] for image_budget in budgets]
+        n_audit = _audit_budget(context, round_number, sum(budget))
+        budget = reduce_budget(budget, n_audit, phase=(round_number - 1) / len(plan.query_epochs))
     label_maps = context.label_maps(round_number - 1)
     selections = select_pixels(
         predictor,
@@ -244,11 +252,30 @@ def _select_pixels(
         for _ in selections:  # takes part in the forward passes; rank 0 writes
             pass
         return
-    with RequestWriter(context.run_folder.request_path(round_number), round_number) as writer:
+    path = context.run_folder.request_path(round_number)
+
+    def add_picks(spool: RequestSpool) -> None:
         for image, selection in selections:
             if units_per_image is not None:
                 selection = truncate_units(selection, units_per_image[image])
-            writer.add(image, selection.position, selection.unit_sizes)
+            spool.add(image, selection.position, selection.unit_sizes)
+
+    if not plan.audit:
+        with RequestWriter(path, round_number) as writer:
+            add_picks(writer)
+        return
+    with RequestSpool(path.parent) as picks, RequestWriter(path, round_number) as writer:
+        add_picks(picks)
+        write_with_audit(
+            writer,
+            picks.pixel_runs(),
+            count=n_audit,
+            areas=pixels_per_image(components),
+            seed=plan.seed,
+            audited=context.ledger.audit_pixels(round_number - 1),
+            known_labels_of=label_maps.at_label_resolution,
+            unanswered_of=unanswered_pixels(context.run_folder, context.ledger, round_number - 1),
+        )
 
 
 def select_images(

@@ -45,7 +45,8 @@ def save_snapshot(context: RunContext, round_number: int, epoch: int, rounds: in
     if not max_samples or context.on_rank_zero(path.exists):
         return
     request = context.on_rank_zero(lambda: load_request(run_folder, round_number)) if round_number else None
-    request = request and request.picks
+    if request is not None and not context.per_pixel:
+        request = request.picks
     sample = _sample_pixels if context.per_pixel else _sample_images
     pool, source = context.from_ledger(lambda ledger: sample(context, ledger, request, rounds, max_samples))
     # A custom network may use random numbers even in evaluation mode.

@@ -135,13 +135,16 @@ def sample_pixels(
 
 
 def _requested_locations(request: Request | None, image_indices: Sequence[int]) -> list[Tensor]:
-    """Return the requested locations in some images, reading no other images."""
+    """Return the locations in some images that the query selected, reading no other images."""
     if request is None:
         return []
     pixel_runs = request.pixel_runs
     runs = pixel_runs.runs_of_images(np.array(image_indices, np.int64))
     image: AnyArray = np.repeat(pixel_runs.image[runs], pixel_runs.count[runs])
-    return [torch.from_numpy(image * _POSITION_BASE + pixel_runs.positions(runs))]
+    index = pixel_runs.location_indices(runs)
+    index = np.arange(index.start, index.stop) if isinstance(index, slice) else index
+    is_pick = ~np.isin(index, request.marks.index)
+    return [torch.from_numpy((image * _POSITION_BASE + pixel_runs.positions(runs))[is_pick])]
 
 
 def _merge_locations(name: str, sampled: Tensor, requested: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

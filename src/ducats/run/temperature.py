@@ -5,11 +5,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from ducats.data.domain import UNLABELLED
 from ducats.evaluation.metrics import Tally, compute_metrics, reliability_bins
 from ducats.evaluation.temperature_scaling import optimal_temperature
 from ducats.runfolder import checksums, snapshot_files
 from ducats.runfolder.run_folder import RunFolder
+
+_NO_PROBABILITY = -1e4  # logit of a class that was added later
 
 
 def calibration_record(tally: Tally) -> dict[str, Any]:
@@ -52,9 +56,11 @@ def fit_temperature(run_folder: RunFolder, rounds: int) -> FittedTemperature | N
         ]
         is_match = labelled_locations[index] == saved_locations
         z.append(torch.from_numpy(saved.z[is_match]))
-        labels.append(torch.from_numpy(labelled.label[index[is_match]].astype(np.int64)))
+        found = torch.from_numpy(labelled.label[index[is_match]].astype(np.int64))
+        labels.append(torch.where(found < saved.z.shape[1], found, UNLABELLED))  # or the class was unknown
     if not z:
         return None
-    all_labels = torch.cat(labels)
-    temperature = optimal_temperature(torch.cat(z), all_labels)
+    all_labels, n_classes = torch.cat(labels), max(one.shape[1] for one in z)
+    padded = [pad(one, (0, n_classes - one.shape[1]), value=_NO_PROBABILITY) for one in z]
+    temperature = optimal_temperature(torch.cat(padded), all_labels)
     return None if temperature is None else FittedTemperature(temperature, int((all_labels >= 0).sum()))

@@ -1,6 +1,6 @@
 """Training in one process: model, optimiser and streams, without files. A run adds a folder and a ledger."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -265,3 +265,12 @@ def refresh_modules(
     with global_seed(seed, "refresh", refresh_context.epochs_done):
         context.auxiliaries.refresh(refresh_context, full_pass)
     broadcast_buffers(context.model.auxiliaries, context.fabric)
+
+
+def weight_at(weights: Mapping[int, float], epoch: int) -> float:
+    """Return the weight of an epoch.
+
+    >>> weight_at({0: 1.0, 1: 0.5}, 0), weight_at({0: 1.0, 1: 0.5}, 7)
+    (1.0, 0.5)
+    """
+    return weights[max(start for start in weights if start <= epoch)]

@@ -168,3 +168,19 @@ def _parse_run(first: int, length: int, old: int, new: int) -> tuple[int, int, i
     if run[0] < 0 or run[1] < 1 or min(run[2:]) < -2 or max(run[2:]) > np.iinfo(np.int16).max:
         raise ValueError(f"{list(run)} is not a run of labels")
     return run
+
+
+def label_runs(position: AnyArray, old: AnyArray, new: AnyArray) -> tuple[tuple[int, int, int, int], ...]:
+    """Group positions into runs of consecutive ones with the same labels: first, length, old, new.
+
+    >>> label_runs(np.array([7, 3, 4]), np.array([0, 1, 1]), np.array([2, 2, 2]))
+    ((3, 2, 1, 2), (7, 1, 0, 2))
+    """
+    order = np.argsort(position)
+    position, old, new = position[order], old[order], new[order]
+    is_first = np.ones(len(position), bool)
+    is_first[1:] = (np.diff(position) != 1) | (np.diff(old) != 0) | (np.diff(new) != 0)
+    first = np.flatnonzero(is_first)
+    length = np.diff(first, append=len(position))
+    columns = (position[first], length, old[first], new[first])
+    return tuple(zip(*(column.tolist() for column in columns), strict=True))

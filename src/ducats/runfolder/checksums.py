@@ -55,6 +55,7 @@ REMEDIES = {
     "requests/round-*.npz": _REPEAT,
     "labels/round-*.npz": _RELABEL,
     "labels/amendment-*.json": "restore it from a backup, it holds corrected labels",
+    "classes.json": "restore it from a backup, it holds the names of classes that were added",
     "snapshots/*.npz": _REPEAT,
     "snapshots/thumbnails/*": "{delete it: }reports work without it",
     "checkpoint.pt": "{delete it to }restart training, labels are kept",
@@ -71,7 +72,11 @@ REMEDIES = {
     f"questions/*/{names.RULES}": _REQUESTION,
     f"questions/*/{names.QUESTIONS}": _REQUESTION,
 }
-_PRECIOUS = (f"questions/{names.ANSWER_LOG}", "labels/amendment-*.json")  # nothing can make them again
+_PRECIOUS = (
+    f"questions/{names.ANSWER_LOG}",
+    "labels/amendment-*.json",
+    "classes.json",
+)
 
 
 class _Entry(NamedTuple):

@@ -1,7 +1,7 @@
 """Files of requests and acquired labels: one of each per round, as runs of locations."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,30 +13,50 @@ from ducats.utils import npz_columns
 from ducats.utils.npz_columns import AnyArray, Columns
 
 
+def _no_indices() -> AnyArray:
+    return np.zeros(0, np.int64)
+
+
 @dataclass(frozen=True)
 class AuditMarks:
-    """Which images of a round are for the audit: drawn at random, and not trained on."""
+    """Which locations of a round are for the audit: drawn at random, and not trained on."""
 
-    is_audit: AnyArray = field(default_factory=lambda: np.zeros(0, bool))  # per location; empty if none is
-    # Audit images of earlier rounds that the query of this round selected: they are trained on from now on.
-    released: AnyArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    index: AnyArray = field(default_factory=_no_indices)  # of these locations in the round, ascending
+    # Audit images and pixels of earlier rounds that the query of this round selected: they are trained on
+    # from now on. An image has position 0.
+    released_image: AnyArray = field(default_factory=_no_indices)
+    released_position: AnyArray = field(default_factory=_no_indices)
+
+    def mask(self, n_locations: int) -> AnyArray:
+        """Return whether each location of the round is for the audit."""
+        is_audit = np.zeros(n_locations, bool)
+        is_audit[self.index] = True
+        return is_audit
+
+    def restricted_to(self, keep: AnyArray) -> "AuditMarks":
+        """Return the marks of a subset of the locations, given by a mask."""
+        index = (np.cumsum(keep) - 1)[self.index[keep[self.index]]]
+        return replace(self, index=index)
 
     def to_columns(self) -> Columns:
         """Return the columns of a file; none if there is no mark."""
         columns: dict[str, tuple[AnyArray, np.typing.DTypeLike]] = {}
-        if self.is_audit.any():
-            columns["audit"] = (self.is_audit, np.uint8)
-        if len(self.released):
-            columns["released"] = (self.released, np.int64)
+        if len(self.index):
+            columns["audit"] = (self.index, np.int64)
+        if len(self.released_image):
+            columns["released"] = (self.released_image, np.int64)
+            if self.released_position.any():
+                columns["released_position"] = (self.released_position, np.int64)
         return columns
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, AnyArray], n_locations: int) -> "AuditMarks":
         """Read the marks of a file."""
-        is_audit = columns.get("audit", np.zeros(0)).astype(bool)
-        if len(is_audit) not in (0, n_locations):
-            raise ValueError(f"{len(is_audit)} audit marks for {n_locations} locations")
-        return cls(is_audit, columns.get("released", np.zeros(0)).astype(np.int64))
+        index = columns.get("audit", _no_indices()).astype(np.int64)
+        if len(index) and not 0 <= index.min() <= index.max() < n_locations:
+            raise ValueError(f"audit mark {index.max()} is out of range for {n_locations} locations")
+        image = columns.get("released", _no_indices()).astype(np.int64)
+        return cls(index, image, columns.get("released_position", np.zeros_like(image)).astype(np.int64))
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,14 @@ class PixelRuns:
         found[np.repeat(~whole, count)] = stored
         return found
 
+    def locations_at(self, index: AnyArray) -> tuple[AnyArray, AnyArray]:
+        """Return image and position of some locations, given by their indices, without reading others."""
+        run = np.searchsorted(self.first_index, index, "right") - 1
+        position, offset = index - self.first_index[run], self._first_position - self.first_index
+        stored = ~self.implicit[run]
+        position[stored] = self.position[(index + offset[run])[stored]]
+        return self.image[run], position
+
     def unit_sizes(self, runs: AnyArray) -> tuple[AnyArray, AnyArray]:
         """Return the number of locations of each unit of the runs, int64, and the units per run."""
         units, count = self.units_per_run[runs], self.count[runs]

@@ -131,17 +131,64 @@ def describe_timed_record(record: Mapping[str, Any]) -> str:
     return "" if n_timed is None or n_answers is None else describe_timed(int(n_timed), int(n_answers))
 
 
+def audit_intervals(record: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the intervals of an audit by name, that of the headline metric first.
+
+    >>> list(audit_intervals({"accuracy": 0.9, "low": 0.8, "high": 1.0}))
+    ['accuracy']
+    """
+    accuracy = {"estimate": record["accuracy"], "low": record["low"], "high": record["high"]}
+    if "miou" not in record:
+        return {"accuracy": accuracy}
+    return {"mIoU": record["miou"], "pixel accuracy": accuracy}
+
+
 def describe_audit(record: Mapping[str, Any]) -> str:
-    """Describe the accuracy found by an audit.
+    """Describe what an audit found: accuracy, or mIoU and pixel accuracy.
 
     >>> describe_audit({"accuracy": 0.9312, "low": 0.8821, "high": 0.97, "labels": 40})
-    '93.1 % (95 %: between 88.2 and 97.0), from 40 audit labels'
+    'accuracy 93.1 % (95 %: between 88.2 and 97.0), from 40 audit labels'
     """
-    low, high = 100 * record["low"], 100 * record["high"]
     noun = "label" if record["labels"] == 1 else "labels"
+    phrases = [
+        f"{name} {100 * one['estimate']:.1f} % (95 %: between {100 * one['low']:.1f} and "
+        f"{100 * one['high']:.1f})"
+        for name, one in audit_intervals(record).items()
+    ]
+    return f"{', '.join(phrases)}, from {record['labels']} audit {noun}"
+
+
+def describe_audited(record: Mapping[str, Any]) -> str:
+    """Say to which images or pixels the figures of an audit refer.
+
+    >>> describe_audited({"images": 2000}), describe_audited({"pixels": 1})
+    ('2,000 images', '1 pixel')
+    """
+    noun = "pixel" if "pixels" in record else "image"
+    count = record[f"{noun}s"]
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def describe_random_gain(record: Mapping[str, Any]) -> str:
+    """Describe the gain over random labels in one or two sentences.
+
+    >>> describe_random_gain({"labels": 48, "all_labels": 60, "estimate": 0.06, "low": -0.01, "high": 0.1})
+    'With 48 of 60 labels, accuracy is 6.0 points above that with 48 random ones (95 %: −1.0 to 10.0). Not \
+significant.'
+    >>> describe_random_gain({"unknown": "the audit is small"})
+    'The gain over random labels is not known: the audit is small.'
+    """
+    if "unknown" in record:
+        return f"The gain over random labels is not known: {record['unknown']}."
+    count, total, estimate = record["labels"], record["all_labels"], 100 * record["estimate"]
+    low, high = (f"{100 * record[name]:.1f}".replace("-", "−") for name in ("low", "high"))
+    direction = "below" if estimate < 0 else "above"
+    verdict = "Not significant."
+    if record["low"] > 0 or record["high"] < 0:
+        verdict = f"The selected labels were {'better' if record['low'] > 0 else 'worse'}."
     return (
-        f"{100 * record['accuracy']:.1f} % (95 %: between {low:.1f} and {high:.1f}), "
-        f"from {record['labels']} audit {noun}"
+        f"With {count if count == total else f'{count} of {total}'} labels, accuracy is {abs(estimate):.1f} "
+        f"points {direction} that with {count} random ones (95 %: {low} to {high}). {verdict}"
     )
 
 
@@ -150,8 +197,10 @@ _REQUIRED_KEYS = {
     "interim": ("epoch", "seconds"),
     "epoch": ("epoch",),
     "pseudo_labels": ("stage", "epoch", "count"),
-    "audit": ("stage", "epoch", "labels", "images", "accuracy", "low", "high"),
+    "added_classes": ("stage", "epoch", "total"),
+    "audit": ("stage", "epoch", "labels", "accuracy", "low", "high"),
     "stop": ("epoch", "round"),
+    "random_gain": ("epoch",),
 }
 _MAX_EPOCH = 10**7  # readers list all epochs up to the last
 _NUMBER_KEYS = (
@@ -173,14 +222,23 @@ def _record_error(record: Record) -> str:
     for key in _NUMBER_KEYS:
         if record.get(key) is not None and not _is_number(record[key]):
             return f"has a value for {key!r} that is not a number"
+    if record["kind"] == "random_gain" and "unknown" not in record:
+        for key in ("labels", "all_labels", "estimate", "low", "high"):
+            if finite_number(record, key) is None:
+                return f"has no number for {key!r}"
     if not isinstance(record.get("losses", {}), dict):
         return "has a value for 'losses' that is not a mapping"
     if headline_metric(record) not in HEADLINE_METRICS:
         known = ", ".join(HEADLINE_METRICS)
         return f"has the unknown headline metric {record['headline_metric']!r} (known: {known})"
+    predicted = record.get("predicted", {})
+    if not (isinstance(predicted, dict) and all(map(_is_number, predicted.values()))):
+        return "has a value for 'predicted' that is not a mapping to numbers"
     for key in ("class_iou", "class_accuracy"):
         if key in record and not _is_per_class(record[key]):
             return f"has a value for {key!r} that is not a list of numbers"
+    if "miou" in record and not _is_interval(record["miou"]):
+        return "has a value for 'miou' without estimate, low or high"
     if "reliability" in record and not _is_reliability(record["reliability"]):
         return "has a value for 'reliability' that is not lists of equal length"
     if "temperature_scaled" in record and not _is_temperature_scaled(record["temperature_scaled"]):
@@ -194,6 +252,10 @@ def _is_number(value: Any) -> bool:
 
 def _is_per_class(value: Any) -> bool:
     return isinstance(value, list) and all(v is None or _is_number(v) for v in value)
+
+
+def _is_interval(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_number(value.get(key)) for key in ("estimate", "low", "high"))
 
 
 def _is_temperature_scaled(value: Any) -> bool:

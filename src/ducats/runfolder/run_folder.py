@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
@@ -28,7 +29,14 @@ from ducats.runfolder.amendments import (
     append_amendment,
     load_amendments,
 )
-from ducats.runfolder.audit_files import PoolPredictions
+from ducats.runfolder.audit_files import LiveAuditState, PoolPredictions
+from ducats.runfolder.class_changes import (
+    CLASSES_FILE,
+    ClassChange,
+    ClassList,
+    load_class_changes,
+    save_class_changes,
+)
 from ducats.runfolder.hints import AnnotatorHints
 from ducats.runfolder.label_files import ImageLabelRounds, RoundLabels
 from ducats.runfolder.pool_file import PoolInfo, pool_text, read_pool_file
@@ -56,8 +64,9 @@ class RunFolder:
         self.confusion_path = folder / "confusion"
         self.requests_path = folder / "requests"  # and the model's hints
         self.labels_path = folder / "labels"
+        self.classes_path = folder / CLASSES_FILE  # changes of the classes; only if there are any
         self.questions_path = folder / "questions"  # see ``question_names``
-        self.audit_path = folder / "audit"  # predictions for the whole pool
+        self.audit_path = folder / "audit"  # predictions for the whole pool, state of live labelling
         self.people_path = folder / "people.json"  # private: the tokens of `ducats label --people`
         self.snapshots_path = folder / "snapshots"  # see ``snapshot_files``
         self.checkpoint_path = folder / "checkpoint.pt"
@@ -117,24 +126,30 @@ class RunFolder:
             self.release()
             raise
 
-    def discard_outdated(self, identity: Mapping[str, Any], keys: Sequence[str]) -> None:
+    def discard_outdated(
+        self, identity: Mapping[str, Any], keys: Sequence[str], classes: Sequence[str]
+    ) -> None:
         """Delete what a run cannot keep with other settings or another pool, so that it is made again.
 
         Args:
             identity: settings of the run. If they differ from those in the folder, all results are deleted.
             keys: of the pool. If they differ, requests and labels are deleted, too: they refer to its images
                 by index. The caller can make them again.
+            classes: of the run. If the number of a class differs, the same is done.
         """
         known_keys = list(self.load_pool().keys)
         other_pool = bool(known_keys) and known_keys != list(keys)
+        if self.data_path.exists():
+            numbered = self.classes.resolved_names
+            other_pool |= numbered != tuple(classes[: len(numbered)])
         has_config = self.config_path.exists()
         plain = json.loads(json.dumps(identity))
         if has_config and not other_pool and not settings_differences(self.identity, plain):
             return
         if other_pool and self.load_amendments():
             raise UserError(
-                f"{self.path} has amended labels, and images were added or removed since; choose another "
-                "folder with --out, or restore the images"
+                f"{self.path} has amended labels, and since then images were added or removed, or classes "
+                "merged; choose another folder with --out, or restore the images"
             )
         # The weights first: without them, the run is not finished.
         results = [self.model_path, self.checkpoint_path, self.metrics_path, self.triage_path]
@@ -226,6 +241,21 @@ class RunFolder:
         """Classes and digests of the data."""
         return self._read_required(self.data_path)
 
+    @property
+    def classes(self) -> ClassList:
+        """The classes of the run, with those that were added, renamed or merged since it started."""
+        names = self.data_summary.get("classes")
+        initial = tuple(map(str, names)) if isinstance(names, list) else ()
+        return ClassList(initial, self.load_class_changes())
+
+    def load_class_changes(self) -> tuple[ClassChange, ...]:
+        """Return the changes of the classes, oldest first."""
+        return load_class_changes(self.classes_path)
+
+    def save_class_changes(self, changes: Sequence[ClassChange]) -> None:
+        """Save all changes of the classes."""
+        save_class_changes(self.classes_path, changes)
+
     def _read_required(self, path: Path) -> dict[str, Any]:
         if not path.exists():
             raise UserError(
@@ -288,11 +318,14 @@ class RunFolder:
         path = round_file(self.labels_path, round_number)
         return label_files.read_label_file(path).pixel_runs.n_locations if path.exists() else 0
 
-    def load_round_labels(self, round_number: int, n_rounds: int | None = None) -> RoundLabels | None:
-        """Return the labels of a round without those for the audit; None if it has none yet.
+    def load_round_labels(
+        self, round_number: int, n_rounds: int | None = None, *, with_audit: bool = False
+    ) -> RoundLabels | None:
+        """Return the labels of a round; None if it has none yet.
 
         Args:
             n_rounds: apply only the amendments that count after this number of rounds; None for all.
+            with_audit: include those for the audit.
         """
         path = round_file(self.labels_path, round_number)
         checksums.verify(path)
@@ -308,10 +341,20 @@ class RunFolder:
             ]
         corrected = CorrectedLabels.from_amendments(amendments)
         label = corrected.apply_to_images(image, position, found.labels.astype(np.int16))
-        if len(found.marks.is_audit):
-            is_pick = ~found.marks.is_audit
+        if len(found.marks.index) and not with_audit:
+            is_pick = ~found.marks.mask(len(image))
             image, position, label = image[is_pick], position[is_pick], label[is_pick]
         return RoundLabels(round_number, image, position, label)
+
+    def count_class_labels(self) -> Counter[int]:
+        """Return the number of labels of each class in use, by class number."""
+        counts = Counter[int]()
+        for round_number in self.labelled_rounds():
+            found = self.load_round_labels(round_number, with_audit=True)
+            assert found is not None
+            label, count = np.unique(found.label, return_counts=True)
+            counts.update(dict(zip(label.tolist(), count.tolist(), strict=True)))
+        return self.classes.merge_counts(counts)
 
     def load_image_labels(self, image: int) -> ImageLabelRounds:
         """Return all labels of one image with their rounds, in the order of acquisition, corrected."""
@@ -363,6 +406,18 @@ class RunFolder:
     def load_pool_predictions(self, epoch: int) -> PoolPredictions:
         """Return the predictions for the whole pool after an epoch."""
         return PoolPredictions.load(self._pool_predictions_file(epoch))
+
+    def save_live_audit(self, state: LiveAuditState) -> None:
+        """Save the state of the audit of live labelling."""
+        state.save(self._live_audit_file)
+
+    def load_live_audit(self) -> LiveAuditState:
+        """Return the state of the audit of live labelling; an empty one if there is none."""
+        return LiveAuditState.load(self._live_audit_file)
+
+    @property
+    def _live_audit_file(self) -> Path:
+        return self.audit_path / "live.json"
 
     def _pool_predictions_file(self, epoch: int) -> Path:
         return self.audit_path / f"epoch-{epoch:03d}.npz"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ducats.acquisition.criteria import PROBE_COLUMNS, compute_columns, require_probe
 from ducats.acquisition.samples import SampleTable
 from ducats.data.domain import Images
+from ducats.models.evidential import with_merged_classes
 from ducats.models.output import Output
 from ducats.models.upsampling import upsample
 from ducats.settings import View
@@ -44,6 +45,7 @@ class Predictor:
     extra_columns: ExtraColumnsFn | None = None  # computes the columns of probes
     two_step_upsampling: bool = False  # see `upsample`
     embedder: Embedder | None = None  # of a frozen backbone, for images without embeddings
+    groups: Sequence[int] | None = None  # index of the class that each logit belongs to, if some were merged
 
     def share(self, indices: Tensor) -> Sequence[Tensor]:
         """Return this process's batches of image indices."""
@@ -82,6 +84,8 @@ class Predictor:
                 output: Output = self.model(
                     torch.cat([augmented, augmented.flip(-1)]) if append_flipped else augmented
                 )
+                if self.groups is not None:
+                    output = with_merged_classes(output, self.groups)
                 if self.extra_columns is not None:
                     output = output._replace(extras=self.extra_columns(output))
                 yield index, output

@@ -136,7 +136,7 @@ def test_the_store_has_the_questions_and_the_model_hints(tmp_path: Path) -> None
         tmp_path, hints={2: hints}.get, query="clue", max_seconds=lambda number: 7.0 * number
     )
     question_round = store.question_round(2)
-    rules = RoundRules(2, ("cat", "dog"), query="clue", max_seconds=14.0)
+    rules = RoundRules(2, ("cat", "dog"), query="clue", max_seconds=14.0, allow_new_classes=True)
     assert question_round.rules == rules
     assert [(q.id, q.guess, q.probability, q.u_dis, q.segment) for q in question_round.questions] == [
         (POOL.keys[4], "dog", 0.9, 0.45, None),
@@ -265,15 +265,43 @@ def test_invalid_files_of_earlier_rounds_do_not_stop_the_run(tmp_path: Path) -> 
     assert [one.reject_reason for one in store.answers()[3:]] == ["late", "unknown question"]
 
 
-def test_a_new_class_is_refused_or_kept_as_void(tmp_path: Path) -> None:
-    store = store_with_questions(tmp_path)
+def test_a_new_class_is_refused_or_gets_the_next_number(tmp_path: Path) -> None:
+    store = store_with_questions(tmp_path, allow_new_classes=False)
     write_answers(store, 1, "horse")
     with pytest.raises(UserError, match="'horse' is not a class"):
-        oracle(tmp_path)(REQUEST)
+        oracle(tmp_path, allow_new_classes=False)(REQUEST)
     assert [one.reject_reason for one in store.answers()] == ["unknown class"]
-    other = store_with_questions(tmp_path / "open", allow_new_classes=True)
+    other = store_with_questions(tmp_path / "open")
+    submit(other, 4, "tree", "anna")  # changed before the round closes: no class of the run
     for image, word in ((4, "horse"), (1, "horse"), (3, "dog")):
         assert submit(other, image, word, "anna") is None
-    assert oracle(tmp_path / "open", allow_new_classes=True)(REQUEST).tolist() == [VOID, VOID, 1]
+    asked = oracle(tmp_path / "open")
+    n_classes = len(asked.classes)
+    assert asked(REQUEST).tolist() == [n_classes, n_classes, 1]
+    assert asked.classes.names[n_classes:] == ("horse",)
+    assert asked.classes.added == (("horse", 2),)
+
+
+def test_a_misspelt_class_in_a_file_is_not_a_new_class(tmp_path: Path) -> None:
+    store = store_with_questions(tmp_path)
+    write_answers(store, 1, "dgo")
+    with pytest.raises(UserError, match="did you mean 'dog'"):
+        oracle(tmp_path)(REQUEST)
+    store.add_class(2, "dgo")
+    submit(store, 4, "dog", "anna")
+    submit(store, 3, "dog", "anna")
+    asked = oracle(tmp_path)
+    asked(REQUEST)
+    assert asked.classes.names[-1] == "dgo"
+
+
+def test_runs_that_share_answers_cannot_add_classes(tmp_path: Path) -> None:
+    store = store_with_questions(tmp_path, shared_answers=[tmp_path / "other"])
+    assert submit(store, 4, "horse", "anna") == "unknown class"
+    with pytest.raises(UserError, match="share answers"):
+        oracle(tmp_path, allow_new_classes=True, shared_answers=[tmp_path / "other"])
+
+
+def test_invalid_rules(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="rule must be one of"):
         oracle(tmp_path, rule="loudest")

@@ -47,7 +47,14 @@ class EchoModel:
             for name in classes
         ]
         return LearningSummary(
-            len(words), n_open + len(words), n_open if words else 0, 3, 4, tuple(per_class), self.advice
+            len(words),
+            n_open + len(words),
+            n_open if words else 0,
+            3,
+            4,
+            tuple(per_class),
+            self.advice,
+            accuracy="87.0 %",
         )
 
     def notify(self) -> None:
@@ -133,6 +140,7 @@ def test_label_live_in_a_browser(page: Page, tmp_path: Path) -> None:
         page.wait_for_question("r1/7")
         assert "90% sure" in page.text("guess")
         assert "right for 3 of the last 4 answers" in page.text("learnt-text")
+        assert "87.0 %" in page.text("learnt-text")
         assert "bring little" in page.text("advice")
         page.press("n")
         page.browser.find_element(By.ID, "name-of-class").send_keys("purple", Keys.ENTER)

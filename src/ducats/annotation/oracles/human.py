@@ -15,8 +15,9 @@ from ducats.annotation.oracles import mask_files, pending, question_files, share
 from ducats.annotation.question import MAX_LISTED_QUESTIONS
 from ducats.annotation.rules import make_rules
 from ducats.annotation.shared_answers import AnswerBook, import_shared_answers
-from ducats.data.domain import UNLABELLED, VOID, Images
+from ducats.data.domain import UNLABELLED, VOID, Images, renumber
 from ducats.ledger import Request
+from ducats.runfolder.class_changes import ClassList
 from ducats.runfolder.hints import AnnotatorHints
 from ducats.runfolder.question_names import (
     CLASSES,
@@ -41,7 +42,7 @@ class HumanOracle:
             weighted.
         min_annotators: number of different annotators that each question needs; None for the rule's default.
         on_unsure: how to treat an unsure answer: ``ask_another`` asks someone else, ``void`` labels it VOID.
-        allow_new_classes: whether to accept unknown class names, as VOID; rejected otherwise.
+        allow_new_classes: whether annotators may add classes; None: unless runs share answers.
         overlap: share of each round's questions that need two annotators who agree, to measure agreement.
         min_probability: with the rule weighted, the probability of a label that settles a question.
         max_annotators: with the rule weighted, the number of annotators after whom no one else is asked.
@@ -66,7 +67,7 @@ class HumanOracle:
         rule: str = "first",
         min_annotators: int | None = None,
         on_unsure: str = "ask_another",
-        allow_new_classes: bool = False,
+        allow_new_classes: bool | None = None,
         overlap: float = 0.0,
         min_probability: float = 0.9,
         max_annotators: int = 3,
@@ -80,7 +81,13 @@ class HumanOracle:
     ) -> None:
         self._book = AnswerBook(shared_answers) if shared_answers else None
         self._store = AnnotationStore(Path(folder))
-        self._pool, self._classes, self._sizes = pool, list(classes), sizes
+        self._pool, self._sizes = pool, sizes
+        self.classes = ClassList(tuple(classes))  # a run sets it to its own list
+        if allow_new_classes and shared_answers:
+            raise UserError(
+                "runs that share answers cannot add classes, because each would number them in its own way; "
+                "remove oracle.params.allow_new_classes"
+            )
         for name in classes:
             if parse_word(name, ())[0] != "new":
                 raise UserError(f"the class name {name!r} is reserved (void, unsure, skip); rename the class")
@@ -88,7 +95,7 @@ class HumanOracle:
             rule=rule,
             min_annotators=min_annotators,
             on_unsure=on_unsure,
-            allow_new_classes=allow_new_classes,
+            allow_new_classes=not shared_answers if allow_new_classes is None else allow_new_classes,
             overlap=overlap,
             min_probability=min_probability,
             max_annotators=max_annotators,
@@ -117,9 +124,11 @@ class HumanOracle:
             if problems and round_number == request.round:
                 raise UserError(describe_problems(problems))
         self._copy_shared_answers(request)
-        return (
+        labels = (
             self._image_labels(request) if self._sizes is None else self._pixel_labels(request, self._sizes)
         )
+        has_merged = self.classes.groups is not None
+        return renumber(labels, torch.tensor(self.classes.merged_into)) if has_merged else labels
 
     def annotation_seconds(self, request: Request) -> Tensor | None:
         """Return the annotation time per unit in seconds, float32; None if no time was recorded."""
@@ -148,12 +157,12 @@ class HumanOracle:
         if self._answerable_by_word(request):
             self._write_word_questions(request, has_csv=has_csv)
         if mask_rows is not None:  # last: a table without rules means that only label PNGs can answer
-            mask_files.write_mask_table(folder, self._classes, mask_rows)
+            mask_files.write_mask_table(folder, self.classes.resolved_names, mask_rows)
 
     def _write_word_questions(self, request: Request, *, has_csv: bool) -> None:
         folder = self._store.round_folder(request.round)
         hints = self._hints(request.round) if self._hints is not None else None
-        unit_hints = question_files.model_hints(hints, self._classes, request.n_units)
+        unit_hints = question_files.model_hints(hints, self.classes.resolved_names, request.n_units)
         digests = question_files.unit_digests(request, self._pool)
         questions = self._questions(
             request, [{**one, **digest} for one, digest in zip(unit_hints, digests, strict=True)]
@@ -162,12 +171,14 @@ class HumanOracle:
             rows = [mask_files.pixel_csv_row(question) for question in questions]
             files.write_csv_atomically(folder / PIXELS_TABLE, mask_files.PIXEL_CSV_COLUMNS, rows)
         elif not has_csv:
-            files.write_text_atomically(folder / CLASSES, "\n".join(self._classes) + "\n")
-            page = question_files.contact_sheet(request.round, questions, self._classes)
+            files.write_text_atomically(folder / CLASSES, "\n".join(self.classes.current) + "\n")
+            page = question_files.contact_sheet(request.round, questions, self.classes.current)
             files.write_text_atomically(folder / QUESTIONS_PAGE, page)
             question_files.write_image_questions(folder, request, questions, self._pool)
         max_seconds = self._max_seconds(request.round) if self._max_seconds is not None else None
-        rules = replace(self._rules, round=request.round, max_seconds=max_seconds)
+        rules = replace(
+            self._rules, round=request.round, classes=self.classes.current, max_seconds=max_seconds
+        )
         QuestionRound.write(folder, rules, questions)
 
     def _questions(self, request: Request, hints: Sequence[Mapping[str, Any]]) -> list[Question]:
@@ -218,18 +229,29 @@ class HumanOracle:
         while (closed := self._store.close_round(request.round)) is None:
             if message := pending.describe_open_images(self._store, request.round):
                 raise AwaitingLabels(message)  # otherwise the last answer has just arrived
+        self.classes = self._with_new_classes(request.round, closed.words)
         ids = [question.id for question in self._store.question_round(request.round).questions]
         return torch.tensor([self._label(closed.words.get(question)) for question in ids], dtype=torch.long)
 
-    def _label(self, word: str | None) -> int:
+    def _with_new_classes(self, round_number: int, words: Mapping[str, str | None]) -> ClassList:
+        """Return the classes with those that annotators added and used in a round."""
+        offered, used = self._store.question_round(round_number).rules.classes, set(words.values())
+        new = [name for name in offered if name in used and self.classes.number(name) is None]
+        return self.classes.with_added(new, round_number)
+
+    def _label(self, word: str | None, classes: ClassList | None = None) -> int:
         if word is None:
             return UNLABELLED
-        return self._classes.index(word) if word in self._classes else VOID
+        number = (classes or self.classes).number(word)
+        return VOID if number is None else number
 
     def _pixel_labels(self, request: Request, sizes: Tensor) -> Tensor:
         """Return labels from the answer log, and from label PNGs where it has none."""
         folder, round_number = self._store.round_folder(request.round), request.round
-        pngs = mask_files.LabelPngs(folder, request, self._png_names, sizes, len(self._classes))
+        if self._rules.allow_new_classes:
+            added = mask_files.read_added_classes(folder, self.classes.resolved_names)
+            self.classes = self.classes.with_added(added, round_number)
+        pngs = mask_files.LabelPngs(folder, request, self._png_names, sizes, len(self.classes))
         file_instructions = f"see {folder / README}"
         if not (folder / RULES).exists():
             return pngs.require_complete(f"To answer, {file_instructions}. Then run the same command again.")
@@ -244,8 +266,10 @@ class HumanOracle:
 
         def merge_labels(words: Mapping[str, str | None]) -> Tensor:
             """Return one label per location, from each unit's class name or else from the PNG."""
-            unit_labels = [self._label(words.get(question.id)) for question in questions]
-            logged = torch.tensor(unit_labels, dtype=pngs.labels.dtype).repeat_interleave(unit_sizes)
+            classes = self._with_new_classes(round_number, words)
+            unit_labels = [self._label(words.get(question.id), classes) for question in questions]
+            dtype = torch.int8 if len(classes) <= 127 else torch.int16
+            logged = torch.tensor(unit_labels, dtype=dtype).repeat_interleave(unit_sizes)
             self._check_consistent(request, pngs, logged, unit_sizes)
             return torch.where(logged != UNLABELLED, logged, pngs.labels)
 
@@ -262,6 +286,7 @@ class HumanOracle:
                 pending.describe_undecided(self._store, round_number),
             )
             return self._pixel_labels(request, sizes)  # the last answer has just arrived
+        self.classes = self._with_new_classes(round_number, closed.words)
         if closed.reason == "time_limit":  # a unit is labelled as a whole or not at all
             pngs.labels[~torch.tensor(complete_units).repeat_interleave(unit_sizes)] = UNLABELLED
             return merge_labels(closed.words)
@@ -284,7 +309,7 @@ class HumanOracle:
         question = self._store.question_round(request.round).questions[unit]
         votes = pending.describe_votes(self._store.statuses(request.round)[question.id])
         label = int(pngs.own_labels[index])
-        name = "void" if label == VOID else self._classes[label]
+        name = "void" if label == VOID else self.classes.names[label]
         raise UserError(
             f"{pngs.describe_location(index)} is {name}, which contradicts the answer to {question.id!r} "
             f"({votes}); write {pngs.codes.unanswered} (not answered yet) there, or change it"

@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from ducats.annotation import Question
+from ducats.annotation.answer import parse_word
 from ducats.annotation.oracles.display_image import image_digest, load_display_image
 from ducats.annotation.oracles.question_files import HINT_COLUMNS, hint_cells
 from ducats.data.domain import UNLABELLED, VOID, Images
@@ -42,12 +43,16 @@ README_TEMPLATE = f"""\
 Label every highlighted pixel of the images in {OVERLAYS}/ (white in {MASKS}/). {QUESTIONS_TABLE} lists the \
 files.
 For each image, save a single-channel PNG of the mask's size in {ANSWER_MAPS}/, with ids from {CLASSES} at \
-these pixels. {{void}} means that no class applies, {{unanswered}} that a pixel is not answered yet. All \
-other pixels are ignored, so a complete label map from any annotation tool works.
+these pixels. {{void}} means that no class applies, {{unanswered}} that a pixel is not answered yet. To add \
+a class, add a line with the next id to {CLASSES}. All other pixels are ignored, so a complete label map \
+from any annotation tool works.
 If there is a {PIXELS_TABLE}, you can also label each of its rows with one class: copy it to answers.csv and \
 fill in the column `label`. Both ways can be mixed.
 When everything is labelled, run the same command again.
 """
+
+
+CODE_NAMES = ("not answered yet", "void")  # of the codes that are not classes
 
 
 class LabelCodes:
@@ -60,7 +65,7 @@ class LabelCodes:
 
     def as_text(self, names: Sequence[str]) -> str:
         """Return the contents of classes.txt."""
-        entries = [*enumerate(names), (self.unanswered, "not answered yet"), (self.void, "void")]
+        entries = [*enumerate(names), *zip((self.unanswered, self.void), CODE_NAMES, strict=True)]
         return "".join(f"{code} {name}\n" for code, name in entries)
 
 
@@ -228,6 +233,30 @@ def write_mask_table(folder: Path, classes: Sequence[str], rows: Sequence[Sequen
     )
     # Written last: its presence marks the round as complete.
     files.write_csv_atomically(folder / QUESTIONS_TABLE, MASK_TABLE_COLUMNS, rows)
+
+
+def read_added_classes(folder: Path, classes: Sequence[str]) -> list[str]:
+    """Return the names that annotators added to the class ids of a round.
+
+    Args:
+        classes: those that were written, in the order of their ids.
+
+    Raises:
+        UserError: an added line does not have the next id, or its name cannot be a class.
+    """
+    path, codes, found = folder / CLASSES, LabelCodes(len(classes)), list[str]()
+    for line in path.read_text(encoding="utf-8").splitlines():
+        code, _, name = line.strip().partition(" ")
+        if not code.isdigit() or int(code) < len(classes) or int(code) in (codes.unanswered, codes.void):
+            continue
+        expected = len(classes) + len(found)
+        if int(code) != expected or parse_word(name, (*classes, *found))[0] != "new":
+            raise UserError(
+                f"{path} has the line {line.strip()!r}; an added class needs the next id, {expected}, and a "
+                "new name"
+            )
+        found.append(name.strip())
+    return found
 
 
 def _overlay(image: Image.Image, requested: np.typing.NDArray[np.bool_]) -> Image.Image:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ducats.annotation.oracles.mask_files import LabelCodes, read_label_png, read_labels_at
+from ducats.annotation.oracles.mask_files import CODE_NAMES, LabelCodes, read_label_png, read_labels_at
 from ducats.annotation.shared_answers import AnswerBook
 from ducats.data.segmentation.label_files import read_channels
 from ducats.runfolder.question_names import ANSWER_MAPS, CLASSES, MASKS, QUESTIONS_TABLE, SHARED_MAPS
@@ -33,7 +33,8 @@ def read_mask_table(folder: Path) -> list[MaskRow]:
 def read_map_classes(folder: Path) -> list[str]:
     """Return the classes of a round's label PNGs, in the order of their values."""
     lines = (folder / CLASSES).read_text(encoding="utf-8").splitlines()
-    return [line.partition(" ")[2] for line in lines[:-2]]  # the last two are not classes
+    names = [line.partition(" ")[2] for line in lines]
+    return [name for name in names if name not in CODE_NAMES]
 
 
 def write_shared_maps(folder: Path, book: AnswerBook) -> None:

@@ -3,7 +3,6 @@
 import json
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
@@ -101,7 +100,7 @@ class LabellingPage:
     def round_stamp(self, number: int) -> str:
         """Return an id that is unique across runs; browsers cache images under it."""
         written = (self.store.round_folder(number) / QUESTIONS).stat().st_mtime_ns
-        return f"{self.run_id}-{number}-{written:x}"
+        return f"{self.run_id}-{number}-{written:x}-{self.store.n_class_changes()}"
 
     def annotator_name(self, request: Request, name: Any) -> str:
         """Return the annotator's name, validated; ``name`` is what the page sent."""
@@ -189,8 +188,6 @@ class LabellingPage:
             {**one, "annotator": annotator, "reject_reason": None} if isinstance(one, dict) else one
             for one in answers
         ]
-        if self.live is not None:
-            self._add_classes(submitted)
         self.store.receive(submitted, channel="page")
         if self.live is not None:
             self.live.notify()
@@ -210,21 +207,6 @@ class LabellingPage:
             "saved": len(submitted),
             "rejected": {external_id: reason for external_id, reason in rejected.items() if reason},
         }
-
-    def _add_classes(self, answers: list[Any]) -> None:
-        """Add the new classes that answers name to the open round; the store rejects other words."""
-        question_round = self.store.open_round()
-        for one in answers:
-            word = one.get("word") if isinstance(one, dict) else None
-            if (
-                question_round is not None
-                and isinstance(word, str)
-                and one.get("question") in question_round.by_id
-                and parse_word(replace_surrogates(word), question_round.rules.classes)[0] == "new"
-            ):
-                with suppress(ValueError):
-                    self.store.add_class(question_round.rules.round, word)
-                    question_round = self.store.open_round()
 
     def guess_group(self, annotator: str, guess: str) -> dict[str, Any]:
         """Return open questions for which the model predicts the same class."""

@@ -29,6 +29,7 @@ class LearningSummary:
     classes: tuple[ClassSummary, ...]
     advice: str = ""  # when more answers bring little
     error: str = ""  # why the model no longer learns
+    accuracy: str = ""  # on images that it has not learnt from, with its interval; empty if not known yet
 
 
 class LiveModel(Protocol):

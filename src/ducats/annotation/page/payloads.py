@@ -51,7 +51,7 @@ def learning_payload(summary: LearningSummary, *, blind: bool) -> dict[str, Any]
     """Return what the model has learnt so far; a blind page does not show how good its guesses are."""
     payload = asdict(summary)
     if blind:
-        payload |= {"recent": 0, "recent_right": 0}
+        payload |= {"recent": 0, "recent_right": 0, "accuracy": ""}
     return payload
 
 

@@ -23,9 +23,9 @@ from ducats.report.figures.style import (
 from ducats.report.figures.summary_stats import MeanStd
 from ducats.report.method_results import mean_curve, method_names
 from ducats.report.method_tables.build import FULLY_SUPERVISED
-from ducats.report.run_kinds import CLASSIFICATION
+from ducats.report.run_kinds import CLASSIFICATION, capitalise
 from ducats.report.run_reader import Run
-from ducats.runfolder.records import finite_number
+from ducats.runfolder.records import audit_intervals, finite_number
 from ducats.utils.findings import pluralise
 
 # Paul Tol's colours, none of which is a method's colour.
@@ -98,29 +98,41 @@ def draw_learning_curves(
     )
 
 
-def draw_audit_curve(run: Run, line_style: LineStyle, id_prefix: str) -> tuple[CaptionedFigure, ...]:
-    """Draw the accuracy by the audit over labels, with its intervals; nothing if there is no audit."""
+def draw_audit_curves(run: Run, line_style: LineStyle, id_prefix: str) -> tuple[CaptionedFigure, ...]:
+    """Draw what the audit found over labels, with its intervals; nothing if there is no audit."""
     labels = {stage["epoch"]: float(stage["labels"]) for stage in run.stages}
-    points = [(labels[audit["epoch"]], audit) for audit in run.audits if audit["epoch"] in labels]
-    if not points:
-        return ()
-    title, axis = "accuracy by the audit", run.kind.labels_axis
+    audits = [(labels[audit["epoch"]], audit) for audit in run.audits if audit["epoch"] in labels]
+    names = audit_intervals(audits[0][1]) if audits else {}
+    curves = {name: [(x, audit_intervals(audit)[name]) for x, audit in audits] for name in names}
+    return tuple(
+        _draw_interval_curve(name, points, run.kind.labels_axis, line_style, id_prefix)
+        for name, points in curves.items()
+    )
+
+
+def _draw_interval_curve(
+    name: str,
+    points: Sequence[tuple[float, Mapping[str, float]]],
+    axis: str,
+    line_style: LineStyle,
+    id_prefix: str,
+) -> CaptionedFigure:
+    """Draw estimates and intervals of the audit over labels."""
+    title = f"{name} by the audit"
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         axes.set(xlabel=axis, ylabel=f"{title}, %")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         x = [n_labels for n_labels, _ in points]
-        low, high, accuracy = (
-            [100 * audit[name] for _, audit in points] for name in ("low", "high", "accuracy")
-        )
+        low, high, estimate = ([100 * one[end] for _, one in points] for end in ("low", "high", "estimate"))
         axes.fill_between(x, low, high, color=line_style.colour, alpha=0.16, linewidth=0)
         axes.errorbar(
             x,
-            accuracy,
+            estimate,
             yerr=[
-                [a - b for a, b in zip(accuracy, low, strict=True)],
-                [b - a for a, b in zip(accuracy, high, strict=True)],
+                [a - b for a, b in zip(estimate, low, strict=True)],
+                [b - a for a, b in zip(estimate, high, strict=True)],
             ],
             color=line_style.colour,
             marker=line_style.marker,
@@ -128,9 +140,13 @@ def draw_audit_curve(run: Run, line_style: LineStyle, id_prefix: str) -> tuple[C
         )
         axes.set_ylim(top=100)
 
-    caption = f"Accuracy over {axis}, by the audit: estimates and intervals that hold together with 95 %"
-    svg = render_svg(draw, CURVE_SIZE, f"{id_prefix}audit", f"{title} over {axis}, with intervals")
-    return (CaptionedFigure(caption, svg),)
+    caption = (
+        f"{capitalise(name)} over {axis}, by the audit: estimates and intervals that hold together with 95 %"
+    )
+    svg_id = f"{id_prefix}audit-{name.replace(' ', '-')}"
+    return CaptionedFigure(
+        caption, render_svg(draw, CURVE_SIZE, svg_id, f"{title} over {axis}, with intervals")
+    )
 
 
 def draw_learning_curve(

@@ -17,6 +17,7 @@ from matplotlib.text import Text
 from matplotlib.textpath import TextToPath
 
 from ducats.report.run_reader import Run
+from ducats.runfolder.class_changes import ClassList
 
 DEFAULT_FONT = "DejaVu Sans"  # included in matplotlib
 # Tried first, in this order; then all other installed fonts.
@@ -32,7 +33,7 @@ def with_drawable_classes(run: Run) -> Run:
     if all(_is_drawable(name) for name in run.classes):
         return run
     names = [name if _is_drawable(name) else f"class {n}" for n, name in enumerate(run.classes)]
-    return replace(run, data={**run.data, "classes": names})
+    return replace(run, class_list=ClassList(tuple(names)))
 
 
 def use_available_fonts(figure: Figure) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
 from ducats.runfolder import checksums
+from ducats.runfolder.class_changes import translate_word
 from ducats.runfolder.records import Record, finite_number
 from ducats.runfolder.run_folder import RunFolder
 
@@ -53,8 +54,9 @@ def read_class_results(run: Run) -> ClassResults | None:
         return None
     first, last = stages[0], stages[-1]
     size = len(last[key])
-    names = run.class_names(size)
-    before_values = _values(first, key) if len(first[key]) == size and first is not last else (None,) * size
+    names = _class_names(run, last, size)
+    first_values = dict(zip(_class_names(run, first, len(first[key])), _values(first, key), strict=True))
+    before_values = [first_values.get(name) if first is not last else None for name in names]
     counts, missing_note = _confusion(run.folder, last, size)
     rows = []
     after_values = _values(last, key)
@@ -73,6 +75,14 @@ def read_class_results(run: Run) -> ClassResults | None:
     if len(rows) > 2 * end + MAX_REST_NOT_COLLAPSED:
         shown, collapsed = [*rows[:end], *rows[-end:]], rows[end:-end]
     return ClassResults(metric_name, first is not last, tuple(shown), tuple(collapsed), missing_note)
+
+
+def _class_names(run: Run, stage: Record, size: int) -> tuple[str, ...]:
+    """Return the names of a stage's classes; the test set may have some that the run did not know."""
+    recorded = stage.get("class_names")
+    if not isinstance(recorded, list) or len(recorded) != size:
+        return run.class_names(size)
+    return tuple(translate_word(str(name), run.class_list.changes) for name in recorded)
 
 
 def _values(record: Record, key: str) -> tuple[float | None, ...]:

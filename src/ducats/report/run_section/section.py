@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ducats.report.figures.curves import (
     CaptionedFigure,
-    draw_audit_curve,
+    draw_audit_curves,
     draw_learning_curves,
     draw_loss_curves,
     loss_term_styles,
@@ -132,9 +132,11 @@ def build_run_section(
         "metrics": stage_tables.metrics_table(run),
         "calibration": stage_tables.calibration_table(run),
         "audit": stage_tables.audit_table(run),
+        "audit-classes": stage_tables.audit_class_table(run),
         "rounds": stage_tables.rounds_table(selections.rounds, run.kind),
         "pseudo-labels": stage_tables.pseudo_labels_table(run),
         "costs": stage_tables.cost_table(run),
+        "added-classes": stage_tables.added_classes_table(run),
     }
     figures = {
         "reliability": draw_stage_reliability(run.stages, run.kind, line_style, id_prefix),
@@ -156,7 +158,7 @@ def build_run_section(
             [run, *random_runs], curve_styles, id_prefix, has_clicks=has_clicks
         )
         if has_scores
-        else draw_audit_curve(run, line_style, id_prefix),
+        else draw_audit_curves(run, line_style, id_prefix),
         class_results=class_results,
         selections=selections,
         provenance=read_provenance(run),

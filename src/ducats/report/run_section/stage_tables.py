@@ -1,6 +1,6 @@
 """Tables of a run section: metrics, calibration and cost by stage, results by class and by round."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,12 +14,13 @@ from ducats.report.run_kinds import (
     SECONDS_MEASURE,
     Measure,
     RunKind,
+    capitalise,
 )
 from ducats.report.run_reader import Run
 from ducats.report.run_section.class_results import ClassResult, ClassResults
 from ducats.report.run_section.selections import QueryRound
-from ducats.report.table import EMPTY_CELL, Table, table_of
-from ducats.runfolder.records import Record, describe_timed_record, finite_number
+from ducats.report.table import EMPTY_CELL, Table, make_table, table_of
+from ducats.runfolder.records import Record, audit_intervals, describe_timed_record, finite_number
 
 _MEMORY_MEASURE = Measure("peak_memory_bytes", "Peak memory MB", 0, 1e-6, 0, thousands_separator=True)
 _ANNOTATION_MEASURE = Measure("annotation_seconds", "Annotation minutes so far", 0, 1 / 60, 1)
@@ -49,6 +50,29 @@ def calibration_table(run: Run) -> Table:
     return table_of(stages, columns)
 
 
+def added_classes_table(run: Run) -> Table:
+    """Return the classes that were added during the run, and how much of the pool seems to belong to them."""
+    added, classes = run.class_list.added, run.class_list
+    if not added:
+        return table_of((), {})
+    labels, latest = run.files.count_class_labels(), run.added_classes[-1] if run.added_classes else None
+    predicted = classes.predicted_images(latest) if latest else {}
+    units = "images" if run.kind is CLASSIFICATION else "pixels"
+
+    def describe_predicted(number: int) -> str:
+        if latest is None or number not in predicted:
+            return EMPTY_CELL
+        return f"{predicted[number]:,} of {latest['total']:,} ({predicted[number] / latest['total']:.1%})"
+
+    columns: dict[str, Callable[[tuple[str, int]], str]] = {
+        "Class": lambda row: row[0],
+        "Added in round": lambda row: str(row[1]),
+        "Labels": lambda row: f"{labels[classes.names.index(row[0])]:,}",
+        f"Target {units} predicted": lambda row: describe_predicted(classes.names.index(row[0])),
+    }
+    return table_of(added, columns)
+
+
 def cost_table(run: Run) -> Table:
     """Return the computing time, annotation time and memory of each stage."""
     seconds_before = {
@@ -76,17 +100,38 @@ def audit_table(run: Run) -> Table:
         "Stage": _raw_cell("stage"),
         "Epoch": _raw_cell("epoch"),
         "Audit labels": lambda record: f"{record['labels']:,}",
-        "Accuracy %": lambda record: _percent(record["accuracy"]),
-        "95 % interval": _interval_cell(lambda record: record),
     }
+    for measure in audit_intervals(run.audits[-1]) if run.audits else ():
+        columns[f"{capitalise(measure)} %"] = partial(_audit_estimate, name=measure)
+        columns[f"95 % interval of {measure}"] = partial(_audit_interval, name=measure)
     for name, title in (("overconfidence", "Overconfidence"), ("gain", "Gain since the stage before")):
         if any(name in record for record in run.audits):
             columns[f"{title}, points"] = partial(_signed_interval, name=name)
     return table_of(run.audits, columns)
 
 
-def _interval_cell(read: Callable[[Record], Record]) -> _StageCell:
-    return lambda record: f"{100 * read(record)['low']:.1f} to {100 * read(record)['high']:.1f}"
+def audit_class_table(run: Run) -> Table:
+    """Return the accuracy or IoU of each class by the latest audit; empty if there is none."""
+    if not run.audits:
+        return make_table((), ())
+    metric = "IoU" if "miou" in run.audits[-1] else "Accuracy"
+    rows = [
+        (name, _percent(one["estimate"]), _format_limits(one))
+        for name, one in run.audits[-1].get("classes", {}).items()
+    ]
+    return make_table(("Class", f"{metric} %", "95 % interval"), rows)
+
+
+def _audit_estimate(record: Record, name: str) -> str:
+    return _percent(audit_intervals(record)[name]["estimate"])
+
+
+def _audit_interval(record: Record, name: str) -> str:
+    return _format_limits(audit_intervals(record)[name])
+
+
+def _format_limits(interval: Mapping[str, float]) -> str:
+    return f"{100 * interval['low']:.1f} to {100 * interval['high']:.1f}"
 
 
 def _signed_interval(record: Record, name: str) -> str:

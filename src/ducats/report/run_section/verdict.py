@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ducats.report.headline import TIE_TOLERANCE
-from ducats.report.run_kinds import RunKind
+from ducats.report.run_kinds import RunKind, capitalise
 from ducats.report.run_reader import Run
 from ducats.report.run_section.extrapolation import GainForecast, forecast_gain
 from ducats.report.run_section.gain import (
@@ -16,7 +16,15 @@ from ducats.report.run_section.gain import (
     has_same_data,
     selects_at_random,
 )
-from ducats.runfolder.records import Record, describe_audit, describe_timed_record, finite_number
+from ducats.runfolder.records import (
+    Record,
+    audit_intervals,
+    describe_audit,
+    describe_audited,
+    describe_random_gain,
+    describe_timed_record,
+    finite_number,
+)
 from ducats.utils.findings import pluralise
 
 # Labels that the gain is stated for: that of a single pixel would be tiny.
@@ -71,7 +79,7 @@ def make_verdict(run: Run, others: Sequence[Run]) -> Verdict:
 
 
 def _sentence(run: Run, gain: Gain | None) -> str:
-    score = _capitalise(run.kind.score_name)
+    score = capitalise(run.kind.score_name)
     last = run.result
     if not run.stages and not run.finished:
         return f"{run.method} has not been evaluated yet."
@@ -80,7 +88,7 @@ def _sentence(run: Run, gain: Gain | None) -> str:
             finite_number(run.stages[-1] if run.stages else {}, "labels") or 0, run.kind
         )
         if run.audits:
-            return f"{score} is {describe_audit(run.audits[-1])}; the run has {labels} in all."
+            return f"By the audit: {describe_audit(run.audits[-1])}; the run has {labels} in all."
         return f"{run.method} was not evaluated on a test set, so the gain from {labels} is unknown."
     now = f"{100 * last[run.kind.headline_metric]:.1f}%"
     if gain is None or gain.labels == 0:
@@ -117,17 +125,19 @@ def _audit_remarks(run: Run) -> list[str]:
         return []
     last, remarks = run.audits[-1], []
     if run.result is not None:
-        remarks.append(f"By the audit, {run.kind.score_name} is {describe_audit(last)}.")
+        remarks.append(f"By the audit: {describe_audit(last)}.")
     remarks.append(
-        f"The audit is a random sample of the {pluralise(last['images'], 'image')} that the model was not "
-        "taught. The intervals hold for all stages together, also if you stop because of them."
+        f"The audit is a random sample of the {describe_audited(last)} that the model was not taught. The "
+        "intervals hold for all stages together, also if you stop because of them."
     )
     if isinstance(gain := last.get("gain"), dict):
-        most = format_signed_points(max(0.0, gain["high"]))
+        most, name = format_signed_points(max(0.0, gain["high"])), list(audit_intervals(last))[-1]
         remarks.append(
-            f"Since the stage before, accuracy has gained at most {most} points (95 %). If the gains keep "
+            f"Since the stage before, {name} has gained at most {most} points (95 %). If the gains keep "
             "shrinking, as they usually do, a further round brings no more than that."
         )
+    if run.random_gain is not None:
+        remarks.append(describe_random_gain(run.random_gain))
     if run.stop_reason:
         remarks.append(f"The run stopped asking for labels: {run.stop_reason}.")
     return remarks
@@ -219,19 +229,17 @@ def _key_figures(
     kind, key_figures = run.kind, []
     if gain is not None:
         key_figures += [
-            KeyFigure(f"{_capitalise(kind.score_name)} before", f"{100 * gain.before:.2f}%"),
-            KeyFigure(f"{_capitalise(kind.score_name)} after", f"{100 * gain.after:.2f}%"),
+            KeyFigure(f"{capitalise(kind.score_name)} before", f"{100 * gain.before:.2f}%"),
+            KeyFigure(f"{capitalise(kind.score_name)} after", f"{100 * gain.after:.2f}%"),
         ]
     elif last is not None:
-        key_figures.append(
-            KeyFigure(_capitalise(kind.score_name), f"{100 * last[kind.headline_metric]:.2f}%")
-        )
+        key_figures.append(KeyFigure(capitalise(kind.score_name), f"{100 * last[kind.headline_metric]:.2f}%"))
     if run.audits:
-        audit = run.audits[-1]
-        interval = f"95%: {100 * audit['low']:.1f} to {100 * audit['high']:.1f}"
-        key_figures.append(
-            KeyFigure(f"{_capitalise(kind.score_name)} by audit", f"{100 * audit['accuracy']:.1f}%", interval)
-        )
+        for name, one in audit_intervals(run.audits[-1]).items():
+            interval = f"95%: {100 * one['low']:.1f} to {100 * one['high']:.1f}"
+            key_figures.append(
+                KeyFigure(f"{capitalise(name)} by audit", f"{100 * one['estimate']:.1f}%", interval)
+            )
     stage = run.stages[-1] if run.stages else {}
     if (labels := finite_number(stage, "labels")) is not None:
         key_figures.append(KeyFigure(kind.measure("labels").title, f"{labels:,.0f}"))
@@ -303,7 +311,3 @@ def format_label_count(labels: float, kind: RunKind) -> str:
 def _format_interval(interval: ConfidenceInterval) -> str:
     low, high = format_signed_points(interval.low), format_signed_points(interval.high)
     return f"95% CI {low} to {high}, {interval.basis}"
-
-
-def _capitalise(text: str) -> str:
-    return text[:1].upper() + text[1:] if text != "mIoU" else text

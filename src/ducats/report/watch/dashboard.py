@@ -55,7 +55,7 @@ def status_line(state: RunState) -> str:
     if ece := state.learning_curve("ece"):
         phrases.append(f"ECE {100 * ece[-1][1]:.1f} %")
     if state.audit is not None:
-        phrases.append(f"accuracy {describe_audit(state.audit)}")
+        phrases.append(describe_audit(state.audit))
     if state.labels_spent is not None:
         # At the last evaluation; more may have been acquired since.
         phrases[-1] += f" with {pluralise(state.labels_spent, 'label')}"
@@ -74,8 +74,10 @@ def _render_run(state: RunState, fits: Callable[[RenderableType], bool]) -> Rend
         side_by_side = Table.grid(padding=(0, 3))
         side_by_side.add_row(table, *curve)
         renderables += [Text(""), *([side_by_side] if fits(side_by_side) else [table, *curve])]
+    if state.added_classes:
+        renderables.append(Text(f"classes that the source lacks: {', '.join(state.added_classes)}"))
     if state.audit is not None:
-        renderables.append(Text(f"accuracy by the audit: {describe_audit(state.audit)}"))
+        renderables.append(Text(f"by the audit: {describe_audit(state.audit)}"))
     return Group(*renderables, *_loss_table(state), *_messages(state))
 
 

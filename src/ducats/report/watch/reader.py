@@ -74,6 +74,7 @@ class RunWatcher:
             n_labelled_rounds=len(run_folder.labelled_rounds()),
             stages=stages,
             audit=next((record for record in reversed(records) if record["kind"] == "audit"), None),
+            added_classes=_added_classes(run_folder, problems),
             losses=tuple(_numeric_losses(record) for record in epochs),
             compute_seconds=max((float(record["seconds"]) for record in evaluated), default=None),
             annotation_seconds=annotation_seconds or None,
@@ -177,8 +178,22 @@ def _read_records(path: Path, problems: list[str]) -> list[Record]:
     if errors:
         which = ", ".join(map(str, [*errors][:5])) + (" and more" if len(errors) > 5 else "")
         problems.append(f"{path.name} is corrupt in line {which}")
-    valid = [keep_valid_values(record) | {"losses": record.get("losses", {})} for record in records]
+    valid = [
+        record
+        if record["kind"] == "audit"
+        else keep_valid_values(record) | {"losses": record.get("losses", {})}
+        for record in records
+    ]
     return sorted(valid, key=lambda record: (int(record.get("epoch", 0)), record["kind"]))
+
+
+def _added_classes(run_folder: RunFolder, problems: list[str]) -> tuple[str, ...]:
+    try:
+        changes = run_folder.load_class_changes()
+        return tuple(name for name, _ in run_folder.classes.added) if changes else ()
+    except RUN_READ_ERRORS as error:
+        problems.append(f"{run_folder.classes_path.name} cannot be read ({_describe_error(error)})")
+        return ()
 
 
 def _missing_files(run_folder: RunFolder) -> list[str]:

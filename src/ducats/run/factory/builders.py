@@ -148,7 +148,9 @@ def make_oracle(
         if not folder.is_dir():
             raise UserError(f"--answers {folder} is not a folder; give the folder of a run or a sweep")
     if name in ("auto", "ground_truth") and data.ground_truth is not None:
-        return GroundTruthOracle(data.ground_truth, config.task.resolution)
+        return GroundTruthOracle(
+            data.ground_truth, config.task.resolution, data.all_classes if data.target_only_classes else ()
+        )
     if name in ("auto", "human"):
         return _make_human_oracle(config, data, run_folder, shared_answers)
     user_oracle: Callable[..., Oracle] = resolve("oracle", {}, name)
@@ -266,15 +268,14 @@ def make_run_plan(config: Config, data: AdaptationData, n_initial: int = 0) -> R
         pixel_budget=acquisition.budget if has_pixel_budget else None,
         rounding=acquisition.rounding,
         time_budget=time_budget,
-        audit=()
-        if data.source.per_pixel
-        else audit_per_round(
+        audit=audit_per_round(
             acquisition,
             budget,
             time_budget,
             rounds=len(epochs_of_rounds),
             n_initial=n_initial,
             has_test=data.test is not None,
+            labels_maps=data.source.per_pixel and config.task.labels_whole_images,
         ),
         release_audit=acquisition.release_audit,
         until=None if acquisition.until is None else StopRule.parse(acquisition.until),
@@ -289,13 +290,17 @@ def audit_per_round(
     rounds: int,
     n_initial: int,
     has_test: bool,
+    labels_maps: bool,
 ) -> tuple[int, ...]:
-    """Return how many labels of each round are for the audit; of initial labels, none.
+    """Return how many labels of each round are for the audit; of initial labels and of label maps, none.
 
     Args:
         budget: labels of each round, empty with a time budget.
         rounds: number of rounds, with that of the initial labels.
+        labels_maps: whether whole label maps are labelled.
     """
+    if labels_maps:
+        return ()
     first = 1 if n_initial else 0
     if time_budget is not None:
         questions = time_budget.questions_in_round(None, 0, 0, max(1, rounds - first))

@@ -1,4 +1,4 @@
-"""Scores of finished trials, by one of two criteria; neither uses a test set."""
+"""Scores of finished trials, by one of three criteria; none uses a test set."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -13,12 +13,13 @@ from torch import Tensor
 from ducats import dirichlet
 from ducats.acquisition.samples import SampleTable
 from ducats.config import Config
-from ducats.data.domain import AdaptationData, Domain, Images
+from ducats.data.domain import UNLABELLED, VOID, AdaptationData, Domain, Images
 from ducats.data.evaluation_split import attach_test_set, hold_out_source
 from ducats.deploy import TrainedModel, load_trained_model, supported_precision
 from ducats.deploy.evaluation import untaught_images
+from ducats.evaluation.audit import proportion_limits, stage_level
 from ducats.evaluation.model_selection import WeightNormalisation, dev_risk
-from ducats.ledger import Request, load_request, open_ledger, save_request
+from ducats.ledger import Request, load_ledger, load_request, open_ledger, save_request
 from ducats.run.components import data_digest
 from ducats.run.factory import load_data, make_oracle, prepare_images
 from ducats.runfolder.run_folder import RunFolder
@@ -126,6 +127,40 @@ class TargetLabelScorer:
         )
 
 
+@dataclass(frozen=True)
+class AuditScorer:
+    """Scorer by the audit labels of the trials themselves.
+
+    The intervals of the error rate hold for all trials together, and so for the best of them.
+    """
+
+    tuning_data: TuningData
+    loss: TuningLoss
+    n_trials: int
+
+    def __call__(self, trial: Trial) -> RiskEstimate:
+        """Return the mean loss on the trial's audit images."""
+        ledger, releases = load_ledger(trial.run_folder), trial.config.acquisition.release_audit
+        labels = ledger.audit_labels()
+        if releases or int((labels >= 0).sum()) < 2:
+            raise UserError(
+                "the trial has no audit labels to judge it; give --audit 50, or --start-from a run with an "
+                "audit, and keep acquisition.release_audit=false"
+            )
+        estimate = TargetLabelScorer(self.tuning_data, self.loss, labels)(trial)
+        if self.loss != "error":
+            return estimate
+        n_images, n_void = int(estimate.details["images"]), int((labels == VOID).sum())
+        low, high = proportion_limits(
+            round(estimate.risk * n_images),
+            n_images,
+            int((ledger.targets() == UNLABELLED).sum()) - n_void,
+            level=stage_level(0, self.n_trials),
+            size_known=n_void == 0,
+        )
+        return replace(estimate, details={**estimate.details, "low": low, "high": high})
+
+
 def per_image_losses(z: Tensor, labels: Tensor, loss: TuningLoss) -> Tensor:
     """Compute the loss per image: 0-1 error or negative log-likelihood."""
     if loss == "error":
@@ -155,7 +190,15 @@ def acquire_validation_labels(config: Config, tuning_data: TuningData, count: in
         # The oracle may show the query and the budget to annotators, so both must be correct.
         query = replace(config.query, name="random", params={})
         acquisition = replace(config.acquisition, budget=count)
-        validation_config = config.model_copy(update={"query": query, "acquisition": acquisition})
+        oracle = config.oracle
+        if tuning_data.data.ground_truth is None and oracle.name in (
+            "auto",
+            "human",
+        ):  # trials fix the classes
+            oracle = replace(oracle, params={**oracle.params, "allow_new_classes": False})
+        validation_config = config.model_copy(
+            update={"query": query, "acquisition": acquisition, "oracle": oracle}
+        )
         ledger.append(request, make_oracle(validation_config, tuning_data.data, run_folder)(request))
     return ledger.targets()
 

@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 from ducats import config as configs
 from ducats.config import Config, query_epochs
+from ducats.config.schema import has_source
 from ducats.evaluation.model_selection import WeightNormalisation
 from ducats.ledger import load_ledger
 from ducats.run.factory import check_config, resolve_for_machine
 from ducats.sweep.tune.scorers import (
+    AuditScorer,
     DevScorer,
     TargetLabelScorer,
     TrialScorer,
@@ -35,8 +37,13 @@ from ducats.sweep.tune.trials import (
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_text_atomically
 
-RiskEstimator = Literal["dev", "target_labels"]
-DEFAULT_LOSS: Mapping[RiskEstimator, TuningLoss] = {"dev": "nll", "target_labels": "error"}
+RiskEstimator = Literal["dev", "target_labels", "audit"]
+DEFAULT_LOSS: Mapping[RiskEstimator, TuningLoss] = {"dev": "nll", "target_labels": "error", "audit": "error"}
+_SAMPLE_SIZE_SETTINGS: Mapping[RiskEstimator, str] = {
+    "dev": "evaluation.source_holdout_fraction",
+    "target_labels": "--validation-labels",
+    "audit": "--audit",
+}
 DEFAULT_SOURCE_HOLDOUT = 0.2  # fraction of the source held out for DEV if the config has none
 
 
@@ -71,7 +78,7 @@ def tune(
     out: Path,
     *,
     grid: SearchGrid | None = None,
-    estimator: RiskEstimator = "dev",
+    estimator: RiskEstimator | None = None,
     max_trials: int = 20,
     loss: TuningLoss | None = None,
     weight_normalisation: WeightNormalisation = "none",
@@ -85,7 +92,8 @@ def tune(
         out: output folder, with one run folder per trial, base.yaml, tune.json and best.yaml.
         grid: values of each searched setting; None: those of `default_grid`.
         estimator: ``dev`` estimates the risk from held-out source images, ``target_labels`` from labels of
-            random target images, acquired for validation.
+            random target images, acquired for validation, ``audit`` from the audit labels of the trials.
+            None: ``dev``, or ``audit`` if there is no source.
         max_trials: maximum number of combinations, sampled at random.
         loss: error rate or mean negative log-likelihood. None: the latter for DEV, because a good model makes
             no errors on the source, which leaves nothing to weight.
@@ -97,7 +105,9 @@ def tune(
         raise UserError(
             "`ducats tune` supports only classification; for segmentation, compare runs with `ducats report`"
         )
-    config, loss = resolve_for_machine(config), loss or DEFAULT_LOSS[estimator]
+    config = resolve_for_machine(config)
+    estimator = estimator or ("dev" if has_source(config) else "audit")
+    loss = loss or DEFAULT_LOSS[estimator]
     grid = grid or default_grid(config)
     source_holdout = config.evaluation.source_holdout_fraction or (
         DEFAULT_SOURCE_HOLDOUT if estimator == "dev" else 0.0
@@ -118,6 +128,9 @@ def tune(
         scorer: TrialScorer = DevScorer(tuning_data, loss, weight_normalisation)
         criterion["weight_normalisation"] = weight_normalisation
         criterion["source_holdout_fraction"] = source_holdout
+    elif estimator == "audit":
+        scorer = AuditScorer(tuning_data, loss, len(planned_trials))
+        criterion["trials"] = len(planned_trials)  # that the intervals hold for
     else:
         folder = out / f"validation-{validation_labels}"
         scorer = TargetLabelScorer(
@@ -152,7 +165,9 @@ def tune(
         )
     results.sort(key=lambda result: result.risk)
     tuning_result = TuningResult(
-        risk_description=_describe_risk(estimator, loss, source_holdout, validation_labels),
+        risk_description=_describe_risk(
+            estimator, loss, source_holdout, validation_labels, len(planned_trials)
+        ),
         results=results,
         failed=failed,
         n_combinations=count_combinations(grid),
@@ -185,7 +200,8 @@ def _check_no_human_oracle(config: Config, tuning_data: TuningData) -> None:
     is_human = config.oracle.name == "human" or (
         config.oracle.name == "auto" and tuning_data.data.ground_truth is None
     )
-    if is_human and query_epochs(config):
+    n_known = 0 if config.acquisition.start_from is None else 1  # rounds whose labels are known
+    if is_human and len(query_epochs(config)) > n_known:
         raise UserError(
             "every trial acquires its own labels, which annotators cannot provide; tune with --rounds 0, and "
             "set the number of rounds when you run best.yaml"
@@ -193,7 +209,7 @@ def _check_no_human_oracle(config: Config, tuning_data: TuningData) -> None:
 
 
 def _describe_risk(
-    estimator: RiskEstimator, loss: TuningLoss, source_holdout: float, validation_labels: int
+    estimator: RiskEstimator, loss: TuningLoss, source_holdout: float, validation_labels: int, n_trials: int
 ) -> str:
     loss_name = "error rate" if loss == "error" else "mean negative log-likelihood"
     if estimator == "dev":
@@ -201,6 +217,9 @@ def _describe_risk(
             f"{loss_name} on the target, estimated by deep embedded validation from "
             f"{100 * source_holdout:g} % of the source, held out from all trials; no target labels used"
         )
+    if estimator == "audit":
+        intervals = f"; the intervals hold for all {n_trials} trials together" if loss == "error" else ""
+        return f"{loss_name} on the audit labels of a trial, which it was not trained on{intervals}"
     return (
         f"{loss_name} on {validation_labels} random target images, labelled for validation, except those "
         "that a trial labelled itself"
@@ -228,7 +247,7 @@ def ranking_warnings(results: Sequence[TrialResult], estimator: RiskEstimator) -
         result.risk - best.risk <= max(result.standard_error, best.standard_error) for result in results[1:]
     )
     if n_near:
-        setting = "evaluation.source_holdout_fraction" if estimator == "dev" else "--validation-labels"
+        setting = _SAMPLE_SIZE_SETTINGS[estimator]
         warnings.append(
             f"{n_near} other trial{'s are' if n_near > 1 else ' is'} within one standard error of the best, "
             f"so their order is not significant; increase {setting} to separate them"

@@ -14,12 +14,14 @@ export function learnt(live) {
   $("learnt").hidden = !live;
   $("advice").hidden = !live?.advice && !live?.error;
   if (!live) return;
+  const accuracy = live.accuracy ? ` Accuracy on images it has not learnt from: ${live.accuracy}.` : "";
   $("advice").textContent = live.error
-    ? `The model no longer learns (${live.error}). Answers are still saved: restart the command.` : live.advice;
+    ? `The model no longer learns (${live.error}). Answers are still saved: restart the command.`
+    : `${live.advice}${accuracy}`;
   $("advice").className = live.error ? "failed" : "";
   const guesses = live.recent ? ` Its guess was right for ${live.recent_right} of the last ${live.recent} answers.` : "";
   $("learnt-text").textContent = live.classes.some((one) => one.predicted)
-    ? `It is sure of ${count(live.sure)} of the other ${count(live.images - live.labels)} images.${guesses}`
+    ? `It is sure of ${count(live.sure)} of the other ${count(live.images - live.labels)} images.${guesses}${accuracy}`
     : "Nothing yet: it learns from your first answers.";
   $("learnt-classes").replaceChildren(...live.classes.map((one) => {
     const bar = make("i", { "aria-hidden": "true" });
