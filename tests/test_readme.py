@@ -4,29 +4,41 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+
+from commands import write_images
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-def python_examples(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
+EXAMPLES = [
+    (page, example)
+    for page in PAGES
+    for example in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
+]
 
 
-def test_the_python_examples_run_in_under_ten_and_twenty_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("page", "example"), EXAMPLES, ids=[str(page.relative_to(ROOT)) for page, _ in EXAMPLES]
+)
+def test_python_examples_run(
+    page: Path,
+    example: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    estimator, run = python_examples("README.md")
-    for code, limit in ((estimator, 10), (run, 20)):
-        assert len([line for line in code.splitlines() if line.strip()]) < limit
     monkeypatch.chdir(tmp_path)
-    exec(compile(estimator, "README.md", "exec"), {})
-    assert float(capsys.readouterr().out) > 0.9
-    exec(compile(run, "README.md", "exec"), {})
-    output = capsys.readouterr().out.splitlines()
-    assert len(output) == 41
-    assert output[-1].endswith("with 40 labels")
-    assert float(output[-1].split()[0]) > 0.5
+    write_images(Path("images"), [torch.zeros(3, 8, 8, dtype=torch.uint8)], [""])
+    Path("next").mkdir()
+    Path("next", "picks.csv").write_text("key\n000.png\n", encoding="utf-8")
+    code = compile(example, str(page), "exec")
+    if '"runs/' in example:  # of a run that the reader has
+        return
+    exec(code, {"__name__": "example"})
+    for score in re.findall(r"^(0\.\d+)", capsys.readouterr().out, flags=re.M):
+        assert float(score) > 0.4
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -22,7 +22,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Files) -> str:
     """Let links to files that are not pages, such as CONTRIBUTING.md, lead to the repository."""
     depth = page.file.src_uri.count("/")
 
@@ -58,10 +58,10 @@ def settings() -> str:
 
 _SETTINGS_INTRODUCTION = """# Settings
 
-Each setting can be given in a config file and as `--set NAME=VALUE`. `ducats config` prints the values of a run. The
-parameters of data sets, models, objectives and queries (`data.params` and so on) are on the pages of [own
-data](../own-data.md), [backbones](../backbones.md) and [methods](../methods/README.md); `ducats config --explain` prints
-all of them. The defaults are those of the default method, `ducats`, for images.
+Each setting can be given in a config file and as `--set NAME=VALUE`. `ducats config` prints the values of a
+run, `ducats config --explain` also the parameters of data sets, models, objectives and queries (`data.params`
+and so on), which are described on the pages of [own data](../own-data.md), [backbones](../backbones.md) and
+[methods](../methods/README.md). The defaults are those of the default method, `ducats`, for images.
 """
 
 
