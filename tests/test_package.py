@@ -133,12 +133,16 @@ def test_wheel_works_outside_the_repository_without_extras(wheel: Path, tmp_path
 def link_requirements(wheel: Path, site: Path) -> None:
     """Link the packages that installing the wheel without extras brings, from this environment."""
     with ZipFile(wheel) as archive:
-        requires = message_from_bytes(archive.read(f"{PACKAGE}.dist-info/METADATA")).get_all("Requires-Dist", [])
+        requires = message_from_bytes(archive.read(f"{PACKAGE}.dist-info/METADATA")).get_all(
+            "Requires-Dist", []
+        )
     waiting = [(requirement, "") for requirement in map(Requirement, requires)]
     linked = set()
     while waiting:
         requirement, extra = waiting.pop()
-        if (requirement.marker and not requirement.marker.evaluate({"extra": extra})) or requirement in linked:
+        if (
+            requirement.marker and not requirement.marker.evaluate({"extra": extra})
+        ) or requirement in linked:
             continue
         linked.add(requirement)
         package = distribution(requirement.name)
