@@ -56,7 +56,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(call install,$(VENV),-c constraints.txt -e '.[dev]')
 	@touch $@
 
-# Not part of the gate. An error of a deprecated name, for example, is not an error there.
+# Not part of the gate.
 lowest: env
 	$(BIN)/python -m uv venv --quiet --clear --python 3.11 .lowest
 	$(BIN)/python -m uv pip install --quiet --python .lowest --resolution lowest-direct -e '.[dev]'
