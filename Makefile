@@ -2,6 +2,8 @@
 #   make demo    adapt from printed to handwritten digits with three methods; prints a table, writes a report page
 #   make test    install what the tests need, and run all tests
 #   make check   ruff, mypy --strict, import-linter
+#   make docs    build the site, build/site
+#   make lowest  run the quick tests with the lowest versions of the dependencies; needs uv, 7 GB of disk
 #   make env     only create the environment, .venv
 #   make test-deps      only install what the tests need:
 #   make browser            Chromium and its driver, with apt
@@ -23,7 +25,7 @@ install = { $(1)/bin/python -m pip install --quiet --disable-pip-version-check u
 	&& $(1)/bin/uv pip install --quiet --python $(1)/bin/python $(2); } \
 	|| $(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2)
 
-.PHONY: demo test test-deps check env format clean browser label-studio clusters
+.PHONY: demo test test-deps check env format clean docs lowest browser label-studio clusters
 
 demo: env
 	$(BIN)/ducats demo
@@ -55,6 +57,12 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(call install,$(VENV),-c constraints.txt -e '.[dev]')
 	@touch $@
 
+# Not part of the gate.
+lowest: env
+	$(BIN)/python -m uv venv --quiet --clear --python 3.11 .lowest
+	$(BIN)/python -m uv pip install --quiet --python .lowest --resolution lowest-direct -e '.[dev]'
+	PATH="$(CURDIR)/.lowest/bin:$$PATH" .ci/quick
+
 browser:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
 		sudo=$$(command -v sudo || true); \
@@ -80,4 +88,4 @@ $(VENV)/.clusters: $(VENV)/.ready
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .label-studio runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .lowest .label-studio runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,6 +1,5 @@
 """Run part of a test in a forked process, which may be killed, and fork the children of commands."""
 
-import fcntl
 import importlib
 import multiprocessing
 import os
@@ -66,6 +65,8 @@ def wait_until(true: Callable[[], object], seconds: float = 240.0) -> None:
 
 def is_unlocked(path: Path) -> bool:
     """Whether a file is unlocked: the process that locked it has ended."""
+    import fcntl  # not on Windows, where no test comes here
+
     with path.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

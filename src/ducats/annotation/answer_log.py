@@ -12,6 +12,8 @@ from ducats.utils.errors import UserError
 from ducats.utils.files import explain_errors, lock_beside, sync_folder
 from ducats.utils.typed_json import parse_json
 
+_BINARY = getattr(os, "O_BINARY", 0)  # on Windows: no translation of line ends
+
 
 class AnswerLog:
     """File with one JSON line per answer, in the order of arrival; created with the first."""
@@ -52,10 +54,10 @@ class AnswerLog:
         text = "".join(answer.to_json() + "\n" for answer in answers).encode("utf-8")
         new = not self.path.exists()
         with explain_errors(self.path):
-            file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _BINARY, 0o644)
             size = os.fstat(file).st_size
             try:
-                if size and os.pread(file, 1, size - 1) != b"\n":
+                if size and _last_byte(file) != b"\n":
                     text = b"\n" + text  # ends an incomplete line left by a killed process
                 while text:
                     text = text[os.write(file, text) :]
@@ -80,3 +82,8 @@ class AnswerLog:
     def locked(self) -> AbstractContextManager[object]:
         """Lock the log against writes by other processes and threads."""
         return lock_beside(self.path)
+
+
+def _last_byte(file: int) -> bytes:
+    os.lseek(file, -1, os.SEEK_END)
+    return os.read(file, 1)

@@ -48,6 +48,11 @@ for command in app:
         app[command].help_format = "markdown"  # paragraphs of a docstring are filled
 
 
+app.register_install_completion_command(
+    help="Complete commands and options with Tab: install this for bash, zsh, fish or PowerShell (--shell)."
+)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; bad input gives a message instead of a traceback."""
     remember_arguments(arguments)

@@ -317,7 +317,7 @@ def _allocate(shape: tuple[int, ...], dtype: "np.dtype[Any]", *, in_memory: bool
     """Return an array in memory or in a temporary file that is freed with it; both grow when written."""
     if in_memory:
         return np.empty(shape, dtype)
-    with tempfile.TemporaryDirectory(prefix="ducats-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ducats-", ignore_cleanup_errors=True) as folder:
         return np.memmap(Path(folder) / "decoded", dtype, "w+", shape=shape)
 
 
@@ -476,7 +476,7 @@ def _load_temporary(files: KeyedPaths, decoder: Decoder) -> DecodedFiles:
     """Map the decoded files from an unlinked temporary file, which is freed with the tensor."""
     if not _fits_on_disk(Path(tempfile.gettempdir()), files, decoder):
         return _open_on_demand(files, decoder)
-    with tempfile.TemporaryDirectory(prefix="ducats-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ducats-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "decoded.npy"
         _write_arrays(path, files, decoder)
         return _map_arrays(path, len(files), decoder)  # the mapping stays valid after the file is unlinked

@@ -173,6 +173,6 @@ def _allocate(shape: tuple[int, int, int]) -> Tensor:
     gigabytes, free = 4 * math.prod(shape) / 2**30, free_memory_gb()
     if free is None or gigabytes <= MAX_MEMORY_SHARE * free:
         return torch.zeros(shape)
-    with tempfile.TemporaryDirectory(prefix="ducats-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ducats-", ignore_cleanup_errors=True) as folder:
         array: NDArray[np.float32] = np.memmap(Path(folder) / "embeddings", np.float32, "w+", shape=shape)
         return torch.from_numpy(array)

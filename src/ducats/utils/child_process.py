@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,12 +21,15 @@ from ducats.utils.files import explain_errors, make_folder, try_lock
 CHILD_MODULE = "ducats.cli.child"  # `python -m ducats.cli.child PARENT run ...`
 _PARENT_POLL_SECONDS = 0.5  # between checks of the parent process
 LOCK_TIMEOUT_SECONDS = 60.0  # seconds to wait for a lost process that still holds the lock
+_SIGKILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # which kills on Windows
 _SIGTERM_GRACE_SECONDS = 5.0  # seconds between SIGTERM and SIGKILL
 
 
 def warm_up(environment: Mapping[str, str]) -> None:
     """Start the imports of later warm processes in the background, with more environment variables."""
     if sys.platform == "linux":
+        from multiprocessing import forkserver
+
         with _environment(environment):
             _warm_context()
             forkserver.ensure_running()
@@ -84,14 +86,15 @@ def _without_main_module() -> Iterator[None]:
 
 
 def _run(function: str, arguments: tuple[Any, ...], log: Path, environment: Mapping[str, str]) -> None:
-    os.setsid()  # Ctrl-C reaches only the parent, which stops this process
+    if sys.platform != "win32":
+        os.setsid()  # Ctrl-C reaches only the parent, which stops this process
     os.environ.clear()
     os.environ.update(environment)
     if "OMP_NUM_THREADS" in environment and "torch" in sys.modules:  # read by torch when it was imported
         sys.modules["torch"].set_num_threads(int(environment["OMP_NUM_THREADS"]))
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    with log.open("ab") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
     parent = multiprocessing.parent_process()
     assert parent is not None
     _exit_after(parent.join)
@@ -129,21 +132,28 @@ def run_subcommand(
         return process.wait()
     finally:
         if process.poll() is None:  # interrupted
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _signal_group(process.pid, _SIGKILL)
             process.wait()
 
 
 def stop_processes(processes: Sequence[BaseProcess]) -> None:
     """End warm processes and their children, first with SIGTERM."""
-    for signal_number in (signal.SIGTERM, signal.SIGKILL):
+    for signal_number in (signal.SIGTERM, _SIGKILL):
         for pid in [process.pid for process in processes if process.exitcode is None]:
             assert pid is not None
-            with suppress(ProcessLookupError):
-                os.killpg(pid, signal_number)
+            _signal_group(pid, signal_number)
         deadline = time.monotonic() + _SIGTERM_GRACE_SECONDS
         for process in processes:
             process.join(max(0.0, deadline - time.monotonic()))
+
+
+def _signal_group(leader: int, number: int) -> None:
+    """Signal a process and its children; on Windows, which has no such signals, end the process."""
+    with suppress(ProcessLookupError, PermissionError):
+        if sys.platform == "win32":
+            os.kill(leader, number)
+        else:
+            os.killpg(leader, number)
 
 
 def exit_with_parent(parent: int) -> None:
@@ -161,8 +171,8 @@ def _exit_after(wait: Callable[[], object]) -> None:
 
     def watch() -> None:
         wait()
-        if os.getpgid(0) == os.getpid():  # this process leads its process group
-            os.killpg(0, signal.SIGKILL)
+        if sys.platform != "win32" and os.getpgid(0) == os.getpid():  # this process leads its process group
+            os.killpg(0, _SIGKILL)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
