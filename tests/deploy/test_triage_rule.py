@@ -171,6 +171,7 @@ def test_corrupt_rule_or_rule_for_other_weights(folder: Path) -> None:
 
 def test_acquired_labels_use_the_predictions_before_labelling(folder: Path) -> None:
     run_folder = RunFolder(folder)
+    run_folder.data_path.write_text("classes: [cat, dog]\n")
     ledger = open_ledger(run_folder, [f"{number}.png" for number in range(6)])
     for number, (image, label, guess) in enumerate(
         [([4, 1], [0, VOID], [0, 1]), ([2, 0], [1, 1], [0, 1])], 1
@@ -201,6 +202,7 @@ def test_acquired_labels_use_the_predictions_before_labelling(folder: Path) -> N
 
 def test_acquired_labels_without_saved_predictions(folder: Path) -> None:
     run_folder = RunFolder(folder)
+    run_folder.data_path.write_text("classes: [cat, dog]\n")
     request = Request(1, torch.tensor([0]), torch.zeros(1, dtype=torch.long))
     open_ledger(run_folder, ["0.png"]).append(request, torch.tensor([0]))
     with pytest.raises(UserError, match=r"no saved predictions.*--data"):
