@@ -15,6 +15,7 @@ TUTORIALS = Path(__file__).parent.parent / "docs" / "tutorials"
 NOT_RUN = (
     "pip install",  # of packages
     "ducats label",  # serves a page until it is stopped: tests/annotation/page
+    "ducats watch",  # watches until it is stopped: tests/report
     "ducats sweep office-home",  # needs the images
 )
 SHORT = set_options(
@@ -65,7 +66,6 @@ def run_to_the_end(words: list[str]) -> int:
 
 
 @pytest.mark.parametrize("name", ["own-photos", "labelling-project", "reproduce"])
-@pytest.mark.usefixtures("forked_children")
 def test_all_commands_work(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     page = TUTORIALS / f"{name}.md"
     text = page.read_text(encoding="utf-8")
@@ -82,8 +82,9 @@ def test_all_commands_work(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if words[1] == "run":
             codes[command] = run_to_the_end(words)
         elif words[1] == "sweep":
-            codes[command] = ducats(*words[1:], "--workers", "2", *SHORT)
+            one_seed = command.replace("--seeds 0 1 2", "--seeds 0")
+            codes[command] = ducats(*shlex.split(one_seed)[1:], "--workers", "2", *SHORT)
         else:
-            codes[command] = ducats(*words[1:], *(SHORT if words[1] == "doctor" else ()))
-    no_rule = {command: 1 for command in codes if command.startswith("ducats triage")}  # after short training
+            codes[command] = ducats(*words[1:], *(("-c", "small", *SHORT) if words[1] == "doctor" else ()))
+    no_rule = {command: 2 for command in codes if command.startswith("ducats triage")}  # after short training
     assert codes == {**dict.fromkeys(codes, 0), **no_rule}

@@ -39,30 +39,26 @@ def folders(
 ) -> AdaptationData:
     """Read a labelled source, if there is one, and an unlabelled target from folders.
 
-        The source's sub-folders are the classes; the target's sub-folders are ignored, unless ``ground_truth`` is
-        set. Hidden files and folders, and files without an image suffix, are skipped. Classes are sorted in ASCII
-        order (``TV`` before ``Table``). Keys are POSIX paths relative to the folder. Unreadable images are
-        skipped.
+    The source's sub-folders are the classes; the target's sub-folders are ignored, unless ``ground_truth`` is
+    set. Hidden files and folders, and files without an image suffix, are skipped. Classes are sorted in ASCII
+    order (``TV`` before ``Table``). Keys are POSIX paths relative to the folder. Unreadable images are
+    skipped.
 
-        Args:
-            source: Labelled images, ``class/...``, at any depth below the class; None: there are none, and the
-                first labels are those of target images.
-            target: Unlabelled images, with or without sub-folders.
-            test: Labelled images of the target domain, laid out like ``source``; classes may be missing. It may
-                be the target folder, as in published protocols; images labelled during the run are then included.
-            classes: Names in the order of the model's outputs; default: those of the source, or of the target's
-                folders with ``ground_truth``. Needed if there is neither.
-            size: Height and width that images are resized to, ignoring the aspect ratio.
-            range: The values of black and white, in images with more than 8 bits per value: ``[0, 4095]``.
-            ground_truth: Whether the target's first-level folders are its true classes, for a simulated oracle.
-    <<<<<<< HEAD
-            cache: See ``decode_images``.
-            memory_gb: See ``decode_images``; the memory is that of all images together.
-    =======
-            new_classes: Whether target and test may have classes that the source lacks. A run adds such a class
-                with its first label; until then, its test images count as errors.
-            cache, memory_gb: See ``decode_images``; the memory is that of all images together.
-    >>>>>>> main
+    Args:
+        source: Labelled images, ``class/...``, at any depth below the class; None: there are none, and the
+            first labels are those of target images.
+        target: Unlabelled images, with or without sub-folders.
+        test: Labelled images of the target domain, laid out like ``source``; classes may be missing. It may
+            be the target folder, as in published protocols; images labelled during the run are then included.
+        classes: Names in the order of the model's outputs; default: those of the source, or of the target's
+            folders with ``ground_truth``. Needed if there is neither.
+        size: Height and width that images are resized to, ignoring the aspect ratio.
+        range: The values of black and white, in images with more than 8 bits per value: ``[0, 4095]``.
+        ground_truth: Whether the target's first-level folders are its true classes, for a simulated oracle.
+        new_classes: Whether target and test may have classes that the source lacks. A run adds such a class
+            with its first label; until then, its test images count as errors.
+        cache: See ``decode_images``.
+        memory_gb: See ``decode_images``; the memory is that of all images together.
     """
     value_range = parse_value_range(range)
     target = existing_folder("target", target)
