@@ -3,6 +3,7 @@
 #   make test    install what the tests need, and run all tests
 #   make check   ruff, mypy --strict, import-linter
 #   make docs    build the site, build/site
+#   make notebooks          execute the notebooks of the docs, and store their outputs
 #   make lowest  run the quick tests with the lowest versions of the dependencies; needs uv, 7 GB of disk
 #   make env     only create the environment, .venv
 #   make test-deps      only install what the tests need:
@@ -25,7 +26,7 @@ install = { $(1)/bin/python -m pip install --quiet --disable-pip-version-check u
 	&& $(1)/bin/uv pip install --quiet --python $(1)/bin/python $(2); } \
 	|| $(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2)
 
-.PHONY: demo test test-deps check env format clean docs lowest browser label-studio clusters
+.PHONY: demo test test-deps check env format clean docs notebooks lowest browser label-studio clusters
 
 demo: env
 	$(BIN)/ducats demo
@@ -43,6 +44,13 @@ check: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: env
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet -d build/site
+	@echo "open build/site/index.html"
+
+notebooks: env
+	$(BIN)/python docs/_hooks/notebooks.py
 
 format: env
 	$(BIN)/ruff format .
@@ -88,4 +96,4 @@ $(VENV)/.clusters: $(VENV)/.ready
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .lowest .label-studio runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .lowest .label-studio build runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

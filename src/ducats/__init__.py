@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ducats import config as _config
-    from ducats import run as _run
     from ducats.acquisition.budget import split_budget as split_budget
     from ducats.acquisition.queries import QUERIES as QUERIES
     from ducats.acquisition.queries import QuerySpec as QuerySpec
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     from ducats.acquisition.samples import top_k as top_k
     from ducats.annotation.oracles import GroundTruthOracle as GroundTruthOracle
     from ducats.annotation.oracles import HumanOracle as HumanOracle
+    from ducats.api import RunResults as RunResults
+    from ducats.api import adapt as adapt
     from ducats.config import Config as Config
     from ducats.data.digits import digits as digits
     from ducats.data.domain import UNLABELLED as UNLABELLED
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from ducats.run.checkpoint import load_model as load_model
     from ducats.run.components import Components as Components
     from ducats.run.components import RunPlan as RunPlan
-    from ducats.runfolder.run_folder import RunFolder as RunFolder
     from ducats.settings import EvaluationOptions as EvaluationOptions
     from ducats.settings import Optimisation as Optimisation
     from ducats.settings import StreamViews as StreamViews
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from ducats.utils.errors import AwaitingLabels as AwaitingLabels
     from ducats.utils.errors import UserError as UserError
 
-    adapt = _run.run
     load_config = _config.load_config
 
 _LAZY_IMPORTS = {
@@ -92,9 +91,9 @@ _LAZY_IMPORTS = {
     "SampleTable": "acquisition.samples",
     "QueryContext": "acquisition.samples",
     "top_k": "acquisition.samples",
-    "RunFolder": "runfolder.run_folder",
     "Unit": "settings",
-    "adapt": "run:run",
+    "RunResults": "api",
+    "adapt": "api",
     "load_config": "config:load_config",
 }
 

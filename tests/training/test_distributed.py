@@ -12,7 +12,7 @@ from selection_worker import picked_images, picked_pixels
 
 from conftest import QUICK, QUICK_PIXELS, Runner
 from ducats.ledger import load_ledger
-from ducats.report import progress_display
+from ducats.report import stage_table
 from ducats.runfolder import records
 from ducats.runfolder.records import audit_intervals
 from ducats.runfolder.run_folder import RunFolder
@@ -135,13 +135,13 @@ def test_an_error_ends_all_processes_with_one_message(
 
 def test_a_process_may_finish_before_the_others(tmp_path: Path) -> None:
     def linger(rank: int) -> None:
-        genuine = progress_display.stage_table
+        genuine = stage_table.terminal_stage_table
 
         def table(*arguments: Any) -> Any:
             time.sleep(0.3)
             return genuine(*arguments)
 
-        setattr(progress_display, "stage_table", table)  # noqa: B010 - as monkeypatch would set it
+        setattr(stage_table, "terminal_stage_table", table)  # noqa: B010 - as monkeypatch would set it
 
     run = command(
         (*QUICK, "train.epochs=1", "acquisition.rounds=0", "acquisition.after_epochs=null"),

@@ -87,7 +87,7 @@ def print_warning(message: str, *, output: Console = console) -> None:
 @contextmanager
 def progress_bars() -> Iterator[None]:
     """Show what takes time, such as reading images, as bars on a terminal; they vanish at the end."""
-    from ducats.report.progress_display import ProgressDisplay
+    from ducats.utils.progress_display import ProgressDisplay
 
     display = ProgressDisplay(transient=True)
     if not display.console.is_terminal:

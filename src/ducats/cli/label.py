@@ -196,8 +196,8 @@ def _label_live(
     access: Callable[[Path], dict[str, Any]],
 ) -> int:
     """Label a folder of images while a model learns; train a run when the session ends."""
-    from ducats.report.progress_display import ProgressDisplay
     from ducats.utils.progress import activity
+    from ducats.utils.progress_display import ProgressDisplay
 
     with ProgressDisplay(transient=True):
         with activity("loading libraries"):
@@ -230,7 +230,7 @@ def _label_live(
 def _finish(live_run: "LiveRun") -> int:
     """Train a run with all labels and say what can be done with it."""
     from ducats.cli.run import print_results
-    from ducats.report.progress_display import ProgressDisplay
+    from ducats.utils.progress_display import ProgressDisplay
 
     print_line("training a run with all labels; Ctrl-C postpones it to the next session", "dim")
     with ProgressDisplay() as display:

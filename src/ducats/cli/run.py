@@ -55,8 +55,8 @@ def run(
         poll: With --wait: seconds between checks for answers.
     """
     check_poll(poll)
-    from ducats.report.progress_display import ProgressDisplay
     from ducats.training import launch_environment
+    from ducats.utils.progress_display import ProgressDisplay
 
     is_first = launch_environment.node_and_local_rank()[1] == 0
     with ProgressDisplay(transient=True, activities=is_first), activity("loading libraries"):
@@ -158,11 +158,11 @@ def print_results(run_folder: "RunFolder", *, has_test: bool, n_unreadable: int 
     from ducats.annotation import AnnotationStore
     from ducats.annotation.summary import summarise_channels
     from ducats.ledger import load_ledger
-    from ducats.report.progress_display import stage_table
+    from ducats.report.stage_table import terminal_stage_table
     from ducats.runfolder.records import describe_audit, describe_random_gain, describe_timed
 
     if stages := run_folder.stages():
-        console.print(stage_table(stages))
+        console.print(terminal_stage_table(stages))
     audits = run_folder.read_records("audit")
     if audits:
         pixels_or_images = "pixels" if "pixels" in audits[-1] else "images"

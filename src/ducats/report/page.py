@@ -34,6 +34,7 @@ from ducats.report.run_section.section import (
 )
 from ducats.report.run_section.selections import NEAR_DUPLICATE_COSINE, NEIGHBOUR_DISTANCE_PIXELS
 from ducats.report.summary import Summary, summarise_methods, summarise_run, summarise_tasks
+from ducats.report.table import Table
 from ducats.report.tasks import collect_data_tasks, task_caption
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_text_atomically
@@ -129,6 +130,40 @@ def write_page(
     The folders in ``broken``, which could not be read, are listed with the reason. The ``figures``, by the
     names of `ducats figure`, are added at the end.
     """
+    reports, figure_bytes = _build_reports(runs, broken)
+    requested_panels = draw_requested_panels(figures, runs)
+    figure_bytes += text_bytes([panel.svg for panel in requested_panels])
+    rounds = [each for report in reports for section in report.sections for each in section.selections.rounds]
+    galleries = [[image.thumbnail for image in each.images] for each in rounds]
+    pairs = [image.thumbnail for each in rounds for pair in each.shown_pairs for image in pair[:2]]
+    text = (
+        template_environment()
+        .get_template("page.html")
+        .render(
+            title=title,
+            reports=reports,
+            broken=broken,
+            requested_panels=requested_panels,
+            classification=CLASSIFICATION,
+            table_note=TABLE_NOTE,
+            run_table=run_table,
+            settings_table=settings_table,
+            group_environments=provenance.group_environments,
+            image_data_url=image_data_url,
+            n_shown_images=fitting_gallery_size(
+                galleries, MAX_PAGE_BYTES - figure_bytes - data_url_bytes(pairs)
+            ),
+            max_shown_images=GALLERY_SIZES[0],
+            near_duplicate_cosine=NEAR_DUPLICATE_COSINE,
+            neighbour_distance=NEIGHBOUR_DISTANCE_PIXELS,
+        )
+    )
+    write_text_atomically(out, text)
+    return out
+
+
+def template_environment() -> Environment:
+    """Return the environment of the templates."""
     environment = Environment(
         loader=PackageLoader("ducats.report"),
         autoescape=True,
@@ -137,30 +172,12 @@ def write_page(
         lstrip_blocks=True,
     )
     environment.filters |= {"uncertainty": format_uncertainty, "svg_width": svg_width}
-    reports, figure_bytes = _build_reports(runs, broken)
-    requested_panels = draw_requested_panels(figures, runs)
-    figure_bytes += text_bytes([panel.svg for panel in requested_panels])
-    rounds = [each for report in reports for section in report.sections for each in section.selections.rounds]
-    galleries = [[image.thumbnail for image in each.images] for each in rounds]
-    pairs = [image.thumbnail for each in rounds for pair in each.shown_pairs for image in pair[:2]]
-    text = environment.get_template("page.html").render(
-        title=title,
-        reports=reports,
-        broken=broken,
-        requested_panels=requested_panels,
-        classification=CLASSIFICATION,
-        table_note=TABLE_NOTE,
-        run_table=run_table,
-        settings_table=settings_table,
-        group_environments=provenance.group_environments,
-        image_data_url=image_data_url,
-        n_shown_images=fitting_gallery_size(galleries, MAX_PAGE_BYTES - figure_bytes - data_url_bytes(pairs)),
-        max_shown_images=GALLERY_SIZES[0],
-        near_duplicate_cosine=NEAR_DUPLICATE_COSINE,
-        neighbour_distance=NEIGHBOUR_DISTANCE_PIXELS,
-    )
-    write_text_atomically(out, text)
-    return out
+    return environment
+
+
+def table_html(table: Table) -> str:
+    """Write a table as HTML."""
+    return str(template_environment().get_template("macros.html").module.html_table(table))  # type: ignore[attr-defined]
 
 
 def format_uncertainty(value: float) -> str:

@@ -3,6 +3,7 @@
 import copy
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -34,9 +35,11 @@ from ducats.training.distributed import make_fabric
 from ducats.training.embed import Embedder, fixed_views
 from ducats.utils.errors import UserError
 from ducats.utils.findings import join_quoted
+from ducats.utils.progress_display import show_progress
 from ducats.utils.randomness import global_seed
 
 DEFAULT_STORED_SIZE = 256  # of images, from which views are cropped
+PROGRESS_DELAY = 0.5  # seconds before a notebook shows progress
 
 
 class Uncertainties(NamedTuple):
@@ -68,6 +71,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         channel_order: of images in arrays, ``last`` or ``first``; ``auto``: by their shape.
         cache: folder of the embeddings; None: $DUCATS_CACHE, or ducats in the user's cache folder.
         device: auto, cpu, cuda or mps.
+        verbose: show the progress of what takes long, in a terminal or a notebook.
         random_state: seed.
 
     Attributes:
@@ -102,6 +106,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         channel_order: str = "auto",
         cache: str | Path | None = None,
         device: str = "auto",
+        verbose: bool = True,
         random_state: Any = 0,
     ) -> None:
         self.method = method
@@ -118,6 +123,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         self.channel_order = channel_order
         self.cache = cache
         self.device = device
+        self.verbose = verbose
         self.random_state = random_state
 
     def fit(self, X: Any = None, y: Any = None, X_target: Any = None) -> Self:
@@ -132,24 +138,8 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             raise UserError("fit needs samples; pass X and y, X_target, or all of them")
         for name in ("_learner", "channel_order_", "target_paths_"):  # of an earlier fit
             self.__dict__.pop(name, None)
-        self._config = self._make_config()
-        self._make_parts()  # raises before images are read
-        self._network: Classifier | EmbeddingClassifier | None = None
-        self._embedder: Embedder | None = None
-        images, labels = (None, None) if X is None else self._read_source(X, y)
-        self._set_classes(labels)
-        pool = None if X_target is None else self._read(X_target, reset=images is None, skip_unreadable=True)
-        if pool is not None and pool.files is not None:
-            self.target_paths_ = [str(path) for path in pool.files]
-        first = pool if images is None else images
-        assert first is not None
-        network = self._make_network(first)
-        self._source: Domain | None = None
-        if images is not None and labels is not None:
-            self._source = Domain(self._embed(images), self._class_numbers(labels), self._class_names)
-        self._pool = _no_images(network) if pool is None else self._embed(pool)
-        self._learner = self._make_learner(network)
-        self._learner.train(self.fit_steps)
+        with self._progress():
+            self._fit(X, y, X_target)
         return self
 
     def query(self, n: int = 1) -> NDArray[np.int64]:
@@ -162,7 +152,8 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             raise UserError("there is no target to select from; pass X_target to fit")
         if not isinstance(n, Integral) or n < 1:
             raise UserError(f"n must be a whole number of at least 1, not {n!r}")
-        found: NDArray[np.int64] = learner.query(int(n)).numpy()
+        with self._progress():
+            found: NDArray[np.int64] = learner.query(int(n)).numpy()
         return found
 
     def teach(self, indices: Any, labels: Any, *, new_classes: bool | None = None) -> Self:
@@ -194,7 +185,8 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         if unknown:
             self._add_classes(unknown, self._has_open_classes if new_classes is None else new_classes)
         learner.set_labels(torch.from_numpy(index.astype(np.int64)), self._class_numbers(labels))
-        learner.train(self.teach_steps)
+        with self._progress():
+            learner.train(self.teach_steps)
         return self
 
     @property
@@ -219,10 +211,34 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
 
     def _log_alpha(self, X: Any) -> Tensor:
         learner = self._fitted_learner()
-        images = self._embed(self._read(X, reset=False), first_view=True)
+        with self._progress():
+            images = self._embed(self._read(X, reset=False), first_view=True)
         if not learner.can_train and len(learner.classes) != 1:
             raise UserError("there are no labels to learn from yet; call teach first")
         return learner.predict(images).double()
+
+    def _fit(self, X: Any, y: Any, X_target: Any) -> None:
+        self._config = self._make_config()
+        self._make_parts()  # raises before images are read
+        self._network: Classifier | EmbeddingClassifier | None = None
+        self._embedder: Embedder | None = None
+        images, labels = (None, None) if X is None else self._read_source(X, y)
+        self._set_classes(labels)
+        pool = None if X_target is None else self._read(X_target, reset=images is None, skip_unreadable=True)
+        if pool is not None and pool.files is not None:
+            self.target_paths_ = [str(path) for path in pool.files]
+        first = pool if images is None else images
+        assert first is not None
+        network = self._make_network(first)
+        self._source: Domain | None = None
+        if images is not None and labels is not None:
+            self._source = Domain(self._embed(images), self._class_numbers(labels), self._class_names)
+        self._pool = _no_images(network) if pool is None else self._embed(pool)
+        self._learner = self._make_learner(network)
+        self._learner.train(self.fit_steps)
+
+    def _progress(self) -> AbstractContextManager[object]:
+        return show_progress(delay=PROGRESS_DELAY) if self.verbose else nullcontext()
 
     def _fitted_learner(self) -> HeadLearner:
         check_is_fitted(self, "_learner")

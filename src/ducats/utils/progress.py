@@ -86,6 +86,11 @@ def listen_to_activities(listener: ActivityListener) -> Iterator[None]:
         _listener.reset(token)
 
 
+def is_listening() -> bool:
+    """Return whether activities of this thread are listened to."""
+    return _listener.get() is not None
+
+
 @contextmanager
 def activity(text: str, total: int | None = None) -> Iterator[Activity]:
     """Report an activity to the listener, if there is one.

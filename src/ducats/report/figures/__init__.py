@@ -21,6 +21,7 @@ __all__ = [
     "draw_svg",
     "figure_id",
     "prepare_figure",
+    "render_figure",
     "resolve_figure",
     "save_figure",
 ]
@@ -102,6 +103,25 @@ def draw_svg(
     )
 
 
+def render_figure(
+    name: str,
+    runs: "Sequence[Run]",
+    file_format: str,
+    *,
+    round: int | None = None,
+    images: Sequence[str] = (),
+) -> tuple[bytes, tuple[str, ...]]:
+    """Return a figure as ``svg``, ``png`` or ``pdf``, and a message for each corrupt snapshot."""
+    from ducats.report.figures.fonts import with_drawable_classes
+    from ducats.report.figures.render import render_file
+
+    if file_format != "svg":
+        runs = [with_drawable_classes(run) for run in runs]
+    prepared = prepare_figure(name, runs, round=round, images=images)
+    data = render_file(prepared.draw, prepared.size, file_format, prepared.title, prepared.description)
+    return data, prepared.snapshot_warnings
+
+
 def save_figure(
     name: str,
     runs: "Sequence[Run]",
@@ -115,16 +135,11 @@ def save_figure(
     Returns:
         A message for each corrupt snapshot that was skipped.
     """
-    from ducats.report.figures.fonts import with_drawable_classes
-    from ducats.report.figures.render import render_file
     from ducats.utils.files import write_atomically
 
     file_format = out.suffix.removeprefix(".").lower()
     if file_format not in FILE_SUFFIXES:
         raise UserError(f"--out {out} must end in .svg, .png or .pdf")
-    if file_format != "svg":
-        runs = [with_drawable_classes(run) for run in runs]
-    prepared = prepare_figure(name, runs, round=round, images=images)
-    data = render_file(prepared.draw, prepared.size, file_format, prepared.title, prepared.description)
+    data, warnings = render_figure(name, runs, file_format, round=round, images=images)
     write_atomically(out, lambda target: target.write(data))
-    return prepared.snapshot_warnings
+    return warnings

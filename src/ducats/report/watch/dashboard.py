@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ducats.report.progress_display import stage_table
+from ducats.report.stage_table import terminal_stage_table
 from ducats.report.watch.run_state import METRIC_NAMES, RunState
 from ducats.report.watch.text_plots import braille_plot, sparkline
 from ducats.runfolder.records import describe_audit
@@ -70,7 +70,7 @@ def _render_run(state: RunState, fits: Callable[[RenderableType], bool]) -> Rend
     if state.epochs:
         renderables += [_progress_bar(state), Text(", ".join(_cost_phrases(state)), style="dim")]
     if state.stages:
-        table, curve = stage_table(state.stages), _learning_curve(state)
+        table, curve = terminal_stage_table(state.stages), _learning_curve(state)
         side_by_side = Table.grid(padding=(0, 3))
         side_by_side.add_row(table, *curve)
         renderables += [Text(""), *([side_by_side] if fits(side_by_side) else [table, *curve])]

@@ -1,10 +1,10 @@
-"""Progress of a run in a terminal or a log. Imports no torch."""
+"""Progress of a run in a terminal or a log."""
 
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
@@ -17,13 +17,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Column
-from rich.table import Table as TerminalTable
 from rich.text import Text
 
-from ducats.report.table import EMPTY_CELL, make_table, to_terminal
-from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels, headline_metric
 from ducats.utils.findings import format_duration, pluralise
-from ducats.utils.progress import Activity, Event, listen_to_activities
+from ducats.utils.progress import Activity, Event, EventListener, is_listening, listen_to_activities, no_op
 from ducats.utils.terminal import TerminalConsole
 
 REFRESH_SECONDS = 0.2  # between updates; reading the losses synchronises with the device
@@ -139,6 +136,29 @@ class ProgressDisplay:
         )
 
 
+_is_shown = threading.Lock()  # one display at a time
+
+
+@contextmanager
+def show_progress(*, delay: float = 0.0) -> Iterator[EventListener]:
+    """Show progress of Python code in a terminal or a notebook, unless the caller shows it already.
+
+    Args:
+        delay: in a notebook, seconds before it appears.
+    """
+    from ducats.utils.notebook_display import NotebookDisplay, in_notebook
+
+    console, notebook = TerminalConsole(stderr=True), in_notebook()
+    if is_listening() or not (notebook or console.is_terminal) or not _is_shown.acquire(blocking=False):
+        yield no_op
+        return
+    try:
+        with NotebookDisplay(delay) if notebook else ProgressDisplay(console, transient=True) as display:
+            yield display
+    finally:
+        _is_shown.release()
+
+
 def _time_left(activity: Activity) -> str:
     if not activity.total or not activity.done:
         return ""
@@ -191,59 +211,3 @@ def format_values(values: Mapping[str, float], max_values: int = 6) -> str:
     'source/nll 0.123, unlabelled/u_dis 0.500'
     """
     return ", ".join(f"{name} {value:.3f}" for name, value in list(values.items())[:max_values])
-
-
-METRIC_TITLES = {
-    "accuracy": "acc %",
-    "mean_class_accuracy": "class %",
-    "ece": "ECE %",
-    "nll": "NLL",
-    "aurc": "AURC",
-}
-SEGMENTATION_METRIC_TITLES = {
-    "mean_iou": "mIoU %",
-    "mean_iou_star": "mIoU* %",
-    "accuracy": "pixel acc %",
-    "ece": "ECE %",
-    "nll": "NLL",
-}
-
-
-def stage_table(stages: Sequence[Mapping[str, Any]]) -> TerminalTable:
-    """Return the stages of one run as a table, captioned with the evaluation images."""
-    per_pixel = headline_metric(stages[-1]) == "mean_iou"
-    titles = SEGMENTATION_METRIC_TITLES if per_pixel else METRIC_TITLES
-    metrics = [name for name in titles if any(name in record for record in stages)]
-    # A pixel is one click: the number of clicks differs from that of labels only for larger units.
-    has_clicks = any(record.get("clicks", record["labels"]) != record["labels"] for record in stages)
-    cost_columns = ("labels", "clicks") if has_clicks else ("labels",)
-    rows = [
-        [
-            *(record["stage"], record["epoch"]),
-            *(f"{record[name]:,}" if per_pixel else record[name] for name in cost_columns),
-            *(_cell(record.get(name), titles[name]) for name in metrics),
-            f"{record['seconds']:.1f}",
-        ]
-        for record in stages
-    ]
-    columns = ("stage", "epoch", *cost_columns, *(titles[name] for name in metrics), "s")
-    table = make_table(columns, rows, n_text_columns=0)
-    return to_terminal(table, _evaluation_caption(stages), no_wrap=True)
-
-
-def _cell(value: float | None, title: str) -> str:
-    if value is None:
-        return EMPTY_CELL
-    return f"{100 * value:.1f}" if "%" in title else f"{value:.4f}"
-
-
-def _evaluation_caption(stages: Sequence[Mapping[str, Any]]) -> str | None:
-    evaluated_on = stages[-1].get("evaluated_on")
-    if not evaluated_on:
-        return None
-    counts = {record["images"] for record in stages if "images" in record}
-    last = f"{stages[-1].get('images')}{'' if len(counts) == 1 else ' (at the end)'}"
-    pixels = describe_pixels(stages[-1:])
-    return f"evaluated on {last} {EVALUATED_ON_DESCRIPTIONS[evaluated_on]}" + (
-        f"; {pixels}" if pixels else ""
-    )

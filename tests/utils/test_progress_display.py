@@ -1,69 +1,12 @@
-"""Tests of the progress of a run, and of the stage table for classification and segmentation."""
+"""Tests of the progress of a run in a terminal, a log and a notebook."""
 
 import io
-from typing import Any
 
 import pytest
 from rich.console import Console
 
-from ducats.report.progress_display import ProgressDisplay, stage_table
 from ducats.utils.progress import Event, activity
-
-
-def printed(*stages: dict[str, Any]) -> str:
-    text = io.StringIO()
-    Console(width=140, file=text).print(stage_table(stages))
-    return text.getvalue()
-
-
-def images(labels: int, **more: Any) -> dict[str, Any]:
-    record = {"stage": 0, "epoch": 2, "labels": labels, "seconds": 1.25, "accuracy": 0.5, "ece": 0.1}
-    return record | {"nll": 0.25, "evaluated_on": "held_out", "images": 40} | more
-
-
-def pixels(labels: int, **more: Any) -> dict[str, Any]:
-    record = images(labels, headline_metric="mean_iou", mean_iou=0.4321, clicks=labels, pixels=5242880)
-    return record | {"resolution": "256x512 (network)"} | more
-
-
-def columns(text: str) -> list[str]:
-    header = next(line for line in text.splitlines() if "stage" in line)
-    return [part.strip() for part in header.split("┃") if part.strip()]
-
-
-def test_classification_columns() -> None:
-    text = printed(images(0), images(1200, accuracy=0.75))
-    assert columns(text) == ["stage", "epoch", "labels", "acc %", "ECE %", "NLL", "s"]
-    assert "1200" in text
-    assert "evaluated on 40 held-out target images, never selected" in text
-    assert "pixels" not in text
-
-
-def test_segmentation_columns_and_caption() -> None:
-    text = printed(pixels(0), pixels(1310720, mean_iou=0.5))
-    assert columns(text) == ["stage", "epoch", "labels", "mIoU %", "pixel acc %", "ECE %", "NLL", "s"]
-    assert "43.2" in text
-    assert "1,310,720" in text
-    flat = " ".join(text.split())
-    assert "never selected for labelling; 5,242,880 pixels at 256x512 (network)" in flat
-
-
-@pytest.mark.parametrize(
-    ("extras", "expected"),
-    [({"mean_iou_star": 0.61}, "mIoU* %"), ({"clicks": 145636}, "clicks"), ({"clicks": 1310720}, None)],
-)
-def test_optional_columns(extras: dict[str, Any], expected: str | None) -> None:
-    found = columns(printed(pixels(0), pixels(1310720, **extras)))
-    plain = columns(printed(pixels(0), pixels(1310720)))
-    assert [name for name in found if name not in plain] == ([expected] if expected else [])
-
-
-def test_stage_without_a_test_set_has_dashes() -> None:
-    bare = {"stage": 1, "epoch": 4, "labels": 9, "clicks": 9, "seconds": 2.0, "headline_metric": "mean_iou"}
-    assert "–" in printed(pixels(0), bare)
-
-
-# ---- progress
+from ducats.utils.progress_display import ProgressDisplay
 
 
 def training(step: int) -> Event:
@@ -72,7 +15,7 @@ def training(step: int) -> Event:
 
 def test_lines_of_phases_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("ducats.report.progress_display.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("ducats.utils.progress_display.time.monotonic", lambda: clock[0])
     text = io.StringIO()
     with ProgressDisplay(Console(width=200, file=text)) as display:
         with activity("reading 3 images", total=3) as reading:
