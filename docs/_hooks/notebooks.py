@@ -1,6 +1,7 @@
 """Notebooks: execute them, and show them as pages of the site."""
 
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -33,8 +34,13 @@ def page(path: Path) -> tuple[str, dict[str, bytes]]:
     resources = {"unique_key": path.stem, "output_files_dir": path.stem}
     markdown, found = MarkdownExporter().from_notebook_node(nbformat.read(path, as_version=4), resources)
     title, _, rest = markdown.lstrip().partition("\n")
-    download = f"[Download this notebook]({path.name}){{ .md-button download }}"
-    return f"{title}\n\n{download}\n{rest.replace('.ipynb)', '.md)')}", found["outputs"]
+    download = f'<a class="md-button" href="{path.name}" download>Download this notebook</a>'
+    return f"{title}\n\n{download}\n{rest}", found["outputs"]
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Let links to notebooks, which repositories display, lead to their pages."""
+    return re.sub(r"(\]\([^)]*)\.ipynb\)", r"\1.md)", markdown)
 
 
 def execute(path: Path, folder: Path, **parameters: Any) -> NotebookNode:
@@ -43,7 +49,8 @@ def execute(path: Path, folder: Path, **parameters: Any) -> NotebookNode:
     for cell in notebook.cells:
         if "parameters" in cell.metadata.get("tags", ()):
             cell.source += "".join(f"\n{name} = {value!r}" for name, value in parameters.items())
-    client = NotebookClient(notebook, record_timing=False, resources={"metadata": {"path": str(folder)}})
+    resources = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(notebook, record_timing=False, coalesce_streams=True, resources=resources)
     client.execute(env={**os.environ, **ENVIRONMENT})
     return notebook
 

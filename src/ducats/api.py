@@ -11,6 +11,7 @@ from ducats.report import read_run, report_page
 from ducats.report.figures import render_figure
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
+from ducats.utils.files import write_atomically
 from ducats.utils.progress import EventListener
 from ducats.utils.progress_display import show_progress
 
@@ -36,7 +37,7 @@ class Picture:
 
     def save(self, path: str | Path) -> None:
         """Write the PNG file."""
-        Path(path).write_bytes(self.png)
+        write_atomically(Path(path), lambda file: file.write(self.png))
 
 
 @dataclass(frozen=True)

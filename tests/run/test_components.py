@@ -45,7 +45,7 @@ def make_components(**changes: Any) -> ducats.Components:
 PLAN = ducats.RunPlan(epochs=2, query_epochs=(1,), budget=(5,), steps_per_epoch=2)
 
 
-def labelled_keys(run_folder: ducats.RunFolder) -> list[str]:
+def labelled_keys(run_folder: ducats.RunResults) -> list[str]:
     return [entry.key for entry in load_ledger(run_folder).entries()]
 
 
@@ -63,7 +63,7 @@ def first_images(context: ducats.QueryContext) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> ducats.RunFolder:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> ducats.RunResults:
     folder = tmp_path_factory.mktemp("runs") / "mine"
     return ducats.adapt(make_components(query=first_images), PLAN, folder)
 
@@ -80,7 +80,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> ducats.RunFolder:
     ],
 )
 def test_other_components_in_the_same_folder_are_refused(
-    finished: ducats.RunFolder, change: dict[str, Any]
+    finished: ducats.RunResults, change: dict[str, Any]
 ) -> None:
     with pytest.raises(UserError, match="created with another config"):
         ducats.adapt(make_components(**{"query": first_images, **change}), PLAN, finished.path)
@@ -176,7 +176,7 @@ def test_pixels_must_be_uint8() -> None:
         ducats.Images(("a",), torch.zeros(1, 3, 4, 4))
 
 
-def test_an_api_run_cannot_be_evaluated_from_the_command_line(finished: ducats.RunFolder) -> None:
+def test_an_api_run_cannot_be_evaluated_from_the_command_line(finished: ducats.RunResults) -> None:
     with pytest.raises(UserError, match="its model cannot be built"):
         load_trained_model(finished.path)
 
@@ -232,7 +232,7 @@ def test_paths_may_be_strings_and_ground_truth_a_list(tmp_path: Path) -> None:
     assert len(ducats.load_ledger(ducats.adapt(answered, PLAN, str(tmp_path / "r")))) == 5
 
 
-def test_an_api_run_is_reported_under_its_folder_name(finished: ducats.RunFolder) -> None:
+def test_an_api_run_is_reported_under_its_folder_name(finished: ducats.RunResults) -> None:
     (row,) = summarise_runs(scan_runs([finished.path.parent]).runs)
     assert (row["method"], row["seed"], row["labels"]) == ("mine", 0, 5)
 
@@ -254,7 +254,7 @@ def test_non_finite_weights_are_not_saved(tmp_path: Path, clip: float | None) ->
     plan = replace(PLAN, optimisation=ducats.Optimisation(clip_grad_norm=clip))
     with pytest.raises(UserError, match=r"'weights' became nan.*[Ll]ower train.lr"):
         ducats.adapt(make_components(model=NaNGradient()), plan, tmp_path / "r")
-    assert present(load_checkpoint(ducats.RunFolder(tmp_path / "r")))["epoch"] == 0
+    assert present(load_checkpoint(ducats.RunResults(tmp_path / "r")))["epoch"] == 0
     assert not (tmp_path / "r" / "model.safetensors").exists()
 
 
