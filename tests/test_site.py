@@ -51,4 +51,5 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         assert not re.search(r"<(?:script|img|iframe)[^>]*\ssrc=[\"']?https?:", text), page.name
+        assert "data-md-component=source" not in text.replace('"', ""), "asks the host of the repository"
         assert not re.search(r"<link[^>]*rel=[\"']?stylesheet[\"']?[^>]*href=[\"']?https?:", text), page.name
