@@ -1,12 +1,12 @@
 """Run every command and Python example of the tutorials, on tiny images and with short training."""
 
 import csv
-import re
 import shlex
 from pathlib import Path
 
 import pytest
 
+from command_checks import code_blocks, shell_lines
 from commands import ducats, read_csv, set_options, write_images
 from ducats.data.toy import toy
 
@@ -25,8 +25,7 @@ SHORT = set_options(
 
 def commands(page: Path) -> list[list[str]]:
     """Return the words of each command of a page."""
-    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    lines = [quote.text for quote in shell_lines(page, "sh")]
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
@@ -68,9 +67,8 @@ def run_to_the_end(words: list[str]) -> int:
 @pytest.mark.parametrize("name", ["own-photos", "labelling-project", "reproduce"])
 def test_all_commands_work(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     page = TUTORIALS / f"{name}.md"
-    text = page.read_text(encoding="utf-8")
     for language, file in (("python", "mine.py"), ("yaml", "mine.yaml")):
-        for example in re.findall(rf"```{language}\n(.*?)```", text, flags=re.S):
+        for _, example in code_blocks(page, language):
             Path(file).write_text(example, encoding="utf-8")
     monkeypatch.syspath_prepend(".")
     codes = {}
