@@ -1,8 +1,4 @@
-"""Check the examples, links, commands and settings of the README and the docs.
-
-Of the documentation, CI runs every command of the tutorials (`test_tutorials`) and every Python example that
-needs no run of the reader's. Every other command is parsed with its settings, and every YAML file is loaded.
-"""
+"""Check the examples, links, commands and settings of the README and the docs; see CONTRIBUTING."""
 
 import re
 from pathlib import Path

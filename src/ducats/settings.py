@@ -244,8 +244,8 @@ class EvaluationOptions:
     every_epochs: int | None = Field(
         default=None,
         ge=1,
-        description="also evaluate every so many epochs; null: only before each round and at the end; "
-        "published: 5, VisDA 2",
+        description="number of epochs between further evaluations; null: only before each round and at the "
+        "end; published: 5, VisDA 2",
     )
 
 
@@ -396,6 +396,6 @@ class PerformanceOptions:
     embedding_cache_gb: float = Field(
         default=20.0,
         ge=0,
-        description="largest size of that folder; the embeddings that were not used for longest are removed "
-        "first; 0: store none",
+        description="maximum size of that folder; the least recently used embeddings are removed first; "
+        "0: store none",
     )

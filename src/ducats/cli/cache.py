@@ -28,7 +28,7 @@ def cache(
 
     Args:
         clear: Delete the embeddings.
-        unused_days: With --clear: only those that were not used for so many days.
+        unused_days: With --clear: delete only those that were not used for this many days.
         folder: Folder of the cache; default: $DUCATS_CACHE, or ducats in the user's cache folder.
     """
     from ducats.data.embedding_cache import EmbeddingCache

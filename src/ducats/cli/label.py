@@ -61,13 +61,13 @@ def label(
         out: Live: run folder; default: runs/label-NAME-DIGEST, the same for the same folder of images.
         seed: Live: random seed.
         device: Live: auto, cpu, cuda or mps.
-        audit: Live: one of so many questions is drawn at random and not trained on; these labels show the
-            accuracy. Default: 10; 0: none.
+        audit: Live: one in this many questions is drawn at random and not trained on; these labels give
+            the accuracy. Default: 10; 0: none.
         host: Address to listen on; the default is reachable from this machine only.
         port: Port to listen on; default: derived from the path of the run, the same each time.
         annotator: Annotator name for all answers; default: the page asks each annotator once.
         people: Names of annotators, separated by commas: print one link per person. Answers through a link
-            carry its name, and the page asks for none. The links stay the same.
+            carry its name, and the page does not ask for one. The links stay the same.
         blind: Hide the model's predictions and uncertainties.
         accept_threshold: Probability from which Enter accepts the model's guess. Below it, the page asks for
             the class. 0 always accepts, 1 hardly ever.

@@ -28,7 +28,7 @@ class LiveAudit:
     trained on. So it is a random sample of the others. The order depends on the keys only: it stays the same
     if the folder gets more images.
 
-    The accuracy is computed when the audit reaches certain sizes, at levels that sum up to 95 % however many
+    The accuracy is computed when the audit reaches certain sizes, with errors that sum up to 5 % however many
     there will be. So all figures hold together, although the model changes and people look after each answer.
 
     Args:
