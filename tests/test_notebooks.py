@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from command_checks import check_quote, inline_code, shell_lines
+
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("nbconvert")
 pytest.importorskip("ipykernel")
@@ -65,3 +67,12 @@ def test_stored_notebook_is_executed_and_clean(name: str) -> None:
     for _, data in outputs(notebook):
         assert data, "an error or an empty output"
         assert "site-packages" not in str(data)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_of_notebooks_can_be_typed(name: str, notebooks: ModuleType, tmp_path: Path) -> None:
+    markdown, _ = notebooks.page(DOCS / "notebooks" / f"{name}.ipynb")
+    page = tmp_path / "page.md"
+    page.write_text(markdown, encoding="utf-8")
+    for quote in (*shell_lines(page, "sh"), *inline_code(page)):
+        check_quote(quote)
