@@ -103,6 +103,7 @@ def test_a_frozen_backbone_and_an_audit_know_a_new_class(run_quickly: Runner) ->
     run_folder = run_quickly(*settings, method="ducats", data=replace(open_set(), test=None))
     *_, audit = run_folder.read_records("audit")
     assert list(audit["classes"]) == list(run_folder.classes.names)
+    assert "classes were added" in run_folder.read_records("random_gain")[0]["unknown"]
     assert load_trained_model(run_folder.path).classes[-1] == open_set().target_only_classes[0]
 
 

@@ -2,18 +2,22 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from conftest import FROZEN, Runner
+from ducats.annotation.change_classes import merge_class
+from ducats.data.toy import toy
 from ducats.ledger import Ledger, Request
 from ducats.run import random_gain
 from ducats.run.context import RunContext
 from ducats.run.random_gain import FOLDS, RandomLabels, draw_random_labels
 from ducats.run.select import add_audit_images
 from ducats.runfolder.records import describe_random_gain
+from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.progress import Event
 from ducats.utils.randomness import make_generator
 from ranks import outcome
@@ -105,6 +109,23 @@ def test_it_says_why_the_gain_is_not_known(run_quickly: Runner) -> None:
     assert "12 labels after its first round" in record["unknown"]
     assert "not known" in describe_random_gain(record)
     assert not run_quickly(*LARGE_AUDIT, method="random", folder="random").read_records("random_gain")
+
+
+def test_it_is_not_known_if_classes_are_merged_before_the_end(
+    run_quickly: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = toy()
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ducats.run.loop.record_random_gain", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_quickly(*LARGE_AUDIT, data=data)
+    merge_class(RunFolder(tmp_path / "run"), data.classes[0], data.classes[1], "ada")
+    (record,) = run_quickly(*LARGE_AUDIT, data=data).read_records("random_gain")
+    assert "merged" in record["unknown"]
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,8 @@ def draw(context: RunContext) -> RandomLabels | str:
     """Return random labels for the heads, or why there cannot be any."""
     if context.components.pool.embeddings is None or is_sharded(context.fabric):
         return "the network was trained as a whole, and heads can be compared on frozen features only"
+    if context.classes.added or context.classes.groups is not None:
+        return "classes were added or merged, and the heads cannot repeat that"
     folder, generator = context.run_folder, make_generator(context.plan.seed, "random labels")
     return context.from_ledger(
         lambda ledger: draw_random_labels(
