@@ -165,7 +165,7 @@ def measure(
             for run in few:
                 kept = drawn[run][live[run]]
                 gain = gain_interval(
-                    correct[stage - 1][kept], correct[stage][kept], pool_size=left, level=LEVEL
+                    correct[stage - 1][kept], correct[stage][kept], size=left, level=LEVEL
                 )
                 covered["gain"][run] &= gain.low - 1e-12 <= gain_truth <= gain.high + 1e-12
                 if stage == ROUNDS:

@@ -105,7 +105,7 @@ def gain_table(bound: int, n: int, level: float, voids: int) -> dict[tuple[int, 
             before, after = np.zeros(n, bool), np.zeros(n, bool)
             after[:b] = True
             before[b : b + c] = True
-            table[b, c] = gain_interval(before, after, pool_size=bound + voids, level=level, voids=voids)
+            table[b, c] = gain_interval(before, after, size=bound, level=level, size_known=not voids)
     return table
 
 
@@ -163,7 +163,7 @@ def test_higher_levels_are_wider() -> None:
     for x in (0, 7, 30):
         limits = [proportion_limits(x, 30, 400, level=level) for level in (0.8, 0.9, 0.99, 0.999)]
         gains = [
-            gain_interval(np.arange(30) < x // 2, np.arange(30) < x, pool_size=400, level=level)
+            gain_interval(np.arange(30) < x // 2, np.arange(30) < x, size=400, level=level)
             for level in (0.8, 0.9, 0.99, 0.999)
         ]
         for (low, high), (lower, higher) in itertools.pairwise(limits):
@@ -187,13 +187,13 @@ def test_edges_are_finite_and_inside(size: int) -> None:
             interval = interval_of(correct, confidence[:n], confidence, level=0.99)
             assert 0 <= interval.low <= interval.estimate <= interval.high <= 1
             assert np.isfinite([interval.low, interval.estimate, interval.high]).all()
-            gain = gain_interval(~correct, correct, pool_size=size, level=0.99)
+            gain = gain_interval(~correct, correct, size=size, level=0.99)
             assert -1 <= gain.low <= gain.estimate <= gain.high <= 1
             if n == size:
                 assert interval.low == interval.high == correct.mean()
                 assert gain.low == gain.high
     assert interval_of([], np.empty(0), confidence, level=0.9) == Interval(0.5, 0.0, 1.0)
-    assert gain_interval([], [], pool_size=size, level=0.9) == Interval(0.0, -1.0, 1.0)
+    assert gain_interval([], [], size=size, level=0.9) == Interval(0.0, -1.0, 1.0)
 
 
 def test_classes_use_their_own_labels() -> None:
@@ -234,6 +234,6 @@ def test_impossible_input_is_rejected() -> None:
     with pytest.raises(ValueError, match="level"):
         proportion_limits(1, 2, 3, level=1.0)
     with pytest.raises(ValueError, match="2 and 3"):
-        gain_interval([True] * 2, [True] * 3, pool_size=9, level=0.95)
+        gain_interval([True] * 2, [True] * 3, size=9, level=0.95)
     with pytest.raises(ValueError, match="1 confidences"):
         interval_of([True] * 5, np.ones(1), np.ones(9), level=0.95)

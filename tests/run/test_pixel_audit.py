@@ -12,7 +12,7 @@ import torch
 from conftest import Runner, quick_pixels
 from ducats.data.domain import UNLABELLED, VOID, AdaptationData
 from ducats.ledger import Ledger, Request, RequestWriter, load_ledger, load_request
-from ducats.run.audit_pixels import random_pixels, unanswered_pixels, write_with_audit
+from ducats.run.audit_draw import random_pixels, unanswered_pixels, write_with_audit
 from ducats.run.checkpoint import load_model
 from ducats.run.factory import load_data
 from ducats.runfolder.pixel_runs import PixelRuns

@@ -13,9 +13,9 @@ from ducats.annotation.change_classes import merge_class
 from ducats.data.toy import toy
 from ducats.ledger import Ledger, Request
 from ducats.run import random_gain
+from ducats.run.audit_draw import add_audit_images
 from ducats.run.context import RunContext
 from ducats.run.random_gain import FOLDS, RandomLabels, draw_random_labels
-from ducats.run.select import add_audit_images
 from ducats.runfolder.records import describe_random_gain
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.progress import Event

@@ -14,9 +14,9 @@ from ducats.acquisition.stop_rule import StopRule
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.data.toy import toy
 from ducats.ledger import Ledger, Request, load_ledger, load_request
-from ducats.run.audit import stage_figures
+from ducats.run.audit_draw import add_audit_images
+from ducats.run.audit_figures import gain_on_sample, image_figures
 from ducats.run.checkpoint import load_model
-from ducats.run.select import add_audit_images
 from ducats.runfolder.audit_files import PoolPredictions
 from ducats.utils.errors import UserError
 from present import present
@@ -75,7 +75,7 @@ def test_figures_match_a_plain_count(tmp_path: Path) -> None:
     predicted = np.where(random.random(40) < 0.8, truth, (truth + 1) % 3)
     before = np.where(random.random(40) < 0.9, predicted, (truth + 2) % 3)
     now, earlier = (PoolPredictions(p, np.full(40, 0.7)) for p in (predicted, before))
-    figures = stage_figures(ledger, stage=1, rounds=2, n_stages=3, classes="abc", now=now, before=earlier)
+    figures = image_figures(ledger, stage=1, rounds=2, n_stages=3, classes="abc", now=now, before=earlier)
     audit = (ledger.audit_labels() >= 0).nonzero().squeeze(1).tolist()
     selected = list(range(5, 10))  # selected in round 2: all labelled, not taught in stage 1
     rest = [image for image in range(40) if image >= 10]
@@ -90,7 +90,7 @@ def test_figures_match_a_plain_count(tmp_path: Path) -> None:
     assert figures["gain"]["high"] - figures["gain"]["low"] <= 2 * n_changed / 35 + 1e-6
     gain = np.mean([int(predicted[i] == truth[i]) - int(before[i] == truth[i]) for i in rest + selected])
     assert figures["gain"]["low"] <= gain <= figures["gain"]["high"]
-    same = stage_figures(ledger, stage=1, rounds=2, n_stages=3, classes="abc", now=now, before=now)
+    same = image_figures(ledger, stage=1, rounds=2, n_stages=3, classes="abc", now=now, before=now)
     assert same["gain"] == {"estimate": 0.0, "low": 0.0, "high": 0.0}  # nothing has changed
 
 
@@ -101,7 +101,7 @@ def test_void_answers_are_left_out(tmp_path: Path) -> None:
     labels = torch.where(is_void & torch.from_numpy(complete.marks.mask(len(complete))), VOID, 0)
     ledger.append(complete, labels)
     now = PoolPredictions(np.zeros(40, np.int64), np.full(40, 0.9))
-    figures = stage_figures(ledger, stage=1, rounds=1, n_stages=2, classes="ab", now=now, before=None)
+    figures = image_figures(ledger, stage=1, rounds=1, n_stages=2, classes="ab", now=now, before=None)
     assert (figures["labels"], figures["void"], figures["images"]) == (7, 1, 37)
     assert figures["accuracy"] == 1.0
 
@@ -115,11 +115,25 @@ def test_the_number_of_void_images_is_not_known(tmp_path: Path) -> None:
     ledger.append(complete, truth[complete.image])
     predicted = np.where(np.arange(250) < 50, 1, 0)
     now = PoolPredictions(predicted, np.full(250, 0.9))
-    figures = stage_figures(ledger, stage=0, rounds=1, n_stages=2, classes="ab", now=now, before=None)
+    figures = image_figures(ledger, stage=0, rounds=1, n_stages=2, classes="ab", now=now, before=None)
     assert figures["low"] <= 0.5 <= figures["high"]
+    assert figures["classes"]["a"]["low"] <= 0.5  # 50 of 100 images are correct
     changed = PoolPredictions(np.where(np.arange(250) < 60, 1, predicted), now.probability)
-    gained = stage_figures(ledger, stage=0, rounds=1, n_stages=2, classes="ab", now=changed, before=now)
+    gained = image_figures(ledger, stage=0, rounds=1, n_stages=2, classes="ab", now=changed, before=now)
     assert gained["gain"]["low"] <= -0.1 <= gained["gain"]["high"]  # 10 of 100 images are lost
+
+
+def test_voids_among_images_whose_prediction_is_unchanged_count_for_the_gain(tmp_path: Path) -> None:
+    """Of 40 images, the audit judges 5 and finds 1 void; 24 others are void, too, and 10 are gained."""
+    ledger = Ledger(tmp_path, KEYS)
+    complete = add_audit_images(request(1, []), ledger, 6, seed=0)
+    ledger.append(complete, torch.where(torch.arange(6) == 0, VOID, 0))
+    is_audit = (ledger.audit_labels() != UNLABELLED).numpy()
+    gained = np.flatnonzero(~is_audit)[:10]
+    now, before = np.zeros(40, np.int64), np.zeros(40, np.int64)
+    before[gained] = 1
+    interval = gain_on_sample(now, before, ledger.audit_labels().numpy(), np.ones(40, bool), level=0.95)
+    assert interval.low <= 10 / 15 <= interval.high
 
 
 def test_selected_images_without_an_answer_are_left_out(tmp_path: Path) -> None:
@@ -134,7 +148,7 @@ def test_selected_images_without_an_answer_are_left_out(tmp_path: Path) -> None:
         answered = complete.subset(~unanswered)
         ledger.append(answered, torch.from_numpy(truth)[answered.image])
         mask = np.isin(np.arange(300), complete.image[unanswered].numpy())
-        figures = stage_figures(
+        figures = image_figures(
             ledger, stage=0, rounds=1, n_stages=2, classes="ab", now=now, before=None, unanswered=mask
         )
         actual = 1 - np.mean((now.predicted != truth)[~mask])

@@ -33,6 +33,7 @@ GAIN_CELLS = 48  # likewise numbers of gained images
 LOSS_SHARE = 0.25  # Lancaster's weight of the second p-value of a gain; that of the first is 1
 SHRINKAGE = 10.0  # audit images that the confidence's weight 0 counts for
 SMALL = 100.0  # factorials of smaller numbers are not computed by Stirling's series
+VOID_SHARE = 0.1  # of the error, for the number of voids, if there are any
 ROUNDING = 1e-9  # relative error allowed for in probabilities, always in favour of a wider interval
 
 
@@ -132,7 +133,7 @@ def overconfidence(accuracy: Interval, mean_confidence: float) -> Interval:
 
 
 def gain_interval(
-    correct_before: _Flags, correct_after: _Flags, *, pool_size: int, level: float, voids: int = 0
+    correct_before: _Flags, correct_after: _Flags, *, size: int, level: float, size_known: bool = True
 ) -> Interval:
     """Accuracy of a model minus that of an earlier one, over the images that the later one was not taught.
 
@@ -141,17 +142,19 @@ def gain_interval(
     combination rejects pairs of numbers; the limit is the extreme difference among the others.
 
     Args:
-        pool_size: number of images of the population, with the audit images and the voids.
+        size: number of images of the population, with the audit images and without voids.
+        size_known: False: `size` is an upper bound; the limits are one image wider, unless the audit reaches
+            it.
     """
     before, after = _as_flags(correct_before), _as_flags(correct_after)
     if len(before) != len(after):
         raise ValueError(f"{len(before)} and {len(after)} audit images")
-    n, size = len(after), pool_size - voids
+    n = len(after)
     _check(0, n, size, level)
     gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
     if not n:
         return Interval(0.0, -1.0, 1.0)
-    margin = 0 if n == size or not voids else 1
+    margin = 0 if size_known or n == size else 1
     high = (_most_gained(gained, lost, n, size, (1 - level) / 2) + margin) / size
     low = -(_most_gained(lost, gained, n, size, (1 - level) / 2) + margin) / size
     return Interval((gained - lost) / n, max(low, -1.0), min(high, 1.0))
@@ -177,9 +180,21 @@ def proportion_limits(
     return max(low - margin, 0) / size, min(high + margin, size) / size
 
 
-def population_sizes(n_judged: int, n_void: int, n_images: int) -> tuple[int, ...]:
-    """Return bounds of the number of images to which a class applies; one number if it is known."""
-    return (n_images,) if not n_void else (n_judged, n_images - n_void)
+def population_sizes(n_judged: int, n_void: int, n_images: int, *, level: float) -> tuple[int, ...]:
+    """Return bounds of the number of images to which a class applies, which hold with `level`.
+
+    If the audit found no void, all images count; the result is then a single number.
+    """
+    if not n_void:
+        return (n_images,)
+    share, _ = proportion_limits(n_judged, n_judged + n_void, n_images, level=level)
+    return round(share * n_images), n_images - n_void
+
+
+def split_level(level: float, n_void: int) -> tuple[float, float]:
+    """Return levels for a figure and for the number of voids, such that both hold together with `level`."""
+    error = 1 - level
+    return (1 - (1 - VOID_SHARE) * error, 1 - VOID_SHARE * error) if n_void else (level, level)
 
 
 def with_known(
@@ -189,7 +204,8 @@ def with_known(
 
     Args:
         interval: of the mean over the part; the values of the other sampled images, if any, are 0.
-        sizes: possible numbers of images in the part and of sampled images; the last is the estimate.
+        sizes: bounds of the numbers of images in the part and of sampled images, in all combinations; the
+            estimate uses the last.
         known_sum: sum over the images that are known.
         n_known: number of these.
     """

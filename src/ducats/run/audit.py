@@ -1,21 +1,26 @@
-"""Figures of the audit: accuracy and gain of the model on images that it was not taught, with intervals."""
+"""Audit of a run: the figures of each model are recorded, and may end the queries."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ducats.data.domain import UNLABELLED
 from ducats.dirichlet import expected_probability
-from ducats.evaluation import audit
-from ducats.evaluation.audit import Interval
-from ducats.ledger import Ledger, save_request
+from ducats.evaluation.evaluate import log_probabilities
+from ducats.ledger import Ledger, PixelLabels, save_request
+from ducats.run.audit_draw import random_pixels, unanswered_images, unanswered_pixels
+from ducats.run.audit_figures import PoolTally, image_figures, pixel_figures
+from ducats.run.components import pixels_per_image
 from ducats.run.context import RunContext
-from ducats.run.pixel_audit import pixel_stage_figures, stage_predictions
-from ducats.run.select import empty_request, unanswered_picks
+from ducats.run.select import empty_request
 from ducats.runfolder.audit_files import PoolPredictions
+from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, all_reduce_sum
+from ducats.training.predictor import Predictor, check_finite
 from ducats.utils.npz_columns import AnyArray
+
+SPARE_PIXELS = 1000  # further pixels of the random order whose predictions are kept, for later audit labels
 
 
 def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> None:
@@ -41,7 +46,7 @@ def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> No
         return
     predictor, per_pixel = context.test_predictor(), context.per_pixel
     if per_pixel:
-        tally, now = stage_predictions(context, predictor, stage, rounds)
+        tally, now = _predict_pixels(context, predictor, stage, rounds)
     else:
         z = predictor.score_images(context.components.pool, ("z",)).z
         probability, index = expected_probability(z).max(1)
@@ -59,11 +64,11 @@ def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> No
         classes = context.classes.names
         if per_pixel:
             audited = ledger.audit_pixels(rounds)
-            figures = pixel_stage_figures(
+            figures = pixel_figures(
                 audited, tally, now, before, stage=stage, n_stages=n_stages, classes=classes
             )
         else:
-            figures = stage_figures(
+            figures = image_figures(
                 ledger,
                 stage=stage,
                 rounds=rounds,
@@ -71,7 +76,7 @@ def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> No
                 classes=classes,
                 now=now,
                 before=before,
-                unanswered=unanswered_picks(folder, ledger, rounds).numpy(),
+                unanswered=unanswered_images(folder, ledger, rounds).numpy(),
             )
         folder.save_pool_predictions(epoch, now)
         folder.save_record({"kind": "audit", "stage": stage, "epoch": epoch, **figures})
@@ -79,128 +84,76 @@ def record_audit(context: RunContext, epoch: int, stage: int, rounds: int) -> No
     context.from_ledger(record)
 
 
-def stage_figures(
-    ledger: Ledger,
-    *,
-    stage: int,
-    rounds: int,
-    n_stages: int,
-    classes: Sequence[str],
-    now: PoolPredictions,
-    before: PoolPredictions | None,
-    unanswered: AnyArray | None = None,
-) -> dict[str, Any]:
-    """Return the figures of a model: accuracy, accuracy of each class, overconfidence, and gain.
+def _predict_pixels(
+    context: RunContext, predictor: Predictor, stage: int, rounds: int
+) -> tuple[PoolTally, PoolPredictions]:
+    """Predict the pool; all processes take part, and all get the sums and the predictions of single pixels.
 
-    The population are the images that the model was not taught. Those that the query selected in the last
-    round, after the model was trained, all have a label; the audit is a random sample of the others.
+    The population are the pixels on which the model was not taught. Those that the query selected in the last
+    round, after the model was trained, all have a label.
 
     Args:
         stage: number of rounds whose labels the model was trained on.
         rounds: number of rounds with labels, one more or equal.
-        n_stages: number of models for which there may be figures, for intervals that hold for all of them
-            together.
-        now: predictions of the model for the whole pool.
-        before: those of the model of the stage before.
-        unanswered: mask of images that the query selected, but that nobody labelled. They are left out: the
-            audit has no such image.
     """
-    taught, labels = ledger.targets(stage).numpy(), ledger.targets(rounds).numpy()
-    audit_labels = ledger.audit_labels(rounds).numpy()
-    is_sampled = labels == UNLABELLED  # the population without those that are all labelled
-    if unanswered is not None:
-        is_sampled &= ~unanswered
-    is_selected = (labels >= 0) & (taught == UNLABELLED)
-    is_audit = is_sampled & (audit_labels >= 0)
-    is_void = is_sampled & (audit_labels != UNLABELLED) & ~is_audit
-    level = audit.stage_level(stage, n_stages)
-    correct = (now.predicted == audit_labels)[is_audit]
-    n_sampled, n_void = int(is_sampled.sum()), int(is_void.sum())
-    sampled = audit.accuracy_interval(
-        correct,
-        now.probability[is_audit],
-        pool_size=n_sampled,
-        pool_confidence=float(now.probability[is_sampled].mean()) if n_sampled else 0.0,
-        level=level,
-        voids=n_void,
-    )
-    sizes = audit.population_sizes(int(is_audit.sum()), n_void, n_sampled)
-    selected_correct = (now.predicted == labels)[is_selected]
-    n_selected = len(selected_correct)
-    pairs = [(size, size) for size in sizes]
-    accuracy = audit.with_known(sampled, pairs, int(selected_correct.sum()), n_selected)
-    class_accuracy = audit.class_accuracy_intervals(
-        correct,
-        audit_labels[is_audit],
-        num_classes=len(classes),
-        pool_size=n_sampled,
-        level=level,
-        voids=n_void,
-    )
-    figures: dict[str, Any] = {
-        "labels": int(is_audit.sum()),
-        "void": n_void,
-        "images": sizes[-1] + n_selected,
-        "accuracy": accuracy.estimate,
-        "low": accuracy.low,
-        "high": accuracy.high,
-        "overconfidence": asdict(
-            audit.overconfidence(accuracy, float(now.probability[is_sampled | is_selected].mean()))
-        ),
-        "classes": {name: asdict(interval) for name, interval in zip(classes, class_accuracy, strict=True)},
-    }
-    if before is not None:
-        selected_before = (before.predicted == labels)[is_selected]
-        gain = gain_on_sample(
-            now.predicted,
-            before.predicted,
-            audit_labels,
-            is_sampled,
-            level=level,
-            known_gain=int(selected_correct.sum()) - int(selected_before.sum()),
-            n_known=n_selected,
-        )
-        figures["gain"] = asdict(gain)
-    return figures
+    components, fabric = context.components, context.fabric
+    ledger, classes = context.open_ledger(), len(context.classes)
+    numbers = torch.tensor(context.classes.current_numbers)  # of the classes that the model predicts
+    taught, labelled = (context.label_maps(n, with_released=False) for n in (stage, rounds))
+    unanswered_of = unanswered_pixels(context.run_folder, ledger, rounds)
+    image, position = _followed_pixels(context, ledger.audit_pixels(rounds))
+    average_flipped, sizes = components.evaluation.average_flipped, context.label_sizes.tolist()
+    tally = PoolTally.empty(classes)
+    rows = [torch.zeros(0, 3, dtype=torch.float64)]
+
+    def add_image(log_p: Tensor, number: int) -> None:
+        probability = log_p.exp()
+        confidence, index = (values.flatten().cpu() for values in probability.max(0))
+        predicted = numbers[index]
+        taught_labels = taught.at_label_resolution(number).flatten()
+        labels = taught_labels if rounds == stage else labelled.at_label_resolution(number).flatten()
+        is_sampled, is_known = labels == UNLABELLED, (labels >= 0) & (taught_labels == UNLABELLED)
+        is_sampled[torch.from_numpy(unanswered_of(number))] = False
+        mask = is_sampled.view(probability.shape[1:]).to(probability.device)
+        tally.probability[numbers] += (probability * mask).sum((1, 2)).cpu().double()
+        tally.predicted += predicted[is_sampled].bincount(minlength=classes)
+        tally.confidence += predicted[is_sampled].bincount(confidence[is_sampled].double(), classes)
+        pairs = labels[is_known].long() * classes + predicted[is_known]
+        tally.known += pairs.bincount(minlength=classes**2).view(classes, classes)
+        tally.known_confidence += confidence[is_known].double().sum()
+        first, last = np.searchsorted(image, [number, number + 1]).tolist()
+        place = torch.from_numpy(position[first:last])
+        found = (torch.arange(first, last), predicted[place], confidence[place])
+        rows.append(torch.stack([column.double() for column in found], 1))
+
+    @torch.inference_mode()
+    def add_images() -> None:
+        batches = predictor.share(torch.arange(len(components.pool)))
+        for index, output in predictor.forward(components.pool, batches, append_flipped=average_flipped):
+            check_finite(output.z)
+            mirror_offset = len(index) if average_flipped else None
+            for i, number in enumerate(index.tolist()):
+                height, width = sizes[number]
+                add_image(log_probabilities(output, [i], (height, width), mirror_offset)[0], number)
+
+    all_ranks_or_raise(fabric, add_images)
+    tally = PoolTally(**{name: all_reduce_sum(total, fabric) for name, total in vars(tally).items()})
+    row = all_gather_rows(torch.cat(rows), fabric)
+    row = row[row[:, 0].argsort()]
+    return tally, PoolPredictions(row[:, 1].long().numpy(), row[:, 2].numpy(), image, position)
 
 
-def gain_on_sample(
-    now: AnyArray,
-    before: AnyArray,
-    audit_labels: AnyArray,
-    is_sampled: AnyArray,
-    *,
-    level: float,
-    known_gain: int = 0,
-    n_known: int = 0,
-) -> Interval:
-    """Return the gain in accuracy between two predictions of the pool.
-
-    Only images whose prediction has changed matter, and among these the audit is a random sample, too.
-
-    Args:
-        is_sampled: mask of the images of which the audit is a random sample.
-        known_gain: number of images gained, minus those lost, among other images, which all have a label.
-        n_known: number of these.
-    """
-    is_audit = is_sampled & (audit_labels >= 0)
-    is_void = is_sampled & (audit_labels != UNLABELLED) & ~is_audit
-    is_changed = is_sampled & (now != before)
-    n_changed, changed_void = int(is_changed.sum()), int((is_changed & is_void).sum())
-    judged = is_changed & is_audit
-    gain = Interval(0.0, 0.0, 0.0)
-    if n_changed > changed_void:
-        gain = audit.gain_interval(
-            (before == audit_labels)[judged],
-            (now == audit_labels)[judged],
-            pool_size=n_changed,
-            level=level,
-            voids=changed_void,
-        )
-    sizes = audit.population_sizes(int(is_audit.sum()), int(is_void.sum()), int(is_sampled.sum()))
-    changed_sizes = audit.population_sizes(int(judged.sum()), changed_void, n_changed)
-    pairs = [(part, size) for part in changed_sizes for size in sizes if part <= size]
-    return audit.with_known(gain, pairs, known_gain, n_known)
+def _followed_pixels(context: RunContext, audited: PixelLabels) -> tuple[AnyArray, AnyArray]:
+    """Return the audit pixels and those that come next in the random order, by image and position."""
+    count = 2 * sum(context.plan.audit) + SPARE_PIXELS
+    blocks = [np.stack([audited.image, audited.position])]
+    for block in random_pixels(pixels_per_image(context.components), context.plan.seed):
+        blocks.append(np.stack(block)[:, :count])
+        count -= blocks[-1].shape[1]
+        if not count:
+            break
+    image, position = np.unique(np.concatenate(blocks, 1), axis=1)
+    return image, position
 
 
 def stop_querying(context: RunContext, round_number: int, epoch: int) -> bool:

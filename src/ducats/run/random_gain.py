@@ -16,9 +16,9 @@ from ducats.ledger import Ledger
 from ducats.models import EvidentialModel
 from ducats.models.classifier import EmbeddingClassifier
 from ducats.models.freezing import embedding_network
-from ducats.run.audit import gain_on_sample
+from ducats.run.audit_draw import unanswered_images
+from ducats.run.audit_figures import gain_on_sample
 from ducats.run.context import RunContext
-from ducats.run.select import unanswered_picks
 from ducats.run.training import (
     KnownTargets,
     TrainingContext,
@@ -82,7 +82,7 @@ def draw(context: RunContext) -> RandomLabels | str:
         lambda ledger: draw_random_labels(
             ledger,
             folder.read_records("audit"),
-            unanswered=unanswered_picks(folder, ledger, ledger.n_rounds),
+            unanswered=unanswered_images(folder, ledger, ledger.n_rounds),
             generator=generator,
         )
     )
@@ -174,7 +174,7 @@ def compare(context: RunContext, random_labels: RandomLabels, predicted: AnyArra
     folder = context.run_folder
 
     def read(ledger: Ledger) -> dict[str, Any]:
-        unanswered = unanswered_picks(folder, ledger, ledger.n_rounds)
+        unanswered = unanswered_images(folder, ledger, ledger.n_rounds)
         is_other = ((ledger.targets() == UNLABELLED) & ~unanswered).numpy()
         audit_labels = ledger.audit_labels().numpy()
         model = folder.load_pool_predictions(random_labels.epoch).predicted

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,13 +13,16 @@ from ducats.acquisition.samples import QueryContext, SampleTable, run_query
 from ducats.acquisition.units import PixelSelection
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger import Ledger, Request, RequestSpool, RequestWriter, load_request, save_request
-from ducats.run.audit_pixels import unanswered_pixels, write_with_audit
+from ducats.run.audit_draw import (
+    add_audit_images,
+    unanswered_images,
+    unanswered_pixels,
+    write_with_audit,
+)
 from ducats.run.components import pixels_per_image
 from ducats.run.context import RunContext
 from ducats.run.pixel_selection import all_open_pixels, score_whole_images, select_pixels
 from ducats.run.training import TrainingContext
-from ducats.runfolder.label_files import AuditMarks
-from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import Unit
 from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
@@ -67,7 +69,7 @@ def select_request(context: RunContext, round_number: int) -> None:
             query, samples, known_labels, budget - n_audit, round_number, generator, source=source, head=head
         )
         if not context.per_pixel:
-            unanswered = unanswered_picks(context.run_folder, ledger, round_number - 1)
+            unanswered = unanswered_images(context.run_folder, ledger, round_number - 1)
             request = add_audit_images(request, ledger, n_audit, context.plan.seed, unanswered)
             save_request(context.run_folder, request)
             return
@@ -85,48 +87,6 @@ def _audit_budget(context: RunContext, round_number: int, budget: int) -> int:
     audit = context.plan.audit[round_number - 1] if context.plan.audit else 0
     is_fixed = context.plan.time_budget is None
     return audit if is_fixed else min(audit, math.floor(MAX_AUDIT_SHARE * budget))
-
-
-def unanswered_picks(run_folder: RunFolder, ledger: Ledger, n_rounds: int) -> Tensor:
-    """Return a mask of the images that a query selected, but that nobody labelled in time."""
-    selected = torch.zeros(len(ledger.keys), dtype=torch.bool)
-    for round_number in range(1, n_rounds + 1):
-        request = load_request(run_folder, round_number)
-        if request is not None:
-            selected[request.picks.image] = True
-    return selected & (ledger.targets(n_rounds) == UNLABELLED)
-
-
-def add_audit_images(
-    request: Request, ledger: Ledger, count: int, seed: int, unanswered: Tensor | None = None
-) -> Request:
-    """Add images for the audit to what the query selected, mixed so that annotators cannot tell.
-
-    The query does not know the audit. If it selects an audit image of an earlier round, whose label is known,
-    that image is released from the audit, and another one is drawn. So the audit is at all times a uniform
-    sample of the images that the query has not selected: the first ones of them in a random order of the
-    pool, which depends on the seed only. Runs of other methods with this seed therefore share most of it.
-
-    Args:
-        unanswered: mask of images that the query selected in earlier rounds, and that nobody labelled.
-    """
-    audited = ledger.audit_labels() != UNLABELLED
-    if not count and not bool(audited.any()):
-        return request
-    picks = request.image
-    is_released = audited[picks]
-    is_free = (ledger.targets() == UNLABELLED) & ~audited
-    is_free[picks] = False
-    if unanswered is not None:
-        is_free &= ~unanswered
-    pool_order = torch.randperm(len(is_free), generator=make_generator(seed, "audit"))
-    drawn = pool_order[is_free[pool_order]][: count + int(is_released.sum()) if count else 0]
-    image = torch.cat([picks[~is_released], drawn])
-    order = torch.randperm(len(image), generator=make_generator(seed, "order of questions", request.round))
-    is_audit = torch.arange(len(image)) >= len(image) - len(drawn)
-    released = picks[is_released].numpy()
-    marks = AuditMarks(np.flatnonzero(is_audit[order].numpy()), released, np.zeros_like(released))
-    return Request(request.round, image[order], torch.zeros_like(image), marks=marks)
 
 
 def _unit_budget(context: RunContext, ledger: Ledger, round_number: int) -> int | None:

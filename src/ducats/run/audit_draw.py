@@ -1,4 +1,4 @@
-"""Audit pixels of a round: a uniform random sample of the pixels that no query has selected."""
+"""Which images and pixels are drawn for the audit: a uniform sample of those that no query has selected."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ducats.data.domain import UNLABELLED
-from ducats.ledger import Ledger, PixelLabels, RequestWriter, load_request
+from ducats.ledger import Ledger, PixelLabels, Request, RequestWriter, load_request
 from ducats.run.pixel_selection import KnownLabelsFn
 from ducats.runfolder.label_files import AuditMarks
 from ducats.runfolder.pixel_runs import PixelRuns
@@ -17,6 +17,48 @@ from ducats.utils.randomness import make_generator
 
 PositionsFn = Callable[[int], AnyArray]  # positions in an image
 BLOCK = 4096  # pixels of the random order that are drawn together
+
+
+def unanswered_images(run_folder: RunFolder, ledger: Ledger, n_rounds: int) -> Tensor:
+    """Return a mask of the images that a query selected, but that nobody labelled in time."""
+    selected = torch.zeros(len(ledger.keys), dtype=torch.bool)
+    for round_number in range(1, n_rounds + 1):
+        request = load_request(run_folder, round_number)
+        if request is not None:
+            selected[request.picks.image] = True
+    return selected & (ledger.targets(n_rounds) == UNLABELLED)
+
+
+def add_audit_images(
+    request: Request, ledger: Ledger, count: int, seed: int, unanswered: Tensor | None = None
+) -> Request:
+    """Add images for the audit to what the query selected, mixed so that annotators cannot tell.
+
+    The query does not know the audit. If it selects an audit image of an earlier round, whose label is known,
+    that image is released from the audit, and another one is drawn. So the audit is at all times a uniform
+    sample of the images that the query has not selected: the first ones of them in a random order of the
+    pool, which depends on the seed only. Runs of other methods with this seed therefore share most of it.
+
+    Args:
+        unanswered: mask of images that the query selected in earlier rounds, and that nobody labelled.
+    """
+    audited = ledger.audit_labels() != UNLABELLED
+    if not count and not bool(audited.any()):
+        return request
+    picks = request.image
+    is_released = audited[picks]
+    is_free = (ledger.targets() == UNLABELLED) & ~audited
+    is_free[picks] = False
+    if unanswered is not None:
+        is_free &= ~unanswered
+    pool_order = torch.randperm(len(is_free), generator=make_generator(seed, "audit"))
+    drawn = pool_order[is_free[pool_order]][: count + int(is_released.sum()) if count else 0]
+    image = torch.cat([picks[~is_released], drawn])
+    order = torch.randperm(len(image), generator=make_generator(seed, "order of questions", request.round))
+    is_audit = torch.arange(len(image)) >= len(image) - len(drawn)
+    released = picks[is_released].numpy()
+    marks = AuditMarks(np.flatnonzero(is_audit[order].numpy()), released, np.zeros_like(released))
+    return Request(request.round, image[order], torch.zeros_like(image), marks=marks)
 
 
 def random_pixels(areas: Tensor, seed: int) -> Iterator[tuple[AnyArray, AnyArray]]:
