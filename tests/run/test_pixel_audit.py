@@ -12,12 +12,14 @@ import torch
 from conftest import Runner, quick_pixels
 from ducats.data.domain import UNLABELLED, VOID, AdaptationData
 from ducats.ledger import Ledger, Request, RequestWriter, load_ledger, load_request
+from ducats.run import audit_draw
 from ducats.run.audit_draw import random_pixels, unanswered_pixels, write_with_audit
 from ducats.run.checkpoint import load_model
 from ducats.run.factory import load_data
 from ducats.runfolder.pixel_runs import PixelRuns
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
+from ducats.utils.randomness import make_generator
 from present import present
 
 AREAS = torch.tensor([12, 20, 8])
@@ -198,6 +200,23 @@ def test_no_audit_label_affects_training_or_selection(run_pixels: Runner, unit: 
     assert released.read_records("audit") == first.read_records("audit")[:2]
     weights_with_audit = load_model(released)
     assert any(not torch.equal(weights[name], weights_with_audit[name]) for name in weights)
+
+
+@pytest.mark.parametrize("unit", ["pixel", "region"])
+def test_nothing_depends_on_which_pixels_are_in_the_audit(
+    run_pixels: Runner, monkeypatch: pytest.MonkeyPatch, unit: str
+) -> None:
+    settings = (*AUDIT, f"task.unit={unit}")
+    first = run_pixels(*settings, folder="first")
+    monkeypatch.setattr(audit_draw, "make_generator", lambda seed, *names: make_generator(seed + 1, *names))
+    second = run_pixels(*settings, folder="second")
+    ledgers = [load_ledger(run) for run in (first, second)]
+    assert ledgers[0].audit_pixels().position.tolist() != ledgers[1].audit_pixels().position.tolist()
+    for image in range(len(ledgers[0].keys)):
+        taught = [sorted(ledger.image_labels(image).position.tolist()) for ledger in ledgers]
+        assert taught[0] == taught[1]
+    weights, other_weights = load_model(first), load_model(second)
+    assert all(torch.equal(weights[name], other_weights[name]) for name in weights)
 
 
 def test_released_labels_are_judged_as_audit_labels(run_pixels: Runner) -> None:

@@ -14,11 +14,13 @@ from ducats.acquisition.stop_rule import StopRule
 from ducats.data.domain import UNLABELLED, VOID
 from ducats.data.toy import toy
 from ducats.ledger import Ledger, Request, load_ledger, load_request
+from ducats.run import audit_draw
 from ducats.run.audit_draw import add_audit_images
 from ducats.run.audit_figures import gain_on_sample, image_figures
 from ducats.run.checkpoint import load_model
 from ducats.runfolder.audit_files import PoolPredictions
 from ducats.utils.errors import UserError
+from ducats.utils.randomness import make_generator
 from present import present
 
 KEYS = [f"{number:02d}" for number in range(40)]
@@ -185,6 +187,22 @@ def test_no_audit_label_affects_training_or_selection(run_quickly: Runner) -> No
     figures, other_figures = (run.read_records("audit") for run in (first, second))
     assert [record["stage"] for record in figures] == [0, 1, 2]
     assert figures[-1]["accuracy"] != other_figures[-1]["accuracy"]
+
+
+def test_nothing_depends_on_which_images_are_in_the_audit(
+    run_quickly: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run_quickly(*AUDIT, folder="first")
+    monkeypatch.setattr(audit_draw, "make_generator", lambda seed, *names: make_generator(seed + 1, *names))
+    second = run_quickly(*AUDIT, folder="second")
+    for round_number in (1, 2):
+        requests = [present(load_request(run, round_number)) for run in (first, second)]
+        taught = [sorted([*one.picks.image.tolist(), *one.marks.released_image.tolist()]) for one in requests]
+        assert taught[0] == taught[1]
+    audited = [load_ledger(run).audit_labels() >= 0 for run in (first, second)]
+    assert not torch.equal(*audited)
+    weights, other_weights = load_model(first), load_model(second)
+    assert all(torch.equal(weights[name], other_weights[name]) for name in weights)
 
 
 def test_released_audit_labels_are_trained_on_after_the_last_round(run_quickly: Runner) -> None:
