@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from commands import Capture, ducats, error_of, output_of, set_options, write_images
-from conftest import PLAIN_VIEWS, quick_pixels
+from conftest import PLAIN_VIEWS, Runner, quick_pixels
 from ducats.annotation import AnnotationStore
+from ducats.cli.run import print_results
 from ducats.data.toy import toy
 from ducats.report.run_reader import read_run
 from ducats.report.run_section.verdict import make_verdict
@@ -98,6 +99,39 @@ def test_the_report_states_the_accuracy_with_its_interval(
 def test_triage_uses_the_audit(finished: Path, capsys: Capture) -> None:
     printed = " ".join(output_of(capsys, "triage", finished, "--risk", 0.9, "--confidence", 0.5).split())
     assert "the audit labels of the run" in printed
+
+
+def test_a_stopped_run_says_so_and_shows_no_empty_round(
+    run_quickly: Runner, tmp_path: Path, capsys: Capture
+) -> None:
+    settings = "acquisition={budget: 24, rounds: 3, after_epochs: [1, 2, 3], audit: 6, until: gain<99}"
+    folder = run_quickly(settings).path
+    shown = " ".join(output_of(capsys, "watch", folder, "--once").split())
+    assert "1 of 3 rounds labelled" in shown
+    assert "no labels were queried from round 2 on: the last round gained at most" in shown
+    page = tmp_path / "report.html"
+    assert ducats("report", folder, "--out", page) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "stopped asking for labels" in text
+    assert "pending" not in text
+    assert "The labels of the last round raised" not in text  # the last two models have the same labels
+    assert ducats("export", folder, "--out", tmp_path / "model") == 0
+    card = (tmp_path / "model" / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert "8 target images in 1 round; 2 of them for the audit, not trained on" in card
+
+
+def test_released_labels_are_not_called_untrained(
+    run_quickly: Runner, tmp_path: Path, capsys: Capture
+) -> None:
+    run_folder = run_quickly("acquisition={budget: 16, rounds: 2, audit: 6, release_audit: true}")
+    capsys.readouterr()
+    print_results(run_folder, has_test=True)
+    assert "before training on the audit labels: accuracy" in " ".join(capsys.readouterr().out.split())
+    assert "also trained on the audit labels" in " ".join(make_verdict(read_run(run_folder.path), []).remarks)
+    assert ducats("export", run_folder.path, "--out", tmp_path / "model") == 0
+    card = (tmp_path / "model" / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert "those of the model before" in card
+    assert "not trained on." not in card.split("## Evaluation")[0]
 
 
 def test_pixels_have_miou_and_pixel_accuracy(tmp_path: Path, capsys: Capture) -> None:

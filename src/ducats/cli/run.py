@@ -159,18 +159,26 @@ def print_results(run_folder: "RunFolder", *, has_test: bool, n_unreadable: int 
     from ducats.annotation.summary import summarise_channels
     from ducats.ledger import load_ledger
     from ducats.report.stage_table import terminal_stage_table
-    from ducats.runfolder.records import describe_audit, describe_random_gain, describe_timed
+    from ducats.runfolder.records import (
+        describe_audit,
+        describe_random_gain,
+        describe_stop,
+        describe_timed,
+    )
 
     if stages := run_folder.stages():
         console.print(terminal_stage_table(stages))
     audits = run_folder.read_records("audit")
     if audits:
         pixels_or_images = "pixels" if "pixels" in audits[-1] else "images"
-        print_line(f"on {pixels_or_images} that were not trained on: {describe_audit(audits[-1])}")
+        when = f"on {pixels_or_images} that were not trained on"
+        if run_folder.identity["acquisition"].get("release_audit"):
+            when = "before training on the audit labels"
+        print_line(f"{when}: {describe_audit(audits[-1])}")
     for gain in run_folder.read_records("random_gain"):
         print_line(describe_random_gain(gain))
     for stop in run_folder.read_records("stop"):
-        print_line(f"no labels were queried from round {stop['round']} on: {stop['reason']}")
+        print_line(describe_stop(stop))
     remark = "" if has_test or audits else " (not evaluated: no labelled target images)"
     ledger = load_ledger(run_folder)
     spent = f"{pluralise(len(ledger), 'label')} acquired"

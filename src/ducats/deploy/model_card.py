@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ducats.data.domain import UNLABELLED
 from ducats.deploy.preprocessing import Preprocessing
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import TriageRule
-from ducats.ledger import load_ledger
+from ducats.ledger import Ledger, load_ledger
 from ducats.models import MODELS
 from ducats.run.factory import model_params
 from ducats.runfolder.records import (
@@ -92,7 +93,9 @@ def _training_lines(trained: TrainedModel) -> Iterator[str]:
     spent = pluralise(ledger.spent(), f"target {'pixel' if trained.per_pixel else 'image'}")
     n_corrected = ledger.corrected_labels(ledger.n_rounds).n_corrected
     corrected = f", {n_corrected} of them corrected" if n_corrected else ""
-    yield f"- acquired labels: {spent} in {pluralise(ledger.n_rounds, 'round')}{corrected}"
+    n_rounds = len({ledger.spent(rounds) for rounds in range(ledger.n_rounds + 1)}) - 1
+    audit = _audit_share(trained, ledger)
+    yield f"- acquired labels: {spent} in {pluralise(n_rounds, 'round')}{corrected}{audit}"
     if (seconds := ledger.seconds()) is not None:
         timed = describe_timed(ledger.n_timed_units(), ledger.n_units())
         yield f"- annotation: {seconds / 60:.1f} minutes{f' ({timed})' if timed else ''}"
@@ -116,16 +119,15 @@ def _evaluation_lines(trained: TrainedModel) -> Iterator[str]:
     audits = trained.run_folder.read_records("audit")
     if audits:
         described = describe_audit(audits[-1])
-        yield f"On {describe_audited(audits[-1])} of the target that the model was not taught: {described},"
+        yield f"By the audit: {described}. They are a random"
+        yield f"sample of the {describe_audited(audits[-1])} of the target that the model was not trained on."
         if trained.config.acquisition.release_audit:
-            yield "a random sample of them, for the model before it was trained on these labels, too."
-        else:
-            yield "which are a random sample of them and were not trained on."
+            yield "The model was then trained on the audit labels, too: the figures are those of the model before."
         for record in trained.run_folder.read_records("random_gain"):
             yield describe_random_gain(record)
+        if not metrics:
+            return
         yield ""
-    if audits and not metrics:
-        return
     if not metrics:
         yield "Not evaluated: the run had no labelled images outside its training set."
         return
@@ -137,6 +139,17 @@ def _evaluation_lines(trained: TrainedModel) -> Iterator[str]:
     yield "|---|---|"
     for description, value in metrics.items():
         yield f"| {description} | {value:.4f} |"
+
+
+def _audit_share(trained: TrainedModel, ledger: Ledger) -> str:
+    """Say how many labels are for the audit; empty if none are."""
+    n_audit = len(ledger.audit_pixels().image) if trained.per_pixel else 0
+    if not trained.per_pixel:
+        n_audit = int((ledger.audit_labels() != UNLABELLED).sum())
+    if not n_audit:
+        return ""
+    is_taught = trained.config.acquisition.release_audit
+    return f"; {n_audit} of them for the audit{'' if is_taught else ', not trained on'}"
 
 
 def _triage_lines(rule: TriageRule | None) -> Iterator[str]:

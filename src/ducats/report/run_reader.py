@@ -106,7 +106,7 @@ def read_run(folder: Path) -> Run:
         audits=_of_kind(records, "audit"),
         random_gain=next(iter(_of_kind(records, "random_gain")), None),
         added_classes=_of_kind(records, "added_classes"),
-        stop_reason=next((str(record.get("reason", "")) for record in _of_kind(records, "stop")), ""),
+        stop_reason=next((str(record["reason"]) for record in _of_kind(records, "stop")), ""),
         # Some delete the weights of finished runs, which are large.
         finished=run_folder.finished or bool(checksums.missing(folder, run_folder.model_path.name)),
         environment=run_folder.environment,

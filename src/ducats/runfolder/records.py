@@ -169,6 +169,15 @@ def describe_audited(record: Mapping[str, Any]) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def describe_stop(record: Mapping[str, Any]) -> str:
+    """Say from which round on nothing was queried, and why.
+
+    >>> describe_stop({"round": 3, "reason": "accuracy is at least 96 %"})
+    'no labels were queried from round 3 on: accuracy is at least 96 %'
+    """
+    return f"no labels were queried from round {record['round']} on: {record['reason']}"
+
+
 def describe_random_gain(record: Mapping[str, Any]) -> str:
     """Describe the gain over random labels in one or two sentences.
 
@@ -222,6 +231,8 @@ def _record_error(record: Record) -> str:
     for key in _NUMBER_KEYS:
         if record.get(key) is not None and not _is_number(record[key]):
             return f"has a value for {key!r} that is not a number"
+    if record["kind"] == "stop" and not isinstance(record.get("reason"), str):
+        return "has no text for 'reason'"
     if record["kind"] == "random_gain" and "unknown" not in record:
         for key in ("labels", "all_labels", "estimate", "low", "high"):
             if finite_number(record, key) is None:

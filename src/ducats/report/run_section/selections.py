@@ -105,6 +105,8 @@ def read_selections(run: Run) -> Selections:
         except UserError as error:
             round_labels = None
             missing_notes.append(_missing_note(error, run))
+        if round_labels is not None and not len(round_labels.label):
+            continue  # nothing was selected: a stop rule held, or the time was spent
         rounds.append(_round(run, snapshot, round_labels, image_names))
     if not snapshots and not missing_notes:
         missing_notes.append(_no_rounds_note(run))

@@ -130,16 +130,21 @@ def _audit_remarks(run: Run) -> list[str]:
         f"The audit is a random sample of the {describe_audited(last)} that the model was not taught. The "
         "intervals hold for all stages together, also if you stop because of them."
     )
-    if isinstance(gain := last.get("gain"), dict):
-        most, name = format_signed_points(max(0.0, gain["high"])), list(audit_intervals(last))[-1]
+    if run.finished and run.config.get("acquisition", {}).get("release_audit"):
         remarks.append(
-            f"Since the stage before, {name} has gained at most {most} points (95 %). If the gains keep "
-            "shrinking, as they usually do, a further round brings no more than that."
+            "After the last round, the model was also trained on the audit labels; the figures are those of the "
+            "model before."
+        )
+    if isinstance(gain := last.get("gain"), dict) and not run.stop_reason:
+        most, name = format_points(max(0.0, gain["high"])), list(audit_intervals(last))[-1]
+        remarks.append(
+            f"The labels of the last round raised {name} by at most {most} (95 %). Gains usually shrink from "
+            "round to round."
         )
     if run.random_gain is not None:
         remarks.append(describe_random_gain(run.random_gain))
     if run.stop_reason:
-        remarks.append(f"The run stopped asking for labels: {run.stop_reason}.")
+        remarks.append(f"The run stopped asking for labels before its budget was spent: {run.stop_reason}.")
     return remarks
 
 

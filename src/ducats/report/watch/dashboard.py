@@ -14,7 +14,7 @@ from rich.text import Text
 from ducats.report.stage_table import terminal_stage_table
 from ducats.report.watch.run_state import METRIC_NAMES, RunState
 from ducats.report.watch.text_plots import braille_plot, sparkline
-from ducats.runfolder.records import describe_audit
+from ducats.runfolder.records import describe_audit, describe_stop
 from ducats.utils.findings import format_duration, pluralise
 
 PHASE_STYLES = {"finished": "green", "waiting": "yellow", "empty": "dim"}
@@ -78,6 +78,8 @@ def _render_run(state: RunState, fits: Callable[[RenderableType], bool]) -> Rend
         renderables.append(Text(f"classes that the source lacks: {', '.join(state.added_classes)}"))
     if state.audit is not None:
         renderables.append(Text(f"by the audit: {describe_audit(state.audit)}"))
+    if state.stop is not None:
+        renderables.append(Text(describe_stop(state.stop)))
     return Group(*renderables, *_loss_table(state), *_messages(state))
 
 

@@ -42,6 +42,7 @@ class RunWatcher:
         evaluated = [record for record in records if record["kind"] in ("stage", "interim")]
         epoch = max((int(record["epoch"]) for record in [*epochs, *stages]), default=0)
         phase = _current_phase(run_folder, epoch, plan, {int(stage["epoch"]) for stage in stages})
+        stop = next((record for record in records if record["kind"] == "stop"), None)
         open_round = None
         annotation_seconds = max((stage.get("annotation_seconds", 0.0) for stage in stages), default=0.0)
         timed_answers = describe_timed_record(stages[-1]) if stages else ""
@@ -71,9 +72,10 @@ class RunWatcher:
             epoch=epoch,
             epochs=plan.get("epochs"),
             n_rounds=len(plan["query_epochs"]) if plan.get("query_epochs") is not None else None,
-            n_labelled_rounds=len(run_folder.labelled_rounds()),
+            n_labelled_rounds=len(run_folder.labelled_rounds()) if stop is None else int(stop["round"]) - 1,
             stages=stages,
             audit=next((record for record in reversed(records) if record["kind"] == "audit"), None),
+            stop=stop,
             added_classes=_added_classes(run_folder, problems),
             losses=tuple(_numeric_losses(record) for record in epochs),
             compute_seconds=max((float(record["seconds"]) for record in evaluated), default=None),
@@ -180,7 +182,7 @@ def _read_records(path: Path, problems: list[str]) -> list[Record]:
         problems.append(f"{path.name} is corrupt in line {which}")
     valid = [
         record
-        if record["kind"] == "audit"
+        if record["kind"] in ("audit", "stop")
         else keep_valid_values(record) | {"losses": record.get("losses", {})}
         for record in records
     ]

@@ -47,6 +47,7 @@ class RunState:
     n_labelled_rounds: int = 0
     stages: tuple[Record, ...] = ()  # records of evaluated stages, oldest first, with valid values only
     audit: Record | None = None  # the newest figures of the audit
+    stop: Record | None = None  # why no more labels are queried, although the budget is not spent
     added_classes: tuple[str, ...] = ()  # names of classes that were added during the run
     losses: tuple[Mapping[str, float], ...] = ()  # mean losses of each epoch, oldest first
     compute_seconds: float | None = None  # up to the last evaluation
