@@ -130,7 +130,7 @@ def test_released_labels_are_not_called_untrained(
     assert "also trained on the audit labels" in " ".join(make_verdict(read_run(run_folder.path), []).remarks)
     assert ducats("export", run_folder.path, "--out", tmp_path / "model") == 0
     card = (tmp_path / "model" / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert "those of the model before" in card
+    assert "The figures are those before" in card
     assert "not trained on." not in card.split("## Evaluation")[0]
 
 

@@ -122,7 +122,7 @@ def _evaluation_lines(trained: TrainedModel) -> Iterator[str]:
         yield f"By the audit: {described}. They are a random"
         yield f"sample of the {describe_audited(audits[-1])} of the target that the model was not trained on."
         if trained.config.acquisition.release_audit:
-            yield "The model was then trained on the audit labels, too: the figures are those of the model before."
+            yield "Then the model was trained on the audit labels, too. The figures are those before."
         for record in trained.run_folder.read_records("random_gain"):
             yield describe_random_gain(record)
         if not metrics:
