@@ -18,6 +18,7 @@ from ducats.run.live_audit import LiveAudit
 from ducats.run.live_run import LiveRun
 from ducats.run.live_session import LiveSession
 from ducats.runfolder.run_folder import RunFolder
+from present import present
 
 KEYS = [f"{number:02d}" for number in range(40)]
 
@@ -102,6 +103,24 @@ def test_what_the_query_selects_leaves_the_audit(tmp_path: Path, monkeypatch: py
         assert key not in audited(live)
         assert int(live.learner.labels[int(key)]) != UNLABELLED
         assert next_key(live) != key
+
+
+def test_images_that_several_answers_pass_over_leave_the_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_session(tmp_path) as live:
+        answer_until_audited(live, 2)
+        in_audit, later = sorted(int(key) for key in audited(live))
+        unlabelled = (live._labels == UNLABELLED).nonzero().squeeze(1).tolist()
+        first, second = [image for image in unlabelled if not present(live.audit).mask()[image]][:2]
+        picks = torch.tensor([first, in_audit, second, later])
+        monkeypatch.setattr(live.learner, "query", lambda _: picks[live.learner.labels[picks] == UNLABELLED])
+        live._select(live.store.answers())
+        monkeypatch.undo()
+        answer(live, *((POOL.keys[i], truth(POOL.keys[i])) for i in (first, second)))
+        left = {int(key) for key in audited(live)}
+        assert in_audit not in left
+        assert int(live.learner.labels[in_audit]) != UNLABELLED
 
 
 def test_images_like_those_confirmed_at_once_leave_the_audit(

@@ -74,6 +74,7 @@ class LiveSession(AbstractContextManager["LiveSession"]):
         self._recent: deque[bool] = deque(maxlen=RECENT_ANSWERS)
         self._judged: deque[tuple[torch.Tensor, int]] = deque(maxlen=MAX_JUDGED)  # log alpha, answer
         self._labels = torch.full((len(learner.pool),), UNLABELLED)  # of the pool, with those of the audit
+        self._picks: list[int] = []  # latest selection of the query, with images of the audit
         self._log_alpha = torch.zeros(0)  # of the pool, after the latest refit
         self._stability = PredictionStability()
         self._state = _Learnt()
@@ -156,6 +157,7 @@ class LiveSession(AbstractContextManager["LiveSession"]):
         if not len(changed) and self._state.first:  # such as a skipped question
             self._publish(replace(self._state, n_answers=len(answers)))
             return
+        self._release_skipped(changed)
         self._compare_guesses(changed, labels)
         self._labels = labels
         self._train(steps)
@@ -204,6 +206,16 @@ class LiveSession(AbstractContextManager["LiveSession"]):
                 self._judged.append((self._log_alpha[image], int(labels[image])))
         self._release_confirmed(confirmed, hints, labels)
 
+    def _release_skipped(self, changed: torch.Tensor) -> None:
+        """Release the audit images that would have been asked about before one that was answered now."""
+        given_alone = _given_alone(self.store.answers()[self._state.n_answers :])
+        is_new, keys = self._labels == UNLABELLED, self.learner.pool.keys
+        answered = {i for i in changed[is_new[changed]].tolist() if keys[i] in given_alone}
+        n_passed = max((n for n, image in enumerate(self._picks) if image in answered), default=0)
+        if self.audit is not None and n_passed:
+            is_audit = self.audit.mask()
+            self.audit.release([i for i in self._picks[:n_passed] if is_audit[i]], self.round)
+
     def _release_confirmed(self, images: Sequence[int], hints: AnnotatorHints, labels: torch.Tensor) -> None:
         """Release the audit images that would have been confirmed with others: right, and as sure.
 
@@ -248,7 +260,7 @@ class LiveSession(AbstractContextManager["LiveSession"]):
             n_asked = sum(known and key in given_alone for key, known in zip(keys, is_known, strict=True))
             audit.draw(n_asked, self._labels)
         while not all(is_known):
-            picks: list[int] = self.learner.query(QUESTIONS_AHEAD).tolist()
+            self._picks = picks = self.learner.query(QUESTIONS_AHEAD).tolist()
             if audit is None:
                 return picks
             is_audit = audit.mask().tolist()

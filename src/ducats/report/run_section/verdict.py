@@ -132,7 +132,8 @@ def _audit_remarks(run: Run) -> list[str]:
     )
     if run.finished and run.config.get("acquisition", {}).get("release_audit"):
         remarks.append(
-            "After the last round, the model was also trained on the audit labels. The figures are those before."
+            "After the last round, the model was also trained on the audit labels. The figures are those "
+            "before."
         )
     if isinstance(gain := last.get("gain"), dict) and not run.stop_reason:
         most, name = format_points(max(0.0, gain["high"])), list(audit_intervals(last))[-1]
