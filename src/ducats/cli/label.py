@@ -29,7 +29,7 @@ def label(
     out: Path | None = None,
     seed: int | None = None,
     device: str | None = None,
-    audit: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None,
+    audit_every: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None,
     config: ConfigFiles = [],  # noqa: B006 - never changed
     set: Annotated[list[str], Parameter(negative=(), help="A setting as key=value. Repeatable.")] = [],  # noqa: B006
     host: str = "127.0.0.1",
@@ -61,8 +61,8 @@ def label(
         out: Live: run folder; default: runs/label-NAME-DIGEST, the same for the same folder of images.
         seed: Live: random seed.
         device: Live: auto, cpu, cuda or mps.
-        audit: Live: one in this many questions is drawn at random and not trained on; these labels give
-            the accuracy. Default: 10; 0: none.
+        audit_every: Live: one in this many questions is drawn at random and not trained on; these labels
+            give the accuracy. Default: 10; 0: none.
         host: Address to listen on; the default is reachable from this machine only.
         port: Port to listen on; default: derived from the path of the run, the same each time.
         annotator: Annotator name for all answers; default: the page asks each annotator once.
@@ -94,8 +94,10 @@ def label(
         _check_not_live(folder)
         _serve(folder, port, page | access(folder))
         return 0
-    if audit == 1:
-        raise UserError("--audit 1 leaves no label to train on; give a larger number, or 0 for no audit")
+    if audit_every == 1:
+        raise UserError(
+            "--audit-every 1 leaves no label to train on; give a larger number, or 0 for no audit"
+        )
     if server.is_run_folder(folder):
         raise UserError(
             f"{folder} is a run folder; omit --classes and --source to label its questions, or give a folder "
@@ -112,7 +114,7 @@ def label(
         seed=seed,
         device=device,
     )
-    return _label_live(options, out or _default_folder(folder), audit, port, page, access)
+    return _label_live(options, out or _default_folder(folder), audit_every, port, page, access)
 
 
 def _parse_people(text: str) -> list[str]:
@@ -190,7 +192,7 @@ def _default_folder(images: Path) -> Path:
 def _label_live(
     options: RunOptions,
     out: Path,
-    audit: int | None,
+    audit_every: int | None,
     port: int,
     page: dict[str, Any],
     access: Callable[[Path], dict[str, Any]],
@@ -209,7 +211,7 @@ def _label_live(
             config = resolve_for_machine(options.load())
         run_folder = RunFolder(out)
         check_config(config, is_resumable=run_folder.is_resumable)
-        every = DEFAULT_EVERY if audit is None else audit
+        every = DEFAULT_EVERY if audit_every is None else audit_every
         live_run = LiveRun.open(config, run_folder, audit_every=every)
     try:
         with ProgressDisplay(transient=True):
