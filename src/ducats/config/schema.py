@@ -214,7 +214,7 @@ class AcquisitionConfig:
     release_audit: bool = Field(
         default=False,
         description="also train on the audit labels after the last round; the last figures are then those of "
-        "the model before",
+        "the model before that round",
     )
     until: str | None = Field(
         default=None,
