@@ -164,9 +164,7 @@ def measure(
             gain_truth = truth - correct[stage - 1][rest].mean()
             for run in few:
                 kept = drawn[run][live[run]]
-                gain = gain_interval(
-                    correct[stage - 1][kept], correct[stage][kept], size=left, level=LEVEL
-                )
+                gain = gain_interval(correct[stage - 1][kept], correct[stage][kept], size=left, level=LEVEL)
                 covered["gain"][run] &= gain.low - 1e-12 <= gain_truth <= gain.high + 1e-12
                 if stage == ROUNDS:
                     y_run, g_run, pool_g = (
