@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from commands import Capture, error_of, output_of
 from ducats.annotation import AnnotationStore, Question, QuestionRound, RoundRules
 from ducats.annotation.amend import LabelAmender, NewLabel
+from ducats.annotation.change_classes import merge_class
 from ducats.annotation.suspicious import suspicious_answers
 from ducats.ledger import Ledger, Request
+from ducats.runfolder.class_changes import ClassList
 from ducats.runfolder.pool_file import PoolInfo
 from ducats.runfolder.run_folder import RunFolder
 from ducats.runfolder.snapshot_files import Snapshot, write_snapshot_file
@@ -28,14 +31,20 @@ CASES = {
 }
 
 
-def write_snapshot(folder: Path) -> None:
-    """Write a snapshot in which every image but the last of the pool is labelled."""
+def write_snapshot(folder: Path, **predicted: int) -> None:
+    """Write a snapshot in which every image but the last of the pool is labelled.
+
+    Args:
+        predicted: numbers of the predicted classes, instead of those in ``CASES``.
+    """
     n = len(CASES)
     columns: dict[str, Any] = {field.name: np.zeros(n) for field in fields(Snapshot)}
     columns |= {name: np.zeros((n, 1)) for name in ("features", "z", "top_classes", "log_alpha")}
     columns |= {"round": 0, "epoch": 1, "pool": n + 1, "source": 0, "explained_variance_ratio": np.zeros(1)}
     columns |= {"image": np.arange(n), "is_target": np.ones(n, bool), "is_labelled": np.ones(n, bool)}
-    columns["predicted"] = np.array([CLASSES.index(later[0]) for _, _, later in CASES.values()])
+    columns["predicted"] = np.array(
+        [predicted.get(key, CLASSES.index(later[0])) for key, (_, _, later) in CASES.items()]
+    )
     columns["probability"] = np.array([later[1] for _, _, later in CASES.values()])
     write_snapshot_file(folder, Snapshot(**columns))
 
@@ -54,6 +63,7 @@ def run_folder(tmp_path: Path) -> RunFolder:
         submit_answer(store, key, word)
     assert store.close_round(1) is not None
     run_folder.save_pool(PoolInfo(keys))
+    run_folder.data_path.write_text(yaml.safe_dump({"classes": list(CLASSES)}))
     request = Request(1, torch.arange(len(keys)), torch.zeros(len(keys), dtype=torch.long))
     Ledger(run_folder.labels_path, keys).append(request, torch.tensor([0, 0, 0, 2, -2]))
     return run_folder
@@ -102,3 +112,21 @@ def test_a_corrupt_snapshot_is_named(run_folder: RunFolder, capsys: Capture) -> 
     summary = output_of(capsys, "answers", run_folder.path)
     assert "final.npz is corrupt" in summary.replace("\n", "")
     assert "2 suspicious answers" in summary
+
+
+def test_a_prediction_of_a_class_that_was_added_after_the_answer_is_named(run_folder: RunFolder) -> None:
+    run_folder.save_class_changes(ClassList(CLASSES).with_added(["horse", "emu"], 2).changes)
+    write_snapshot(run_folder.path, sure=len(CLASSES) + 1)
+    assert ("sure", "dog (90 %)", "emu (90 %)") in found(run_folder)
+
+
+def test_merging_classes_reviews_no_answer(run_folder: RunFolder, capsys: Capture) -> None:
+    assert merge_class(run_folder, "cat", "cow", "ada") == 3
+    sure, both = suspicious_answers(run_folder)
+    assert (sure.question.id, sure.label) == ("sure", "cow")
+    assert both.question.id == "both"
+    assert run_folder.count_unused_corrections() == 0
+    assert "correction" not in output_of(capsys, "answers", run_folder.path)
+    result = LabelAmender(run_folder, "eve").amend([NewLabel("sure", "cow")])
+    assert not result.unchanged  # she confirms it
+    assert [one.question.id for one in suspicious_answers(run_folder)] == ["both"]

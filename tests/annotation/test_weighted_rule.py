@@ -72,7 +72,7 @@ def test_overlap_chooses_a_share_that_needs_two_people(tmp_path: Path) -> None:
     assert store.close_round(1) is None
     message = describe_open_images(store, 1)
     assert "waits for 4 of 20 labels" in message
-    assert "4 answered need another annotator. To answer" in message
+    assert "4 with an answer need another annotator. To answer" in message
     progress = RoundProgress(store, store.question_round(1))
     progress.refresh()
     assert {one.id for one in progress.next_questions("ben", 9)} == shared

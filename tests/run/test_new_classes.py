@@ -199,7 +199,7 @@ def test_invalid_changes_are_refused(run_quickly: Runner) -> None:
     for change, words in (
         (lambda: rename_class(run_folder, "nothing", "x"), "is not a class"),
         (lambda: rename_class(run_folder, first, second.upper()), "use --merge"),
-        (lambda: rename_class(run_folder, first, "void"), "cannot be named"),
+        (lambda: rename_class(run_folder, first, "void"), "cannot be a class"),
         (lambda: merge_class(run_folder, first, first, ""), "into itself"),
         (lambda: add_class(run_folder, "x"), "no open round"),
     ):

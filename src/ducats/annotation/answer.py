@@ -1,9 +1,12 @@
 """A received answer and the meaning of its word."""
 
 import json
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+from ducats.utils.errors import UserError
 
 VOID_WORD = "void"  # no class applies
 UNSURE_WORD = "unsure"  # the annotator cannot decide
@@ -21,6 +24,7 @@ _RESERVED_WORDS: Mapping[str, AnswerKind] = {
     UNDO_WORD: "undo",
 }
 
+MAX_CLASS_NAME_LENGTH = 100
 MAX_TEXT_LENGTH = 500  # characters of a word, a name or an external id; malformed answers are truncated to it
 
 
@@ -48,18 +52,39 @@ class Answer:
 def parse_word(word: str, classes: Sequence[str]) -> tuple[AnswerKind, str]:
     """Return the meaning of a word, and the word as spelt in ``classes``.
 
-    >>> parse_word("Cat", ["cat", "dog"]), parse_word(" void", ["cat"]), parse_word("cow", ["cat"])
-    (('class', 'cat'), ('void', 'void'), ('new', 'cow'))
+    >>> parse_word("Cat", ["cat", "dog"]), parse_word(" void", ["cat"]), parse_word("sea  cow", ["cat"])
+    (('class', 'cat'), ('void', 'void'), ('new', 'sea cow'))
     """
     for candidate in (word, word.strip()):
         if candidate in classes:
             return "class", candidate
-    word = word.strip()
-    matches = [name for name in classes if name.strip().casefold() == word.casefold()]
+    folded = fold_word(word)
+    matches = [name for name in classes if fold_word(name) == folded]
     if len(matches) == 1:
         return "class", matches[0]
-    lowered = word.casefold()
-    return (_RESERVED_WORDS[lowered], lowered) if lowered in _RESERVED_WORDS else ("new", word)
+    return (_RESERVED_WORDS[folded], folded) if folded in _RESERVED_WORDS else ("new", _tidy(word))
+
+
+def fold_word(word: str) -> str:
+    """Return a text that is equal for words that differ only in case, spaces or the encoding of accents."""
+    return _tidy(word).casefold()
+
+
+def _tidy(word: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", word).split())
+
+
+def new_class_name(text: str) -> str:
+    """Return the name of a new class, with single spaces; raise if no class can have it."""
+    kind, name = parse_word(text, ())
+    has_control = any(unicodedata.category(one) == "Cc" for one in name)
+    is_visible = any(one.isprintable() for one in name)
+    if kind != "new" or len(name) > MAX_CLASS_NAME_LENGTH or has_control or not is_visible:
+        raise UserError(
+            f"{name[:MAX_CLASS_NAME_LENGTH]!r} cannot be a class; choose a name of at most "
+            f"{MAX_CLASS_NAME_LENGTH} visible characters other than void, unsure and skip"
+        )
+    return name
 
 
 def malformed_answer(raw: Any, received_at: str, channel: str) -> Answer:

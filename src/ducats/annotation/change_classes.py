@@ -4,14 +4,13 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from ducats.annotation.answer import parse_word
+from ducats.annotation.answer import new_class_name, parse_word
 from ducats.annotation.store import AnnotationStore
-from ducats.runfolder.amendments import Amendment, Correction, label_runs
+from ducats.runfolder import checksums
+from ducats.runfolder.amendments import MERGE_CHANNEL, Amendment, Correction, label_runs
 from ducats.runfolder.class_changes import ClassList
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
-
-MERGE_CHANNEL = "merged classes"  # of the amendment that changes the labels of a merged class
 
 
 def current_classes(run_folder: RunFolder, store: AnnotationStore) -> ClassList:
@@ -22,29 +21,32 @@ def current_classes(run_folder: RunFolder, store: AnnotationStore) -> ClassList:
     return ClassList(classes, run_folder.load_class_changes())
 
 
+def _offered_classes(store: AnnotationStore) -> tuple[str, ...]:
+    """Return the classes that annotators can choose in the open round."""
+    open_round = store.open_round()
+    return () if open_round is None else open_round.rules.classes
+
+
 def add_class(run_folder: RunFolder, name: str) -> str:
     """Offer a new class to the annotators of the open round; the run knows it with its first label."""
     store = AnnotationStore(run_folder.questions_path)
     open_round = store.open_round()
     if open_round is None:
         raise UserError(f"{run_folder.path} has no open round of questions that a new class could answer")
-    try:
-        return store.add_class(open_round.rules.round, name)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    return store.add_class(open_round.rules.round, name)
 
 
 def rename_class(run_folder: RunFolder, old: str, new: str) -> None:
     """Give a class another name, everywhere; answers with the former name count for it."""
-    store = AnnotationStore(run_folder.questions_path)
-    if parse_word(new, ())[0] != "new" or new != new.strip():
-        raise UserError(f"a class cannot be named {new!r}; choose another name")
+    store, new = AnnotationStore(run_folder.questions_path), new_class_name(new)
     run_folder.lock()
     try:
-        classes = current_classes(run_folder, store)
-        if parse_word(new, [name for name in classes.current if name != old])[0] == "class":
-            raise UserError(f"{new!r} is a class; to make {old!r} part of it, use --merge {old}={new}")
-        changed = classes.with_renamed(old, new, len(run_folder.labelled_rounds()))
+        classes, offered = current_classes(run_folder, store), _offered_classes(store)
+        others = [name for name in dict.fromkeys((*classes.current, *offered)) if name != old]
+        kind, same = parse_word(new, others)
+        if kind == "class":
+            raise UserError(f"{same!r} is a class; to make {old!r} part of it, use --merge {old}={same}")
+        changed = classes.with_renamed(old, new, len(run_folder.labelled_rounds()), offered=offered)
         run_folder.save_class_changes(changed.changes)
     finally:
         run_folder.release()
@@ -54,13 +56,13 @@ def merge_class(run_folder: RunFolder, name: str, into: str, annotator: str) -> 
     """Make a class part of another, everywhere; return the number of labels that changed.
 
     The labels of the class become an amendment, which the run trains on from its next round. A model that was
-    trained before adds the evidence of both classes.
+    trained before adds the evidence of both classes. After a kill, call it again.
     """
     store = AnnotationStore(run_folder.questions_path)
     run_folder.lock()
     try:
-        classes = current_classes(run_folder, store)
-        changed = classes.with_merged(name, into, len(run_folder.labelled_rounds()))
+        classes, offered = current_classes(run_folder, store), _offered_classes(store)
+        changed = classes.with_merged(name, into, len(run_folder.labelled_rounds()), offered=offered)
         numbers = store.round_numbers()
         is_live = bool(numbers) and store.question_round(numbers[-1]).rules.live
         if is_live and run_folder.load_amendments():
@@ -69,11 +71,11 @@ def merge_class(run_folder: RunFolder, name: str, into: str, annotator: str) -> 
                 f"answer the images of {name!r} again instead"
             )
         corrections = [] if is_live else _corrections(run_folder, classes, name, into)
-        run_folder.save_class_changes(changed.changes)
-        if corrections:
+        checksums.delete(run_folder.triage_path)  # calibrated for other classes
+        if corrections:  # before the classes: afterwards, the class could not be merged again
             made_at = datetime.now(UTC).isoformat(timespec="seconds")
             run_folder.append_amendment(Amendment(annotator, made_at, MERGE_CHANNEL, tuple(corrections)))
-        run_folder.triage_path.unlink(missing_ok=True)  # calibrated for other classes
+        run_folder.save_class_changes(changed.changes)
     finally:
         run_folder.release()
     return sum(one.n_labels for one in corrections)
@@ -82,7 +84,8 @@ def merge_class(run_folder: RunFolder, name: str, into: str, annotator: str) -> 
 def _corrections(run_folder: RunFolder, classes: ClassList, name: str, into: str) -> list[Correction]:
     """Return one correction for each image with labels of a class."""
     old, new, keys = classes.number(name), classes.number(into), run_folder.load_pool().keys
-    assert old is not None
+    if old is None:
+        return []  # no label in a closed round
     assert new is not None
     images = set[int]()
     for round_number in run_folder.labelled_rounds():

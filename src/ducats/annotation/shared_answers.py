@@ -92,7 +92,7 @@ class AnswerBook:
             self._read_amendments(path.parent, store)
 
     def _read_amendments(self, run: Path, store: AnnotationStore) -> None:
-        for amendment in RunFolder(run).load_amendments():
+        for amendment in RunFolder(run).load_amendments(with_merges=False):
             word = AnnotatorWord(amendment.annotator, "", None, amendment.made_at, is_copy=False)
             for one in amendment.corrections:
                 if one.round not in store.round_numbers():

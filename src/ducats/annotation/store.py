@@ -8,7 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ducats.annotation.answer import MAX_TEXT_LENGTH, Answer, malformed_answer, parse_word, replace_surrogates
+from ducats.annotation.answer import (
+    MAX_TEXT_LENGTH,
+    Answer,
+    fold_word,
+    malformed_answer,
+    new_class_name,
+    parse_word,
+    replace_surrogates,
+)
 from ducats.annotation.answer_log import AnswerLog
 from ducats.annotation.question import QuestionRound
 from ducats.annotation.rules import QuestionStatus, independent_words, possible_words, question_status
@@ -16,6 +24,7 @@ from ducats.runfolder import checksums
 from ducats.runfolder.class_changes import CLASSES_FILE, ClassChange, load_class_changes, translate_word
 from ducats.runfolder.question_names import ANSWER_LOG, CLOSED, RULES
 from ducats.runfolder.rounds import round_name, rounds_in
+from ducats.utils.errors import UserError
 from ducats.utils.typed_json import parse_json
 
 if TYPE_CHECKING:  # keeps `--help` fast
@@ -23,7 +32,6 @@ if TYPE_CHECKING:  # keeps `--help` fast
 
 _Version = tuple[int, int, int] | None  # of a file
 
-MAX_CLASS_NAME_LENGTH = 100
 MAX_ANSWER_SECONDS = 24 * 3600.0  # longest plausible time for one answer
 
 
@@ -85,8 +93,10 @@ class AnnotationStore:
 
     def translate(self, word: str) -> str:
         """Return the current name of a class that was renamed or merged; other words as they are."""
-        former = {change.name.casefold(): change.name for change in self._changes if change.kind != "added"}
-        return translate_word(former.get(word.strip().casefold(), word), self._changes)
+        if not self._changes:
+            return word
+        former = {fold_word(change.name): change.name for change in self._changes if change.kind != "added"}
+        return translate_word(former.get(fold_word(word), word), self._changes)
 
     def n_class_changes(self) -> int:
         """Return how often classes were added, renamed or merged."""
@@ -135,7 +145,7 @@ class AnnotationStore:
         """Append a class to the rules of an open round, unless it is there; return its name.
 
         Raises:
-            ValueError: the name is empty, too long or reserved.
+            UserError: the name is empty, too long or reserved.
         """
         with self._lock, self.log.locked():
             return self._add_class(round_number, name)
@@ -145,11 +155,7 @@ class AnnotationStore:
         kind, name = parse_word(self.translate(replace_surrogates(name)), question_round.rules.classes)
         if kind == "class":
             return name
-        if kind != "new" or len(name) > MAX_CLASS_NAME_LENGTH:
-            raise ValueError(
-                f"{name[:MAX_CLASS_NAME_LENGTH]!r} cannot be a class; choose a name of at most "
-                f"{MAX_CLASS_NAME_LENGTH} characters other than void, unsure and skip"
-            )
+        name = new_class_name(name)
         rules = replace(question_round.rules, classes=(*question_round.rules.classes, name))
         rules.write(question_round.folder)
         version = _file_version(question_round.folder / RULES)
@@ -238,7 +244,7 @@ class AnnotationStore:
         elif kind == "new" and reject_reason is None:
             try:
                 kind, word = "class", self._add_class(round_number, word)
-            except ValueError:
+            except UserError:
                 reject_reason = "unknown class"
         return Answer(question, word, kind, round=round_number, reject_reason=reject_reason, **fields)
 
@@ -340,7 +346,7 @@ class AnnotationStore:
         """Return the corrected label of each question whose label was amended."""
         from ducats.runfolder.run_folder import RunFolder  # needs NumPy; keeps `--help` fast
 
-        amendments = RunFolder(self.folder.parent).load_amendments()
+        amendments = RunFolder(self.folder.parent).load_amendments(with_merges=False)
         corrections = [one for amendment in amendments for one in amendment.corrections]
         return {one.question: self.translate(one.new) for one in corrections}
 

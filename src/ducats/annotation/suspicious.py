@@ -63,7 +63,7 @@ def suspicious_answers(
         on_corrupt_snapshot: called with a message if the predictions after training cannot be read.
     """
     store = AnnotationStore(run_folder.questions_path)
-    trained: dict[str, tuple[int, float]] = {}
+    trained: dict[str, Prediction] = {}
     try:
         trained = _predictions_after_training(run_folder)
     except UserError as error:
@@ -72,7 +72,6 @@ def suspicious_answers(
     found = []
     for round_number in store.round_numbers():
         closed, question_round = store.closed_round(round_number), store.question_round(round_number)
-        classes = question_round.rules.classes
         words: Mapping[str, str | None] = closed.words if closed is not None else {}
         if closed is None and open_with is not None:
             words = {one: status.word for one, status in store.statuses(round_number).items()}
@@ -82,12 +81,9 @@ def suspicious_answers(
                 continue
             if closed is None and open_with is not None:
                 question = open_with(question)
-            asked = later = None
+            asked, later = None, trained.get(question.id)
             if question.guess is not None and question.probability is not None:
                 asked = Prediction(question.guess, question.probability)
-            if question.id in trained:
-                predicted, probability = trained[question.id]
-                later = Prediction(classes[predicted], probability)
             doubts = [
                 one if one and one.word != label and one.probability >= min_probability else None
                 for one in (asked, later)
@@ -97,14 +93,15 @@ def suspicious_answers(
     return sorted(found, key=lambda one: -one.probability)
 
 
-def _predictions_after_training(run_folder: RunFolder) -> dict[str, tuple[int, float]]:
-    """Return predicted class and probability of the labelled images in the newest snapshot, by key."""
+def _predictions_after_training(run_folder: RunFolder) -> dict[str, Prediction]:
+    """Return the predictions of the labelled images in the newest snapshot, by key."""
     pool, snapshot = run_folder.load_pool(), load_newest_snapshot(run_folder.path)
     if snapshot is None or pool.sizes is not None:
         return {}
+    classes = run_folder.classes.resolved_names
     rows = (snapshot.is_target & snapshot.is_labelled & (snapshot.image < len(pool.keys))).nonzero()[0]
     columns = (snapshot.image[rows], snapshot.predicted[rows], snapshot.probability[rows])
     return {
-        pool.keys[image]: (predicted, probability)
+        pool.keys[image]: Prediction(classes[predicted], probability)
         for image, predicted, probability in zip(*(column.tolist() for column in columns), strict=True)
     }

@@ -69,7 +69,7 @@ def answers(
         return _amend(run_folder, amend, login_name() if annotator is None else annotator)
     if check is not None:
         return _check(store, check)
-    if not store.round_numbers() and run_folder.load_amendments():
+    if not store.round_numbers() and run_folder.load_amendments(with_merges=False):
         _print_amendments(run_folder)
         return 0
     if not store.round_numbers() and rounds_in(store.folder, f"*/{MASKS}"):
@@ -214,7 +214,7 @@ def _consequence(run_folder: "RunFolder") -> str:
 
 
 def _print_amendments(run_folder: "RunFolder") -> None:
-    amendments = run_folder.load_amendments()
+    amendments = run_folder.load_amendments(with_merges=False)
     runs = [one.runs for amendment in amendments for one in amendment.corrections]
     if not runs:
         return
@@ -230,7 +230,7 @@ def _print_amendments(run_folder: "RunFolder") -> None:
 
 def _amended_answers(run_folder: "RunFolder") -> Iterator[Answer]:
     """Return the corrections as answers."""
-    for amendment in run_folder.load_amendments():
+    for amendment in run_folder.load_amendments(with_merges=False):
         for one in amendment.corrections:
             kind: AnswerKind = "void" if one.new == VOID_WORD else "class"
             yield Answer(

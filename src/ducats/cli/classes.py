@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.table import Table
 
 from ducats.cli.base import app, console, login_name, print_line
@@ -75,11 +76,11 @@ def _print_classes(run_folder: "RunFolder", class_list: "ClassList") -> None:
         column.justify = "right"
     for number, name in zip(class_list.current_numbers, class_list.current, strict=True):
         table.add_row(
-            name,
+            escape(name),
             f"{labels[number]:,}",
             f"round {added[name]}" if name in added else "",
             f"{predicted[number]:,}" if number in predicted else "",
-            ", ".join(_earlier_names(class_list, name)),
+            escape(", ".join(_earlier_names(class_list, name))),
         )
     console.print(table)
 

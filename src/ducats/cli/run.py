@@ -106,11 +106,13 @@ def run(
             fabric, lambda: build_run(config, run_folder, shared_answers=answers)
         )
     if fabric.is_global_zero:
+        is_resumed = run_folder.data_path.exists()
+        classes = run_folder.classes.current if is_resumed else components.source.classes
         print_line(
             f"{config.method} on {' '.join(filter(None, (config.data.name, benchmark_task(config))))}: "
             f"{pluralise(len(components.source), 'source image')}, "
             f"{pluralise(len(components.pool), 'target image')}, "
-            f"{pluralise(len(components.source.classes), 'class')}, {describe_budget(components, plan)}; "
+            f"{pluralise(len(classes), 'class')}, {describe_budget(components, plan)}; "
             f"folder {folder}"
         )
     if fabric.is_global_zero and fabric.device.type == "cpu" and not run_folder.is_resumable:

@@ -192,16 +192,22 @@ def _loading_lines(trained: TrainedModel) -> Iterator[str]:
     if ":" in model_config.name:
         yield f"`model.safetensors` holds the weights of the network built by `{model_config.name}`."
         return
-    params = {"classes": len(trained.classes), "channels": trained.channels, **model_params(trained.config)}
+    classes = trained.run_folder.classes
+    params = {"classes": len(classes), "channels": trained.channels, **model_params(trained.config)}
     arguments = ", ".join(f"{name}={value!r}" for name, value in params.items())
     builder = "build_without_weights" if MODELS[model_config.name].build_without_weights else "build"
     yield "The network takes images in [0, 1], normalises them itself and outputs logits. The evidence"
     yield f"function `{model_config.evidence}` maps them to log alpha."
+    groups = ""
+    if classes.groups is not None:
+        groups = f", groups={classes.groups}"
+        yield "Some classes were merged: `groups` has the class of each logit. The evidence of a class is the"
+        yield "sum over its logits."
     yield ""
     yield "```python"
     yield "from safetensors.torch import load_file"
     yield "from ducats.models import MODELS, EvidentialModel"
     yield f'network = MODELS["{model_config.name}"].{builder}({arguments})'
     yield 'network.load_state_dict(load_file("model.safetensors"))'
-    yield f'model = EvidentialModel(network, "{model_config.evidence}").eval()'
+    yield f'model = EvidentialModel(network, "{model_config.evidence}"{groups}).eval()'
     yield "```"

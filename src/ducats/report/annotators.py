@@ -152,7 +152,7 @@ def annotation_stats(runs: Sequence[Run]) -> list[AnnotationStats]:
         _run_stats(run)
         for run in runs
         if (run.files.questions_path / ANSWER_LOG).is_file()
-        or run.files.load_amendments()
+        or run.files.load_amendments(with_merges=False)
         or count_png_pixels(AnnotationStore(run.files.questions_path))
     ]
 
@@ -205,7 +205,7 @@ def _suspicious_list(run: Run, store: AnnotationStore) -> QuestionList:
 
 
 def _describe_corrected(run: Run) -> str:
-    count = CorrectedLabels.from_amendments(run.files.load_amendments()).n_corrected
+    count = CorrectedLabels.from_amendments(run.files.load_amendments(with_merges=False)).n_corrected
     return pluralise(count, "label" if run.files.load_pool().sizes is None else "pixel")
 
 
@@ -219,7 +219,7 @@ def _correction_table(run: Run) -> Table:
             annotator_name(amendment.annotator),
             amendment.made_at[:10],
         )
-        for amendment in run.files.load_amendments()
+        for amendment in run.files.load_amendments(with_merges=False)
         for one in amendment.corrections
         if one.runs
     ]

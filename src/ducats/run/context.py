@@ -40,7 +40,10 @@ WaitCallback = Callable[[int, AwaitingLabels | UserError], None]
 
 
 class ClassesAdded(Exception):  # noqa: N818 - not an error
-    """Classes were added: the run must be opened again, from its checkpoint, with larger tensors."""
+    """Classes were added: the run must be opened again, from its checkpoint, with larger tensors.
+
+    Its arguments are their names.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +122,9 @@ class RunContext(TrainingContext):
 
     def check_classes(self) -> None:
         """Raise `ClassesAdded` if labels of the run have a class that the model has no logit for."""
-        if len(self.on_rank_zero(lambda: self.run_folder.classes)) > len(self.classes):
-            raise ClassesAdded
+        classes = self.on_rank_zero(lambda: self.run_folder.classes)
+        if len(classes) > len(self.classes):
+            raise ClassesAdded(*classes.names[len(self.classes) :])
 
     def test_predictor(self) -> Predictor:
         """Return the model with the test view; it predicts the classes in use, without merged ones."""

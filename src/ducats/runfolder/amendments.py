@@ -19,6 +19,7 @@ from ducats.utils.files import lock_beside
 from ducats.utils.npz_columns import AnyArray
 
 AMENDMENT_FILES = "amendment-*.json"
+MERGE_CHANNEL = "merged classes"  # of the labels of a class that became part of another
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Amendment:
 
     annotator: str
     made_at: str  # UTC, ISO 8601
-    channel: str  # name of the CSV or PNG file, or empty
+    channel: str  # name of the CSV or PNG file, page, MERGE_CHANNEL, or empty
     corrections: tuple[Correction, ...]
 
 

@@ -6,7 +6,7 @@ own, and the number of a merged class is not used again. Ledger and weights refe
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -49,10 +49,13 @@ class ClassList:
         for change in self.changes:
             if change.kind == "added":
                 names.append(change.name)
-            elif change.name not in names:
-                continue  # live labelling starts again with the changed classes
+            elif change.name not in names or (change.kind == "merged" and change.into not in names):
+                continue  # it had no label then, or live labelling started again with the changed classes
             elif change.kind == "renamed":
-                names[names.index(change.name)] = change.into
+                number = names.index(change.name)
+                if change.into in names:  # of a class that was merged into this one: they swap names
+                    names[names.index(change.into)] = change.name
+                names[number] = change.into
             else:
                 merged[names.index(change.name)] = names.index(change.into)
         return names, merged
@@ -124,14 +127,21 @@ class ClassList:
         changes = [ClassChange("added", name, round=round_number, made_at=_now()) for name in names]
         return replace(self, changes=(*self.changes, *changes))
 
-    def with_renamed(self, old: str, new: str, round_number: int = 0) -> "ClassList":
+    def with_renamed(
+        self, old: str, new: str, round_number: int = 0, *, offered: Collection[str] = ()
+    ) -> "ClassList":
         """Return the list with another name of a class.
 
+        Args:
+            offered: classes that have no label yet, which can be renamed, too.
+
         Raises:
-            UserError: there is no such class, or a class has or had the new name.
+            UserError: there is no such class, or another one has or had the new name.
         """
-        self._require(old)
-        is_known = new in (*self.names, *(change.name for change in self.changes))
+        self._require(old, offered)
+        if new == old:
+            raise UserError(f"{old!r} has that name already")
+        is_known = new in (*self.names, *offered, *(change.name for change in self.changes))
         if is_known and translate_word(new, self.changes) != old:
             raise UserError(
                 f"{new!r} is or was the name of another class; choose a new name, or make {old!r} part of "
@@ -140,24 +150,32 @@ class ClassList:
         change = ClassChange("renamed", old, new, round_number, _now())
         return replace(self, changes=(*self.changes, change))
 
-    def with_merged(self, name: str, into: str, round_number: int = 0) -> "ClassList":
+    def with_merged(
+        self, name: str, into: str, round_number: int = 0, *, offered: Collection[str] = ()
+    ) -> "ClassList":
         """Return the list with a class as part of another.
+
+        Args:
+            offered: classes that have no label yet, which can be merged into one that has.
 
         Raises:
             UserError: there is no such class, both are the same, or they are the last two.
         """
-        self._require(name)
+        self._require(name, offered)
+        if into in offered and into not in self.current:
+            raise UserError(f"{into!r} has no label yet, so no class can be merged into it")
         self._require(into)
         if name == into:
             raise UserError(f"{name!r} cannot be merged into itself")
-        if len(self.current) == 2:
+        if name in self.current and len(self.current) == 2:
             raise UserError("a run needs at least two classes, so its last two cannot be merged")
         change = ClassChange("merged", name, into, round_number, _now())
         return replace(self, changes=(*self.changes, change))
 
-    def _require(self, name: str) -> None:
-        if name not in self.current:
-            raise UserError(f"{name!r} is not a class of this run; its classes are {', '.join(self.current)}")
+    def _require(self, name: str, offered: Collection[str] = ()) -> None:
+        known = tuple(dict.fromkeys((*self.current, *offered)))
+        if name not in known:
+            raise UserError(f"{name!r} is not a class of this run; its classes are {', '.join(known)}")
 
 
 def translate_word(word: str, changes: Iterable[ClassChange]) -> str:

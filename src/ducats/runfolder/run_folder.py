@@ -24,6 +24,7 @@ from filelock import FileLock
 from ducats.runfolder import checksums, label_files, records
 from ducats.runfolder.amendments import (
     AMENDMENT_FILES,
+    MERGE_CHANNEL,
     Amendment,
     CorrectedLabels,
     append_amendment,
@@ -369,16 +370,22 @@ class RunFolder:
         corrected = CorrectedLabels.from_amendments(self.load_amendments())
         return ImageLabelRounds(position, corrected.apply(image, position, label), np.concatenate(rounds))
 
-    def load_amendments(self) -> list[Amendment]:
-        """Return the amendments of labels, oldest first."""
-        return load_amendments(self.labels_path)
+    def load_amendments(self, *, with_merges: bool = True) -> list[Amendment]:
+        """Return the amendments of labels, oldest first.
+
+        Args:
+            with_merges: include the labels of merged classes, at which nobody has looked again.
+        """
+        found = load_amendments(self.labels_path)
+        return [one for one in found if with_merges or one.channel != MERGE_CHANNEL]
 
     def count_unused_corrections(self) -> int:
         """Return the number of corrections that the run has not trained on, made after its newest round."""
         amendments, rounds = self.load_amendments(), self.labelled_rounds()
         newest = round_file(self.labels_path, rounds[-1]) if amendments and rounds else None
         n_used = 0 if newest is None else label_files.read_label_file(newest).n_amendments
-        return sum(bool(one.runs) for amendment in amendments[n_used:] for one in amendment.corrections)
+        unused = [amendment for amendment in amendments[n_used:] if amendment.channel != MERGE_CHANNEL]
+        return sum(bool(one.runs) for amendment in unused for one in amendment.corrections)
 
     def append_amendment(self, amendment: Amendment) -> None:
         """Save an amendment of labels."""

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from ducats.annotation import AnnotationStore
 from ducats.ledger import Ledger, Request
+from ducats.runfolder.class_changes import ClassList
 from ducats.runfolder.pool_file import PoolInfo
 from ducats.runfolder.run_folder import RunFolder
 
@@ -66,6 +67,16 @@ def test_decisions_about_a_closed_round_are_amendments(tmp_path: Path) -> None:
         ("eve", "page", "green"),
     ]
     assert not amendments[1].corrections[0].runs
+
+
+def test_a_closed_round_can_be_corrected_to_a_class_that_was_added_later(tmp_path: Path) -> None:
+    closed_round(tmp_path)
+    changes = ClassList(CLASSES).with_added(["purple"], 2).with_merged("green", "blue").changes
+    RunFolder(tmp_path).save_class_changes(changes)
+    page = client(tmp_path)
+    names = [one["name"] for one in page.get("/api/review").json()["rounds"]["1"]["rules"]["classes"]]
+    assert names == ["red", "blue", "purple"]
+    assert decide(page, "r1/3", "purple") == {"label": "purple", "message": "Corrected: blue → purple."}
 
 
 def test_decisions_about_an_open_round_are_answers(tmp_path: Path) -> None:

@@ -229,32 +229,40 @@ class HumanOracle:
         while (closed := self._store.close_round(request.round)) is None:
             if message := pending.describe_open_images(self._store, request.round):
                 raise AwaitingLabels(message)  # otherwise the last answer has just arrived
-        self.classes = self._with_new_classes(request.round, closed.words)
+        self.classes = self._with_new_classes(self.classes, request.round, closed.words)
         ids = [question.id for question in self._store.question_round(request.round).questions]
-        return torch.tensor([self._label(closed.words.get(question)) for question in ids], dtype=torch.long)
+        labels = [self._label(closed.words.get(question), self.classes) for question in ids]
+        return torch.tensor(labels, dtype=torch.long)
 
-    def _with_new_classes(self, round_number: int, words: Mapping[str, str | None]) -> ClassList:
+    def _with_new_classes(
+        self, classes: ClassList, round_number: int, words: Mapping[str, str | None]
+    ) -> ClassList:
         """Return the classes with those that annotators added and used in a round."""
         offered, used = self._store.question_round(round_number).rules.classes, set(words.values())
-        new = [name for name in offered if name in used and self.classes.number(name) is None]
-        return self.classes.with_added(new, round_number)
+        new = [name for name in offered if name in used and classes.number(name) is None]
+        return classes.with_added(new, round_number)
 
-    def _label(self, word: str | None, classes: ClassList | None = None) -> int:
+    def _label(self, word: str | None, classes: ClassList) -> int:
         if word is None:
             return UNLABELLED
-        number = (classes or self.classes).number(word)
+        number = classes.number(word)
         return VOID if number is None else number
 
     def _pixel_labels(self, request: Request, sizes: Tensor) -> Tensor:
         """Return labels from the answer log, and from label PNGs where it has none."""
         folder, round_number = self._store.round_folder(request.round), request.round
+        known = self.classes  # it changes when the round is closed: until then, annotators may edit theirs
         if self._rules.allow_new_classes:
-            added = mask_files.read_added_classes(folder, self.classes.resolved_names)
-            self.classes = self.classes.with_added(added, round_number)
-        pngs = mask_files.LabelPngs(folder, request, self._png_names, sizes, len(self.classes))
+            added = mask_files.read_added_classes(folder, known.resolved_names)
+            known = known.with_added(added, round_number)
+        pngs = mask_files.LabelPngs(folder, request, self._png_names, sizes, len(known))
         file_instructions = f"see {folder / README}"
         if not (folder / RULES).exists():
-            return pngs.require_complete(f"To answer, {file_instructions}. Then run the same command again.")
+            labels = pngs.require_complete(
+                f"To answer, {file_instructions}. Then run the same command again."
+            )
+            self.classes = known
+            return labels
         questions = self._store.question_round(round_number).questions
         unit_sizes = request.unit_sizes
         if unit_sizes is None:
@@ -266,11 +274,11 @@ class HumanOracle:
 
         def merge_labels(words: Mapping[str, str | None]) -> Tensor:
             """Return one label per location, from each unit's class name or else from the PNG."""
-            classes = self._with_new_classes(round_number, words)
+            classes = self._with_new_classes(known, round_number, words)
             unit_labels = [self._label(words.get(question.id), classes) for question in questions]
             dtype = torch.int8 if len(classes) <= 127 else torch.int16
             logged = torch.tensor(unit_labels, dtype=dtype).repeat_interleave(unit_sizes)
-            self._check_consistent(request, pngs, logged, unit_sizes)
+            self._check_consistent(request, pngs, logged, unit_sizes, classes)
             return torch.where(logged != UNLABELLED, logged, pngs.labels)
 
         # Check for contradictions first: they can only be fixed before the round is closed.
@@ -286,7 +294,7 @@ class HumanOracle:
                 pending.describe_undecided(self._store, round_number),
             )
             return self._pixel_labels(request, sizes)  # the last answer has just arrived
-        self.classes = self._with_new_classes(round_number, closed.words)
+        self.classes = self._with_new_classes(known, round_number, closed.words)
         if closed.reason == "time_limit":  # a unit is labelled as a whole or not at all
             pngs.labels[~torch.tensor(complete_units).repeat_interleave(unit_sizes)] = UNLABELLED
             return merge_labels(closed.words)
@@ -294,7 +302,12 @@ class HumanOracle:
         return pngs.require_complete(f"To answer, {file_instructions}. Then run the same command again.")
 
     def _check_consistent(
-        self, request: Request, pngs: mask_files.LabelPngs, logged_labels: Tensor, unit_sizes: Tensor
+        self,
+        request: Request,
+        pngs: mask_files.LabelPngs,
+        logged_labels: Tensor,
+        unit_sizes: Tensor,
+        classes: ClassList,
     ) -> None:
         """Raise if a label PNG contradicts an answer for the same pixel."""
         conflicts = (
@@ -309,7 +322,7 @@ class HumanOracle:
         question = self._store.question_round(request.round).questions[unit]
         votes = pending.describe_votes(self._store.statuses(request.round)[question.id])
         label = int(pngs.own_labels[index])
-        name = "void" if label == VOID else self.classes.names[label]
+        name = "void" if label == VOID else classes.names[label]
         raise UserError(
             f"{pngs.describe_location(index)} is {name}, which contradicts the answer to {question.id!r} "
             f"({votes}); write {pngs.codes.unanswered} (not answered yet) there, or change it"

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from ducats.annotation import Question
-from ducats.annotation.answer import parse_word
+from ducats.annotation.answer import new_class_name, parse_word
 from ducats.annotation.oracles.display_image import image_digest, load_display_image
 from ducats.annotation.oracles.question_files import HINT_COLUMNS, hint_cells
 from ducats.data.domain import UNLABELLED, VOID, Images
@@ -250,12 +250,13 @@ def read_added_classes(folder: Path, classes: Sequence[str]) -> list[str]:
         if not code.isdigit() or int(code) < len(classes) or int(code) in (codes.unanswered, codes.void):
             continue
         expected = len(classes) + len(found)
-        if int(code) != expected or parse_word(name, (*classes, *found))[0] != "new":
+        kind, name = parse_word(name, (*classes, *found))
+        if int(code) != expected or kind != "new":
             raise UserError(
                 f"{path} has the line {line.strip()!r}; an added class needs the next id, {expected}, and a "
                 "new name"
             )
-        found.append(name.strip())
+        found.append(new_class_name(name))
     return found
 
 

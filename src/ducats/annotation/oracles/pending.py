@@ -18,7 +18,8 @@ def describe_open_images(store: AnnotationStore, round_number: int) -> str:
     open_questions = [question for question, one in statuses.items() if one.state != "settled"]
     if not open_questions:
         return ""
-    instructions = answering_instructions(store, table_instructions(folder))
+    needs_another = any(one.state == "open" and one.votes for one in statuses.values())
+    instructions = answering_instructions(store, table_instructions(folder, by_another=needs_another))
     if not any(one.votes or one.unsure_annotators for one in statuses.values()):
         labels = pluralise(len(open_questions), "label")
         return f"round {round_number} waits for {labels}. {instructions}"
@@ -28,12 +29,17 @@ def describe_open_images(store: AnnotationStore, round_number: int) -> str:
     )
 
 
-def table_instructions(folder: Path) -> str:
-    """Return how to answer a round of images with a CSV file."""
+def table_instructions(folder: Path, *, by_another: bool = False) -> str:
+    """Return how to answer a round of images with a CSV file.
+
+    Args:
+        by_another: whether someone has to answer who has not done so.
+    """
     csv_files = sorted(folder.glob(ANSWER_TABLES))
-    if csv_files:
+    if csv_files and not by_another:
         return f"fill in {csv_files[0]}"
-    return f"copy {folder / QUESTIONS_TABLE} to answers.csv there and fill in the column `label`"
+    copy = "answers-NAME.csv" if by_another else "answers.csv"
+    return f"copy {folder / QUESTIONS_TABLE} to {copy} there and fill in the column `label`"
 
 
 def describe_undecided(store: AnnotationStore, round_number: int) -> str:
@@ -41,7 +47,9 @@ def describe_undecided(store: AnnotationStore, round_number: int) -> str:
     statuses = store.statuses(round_number)
     if n_answered := sum(one.state == "open" and bool(one.votes) for one in statuses.values()):
         verb = "needs" if n_answered == 1 else "need"
-        return f"; {n_answered} answered {verb} another annotator{_describe_disputes(store, round_number)}"
+        return (
+            f"; {n_answered} with an answer {verb} another annotator{_describe_disputes(store, round_number)}"
+        )
     return _describe_disputes(store, round_number)
 
 

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
@@ -13,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from ducats.annotation import AnnotationStore, Question
+from ducats.annotation import AnnotationStore, Question, QuestionRound
 from ducats.annotation.amend import LabelAmender, NewLabel
 from ducats.annotation.answer import REVIEW_CHANNEL, parse_word, replace_surrogates
 from ducats.annotation.page import payloads
@@ -252,11 +253,20 @@ class LabellingPage:
         rounds = {
             number: {
                 "stamp": self.round_stamp(number),
-                "rules": payloads.round_payload(self.store.question_round(number)),
+                "rules": payloads.round_payload(self._reviewed_round(number)),
             }
             for number in {item["round"] for item in items}
         }
         return {"items": items, "rounds": rounds}
+
+    def _reviewed_round(self, number: int) -> QuestionRound:
+        """Return a round; a closed one has all classes of the run, also those that were added later."""
+        question_round, run_folder = self.store.question_round(number), RunFolder(self.run_folder)
+        if self.store.closed_round(number) is None or not run_folder.data_path.exists():
+            return question_round
+        return replace(
+            question_round, rules=replace(question_round.rules, classes=run_folder.classes.current)
+        )
 
     def store_review(self, annotator: str, round_number: int, question: str, word: str) -> dict[str, Any]:
         """Store what a reviewer decided: an answer to an open round, an amendment of a closed one."""
@@ -265,7 +275,7 @@ class LabellingPage:
         self.reset_if_restarted()
         if round_number not in self.store.round_numbers():
             raise InvalidRequest("no such round")
-        question_round = self.store.question_round(round_number)
+        question_round = self._reviewed_round(round_number)
         kind, word = parse_word(replace_surrogates(word), question_round.rules.classes)
         if kind not in ("class", "void") or question not in question_round.by_id:
             raise InvalidRequest("a review needs a question of the round, and one of its classes or void")

@@ -1,6 +1,6 @@
 """Figure 6: labels by class and round, next to the model's predictions on the pool."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from matplotlib import colormaps
@@ -43,7 +43,9 @@ def count_labels(run: Run) -> LabelCounts:
     labels_by_round = load_all_round_labels(run)
     if not any(len(f.label) for f in labels_by_round):
         raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")
-    labels = range(max(len(run.classes), 1 + max(int(f.label.max(initial=-1)) for f in labels_by_round)))
+    n_labels = max(len(run.classes), 1 + max(int(f.label.max(initial=-1)) for f in labels_by_round))
+    merged = {n for n, into in enumerate(run.class_list.merged_into) if n != into}
+    labels = [label for label in range(n_labels) if label not in merged]
     has_void = any((f.label == VOID_LABEL).any() for f in labels_by_round)
     all_classes = [*labels, *([VOID_LABEL] if has_void else [])]
     counts = np.array([[int((f.label == label).sum()) for label in all_classes] for f in labels_by_round])
@@ -71,6 +73,9 @@ def prepare_histogram(runs: RunSequence, _: FigureOptions) -> PreparedFigure:
     label_counts = count_labels(run)
     readable_snapshots = snapshot_files.load_readable_snapshots(run.folder)[0]
     first_and_last = [*readable_snapshots[:1], *readable_snapshots[1:][-1:]]
+    if run.class_list.groups is not None:
+        merged_into = np.array(run.class_list.merged_into)
+        first_and_last = [replace(one, predicted=merged_into[one.predicted]) for one in first_and_last]
     names = [
         "other classes" if c is None else "void" if c == VOID_LABEL else shorten_start(run.class_name(c), 16)
         for c in label_counts.classes

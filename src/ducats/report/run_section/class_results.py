@@ -4,6 +4,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ducats.report.run_kinds import CLASSIFICATION
 from ducats.report.run_reader import Run
@@ -53,13 +54,10 @@ def read_class_results(run: Run) -> ClassResults | None:
     if not stages:
         return None
     first, last = stages[0], stages[-1]
-    size = len(last[key])
-    names = _class_names(run, last, size)
-    first_values = dict(zip(_class_names(run, first, len(first[key])), _values(first, key), strict=True))
+    names, after_values, counts, missing_note = _read_stage(run, last, key)
+    first_values = dict(zip(*_read_stage(run, first, key)[:2], strict=True))
     before_values = [first_values.get(name) if first is not last else None for name in names]
-    counts, missing_note = _confusion(run.folder, last, size)
     rows = []
-    after_values = _values(last, key)
     for index, (name, before, after) in enumerate(zip(names, before_values, after_values, strict=True)):
         if counts is None:
             rows.append(ClassResult(name, before, after))
@@ -77,16 +75,48 @@ def read_class_results(run: Run) -> ClassResults | None:
     return ClassResults(metric_name, first is not last, tuple(shown), tuple(collapsed), missing_note)
 
 
+class _StageResults(NamedTuple):
+    """Results of one stage by class; classes that were merged since are one class."""
+
+    names: Sequence[str]
+    values: Sequence[float | None]
+    counts: Sequence[Sequence[int]] | None  # a row per label and a column per prediction
+    missing_note: str
+
+
+def _read_stage(run: Run, stage: Record, key: str) -> _StageResults:
+    recorded = _class_names(run, stage, len(stage[key]))
+    values = tuple(finite_number({"value": value}, "value") for value in stage[key])
+    counts, missing_note = _confusion(run.folder, stage, len(recorded))
+    names = tuple(dict.fromkeys(recorded))
+    if len(names) == len(recorded):
+        return _StageResults(names, values, counts, missing_note)
+    if counts is None:
+        known = dict(zip(recorded, values, strict=True))
+        single = [known[name] if recorded.count(name) == 1 else None for name in names]
+        return _StageResults(names, single, None, missing_note)
+    number = [names.index(name) for name in recorded]
+    merged = [[0] * len(names) for _ in names]
+    for label, row in zip(number, counts, strict=True):
+        for predicted, count in zip(number, row, strict=True):
+            merged[label][predicted] += count
+    return _StageResults(names, [_value(merged, n, key) for n in range(len(names))], merged, missing_note)
+
+
+def _value(counts: Sequence[Sequence[int]], number: int, key: str) -> float | None:
+    """Return the accuracy or the IoU of a class; None if it does not occur."""
+    correct, total = counts[number][number], sum(counts[number])
+    if key == "class_iou":
+        total += sum(row[number] for row in counts) - correct
+    return correct / total if total else None
+
+
 def _class_names(run: Run, stage: Record, size: int) -> tuple[str, ...]:
     """Return the names of a stage's classes; the test set may have some that the run did not know."""
     recorded = stage.get("class_names")
     if not isinstance(recorded, list) or len(recorded) != size:
         return run.class_names(size)
     return tuple(translate_word(str(name), run.class_list.changes) for name in recorded)
-
-
-def _values(record: Record, key: str) -> tuple[float | None, ...]:
-    return tuple(finite_number({"value": value}, "value") for value in record[key])
 
 
 def _confusion(folder: Path, stage: Record, size: int) -> tuple[list[list[int]] | None, str]:
