@@ -165,3 +165,18 @@ def test_a_renamed_class_is_found_by_its_former_name_in_any_case(tmp_path: Path)
     renamed = store.question_round(1)
     assert (renamed.rules.classes, renamed.questions[0].guess) == (("lynx", "dog"), "lynx")
     assert store.add_class(1, "cat") == "lynx"
+
+
+def test_names_that_differ_in_spaces_or_encoding_are_one_class(tmp_path: Path) -> None:
+    store = write_round(tmp_path / "questions", live=True)
+    before = store.question_round(1).rules.classes
+    added = [store.add_class(1, name) for name in (" sea\n cow ", "sea cow", "na\u00efve", "nai\u0308ve")]
+    assert added == ["sea cow", "sea cow", "na\u00efve", "na\u00efve"]
+    assert store.question_round(1).rules.classes == (*before, "sea cow", "na\u00efve")
+
+
+@pytest.mark.parametrize("name", ["", " \n", "bell\a", "\u200b", "x" * 101, "Unsure"])
+def test_names_that_no_class_can_have(tmp_path: Path, name: str) -> None:
+    store = write_round(tmp_path / "questions", live=True)
+    with pytest.raises(UserError, match="cannot be a class"):
+        store.add_class(1, name)

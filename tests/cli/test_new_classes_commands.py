@@ -3,8 +3,10 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from commands import Capture, ducats, error_of, output_of, set_options, write_images
 from conftest import PLAIN_VIEWS
@@ -56,13 +58,22 @@ def answer(run: Path, round_number: int, **spelling: str) -> None:
             writer.writerow((row["key"], spelling.get(name, name)))
 
 
-def test_from_a_csv_file_to_the_exported_model(project: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_from_a_csv_file_to_the_exported_model(
+    project: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "run"
     command = ("run", *options(project), "--audit", 0, "--out", run)
     assert ducats(*command) == 3
     answer(run, 1)
+    output_of(capsys, "classes", run, "--add", "[bold]tapri")
+    output_of(capsys, "classes", run, "--rename", "[bold]tapri=[bold]tapir")  # it has no label yet
+    assert "[bold]tapri" in error_of(capsys, "classes", run, "--merge", f"{toy().classes[0]}=[bold]tapri")
+    output_of(capsys, "classes", run, "--merge", f"[bold]tapir={toy().classes[0]}")
+    assert "[bold]tapri, [bold]tapir" in output_of(capsys, "classes", run)
     assert "can now choose 'okapi'" in output_of(capsys, "classes", run, "--add", "okapi")
+    capsys.readouterr()
     assert ducats(*command) == 3
+    assert f"added the class '{NEW}'" in capsys.readouterr().out
     assert NEW in output_of(capsys, "classes", run)
     assert "okapi" not in output_of(capsys, "classes", run)  # nobody used it
     output_of(capsys, "classes", run, "--rename", f"{NEW}=quagga")
@@ -86,6 +97,11 @@ def test_from_a_csv_file_to_the_exported_model(project: Path, tmp_path: Path, ca
     assert ducats("export", run, "--out", tmp_path / "exported") == 0
     names = RunFolder(run).classes.current
     assert (tmp_path / "exported" / "classes.txt").read_text().split() == list(names)
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path / "exported")
+        code = Path("MODEL_CARD.md").read_text().partition("```python\n")[2].partition("```")[0]
+        exec(code, variables := dict[str, Any]())
+    assert variables["model"](torch.rand(2, 3, 16, 16)).z.shape[1] == len(names)
     assert ducats("score", run, project / "target", "--budget", 3, "--out", tmp_path / "scores") == 0
     report.unlink()
     assert ducats("report", run, "--out", report) == 0

@@ -12,6 +12,7 @@ from page_parser import no_rendering as no_rendering
 from PIL import Image
 
 from ducats.report import report_page
+from ducats.report.figures import histogram
 from ducats.report.figures.panels import FigurePanel
 from ducats.report.page import format_uncertainty
 from ducats.report.page_budget import GALLERY_SIZES, fitting_gallery_size, image_data_url, text_bytes
@@ -25,9 +26,10 @@ from ducats.report.run_section.selections import (
     neighbour_share,
 )
 from ducats.runfolder import snapshot_files
+from ducats.runfolder.class_changes import ClassList
 from ducats.runfolder.label_files import RoundLabels
 from ducats.runfolder.run_folder import RunFolder
-from synthetic_runs import write_pixel_run, write_run
+from synthetic_runs import DIGITS, write_pixel_run, write_run
 
 MEGABYTE = 1_000_000
 
@@ -119,6 +121,22 @@ def test_classes_have_counts_and_confusions(run: Path, page: ParsedPage) -> None
         assert row["Change"] == f"{100 * changes[class_index]:+.1f}".replace("-", "−")
         assert row["Evaluated"] == "10"
         assert row["Most often confused with"] == ("0 (3)" if class_index == 2 else "–")
+
+
+def test_merged_classes_are_one_row(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "merged"
+    shutil.copytree(run, folder)
+    (folder / "confusion").mkdir(exist_ok=True)
+    counts = np.diag([8] * 10) + np.eye(10, k=1, dtype=int) * 2  # some 0 are taken for 1, and so on
+    epochs = [record["epoch"] for record in stage_records(folder)]
+    for epoch in (epochs[0], epochs[-1]):
+        RunFolder(folder).save_confusion(epoch, [str(n) for n in range(10)], counts.tolist())
+    RunFolder(folder).save_class_changes(ClassList(DIGITS).with_merged("1", "0").changes)
+    found = {row.name: row for row in present(read_class_results(read_run(folder))).shown}
+    assert found.keys() == set(DIGITS) - {"1"}
+    assert (found["0"].count, found["0"].before, found["0"].after) == (20, 0.9, 0.9)
+    assert (found["0"].confused_with, found["0"].confusion_count) == ("2", 2)
+    assert histogram.count_labels(read_run(folder)).classes == (0, *range(2, 10))
 
 
 @pytest.mark.parametrize(("classes", "shown"), [(30, 30), (33, 33), (34, 30)])

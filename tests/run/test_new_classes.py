@@ -159,6 +159,28 @@ def test_annotators_add_rename_and_merge_classes(run_quickly: Runner, tmp_path: 
     assert "van" not in {one.word for one in store.answers()}
 
 
+def test_a_merge_that_was_killed_can_be_repeated(
+    run_quickly: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_folder = run_quickly("acquisition.budget=30")
+    old, into, *_ = run_folder.classes.current
+    n_labels = run_folder.count_class_labels()
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    for step in ("append_amendment", "save_class_changes"):
+        with monkeypatch.context() as patch:
+            patch.setattr(RunFolder, step, die)
+            with pytest.raises(KeyboardInterrupt):
+                merge_class(run_folder, old, into, "ada")
+        assert run_folder.classes.current[0] == old
+    merge_class(run_folder, old, into, "ada")
+    assert run_folder.classes.current[0] == into
+    assert {entry.label for entry in load_ledger(run_folder).entries()} == set(n_labels) - {0}
+    assert run_folder.count_class_labels()[1] == n_labels[0] + n_labels[1]
+
+
 def test_classes_that_are_merged_while_a_run_is_stopped(
     run_quickly: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

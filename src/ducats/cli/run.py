@@ -1,6 +1,7 @@
 """The commands `ducats run` and `ducats demo`."""
 
 import os
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +17,7 @@ from ducats.cli.base import app, check_poll, console, print_line, print_warning
 from ducats.cli.shutdown import connect_monitored, is_reporter, repeat_in_local_ranks
 from ducats.config.options import RunOptions, SharedAnswers, benchmark_task, default_run_folder
 from ducats.utils.errors import AwaitingLabels, UserError
-from ducats.utils.findings import join_names, pluralise
+from ducats.utils.findings import join_names, join_quoted, pluralise
 from ducats.utils.progress import activity, combine_listeners
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def run(
         from ducats.run.components import steps_per_epoch, unreadable_files
         from ducats.run.factory import build_run, check_config, resolve_for_machine
         from ducats.run.loggers import LoggerDispatcher, find_loggers
+        from ducats.runfolder.class_changes import ClassList
         from ducats.runfolder.run_folder import RunFolder
         from ducats.training.distributed import all_ranks_or_raise, make_fabric
 
@@ -105,14 +107,14 @@ def run(
         components, plan = all_ranks_or_raise(
             fabric, lambda: build_run(config, run_folder, shared_answers=answers)
         )
+    is_resumed = run_folder.data_path.exists()
+    classes = run_folder.classes if is_resumed else ClassList(components.source.classes)
     if fabric.is_global_zero:
-        is_resumed = run_folder.data_path.exists()
-        classes = run_folder.classes.current if is_resumed else components.source.classes
         print_line(
             f"{config.method} on {' '.join(filter(None, (config.data.name, benchmark_task(config))))}: "
             f"{pluralise(len(components.source), 'source image')}, "
             f"{pluralise(len(components.pool), 'target image')}, "
-            f"{pluralise(len(classes), 'class')}, {describe_budget(components, plan)}; "
+            f"{pluralise(len(classes.current), 'class')}, {describe_budget(components, plan)}; "
             f"folder {folder}"
         )
     if fabric.is_global_zero and fabric.device.type == "cpu" and not run_folder.is_resumable:
@@ -137,22 +139,34 @@ def run(
             warn=partial(print_warning, output=display.console),
         ) as logs,
     ):
-        run_components(
-            components,
-            plan,
-            folder,
-            fabric=fabric,
-            identity=config.identity(),
-            performance=config.engine,
-            on_event=combine_listeners(display, logs),
-            wait=make_wait_callback(display.console, poll) if wait else None,
-        )
+        try:
+            run_components(
+                components,
+                plan,
+                folder,
+                fabric=fabric,
+                identity=config.identity(),
+                performance=config.engine,
+                on_event=combine_listeners(display, logs),
+                wait=make_wait_callback(display.console, poll) if wait else None,
+            )
+        finally:
+            if fabric.is_global_zero:
+                _print_added_classes(run_folder, len(classes))
     if fabric.is_global_zero:
         if finished:
             hint = "use another --seed or --out for a new run"
             print_line(f"already finished; results from its folder ({hint})")
         print_results(run_folder, has_test=components.test is not None, n_unreadable=len(unreadable))
     return 0
+
+
+def _print_added_classes(run_folder: "RunFolder", n_before: int) -> None:
+    with suppress(UserError):  # it would hide another error
+        if added := run_folder.classes.names[n_before:]:
+            title = "added the class" if len(added) == 1 else "added the classes"
+            command = f"`ducats classes {shlex.quote(str(run_folder.path))}`"
+            print_line(f"{title} {join_quoted(added)}; {command} lists, renames and merges classes")
 
 
 def print_results(run_folder: "RunFolder", *, has_test: bool, n_unreadable: int = 0) -> None:

@@ -26,7 +26,6 @@ from ducats.training.distributed import (
 from ducats.training.performance import resolve_performance
 from ducats.training.step import is_trusted_code
 from ducats.utils.errors import AwaitingLabels, UserError
-from ducats.utils.findings import join_quoted
 from ducats.utils.progress import EventListener, activity, no_op
 
 _DEFAULT_PERFORMANCE = PerformanceOptions()
@@ -110,16 +109,15 @@ def _check_same_data(data_summary: Mapping[str, Any], fabric: Fabric) -> None:
 
 
 def _open_and_run(*context_arguments: Any) -> None:
-    is_done, doing = False, "preparing the training"
+    is_done = False
     while not is_done:
-        with activity(doing):
+        with activity("preparing the training"):
             context = open_context(*context_arguments)
         try:
             run_loop(context)
             is_done = True
-        except ClassesAdded as added:  # resume from the checkpoint before the round that added them
-            names = join_quoted(added.args)
-            doing = f"adding {'classes' if len(added.args) > 1 else 'the class'} {names} to the model"
+        except ClassesAdded:
+            pass  # resume from the checkpoint before the round that added them
         finally:
             context.close()
 

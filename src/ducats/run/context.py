@@ -40,10 +40,7 @@ WaitCallback = Callable[[int, AwaitingLabels | UserError], None]
 
 
 class ClassesAdded(Exception):  # noqa: N818 - not an error
-    """Classes were added: the run must be opened again, from its checkpoint, with larger tensors.
-
-    Its arguments are their names.
-    """
+    """Classes were added: the run must be opened again, from its checkpoint, with larger tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,9 +119,8 @@ class RunContext(TrainingContext):
 
     def check_classes(self) -> None:
         """Raise `ClassesAdded` if labels of the run have a class that the model has no logit for."""
-        classes = self.on_rank_zero(lambda: self.run_folder.classes)
-        if len(classes) > len(self.classes):
-            raise ClassesAdded(*classes.names[len(self.classes) :])
+        if len(self.on_rank_zero(lambda: self.run_folder.classes)) > len(self.classes):
+            raise ClassesAdded
 
     def test_predictor(self) -> Predictor:
         """Return the model with the test view; it predicts the classes in use, without merged ones."""

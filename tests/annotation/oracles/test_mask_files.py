@@ -271,3 +271,18 @@ def test_some_rounds_need_label_pngs(tmp_path: Path, reason: str, monkeypatch: p
         save(folder / "answers" / name, np.ones((4, 6), np.uint8))
     assert oracle(request).tolist() == [1] * len(request)
     assert oracle.annotation_seconds(request) is None
+
+
+def test_a_class_in_classes_txt_can_be_edited_while_the_run_waits(tmp_path: Path) -> None:
+    oracle, folder = human_oracle(tmp_path), tmp_path / "round-01"
+    with pytest.raises(AwaitingLabels):
+        oracle(REQUEST)
+    written = (folder / "classes.txt").read_text()
+    for name, values in zip(("a/eins.png", "a/zwei.png"), maps(), strict=True):
+        (folder / "classes.txt").write_text(written + "2 poel\n")
+        with pytest.raises(AwaitingLabels):
+            oracle(REQUEST)
+        save(folder / "answers" / name, np.where(values == 1, 2, values).astype(np.uint8))
+    (folder / "classes.txt").write_text(written + "2 pole\n")
+    assert oracle(REQUEST).max() == 2
+    assert oracle.classes.names == ("road", "sky", "pole")
