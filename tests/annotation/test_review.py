@@ -71,7 +71,7 @@ def test_the_most_suspicious_answers_come_first_with_their_reasons(run_folder: R
     assert items["sure"].reasons(blind=True) == []
     predicted, low = items["lone"].reasons()
     assert predicted == "the model predicted cat (90 %)"
-    assert low.startswith("right with a probability of only ")
+    assert low.startswith("the answer is right with a probability of only ")
     assert low.endswith(", given the errors of eve")
     assert items["guessed"].status.word is None  # people differ, so there is no label to contradict
     assert [one.is_closed for one in items.values() if one.round == 2] == [False, False]

@@ -134,3 +134,14 @@ def test_weighted_answers_are_right_more_often_than_a_majority(tmp_path: Path) -
         found[rule] = (right, n_answers)
     assert found["weighted"][0] > found["majority"][0]
     assert found["weighted"][1] <= found["majority"][1] + 5
+
+
+def test_a_class_that_another_process_adds_can_be_the_true_one(tmp_path: Path) -> None:
+    store = write_round(tmp_path / "questions", 1, KEYS, rule="weighted")
+    submit_answer(store, KEYS[0], "cat", "ada")
+    before = store.status(KEYS[0])
+    assert "emu" not in store.annotator_model(1).words
+    AnnotationStore(store.folder).add_class(1, "emu")
+    store.question_round(1)
+    assert "emu" in store.annotator_model(1).words
+    assert store.status(KEYS[0]) == before

@@ -242,3 +242,16 @@ def test_an_earlier_run_with_a_new_class_can_be_started_from(run_quickly: Runner
     )
     assert later.classes.names == earlier.classes.names
     assert later.classes.added[0][1] == 1
+
+
+def test_a_class_that_was_renamed_in_an_earlier_run_keeps_its_labels(
+    run_quickly: Runner, tmp_path: Path
+) -> None:
+    earlier = run_quickly("acquisition.budget=30")
+    names = earlier.classes.names
+    rename_class(earlier, names[0], "renamed")
+    start = f"acquisition={{start_from: {earlier.path}, budget: 40, after_epochs: [1, 2]}}"
+    later = run_quickly(start, folder="later")
+    assert later.classes.names == names
+    expected = [(entry.key, entry.label) for entry in load_ledger(earlier).entries()]
+    assert [(e.key, e.label) for e in load_ledger(later).entries() if e.round == 1] == expected

@@ -87,15 +87,19 @@ def _corrections(run_folder: RunFolder, classes: ClassList, name: str, into: str
     if old is None:
         return []  # no label in a closed round
     assert new is not None
-    images = set[int]()
+    images, positions, rounds = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for round_number in run_folder.labelled_rounds():
         found = run_folder.load_round_labels(round_number, with_audit=True)
         assert found is not None
-        images |= set(found.image[found.label == old].tolist())
+        is_old = found.label == old
+        images.append(found.image[is_old])
+        positions.append(found.position[is_old])
+        rounds.append(np.full(len(images[-1]), round_number))
+    image, position, acquired = np.concatenate(images), np.concatenate(positions), np.concatenate(rounds)
+    order = np.argsort(image, kind="stable")
     corrections = []
-    for image in sorted(images):
-        position, label, rounds = run_folder.load_image_labels(image)
-        kept = label == old
-        runs = label_runs(position[kept], label[kept], np.full(int(kept.sum()), new, np.int16))
-        corrections.append(Correction(keys[image], int(rounds[kept].max()), name, into, image, runs))
+    for rows in np.split(order, np.flatnonzero(np.diff(image[order])) + 1) if len(order) else ():
+        number = int(image[rows[0]])
+        runs = label_runs(position[rows], np.full(len(rows), old), np.full(len(rows), new))
+        corrections.append(Correction(keys[number], int(acquired[rows].max()), name, into, number, runs))
     return corrections

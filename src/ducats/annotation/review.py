@@ -41,7 +41,9 @@ class ReviewItem:
         elif self.probability is not None:
             names = ", ".join(annotator_name(vote.annotator) for vote in self.status.votes)
             right = f"{100 * self.probability:.0f} %"
-            texts.append(f"right with a probability of only {right}, given the errors of {names}")
+            texts.append(
+                f"the answer is right with a probability of only {right}, given the errors of {names}"
+            )
         return texts
 
 

@@ -88,7 +88,10 @@ class AnnotationStore:
                 found = QuestionRound.read(self.round_folder(round_number))
                 if self._changes:
                     found = found.with_words(self.translate)
+                has_new_classes = known is not None
                 self._question_rounds[round_number] = known = (version, found)
+                if has_new_classes:
+                    self._forget_models(round_number)
             return known[1]
 
     def translate(self, word: str) -> str:

@@ -26,14 +26,14 @@ def classes(
 ) -> int:
     """List the classes of a run; add, rename or merge them.
 
-    Labels, reports, predictions and exported models follow at once, and earlier names are kept as history. A
-    run that is not finished trains with merged labels from its next round on.
+    Labels, reports, predictions and new exports follow at once, and earlier names are kept as history. A run
+    that is not finished trains with merged labels from its next round on.
 
     Args:
         run: Run folder.
         add: Offer a new class to the annotators of the open round. On the labelling page, the key n does the
             same.
-        rename: OLD=NEW: give a class another name.
+        rename: OLD=NEW: give a class another name, also one that has no label yet.
         merge: NAME=INTO: make a class part of another, for example --merge lorry=truck.
         annotator: With --merge: name of the person who merges; default: the login name.
     """

@@ -107,7 +107,7 @@ def run(
         components, plan = all_ranks_or_raise(
             fabric, lambda: build_run(config, run_folder, shared_answers=answers)
         )
-    is_resumed = run_folder.data_path.exists()
+    is_resumed = run_folder.is_resumable
     classes = run_folder.classes if is_resumed else ClassList(components.source.classes)
     if fabric.is_global_zero:
         print_line(
@@ -161,14 +161,6 @@ def run(
     return 0
 
 
-def _print_added_classes(run_folder: "RunFolder", n_before: int) -> None:
-    with suppress(UserError):  # it would hide another error
-        if added := run_folder.classes.names[n_before:]:
-            title = "added the class" if len(added) == 1 else "added the classes"
-            command = f"`ducats classes {shlex.quote(str(run_folder.path))}`"
-            print_line(f"{title} {join_quoted(added)}; {command} lists, renames and merges classes")
-
-
 def print_results(run_folder: "RunFolder", *, has_test: bool, n_unreadable: int = 0) -> None:
     """Print the metrics of a finished run, what was spent, and where its model is."""
     from ducats.annotation import AnnotationStore
@@ -211,6 +203,14 @@ def print_results(run_folder: "RunFolder", *, has_test: bool, n_unreadable: int 
         skipped = pluralise(n_unreadable, "unreadable file")
         remark += f"; {skipped} skipped, see {run_folder.unreadable_path}"
     print_line(f"{spent}; model in {run_folder.model_path}{remark}")
+
+
+def _print_added_classes(run_folder: "RunFolder", n_before: int) -> None:
+    with suppress(UserError):  # it would hide another error
+        if added := run_folder.classes.names[n_before:]:
+            title = "added the class" if len(added) == 1 else "added the classes"
+            command = f"`ducats classes {shlex.quote(str(run_folder.path))}`"
+            print_line(f"{title} {join_quoted(added)}; {command} lists, renames and merges classes")
 
 
 def check_answer_files(config: "Config", out: Path | None) -> None:

@@ -57,7 +57,7 @@ def load_initial_labels(
 ) -> InitialLabels:
     """Return the labels of an earlier run, corrected, in the order in which they were acquired.
 
-    Images are matched by key, classes by name.
+    Images are matched by key, classes by name; a class of the earlier run also by its former names.
 
     Args:
         folder: run folder.
@@ -74,6 +74,9 @@ def load_initial_labels(
         {key: image for image, key in enumerate(keys)},
         {name: i for i, name in enumerate(classes)},
     )
+    for i, name in enumerate(classes):
+        if (renamed := earlier.number(name)) is not None:
+            number.setdefault(earlier.names[renamed], i)
     entries = [entry for entry in ledger.entries() if n_rounds is None or entry.round <= n_rounds]
     used = sorted({entry.label for entry in entries if entry.label >= 0})
     unknown = [earlier_classes[label] for label in used if earlier_classes[label] not in number]
