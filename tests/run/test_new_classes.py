@@ -208,6 +208,8 @@ def test_classes_that_are_merged_while_a_run_is_stopped(
     truth = dict(zip(data.pool.keys, present(data.ground_truth)[:].tolist(), strict=True))
     for entry in load_ledger(run_folder).entries():
         assert entry.label == max(truth[entry.key], 1)
+    assert any(truth[entry.key] == 0 for entry in load_ledger(run_folder).entries())
+    assert load_ledger(run_folder).n_corrected == 0
     last = run_folder.stages()[-1]
     assert last["class_names"] == list(data.classes[1:])
     assert last["accuracy"] > 0.5

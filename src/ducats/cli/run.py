@@ -197,7 +197,7 @@ def print_results(run_folder: "RunFolder", *, has_test: bool, n_unreadable: int 
     if (seconds := ledger.seconds()) is not None:
         timed = describe_timed(ledger.n_timed_units(), ledger.n_units())
         spent += f", {seconds / 60:.1f} minutes of annotation{f' ({timed})' if timed else ''}"
-    if n_corrected := ledger.corrected_labels().n_corrected:
+    if n_corrected := ledger.n_corrected:
         spent += f", {n_corrected} corrected"
     if n_unreadable:
         skipped = pluralise(n_unreadable, "unreadable file")

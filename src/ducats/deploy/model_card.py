@@ -91,7 +91,7 @@ def _training_lines(trained: TrainedModel) -> Iterator[str]:
     yield f"- source{names['source']}: {pluralise(data['source']['images'], 'labelled image')}"
     yield f"- target{names['target']}: {pluralise(data['pool']['images'], 'image')}"
     spent = pluralise(ledger.spent(), f"target {'pixel' if trained.per_pixel else 'image'}")
-    n_corrected = ledger.corrected_labels(ledger.n_rounds).n_corrected
+    n_corrected = ledger.n_corrected
     corrected = f", {n_corrected} of them corrected" if n_corrected else ""
     n_rounds = len({ledger.spent(rounds) for rounds in range(ledger.n_rounds + 1)}) - 1
     audit = _audit_share(trained, ledger)

@@ -12,7 +12,7 @@ from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger.request import Request
 from ducats.ledger.units import clicks_per_unit
 from ducats.runfolder import checksums
-from ducats.runfolder.amendments import Amendment, CorrectedLabels, amendment_path, load_amendments
+from ducats.runfolder.amendments import MERGE_CHANNEL, Amendment, CorrectedLabels, amendment_path, load_amendments
 from ducats.runfolder.label_files import LabelFile, read_label_file, write_label_file
 from ducats.runfolder.pixel_runs import PixelRuns, chunk_by_weight, exclusive_cumsum
 from ducats.runfolder.pool_file import PoolInfo
@@ -116,6 +116,13 @@ class Ledger:
         if count not in self._corrected:
             self._corrected[count] = CorrectedLabels.from_amendments(self._amendments[:count])
         return self._corrected[count]
+
+    @property
+    def n_corrected(self) -> int:
+        """Number of labels that annotators corrected; merging classes corrects none."""
+        count = max((r.n_amendments for r in self._rounds), default=0)
+        reviews = [one for one in self._amendments[:count] if one.channel != MERGE_CHANNEL]
+        return CorrectedLabels.from_amendments(reviews).n_corrected
 
     @property
     def n_rounds(self) -> int:
