@@ -119,6 +119,20 @@ def answer_with_new_classes(model: HeadLearner, count: int) -> None:
     model.set_labels(picks, torch.tensor([model.classes.index(name) for name in names]))
 
 
+@pytest.mark.parametrize("source", [SOURCE, None])
+def test_labels_propagate_once_the_head_is_trained(source: Domain | None) -> None:
+    """A session that is opened again has all its labels before the first training."""
+    fitted = learner(source)
+    known = torch.arange(0, 300, 20)
+    fitted.set_labels(known, TRUTH[known])
+    fitted.train(5)
+    pseudo_labels = fitted._open().auxiliaries.pseudo_labels()
+    assert pseudo_labels is not None
+    assert (pseudo_labels == UNLABELLED).all()
+    fitted.train(5)
+    assert (pseudo_labels >= 0).any()
+
+
 def test_first_questions_cover_the_pool_evenly() -> None:
     assert set(TRUTH[learner(source=None, classes=()).query(6)].tolist()) == {0, 1, 2}
 
@@ -170,6 +184,7 @@ def test_void_and_withdrawn_labels() -> None:
 
 def test_a_new_class_keeps_the_other_weights() -> None:
     model = learner()
+    model.train(1)
     answer(model, 10)
     model.train(5)
     pseudo_labels = model._open().auxiliaries.pseudo_labels()

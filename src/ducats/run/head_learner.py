@@ -187,7 +187,12 @@ class HeadLearner:
         return select_images(query, samples, known_labels, count, self.round, generator, **optional)
 
     def _refresh(self) -> None:
-        """Refresh the auxiliary modules, as between two rounds of a run, when enough labels are new."""
+        """Refresh the auxiliary modules, as between two rounds of a run, when enough labels are new.
+
+        Not before the first training: random predictions would become pseudo-labels.
+        """
+        if not self.step:
+            return
         labels_per_round = max(len(self.classes), -(-len(self.pool) // round(1 / LABELS_PER_ROUND)))
         rounds = self.n_labels // labels_per_round
         if rounds <= self._refreshed_round:
