@@ -237,6 +237,19 @@ def test_bad_input_gives_a_message_and_exit_code_2(
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+@pytest.mark.parametrize("role", ["source", "target"])
+def test_the_run_folder_is_not_in_the_data(
+    folders: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    """Its thumbnails would be images of the pool, or classes, when the run is resumed."""
+    monkeypatch.chdir(folders)
+    data = ("--source", "source", "--target", "target")
+    output = error_of(capsys, "run", *SMALL_RUN_OPTIONS, *data, "--out", Path(role) / "run")
+    assert f"is in the {role} folder" in output
+    assert "--out" in output
+    assert not (folders / role / "run" / "requests").exists()
+
+
 def test_options_are_applied_before_cross_validation_of_settings(capsys: Capture) -> None:
     # Epoch 60 is valid with 100 epochs, but not with the default of 50.
     assert ducats("config", "--set", "acquisition.after_epochs=[60]", "--epochs", "100") == 0

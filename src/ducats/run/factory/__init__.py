@@ -28,7 +28,13 @@ from ducats.run.factory.builders import (
     resolve_for_machine,
     settings_of,
 )
-from ducats.run.factory.validation import check_config, check_task, config_checks, describe_params
+from ducats.run.factory.validation import (
+    check_config,
+    check_run_folder,
+    check_task,
+    config_checks,
+    describe_params,
+)
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.findings import raise_first_error
 
@@ -71,7 +77,9 @@ def build_run(
     """
     is_resumable = run_folder.is_resumable
     check_config(config, is_resumable=is_resumable, per_pixel=None if data is None else data.source.per_pixel)
-    data = data or load_data(config)
+    if data is None:
+        raise_first_error(partial(check_run_folder, config, run_folder.path))
+        data = load_data(config)
     raise_first_error(partial(check_task, config, data.source.per_pixel))
     data, _ = hold_out_source(data, config.evaluation.source_holdout_fraction)
     data, evaluated_on = attach_test_set(data, config.evaluation.split, config.evaluation.test_fraction)

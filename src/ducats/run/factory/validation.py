@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -109,6 +110,20 @@ def config_checks(
         lambda: check_cuda_graphs(config.engine.cuda_graphs, make_objective(config)),
         *([partial(_check_weights, config)] if runs_here and not is_resumable else []),  # last: takes seconds
     ]
+
+
+def check_run_folder(config: Config, run_folder: Path) -> Iterator[Finding]:
+    """Check that the files of the run do not become images or classes of the data."""
+    if config.data.name != "folders":
+        return
+    for role in ("source", "target", "test"):
+        folder = config.data.params.get(role)
+        if folder is not None and run_folder.resolve().is_relative_to(Path(folder).expanduser().resolve()):
+            yield Finding(
+                "error",
+                f"the run folder {run_folder} is in the {role} folder {folder}, where its files would be taken "
+                "for images; give a folder elsewhere with --out",
+            )
 
 
 def check_task(config: Config, per_pixel: bool | None = None) -> Iterator[Finding]:
