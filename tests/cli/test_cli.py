@@ -250,6 +250,21 @@ def test_the_run_folder_is_not_in_the_data(
     assert not (folders / role / "run" / "requests").exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        (("predict", "a-run"), "ducats predict needs IMAGES."),
+        (("score", "a-run", "images"), "ducats score needs --"),
+    ],
+)
+def test_a_missing_argument_is_named(capsys: Capture, command: tuple[str, ...], missing: str) -> None:
+    assert missing in error_of(capsys, *command)
+
+
+def test_an_option_without_its_value(capsys: Capture) -> None:
+    assert "--budget requires an argument" in error_of(capsys, "score", "a-run", "images", "--budget")
+
+
 def test_options_are_applied_before_cross_validation_of_settings(capsys: Capture) -> None:
     # Epoch 60 is valid with 100 epochs, but not with the default of 50.
     assert ducats("config", "--set", "acquisition.after_epochs=[60]", "--epochs", "100") == 0

@@ -10,7 +10,7 @@ from getpass import getuser
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, CycloptsPanel, Parameter, UnusedCliTokensError
+from cyclopts import App, CycloptsError, CycloptsPanel, MissingArgumentError, Parameter, UnusedCliTokensError
 from rich.console import Console
 from rich.panel import Panel
 
@@ -20,11 +20,19 @@ from ducats.utils.terminal import TerminalConsole, printable
 
 
 def describe_error(error: CycloptsError) -> Panel:
-    """Return an error of the command line in a frame; too many arguments in a plain sentence."""
-    if not isinstance(error, UnusedCliTokensError):
-        return CycloptsPanel(error)
+    """Return an error of the command line in a frame; too many or too few arguments in a plain sentence."""
     command = " ".join(["ducats", *(error.command_chain or ())])
-    return CycloptsPanel(f"Too many arguments: {', '.join(error.unused_tokens or ())}. See {command} --help.")
+    if isinstance(error, UnusedCliTokensError):
+        unused = ", ".join(error.unused_tokens or ())
+        return CycloptsPanel(f"Too many arguments: {unused}. See {command} --help.")
+    argument = error.argument
+    if isinstance(error, MissingArgumentError) and argument is not None and not error.unused_tokens:
+        is_absent = error.keyword is None and not argument.tokens
+        is_option = argument.field_info.is_keyword_only
+        name = argument.name if is_option else argument.name.removeprefix("--").upper()
+        if is_absent:
+            return CycloptsPanel(f"{command} needs {name}. See {command} --help.")
+    return CycloptsPanel(error)
 
 
 def format_warning(
