@@ -312,6 +312,12 @@ def test_runs_without_a_test_set_give_a_page_without_claims(tmp_path: Path) -> N
     assert "Training losses" in text
 
 
+@pytest.mark.usefixtures("no_rendering")
+def test_a_single_run_needs_no_test_set(tmp_path: Path) -> None:
+    result = report([write_run(tmp_path / "a", accuracies=[None, None])], tmp_path / "out")
+    assert not result.cautions
+
+
 def test_losses_that_diverged_or_are_negative_are_drawn(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a")
     lines = [

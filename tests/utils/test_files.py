@@ -79,6 +79,12 @@ def test_a_folder_that_cannot_be_flushed_is_tolerated(
             os.fstat(folders[0])  # closed
 
 
+def test_a_folder_with_the_name_of_a_file_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(UserError, match="choose another folder"):
+        make_folder(tmp_path / "taken")
+
+
 def test_a_file_that_cannot_be_flushed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fsync(file: int) -> None:
         raise OSError(28, "No space left on device")

@@ -184,7 +184,7 @@ def _check_weights(config: Config) -> Iterator[Finding]:
         elif hub.is_cached(backbone):
             origin = "are on this machine"
         else:  # whether they can be downloaded is checked with the settings
-            origin = "are not on this machine; a run downloads them first"
+            origin = "are not on this machine; a run must download them first"
         yield Finding("note", f"the weights of timm's {backbone} {origin}")
     if model.has_timm_backbone and params.get("weights"):
         model.build(classes=2, channels=3, **params)  # raises if the weights do not fit the backbone

@@ -182,6 +182,8 @@ def _no_result_caution(runs: Sequence[Run]) -> str:
     if len(fully_labelled) == len(without_result):
         names = ", ".join(fully_labelled)
         return f"All target images were labelled, so there is no result in the table: {names}."
+    if len(runs) == 1:
+        return ""  # its page says so, or has the result of an audit
     names = ", ".join(run.name for run in without_result)
     return f"No result on a test set, so not in tables and curves: {names}."
 

@@ -32,6 +32,7 @@ _WRITE_ERRORS = {
     errno.EACCES: "choose another folder or change its permissions",
     errno.EPERM: "choose another folder or change its permissions",
     errno.ENOTDIR: "choose another folder",
+    errno.EEXIST: "choose another folder",
     errno.EIO: "check the disk",
 }
 

@@ -121,8 +121,8 @@ def check_run_folder(config: Config, run_folder: Path) -> Iterator[Finding]:
         if folder is not None and run_folder.resolve().is_relative_to(Path(folder).expanduser().resolve()):
             yield Finding(
                 "error",
-                f"the run folder {run_folder} is in the {role} folder {folder}, where its files would be taken "
-                "for images; give a folder elsewhere with --out",
+                f"the run folder {run_folder} is in the {role} folder {folder}, where its files would be "
+                "taken for images; give a folder elsewhere with --out",
             )
 
 
