@@ -142,7 +142,7 @@ def test_run_score_report_and_figure(
     assert ducats("figure", figure, "run") == 0
     assert "My own figure" in (tmp_path / f"{figure.partition(':')[2]}.svg").read_text()
     assert ducats("report", "run", "--figure", figure) == 0
-    page = (tmp_path / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text()
     assert "My own figure" in page
     assert f"{module}:{parts['query']}" in page
     capsys.readouterr()

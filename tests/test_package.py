@@ -127,7 +127,7 @@ def test_wheel_works_outside_the_repository_without_extras(wheel: Path, tmp_path
     for command in (tiny_run, ("report", "run")):
         done = run("ducats", *command)
         assert done.returncode == 0, done.stdout + done.stderr
-    assert "<svg" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<svg" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
 def link_requirements(wheel: Path, site: Path) -> None:

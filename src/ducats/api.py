@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ducats.report import read_run, report_page
 from ducats.report.figures import render_figure
+from ducats.report.write import PAGE_FILE_NAME
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 from ducats.utils.files import write_atomically
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from ducats.run.context import WaitCallback
     from ducats.settings import PerformanceOptions
 
-REPORT_FILE = "report.html"
 REPORT_HEIGHT = 700  # pixels of the report in a notebook
 
 
@@ -67,7 +67,7 @@ class RunResults(RunFolder):
         Args:
             out: the file; by default report.html in the run folder.
         """
-        result = report_page([self.path], Path(out) if out else self.path / REPORT_FILE)
+        result = report_page([self.path], Path(out) if out else self.path / PAGE_FILE_NAME)
         if result.broken:
             raise UserError(f"{self.path}: {result.broken[0].reason}")
         return ReportPage(result.page)

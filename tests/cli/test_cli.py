@@ -324,7 +324,7 @@ def test_folders_that_are_not_runs(tmp_path: Path, capsys: Capture) -> None:
     for command in (["evaluate"], ["predict", tmp_path], ["labels"], ["report"]):
         assert str(tmp_path) in error_of(capsys, *command, tmp_path)
     (tmp_path / "run").touch()
-    assert "system error" in error_of(capsys, "run", *QUICK_OPTIONS, "--out", tmp_path / "run")
+    assert "choose another folder" in error_of(capsys, "run", *QUICK_OPTIONS, "--out", tmp_path / "run")
 
 
 def test_unreadable_images_are_named(folders: Path, tmp_path: Path, capsys: Capture) -> None:

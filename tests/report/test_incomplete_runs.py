@@ -98,12 +98,14 @@ def test_the_command_writes_one_page_or_a_folder(
     folder = write_run(tmp_path / "run", rounds=1, snapshots=False)
     monkeypatch.chdir(tmp_path)
     assert ducats("report", folder) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "run"]
-    assert "report in report.html" in capsys.readouterr().out
+    assert (folder / "report.html").is_file()
+    assert f"report in {folder / 'report.html'}" in capsys.readouterr().out
     assert ducats("report", folder, "--out", "here") == 0
     files = ["report.html", "summary.json", "table.csv", "table.md"]
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == files
-    assert (tmp_path / "here" / "report.html").read_bytes() == (tmp_path / "report.html").read_bytes()
+    assert (tmp_path / "here" / "report.html").read_bytes() == (folder / "report.html").read_bytes()
+    assert ducats("report", folder, folder) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "report.html", "run"]
 
 
 def test_a_run_that_cannot_be_read_is_warned_about_and_alone_it_fails(

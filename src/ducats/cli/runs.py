@@ -119,7 +119,7 @@ def predict(
 @app.command
 def report(
     *runs: Path,
-    out: Path = Path("report.html"),
+    out: Path | None = None,
     figures: Annotated[list[str] | None, Parameter(name="--figure", negative=())] = None,
 ) -> int:
     """Write an offline HTML report of one or more runs: verdict, curves, calibration, selected samples.
@@ -129,15 +129,16 @@ def report(
     Args:
         runs: Run folders, or folders that contain them.
         out: Output page; or a folder for report.html, table.md, table.csv, summary.json and, for
-            segmentation, classes.csv.
+            segmentation, classes.csv. Default: report.html in the folder given; of several, in the current one.
         figures: A figure to add, as in `ducats figure`, e.g. your own as package.module:name. Repeatable.
     """
     from ducats.report import report as write_report
     from ducats.report import report_page
-    from ducats.report.write import PAGE_SUFFIXES
+    from ducats.report.write import PAGE_FILE_NAME, PAGE_SUFFIXES
 
     if not runs:
         raise UserError("give at least one run folder, e.g. `ducats report runs`")
+    out = out or (runs[0] if len(runs) == 1 else Path()) / PAGE_FILE_NAME
     one_page = out.suffix.lower() in PAGE_SUFFIXES and not out.is_dir()
     write = report_page if one_page else write_report
     result = write(list(runs), out, figures=tuple(figures or ()))

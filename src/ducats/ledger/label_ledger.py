@@ -12,7 +12,13 @@ from ducats.data.domain import UNLABELLED, VOID
 from ducats.ledger.request import Request
 from ducats.ledger.units import clicks_per_unit
 from ducats.runfolder import checksums
-from ducats.runfolder.amendments import MERGE_CHANNEL, Amendment, CorrectedLabels, amendment_path, load_amendments
+from ducats.runfolder.amendments import (
+    MERGE_CHANNEL,
+    Amendment,
+    CorrectedLabels,
+    amendment_path,
+    load_amendments,
+)
 from ducats.runfolder.label_files import LabelFile, read_label_file, write_label_file
 from ducats.runfolder.pixel_runs import PixelRuns, chunk_by_weight, exclusive_cumsum
 from ducats.runfolder.pool_file import PoolInfo
