@@ -129,7 +129,8 @@ def report(
     Args:
         runs: Run folders, or folders that contain them.
         out: Output page; or a folder for report.html, table.md, table.csv, summary.json and, for
-            segmentation, classes.csv. Default: report.html in the folder given; of several, in the current one.
+            segmentation, classes.csv. Default: report.html in the folder given; for several, in the current
+            folder.
         figures: A figure to add, as in `ducats figure`, e.g. your own as package.module:name. Repeatable.
     """
     from ducats.report import report as write_report
