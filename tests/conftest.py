@@ -9,7 +9,7 @@ import torch
 import child_process
 from ducats import config
 from ducats.data.domain import AdaptationData
-from ducats.run import run
+from ducats.run import estimate, run
 from ducats.run.factory import build_run
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
@@ -66,6 +66,12 @@ def cpu_where_tests_fork(request: pytest.FixtureRequest) -> Iterator[None]:
 def _hide_gpus(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch.cuda, "is_available", lambda: False)
     patch.setattr(torch.cuda, "device_count", lambda: 0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def short_estimates() -> None:
+    """Time only a few steps for the estimates of runs."""
+    estimate.MIN_TIMED_SECONDS = 0.0
 
 
 @pytest.fixture(autouse=True, scope="session")
