@@ -60,7 +60,7 @@ def test_run_skips_counts_and_lists(root: Path, run: Path, capsys: Capture) -> N
     summary = RunFolder(run).data_summary
     assert [summary[name]["images"] for name in ("source", "pool", "test")] == [8, 8, 8]
     printed = output_of(capsys, *run_options(root, "--out", run))  # the finished run
-    assert printed.splitlines()[-1].endswith(f"3 unreadable files skipped, see {run / 'unreadable.csv'}")
+    assert printed.splitlines()[-2].endswith(f"3 unreadable files skipped, see {run / 'unreadable.csv'}")
 
 
 def test_a_strict_run_refuses(root: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -135,7 +135,7 @@ def test_segmentation_run_and_predict(tmp_path: Path, capsys: Capture) -> None:
     damaged[2].write_bytes(b"")
     options = ("--ground-truth", "--budget", "30/image", "--out", out)
     command = ("run", *tiny_segmentation_data.folder_options(root, test=True), *options)
-    assert "3 unreadable files skipped" in output_of(capsys, *command).splitlines()[-1]
+    assert "3 unreadable files skipped" in output_of(capsys, *command)
     assert [row["path"] for row in read_csv(out / "unreadable.csv")] == list(map(str, damaged))
     summary = RunFolder(out).data_summary
     assert [summary[name]["images"] for name in ("source", "pool", "test")] == [3, 3, 3]

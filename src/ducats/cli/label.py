@@ -15,6 +15,8 @@ from ducats.utils.errors import UserError
 from ducats.utils.findings import pluralise
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from ducats.run.live_run import LiveRun
 
 
@@ -92,7 +94,8 @@ def label(
     if classes is None and source is None:
         server.check_run_folder(folder)
         _check_not_live(folder)
-        _serve(folder, port, page | access(folder))
+        with server.open_socket(host, port, folder) as sock:
+            _serve(folder, sock, page | access(folder))
         return 0
     if audit_every == 1:
         raise UserError(
@@ -114,7 +117,9 @@ def label(
         seed=seed,
         device=device,
     )
-    return _label_live(options, out or _default_folder(folder), audit_every, port, page, access)
+    out = out or _default_folder(folder)
+    with server.open_socket(host, port, out) as sock:  # fails before images are embedded
+        return _label_live(options, out, audit_every, sock, page, access)
 
 
 def _parse_people(text: str) -> list[str]:
@@ -147,12 +152,11 @@ def _access(token_file: Path | None, names: Sequence[str] | None, run: Path) -> 
     return {"people": server.load_or_create_people(token_file or RunFolder(run).people_path, names)}
 
 
-def _serve(run: Path, port: int, page: dict[str, Any], **more: Any) -> None:
+def _serve(run: Path, sock: "socket", page: dict[str, Any], **more: Any) -> None:
     from ducats.annotation.page import server
     from ducats.utils.network import is_loopback
 
     host = page["host"]
-    sock = server.open_socket(host, port, run)
     if not is_loopback(host):
         print_warning(
             f"{host} is reachable from other machines. Anyone with the token can see the images and "
@@ -193,7 +197,7 @@ def _label_live(
     options: RunOptions,
     out: Path,
     audit_every: int | None,
-    port: int,
+    sock: "socket",
     page: dict[str, Any],
     access: Callable[[Path], dict[str, Any]],
 ) -> int:
@@ -223,7 +227,7 @@ def _label_live(
             f"{pluralise(session.learner.n_labels, 'label')} so far; folder {out}"
         )
         with session, suppress(KeyboardInterrupt):
-            _serve(out, port, page | access(out), live=session)
+            _serve(out, sock, page | access(out), live=session)
         return _finish(live_run)
     finally:
         run_folder.release()

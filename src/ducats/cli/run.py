@@ -158,6 +158,7 @@ def run(
             hint = "use another --seed or --out for a new run"
             print_line(f"already finished; results from its folder ({hint})")
         print_results(run_folder, has_test=components.test is not None, n_unreadable=len(unreadable))
+        print_line(f"next: `ducats report {shlex.quote(str(run_folder.path))}`", "dim")
     return 0
 
 

@@ -474,7 +474,8 @@ def query_epochs(config: Config) -> tuple[int, ...]:
     rounds = 5 if acquisition.rounds is None else acquisition.rounds
     if rounds + len(initial) > epochs:
         raise ValueError(
-            f"{rounds} rounds do not fit into {pluralise(epochs, 'epoch')}; lower acquisition.rounds"
+            f"{rounds} rounds do not fit into {pluralise(epochs, 'epoch')}; choose fewer --rounds or more "
+            "--epochs"
         )
     # Scale the paper's 10, 12, 14, 16, 18 of 50 to any number of rounds and epochs, at least one epoch apart.
     # Without a source there is nothing to train on before the first round.

@@ -17,7 +17,7 @@ from ducats.sweep.runner import run_sweep
 from ducats.sweep.runs import SweepFilter, check_sweep_runs, expand_sweep
 from ducats.sweep.schema import Sweep
 from ducats.utils.errors import UserError
-from ducats.utils.findings import pluralise
+from ducats.utils.findings import format_duration, pluralise
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class DemoSpec:
     data: str  # name of a data config
     methods: tuple[str, ...]  # names of method configs
     columns: Mapping[str, tuple[str, float, int]]  # metric: table header, factor, decimals
+    seconds_per_run: float  # on a core of a laptop or a small server
 
 
 DEMOS: Mapping[str, DemoSpec] = {
@@ -36,12 +37,14 @@ DEMOS: Mapping[str, DemoSpec] = {
         "data/digits",
         ("random", "duc", "ducats"),
         {"accuracy": ("accuracy %", 100, 1)},
+        seconds_per_run=30,
     ),
     "segmentation": DemoSpec(
         "Rendered to camera streets",
         "data/streets",
         ("random", "duc", "ducats"),
         {"mean_iou": ("mIoU %", 100, 1), "accuracy": ("pixel accuracy %", 100, 1)},
+        seconds_per_run=65,
     ),
 }
 
@@ -74,10 +77,11 @@ def demo(
     )
     runs = expand_sweep(sweep, SweepFilter(), device="cpu")
     check_sweep_runs(runs)
+    usual = format_duration(len(runs) * spec.seconds_per_run / workers)
     print_line(
         console,
         f"{spec.title}: {len(sweep.methods)} methods x {pluralise(len(seeds), 'seed')}, "
-        f"{workers} in parallel",
+        f"{workers} in parallel; usually takes {usual}",
     )
     slots = make_slots("cpu", workers, cores=workers, environment={})
     outcome = run_sweep(runs, out, LocalSweepBackend(slots), console)
