@@ -250,7 +250,7 @@ def test_superpixels_need_scikit_image(root: Path, monkeypatch: pytest.MonkeyPat
         *((f"query.name={query}",) for query in ("duc", "random", "entropy", "margin")),
         ("query.name=ripu", "task.unit=region"),
         (
-            "note: the weights of timm's resnet18 … downloads them",
+            "note: the weights of timm's resnet18 … must download them",
             "model={name: deeplab_v3plus, params: {backbone: resnet18}}",
         ),
         ("error: the weights file … none.pth", "model={name: deeplab_v2, params: {weights: none.pth}}"),
