@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import sys
 import traceback
 import warnings
@@ -19,6 +18,7 @@ from ducats.ledger import load_ledger
 from ducats.runfolder import records
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training.step import Step
+from ducats.utils.network import free_port
 
 HANG_SECONDS = 180  # seconds after which a hanging process is killed
 Environment = Callable[[int, int, int], Mapping[str, str]]  # (rank, world size, port) -> variables
@@ -74,13 +74,6 @@ class RankResults:
 
     codes: list[int] = field(default_factory=list)  # exit codes, or minus the signal that ended one
     outputs: list[str] = field(default_factory=list)  # stdout and stderr of each
-
-
-def free_port() -> int:
-    """Return a free port."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def in_ranks(

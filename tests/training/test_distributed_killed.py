@@ -163,7 +163,7 @@ def test_a_child_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.syspath_prepend(tmp_path)
     killed = run_alone(tmp_path, "model.name=fragile:Net", "model.params={}")
-    assert killed.codes == [PEER_LOST_EXIT_CODE]
+    assert killed.codes == [PEER_LOST_EXIT_CODE], killed.outputs
     assert killed.outputs[0].count(PEER_GONE_MESSAGE.format(2)) == 1
     assert "Traceback" not in killed.outputs[0]
     assert (tmp_path / "run" / "config.yaml").exists()  # the ranks were connected

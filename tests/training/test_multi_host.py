@@ -15,6 +15,7 @@ from ducats.cli import main, shutdown
 from ducats.runfolder.run_folder import RunFolder
 from ducats.training import launch
 from ducats.training.peer_monitor import PEER_LOST_EXIT_CODE
+from ducats.utils.network import free_port
 from ranks import PEER_GONE_MESSAGE, kill_in_epoch, outcome
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -113,7 +114,7 @@ def test_each_host_reports_contradicting_options_once(tmp_path: Path) -> None:
 
 
 def test_real_torchrun_on_two_hosts(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    folder, port = tmp_path / "run", ranks.free_port()
+    folder, port = tmp_path / "run", free_port()
 
     def torchrun(node: int) -> None:
         torch.distributed.run.main(

@@ -28,6 +28,7 @@ from ducats.training.peer_monitor import (
 )
 from ducats.utils.child_process import CHILD_MODULE
 from ducats.utils.errors import UserError
+from ducats.utils.network import free_port
 from ducats.utils.resources import available_cores
 
 POLL_SECONDS = 0.1  # seconds between two checks of the processes
@@ -52,7 +53,7 @@ def run_local_ranks(world: World, arguments: Sequence[str], on_killed: Callable[
     ranks = range(world.processes_per_node)
     shared = {
         "MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"),
-        "MASTER_PORT": os.environ.get("MASTER_PORT") or str(_free_port()),
+        "MASTER_PORT": os.environ.get("MASTER_PORT") or str(free_port()),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, available_cores() // len(ranks))),
         launch_environment.STARTED_RANKS_VARIABLE: str(len(ranks)),
     }
@@ -80,11 +81,6 @@ def run_local_ranks(world: World, arguments: Sequence[str], on_killed: Callable[
         return cause.exitcode
     on_killed(launch_environment.node_and_local_rank()[0] * len(ranks) + cause.local_rank)
     return PEER_LOST_EXIT_CODE
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def connect_ranks(

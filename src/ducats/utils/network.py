@@ -1,6 +1,20 @@
-"""Network addresses."""
+"""Network addresses and ports."""
 
 import ipaddress
+import secrets
+import socket
+from contextlib import suppress
+
+# Below the ranges from which operating systems assign ports to connections, so that a free port stays free.
+PORT_RANGE = range(20_000, 32_000)
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
+    while True:
+        port = secrets.choice(PORT_RANGE)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def is_loopback(host: str) -> bool:

@@ -1,12 +1,10 @@
 """A real Label Studio server on loopback with its own database, started and stopped by tests."""
 
-import contextlib
 import http.cookiejar
 import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ducats.annotation.label_studio.client import ApiToken, JsonClient
+from ducats.utils.network import free_port
 
 ROOT = Path(__file__).parents[3]
 START_TIMEOUT_SECONDS = 240.0  # seconds; usually one minute
@@ -42,7 +41,7 @@ class LabelStudioProcess:
         empty_database = program.parents[1] / "empty-database"
         if empty_database.is_dir():  # without it the server creates one, which takes most of a minute
             shutil.copytree(empty_database, folder / "data")
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._password = secrets.token_urlsafe(16)
         self._process: subprocess.Popen[bytes] | None = None
@@ -133,12 +132,3 @@ class LabelStudioProcess:
         post(page, urllib.parse.urlencode(form).encode())
         created = json.loads(post("/api/token/", b"{}", **{"Content-Type": "application/json"}))
         return str(created["token"])
-
-
-def _free_port() -> int:
-    """Return a free port that the system assigns to nobody else while the server is down."""
-    while True:
-        port = 20_000 + secrets.randbelow(10_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from ducats.runfolder.run_folder import RunFolder
 from ducats.utils.errors import UserError
 from ducats.utils.files import explain_errors
+from ducats.utils.network import PORT_RANGE
 
 if TYPE_CHECKING:
     from ducats.annotation.page.live import LiveModel
 
-PORT_RANGE = range(20000, 32000)  # below the ephemeral port ranges of operating systems
 MIN_TOKEN_LENGTH = 16
 
 
