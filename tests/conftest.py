@@ -17,6 +17,9 @@ from ducats.training.distributed import make_fabric
 # With few cores, the threads of several test processes compete: one thread each is several times faster.
 torch.set_num_threads(1)
 
+# Modules that would keep one process busy when the others have nothing left to do.
+LONG = {"test_notebooks.py", "test_package.py", "test_tutorials.py"}
+
 # Commands started by tests see only the packages that users have.
 STUBS = Path(__file__).parent / "stubs"
 collect_ignore = [STUBS.name]
@@ -30,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests that fork first, then those that wait for servers, while the others keep the cores busy.
+    """Run tests that fork first, then those that wait for servers or take long; the others fill the cores.
 
     A fork is not safe once autograd, onnxruntime or Ray has started threads.
     """
@@ -41,6 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _group(item: pytest.Item) -> int:
+    if item.path.name in LONG:
+        return 1
     helpers = _imported_modules(getattr(item, "module", item))
     if "ray_clusters" in helpers:  # one cluster at a time: those of sweeps come later
         return 1 if "deploy" in item.path.parts else 2

@@ -18,7 +18,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 SMALL: dict[str, dict[str, Any]] = {
     "own-images": {"N_IMAGES": 60, "IMAGE_SIZE": 32, "ROUNDS": 1},
     "compare-queries": {"QUERIES": ("random", "coverage"), "SEEDS": (0,), "ROUNDS": 1, "N_SOURCE": 100},
-    "custom-parts": {"EPOCHS": 2, "BUDGET": (13,), "QUERY_EPOCHS": (1,)},
+    "custom-parts": {"N_SOURCE": 200, "EPOCHS": 2, "BUDGET": (13,), "QUERY_EPOCHS": (1,)},
 }
 NAMES = [path.stem for path in sorted((DOCS / "notebooks").glob("*.ipynb"))]
 
