@@ -23,6 +23,7 @@ EXAMPLES = {"img_0042.jpg": "042.png", "dog": "blob-3"}
 SHORT = set_options(
     *("train.epochs=7", "train.steps_per_epoch=2", "train.batch_size=4", "acquisition.after_epochs=null")
 )
+FEW_DIGITS = (*SHORT, *set_options("data.params.n_source=200"))
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -57,7 +58,7 @@ def answer(run: Path) -> None:
 def run_to_the_end(words: list[str]) -> int:
     """Run `ducats run` and answer its questions until it is finished."""
     out = Path(words[words.index("--out") + 1]) if "--out" in words else None
-    short = ("-c", "small", *SHORT) if "--source" in words else SHORT
+    short = ("-c", "small", *SHORT) if "--source" in words else FEW_DIGITS
     for _ in range(7):
         code = ducats(*words[1:], *short)
         if code != 3 or out is None:
@@ -84,7 +85,7 @@ def test_all_commands_work(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             codes[command] = run_to_the_end(words)
         elif words[1] == "sweep":
             one_seed = command.replace("--seeds 0 1 2", "--seeds 0")
-            codes[command] = ducats(*shlex.split(one_seed)[1:], "--workers", "2", *SHORT)
+            codes[command] = ducats(*shlex.split(one_seed)[1:], "--workers", "2", *FEW_DIGITS)
         else:
             codes[command] = ducats(*words[1:], *(("-c", "small", *SHORT) if words[1] == "doctor" else ()))
     no_rule = {command: 2 for command in codes if command.startswith("ducats triage")}  # after short training
