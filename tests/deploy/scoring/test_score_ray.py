@@ -139,9 +139,10 @@ def blocked_workers(workspace: Path, out: str) -> Iterator[dict[str, int]]:
     thread = threading.Thread(target=command)
     thread.start()
     try:
-        wait_until(lambda: failure or len(list((workspace / "at").iterdir())) == 2)
+        marks = workspace / "at"  # a file exists before it is written
+        wait_until(lambda: failure or [bool(mark.read_text()) for mark in marks.iterdir()] == [True, True])
         wait_until(lambda: failure or len(list((workspace / out / "chunks").glob("chunk-*"))) == 2)
-        yield {mark.read_text(): int(mark.name) for mark in (workspace / "at").iterdir()}
+        yield {mark.read_text(): int(mark.name) for mark in marks.iterdir()}
     finally:
         (workspace / "hold").unlink()
         thread.join(240)
