@@ -132,14 +132,14 @@ def measure(
     for _ in range(POOLS):
         correct, confidence = make_pool(size, ACCURACIES[path], kind, rng)
         audits = np.array([rng.choice(size, per_round * ROUNDS, replace=False) for _ in range(runs // POOLS)])
-        taught = np.zeros(size, bool)
+        trained_on = np.zeros(size, bool)
         covered = {name: np.ones(len(audits), bool) for name in hold}
         few = range(SMALL_RUNS // POOLS)
         for stage in range(1, STAGES):
-            candidates = np.flatnonzero(~taught)
+            candidates = np.flatnonzero(~trained_on)
             order = np.argsort(confidence[stage - 1][candidates], kind="stable")
-            taught[candidates[order[: max(size // 200, 1)]]] = True
-            rest = ~taught
+            trained_on[candidates[order[: max(size // 200, 1)]]] = True
+            rest = ~trained_on
             truth, left = correct[stage][rest].mean(), int(rest.sum())
             g_mean = float(confidence[stage][rest].mean())
             drawn = audits[:, : per_round * stage]

@@ -61,25 +61,25 @@ def session(
     difficulty = random.random(size)
     wobble = random.random(size)  # keeps the order of difficulties from being that of the errors
     order = random.permutation(size)
-    is_taught, is_audit = np.zeros(size, bool), np.zeros(size, bool)
+    is_trained_on, is_audit = np.zeros(size, bool), np.zeros(size, bool)
     looks: dict[str, list[dict[str, Any]]] = {name: [] for name in GROWTHS}
     position = 0
     for answer in range(n_answers):
         if answer >= FIRST_QUESTION and (answer - FIRST_QUESTION) % EVERY == 0:
-            while is_taught[order[position]] or is_audit[order[position]]:
+            while is_trained_on[order[position]] or is_audit[order[position]]:
                 position += 1
             is_audit[order[position]] = True
         else:
-            candidates = random.choice(np.flatnonzero(~is_taught), CANDIDATES, replace=False)
+            candidates = random.choice(np.flatnonzero(~is_trained_on), CANDIDATES, replace=False)
             pick = candidates[difficulty[candidates].argmax()]
-            is_taught[pick], is_audit[pick] = True, False
+            is_trained_on[pick], is_audit[pick] = True, False
         n = int(is_audit.sum())
         is_due = [n >= round(FIRST_LOOK * growth ** len(looks[name])) for name, growth in GROWTHS.items()]
         if not any(is_due):
             continue
         accuracy = rise[1] - (rise[1] - rise[0]) * np.exp(-3 * answer / n_answers)
         is_correct = 0.5 * difficulty + 0.5 * wobble < np.quantile(0.5 * difficulty + 0.5 * wobble, accuracy)
-        other = ~is_taught
+        other = ~is_trained_on
         successes, truth = int(is_correct[is_audit].sum()), float(is_correct[other].mean())
         for name, due in zip(GROWTHS, is_due, strict=True):
             if due:

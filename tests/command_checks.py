@@ -116,12 +116,12 @@ def check_command(arguments: Sequence[str], *, may_be_partial: bool = False) -> 
     """
     command, *words = arguments
     if command not in app:
-        raise ValueError(f"there is no command {command!r}")
+        raise ValueError(f"unknown command {command!r}")
     if command.startswith("-"):
         return
     known = {name for argument in app[command].assemble_argument_collection() for name in argument.names}
     if unknown := {word for word in words if re.match("--?[a-z]", word)} - known:
-        raise ValueError(f"there is no option {', '.join(sorted(unknown))}")
+        raise ValueError(f"unknown option {', '.join(sorted(unknown))}")
     try:
         _, bound, _ = app.parse_args(
             [command, *_fill_in(command, words)], exit_on_error=False, print_error=False
@@ -199,7 +199,7 @@ def check_sweep(name: str | Path, values: Mapping[str, Any]) -> None:
 
 @cache
 def check_setting(setting: str) -> None:
-    """Raise if there is no such setting, or if it cannot have this value in either task."""
+    """Raise if the setting does not exist, or neither task accepts the value."""
     name, _, value = setting.partition("=")
     has_value = value != "" and not _is_placeholder(value)
     errors: list[str] = []

@@ -87,8 +87,8 @@ def test_the_audit_is_a_uniform_sample_of_what_was_not_selected(tmp_path: Path) 
         ledger, requests = ledger_of(tmp_path / str(seed), seed)
         audit = ledger.audit_pixels()
         locations = set(zip(audit.image.tolist(), audit.position.tolist(), strict=True))
-        taught = {(i, p) for i in range(3) for p in ledger.image_labels(i).position.tolist()}
-        assert taught == selected  # also what was released from the audit
+        trained_on = {(i, p) for i in range(3) for p in ledger.image_labels(i).position.tolist()}
+        assert trained_on == selected  # also what was released from the audit
         assert len(locations) == 8
         assert len(ledger) == 9 + 8  # whatever was released
         assert audit.label.tolist() == (audit.position % 3).tolist()
@@ -213,8 +213,8 @@ def test_nothing_depends_on_which_pixels_are_in_the_audit(
     ledgers = [load_ledger(run) for run in (first, second)]
     assert ledgers[0].audit_pixels().position.tolist() != ledgers[1].audit_pixels().position.tolist()
     for image in range(len(ledgers[0].keys)):
-        taught = [sorted(ledger.image_labels(image).position.tolist()) for ledger in ledgers]
-        assert taught[0] == taught[1]
+        trained_on = [sorted(ledger.image_labels(image).position.tolist()) for ledger in ledgers]
+        assert trained_on[0] == trained_on[1]
     weights, other_weights = load_model(first), load_model(second)
     assert all(torch.equal(weights[name], other_weights[name]) for name in weights)
 

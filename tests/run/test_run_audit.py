@@ -43,13 +43,13 @@ def ledger_of(folder: Path, seed: int) -> tuple[Ledger, int]:
     return ledger, len(complete.marks.released_image)
 
 
-def test_the_audit_is_a_uniform_sample_of_what_was_not_taught(tmp_path: Path) -> None:
+def test_the_audit_is_a_uniform_sample_of_what_was_not_trained_on(tmp_path: Path) -> None:
     inclusions, n_released = Counter[int](), 0
     for seed in range(300):
         ledger, released = ledger_of(tmp_path / str(seed), seed)
-        taught, audited = ledger.targets() != UNLABELLED, ledger.audit_labels() != UNLABELLED
-        assert taught.nonzero().squeeze(1).tolist() == list(range(10))  # released images are taught
-        assert not (taught & audited).any()
+        trained_on, audited = ledger.targets() != UNLABELLED, ledger.audit_labels() != UNLABELLED
+        assert trained_on.nonzero().squeeze(1).tolist() == list(range(10))  # released images are trained on
+        assert not (trained_on & audited).any()
         assert len(ledger) == 18  # 2 rounds of 5 picks and 4 audit images, whatever was released
         inclusions.update(audited.nonzero().squeeze(1).tolist())
         assert int(audited.sum()) == 8
@@ -79,7 +79,7 @@ def test_figures_match_a_plain_count(tmp_path: Path) -> None:
     now, earlier = (PoolPredictions(p, np.full(40, 0.7)) for p in (predicted, before))
     figures = image_figures(ledger, stage=1, rounds=2, n_stages=3, classes="abc", now=now, before=earlier)
     audit = (ledger.audit_labels() >= 0).nonzero().squeeze(1).tolist()
-    selected = list(range(5, 10))  # selected in round 2: all labelled, not taught in stage 1
+    selected = list(range(5, 10))  # selected in round 2: all labelled, not trained on in stage 1
     rest = [image for image in range(40) if image >= 10]
     share = np.mean([predicted[image] == truth[image] for image in audit])
     known = sum(predicted[image] == truth[image] for image in selected)
@@ -197,8 +197,10 @@ def test_nothing_depends_on_which_images_are_in_the_audit(
     second = run_quickly(*AUDIT, folder="second")
     for round_number in (1, 2):
         requests = [present(load_request(run, round_number)) for run in (first, second)]
-        taught = [sorted([*one.picks.image.tolist(), *one.marks.released_image.tolist()]) for one in requests]
-        assert taught[0] == taught[1]
+        trained_on = [
+            sorted([*one.picks.image.tolist(), *one.marks.released_image.tolist()]) for one in requests
+        ]
+        assert trained_on[0] == trained_on[1]
     audited = [load_ledger(run).audit_labels() >= 0 for run in (first, second)]
     assert not torch.equal(*audited)
     weights, other_weights = load_model(first), load_model(second)

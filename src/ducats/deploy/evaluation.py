@@ -76,7 +76,7 @@ def evaluate_run(
     if folder is None:
         test, evaluated_on = load_test_set(trained)
         if evaluated_on == "unlabelled":
-            unlabelled_indices = untaught_images(trained).nonzero().squeeze(1)
+            unlabelled_indices = images_not_trained_on(trained).nonzero().squeeze(1)
     else:
         test = load_labelled_folder(trained, folder)
     if strict:
@@ -168,16 +168,16 @@ def load_test_set(trained: TrainedModel) -> tuple[Domain, EvaluatedOn]:
     return with_current_classes(test, trained.run_folder.classes), evaluated_on
 
 
-def untaught_images(trained: TrainedModel) -> Tensor:
+def images_not_trained_on(trained: TrainedModel) -> Tensor:
     """Return a mask of the target images whose labels the model was not trained on."""
     with_audit = trained.config.acquisition.release_audit
     return load_ledger(trained.run_folder).targets(with_audit=with_audit) == UNLABELLED
 
 
 def load_audit_set(trained: TrainedModel) -> Domain:
-    """Return the audit images of a run, a random sample of the target images that its model was not taught.
+    """Return the audit images of a run; labels may be VOID.
 
-    Labels may be VOID.
+    They are a random sample of the target images that its model was not trained on.
     """
     pool = load_data(trained.config).pool
     _check_unchanged(trained, pool=data_digest(pool.keys))

@@ -148,8 +148,8 @@ def _audit_share(trained: TrainedModel, ledger: Ledger) -> str:
         n_audit = int((ledger.audit_labels() != UNLABELLED).sum())
     if not n_audit:
         return ""
-    is_taught = trained.config.acquisition.release_audit
-    return f"; {n_audit} of them for the audit{'' if is_taught else ', not trained on'}"
+    is_released = trained.config.acquisition.release_audit
+    return f"; {n_audit} of them for the audit{'' if is_released else ', not trained on'}"
 
 
 def _triage_lines(rule: TriageRule | None) -> Iterator[str]:

@@ -11,10 +11,10 @@ from ducats.data.domain import UNLABELLED
 from ducats.data.store import check_all_readable, unreadable_message
 from ducats.deploy.classification import predict_images
 from ducats.deploy.evaluation import (
+    images_not_trained_on,
     load_audit_set,
     load_labelled_folder,
     load_test_set,
-    untaught_images,
 )
 from ducats.deploy.trained_model import TrainedModel
 from ducats.deploy.triage_rule import (
@@ -102,7 +102,7 @@ def _from_predictions(
         test, evaluated_on = load_test_set(trained)
         description = "the run's held-out images"
         if evaluated_on != "held_out":
-            used = untaught_images(trained).numpy()
+            used = images_not_trained_on(trained).numpy()
             description = "the run's target images that it did not label"
             warnings = (_EXCLUDED_IMAGES_WARNING,)
     else:
@@ -129,7 +129,7 @@ def _has_audit_only(trained: TrainedModel) -> bool:
 
 
 def _from_audit(trained: TrainedModel, fabric: Fabric, criterion: TriageCriterion) -> CalibrationData:
-    """Predict the audit images, a random sample of the target images that the model was not taught.
+    """Predict the audit images, a random sample of the target images that the model was not trained on.
 
     Void is not a class, so it counts as wrong.
     """

@@ -69,7 +69,7 @@ def accuracy_interval(
     level: float,
     voids: int = 0,
 ) -> Interval:
-    """Accuracy over the images that a model was not taught, from a random sample of them.
+    """Accuracy over the images that a model was not trained on, from a random sample of them.
 
     The limits invert the exact test of Blaker (2000) for the hypergeometric distribution. The estimate is
     unbiased before it is clipped to the limits; it uses the confidences as in prediction-powered inference
@@ -135,7 +135,7 @@ def overconfidence(accuracy: Interval, mean_confidence: float) -> Interval:
 def gain_interval(
     correct_before: _Flags, correct_after: _Flags, *, size: int, level: float, size_known: bool = True
 ) -> Interval:
-    """Accuracy of a model minus that of an earlier one, over the images that the later one was not taught.
+    """Gain in accuracy over an earlier model, on the images that the later one was not trained on.
 
     Both are judged on the same audit images. For each limit, the numbers of images gained and lost are tested
     by two exact hypergeometric p-values, the second given the count of the first. Lancaster's (1961) weighted

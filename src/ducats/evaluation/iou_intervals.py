@@ -1,6 +1,6 @@
 """Intervals for the IoU of each class and their mean, from a random sample of labelled pixels.
 
-The audit pixels are a simple random sample of the pixels that the model was not taught. Among those whose
+The audit pixels are a simple random sample of the pixels that the model was not trained on. Among those whose
 label or prediction is a class, the share with both is the IoU of the class. Given how many audit pixels are
 among them, they are a simple random sample of them, so the exact limits of a proportion apply.
 
@@ -35,7 +35,7 @@ PRIOR_PIXELS = 2.0  # audit pixels that the model's own expectation counts for i
 
 @dataclass(frozen=True)
 class PixelSample:
-    """What is known about the pixels that a model was not taught."""
+    """What is known about the pixels that a model was not trained on."""
 
     confusion: AnyArray  # (C, C), audit pixels by label and predicted class
     predicted: AnyArray  # (C,), pixels of the population by predicted class, with audit pixels and voids

@@ -44,20 +44,7 @@ def run(
 ) -> RunFolder:
     """Run the plan in a run folder, or resume it; return the run folder.
 
-    Args:
-        components: the model is copied, so the caller's model keeps its weights.
-        folder: one folder per run. Make the same call with the same folder to resume after a kill or a pause.
-        fabric: device, precision and processes; by default one process on the best device.
-        identity: compared with the identity stored in the folder on resume; by default derived from
-            components and plan.
-        performance: data placement and execution options; by default chosen for the device.
-        wait: called by each process while annotators still have to answer, with the round and the exception
-            that reports the open questions or an invalid answer. The answers are checked again when it
-            returns. Without it the run stops there.
-
-    Raises:
-        UserError: invalid input.
-        AwaitingLabels: annotators have to answer and ``wait`` is None; call again when they have.
+    The arguments are those of `ducats.adapt`, which also shows progress.
     """
     components, plan = with_default_method(components, plan)
     check_run(components, plan)

@@ -89,7 +89,7 @@ def _predict_pixels(
 ) -> tuple[PoolTally, PoolPredictions]:
     """Predict the pool; all processes take part, and all get the sums and the predictions of single pixels.
 
-    The population are the pixels on which the model was not taught. Those that the query selected in the last
+    The population is the pixels that the model was not trained on. Those that the query selected in the last
     round, after the model was trained, all have a label.
 
     Args:
@@ -99,7 +99,7 @@ def _predict_pixels(
     components, fabric = context.components, context.fabric
     ledger, classes = context.open_ledger(), len(context.classes)
     numbers = torch.tensor(context.classes.current_numbers)  # of the classes that the model predicts
-    taught, labelled = (context.label_maps(n, with_released=False) for n in (stage, rounds))
+    trained_on, labelled = (context.label_maps(n, with_released=False) for n in (stage, rounds))
     unanswered_of = unanswered_pixels(context.run_folder, ledger, rounds)
     image, position = _followed_pixels(context, ledger.audit_pixels(rounds))
     average_flipped, sizes = components.evaluation.average_flipped, context.label_sizes.tolist()
@@ -110,9 +110,9 @@ def _predict_pixels(
         probability = log_p.exp()
         confidence, index = (values.flatten().cpu() for values in probability.max(0))
         predicted = numbers[index]
-        taught_labels = taught.at_label_resolution(number).flatten()
-        labels = taught_labels if rounds == stage else labelled.at_label_resolution(number).flatten()
-        is_sampled, is_known = labels == UNLABELLED, (labels >= 0) & (taught_labels == UNLABELLED)
+        trained_labels = trained_on.at_label_resolution(number).flatten()
+        labels = trained_labels if rounds == stage else labelled.at_label_resolution(number).flatten()
+        is_sampled, is_known = labels == UNLABELLED, (labels >= 0) & (trained_labels == UNLABELLED)
         is_sampled[torch.from_numpy(unanswered_of(number))] = False
         mask = is_sampled.view(probability.shape[1:]).to(probability.device)
         tally.probability[numbers] += (probability * mask).sum((1, 2)).cpu().double()

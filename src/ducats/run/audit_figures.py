@@ -30,7 +30,7 @@ def image_figures(
 ) -> dict[str, Any]:
     """Return the figures of a model: accuracy, accuracy of each class, overconfidence, and gain.
 
-    The population are the images that the model was not taught. Those that the query selected in the last
+    The population is the images that the model was not trained on. Those that the query selected in the last
     round, after the model was trained, all have a label; the audit is a random sample of the others.
 
     Args:
@@ -43,12 +43,12 @@ def image_figures(
         unanswered: mask of images that the query selected, but that nobody labelled. They are left out: the
             audit has no such image.
     """
-    taught, labels = ledger.targets(stage).numpy(), ledger.targets(rounds).numpy()
+    trained_on, labels = ledger.targets(stage).numpy(), ledger.targets(rounds).numpy()
     audit_labels = ledger.audit_labels(rounds).numpy()
     is_sampled = labels == UNLABELLED  # the population without those that are all labelled
     if unanswered is not None:
         is_sampled &= ~unanswered
-    is_selected = (labels >= 0) & (taught == UNLABELLED)
+    is_selected = (labels >= 0) & (trained_on == UNLABELLED)
     is_audit = is_sampled & (audit_labels >= 0)
     is_void = is_sampled & (audit_labels != UNLABELLED) & ~is_audit
     level = audit.stage_level(stage, n_stages)
@@ -140,7 +140,7 @@ def gain_on_sample(
 
 @dataclass
 class PoolTally:
-    """Sums over the pixels that a model was not taught, float64."""
+    """Sums over the pixels that a model was not trained on, float64."""
 
     predicted: Tensor  # (C,), pixels without a label, by predicted class
     confidence: Tensor  # (C,), their predicted class's probability, by predicted class

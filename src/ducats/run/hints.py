@@ -24,7 +24,7 @@ def save_hints(context: RunContext, round_number: int) -> None:
     """Save the model's hints for a request, if the oracle wants them and they do not exist yet."""
     if not getattr(context.components.oracle, "wants_hints", False):
         return
-    if not context.per_pixel and context.is_untaught(context.known_targets(round_number - 1)):
+    if not context.per_pixel and context.has_nothing_to_train_on(context.known_targets(round_number - 1)):
         return  # the guesses of an untrained model would only mislead
     run_folder, pool = context.run_folder, context.components.pool
     request, exists = context.on_rank_zero(

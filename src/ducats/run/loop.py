@@ -120,7 +120,7 @@ def refresh_auxiliaries(context: RunContext, epoch: int) -> None:
     if epoch == context.plan.epochs or not context.auxiliaries.is_due(refresh_context):
         return
     targets = None if context.per_pixel else context.known_targets(context.rounds_before(epoch))
-    if targets is not None and context.is_untaught(targets):
+    if targets is not None and context.has_nothing_to_train_on(targets):
         return
     refresh_modules(context, refresh_context, targets)
     if targets is not None:

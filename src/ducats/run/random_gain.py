@@ -223,7 +223,7 @@ def _train(
     """Train as the run does, with the given labels after each number of rounds."""
     for epoch in epochs:
         position, known = context.refresh_context(epoch), targets(context.rounds_before(epoch))
-        if training.auxiliaries.is_due(position) and not training.is_untaught(known):
+        if training.auxiliaries.is_due(position) and not training.has_nothing_to_train_on(known):
             refresh_modules(training, position, known)
         labels = targets(context.rounds_through(epoch))
         fit_streams(

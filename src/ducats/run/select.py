@@ -50,7 +50,7 @@ def select_request(context: RunContext, round_number: int) -> None:
     labels = torch.zeros(0) if context.per_pixel else context.known_targets(round_number - 1)
     if context.per_pixel:
         samples, source = _score_label_maps(context, predictor, round_number)
-    elif context.is_untaught(labels):
+    elif context.has_nothing_to_train_on(labels):
         query, samples = first_query(context, predictor)
     else:
         samples = predictor.score_images(context.components.pool, context.query.needs)

@@ -60,8 +60,8 @@ class TrainingContext:
         """Whether there are labelled source images."""
         return len(self.components.source) > 0
 
-    def is_untaught(self, labels: Labels) -> bool:
-        """Return whether there is nothing to learn from: neither a source nor a label of the pool."""
+    def has_nothing_to_train_on(self, labels: Labels) -> bool:
+        """Return whether there is nothing to train on: neither a source nor a label of the pool."""
         return not self.has_source and not bool((torch.as_tensor(labels[:]) >= 0).any())
 
     def source_or_labelled(self, labels: Labels) -> Domain:
@@ -214,7 +214,7 @@ def fit_streams(
     """
     plan, fabric, labels = context.plan, context.fabric, targets.labels
     if not context.has_source:
-        if context.is_untaught(labels):
+        if context.has_nothing_to_train_on(labels):
             return {}
         assert isinstance(labels, Tensor)
         source = context.source_or_labelled(labels)

@@ -136,7 +136,7 @@ class ClassList:
             offered: classes that have no label yet, which can be renamed, too.
 
         Raises:
-            UserError: there is no such class, or another one has or had the new name.
+            UserError: the class does not exist, or the new name is or was the name of another class.
         """
         self._require(old, offered)
         if new == old:
@@ -159,7 +159,7 @@ class ClassList:
             offered: classes that have no label yet, which can be merged into one that has.
 
         Raises:
-            UserError: there is no such class, both are the same, or they are the last two.
+            UserError: a class does not exist, both are the same, or they are the last two.
         """
         self._require(name, offered)
         if into in offered and into not in self.current:

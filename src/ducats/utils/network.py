@@ -5,16 +5,19 @@ import secrets
 import socket
 from contextlib import suppress
 
+from ducats.utils.errors import UserError
+
 # Below the ranges from which operating systems assign ports to connections, so that a free port stays free.
 PORT_RANGE = range(20_000, 32_000)
+MAX_ATTEMPTS = 100
 
 
 def free_port() -> int:
     """Return a port of this machine that nobody listens on."""
-    while True:
-        port = secrets.choice(PORT_RANGE)
+    for port in secrets.SystemRandom().sample(PORT_RANGE, MAX_ATTEMPTS):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
+    raise UserError(f"none of {MAX_ATTEMPTS} ports is free on 127.0.0.1; set MASTER_PORT to a free port")
 
 
 def is_loopback(host: str) -> bool:

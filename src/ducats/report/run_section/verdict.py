@@ -127,8 +127,8 @@ def _audit_remarks(run: Run) -> list[str]:
     if run.result is not None:
         remarks.append(f"By the audit: {describe_audit(last)}.")
     remarks.append(
-        f"The audit is a random sample of the {describe_audited(last)} that the model was not taught. The "
-        "intervals hold for all stages together, also if you stop because of them."
+        f"The audit is a random sample of the {describe_audited(last)} that the model was not trained on. "
+        "The intervals hold for all stages together, also if you stop because of them."
     )
     if run.finished and run.config.get("acquisition", {}).get("release_audit"):
         remarks.append(

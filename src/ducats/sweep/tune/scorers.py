@@ -16,7 +16,7 @@ from ducats.config import Config
 from ducats.data.domain import UNLABELLED, VOID, AdaptationData, Domain, Images
 from ducats.data.evaluation_split import attach_test_set, hold_out_source
 from ducats.deploy import TrainedModel, load_trained_model, supported_precision
-from ducats.deploy.evaluation import untaught_images
+from ducats.deploy.evaluation import images_not_trained_on
 from ducats.evaluation.audit import proportion_limits, stage_level
 from ducats.evaluation.model_selection import WeightNormalisation, dev_risk
 from ducats.ledger import Request, load_ledger, load_request, open_ledger, save_request
@@ -112,7 +112,7 @@ class TargetLabelScorer:
         images that the trial left unlabelled.
         """
         trained, fabric = _load_trial(trial, self.tuning_data)
-        labelled = ((self.labels >= 0) & untaught_images(trained)).nonzero().squeeze(1)
+        labelled = ((self.labels >= 0) & images_not_trained_on(trained)).nonzero().squeeze(1)
         if len(labelled) < 2:
             raise UserError(
                 f"the trial itself labelled all but {len(labelled)} of the validation images; raise "
