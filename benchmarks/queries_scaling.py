@@ -1,13 +1,16 @@
 """Scaling of queries: time and memory of one selection as the pool grows.
 
     python benchmarks/queries_scaling.py --rows 10000 100000 1000000 [--only NAME[:PARAM=VALUE,...] ...]
-        [--features 256] [--classes 65] [--budget 0.01 --max-picks 5000] [--limit 600] [--out FILE]
+        [--features 256] [--classes 65] [--budget 0.01 --max-picks 5000] [--limit 600] [--device cuda]
+        [--out FILE]
     python benchmarks/queries_scaling.py --rows 10000000 --disk FOLDER [--memory 8] ...
 
 Samples are images with random columns; only the columns that a query reads are generated. Each cell runs in a
 fresh process, and its peak memory is counted in addition to the table itself. Prints a Markdown table of wall
 time, CPU time and memory, with the exponent of the growth between sizes. A cell that exceeds the limit of CPU
 seconds or memory is killed and reported as such; other load on the machine does not count.
+
+With --device cuda, the table is on the GPU, and the memory is that of the GPU, with the table.
 
 With --disk, log alpha and features are stored in a folder in half precision (640 MB per million samples),
 read when a query accesses them, and removed at the end. Scalar columns stay in memory.
@@ -40,7 +43,15 @@ from ducats.utils.errors import UserError
 from ducats.utils.randomness import make_generator
 
 IMAGE_QUERIES = [name for name, spec in QUERIES.items() if not spec.per_pixel]
-OPTIONS = ("features", "classes", "budget", "max_picks", "limit", "memory")  # passed on to each process
+OPTIONS = (
+    "features",
+    "classes",
+    "budget",
+    "max_picks",
+    "limit",
+    "memory",
+    "device",
+)  # passed on to each process
 WIDE_COLUMNS = ("z", "features")  # columns that may be stored on disk
 N_COMMITTEE_MEMBERS = 5  # members of a committee
 N_SOURCE = 10_000  # number of source images, for queries that read the source
@@ -86,6 +97,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--memory", type=float, default=8.0, help="gigabytes per cell, in addition to the table"
     )
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--disk", type=Path, help="new folder for the wide columns")
     parser.add_argument("--out", type=Path, help="JSON output file")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -149,12 +161,19 @@ def child(options: argparse.Namespace) -> None:
     name, rows = options.only[0], options.rows[0]
     budget = min(math.ceil(options.budget * rows), options.max_picks)
     context = make_context(name, rows, budget, options)
-    memory_before = peak_memory_mb()
-    set_limits(options.limit, options.memory)
+    on_gpu = options.device != "cpu"
+    memory_before = 0.0 if on_gpu else peak_memory_mb()
+    if on_gpu:  # with its own memory; the limit of the host's memory would include CUDA's address space
+        context = context.to(options.device)
+        run_query(
+            parse_query(name).fn, make_context(name, 1000, 10, options).to(options.device)
+        )  # load kernels
+    else:
+        set_limits(options.limit, options.memory)
     start, worked = time.perf_counter(), time.process_time()
     try:
         with torch.no_grad():
-            run_query(parse_query(name).fn, context)
+            run_query(parse_query(name).fn, context).cpu()
     except UserError as error:
         print(json.dumps({"refused": str(error)}))
         return
@@ -168,7 +187,7 @@ def child(options: argparse.Namespace) -> None:
         "budget": budget,
         "seconds": seconds,
         "cpu": cpu,
-        "mb": peak_memory_mb() - memory_before,
+        "mb": (torch.cuda.max_memory_allocated() / 1e6 if on_gpu else peak_memory_mb()) - memory_before,
         "table_mb": memory_before,
     }
     print(json.dumps(result))

@@ -23,6 +23,11 @@ class LazyColumn:
     def __getitem__(self, index: Tensor) -> "LazyColumn":
         return LazyColumn(self.compute, self.position[index])
 
+    def to(self, device: torch.device | str) -> "LazyColumn":
+        """Return the column with its values on another device."""
+        compute, home = self.compute, self.position.device
+        return LazyColumn(lambda position: compute(position.to(home)).to(device), self.position.to(device))
+
 
 @dataclass(frozen=True)
 class SampleTable:
@@ -48,6 +53,16 @@ class SampleTable:
             raise KeyError(f"no column {name!r}; declare it: QuerySpec(query, needs=({name!r},))")
         column = self.columns[name]
         return column.compute(column.position) if isinstance(column, LazyColumn) else column
+
+    def to(self, device: torch.device | str) -> "SampleTable":
+        """Return the table with all columns on a device; a lazy column is computed there from now on."""
+        columns = {name: column.to(device) for name, column in self.columns.items()}
+        return replace(self, image=self.image.to(device), position=self.position.to(device), columns=columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the columns, without lazy ones."""
+        return sum(column.nbytes for column in self.columns.values() if isinstance(column, Tensor))
 
     @property
     def z(self) -> Tensor:
@@ -77,6 +92,27 @@ class QueryContext:
     def __post_init__(self) -> None:
         if self.budget < 0:
             raise ValueError(f"budget must not be negative, got {self.budget}")
+
+    def to(self, device: torch.device | str) -> "QueryContext":
+        """Return the context with all tables on a device."""
+
+        def move(table: SampleTable | None) -> SampleTable | None:
+            return None if table is None else table.to(device)
+
+        return replace(
+            self,
+            candidates=self.candidates.to(device),
+            labelled=self.labelled.to(device),
+            source=move(self.source),
+            head=None if self.head is None else self.head.to(device),
+            acquired=move(self.acquired),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all tables."""
+        tables = (self.candidates, self.labelled, self.source, self.acquired)
+        return sum(table.nbytes for table in tables if table is not None)
 
 
 def run_query(query: Callable[[QueryContext], object], context: QueryContext) -> Tensor:

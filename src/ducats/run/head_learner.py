@@ -184,7 +184,10 @@ class HeadLearner:
         query, samples, known_labels, count, generator = arguments
         if not bool((known_labels == UNLABELLED).any()):
             raise UserError("all target images are labelled; there is nothing left to query")
-        return select_images(query, samples, known_labels, count, self.round, generator, **optional)
+        device = self._open().fabric.device
+        return select_images(
+            query, samples, known_labels, count, self.round, generator, device=device, **optional
+        )
 
     def _refresh(self) -> None:
         """Refresh the auxiliary modules, as between two rounds of a run, when enough labels are new.

@@ -28,6 +28,7 @@ from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
 from ducats.utils.randomness import derive_seed, make_generator
 
+MAX_TABLE_SHARE = 0.1  # of a GPU's memory, for the table of a query, which makes copies of the features
 EVEN_COVERAGE = QUERIES["coverage"].bind({"power": 0.0, "subsample_by": "highest_entropy"})
 
 
@@ -66,7 +67,15 @@ def select_request(context: RunContext, round_number: int) -> None:
         generator = make_generator(context.plan.seed, "query", round_number)
         n_audit = 0 if context.per_pixel else _audit_budget(context, round_number, budget)
         request = select_images(
-            query, samples, known_labels, budget - n_audit, round_number, generator, source=source, head=head
+            query,
+            samples,
+            known_labels,
+            budget - n_audit,
+            round_number,
+            generator,
+            source=source,
+            head=head,
+            device=context.fabric.device,
         )
         if not context.per_pixel:
             unanswered = unanswered_images(context.run_folder, ledger, round_number - 1)
@@ -248,6 +257,7 @@ def select_images(
     *,
     source: SampleTable | None = None,
     head: Tensor | None = None,
+    device: torch.device | None = None,
 ) -> Request:
     """Run a query on the unlabelled images and validate its picks.
 
@@ -258,14 +268,33 @@ def select_images(
         generator: the query's only source of randomness.
         source: the source images, if the query reads them.
         head: the last layer's weights, if the query reads them.
+        device: the run's device; a GPU compares features, if they fit.
     """
     candidates = samples[(known_labels == UNLABELLED).nonzero().squeeze(1)]
     labelled = samples[(known_labels >= 0).nonzero().squeeze(1)]
     context = QueryContext(
         candidates, labelled, min(budget, len(candidates)), generator, source, head, len(samples)
     )
-    picks = run_query(query.fn, context)
+    picks = _run_on(device, query, context)
     return Request(round_number, candidates.image[picks], candidates.position[picks])
+
+
+def _run_on(device: torch.device | None, query: QuerySpec, context: QueryContext) -> Tensor:
+    """Run a query on a GPU if it compares features that fit there, else on the CPU; return picks on the CPU.
+
+    The choice depends on the size of the GPU, not on its free memory, so that a repeated run makes the same
+    one. Only if memory runs out does the query run again on the CPU.
+    """
+    if device is None or device.type != "cuda" or "features" not in context.candidates.columns:
+        return run_query(query.fn, context)
+    if context.nbytes > MAX_TABLE_SHARE * torch.cuda.get_device_properties(device).total_memory:
+        return run_query(query.fn, context)
+    random_state = context.generator.get_state()
+    try:
+        return run_query(query.fn, context.to(device)).cpu()
+    except torch.OutOfMemoryError:
+        context.generator.set_state(random_state)
+        return run_query(query.fn, context)
 
 
 def empty_request(round_number: int) -> Request:

@@ -335,16 +335,12 @@ def test_source_columns_depend_on_params(centres: str, source: tuple[str, ...]) 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @every_kind
 def test_budget_on_a_gpu(name: str, pixels: bool) -> None:
-    def to_gpu(samples: SampleTable) -> SampleTable:
-        columns = {column: samples.column(column).cuda() for column in samples.columns}
-        return SampleTable(samples.image.cuda(), samples.position.cuda(), columns, samples.shape)
-
     context = make_context(name, table(name, 60, pixels), 9)
-    on_gpu = replace(
-        context,
-        candidates=to_gpu(context.candidates),
-        labelled=to_gpu(context.labelled),
-        source=None if context.source is None else to_gpu(context.source),
-        head=None if context.head is None else context.head.cuda(),
-    )
-    assert len(QUERIES[name].fn(on_gpu).unique()) == 9
+    assert len(QUERIES[name].fn(context.to("cuda")).unique()) == 9
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_coverage_selects_the_same_on_a_gpu() -> None:
+    context = make_context("coverage", table("coverage", 300, False), 20)
+    query = QUERIES["coverage"].fn
+    assert query(context.to("cuda")).tolist() == query(context).tolist()
