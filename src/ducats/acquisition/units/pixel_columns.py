@@ -16,10 +16,12 @@ from ducats.acquisition.criteria import (
 )
 from ducats.acquisition.neighbourhoods import uniform_entropy, window_impurity, window_log_mean, window_mean
 from ducats.acquisition.samples import LazyColumn
+from ducats.models.upsampling import bilinear_weights
 from ducats.utils.errors import UserError
 
 COARSE_COLUMNS = ("features", *PROBE_COLUMNS)  # columns on a grid of their own
 _MAX_PIXELS = 2**19  # pixels per pass: temporaries take a few dozen times pixels x classes
+_MAX_SET_PIXELS = 2**24  # pixel sets x pixels of the image per pass
 
 
 class PixelColumns:
@@ -147,11 +149,9 @@ class PixelColumns:
             return torch.stack([mean(channel) for channel in self.z], 1)
         if name in COARSE_COLUMNS:
             coarse = self._coarse_map(name)
-            fine = (
-                F.interpolate(one[None, None].float(), self.shape, mode="bilinear", align_corners=True)
-                for one in coarse.reshape(-1, *coarse.shape[-2:])
-            )
-            return torch.stack([mean(channel) for channel in fine], 1).reshape(-1, *coarse.shape[:-2])
+            values = coarse.reshape(-1, coarse.shape[-2] * coarse.shape[-1]).float()
+            weights = self._set_weights(members, (coarse.shape[-2], coarse.shape[-1]))
+            return (weights @ values.T).reshape(-1, *coarse.shape[:-2])
         found = get_criterion(name)
         values = self._criterion_map(name, found)
         if found.reduction == "mean":
@@ -160,6 +160,24 @@ class PixelColumns:
             return values.flatten()[index].masked_fill(~inside, -torch.inf).logsumexp(1) - size.log()
         share = torch.stack([mean((values == c).float()) for c in range(len(self.z))])
         return -torch.xlogy(share, share).sum(0) / uniform_entropy(len(self.z))
+
+    def _set_weights(self, members: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Return the weights of a coarse grid's points in the mean over each pixel set: ``(S, h * w)``.
+
+        Interpolation is linear, so the mean of the interpolated values is a weighted mean of the coarse ones.
+        """
+        n_pixels = self.shape[0] * self.shape[1]
+        rows, columns = (
+            bilinear_weights(fine, coarse, torch.float32, members.device)
+            for fine, coarse in zip(self.shape, grid, strict=True)
+        )
+        weights = []
+        for some in members.split(max(1, _MAX_SET_PIXELS // n_pixels)):
+            inside = torch.zeros(len(some), n_pixels + 1, device=members.device)
+            inside.scatter_(1, some.remainder(n_pixels + 1), 1.0)  # padding, -1, becomes the last column
+            maps = inside[:, :-1].unflatten(1, self.shape)
+            weights.append((rows.T @ maps @ columns).flatten(1) / (some >= 0).sum(1, keepdim=True))
+        return torch.cat(weights) if weights else members.new_zeros(0, grid[0] * grid[1]).float()
 
 
 def window_positions(position: Tensor, radius: int, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
