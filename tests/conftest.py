@@ -16,6 +16,7 @@ from ducats.training.distributed import make_fabric
 
 # With few cores, the threads of several test processes compete: one thread each is several times faster.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of commands that tests start
 
 # Modules that would keep one process busy when the others have nothing left to do.
 LONG = {"test_notebooks.py", "test_package.py", "test_tutorials.py"}

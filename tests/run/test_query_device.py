@@ -1,12 +1,13 @@
 """Where a query runs: on the GPU if its table fits there, else on the CPU."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from ducats.acquisition.queries import QUERIES, QuerySpec
-from ducats.acquisition.samples import QueryContext, SampleTable
+from ducats.acquisition.samples import QueryContext, SampleTable, run_query
 from ducats.data.domain import UNLABELLED
 from ducats.run import select
 
@@ -17,7 +18,7 @@ N = 40
 def pool_table() -> SampleTable:
     generator = torch.Generator().manual_seed(0)
     columns = {name: torch.rand(N, generator=generator) for name in ("margin", "entropy", "domain")}
-    columns["features"] = torch.randn(N, 8, generator=generator)
+    columns |= {name: torch.randn(N, 8, generator=generator) for name in ("z", "features")}
     return SampleTable(torch.arange(N), torch.zeros(N, dtype=torch.long), columns)
 
 
@@ -50,7 +51,7 @@ def test_features_are_compared_on_a_gpu_on_which_they_fit(
     monkeypatch: pytest.MonkeyPatch, moved: list[torch.device]
 ) -> None:
     table_bytes = pool_table().nbytes
-    assert table_bytes == N * (3 + 8) * 4
+    assert table_bytes == N * (3 + 8 + 8) * 4
     set_gpu_memory(monkeypatch, table_bytes / select.MAX_TABLE_SHARE - 1000)
     expected = picks("coverage", None)
     assert picks("coverage", GPU) == expected
@@ -65,20 +66,29 @@ def test_a_run_on_the_cpu_moves_nothing(moved: list[torch.device]) -> None:
     assert not moved
 
 
+def test_a_users_query_stays_on_the_cpu(monkeypatch: pytest.MonkeyPatch, moved: list[torch.device]) -> None:
+    def first(context: QueryContext) -> torch.Tensor:
+        return torch.arange(context.budget)
+
+    set_gpu_memory(monkeypatch, 1e12)
+    monkeypatch.setitem(QUERIES, "first", QuerySpec(first))
+    assert picks("first", GPU) == [0, 1, 2, 3, 4]
+    assert not moved
+
+
 def test_a_query_that_runs_out_of_gpu_memory_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     set_gpu_memory(monkeypatch, 1e12)
-    expected, query = picks("coreset", None), QUERIES["coreset"]
-    draws = list[float]()
+    expected, n_calls = picks("clue", None), 0
 
-    def draw(context: QueryContext) -> torch.Tensor:
-        """Draw, run out of memory on the GPU, and return what coreset selects on the CPU."""
-        draws.append(float(torch.rand((), generator=context.generator)))
-        if len(draws) == 1:
+    def run_out_of_memory_once(fn: Callable[[QueryContext], object], context: QueryContext) -> torch.Tensor:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 1:
+            torch.rand((), generator=context.generator)
             raise torch.OutOfMemoryError("CUDA out of memory")
-        context.generator.manual_seed(1)
-        return query.fn(context)
+        return run_query(fn, context)
 
     monkeypatch.setattr(QueryContext, "to", lambda context, _: context)
-    monkeypatch.setitem(QUERIES, "coreset", QuerySpec(draw, query.needs))
-    assert picks("coreset", GPU) == expected
-    assert draws[0] == draws[1]  # the same random numbers
+    monkeypatch.setattr(select, "run_query", run_out_of_memory_once)
+    assert picks("clue", GPU) == expected  # the same random numbers
+    assert n_calls == 2

@@ -27,6 +27,7 @@ from ducats.settings import Unit
 from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
 from ducats.utils.randomness import derive_seed, make_generator
+from ducats.utils.registry import defining_package
 
 MAX_TABLE_SHARE = 0.1  # of a GPU's memory, for the table of a query, which makes copies of the features
 EVEN_COVERAGE = QUERIES["coverage"].bind({"power": 0.0, "subsample_by": "highest_entropy"})
@@ -286,6 +287,8 @@ def _run_on(device: torch.device | None, query: QuerySpec, context: QueryContext
     one. Only if memory runs out does the query run again on the CPU.
     """
     if device is None or device.type != "cuda" or "features" not in context.candidates.columns:
+        return run_query(query.fn, context)
+    if defining_package(query.fn) != "ducats":  # a user's query may create tensors on the CPU
         return run_query(query.fn, context)
     if context.nbytes > MAX_TABLE_SHARE * torch.cuda.get_device_properties(device).total_memory:
         return run_query(query.fn, context)

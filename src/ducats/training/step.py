@@ -21,6 +21,7 @@ from ducats.objectives import AuxiliaryModule, Batch, CachedForward, LabelledIma
 from ducats.settings import TargetBatching
 from ducats.training.sharding import is_sharded
 from ducats.utils.errors import UserError
+from ducats.utils.registry import defining_package
 
 MAX_CUDA_GRAPHS = 8  # graphs in memory; newly acquired labels change the batch shape in every round
 GRAPH_EVICTION_STEPS = 50  # a graph unused for this many steps may be dropped
@@ -239,7 +240,7 @@ def can_capture_graphs(fabric: Fabric) -> bool:
     return fabric.device.type == "cuda" and is_single_process and not has_grad_scaler
 
 
-TRUSTED_PACKAGES = ("ducats", "timm", "torch", "torchvision")
+TRUSTED_PACKAGES = frozenset({"ducats", "timm", "torch", "torchvision"})
 
 
 def is_trusted_code(objective: ObjectiveFn, network: nn.Module) -> bool:
@@ -247,12 +248,8 @@ def is_trusted_code(objective: ObjectiveFn, network: nn.Module) -> bool:
 
     A captured step would silently freeze a counter or a random choice in other code.
     """
-    while isinstance(objective, partial):
-        objective = objective.func
-    # The module of the code itself: `functools.wraps` copies `__module__` from the wrapped function.
-    package = getattr(objective, "__globals__", {}).get("__name__", type(objective).__module__)
-    packages = {package, *(type(module).__module__ for module in network.modules())}
-    return all(name.split(".")[0] in TRUSTED_PACKAGES for name in packages)
+    packages = {type(module).__module__.split(".")[0] for module in network.modules()}
+    return packages <= TRUSTED_PACKAGES and defining_package(objective) in TRUSTED_PACKAGES
 
 
 def _parts(batch: Batch) -> dict[str, Any]:

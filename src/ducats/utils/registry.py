@@ -113,3 +113,16 @@ def build_component(kind: str, component: NamedComponent, factory: Callable[[], 
             f"the {kind} {component.name!r} does not accept the parameters {component.params}: "
             f"{type(error).__name__}: {error}"
         ) from error
+
+
+def defining_package(fn: Callable[..., Any]) -> str:
+    """Return the top-level package that contains the code of a function, of a partial or of a callable.
+
+    >>> defining_package(partial(resolve, "query"))
+    'ducats'
+    """
+    while isinstance(fn, partial):
+        fn = fn.func
+    # The module of the code itself: `functools.wraps` copies `__module__` from the wrapped function.
+    module: str = getattr(fn, "__globals__", {}).get("__name__", type(fn).__module__)
+    return module.split(".")[0]
