@@ -36,8 +36,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests that fork first, then those that wait for servers or take long; the others fill the cores.
 
-    A fork is not safe once autograd, onnxruntime or Ray has started threads.
+    A fork is not safe once autograd, onnxruntime or Ray has started threads. Tests that need a GPU are
+    skipped without one.
     """
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a GPU"))
     groups = dict[Path, int]()
     for item in items:
         groups[item.path] = min(_group(item), groups.get(item.path, 2))

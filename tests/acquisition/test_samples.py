@@ -191,7 +191,7 @@ def test_a_negative_budget_is_refused() -> None:
         context_of_three(-1)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_gpu_gives_the_same_picks() -> None:
     generator = torch.Generator().manual_seed(0)
     position = torch.randperm(300 * 200, generator=generator)[:50_000]

@@ -337,7 +337,7 @@ def test_custom_queries_are_validated_and_may_read_all_columns() -> None:
         select_in_test_image(QuerySpec(idle), Unit("pixel"), labels(), 9)  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @every_pair
 def test_budget_is_spent_exactly_on_a_gpu(name: str, unit: Unit) -> None:
     picked = select_in_test_image(QUERIES[name], unit, some(), 40, device="cuda")

@@ -420,7 +420,7 @@ def test_synchronisation_would_be_detected() -> None:
                 wait()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_cuda_graph_equals_cpu(view: View) -> None:
     images, aspect = noise(height=WIDTH), torch.linspace(0.4, 2.5, 12)

@@ -358,7 +358,7 @@ def test_half_precision_is_summed_in_double(dtype: torch.dtype) -> None:
     same(tally_batch(half, label.to(torch.int32)), tally_batch(half.double(), label), exact=True)
 
 
-@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_the_device_of_the_input_does_not_matter(device: str) -> None:
     log_prob, label = sample(3000, 19)
     found = tally_batch(log_prob.to(device).requires_grad_(), label)

@@ -72,7 +72,7 @@ def test_no_model_survives_a_pause_for_annotators(
     assert list(models) == [components.model]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize(("make", "method"), METHODS)
 def test_three_runs_give_the_gpu_back(tmp_path: Path, make: Any, method: str) -> None:
     run_method(make, method, tmp_path / "first", device="cuda")  # loads kernels

@@ -274,7 +274,7 @@ def test_images_that_cannot_be_shown_or_are_missing_have_no_thumbnail(tmp_path: 
     assert snapshot_files.find_thumbnail(tmp_path, 0) is None
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("make", [quick, quick_pixels])
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # from torch.compile
 def test_snapshots_on_a_gpu(tmp_path: Path, make: Any) -> None:

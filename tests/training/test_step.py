@@ -164,7 +164,7 @@ def same_bits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.usefixtures("same_bits")
 @pytest.mark.parametrize("image_placement", ["device", "host"])
 @pytest.mark.parametrize(

@@ -332,14 +332,14 @@ def test_source_columns_depend_on_params(centres: str, source: tuple[str, ...]) 
     assert QUERIES["dbal"].bind({}).source_needs == ("features",)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @every_kind
 def test_budget_on_a_gpu(name: str, pixels: bool) -> None:
     context = make_context(name, table(name, 60, pixels), 9)
     assert len(QUERIES[name].fn(context.to("cuda")).unique()) == 9
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_coverage_selects_the_same_on_a_gpu() -> None:
     context = make_context("coverage", table("coverage", 300, False), 20)
     query = QUERIES["coverage"].fn
