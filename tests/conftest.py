@@ -20,6 +20,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # of commands that tests start
 
 # Modules that would keep one process busy when the others have nothing left to do.
 LONG = {"test_notebooks.py", "test_package.py", "test_tutorials.py"}
+# Test helpers that fork this process.
+FORKING = {"child_process", "page_browser", "ranks"}
 
 # Commands started by tests see only the packages that users have.
 STUBS = Path(__file__).parent / "stubs"
@@ -57,7 +59,7 @@ def _group(item: pytest.Item) -> int:
         return 1 if "deploy" in item.path.parts else 2
     if "studio_server" in helpers:
         return 1
-    forks = helpers & {"child_process", "ranks"} or "forked_children" in getattr(item, "fixturenames", ())
+    forks = helpers & FORKING or "forked_children" in getattr(item, "fixturenames", ())
     return 0 if forks else 2
 
 
@@ -69,7 +71,7 @@ def _imported_modules(module: object) -> set[str | None]:
 def cpu_where_tests_fork(request: pytest.FixtureRequest) -> Iterator[None]:
     """Hide GPUs from modules that fork, because CUDA does not survive a fork."""
     with pytest.MonkeyPatch.context() as patch:
-        if _imported_modules(request.module) & {"child_process", "ranks"}:
+        if _imported_modules(request.module) & FORKING:
             _hide_gpus(patch)
         yield
 
