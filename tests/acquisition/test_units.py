@@ -228,7 +228,7 @@ def test_impurity_of_a_set() -> None:
 
 
 @pytest.mark.parametrize("name", ["z", "features", "critic", "committee"])
-def test_vector_columns_of_pixels_regions_and_sets(name: str) -> None:
+def test_vector_columns_of_pixels_regions_and_sets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     features = torch.randn(6, 4, 5, generator=torch.Generator().manual_seed(0))
     pixel_columns = PixelColumns(maps(), features, SHAPE, probe_columns())
     coarse = {"features": features, **probe_columns()}.get(name, maps())
@@ -244,6 +244,9 @@ def test_vector_columns_of_pixels_regions_and_sets(name: str) -> None:
     close = partial(torch.testing.assert_close, atol=1e-5, rtol=1e-5)
     close(pixels.compute(position), full[position])
     close(regions.compute(position[:2]), means)
+    close(pixel_columns.for_pixel_sets((name,), padded(near))[name], means)
+    assert not len(pixel_columns.for_pixel_sets((name,), padded(near)[:0])[name])
+    monkeypatch.setattr("ducats.acquisition.units.pixel_columns._MAX_SET_PIXELS", 1)  # one set per pass
     close(pixel_columns.for_pixel_sets((name,), padded(near))[name], means)
 
 

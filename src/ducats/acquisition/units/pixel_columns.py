@@ -177,7 +177,7 @@ class PixelColumns:
             inside.scatter_(1, some.remainder(n_pixels + 1), 1.0)  # padding, -1, becomes the last column
             maps = inside[:, :-1].unflatten(1, self.shape)
             weights.append((rows.T @ maps @ columns).flatten(1) / (some >= 0).sum(1, keepdim=True))
-        return torch.cat(weights) if weights else members.new_zeros(0, grid[0] * grid[1]).float()
+        return torch.cat(weights)
 
 
 def window_positions(position: Tensor, radius: int, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
