@@ -110,7 +110,7 @@ class ModelConfig(ComponentConfig):
         default="auto",
         description="what is not trained: none; backbone: images are embedded once, and only the head is "
         "trained, which takes minutes on a CPU; or the number of the backbone's first stages; auto: backbone "
-        "for a pretrained timm classifier without a GPU, else none",
+        "for a head on a pretrained timm backbone without a GPU, else none",
     )
     bottleneck_relu: bool = Field(
         default=True,

@@ -81,7 +81,7 @@ class Images:
     files: tuple[Path, ...] | None = None  # the file of each image, if there is one
     bilinear_pixels: Pixels | None = None  # resized with a bilinear filter, if a view needs them
     aspect: Tensor | None = None  # float32 (N,), original width / height, if known
-    # float32 (N, views, D), fixed views as embedded by a frozen backbone; the model reads them, not pixels.
+    # (N, views, D), fixed views as embedded by a frozen backbone; the model reads them, not pixels.
     embeddings: Tensor | None = None
     original_sizes: Tensor | None = None  # int64 (N, 2), original height and width, if known
     # Non-zero where a pixel is known to have no class, such as the car bonnet.

@@ -30,7 +30,10 @@ KEY_BYTES = 16  # of the digest of an image
 _KEY = np.dtype([("key", f"V{KEY_BYTES}"), ("crc", "<u4")])
 _DESCRIPTION, _KEYS, _ROWS = "space.json", "keys.bin", "rows.bin"
 
-Rows = NDArray[np.float32]
+Rows = NDArray[np.float32] | NDArray[np.float16]
+RowType = Literal[
+    "<f4", "<f2", "u1"
+]  # of a value: of an embedding, of a feature map, a byte in an index of files
 Digests = NDArray[np.uint8]  # (N, KEY_BYTES)
 
 
@@ -47,11 +50,11 @@ class EmbeddingSpace:
     Args:
         description: what the embeddings depend on besides the image; JSON values.
         width: number of values of an embedding.
-        dtype: of a value; bytes in an index of files.
+        dtype: of a value.
     """
 
     def __init__(
-        self, folder: Path, description: Mapping[str, Any], width: int, dtype: Literal["<f4", "u1"] = "<f4"
+        self, folder: Path, description: Mapping[str, Any], width: int, dtype: RowType = "<f4"
     ) -> None:
         self.folder, self.width, self._dtype = folder, width, np.dtype(dtype)
         self._index: _Index | None = None
@@ -76,10 +79,13 @@ class EmbeddingSpace:
     def _row_bytes(self) -> int:
         return self.width * self._dtype.itemsize
 
-    def lookup(self, keys: Sequence[bytes], out: Rows | Digests) -> NDArray[np.bool_]:
+    def lookup(self, keys: Sequence[bytes], out: Rows | Digests | None) -> NDArray[np.bool_]:
         """Copy the embeddings of known images to their rows of ``out``; return which are known.
 
         A row that does not match its checksum is treated as unknown.
+
+        Args:
+            out: None to read no rows, and to check no checksums.
         """
         found, count = np.zeros(len(keys), bool), len(self)
         if not count or not len(keys):
@@ -89,7 +95,11 @@ class EmbeddingSpace:
         stored = np.memmap(self.folder / _ROWS, self._dtype, "r", shape=(count, self.width))
         for number, key in enumerate(keys):
             row, crc = self._index.find(key)
-            if row is not None and row < count and zlib.crc32(stored[row].tobytes()) == crc:
+            if row is None or row >= count:
+                continue
+            if out is None:
+                found[number] = True
+            elif zlib.crc32(stored[row].data) == crc:
                 out[number], found[number] = stored[row], True
         return found
 
@@ -175,19 +185,19 @@ class EmbeddingCache:
     def _spaces_folder(self) -> Path:
         return self.folder / "embeddings"
 
-    def open(self, description: Mapping[str, Any], width: int) -> EmbeddingSpace:
+    def open(self, description: Mapping[str, Any], width: int, dtype: RowType = "<f4") -> EmbeddingSpace:
         """Open a space, which is created if missing."""
         name = f"{description.get('backbone', '')}-{description.get('view_name', '')}"
-        return self._open(name, description, width)
+        return self._open(name, description, width, dtype)
 
     def open_file_index(self, decoder: object) -> EmbeddingSpace:
         """Open the index of files of one decoder, described by JSON values."""
         return self._open("files", {"decoder": decoder}, KEY_BYTES, "u1")
 
-    def _open(
-        self, name: str, description: Mapping[str, Any], width: int, dtype: Literal["<f4", "u1"] = "<f4"
-    ) -> EmbeddingSpace:
+    def _open(self, name: str, description: Mapping[str, Any], width: int, dtype: RowType) -> EmbeddingSpace:
         described = {"version": FORMAT_VERSION, **description}
+        if dtype == "<f2":
+            described["dtype"] = dtype
         text = json.dumps([described, width], sort_keys=True)
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         name = re.sub(r"[^\w.]+", "-", name)

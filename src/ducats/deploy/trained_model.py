@@ -11,6 +11,7 @@ from ducats.config import Config
 from ducats.data.decoding import parse_value_range
 from ducats.data.embedding_cache import EmbeddingCache
 from ducats.models import EvidentialModel
+from ducats.models.classifier import Classifier
 from ducats.models.freezing import embedding_network
 from ducats.run.checkpoint import load_model
 from ducats.run.factory import make_model
@@ -44,8 +45,11 @@ class TrainedModel:
 
     @property
     def embedding_cache(self) -> EmbeddingCache | None:
-        """The cache of embeddings of a frozen backbone; None if the backbone was trained."""
-        return None if embedding_network(self.model.network) is None else EmbeddingCache()
+        """The cache of embeddings of a frozen backbone; None if the backbone was trained.
+
+        Feature maps are large, and images are predicted once or twice, so segmentation stores none.
+        """
+        return EmbeddingCache() if isinstance(embedding_network(self.model.network), Classifier) else None
 
     def predictor(self, fabric: Fabric, *, seed: int = 0, stream: tuple[str, ...] = ("test",)) -> Predictor:
         """Return the model with the test view; see `Predictor` for the arguments."""

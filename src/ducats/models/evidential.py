@@ -17,10 +17,10 @@ class EvidentialModel(nn.Module):
     """Wrapper that turns a network's logits into an `Output`. It owns the evidence function.
 
     Args:
-        network: maps images ``(N, channels, height, width)`` to logits ``(N, C, ...)``, or to a tuple of
-            logits, features and optionally features of an earlier stage. If it returns logits only, the
-            features are the input of the linear layer that computed them. Logits ``(N, C, h, w)`` are per
-            pixel, on the network's own grid.
+        network: maps images ``(N, channels, height, width)``, or their embeddings, to logits ``(N, C, ...)``,
+            or to a tuple of logits, features and optionally features of an earlier stage. If it returns
+            logits only, the features are the input of the linear layer that computed them. Logits
+            ``(N, C, h, w)`` are per pixel, on the network's own grid.
         evidence: name in ``EVIDENCE_FUNCTIONS`` of the function from logits to ``z = log alpha``.
         groups: index of the class that each logit belongs to, if classes were merged.
     """
@@ -75,7 +75,8 @@ class EvidentialModel(nn.Module):
         self._calls.clear()  # the tensors hold the autograd graph of this step
         if logits.ndim == 4:
             z = logits.float() if logits.dtype.itemsize < 4 else logits
-            size = (images.shape[-2], images.shape[-1])
+            image_size = getattr(self.network, "image_size", None)  # of embeddings, only the network knows it
+            size = (images.shape[-2], images.shape[-1]) if image_size is None else image_size(images)
             return Output(
                 z, features, size, self._evidence_fn, earlier_features=earlier[0] if earlier else None
             )

@@ -5,9 +5,10 @@ import hashlib
 import timm
 import torch
 from timm.models import group_parameters
-from torch import nn
+from torch import Tensor, nn
 
 from ducats.models.classifier import Classifier
+from ducats.models.deeplab import DeepLab
 from ducats.models.frozen_norm import freeze_norms
 from ducats.settings import Freeze
 from ducats.utils.errors import UserError
@@ -63,27 +64,52 @@ def _name(backbone: nn.Module) -> str:
     return repr(cfg.get("architecture") if isinstance(cfg, dict) else type(backbone).__name__)
 
 
-def embedding_network(network: nn.Module) -> Classifier | None:
+EmbeddingNetwork = Classifier | DeepLab  # networks whose heads accept embeddings instead of images
+
+
+def embedding_network(network: nn.Module) -> EmbeddingNetwork | None:
     """Return the network if its backbone is frozen, so that images can be embedded once; else None."""
-    if not isinstance(network, Classifier) or any(p.requires_grad for p in network.backbone.parameters()):
+    if not isinstance(network, EmbeddingNetwork) or any(
+        p.requires_grad for p in network.backbone.parameters()
+    ):
         return None
     return network
 
 
+def embedding_width(network: EmbeddingNetwork, image_size: tuple[int, int]) -> int:
+    """Return the number of values of an embedding of an image of this height and width."""
+    if isinstance(network, Classifier):
+        return network.embedding_width
+    return network.register_image_size(image_size)
+
+
+def embedding_dtype(network: EmbeddingNetwork) -> torch.dtype:
+    """Return the type in which embeddings are stored; feature maps are large."""
+    return torch.float32 if isinstance(network, Classifier) else torch.float16
+
+
 @torch.no_grad()
-def backbone_digest(network: Classifier) -> str:
+def backbone_digest(network: EmbeddingNetwork) -> str:
     """Return a digest of all that the embeddings of images depend on: weights, layers, normalisation."""
     # The text of the modules has strides and dilations, which the weights do not show.
-    digest = hashlib.blake2b(f"{timm.__version__}\n{network.backbone}".encode(), digest_size=16)
-    tensors = {**network.backbone.state_dict(), "mean": network.mean, "std": network.std}
+    text, tensors = (
+        f"{timm.__version__}\n{network.backbone}",
+        dict[str, Tensor](network.backbone.state_dict()),
+    )
+    if isinstance(network, Classifier):
+        tensors |= {"mean": network.mean, "std": network.std}
+    else:
+        text += f"\nmaps {network.head.map_indices}"
+        tensors |= {"scale": network.get_buffer("scale"), "shift": network.get_buffer("shift")}
+    digest = hashlib.blake2b(text.encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         flat = tensor.detach().cpu().clone(memory_format=torch.contiguous_format).flatten()
-        digest.update(flat.view(torch.uint8).numpy())
+        digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def backbone_name(network: Classifier) -> str:
+def backbone_name(network: EmbeddingNetwork) -> str:
     """Return timm's name of the backbone."""
     cfg = network.backbone.pretrained_cfg
     assert isinstance(cfg, dict)

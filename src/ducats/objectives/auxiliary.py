@@ -90,6 +90,7 @@ class ObjectiveSpec:
 
     fn: Callable[..., Losses]  # (model, batch), or (model, batch, auxiliary) if there is one
     auxiliary: Callable[..., AuxiliaryModule] | None = None  # of an `AuxiliaryContext` and keyword parameters
+    transforms_images: bool = False  # True: `fn` changes images itself, so embeddings will not do
     strong_view_if: Callable[[Mapping[str, Any]], bool] = lambda _: False  # whether it reads `batch.strong`
     cuda_graph_safe: bool = True  # False: a step samples in Python, which a CUDA graph would freeze
     search_grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # parameters for `ducats tune`

@@ -411,7 +411,7 @@ class AdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         embedder = self._open_embedder()
         embedder.network.eval()
         if first_view:
-            embedder = replace(embedder, views=embedder.views[:1], spaces=embedder.spaces[:1])
+            embedder = replace(embedder, views=embedder.views[:1])
         return _with_embeddings(images.keys, embedder.embed(images))
 
     def _open_embedder(self) -> Embedder:

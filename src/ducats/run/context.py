@@ -15,8 +15,7 @@ from ducats.data.domain import Images, no_images
 from ducats.data.embedding_cache import EmbeddingCache
 from ducats.ledger import Ledger, TargetMaps, load_ledger, open_ledger
 from ducats.models import EvidentialModel
-from ducats.models.classifier import Classifier
-from ducats.models.freezing import embedding_network
+from ducats.models.freezing import EmbeddingNetwork, embedding_network
 from ducats.objectives import RefreshContext
 from ducats.run.class_growth import grow_model, with_class_list
 from ducats.run.components import Components, RunPlan
@@ -24,7 +23,7 @@ from ducats.run.training import TrainingContext, set_up_training
 from ducats.runfolder import checksums
 from ducats.runfolder.class_changes import ClassList
 from ducats.runfolder.run_folder import RunFolder
-from ducats.settings import PerformanceOptions
+from ducats.settings import PerformanceOptions, View
 from ducats.training.distributed import on_rank_zero
 from ducats.training.embed import Embedder, fixed_views
 from ducats.training.predictor import Predictor
@@ -175,7 +174,7 @@ def open_context(
     model = grow_model(model, len(components.source.classes), len(classes))
     components = with_class_list(components, classes)
     frozen_names = load_frozen_weights(run_folder, model)
-    components = embed_images(components, model, fabric, performance)
+    components = embed_images(components, model, fabric, performance, has_audit=bool(plan.audit))
     training = set_up_training(components, model, plan, fabric, performance)
     ledger = _open_ledger(components, run_folder, fabric)
     return RunContext(
@@ -209,11 +208,34 @@ def load_frozen_weights(run_folder: RunFolder, model: EvidentialModel) -> frozen
 
 
 def make_embedder(
-    components: Components, network: Classifier, fabric: Fabric, performance: PerformanceOptions
+    components: Components, network: EmbeddingNetwork, fabric: Fabric, performance: PerformanceOptions
 ) -> Embedder:
     """Return the frozen backbone with the fixed views and the cache of a run; moves it to the device."""
     cache = EmbeddingCache(performance.embedding_cache, performance.embedding_cache_gb)
-    return Embedder.build(network, fixed_views(components.views), fabric, cache)
+    views = fixed_views(components.views, per_pixel=components.source.per_pixel)
+    return Embedder.build(network, views, fabric, cache)
+
+
+def count_fixed_views(components: Components, images: Images, *, has_audit: bool) -> int | None:
+    """Return how many fixed views of an image set are used; None for all.
+
+    Feature maps of segmentation are large, so mirror images are embedded only if they are trained on or
+    evaluated.
+
+    Args:
+        has_audit: whether audit labels of the pool are evaluated.
+    """
+    if not components.source.per_pixel:
+        return None
+    views, used = components.views, list[View]()
+    is_pool, test = images is components.pool, components.test
+    if is_pool:
+        used = [views.unlabelled, views.labelled_or_source]
+    elif images is components.source.images:
+        used = [views.source]
+    is_evaluated = (is_pool and has_audit) or (test is not None and images is test.images)
+    needs_mirror = is_evaluated and components.evaluation.average_flipped
+    return 2 if needs_mirror or any(view.is_random for view in used) else 1
 
 
 def unique_image_sets(components: Components) -> dict[int, Images]:
@@ -224,18 +246,32 @@ def unique_image_sets(components: Components) -> dict[int, Images]:
 
 
 def embed_images(
-    components: Components, model: EvidentialModel, fabric: Fabric, performance: PerformanceOptions
+    components: Components,
+    model: EvidentialModel,
+    fabric: Fabric,
+    performance: PerformanceOptions,
+    *,
+    has_audit: bool = False,
 ) -> Components:
-    """Return the components with the embeddings of all images, if the model's backbone is frozen."""
+    """Return the components with the embeddings of all images, if the model's backbone is frozen.
+
+    Args:
+        has_audit: whether audit labels of the pool are evaluated.
+    """
     network = embedding_network(model.network)
     if network is None:
         return components
     embedder = make_embedder(components, network, fabric, performance)
     source, pool, test = components.source, components.pool, components.test
     image_sets = unique_image_sets(components)
+
+    def embed(images: Images) -> Tensor:
+        views = embedder.views[: count_fixed_views(components, images, has_audit=has_audit)]
+        return replace(embedder, views=views).embed(images)
+
     if fabric.world_size > 1:
-        on_rank_zero(fabric, lambda: [embedder.embed(images) for images in image_sets.values()] and None)
-    embedded = {key: replace(images, embeddings=embedder.embed(images)) for key, images in image_sets.items()}
+        on_rank_zero(fabric, lambda: [embed(images) for images in image_sets.values()] and None)
+    embedded = {key: replace(images, embeddings=embed(images)) for key, images in image_sets.items()}
     network.to("cpu")
     return replace(
         components,

@@ -1,4 +1,4 @@
-"""Estimate the time and memory of a classifier's run on a CPU from timed epochs, before it starts."""
+"""Estimate the time and memory of a run on a CPU from timed epochs, before it starts."""
 
 import copy
 import itertools
@@ -15,26 +15,30 @@ import torch
 from timm.utils import ModelEmaV3  # type: ignore[attr-defined] # not marked as exported
 from torch import Tensor, nn
 
+from ducats.acquisition.criteria import PROBE_COLUMNS
 from ducats.acquisition.queries import QuerySpec
+from ducats.acquisition.units import select_in_image
 from ducats.data.domain import UNLABELLED, Domain, Images
 from ducats.data.embedding_cache import EmbeddingCache
+from ducats.evaluation.evaluate import evaluate_segmentation
 from ducats.models import EvidentialModel
-from ducats.models.classifier import Classifier
-from ducats.models.freezing import embedding_network
+from ducats.models.freezing import EmbeddingNetwork, embedding_network, embedding_width
 from ducats.models.output import Output
+from ducats.models.upsampling import upsample
 from ducats.objectives import ObjectiveSpec, RefreshContext
 from ducats.run.components import Components, RunPlan
-from ducats.run.context import make_embedder, unique_image_sets
+from ducats.run.context import count_fixed_views, make_embedder, unique_image_sets
 from ducats.run.snapshot import source_samples
 from ducats.runfolder import checksums
 from ducats.runfolder.run_folder import RunFolder
-from ducats.settings import Optimisation, PerformanceOptions, StreamViews, View
+from ducats.settings import Optimisation, PerformanceOptions, StreamViews, TaskOptions, View
 from ducats.training.auxiliary import AuxiliaryModules, build_auxiliaries
 from ducats.training.distributed import make_fabric
 from ducats.training.ema import make_ema
 from ducats.training.embed import BATCH_IMAGES, Embedder, fixed_views
 from ducats.training.fit import fit_epoch, make_optimiser
 from ducats.training.inputs import model_inputs
+from ducats.training.predictor import Predictor
 from ducats.training.step import Step, is_trusted_code
 from ducats.training.streams import (
     LABELLED_BATCHES,
@@ -46,12 +50,14 @@ from ducats.training.streams import (
 )
 from ducats.utils.findings import format_duration
 from ducats.utils.progress import activity
-from ducats.utils.randomness import global_seed
+from ducats.utils.randomness import global_seed, make_generator
 from ducats.utils.resources import free_memory_gb
 
 SAMPLE_IMAGES = 2  # per stream in the first step
 STEP_SECONDS = 2.0  # timed steps have so many images that they take about as long, at most a full batch
 MAX_TIMED_STEPS = 40  # of an epoch of a head on embeddings
+MAX_TIMED_PIXEL_STEPS = 2  # the same in segmentation
+PROBE_SIDE = 128  # in segmentation: side of the image from which memory is extrapolated
 MIN_TIMED_SECONDS, MAX_TIMED_SECONDS = 0.5, 5.0  # of repeated calls
 MIN_CALLS = 4  # unless they take longer
 MAX_STREAMS = 5  # of a step: source, labelled, pseudo-labelled, unlabelled, strong
@@ -85,6 +91,18 @@ class Workload:
     stored_shape: tuple[int, int, int]  # channels, height, width
     n_to_embed: int | None = None  # views of images for a frozen backbone; None: it is trained
     reading_seconds: float = 0.0  # to decode the images that are embedded
+    task: TaskOptions | None = None  # None: classification
+    average_flipped: bool = False  # whether evaluation forwards each image twice
+
+    @property
+    def per_pixel(self) -> bool:
+        """Whether labels are maps."""
+        return self.task is not None
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the stored images."""
+        return self.stored_shape[1], self.stored_shape[2]
 
     def steps_per_epoch(self, *, head_only: bool) -> int:
         """Return the steps of an epoch."""
@@ -108,6 +126,9 @@ class Workload:
     def images_per_step(self, counts: TargetCounts, batch_size: int, *, with_strong: bool) -> float:
         """Return the images of all streams in a step, on average over an epoch."""
         plan, split = self.plan, LABELLED_BATCHES[self.plan.labelled_batches]
+        if self.per_pixel:  # labelled and unlabelled pixels are in the same images
+            n_images = (self.n_source_or_labelled, self.n_pool)
+            return sum(_mean_batch(count, batch_size, full_batches) for count in n_images)
         labelled, pseudo_labelled = counts
         n_unlabelled = self.n_pool - pseudo_labelled
         n_unlabelled -= 0 if plan.unlabelled_includes_labelled else labelled
@@ -161,12 +182,12 @@ class RunEstimate:
 def estimate_components(
     components: Components, plan: RunPlan, performance: PerformanceOptions
 ) -> tuple[RunEstimate, RunEstimate | None] | None:
-    """Estimate the run of a classifier on this CPU and, if its backbone is frozen, that of fine-tuning.
+    """Estimate a run on this CPU and, if its backbone is frozen, that of fine-tuning.
 
-    Returns None for segmentation, for user code, which may not expect random images, and if this machine has
-    too little memory for a step.
+    Returns None for user code, which may not expect random images, and if this machine has too little memory
+    for a step.
     """
-    if components.source.per_pixel or not is_trusted_code(components.objective_spec.fn, components.model):
+    if not is_trusted_code(components.objective_spec.fn, components.model):
         return None
     model = (
         components.model
@@ -178,7 +199,11 @@ def estimate_components(
     if network is not None:
         embedder = make_embedder(components, copy.deepcopy(network), make_fabric("cpu"), performance)
         with activity("looking for embeddings"):
-            n_to_embed, reading_seconds = _embedding_work(embedder, unique_image_sets(components).values())
+            image_sets = [
+                (images, count_fixed_views(components, images, has_audit=bool(plan.audit)))
+                for images in unique_image_sets(components).values()
+            ]
+            n_to_embed, reading_seconds = _embedding_work(embedder, image_sets)
     channels, height, width = pool.pixels.shape[1:]
     workload = Workload(
         plan=plan,
@@ -190,16 +215,23 @@ def estimate_components(
         stored_shape=(channels, height, width),
         n_to_embed=n_to_embed,
         reading_seconds=reading_seconds,
+        task=components.task if components.source.per_pixel else None,
+        average_flipped=components.evaluation.average_flipped,
     )
     return estimate_run(model, components.objective_spec, components.query_spec, workload)
 
 
-def _embedding_work(embedder: Embedder, image_sets: Iterable[Images]) -> tuple[int, float]:
-    """Return the number of images in all forward passes, and the seconds to decode those that are not yet."""
+def _embedding_work(embedder: Embedder, image_sets: Iterable[tuple[Images, int | None]]) -> tuple[int, float]:
+    """Return the number of images in all forward passes, and the seconds to decode those that are not yet.
+
+    Args:
+        image_sets: images and the number of their fixed views; None for all.
+    """
     n_forwarded, seconds = 0, 0.0
-    for images in image_sets:
-        missing = embedder.find_missing(images)
-        n_forwarded += sum(BATCH_IMAGES * -(-len(index) // BATCH_IMAGES) for index in missing)
+    for images, n_views in image_sets:
+        missing = replace(embedder, views=embedder.views[:n_views]).find_missing(images)
+        batch_size = embedder.batch_size(images)
+        n_forwarded += sum(batch_size * -(-len(index) // batch_size) for index in missing)
         to_read = torch.cat(missing).unique()
         if sample := len(to_read[:BATCH_IMAGES]):
             started = time.perf_counter()
@@ -221,13 +253,14 @@ def estimate_run(
     with activity("estimating the time"), torch.random.fork_rng(devices=[]):
         if not _fits_in_memory(model, workload):
             return None
-        trial = _Trial.build(
-            model, objective, query, workload, None if network is None else network.embedding_width
-        )
+        width = None if network is None else embedding_width(network, workload.image_size)
+        trial = _Trial.build(model, objective, query, workload, width)
         epochs, refreshing = trial.simulate_targets()
         memory = trial.memory_bytes(max(epochs, key=sum))  # also warms up
         trial = trial if network is not None else trial.with_larger_batch(max(epochs, key=sum), memory)
         seconds = refreshing + trial.time_epochs(epochs) + trial.time_forward() * trial.n_scored()
+        if workload.per_pixel:
+            seconds += trial.time_pixel_queries() + trial.time_pixel_metrics()
         seconds += (len(epochs) + 1) * trial.time_files()
         if network is None or workload.n_to_embed is None:
             return RunEstimate(seconds, memory / 2**30), None
@@ -239,11 +272,25 @@ def estimate_run(
 
 def _fits_in_memory(model: EvidentialModel, workload: Workload) -> bool:
     """Return whether timed steps need less than half of the free memory, judged by one image."""
-    image = _augment(_random_images(workload, 1, None), workload.views.test)
+    network = embedding_network(model.network)
+    if workload.per_pixel and network is not None:  # the head alone needs little
+        return True
     trial = copy.deepcopy(model).requires_grad_(True).eval()
-    n_images = SAMPLE_IMAGES * MAX_STREAMS
-    needed = n_images * _kept_bytes(lambda: trial(image)) + _state_bytes(trial, workload.plan.optimisation)
+    n_images = SAMPLE_IMAGES * (2 if workload.per_pixel else MAX_STREAMS)
+    needed = n_images * _kept_per_image(trial, workload, 1) + _state_bytes(trial, workload.plan.optimisation)
     return needed < _usable_bytes()
+
+
+def _kept_per_image(network: nn.Module, workload: Workload, n_images: int) -> float:
+    """Return the memory that a network keeps of an image for its backward pass, weights included.
+
+    In segmentation, images may be so large that one is too much: it is extrapolated from a part of one.
+    """
+    pixels, share = _augment(_random_images(workload, n_images, None), workload.views.test), 1.0
+    if workload.per_pixel:
+        part = pixels[..., :PROBE_SIDE, :PROBE_SIDE]
+        pixels, share = part, part.numel() / pixels.numel()
+    return _kept_bytes(lambda: network(pixels)) / n_images / share
 
 
 def _usable_bytes() -> float:
@@ -253,7 +300,7 @@ def _usable_bytes() -> float:
 
 
 def _estimate_finetuning(
-    trial: "_Trial", network: Classifier, forward_seconds: float, epochs: Sequence[TargetCounts]
+    trial: "_Trial", network: EmbeddingNetwork, forward_seconds: float, epochs: Sequence[TargetCounts]
 ) -> RunEstimate:
     """Estimate the same run with a trained backbone, from forward passes only: backward ones may be slow.
 
@@ -265,35 +312,36 @@ def _estimate_finetuning(
     steps = work.steps_per_epoch(head_only=False)
     per_step = {counts: trial.count_forwarded(counts) for counts in set(epochs)}
     n_trained = sum(steps * per_step[counts] for counts in epochs)
-    trained = copy.deepcopy(network).requires_grad_(True)
-    pixels = _augment(_random_images(work, SAMPLE_IMAGES, None), work.views.test)
-    kept = _kept_bytes(lambda: trained.train()(pixels)) * max(per_step.values()) // SAMPLE_IMAGES
+    trained = copy.deepcopy(network).requires_grad_(True).train()
+    kept = _kept_per_image(trained, work, SAMPLE_IMAGES) * max(per_step.values())
     memory = _state_bytes(trained, work.plan.optimisation) + kept
     n_forwards = TRAINING_FORWARDS * n_trained + trial.n_scored()
     return RunEstimate(n_forwards * forward_seconds, memory / 2**30)
 
 
 @torch.inference_mode()
-def _time_embedding(network: Classifier, workload: Workload) -> float:
+def _time_embedding(network: EmbeddingNetwork, workload: Workload) -> float:
     """Return the seconds to embed one view of an image.
 
     Larger batches may be slower per image, so they are as large as those of `Embedder`, unless one takes
     more than `MAX_TIMED_SECONDS`.
     """
-    images, views = _random_images(workload, BATCH_IMAGES, None), fixed_views(workload.views)
+    images = _random_images(workload, BATCH_IMAGES, None)
+    views = fixed_views(workload.views, per_pixel=workload.per_pixel)
     embedder = Embedder(
         network=copy.deepcopy(network).eval().to(memory_format=torch.channels_last),
         views=views,
         fabric=make_fabric("cpu"),
         cache=EmbeddingCache(max_gb=0),
-        spaces=(),
+        backbone={},
     )
-    few = _augment(_random_images(workload, SAMPLE_IMAGES, None), workload.views.test)
-    seconds = _seconds_per_call(lambda: embedder.network.embed(few)) / SAMPLE_IMAGES
-    if seconds * BATCH_IMAGES > MAX_TIMED_SECONDS:
+    batch_size = embedder.batch_size(images)
+    few = _augment(_random_images(workload, min(SAMPLE_IMAGES, batch_size), None), workload.views.test)
+    seconds = _seconds_per_call(lambda: embedder.network.embed(few)) / len(few)
+    if seconds * batch_size > MAX_TIMED_SECONDS:
         return seconds
-    index, cycle = torch.arange(BATCH_IMAGES), itertools.cycle(reversed(views))  # crops take longest
-    return _seconds_per_call(lambda: embedder.forward(images, index, next(cycle))) / BATCH_IMAGES
+    index, cycle = torch.arange(batch_size), itertools.cycle(reversed(views))  # crops take longest
+    return _seconds_per_call(lambda: embedder.forward(images, index, next(cycle))) / batch_size
 
 
 def _state_bytes(model: nn.Module, options: Optimisation) -> int:
@@ -364,7 +412,7 @@ class _Trial:
                 classes=workload.classes,
                 n_features=0 if features is None else int(features.shape[1]),
                 pool_size=min(workload.n_pool, MAX_REFRESHED),
-                per_pixel=False,
+                per_pixel=workload.per_pixel,
                 seed=0,
             )
         fabric = make_fabric("cpu")
@@ -408,7 +456,7 @@ class _Trial:
         known = dict[tuple[int, int], tuple[int, float]]()  # pseudo-labels and seconds of a refresh
         n_pseudo = 0
         for context in self._refresh_contexts():
-            if self.auxiliaries.is_due(context):
+            if self.auxiliaries.is_due(context) and not work.per_pixel:
                 place = context.next_round, context.rounds_done
                 if place not in known:
                     labelled = round(work.n_labelled(context.rounds_done) / share)
@@ -473,7 +521,8 @@ class _Trial:
     def _timed_steps(self) -> int:
         if self.embedding_width is None:
             return 1
-        return min(MAX_TIMED_STEPS, self.workload.steps_per_epoch(head_only=True))
+        most = MAX_TIMED_PIXEL_STEPS if self.workload.per_pixel else MAX_TIMED_STEPS
+        return min(most, self.workload.steps_per_epoch(head_only=True))
 
     def _time_epoch(self, counts: TargetCounts) -> float:
         """Return the seconds of an epoch of `_timed_steps`, with batches of `batch_size`."""
@@ -483,7 +532,7 @@ class _Trial:
     def _make_streams(self, steps: int) -> Streams:
         work = self.workload
         source = _random_images(work, work.n_source_or_labelled, self.embedding_width)
-        labels = torch.randint(work.classes, (work.n_source_or_labelled,))
+        labels = _random_labels(work, work.n_source_or_labelled)
         return Streams(
             Domain(source, labels, tuple(map(str, range(work.classes)))),
             _random_images(work, work.n_pool, self.embedding_width),
@@ -499,10 +548,12 @@ class _Trial:
 
     def _train(self, streams: Streams, counts: TargetCounts) -> None:
         """Train for an epoch, at a learning rate of 0: random images must not make the weights diverge."""
-        work = self.workload
+        work, (labelled, pseudo_labelled) = self.workload, counts
         targets, pseudo_labels = torch.full((2, work.n_pool), UNLABELLED)
-        labelled, pseudo_labelled = counts
-        targets[:labelled] = torch.randint(work.classes, (labelled,))
+        if work.per_pixel:
+            targets = _random_labels(work, work.n_pool, labelled_share=0.01 if labelled else 0.0)
+        else:
+            targets[:labelled] = torch.randint(work.classes, (labelled,))
         pseudo_labels[labelled : labelled + pseudo_labelled] = 0
 
         def update_average(step: int, _: Callable[[], dict[str, float]]) -> None:
@@ -525,6 +576,52 @@ class _Trial:
         images = _random_images(self.workload, self.batch_size, self.embedding_width)
         view = self.workload.views.scoring
         return _seconds_per_call(lambda: self.model(_augment(images, view))) / len(images)
+
+    @torch.inference_mode()
+    def time_pixel_queries(self) -> float:
+        """Return the seconds to select pixels in all images in all rounds, without forward passes.
+
+        Queries for whole images need none, and those that read probes or the head are not timed.
+        """
+        work, task = self.workload, self.workload.task
+        assert task is not None
+        reads_more = self.query.needs_head or any(name in PROBE_COLUMNS for name in self.query.needs)
+        if task.labels_whole_images or reads_more or not work.plan.budget:
+            return 0.0
+        output = self.model.eval()(
+            _augment(_random_images(work, 1, self.embedding_width), work.views.scoring)
+        )
+        n_rounds = len(work.plan.budget)
+        known = _random_labels(work, 1, labelled_share=0.001)[0]
+
+        def select() -> object:
+            return select_in_image(
+                self.query,
+                task,
+                z=upsample(output)[0],
+                features=None if output.features is None else output.features[0].float(),
+                known_labels=known,
+                image=0,
+                pixels=_random_images(work, 1, None).pixels[0],
+                budget=max(1, sum(work.plan.budget) // (n_rounds * work.n_pool)),
+                generator=make_generator(0, "estimate"),
+            )
+
+        return _seconds_per_call(select) * work.n_pool * n_rounds
+
+    def time_pixel_metrics(self) -> float:
+        """Return the seconds to compute the metrics of all test images, besides their forward passes."""
+        work = self.workload
+        if not work.n_evaluated:
+            return 0.0
+        test = Domain(
+            _random_images(work, 1, self.embedding_width),
+            _random_labels(work, 1),
+            tuple(map(str, range(work.classes))),
+        )
+        predictor = Predictor(model=self.model, view=work.views.test, batch_size=1, fabric=self.step.fabric)
+        seconds = _seconds_per_call(lambda: evaluate_segmentation(predictor, test)) - self.time_forward()
+        return max(0.0, seconds) * work.n_evaluated * (len(work.plan.query_epochs) + 1)
 
     def time_files(self) -> float:
         """Return the seconds to write the checkpoint and the record of an epoch, to a temporary folder."""
@@ -549,7 +646,8 @@ class _Trial:
         snapshot = min(plan.snapshot_samples, work.n_pool)
         snapshot += min(source_samples(plan.snapshot_samples), work.n_source)
         queries = rounds * work.n_pool if self.query.needs else 0
-        return queries + refreshes * work.n_pool + (rounds + 1) * (work.n_evaluated + snapshot)
+        evaluated = work.n_evaluated * (2 if work.average_flipped else 1)
+        return queries + refreshes * work.n_pool + (rounds + 1) * (evaluated + snapshot)
 
     def memory_bytes(self, counts: TargetCounts) -> int:
         """Return the memory of weights, optimiser state and what a step keeps for its backward pass."""
@@ -591,6 +689,19 @@ def _random_images(workload: Workload, count: int, embedding_width: int | None) 
         aspect=torch.ones(count),
         embeddings=embeddings,
     )
+
+
+def _random_labels(workload: Workload, count: int, labelled_share: float = 1.0) -> Tensor:
+    """Return labels of images, ``(count,)``, or label maps, all the same one, ``(count, height, width)``.
+
+    Args:
+        labelled_share: fraction of the pixels that have a label.
+    """
+    if not workload.per_pixel:
+        return torch.randint(workload.classes, (count,))
+    labels = torch.randint(workload.classes, (1, *workload.image_size), dtype=torch.int8)
+    unlabelled = torch.rand(labels.shape) >= labelled_share
+    return labels.masked_fill_(unlabelled, UNLABELLED).expand(count, -1, -1)
 
 
 def _augment(images: Images, view: View) -> Tensor:

@@ -14,6 +14,7 @@ from ducats.config import Config
 from ducats.data.domain import UNLABELLED, AdaptationData, Domain
 from ducats.ledger import Request, save_request
 from ducats.models import EvidentialModel
+from ducats.models.classifier import Classifier
 from ducats.models.freezing import embedding_network
 from ducats.run import run
 from ducats.run.context import embed_images, load_frozen_weights
@@ -86,7 +87,7 @@ class LiveRun:
         fabric = make_fabric(config.engine.device, precision=config.engine.precision)
         components = embed_images(components, model, fabric, config.engine)
         network = embedding_network(model.unwrap())
-        if network is None:
+        if not isinstance(network, Classifier):
             raise UserError(
                 "live labelling trains a head on a frozen backbone, but this model has none; choose one with "
                 "--backbone"

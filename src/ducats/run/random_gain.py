@@ -14,7 +14,7 @@ from ducats.data.domain import UNLABELLED
 from ducats.evaluation.audit import LEVEL
 from ducats.ledger import Ledger
 from ducats.models import EvidentialModel
-from ducats.models.classifier import EmbeddingClassifier
+from ducats.models.classifier import Classifier, EmbeddingClassifier
 from ducats.models.freezing import embedding_network
 from ducats.run.audit_draw import unanswered_images
 from ducats.run.audit_figures import gain_on_sample
@@ -194,7 +194,7 @@ def _set_up(context: RunContext) -> TrainingContext:
     """Return a new head with the initial weights of the run."""
     model = context.components.model
     network = embedding_network(model.network if isinstance(model, EvidentialModel) else model)
-    assert network is not None, "the pool has embeddings"
+    assert isinstance(network, Classifier), "the pool has embeddings"
     head = EmbeddingClassifier(
         network.embedding_width,
         network.head.out_features,

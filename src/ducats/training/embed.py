@@ -1,9 +1,10 @@
 """Embed images once with a frozen backbone, in fixed views; a cache on disk keeps the embeddings."""
 
 import math
+import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,26 @@ from ducats.data.domain import Images, pixel_digest
 from ducats.data.embedding_cache import EmbeddingCache, EmbeddingSpace, image_key
 from ducats.data.views import apply_view, sample_view_params
 from ducats.models.classifier import Classifier
-from ducats.models.freezing import backbone_digest, backbone_name
+from ducats.models.freezing import (
+    EmbeddingNetwork,
+    backbone_digest,
+    backbone_name,
+    embedding_dtype,
+    embedding_width,
+)
 from ducats.settings import StreamViews, View
 from ducats.training import placement
 from ducats.training.distributed import precision_name
+from ducats.utils.errors import UserError
 from ducats.utils.progress import activity
 from ducats.utils.randomness import make_generator
 from ducats.utils.resources import free_memory_gb
 
 CROP_SCALE = (0.35, 1.0)  # range of the area fraction of a fixed crop
 BATCH_IMAGES = 32  # images per forward pass
+BATCH_PIXELS = 2**19  # in segmentation: pixels per forward pass, at least one image
 STORE_EVERY_IMAGES = 256  # images per write to the cache
+STORE_EVERY_BYTES = 2**26  # in segmentation
 MAX_MEMORY_SHARE = 0.5  # share of the free memory for embeddings; beyond it they go to a temporary file
 
 
@@ -63,9 +73,15 @@ class FixedView:
         return augmented.flip(-1) if self.mirrored else augmented
 
 
-def fixed_views(views: StreamViews) -> list[FixedView]:
-    """Return the fixed views of a frozen backbone: the test view, its mirror image, crops."""
+def fixed_views(views: StreamViews, *, per_pixel: bool = False) -> list[FixedView]:
+    """Return the fixed views of a frozen backbone: the test view, its mirror image, crops.
+
+    Args:
+        per_pixel: whether label maps must follow the view; then there are no crops.
+    """
     centre, mirror = FixedView("centre", views.test), FixedView("mirror", views.test, mirrored=True)
+    if per_pixel:
+        return [centre, mirror][: views.embedded]
     crop = View(
         interpolation=views.test.interpolation,
         crop="random_resized",
@@ -81,55 +97,60 @@ def fixed_views(views: StreamViews) -> list[FixedView]:
 class Embedder:
     """A frozen backbone with its fixed views and a cache."""
 
-    network: Classifier  # on the device, in evaluation mode
+    network: EmbeddingNetwork  # on the device, in evaluation mode
     views: Sequence[FixedView]
     fabric: Fabric
     cache: EmbeddingCache
-    spaces: Sequence[EmbeddingSpace]  # of the cache, one per view
+    backbone: dict[str, str]  # all that embeddings depend on besides image and view
+    _opened: dict[tuple[FixedView, int], EmbeddingSpace] = field(default_factory=dict)
 
     @classmethod
     def build(
-        cls, network: Classifier, views: Sequence[FixedView], fabric: Fabric, cache: EmbeddingCache
+        cls, network: EmbeddingNetwork, views: Sequence[FixedView], fabric: Fabric, cache: EmbeddingCache
     ) -> "Embedder":
-        """Move the network to the device and open a space for each view."""
-        common = {
+        """Move the network to the device."""
+        backbone = {
             "backbone": backbone_name(network),
             "weights": backbone_digest(network),
             "precision": precision_name(fabric),
         }
-        width = network.embedding_width
-        spaces = [cache.open({**common, **view.describe()}, width) for view in views]
         network = network.to(fabric.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-        return cls(network=network, views=views, fabric=fabric, cache=cache, spaces=spaces)
+        return cls(network=network, views=views, fabric=fabric, cache=cache, backbone=backbone)
 
     def find_missing(self, images: Images) -> list[Tensor]:
         """Return the indices of the images that are not in the cache, for each view."""
         keys = image_keys(images, self.views[0].view)
-        unused = np.empty((len(keys), self.network.embedding_width), np.float32)
-        known = [torch.from_numpy(space.lookup(keys, unused)) for space in self.spaces]
+        known = [torch.from_numpy(space.lookup(keys, None)) for space in self._open_spaces(images)]
         return [(~of_view).nonzero().squeeze(1) for of_view in known]
 
+    def image_bytes(self, images: Images) -> int:
+        """Return the bytes of an embedding of one view."""
+        return embedding_dtype(self.network).itemsize * embedding_width(
+            self.network, self._input_size(images)
+        )
+
     def embed(self, images: Images) -> Tensor:
-        """Return the embeddings of all fixed views: float32 ``(N, views, D)`` on the CPU."""
-        width = self.network.embedding_width
-        result = _allocate((len(images), len(self.views), width))
+        """Return the embeddings of all fixed views, ``(N, views, D)`` on the CPU; maps are flattened."""
+        spaces, image_bytes = self._open_spaces(images), self.image_bytes(images)
+        dtype = embedding_dtype(self.network)
+        result = _allocate((len(images), len(self.views), image_bytes // dtype.itemsize), dtype)
         keys = image_keys(images, self.views[0].view)
         missing = []
-        for number, space in enumerate(self.spaces):
-            rows = np.empty((len(keys), width), np.float32)
-            known = space.lookup(keys, rows)
-            result[:, number] = torch.from_numpy(rows)
+        for number, space in enumerate(spaces):
+            known = space.lookup(keys, result[:, number].numpy())
             missing.append(torch.from_numpy(~known).nonzero().squeeze(1))
         total = sum(map(len, missing))
         if not total:
             return result
-        stores = self.cache.make_room(4 * width * total, self.spaces)
+        stores = self.cache.make_room(image_bytes * total, spaces)
         name, n_views = backbone_name(self.network), len(self.views)
         what = f"{len(images)} images" + (f" in {n_views} views" if n_views > 1 else "")
+        batch_size = self.batch_size(images)
+        store_every = max(batch_size, min(STORE_EVERY_IMAGES, STORE_EVERY_BYTES // image_bytes))
         with activity(f"embedding {what} with {name}", total=total) as embedding:
-            for number, (view, space, index) in enumerate(zip(self.views, self.spaces, missing, strict=True)):
-                for block in index.split(STORE_EVERY_IMAGES) if len(index) else ():
-                    for batch in block.split(BATCH_IMAGES):
+            for number, (view, space, index) in enumerate(zip(self.views, spaces, missing, strict=True)):
+                for block in index.split(store_every) if len(index) else ():
+                    for batch in block.split(batch_size):
                         result[batch, number] = self.forward(images, batch, view)
                         embedding.advance(len(batch))
                     if stores:
@@ -144,19 +165,45 @@ class Embedder:
         """
         names = tuple(map(str, range(len(pixels))))
         images = Images(names, pixels, bilinear_pixels=pixels, aspect=aspect)
-        return replace(self, views=self.views[:1], spaces=self.spaces[:1]).embed(images)[:, 0]
+        return replace(self, views=self.views[:1]).embed(images)[:, 0]
+
+    def batch_size(self, images: Images) -> int:
+        """Return the number of images per forward pass."""
+        if isinstance(self.network, Classifier):
+            return BATCH_IMAGES
+        return max(1, BATCH_PIXELS // math.prod(self._input_size(images)))
 
     @torch.inference_mode()
     def forward(self, images: Images, index: Tensor, view: FixedView) -> Tensor:
-        """Return the embeddings of at most `BATCH_IMAGES` images, ``(N, D)`` on the CPU."""
+        """Return the embeddings of at most `batch_size` images, ``(N, D)`` on the CPU."""
         # Rounding may depend on the shape of a batch, so all have the same: an embedding depends only on its
         # image, not on which others were in the cache.
-        count, index = len(index), index.repeat(-(-BATCH_IMAGES // len(index)))[:BATCH_IMAGES]
+        size = self.batch_size(images)
+        count, index = len(index), index.repeat(-(-size // len(index)))[:size]
         stored = placement.index_to_device(images.pixels_for(view.view), index, self.fabric.device)
         pixels = view.apply(stored, None if images.aspect is None else images.aspect[index])
         with self.fabric.autocast():
             embeddings = self.network.embed(pixels.contiguous(memory_format=torch.channels_last))
-        return embeddings[:count].float().cpu()
+        embeddings, dtype = embeddings[:count].float(), embedding_dtype(self.network)
+        if dtype != torch.float32:
+            largest = torch.finfo(dtype).max
+            embeddings = embeddings.clamp(-largest, largest).to(dtype)
+        return embeddings.cpu()
+
+    def _input_size(self, images: Images) -> tuple[int, int]:
+        """Return height and width of the network's input."""
+        height, width = images.pixels.shape[-2:]
+        return self.views[0].view.output_size(height, width)
+
+    def _open_spaces(self, images: Images) -> list[EmbeddingSpace]:
+        """Return the space of each view in the cache."""
+        width = embedding_width(self.network, self._input_size(images))
+        half = embedding_dtype(self.network) == torch.float16
+        for view in self.views:
+            if (view, width) not in self._opened:
+                description = {**self.backbone, **view.describe()}
+                self._opened[view, width] = self.cache.open(description, width, "<f2" if half else "<f4")
+        return [self._opened[view, width] for view in self.views]
 
 
 def image_keys(images: Images, view: View) -> list[bytes]:
@@ -168,11 +215,20 @@ def image_keys(images: Images, view: View) -> list[bytes]:
     return [image_key(pixel_digest(pixels, i), aspect) for i, aspect in enumerate(aspects)]
 
 
-def _allocate(shape: tuple[int, int, int]) -> Tensor:
+def _allocate(shape: tuple[int, int, int], dtype: torch.dtype) -> Tensor:
     """Return a tensor in memory or, if it is large, in a temporary file that is freed with it."""
-    gigabytes, free = 4 * math.prod(shape) / 2**30, free_memory_gb()
-    if free is None or gigabytes <= MAX_MEMORY_SHARE * free:
-        return torch.zeros(shape)
+    n_bytes, free = dtype.itemsize * math.prod(shape), free_memory_gb()
+    if free is None or n_bytes <= MAX_MEMORY_SHARE * free * 2**30:
+        return torch.zeros(shape, dtype=dtype)
     with tempfile.TemporaryDirectory(prefix="ducats-", ignore_cleanup_errors=True) as folder:
-        array: NDArray[np.float32] = np.memmap(Path(folder) / "embeddings", np.float32, "w+", shape=shape)
+        free_bytes = shutil.disk_usage(folder).free
+        if n_bytes > free_bytes:  # writing to a mapped file on a full disk would kill the process
+            raise UserError(
+                f"the embeddings take {n_bytes / 2**30:.1f} GB, more than fits in memory, and "
+                f"{Path(folder).parent} has {free_bytes / 2**30:.1f} GB free; set TMPDIR to a folder with "
+                "more, use smaller images or a larger model.params.output_stride (segmentation), or set "
+                "model.freeze=none"
+            )
+        numpy_dtype = torch.empty(0, dtype=dtype).numpy().dtype
+        array: NDArray[Any] = np.memmap(Path(folder) / "embeddings", numpy_dtype, "w+", shape=shape)
         return torch.from_numpy(array)

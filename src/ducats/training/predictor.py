@@ -63,7 +63,7 @@ class Predictor:
         self.model.eval()
         if self.embedder is not None and images.embeddings is None:
             images = replace(images, embeddings=self.embedder.embed(images))
-        device, inputs = self.fabric.device, model_inputs(images, self.view)
+        device, inputs = self.fabric.device, model_inputs(images, self.view, append_flipped=append_flipped)
         stored, generator = inputs.stored, make_generator(self.seed, *self.stream)
         # For all images, so that they do not depend on the batches.
         aug_params = inputs.sample_params(torch.arange(len(images)), generator)
@@ -81,9 +81,7 @@ class Predictor:
                 augmented = inputs.apply(
                     placement.to_device(raw, device), aug_params[index].to(device, non_blocking=True)
                 )
-                output: Output = self.model(
-                    torch.cat([augmented, augmented.flip(-1)]) if append_flipped else augmented
-                )
+                output: Output = self.model(augmented)
                 if self.groups is not None:
                     output = with_merged_classes(output, self.groups)
                 if self.extra_columns is not None:

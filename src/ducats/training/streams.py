@@ -17,7 +17,6 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from ducats.data.domain import UNLABELLED, VOID, Domain, Images, Labels
-from ducats.data.views import apply_view_to_labels
 from ducats.objectives import Batch, LabelledImages
 from ducats.settings import LabelledBatches, StreamViews, View
 from ducats.training import placement
@@ -206,7 +205,7 @@ class Stream:
         stored = placement.to_device(stored, device)
         augmented = self.inputs.apply(stored, aug_params)
         if maps is not None:
-            label_maps = apply_view_to_labels(placement.to_device(maps, device), self.inputs.view, aug_params)
+            label_maps = self.inputs.apply_to_labels(placement.to_device(maps, device), aug_params)
             return AugmentedBatch(augmented, label_maps, stored)
         labels = None if self.labels is None else self.labels[batch_slice]
         return AugmentedBatch(augmented, labels, stored)

@@ -226,4 +226,4 @@ def proda(
     return losses
 
 
-PRODA_SPEC = ObjectiveSpec(proda, PrototypeTeacher)
+PRODA_SPEC = ObjectiveSpec(proda, PrototypeTeacher, transforms_images=True)

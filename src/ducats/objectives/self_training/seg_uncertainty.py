@@ -299,4 +299,4 @@ def seg_uncertainty(
     return losses
 
 
-SEG_UNCERTAINTY_SPEC = ObjectiveSpec(seg_uncertainty, TwoHeads)
+SEG_UNCERTAINTY_SPEC = ObjectiveSpec(seg_uncertainty, TwoHeads, transforms_images=True)

@@ -378,17 +378,18 @@ def resolve_for_machine(config: Config) -> Config:
     engine = replace(config.engine, precision=precision)  # type: ignore[arg-type] # validated here
     model = config.model
     if model.freeze == "auto":
-        freezes = not has_gpu(config.engine.device) and has_pretrained_classifier(config)
+        freezes = not has_gpu(config.engine.device) and can_embed_images(config)
         model = replace(model, freeze="backbone" if freezes else "none")
     return config.model_copy(update={"engine": engine, "model": model})
 
 
-def has_pretrained_classifier(config: Config) -> bool:
-    """Return whether the model is a classifier on a pretrained timm backbone, without LoRA."""
+def can_embed_images(config: Config) -> bool:
+    """Return whether the model is a head on a pretrained timm backbone and can be trained on embeddings."""
     spec, params = resolve_model(config.model.name), config.model.params
     is_pretrained = params.get("pretrained", True) or params.get("weights") is not None
     has_lora = params.get("lora_rank") is not None
-    return spec.has_timm_backbone and not spec.per_pixel and bool(is_pretrained) and not has_lora
+    transforms_images = resolve_objective(config.objective.name).transforms_images
+    return spec.has_timm_backbone and bool(is_pretrained) and not has_lora and not transforms_images
 
 
 def prepare_for_views(

@@ -207,6 +207,11 @@ def _check_query(config: Config) -> None:
 
 def _check_objective(config: Config) -> None:
     objective = make_objective(config)
+    if objective.transforms_images and config.model.freeze == "backbone":
+        raise UserError(
+            f"the objective {config.objective.name!r} changes images in training, so they cannot be embedded "
+            "once; set model.freeze=none (--finetune), or choose another objective.name"
+        )
     if config.objective.name in OBJECTIVES:
         build_component(
             "objective", config.objective, partial(_call_objective_on_dummy_input, config, objective)
