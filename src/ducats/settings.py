@@ -263,8 +263,8 @@ class TrainingOptions:
     steps_per_epoch: int | None = Field(
         default=None,
         ge=1,
-        description="null: full batches in the larger of source and initial pool; with a frozen backbone, at "
-        "most 40",
+        description="null: full batches in the larger of source and initial pool; in segmentation, at most "
+        "1000, as published; with a frozen backbone, at most 40",
     )
     labelled_batches: LabelledBatches = Field(
         default="even",

@@ -121,12 +121,72 @@ def test_a_frozen_backbone_is_compared_with_fine_tuning(run_quickly: Runner) -> 
 
 
 @pytest.mark.parametrize("make", [quick_pixels, quick])
-def test_no_estimate_of_segmentation_or_without_memory(
-    make: Callable[[], Config], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_estimate_without_memory(make: Callable[[], Config], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "free_memory_gb", lambda: 1e-4)
     components, plan = build_run(make(), RunFolder(Path("unused")))
     assert estimate_components(components, plan, PERFORMANCE) is None
+
+
+FROZEN_PIXELS = (
+    "model={name: deeplab_v2, params: {backbone: test_resnet, pretrained: false, output_stride: 16}}",
+    "model.freeze=backbone",
+)
+
+
+@pytest.mark.usefixtures("one_second_per_call")
+@pytest.mark.parametrize("settings", [(), FROZEN_PIXELS])
+@pytest.mark.parametrize("method", ["ducats", "random", "ripu"])
+def test_counts_in_segmentation_are_those_of_a_run(
+    run_pixels: Runner, monkeypatch: pytest.MonkeyPatch, settings: Sequence[str], method: str
+) -> None:
+    settings = (*settings, "engine.snapshot_samples=3", "evaluation.average_flipped=true")
+    selections, tallies = 2 * 5, 3 * 3  # rounds * images; stages * test images
+    trials = list[estimate._Trial]()
+    genuine = estimate._Trial.time_pixel_metrics
+
+    def note(self: estimate._Trial) -> float:
+        trials.append(self)
+        return genuine(self)
+
+    monkeypatch.setattr(estimate._Trial, "time_pixel_metrics", note)
+    estimate_config(quick_pixels(*settings, method=method))
+    (trial,) = trials
+    assert trial.time_pixel_queries() == selections
+    monkeypatch.setattr(estimate._Trial, "time_forward", lambda _: 0.0)
+    assert genuine(trial) == tallies
+    forwarded, genuine_forward = 0, Predictor.forward
+
+    def count_images(
+        self: Predictor, images: Any, batches: Sequence[Tensor], *, append_flipped: bool = False
+    ) -> Iterator[tuple[Tensor, Output]]:
+        nonlocal forwarded
+        forwarded += sum(map(len, batches)) * (2 if append_flipped else 1)
+        return genuine_forward(self, images, batches, append_flipped=append_flipped)
+
+    monkeypatch.setattr(Predictor, "forward", count_images)
+    run_pixels(*settings, method=method)
+    assert trial.n_scored() == pytest.approx(forwarded, rel=0.2)  # the sources of snapshots are rounded
+
+
+@pytest.mark.usefixtures("one_second_per_call")
+def test_mirror_images_are_estimated_where_they_are_embedded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six source, five pool and three test images, which need two views; batches of one image."""
+    monkeypatch.setenv("DUCATS_CACHE", str(tmp_path))
+    plain = (*FROZEN_PIXELS, "model.params.rates=[1]", "views.source.flip=0", "views.unlabelled.flip=0")
+    for flipped, expected in ((False, 14), (True, 17)):
+        config = quick_pixels(*plain, f"evaluation.average_flipped={str(flipped).lower()}")
+        components, plan = build_run(config, RunFolder(Path("unused")))
+        counted = list[estimate.Workload]()
+
+        def note(_model: object, _objective: object, _query: object, workload: estimate.Workload) -> None:
+            counted.append(workload)  # noqa: B023 - called at once
+
+        monkeypatch.setattr(estimate, "estimate_run", note)
+        monkeypatch.setattr("ducats.training.embed.BATCH_PIXELS", 1)
+        estimate_components(components, plan, PERFORMANCE)
+        assert counted[0].n_to_embed == expected
 
 
 def test_an_estimate_changes_nothing() -> None:

@@ -176,8 +176,9 @@ def test_without_a_gpu_a_pretrained_backbone_is_frozen(settings: Sequence[str], 
     assert resolve_for_machine(config).model.freeze == expected
 
 
-def test_segmentation_is_not_frozen() -> None:
-    config = load_config(["segmentation"], ["engine.device=cpu"])
+@pytest.mark.parametrize("configs", [["data/office31", "parity"], ["segmentation", "parity/segmentation"]])
+def test_published_settings_train_the_whole_network(configs: Sequence[str]) -> None:
+    config = load_config(configs, ["engine.device=cpu"])
     assert resolve_for_machine(config).model.freeze == "none"
 
 

@@ -63,7 +63,7 @@ def check_plan(config: Config, survey: DataSurvey) -> list[Finding]:
 def _estimate_costs(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     """Report an estimate of time and memory without a GPU, from timed steps of the model."""
     is_known = {"target"} <= survey.splits.keys() & survey.stored_shapes.keys()
-    if has_gpu(config.engine.device) or survey.per_pixel or not is_known:
+    if has_gpu(config.engine.device) or not is_known:
         return
     with suppress(Exception):  # whatever is invalid is reported elsewhere
         if costs := _describe_costs(config, survey):
@@ -78,12 +78,20 @@ def _describe_costs(config: Config, survey: DataSurvey) -> str:
     if evaluated_on != "held_out":
         n_test = n_pool if survey.has_ground_truth else 0
     freezes = config.model.freeze == "backbone"
-    n_images = n_source + n_pool + (n_test if test_origin != "target" else 0)
+    n_tested = n_test if test_origin != "target" else 0
+    n_to_embed = (n_source + n_pool + n_tested) * config.views.embedded
+    if survey.per_pixel:
+        n_to_embed = _count_feature_maps(config, n_source, n_pool, n_tested)
     classes = survey.classes or tuple(survey.splits["source"].class_counts())
     acquisition, round_epochs = config.acquisition, query_epochs(config)
     time_budget = parse_time_budget(acquisition.budget, acquisition.seconds_per_label, acquisition.growth)
     labels: Sequence[int] = ()
-    if time_budget is None:
+    task = config.task if survey.per_pixel else None
+    if task is not None and time_budget is None and not task.labels_whole_images:
+        area = math.prod(survey.stored_shapes["target"][1:])
+        per_image = split_pixels(acquisition.budget, [area] * n_pool, len(round_epochs), acquisition.rounding)
+        labels = [sum(counts) for counts in zip(*per_image, strict=True)]
+    elif time_budget is None:
         labels = labels_per_round(acquisition, n_pool, len(round_epochs), _count_initial_labels(config))
         round_epochs = round_epochs[: len(labels)]
     workload = Workload(
@@ -101,13 +109,26 @@ def _describe_costs(config: Config, survey: DataSurvey) -> str:
         n_evaluated=n_test,
         classes=len(classes),
         stored_shape=survey.stored_shapes["target"],
-        n_to_embed=n_images * config.views.embedded if freezes else None,
+        n_to_embed=n_to_embed if freezes else None,
+        task=task,
+        average_flipped=config.evaluation.average_flipped,
     )
     model = make_model(config, len(classes), workload.stored_shape[0], is_resumable=True)
     if not is_trusted_code(make_objective(config).fn, model):
         return ""
     estimates = estimate_run(model, make_objective(config), make_query(config), workload)
     return "" if estimates is None else estimates[0].describe(estimates[1])
+
+
+def _count_feature_maps(config: Config, n_source: int, n_pool: int, n_tested: int) -> int:
+    """Return the number of images in segmentation that a frozen backbone embeds, mirror images included."""
+    views, flips = config.views, config.evaluation.average_flipped
+    mirrors = n_source * views.source.is_random + n_tested * flips
+    has_audit = not n_tested and config.acquisition.audit != 0
+    mirrors += n_pool * (
+        views.unlabelled.is_random or views.labelled_or_source.is_random or (flips and has_audit)
+    )
+    return n_source + n_pool + n_tested + mirrors
 
 
 def _check_view_sizes(config: Config, survey: DataSurvey) -> Iterator[Finding]:

@@ -103,7 +103,11 @@ def steps_per_epoch(components: Components, plan: RunPlan) -> int:
     network = model.network if isinstance(model, EvidentialModel) else model
     head_only = components.pool.embeddings is not None or embedding_network(network) is not None
     return plan.steps_per_epoch or steps_in_epoch(
-        len(components.source), len(components.pool), plan.batch_size, head_only=head_only
+        len(components.source),
+        len(components.pool),
+        plan.batch_size,
+        head_only=head_only,
+        per_pixel=components.source.per_pixel,
     )
 
 

@@ -22,7 +22,12 @@ from ducats.data.domain import UNLABELLED, Domain, Images
 from ducats.data.embedding_cache import EmbeddingCache
 from ducats.evaluation.evaluate import evaluate_segmentation
 from ducats.models import EvidentialModel
-from ducats.models.freezing import EmbeddingNetwork, embedding_network, embedding_width
+from ducats.models.freezing import (
+    EmbeddingNetwork,
+    embedding_dtype,
+    embedding_network,
+    embedding_width,
+)
 from ducats.models.output import Output
 from ducats.models.upsampling import upsample
 from ducats.objectives import ObjectiveSpec, RefreshContext
@@ -53,6 +58,7 @@ from ducats.utils.progress import activity
 from ducats.utils.randomness import global_seed, make_generator
 from ducats.utils.resources import free_memory_gb
 
+LARGE_GB = 1.0  # embeddings of this size are mentioned
 SAMPLE_IMAGES = 2  # per stream in the first step
 STEP_SECONDS = 2.0  # timed steps have so many images that they take about as long, at most a full batch
 MAX_TIMED_STEPS = 40  # of an epoch of a head on embeddings
@@ -107,7 +113,11 @@ class Workload:
     def steps_per_epoch(self, *, head_only: bool) -> int:
         """Return the steps of an epoch."""
         return self.plan.steps_per_epoch or steps_in_epoch(
-            self.n_source, self.n_pool, self.plan.batch_size, head_only=head_only
+            self.n_source,
+            self.n_pool,
+            self.plan.batch_size,
+            head_only=head_only,
+            per_pixel=self.per_pixel,
         )
 
     def n_labelled(self, rounds: int) -> int:
@@ -157,6 +167,7 @@ class RunEstimate:
     seconds: float  # of training, scoring and evaluation
     memory_gb: float  # at most, besides the decoded images
     embedding_seconds: float | None = None  # of a frozen backbone; None: nothing is embedded
+    embeddings_gb: float = 0.0  # on disk
 
     def describe(self, finetuning: "RunEstimate | None" = None) -> str:
         """Describe the estimate in a line.
@@ -168,9 +179,9 @@ class RunEstimate:
         if self.embedding_seconds is None:
             return f"training: about {format_duration(self.seconds)} on this CPU, with {memory}"
         is_embedded = self.embedding_seconds == 0
-        text = (
-            f"frozen backbone: about {format_duration(self.embedding_seconds)} to embed the images, once, and"
-        )
+        size = f" ({self.embeddings_gb:.1f} GB on disk)" if self.embeddings_gb >= LARGE_GB else ""
+        duration = format_duration(self.embedding_seconds)
+        text = f"frozen backbone: about {duration} to embed the images, once{size}, and"
         text = "frozen backbone, all images are embedded: about" if is_embedded else text
         text += f" {format_duration(self.seconds)} to train the head, with {memory}"
         if finetuning is None:
@@ -266,7 +277,9 @@ def estimate_run(
             return RunEstimate(seconds, memory / 2**30), None
         per_image = _time_embedding(network, workload)
         embedding = workload.n_to_embed * per_image + workload.reading_seconds
-        estimate = RunEstimate(seconds, memory / 2**30, embedding)
+        assert width is not None
+        embeddings_gb = workload.n_to_embed * width * embedding_dtype(network).itemsize / 2**30
+        estimate = RunEstimate(seconds, memory / 2**30, embedding, embeddings_gb)
         return estimate, _estimate_finetuning(trial, network, per_image, epochs)
 
 

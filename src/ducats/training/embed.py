@@ -3,6 +3,7 @@
 import math
 import shutil
 import tempfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -143,6 +144,13 @@ class Embedder:
         if not total:
             return result
         stores = self.cache.make_room(image_bytes * total, spaces)
+        if not stores and self.cache.max_bytes:
+            warnings.warn(
+                f"the embeddings take {image_bytes * total / 2**30:.1f} GB, and the cache may have "
+                f"{self.cache.max_bytes / 2**30:.1f} GB, so the next start computes them again; "
+                "--set engine.embedding_cache_gb=… raises the limit",
+                stacklevel=2,
+            )
         name, n_views = backbone_name(self.network), len(self.views)
         what = f"{len(images)} images" + (f" in {n_views} views" if n_views > 1 else "")
         batch_size = self.batch_size(images)

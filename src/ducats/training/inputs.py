@@ -63,7 +63,7 @@ class EmbeddingInputs:
         return torch.randint(self.embeddings.shape[1], (len(index),), generator=generator)
 
     def apply(self, batch: Tensor, aug_params: Tensor) -> Tensor:
-        """Return the chosen view of each image, ``(N, D)``; with ``append_flipped``, the mirror images, too."""
+        """Return the chosen view of each image, ``(N, D)``; with ``append_flipped``, also mirror images."""
         chosen = aug_params[:, None, None].expand(-1, 1, batch.shape[2])
         augmented = batch.gather(1, chosen).squeeze(1).float()
         return torch.cat([augmented, batch[:, MIRROR].float()]) if self.append_flipped else augmented

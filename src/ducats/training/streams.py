@@ -37,13 +37,17 @@ def check_batch_size(batch_size: int, world_size: int) -> None:
 
 
 MAX_HEAD_STEPS = 40  # per epoch, for a head on embeddings; longer training makes it worse
+MAX_PIXEL_STEPS = 1000  # per epoch, in segmentation; published
 
 
-def steps_in_epoch(source: int, pool: int, batch_size: int, *, head_only: bool = False) -> int:
+def steps_in_epoch(
+    source: int, pool: int, batch_size: int, *, head_only: bool = False, per_pixel: bool = False
+) -> int:
     """Return the steps of an epoch: full batches of the larger of source and pool, as published.
 
     Args:
         head_only: whether only a head is trained, on embeddings; then there are at most `MAX_HEAD_STEPS`.
+        per_pixel: whether labels are maps; then there are at most `MAX_PIXEL_STEPS`.
 
     >>> steps_in_epoch(source=2427, pool=4365, batch_size=32)
     136
@@ -51,7 +55,9 @@ def steps_in_epoch(source: int, pool: int, batch_size: int, *, head_only: bool =
     40
     """
     steps = max(1, source // batch_size, pool // batch_size)
-    return min(steps, MAX_HEAD_STEPS) if head_only else steps
+    if head_only:
+        return min(steps, MAX_HEAD_STEPS)
+    return min(steps, MAX_PIXEL_STEPS) if per_pixel else steps
 
 
 def full_batches(order: Tensor, batch_size: int) -> Sequence[Tensor]:

@@ -259,7 +259,11 @@ def make_run_plan(config: Config, data: AdaptationData, n_initial: int = 0) -> R
         budget = labels_per_round(acquisition, len(pool), len(epochs_of_rounds), n_initial)
         epochs_of_rounds = epochs_of_rounds[: len(budget)]
     steps = train.steps_per_epoch or steps_in_epoch(
-        len(data.source), len(pool), train.batch_size, head_only=config.model.freeze == "backbone"
+        len(data.source),
+        len(pool),
+        train.batch_size,
+        head_only=config.model.freeze == "backbone",
+        per_pixel=data.source.per_pixel,
     )
     return replace(
         make_training_plan(config, steps * train.epochs),
