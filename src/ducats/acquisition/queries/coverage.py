@@ -22,6 +22,7 @@ CoveredUncertainty = Literal["margin", "entropy"]
 
 IMAGE_TEMPERATURE = 0.2
 PIXEL_TEMPERATURE = 0.1
+MAX_PIXELS, MAX_PIXELS_ON_CPU = 8192, 2048  # see `coverage`
 DEFAULT_SUBSAMPLE = 50_000
 MIN_CANDIDATES_PER_PICK = 10  # minimum size of the subsample, as a multiple of the budget
 MIN_UNCERTAINTY = 1e-6  # added to the uncertainty: if all samples are certain, coverage alone decides
@@ -39,7 +40,7 @@ def coverage(
     power: float = 1.0,
     temperature: float | None = None,
     centred: bool = True,
-    max_pixels: int = 8192,
+    max_pixels: int | None = None,
     max_greedy: int = 512,
     subsample: int | None = DEFAULT_SUBSAMPLE,
     subsample_by: SubsampleBy = "entropy_weighted",
@@ -57,7 +58,8 @@ def coverage(
         temperature: width of the kernel; None: 0.2 for images and 0.1 for pixels.
         centred: whether to subtract the mean feature of the candidates first.
         max_pixels: maximum number of pixels to cover and to select from. If an image has more candidates,
-            those on a regular grid are used.
+            those on a regular grid are used. None: 8192 on a GPU, and 2048 on a CPU, which takes a tenth of
+            the time and covers 2 % less.
         max_greedy: maximum number of greedy picks in one image. Further ones are drawn at random from all its
             pixels, with probability proportional to u.
         subsample: number of images to cover and to select from, at least 10 times the budget; None: all.
@@ -67,6 +69,8 @@ def coverage(
     """
     _check_params(uncertainty, power, temperature, max_pixels, max_greedy)
     candidates, count = context.candidates, min(context.budget, len(context.candidates))
+    if max_pixels is None:
+        max_pixels = MAX_PIXELS_ON_CPU if candidates.image.device.type == "cpu" else MAX_PIXELS
     if candidates.shape is None:
         if subsample is not None and subsample >= 1:
             subsample = max(subsample, MIN_CANDIDATES_PER_PICK * count)
@@ -96,7 +100,7 @@ def coverage(
 
 
 def _check_params(
-    uncertainty: str, power: float, temperature: float | None, max_pixels: int, max_greedy: int
+    uncertainty: str, power: float, temperature: float | None, max_pixels: int | None, max_greedy: int
 ) -> None:
     if uncertainty not in get_args(CoveredUncertainty):
         raise ValueError(
@@ -110,7 +114,7 @@ def _check_params(
         ("max_pixels", max_pixels, 1),
         ("max_greedy", max_greedy, 1),
     ):
-        if not lowest <= value < math.inf:
+        if value is not None and not lowest <= value < math.inf:
             raise ValueError(f"query.params.{name} must be at least {lowest}, not {value}")
 
 
