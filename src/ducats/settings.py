@@ -146,7 +146,7 @@ class StreamViews:
         ge=1,
         description="frozen backbone: number of fixed views of each image that are embedded; the first is "
         "`test`, the second its mirror image, the others are crops, the same for all images. Random views "
-        "choose one of them",
+        "choose one of them. Not in segmentation, which has the first two",
     )
 
     @property

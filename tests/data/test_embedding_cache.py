@@ -128,6 +128,18 @@ def test_many_writers(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows, make_rows(*range(40)))
 
 
+def test_rows_that_others_have_stored_meanwhile_are_not_stored_again(tmp_path: Path) -> None:
+    spaces = [make_space(tmp_path) for _ in range(2)]
+    for space in spaces:
+        assert look_up(space, 1, 2, 3)[0] == [False, False, False]
+    spaces[0].append([make_key(1), make_key(2)], make_rows(1, 2))
+    spaces[1].append([make_key(2), make_key(3)], make_rows(2, 3))
+    assert len(spaces[0]) == 3
+    known, rows = look_up(make_space(tmp_path), 1, 2, 3)
+    assert known == [True, True, True]
+    np.testing.assert_array_equal(rows, make_rows(1, 2, 3))
+
+
 def test_a_full_disk_is_one_sentence_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """The estimate counts what a run does; that its seconds are right is measured in benchmarks/estimate.py."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from conftest import FROZEN, Runner, quick, quick_pixels
 from ducats.config import Config
+from ducats.models.deeplab import DeepLab, HeadV2
 from ducats.models.output import Output
 from ducats.objectives import Batch
 from ducats.run import estimate
@@ -166,6 +168,21 @@ def test_counts_in_segmentation_are_those_of_a_run(
     monkeypatch.setattr(Predictor, "forward", count_images)
     run_pixels(*settings, method=method)
     assert trial.n_scored() == pytest.approx(forwarded, rel=0.2)  # the sources of snapshots are rounded
+
+
+def test_small_images_with_many_classes_are_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More images per forward pass than for photos, and class numbers that take two bytes."""
+    monkeypatch.setenv("DUCATS_CACHE", str(tmp_path))
+    components, plan = build_run(quick_pixels(*FROZEN_PIXELS), RunFolder(Path("unused")))
+    network = components.model.network
+    assert isinstance(network, DeepLab)
+    network.head = HeadV2(96, 200, (1,), std=0.01)
+    source = replace(components.source, classes=tuple(map(str, range(200))))
+    estimates = estimate_components(replace(components, source=source), plan, PERFORMANCE)
+    assert estimates is not None
+    assert estimates[0].embedding_seconds
 
 
 @pytest.mark.usefixtures("one_second_per_call")

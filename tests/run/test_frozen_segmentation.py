@@ -9,39 +9,36 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from conftest import Runner, quick_pixels
-from ducats.config import configs_folder, load_config
+from ducats.config import load_config
 from ducats.data.embedding_cache import EmbeddingCache
 from ducats.data.streets import streets
 from ducats.deploy.evaluation import evaluate_run
 from ducats.deploy.trained_model import load_trained_model
+from ducats.models import EvidentialModel
 from ducats.models.deeplab import DeepLab, deeplab_v2, deeplab_v3plus
 from ducats.models.freezing import freeze_backbone
 from ducats.objectives import OBJECTIVES
-from ducats.run.context import count_fixed_views, unique_image_sets
+from ducats.run.context import count_fixed_views, embed_images, unique_image_sets
 from ducats.run.factory import build_run, check_config, resolve_for_machine
 from ducats.runfolder.run_folder import RunFolder
-from ducats.settings import StreamViews, View
+from ducats.settings import PerformanceOptions, StreamViews, View
 from ducats.training.distributed import make_fabric
 from ducats.training.embed import Embedder, fixed_views
 from ducats.training.inputs import model_inputs
 from ducats.training.streams import Streams
 from ducats.utils.errors import UserError
 from ducats.utils.progress import Event
+from present import present
 from ranks import outcome
 
 BACKBONE = "params: {backbone: test_resnet, pretrained: false, output_stride: 16}"
-FROZEN = (
+FROZEN = (  # in addition to `QUICK_PIXELS`
     f"model={{name: deeplab_v2, {BACKBONE}, evidence: exp_at_most_10}}",
     "model.freeze=backbone",
     "train.lr=0.01",
     "evaluation.average_flipped=true",
 )
-METHODS = [
-    path.stem
-    for path in sorted((configs_folder() / "methods").glob("*.yaml"))
-    if load_config(["data/streets", path]).task.name == "segmentation"
-]
-WHOLE_IMAGES = ("aada-seg", "eada-seg", "mada")  # methods whose budget is a number of images
+V3PLUS = f"model={{name: deeplab_v3plus, {BACKBONE.replace('16', '32')}, evidence: exp_at_most_10}}"
 
 
 def is_embeddable(method: str) -> bool:
@@ -58,20 +55,22 @@ def no_forward_of_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "method",
-    ["ducats", "duc", "random", "mrkld", "tpld", "mada", "eada-seg", "aada-seg", "ripu"],
+    ("method", "settings"),
+    [
+        ("ducats", ("views.embedded=1",)),
+        ("ducats", ("task.unit=region",)),
+        ("ducats", ("task.resolution=original", "train.ema_decay=0.9")),
+        ("ducats", (V3PLUS, "views.source={crop: random, size: 12, flip: 0.5}")),
+        ("ducats", ("evaluation.split=target", "acquisition.audit=6")),
+        *((method, ()) for method in ("duc", "random", "mrkld", "tpld", "ripu")),
+        *((method, ("acquisition.budget=2",)) for method in ("mada", "eada-seg", "aada-seg")),
+    ],
 )
-def test_methods_run_on_embeddings(run_pixels: Runner, method: str) -> None:
+def test_methods_learn_from_embeddings(run_pixels: Runner, method: str, settings: tuple[str, ...]) -> None:
     assert is_embeddable(method)
-    budget = ("acquisition.budget=2",) if method in WHOLE_IMAGES else ()
-    stages = run_pixels(*FROZEN, *budget, method=method).stages()
-    assert all(0 <= stage["mean_iou"] <= 1 for stage in stages)
-
-
-def test_v3plus_and_crops_run_on_embeddings(run_pixels: Runner) -> None:
-    v3plus = f"model={{name: deeplab_v3plus, {BACKBONE.replace('16', '32')}, evidence: exp_at_most_10}}"
-    views = "views.source={crop: random, size: 12, flip: 0.5}"
-    assert run_pixels(*FROZEN, v3plus, "model.freeze=backbone", views, method="ducats").stages()
+    folder = run_pixels(*FROZEN, "train.steps_per_epoch=12", *settings, method=method)
+    losses = [record["losses"]["source/nll"] for record in folder.read_records("epoch")]
+    assert losses[-1] < losses[0]
 
 
 def test_only_the_head_is_trained(run_pixels: Runner, tmp_path: Path) -> None:
@@ -132,6 +131,22 @@ def test_a_network_takes_images_or_their_embeddings(build: type) -> None:
         assert network.image_size(embeddings) == network.image_size(images) == size
     with pytest.raises(UserError, match=r"39 x 64 .*same size"):
         network.register_image_size((39, 64))
+
+
+@pytest.mark.usefixtures("no_forward_of_backbone")
+def test_sizes_are_checked_before_the_first_image_is_embedded() -> None:
+    config = quick_pixels(*FROZEN, "model.params.output_stride=32")
+    components, _ = build_run(config, RunFolder(Path("unused")))
+    model = present(components.model if isinstance(components.model, EvidentialModel) else None)
+    upright = replace(components.source.images, pixels=torch.zeros(6, 3, 32, 16, dtype=torch.uint8))
+    source = replace(components.source, images=upright, labels=torch.zeros(6, 32, 16, dtype=torch.int8))
+    with pytest.raises(UserError, match="same size"):
+        embed_images(
+            replace(components, source=source),
+            model,
+            make_fabric("cpu"),
+            PerformanceOptions(),
+        )
 
 
 def make_embedder(folder: Path, views: StreamViews) -> Embedder:
@@ -200,12 +215,22 @@ def test_mirror_images_are_embedded_where_they_are_used(
     assert found == expected
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["ducats", "mada", "proda", "seg-uncertainty"])
 def test_without_a_gpu_it_is_the_default(method: str) -> None:
     config = load_config(["segmentation", f"methods/{method}"], ["engine.device=cpu"])
     expected = "backbone" if is_embeddable(method) else "none"
     assert resolve_for_machine(config).model.freeze == expected
+    assert is_embeddable("ducats")
     assert not is_embeddable("proda")
+
+
+def own_objective(_model: object, _batch: object) -> dict[str, Tensor]:
+    return {}
+
+
+def test_own_objectives_may_change_images() -> None:
+    settings = ("engine.device=cpu", f"objective.name={__name__}:own_objective")
+    assert resolve_for_machine(load_config(["segmentation"], settings)).model.freeze == "none"
 
 
 def test_objectives_that_change_images_are_refused() -> None:

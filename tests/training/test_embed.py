@@ -1,5 +1,7 @@
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,8 +14,9 @@ from ducats.models.classifier import Classifier
 from ducats.models.freezing import freeze_backbone
 from ducats.settings import StreamViews, View
 from ducats.training.distributed import make_fabric
-from ducats.training.embed import Embedder, fixed_views
+from ducats.training.embed import Embedder, embed_image_sets, fixed_views
 from ducats.training.inputs import EmbeddingInputs, PixelInputs, model_inputs
+from ducats.utils.errors import UserError
 
 VIEWS = StreamViews(test=View(crop="center", size=32), embedded=4)
 
@@ -26,10 +29,9 @@ def make_network(seed: int = 0) -> Classifier:
     return network.eval()
 
 
-def make_images(count: int = 5, **parts: Tensor) -> Images:
-    pixels = torch.randint(
-        256, (count, 3, 40, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-    )
+def make_images(count: int = 5, generator_seed: int = 0, **parts: Tensor) -> Images:
+    generator = torch.Generator().manual_seed(generator_seed)
+    pixels = torch.randint(256, (count, 3, 40, 40), dtype=torch.uint8, generator=generator)
     return Images(tuple(map(str, range(count))), pixels, **parts)  # type: ignore[arg-type]
 
 
@@ -116,6 +118,33 @@ def test_large_sets_go_to_a_temporary_file(tmp_path: Path, monkeypatch: pytest.M
     expected = make_embedder(tmp_path).embed(make_images())
     monkeypatch.setattr("ducats.training.embed.free_memory_gb", lambda: 0.0)
     assert torch.equal(make_embedder(tmp_path).embed(make_images()), expected)
+
+
+def test_sets_that_fit_nowhere_are_refused_before_they_are_embedded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ducats.training.embed.free_memory_gb", lambda: 0.0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
+    embedder = make_embedder(tmp_path)
+    with pytest.raises(UserError, match="TMPDIR"):
+        embed_image_sets([(embedder, make_images())])
+    assert count(embedder) == 0
+
+
+def test_sets_of_one_run_do_not_displace_each_other(tmp_path: Path) -> None:
+    """A cache for 12 rows, and 10 + 5 to store: the second set does not fit, and nothing is removed."""
+    embedder = make_embedder(tmp_path)
+    two = replace(embedder, views=embedder.views[:2])
+    one = replace(embedder, views=embedder.views[:1])
+    others = make_images(generator_seed=1)
+    embedder.cache.max_bytes = 12 * one.image_bytes(others) + 1500  # for keys and descriptions
+    with pytest.warns(UserWarning, match="computes 5 of them again.*embedding_cache_gb=2"):
+        expected = embed_image_sets([(two, make_images()), (one, others)])
+    embedded_before = count(embedder)
+    with pytest.warns(UserWarning, match="computes 5 of them again"):
+        found = embed_image_sets([(two, make_images()), (one, others)])
+    assert all(map(torch.equal, found, expected))
+    assert count(embedder) == embedded_before + 5
 
 
 def test_aspect_ratios_matter_only_to_views_that_keep_them(tmp_path: Path) -> None:

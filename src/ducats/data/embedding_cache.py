@@ -58,6 +58,7 @@ class EmbeddingSpace:
     ) -> None:
         self.folder, self.width, self._dtype = folder, width, np.dtype(dtype)
         self._index: _Index | None = None
+        self._n_seen = 0  # rows at the last lookup
         self._description = {**description, "width": width}
         self._mark_used()
 
@@ -76,6 +77,11 @@ class EmbeddingSpace:
         return min(n_keys, _size(self.folder / _ROWS) // self._row_bytes)
 
     @property
+    def size_bytes(self) -> int:
+        """Bytes of the rows."""
+        return len(self) * self._row_bytes
+
+    @property
     def _row_bytes(self) -> int:
         return self.width * self._dtype.itemsize
 
@@ -88,6 +94,7 @@ class EmbeddingSpace:
             out: None to read no rows, and to check no checksums.
         """
         found, count = np.zeros(len(keys), bool), len(self)
+        self._n_seen = count
         if not count or not len(keys):
             return found
         if self._index is None or not self._index.fits(count):
@@ -104,7 +111,10 @@ class EmbeddingSpace:
         return found
 
     def append(self, keys: Sequence[bytes], rows: Rows | Digests) -> None:
-        """Store embeddings; other processes may append at the same time."""
+        """Store embeddings; other processes may append at the same time.
+
+        Those that other processes have appended since the last lookup are not stored again.
+        """
         rows = np.ascontiguousarray(rows, self._dtype)
         index = np.array(
             [(key, zlib.crc32(row.tobytes())) for key, row in zip(keys, rows, strict=True)], _KEY
@@ -112,6 +122,12 @@ class EmbeddingSpace:
         self._mark_used()  # `ducats cache --clear` may have removed it meanwhile
         with explain_errors(self.folder / _ROWS), lock_beside(self.folder / _ROWS):
             count = len(self)  # what a killed process left behind is overwritten
+            if count > self._n_seen:
+                offset = self._n_seen * _KEY.itemsize
+                others = np.fromfile(self.folder / _KEYS, _KEY, count - self._n_seen, offset=offset)
+                is_new = ~np.isin(_heads(index["key"]), _heads(others["key"]))
+                rows, index = rows[is_new], index[is_new]
+            self._n_seen = count + len(index)
             for name, array, row_bytes in ((_ROWS, rows, self._row_bytes), (_KEYS, index, _KEY.itemsize)):
                 path = self.folder / name
                 with path.open("r+b" if path.exists() else "w+b") as file:

@@ -34,8 +34,9 @@ from ducats.run.factory import (
     settings_of,
 )
 from ducats.runfolder.records import EVALUATED_ON_DESCRIPTIONS
-from ducats.settings import ScoringOptions, TrainingOptions
+from ducats.settings import ScoringOptions, TrainingOptions, View
 from ducats.training.distributed import has_gpu
+from ducats.training.embed import count_pixel_views
 from ducats.training.step import is_trusted_code
 from ducats.training.streams import check_batch_size
 from ducats.utils.errors import UserError
@@ -80,8 +81,6 @@ def _describe_costs(config: Config, survey: DataSurvey) -> str:
     freezes = config.model.freeze == "backbone"
     n_tested = n_test if test_origin != "target" else 0
     n_to_embed = (n_source + n_pool + n_tested) * config.views.embedded
-    if survey.per_pixel:
-        n_to_embed = _count_feature_maps(config, n_source, n_pool, n_tested)
     classes = survey.classes or tuple(survey.splits["source"].class_counts())
     acquisition, round_epochs = config.acquisition, query_epochs(config)
     time_budget = parse_time_budget(acquisition.budget, acquisition.seconds_per_label, acquisition.growth)
@@ -94,6 +93,19 @@ def _describe_costs(config: Config, survey: DataSurvey) -> str:
     elif time_budget is None:
         labels = labels_per_round(acquisition, n_pool, len(round_epochs), _count_initial_labels(config))
         round_epochs = round_epochs[: len(labels)]
+    if task is not None:
+        audit = audit_per_round(
+            acquisition,
+            labels,
+            time_budget,
+            rounds=len(round_epochs),
+            n_initial=0,
+            has_test=bool(n_test),
+            labels_maps=task.labels_whole_images,
+        )
+        n_to_embed = _count_feature_maps(
+            config, n_source, n_pool, n_tested, tests_pool=evaluated_on != "held_out", has_audit=any(audit)
+        )
     workload = Workload(
         plan=RunPlan(
             **settings_of(TrainingOptions, config.train),
@@ -120,15 +132,21 @@ def _describe_costs(config: Config, survey: DataSurvey) -> str:
     return "" if estimates is None else estimates[0].describe(estimates[1])
 
 
-def _count_feature_maps(config: Config, n_source: int, n_pool: int, n_tested: int) -> int:
+def _count_feature_maps(
+    config: Config, n_source: int, n_pool: int, n_tested: int, *, tests_pool: bool, has_audit: bool
+) -> int:
     """Return the number of images in segmentation that a frozen backbone embeds, mirror images included."""
-    views, flips = config.views, config.evaluation.average_flipped
-    mirrors = n_source * views.source.is_random + n_tested * flips
-    has_audit = not n_tested and config.acquisition.audit != 0
-    mirrors += n_pool * (
-        views.unlabelled.is_random or views.labelled_or_source.is_random or (flips and has_audit)
+    views, average_flipped = config.views, config.evaluation.average_flipped
+    pool_views = [views.unlabelled, views.labelled_or_source]
+    image_sets: tuple[tuple[int, list[View], bool], ...] = (
+        (n_source, [views.source], False),
+        (n_pool, pool_views, has_audit or (tests_pool and n_tested > 0)),
+        (n_tested, [], True),
     )
-    return n_source + n_pool + n_tested + mirrors
+    return sum(
+        count * count_pixel_views(trained_with, is_evaluated=is_evaluated, average_flipped=average_flipped)
+        for count, trained_with, is_evaluated in image_sets
+    )
 
 
 def _check_view_sizes(config: Config, survey: DataSurvey) -> Iterator[Finding]:

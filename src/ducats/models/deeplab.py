@@ -21,6 +21,7 @@ from ducats.models.frozen_norm import freeze_norms
 from ducats.utils.errors import UserError
 
 HeadNorm = Literal["group", "batch", "none"]
+MAX_SHIFTED_CHANNELS = 32  # of logits, see `_sum_of_dilated_convolutions`
 LOW_LEVEL_STRIDE = 4  # stride of the low-level map in the decoder of v3+
 
 
@@ -144,7 +145,7 @@ class HeadV2(nn.Module):
         """Compute logits from the last map, which is returned as the features."""
         deep = maps[-1]
         branches = [branch for branch in self.branches if isinstance(branch, nn.Conv2d)]
-        if deep.device.type == "cpu":
+        if self.training and deep.device.type == "cpu" and branches[0].out_channels <= MAX_SHIFTED_CHANNELS:
             return _sum_of_dilated_convolutions(deep, branches), deep
         logits: Tensor = branches[0](deep)
         for branch in branches[1:]:
@@ -156,7 +157,7 @@ def _sum_of_dilated_convolutions(maps: Tensor, convolutions: Sequence[nn.Conv2d]
     """Return the sum of 3x3 convolutions whose padding is their dilation.
 
     With few output channels, one matrix product for all taps and a sum of shifted maps takes a third of the
-    time of the convolutions on a CPU.
+    time of the convolutions in training on a CPU.
     """
     taps = torch.cat([conv.weight.permute(2, 3, 0, 1).flatten(0, 2) for conv in convolutions])
     products = F.conv2d(maps, taps[:, :, None, None]).unflatten(1, (len(convolutions), 9, -1))

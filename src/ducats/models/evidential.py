@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ducats.dirichlet import EVIDENCE_FUNCTIONS, merge_components
+from ducats.models.deeplab import DeepLab
 from ducats.models.output import Output
 
 _LayerCall = tuple[nn.Module, Tensor, Tensor]  # layer, input, output
@@ -75,8 +76,9 @@ class EvidentialModel(nn.Module):
         self._calls.clear()  # the tensors hold the autograd graph of this step
         if logits.ndim == 4:
             z = logits.float() if logits.dtype.itemsize < 4 else logits
-            image_size = getattr(self.network, "image_size", None)  # of embeddings, only the network knows it
-            size = (images.shape[-2], images.shape[-1]) if image_size is None else image_size(images)
+            size = (images.shape[-2], images.shape[-1])
+            if isinstance(self.network, DeepLab):  # which also takes embeddings
+                size = self.network.image_size(images)
             return Output(
                 z, features, size, self._evidence_fn, earlier_features=earlier[0] if earlier else None
             )

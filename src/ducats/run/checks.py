@@ -261,11 +261,11 @@ def check_segmentation(
                 f"views.{name}.randaugment rotates and shears images but not their label maps: "
                 f"set views.{name}.randaugment=null",
             )
-        if name in ("scoring", "test") and (view.crop != "none" or view.size is not None or view.flip):
+        if name in ("scoring", "test") and (view.crop != "none" or view.size is not None or view.is_random):
             yield Finding(
                 "error",
-                f"views.{name} must show whole images in segmentation: set views.{name}.crop=none, "
-                f"views.{name}.size=null and views.{name}.flip=0 (for flip averaging, set "
+                f"views.{name} must show whole, unchanged images in segmentation: set views.{name}.crop=none "
+                f"and views.{name}.size=null, and flip, cutout and jitter to 0 (for flip averaging, set "
                 "evaluation.average_flipped)",
             )
     if task.resolved_unit == "superpixel":

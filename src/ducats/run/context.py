@@ -25,7 +25,7 @@ from ducats.runfolder.class_changes import ClassList
 from ducats.runfolder.run_folder import RunFolder
 from ducats.settings import PerformanceOptions, View
 from ducats.training.distributed import on_rank_zero
-from ducats.training.embed import Embedder, fixed_views
+from ducats.training.embed import Embedder, count_pixel_views, embed_image_sets, fixed_views
 from ducats.training.predictor import Predictor
 from ducats.training.task import label_grid_sizes
 from ducats.utils.errors import AwaitingLabels, UserError
@@ -219,23 +219,22 @@ def make_embedder(
 def count_fixed_views(components: Components, images: Images, *, has_audit: bool) -> int | None:
     """Return how many fixed views of an image set are used; None for all.
 
-    Feature maps of segmentation are large, so mirror images are embedded only if they are trained on or
-    evaluated.
-
     Args:
         has_audit: whether audit labels of the pool are evaluated.
     """
     if not components.source.per_pixel:
         return None
-    views, used = components.views, list[View]()
+    views, trained_with = components.views, list[View]()
     is_pool, test = images is components.pool, components.test
     if is_pool:
-        used = [views.unlabelled, views.labelled_or_source]
+        trained_with = [views.unlabelled, views.labelled_or_source]
     elif images is components.source.images:
-        used = [views.source]
-    is_evaluated = (is_pool and has_audit) or (test is not None and images is test.images)
-    needs_mirror = is_evaluated and components.evaluation.average_flipped
-    return 2 if needs_mirror or any(view.is_random for view in used) else 1
+        trained_with = [views.source]
+    return count_pixel_views(
+        trained_with,
+        is_evaluated=(is_pool and has_audit) or (test is not None and images is test.images),
+        average_flipped=components.evaluation.average_flipped,
+    )
 
 
 def unique_image_sets(components: Components) -> dict[int, Images]:
@@ -265,13 +264,18 @@ def embed_images(
     source, pool, test = components.source, components.pool, components.test
     image_sets = unique_image_sets(components)
 
-    def embed(images: Images) -> Tensor:
-        views = embedder.views[: count_fixed_views(components, images, has_audit=has_audit)]
-        return replace(embedder, views=views).embed(images)
+    def embedder_for(images: Images) -> Embedder:
+        n_views = count_fixed_views(components, images, has_audit=has_audit)
+        return replace(embedder, views=embedder.views[:n_views])
 
+    work = [(embedder_for(images), images) for images in image_sets.values()]
     if fabric.world_size > 1:
-        on_rank_zero(fabric, lambda: [embed(images) for images in image_sets.values()] and None)
-    embedded = {key: replace(images, embeddings=embed(images)) for key, images in image_sets.items()}
+        on_rank_zero(fabric, lambda: embed_image_sets(work) and None)
+    embeddings = embed_image_sets(work)
+    embedded = {
+        key: replace(images, embeddings=found)
+        for (key, images), found in zip(image_sets.items(), embeddings, strict=True)
+    }
     network.to("cpu")
     return replace(
         components,

@@ -339,7 +339,6 @@ def _time_embedding(network: EmbeddingNetwork, workload: Workload) -> float:
     Larger batches may be slower per image, so they are as large as those of `Embedder`, unless one takes
     more than `MAX_TIMED_SECONDS`.
     """
-    images = _random_images(workload, BATCH_IMAGES, None)
     views = fixed_views(workload.views, per_pixel=workload.per_pixel)
     embedder = Embedder(
         network=copy.deepcopy(network).eval().to(memory_format=torch.channels_last),
@@ -348,7 +347,8 @@ def _time_embedding(network: EmbeddingNetwork, workload: Workload) -> float:
         cache=EmbeddingCache(max_gb=0),
         backbone={},
     )
-    batch_size = embedder.batch_size(images)
+    batch_size = embedder.batch_size(_random_images(workload, 1, None))
+    images = _random_images(workload, batch_size, None)
     few = _augment(_random_images(workload, min(SAMPLE_IMAGES, batch_size), None), workload.views.test)
     seconds = _seconds_per_call(lambda: embedder.network.embed(few)) / len(few)
     if seconds * batch_size > MAX_TIMED_SECONDS:
@@ -712,7 +712,7 @@ def _random_labels(workload: Workload, count: int, labelled_share: float = 1.0) 
     """
     if not workload.per_pixel:
         return torch.randint(workload.classes, (count,))
-    labels = torch.randint(workload.classes, (1, *workload.image_size), dtype=torch.int8)
+    labels = torch.randint(workload.classes, (1, *workload.image_size), dtype=torch.int16)
     unlabelled = torch.rand(labels.shape) >= labelled_share
     return labels.masked_fill_(unlabelled, UNLABELLED).expand(count, -1, -1)
 

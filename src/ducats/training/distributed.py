@@ -5,6 +5,7 @@ import logging
 import os
 import traceback
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -95,8 +96,10 @@ def _make_strategy(name: str, world_size: int, precision: str) -> str | Strategy
     # A step has several forward passes before the backward: buffers must not be overwritten in between.
     ddp_parameters = inspect.signature(DistributedDataParallel).parameters
     options: dict[str, Any] = {next(name for name in _BUFFER_SYNC_OPTIONS if name in ddp_parameters): False}
-    return DDPStrategy(**options)
+    return DDPStrategy(timeout=TIMEOUT, **options)
 
+
+TIMEOUT = timedelta(days=1)  # rank 0 may embed for hours while others wait; `PeerMonitor` notices dead ones
 
 # Name of DDP's option in newer and in older versions of torch.
 _BUFFER_SYNC_OPTIONS = ("forward_sync_buffers", "broadcast_buffers")

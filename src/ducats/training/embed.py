@@ -4,7 +4,7 @@ import math
 import shutil
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -78,11 +78,11 @@ def fixed_views(views: StreamViews, *, per_pixel: bool = False) -> list[FixedVie
     """Return the fixed views of a frozen backbone: the test view, its mirror image, crops.
 
     Args:
-        per_pixel: whether label maps must follow the view; then there are no crops.
+        per_pixel: whether label maps must follow the views; then there are two, see `count_pixel_views`.
     """
     centre, mirror = FixedView("centre", views.test), FixedView("mirror", views.test, mirrored=True)
     if per_pixel:
-        return [centre, mirror][: views.embedded]
+        return [centre, mirror]
     crop = View(
         interpolation=views.test.interpolation,
         crop="random_resized",
@@ -92,6 +92,19 @@ def fixed_views(views: StreamViews, *, per_pixel: bool = False) -> list[FixedVie
     )
     crops = [FixedView(f"crop {n}", crop, draw=n) for n in range(1, views.embedded - 1)]
     return [centre, mirror, *crops][: views.embedded]
+
+
+def count_pixel_views(trained_with: Iterable[View], *, is_evaluated: bool, average_flipped: bool) -> int:
+    """Return how many fixed views of an image set are used in segmentation.
+
+    Feature maps are large, so mirror images are embedded only if they are trained on or evaluated.
+
+    Args:
+        trained_with: views of the image set in training.
+        is_evaluated: whether the images have test or audit labels.
+    """
+    is_mirrored = any(view.is_random for view in trained_with) or (is_evaluated and average_flipped)
+    return 2 if is_mirrored else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,18 +156,21 @@ class Embedder:
         total = sum(map(len, missing))
         if not total:
             return result
-        stores = self.cache.make_room(image_bytes * total, spaces)
+        in_use = list(self._opened.values())
+        stores = self.cache.make_room(image_bytes * total, in_use)
         if not stores and self.cache.max_bytes:
+            needed = image_bytes * total + sum(space.size_bytes for space in in_use)
             warnings.warn(
-                f"the embeddings take {image_bytes * total / 2**30:.1f} GB, and the cache may have "
-                f"{self.cache.max_bytes / 2**30:.1f} GB, so the next start computes them again; "
-                "--set engine.embedding_cache_gb=… raises the limit",
+                f"the embeddings need a cache of {needed / 2**30:.1f} GB, but it may have "
+                f"{self.cache.max_bytes / 2**30:.1f} GB, so the next start computes {total} of them again; "
+                f"raise the limit: --set engine.embedding_cache_gb={math.ceil(needed / 2**30) + 1}",
                 stacklevel=2,
             )
         name, n_views = backbone_name(self.network), len(self.views)
         what = f"{len(images)} images" + (f" in {n_views} views" if n_views > 1 else "")
         batch_size = self.batch_size(images)
         store_every = max(batch_size, min(STORE_EVERY_IMAGES, STORE_EVERY_BYTES // image_bytes))
+        store_every -= store_every % batch_size  # only the last batch of a view is filled with copies
         with activity(f"embedding {what} with {name}", total=total) as embedding:
             for number, (view, space, index) in enumerate(zip(self.views, spaces, missing, strict=True)):
                 for block in index.split(store_every) if len(index) else ():
@@ -203,6 +219,14 @@ class Embedder:
         height, width = images.pixels.shape[-2:]
         return self.views[0].view.output_size(height, width)
 
+    def prepare(self, images: Images) -> int:
+        """Open the space of each view, so that others do not displace it; return the bytes of all embeddings.
+
+        Raises if the embeddings could not be told from those of images of another size.
+        """
+        self._open_spaces(images)
+        return len(images) * len(self.views) * self.image_bytes(images)
+
     def _open_spaces(self, images: Images) -> list[EmbeddingSpace]:
         """Return the space of each view in the cache."""
         width = embedding_width(self.network, self._input_size(images))
@@ -212,6 +236,18 @@ class Embedder:
                 description = {**self.backbone, **view.describe()}
                 self._opened[view, width] = self.cache.open(description, width, "<f2" if half else "<f4")
         return [self._opened[view, width] for view in self.views]
+
+
+def embed_image_sets(image_sets: Sequence[tuple[Embedder, Images]]) -> list[Tensor]:
+    """Return the embeddings of several image sets; raise before the first one if they do not fit.
+
+    Args:
+        image_sets: images with the embedder of their views; all embedders are of one network.
+    """
+    n_bytes, free_gb = sum(embedder.prepare(images) for embedder, images in image_sets), free_memory_gb()
+    if free_gb is not None:
+        _check_disk(n_bytes - MAX_MEMORY_SHARE * free_gb * 2**30)
+    return [embedder.embed(images) for embedder, images in image_sets]
 
 
 def image_keys(images: Images, view: View) -> list[bytes]:
@@ -229,14 +265,19 @@ def _allocate(shape: tuple[int, int, int], dtype: torch.dtype) -> Tensor:
     if free is None or n_bytes <= MAX_MEMORY_SHARE * free * 2**30:
         return torch.zeros(shape, dtype=dtype)
     with tempfile.TemporaryDirectory(prefix="ducats-", ignore_cleanup_errors=True) as folder:
-        free_bytes = shutil.disk_usage(folder).free
-        if n_bytes > free_bytes:  # writing to a mapped file on a full disk would kill the process
-            raise UserError(
-                f"the embeddings take {n_bytes / 2**30:.1f} GB, more than fits in memory, and "
-                f"{Path(folder).parent} has {free_bytes / 2**30:.1f} GB free; set TMPDIR to a folder with "
-                "more, use smaller images or a larger model.params.output_stride (segmentation), or set "
-                "model.freeze=none"
-            )
+        _check_disk(n_bytes)
         numpy_dtype = torch.empty(0, dtype=dtype).numpy().dtype
         array: NDArray[Any] = np.memmap(Path(folder) / "embeddings", numpy_dtype, "w+", shape=shape)
         return torch.from_numpy(array)
+
+
+def _check_disk(n_bytes: float) -> None:
+    """Raise if so much does not fit on the disk: writing to a mapped file there would kill the process."""
+    folder = tempfile.gettempdir()
+    free_bytes = shutil.disk_usage(folder).free
+    if n_bytes > free_bytes:
+        raise UserError(
+            f"embeddings of {n_bytes / 2**30:.1f} GB do not fit in memory, and {folder} has only "
+            f"{free_bytes / 2**30:.1f} GB free; set TMPDIR to a folder with more, use smaller images "
+            "(data.params.size) or a larger model.params.output_stride, or set model.freeze=none"
+        )

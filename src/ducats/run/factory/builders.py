@@ -392,7 +392,10 @@ def can_embed_images(config: Config) -> bool:
     spec, params = resolve_model(config.model.name), config.model.params
     is_pretrained = params.get("pretrained", True) or params.get("weights") is not None
     has_lora = params.get("lora_rank") is not None
-    transforms_images = resolve_objective(config.objective.name).transforms_images
+    objective = config.objective.name
+    transforms_images = resolve_objective(objective).transforms_images or (
+        spec.per_pixel and ":" in objective
+    )
     return spec.has_timm_backbone and bool(is_pretrained) and not has_lora and not transforms_images
 
 
